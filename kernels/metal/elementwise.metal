@@ -1,0 +1,32 @@
+// Metal kernels of the simple elementwise ops: one scalar function each. The
+// [[kernel]]s around them are generated; half and bfloat are computed in float.
+
+#include <metal_stdlib>
+
+using namespace metal;
+
+template <typename T>
+T add_metal(T a, T b) {
+  return a + b;
+}
+
+template <typename T>
+T axpby_metal(T x, T y, T alpha, T beta) {
+  return alpha * x + beta * y;
+}
+
+/** x * silu(gate), where silu(g) = g * sigmoid(g). */
+template <typename T>
+T swiglu_metal(T x, T gate) {
+  // exp of a negative number only: no overflow, and full accuracy in the tail
+  // where sigmoid is small.
+  T e = precise::exp(-fabs(gate));
+  T sigmoid = (gate < 0 ? e : T(1)) / (1 + e);
+  return x * (gate * sigmoid);
+}
+
+template <typename T>
+void sincos_metal(T x, thread T& sin, thread T& cos) {
+  sin = precise::sin(x);
+  cos = precise::cos(x);
+}
