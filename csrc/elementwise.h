@@ -29,10 +29,11 @@ T swiglu(T x, T gate) {
 
 template <typename T>
 void sincos(T x, T& sin, T& cos) {
-  // cos is even. Given the same argument, gcc would merge the two calls into one
-  // of the scalar function cexpi, and the loop would not be vectorised.
+  // Given the same argument twice, gcc makes one call of the two, of a function
+  // without a vector variant; it also sees through fabs and minus. Adding 0
+  // turns -0 to 0, so it is kept, and cos does not mind.
   sin = mlxgen::math::sin(x);
-  cos = mlxgen::math::cos(mlxgen::math::fabs(x));
+  cos = mlxgen::math::cos(x + T(0));
 }
 
 } // namespace mlxops::cpu
