@@ -1,0 +1,70 @@
+# Every task of the project, each making what it needs: `make` lists them.
+#
+# Needed beforehand: Python 3.10 or newer, make and a C++20 compiler. Everything
+# else, CMake and Ninja too, is installed by pip into .venv. A second run builds
+# nothing again: .venv/.ready says that the tools are there, .venv/.built that
+# mlxops is installed as the sources are.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST_ARGS ?=
+
+SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
+  $(shell find csrc kernels python mlxgen -type f \
+    -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
+CPP_SOURCES := $(shell find csrc kernels mlxgen/include tests -type f \
+  \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
+
+.PHONY: help demo test lint format bench docs build clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | \
+	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: .venv/.built ## Fit a negative binomial regression with mlxops
+	@$(BIN)/python examples/negative_binomial.py
+
+test: .venv/.built ## Run the tests (PYTEST_ARGS="-k name" for some)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.ready ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict mlxgen
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
+
+format: .venv/.ready ## Bring Python, C++ and Metal sources into style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CPP_SOURCES)
+
+bench: .venv/.built ## Measure against MLX alone
+	@$(BIN)/python -m benchmarks
+
+docs: .venv/.built ## Write the reference of the operators and errors
+	@$(BIN)/mlxgen docs
+
+build: .venv/.built ## Generate, compile and install mlxops into .venv
+
+clean: ## Remove everything that was built, and .venv
+	rm -rf .venv build dist mlxgen/build mlxgen/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+# The environment: the generator as it lies here, what building needs for the
+# MLX that pyproject.toml pins, and the tools.
+.venv/.ready: pyproject.toml mlxgen/pyproject.toml mlxgen/build.py mlxgen/compat.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo 'mlxops needs Python 3.10 or newer: make PYTHON=python3.12' >&2; exit 1; }
+	@echo 'Preparing .venv'
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) install --editable ./mlxgen
+	@$(BIN)/python -m mlxgen.build > .venv/requirements.txt
+	@$(PIP) install --requirement .venv/requirements.txt --group dev
+	@touch $@
+
+.venv/.built: .venv/.ready $(SOURCES)
+	@echo 'Building mlxops'
+	@$(PIP) install --no-build-isolation --no-deps .
+	@touch $@

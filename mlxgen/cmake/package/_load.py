@@ -1,0 +1,80 @@
+"""Loads a package's compiled operators; mlxgen installs this file into every package it builds.
+
+The package's ``__init__`` takes everything from here, so what is not for its users has an
+underscore::
+
+    from mypackage._load import *
+    from mypackage._load import __version__ as __version__
+
+The extension is linked with one release of MLX, whose C++ interface changes even between patch
+releases. The versions are therefore compared before it is loaded: a wrong one would show itself as
+an undefined symbol at best.
+"""
+
+import functools as _functools
+import importlib as _importlib
+import sys as _sys
+from collections.abc import Callable as _Callable
+from types import ModuleType as _ModuleType
+from typing import Any as _Any
+
+import mlx.core as _mx
+
+from . import _build_info
+
+if _mx.__version__ != _build_info.MLX_VERSION:
+    raise ImportError(
+        f"{__package__} {_build_info.VERSION} was built for MLX {_build_info.MLX_VERSION}, but MLX "
+        f"{_mx.__version__} is installed: run `{_sys.executable} -m pip install "
+        f"'mlx[cpu]=={_build_info.MLX_VERSION}'`, or build {__package__} again"
+    )
+
+from . import _ext
+from ._ext import *
+
+__version__ = _build_info.VERSION
+
+
+def install_methods() -> list[str]:
+    """Make the operators with ``variants: [function, method]`` methods of ``mx.array``.
+
+    Returns:
+        list[str]: The names of the methods. Calling it again changes nothing.
+
+    Raises:
+        AttributeError: If ``mx.array`` has such a method already, from MLX or another package.
+    """
+    methods = dict(_ext._methods())
+    for name in methods:
+        present = getattr(_mx.array, name, None)
+        if present is not None and getattr(present, "__module__", None) != __package__:
+            raise AttributeError(
+                f"mx.array already has a method '{name}'; {__package__} does not replace it"
+            )
+    for name, path in methods.items():
+        setattr(
+            _mx.array, name, _as_method(name, _functools.reduce(getattr, path.split("."), _ext))
+        )
+    return sorted(methods)
+
+
+def _as_method(name: str, function: _Callable[..., _Any]) -> _Callable[..., _Any]:
+    # The functions of an extension do not bind to an instance as Python's do.
+    def method(self: _mx.array, *args: _Any, **kwargs: _Any) -> _Any:
+        return function(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"array.{name}"
+    method.__module__ = str(__package__)
+    method.__doc__ = function.__doc__
+    return method
+
+
+# A submodule of the extension is shown as the package's own, which is generated too.
+for _name, _value in list(vars(_ext).items()):
+    if isinstance(_value, _ModuleType) and not _name.startswith("_"):
+        globals()[_name] = _importlib.import_module(f"{__package__}.{_name}")
+
+_sys.modules[str(__package__)].__dict__.setdefault(
+    "__all__", [_name for _name in globals() if not _name.startswith("_")]
+)

@@ -1,0 +1,199 @@
+"""Which nanobind goes with which MLX, and whether the two that are installed do.
+
+An extension and ``mlx.core`` exchange arrays through nanobind's internal tables, which they share
+only when both were compiled with the same version of these internals on the same platform ABI.
+nanobind writes the two into every extension as one tag: ``nanobind_system_libcpp_abi1_a1_v22``
+(since 3.0) or ``v21_system_libcpp_abi1`` (before). When tags differ, the extension still imports,
+and then every call fails with a TypeError that shows the right types: the most reported problem of
+MLX extensions. So the tag is read off the installed ``mlx.core`` before anything is compiled, and
+compared again with the extension after it was linked.
+
+``python -m mlxgen.compat`` says what is installed; given two extension modules it compares their
+tags.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import mmap
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# nanobind's NB_INTERNALS_VERSION, and the releases that have it; we ask for the last of them.
+NANOBIND: dict[int, tuple[str, ...]] = {
+    16: ("2.9.2",),
+    17: ("2.10.2",),
+    18: ("2.11.0",),
+    19: ("2.12.0",),
+    20: ("2.13.0", "2.14.0"),
+    21: ("2.15.0",),
+    22: ("3.0.1", "3.1.0"),
+}
+
+# The internals version in the wheels of MLX: for isolated builds, where MLX is not there yet.
+MLX: dict[str, int] = {
+    "0.30.6": 17,
+    "0.31.0": 17,
+    "0.31.1": 17,
+    "0.31.2": 19,
+    "0.32.0": 20,
+    "0.32.1": 20,
+    "0.32.2": 21,
+    "0.32.3": 22,
+    "0.32.4": 22,
+}
+
+_TAG = re.compile(rb"(?:nanobind|v\d+)_(?:system|mingw|gcc_cygwin|msvc)_\w+")
+_INTERNALS = re.compile(r"(?:^|_)v(\d+)(?:_|$)")
+
+
+class CompatError(Exception):
+    """MLX, nanobind or both are missing or do not fit; the message says what to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The MLX and the nanobind that an extension would be built with."""
+
+    mlx_version: str  # of the distribution
+    mlx: Path  # the folder with MLX's headers, libraries and CMake package
+    mlx_core: Path  # the extension module mlx.core
+    nanobind_version: str
+    nanobind: Path
+    tag: str
+
+
+def abi_tag(module: Path) -> str:
+    """The nanobind ABI tag in a compiled extension module; ``CompatError`` when it has none."""
+    with module.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        match = _TAG.search(data)
+        if match is None:
+            raise CompatError(f"{module} has no nanobind ABI tag: it was not built with nanobind")
+        return match[0].decode()
+
+
+def internals_version(tag: str) -> int:
+    """The internals version in an ABI tag: 22 for ``nanobind_system_libcpp_abi1_a1_v22``."""
+    match = _INTERNALS.search(tag)
+    if match is None:
+        raise CompatError(f"no internals version in the nanobind ABI tag '{tag}'")
+    return int(match[1])
+
+
+def nanobind_requirement(mlx_version: str | None) -> str:
+    """The requirement on nanobind for a release of MLX: ``nanobind==3.1.0``.
+
+    What the installed ``mlx.core`` says counts more than the table; an unknown release is taken to
+    be newer than the table.
+    """
+    core = _find_core()
+    if core is not None and mlx_version in (None, _version("mlx")):
+        known = NANOBIND.get(internals_version(abi_tag(core)))
+    else:
+        known = NANOBIND.get(MLX.get(mlx_version or "", max(NANOBIND)))
+    return f"nanobind=={known[-1]}" if known else "nanobind"
+
+
+def find() -> Toolchain:
+    """The installed MLX and nanobind. Raises ``CompatError`` with one sentence when they do not
+    fit."""
+    core = _find_core()
+    mlx_version = _version("mlx")
+    if core is None or mlx_version is None:
+        raise CompatError(f"MLX is not installed for {sys.executable}: run {_pip('mlx[cpu]')}")
+    tag = abi_tag(core)
+    wanted = internals_version(tag)
+    spec = importlib.util.find_spec("nanobind")
+    nanobind_version = _version("nanobind")
+    if spec is None or spec.origin is None or nanobind_version is None:
+        raise CompatError(
+            f"nanobind, which MLX {mlx_version} needs to share arrays with an extension, is not "
+            f"installed for {sys.executable}: run {_pip(nanobind_requirement(None))}"
+        )
+    nanobind = Path(spec.origin).parent
+    found = _source_internals(nanobind)
+    if found != wanted:
+        advice = (
+            f"run {_pip(nanobind_requirement(None))}"
+            if wanted in NANOBIND
+            else f"install the nanobind that MLX {mlx_version} was built with"
+        )
+        raise CompatError(
+            f"nanobind {nanobind_version} does not fit MLX {mlx_version}: the extension would use "
+            f"version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
+            f"passed between them; {advice}"
+        )
+    return Toolchain(mlx_version, core.parent, core, nanobind_version, nanobind, tag)
+
+
+def compare(core: Path, extension: Path) -> None:
+    """Raise ``CompatError`` when an extension module cannot share arrays with ``mlx.core``."""
+    ours, theirs = abi_tag(extension), abi_tag(core)
+    if ours != theirs:
+        raise CompatError(
+            f"{extension.name} has the nanobind ABI tag '{ours}' but mlx.core has '{theirs}': no "
+            "array could be passed between them; build with the C++ standard library and the "
+            "nanobind that MLX was built with"
+        )
+
+
+def _find_core() -> Path | None:
+    """The extension module mlx.core, without importing it."""
+    spec = importlib.util.find_spec("mlx")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for path in sorted(Path(folder).glob("core.*")):
+            if path.suffix in (".so", ".pyd"):
+                return path
+    return None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _source_internals(nanobind: Path) -> int:
+    """NB_INTERNALS_VERSION in the sources that a nanobind distribution compiles into extensions."""
+    for name in ("nb_internals.h", "nb_abi.h"):  # since 3.0; before
+        path = nanobind / "src" / name
+        if path.is_file():
+            match = re.search(
+                r"define\s+NB_INTERNALS_VERSION\s+(\d+)", path.read_text(encoding="utf-8")
+            )
+            if match:
+                return int(match[1])
+    raise CompatError(
+        f"the nanobind in {nanobind} has no NB_INTERNALS_VERSION: it is not one that mlxgen knows"
+    )
+
+
+def _pip(requirement: str) -> str:
+    return f"`{sys.executable} -m pip install '{requirement}'`"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """With two paths: compare these modules. Without: say what is installed. 1 when something does
+    not fit."""
+    try:
+        if arguments:
+            core, extension = map(Path, arguments)
+            compare(core, extension)
+        else:
+            found = find()
+            print(
+                f"MLX {found.mlx_version} and nanobind {found.nanobind_version} fit ({found.tag})"
+            )
+    except CompatError as error:
+        print(f"mlxgen: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,12 @@
+"""mlxops: operators for MLX, generated from mlx_ops.yaml.
+
+    >>> import mlx.core as mx
+    >>> import mlxops
+
+The operators are functions of this package and its submodules, as ``mx.add`` is one of
+``mlx.core``. ``dispatch_table()`` says which kernels this build has, and ``install_methods()``
+makes operators methods of ``mx.array``. The rest of the package is generated when it is built.
+"""
+
+from mlxops._load import *
+from mlxops._load import __version__ as __version__
