@@ -1,0 +1,5 @@
+"""``python -m mlxgen`` is the ``mlxgen`` command."""
+
+from .cli import main
+
+main()

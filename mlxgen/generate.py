@@ -1,0 +1,177 @@
+"""The pipeline in one place: settings, YAML, resolved operators, files.
+
+``load`` is what every command and tool begins with; ``generate`` writes a package's sources.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import settings as settings_module
+from . import write as writer
+from .diagnostics import Diagnostics, suggest
+from .settings import Settings
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything that the output depends on, as bytes on disk."""
+
+    paths: tuple[Path, ...]
+    key: str
+
+
+def mlx_include() -> Path | None:
+    """The include folder of the installed MLX, where its Metal kernels' headers are."""
+    spec = importlib.util.find_spec("mlx")
+    for location in spec.submodule_search_locations or () if spec else ():
+        folder = Path(location) / "include"
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def inputs_of(settings: Settings, extra: str = "") -> Inputs:
+    """The files that generating reads, and one hash over their contents."""
+    own = sorted([*HERE.glob("*.py"), *(HERE / "templates").iterdir(), *(HERE / "data").glob("*")])
+    project = [settings.root / "pyproject.toml", settings.yaml]
+    for folder, suffixes in ((settings.csrc, (".h", ".cpp")), (settings.metal, (".metal", ".h"))):
+        if folder.is_dir():
+            project += sorted(p for p in folder.rglob("*") if p.suffix in suffixes)
+    parts = [str(mlx_include()).encode(), extra.encode()]
+    for path in [*own, *project]:
+        parts.append(str(path).encode())
+        parts.append(path.read_bytes() if path.is_file() else b"")
+    return Inputs(tuple(project), writer.digest(parts))
+
+
+def load_settings(root: Path, diags: Diagnostics) -> Settings | None:
+    """The project's settings."""
+    return settings_module.load(root, diags)
+
+
+def plain_settings(root: Path, yaml: Path) -> Settings:
+    """Settings for a YAML file that stands alone, without a project around it."""
+    folder = yaml.resolve().parent
+    return Settings(
+        root=folder,
+        name="ops",
+        namespace="ops",
+        yaml=yaml.resolve(),
+        csrc=folder / "csrc",
+        metal=folder / "kernels" / "metal",
+        python=folder / "python" / "ops",
+        docs=folder / "docs",
+        version="0",
+        mlx=None,
+    )
+
+
+def load(settings: Settings, diags: Diagnostics, yaml: Path | None = None):  # type: ignore[no-untyped-def]
+    """Read and resolve a file: (operators, sources); operators with errors are left out."""
+    from .kernels import Sources
+    from .resolve import resolve
+    from .source import Document
+
+    sources = Sources(settings, diags, mlx_include())
+    path = yaml or settings.yaml
+    shown = os.path.relpath(path)
+    document = Document.load(path if shown.startswith("..") else shown, diags)
+    ops = resolve(document, settings, sources, diags) if document is not None else []
+    return ops, sources
+
+
+def select(ops, include: Sequence[str], exclude: Sequence[str], diags: Diagnostics):  # type: ignore[no-untyped-def]
+    """The operators chosen by name or ``tag:name``; reports unknown names."""
+    from .diagnostics import Span
+    from .schema import TAGS
+
+    names = {op.name for op in ops} | {op.python_name for op in ops}
+    known = [*sorted(names), *(f"tag:{t}" for t in TAGS)]
+    where = Span("command line", 1, 1, 1, 1)
+
+    def matches(op, pattern: str) -> bool:  # type: ignore[no-untyped-def]
+        if pattern.startswith("tag:"):
+            return pattern[4:] in op.tags
+        return pattern in (op.name, op.python_name)
+
+    for pattern in [*include, *exclude]:
+        if pattern not in known:
+            guess = suggest(pattern, known)
+            diags.error(
+                "MG606",
+                f"no operator or tag '{pattern}'" + (f" (did you mean '{guess}'?)" if guess else ""),
+                where,
+                help="give an operator's name, or tag:NAME",
+            )
+    return [
+        op
+        for op in ops
+        if (not include or any(matches(op, p) for p in include))
+        and not any(matches(op, p) for p in exclude)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What ``generate`` did."""
+
+    changes: writer.Changes | None  # None: nothing to do
+    operators: int
+
+
+def generate(
+    settings: Settings,
+    output: Path,
+    diags: Diagnostics,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    check: bool = False,
+) -> Result | None:
+    """Write a package's generated files into ``output``.
+
+    Args:
+        settings: The project.
+        output: Folder for the generated files.
+        diags: Collects what is wrong; nothing is written when anything is.
+        include: Names or ``tag:name`` to keep; all if empty. What they call is kept too.
+        exclude: Names or ``tag:name`` to leave out.
+        check: Write nothing, only compare.
+
+    Returns:
+        None when something was reported.
+    """
+    inputs = inputs_of(settings, repr((sorted(include), sorted(exclude))))
+    if writer.up_to_date(output, inputs.key):
+        return Result(None, 0)
+    from .render import Renderer
+
+    ops, sources = load(settings, diags)
+    if not diags.ok:
+        return None
+    chosen = select(ops, include, exclude, diags)
+    if not diags.ok:
+        return None
+    wanted = {op.name for op in chosen}
+    by_name = {op.name: op for op in ops}
+    stack = list(wanted)
+    while stack:
+        for callee in by_name[stack.pop()].calls:
+            if callee not in wanted:
+                wanted.add(callee)
+                stack.append(callee)
+    renderer = Renderer([op for op in ops if op.name in wanted], settings, sources)
+    files = {item.path: item.text() for item in renderer.outputs()}
+    if not diags.ok:
+        return None
+    depends = [str(p) for p in inputs.paths]
+    files["sources.cmake"] = renderer.sources_cmake(list(files), depends)
+    changes = writer.write(output, files, inputs.key, dry_run=check)
+    return Result(changes, len(wanted))

@@ -1,0 +1,296 @@
+// Running hand-written CPU kernels: the loop around scalar functions, and the
+// switch from an array's dtype to the kernel's type.
+
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "mlx/backend/cpu/encoder.h"
+#include "mlxgen/kernel.h"
+#include "mlxgen/op.h"
+
+// Compile a loop for several instruction sets; the loader picks one.
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
+    defined(__linux__)
+#define MLXGEN_MULTIVERSION \
+  __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
+#else
+#define MLXGEN_MULTIVERSION
+#endif
+
+// Outputs may share memory with inputs, but only element for element.
+#if defined(__clang__)
+#define MLXGEN_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define MLXGEN_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define MLXGEN_INDEPENDENT
+#endif
+
+namespace mlxgen {
+
+///////////////////////////////////////////////////////////////////////////////
+// dtype -> type
+///////////////////////////////////////////////////////////////////////////////
+
+template <typename... Ts>
+struct Types {};
+
+template <typename T>
+struct Tag {
+  using type = T;
+};
+
+/** Call f(Tag<T>) for the T among Types that `dtype` stands for. */
+template <typename... Ts, typename F>
+void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
+  bool found =
+      ((dtype == Dtype(mx::TypeToDtype<Ts>()) ? (f(Tag<Ts>{}), true) : false) || ...);
+  if (!found) {
+    throw std::invalid_argument("No CPU kernel for " + describe(dtype) + ".");
+  }
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Storage type <-> computing type
+///////////////////////////////////////////////////////////////////////////////
+
+// float16 and bfloat16 are computed in float, a block at a time. The
+// conversions are written with selects only, so that they vectorise.
+
+inline float widen(bfloat16_t x) {
+  return std::bit_cast<float>(
+      static_cast<uint32_t>(std::bit_cast<uint16_t>(x)) << 16);
+}
+
+inline float widen(float16_t x) {
+  uint32_t bits = std::bit_cast<uint16_t>(x);
+  // Shifted into place the exponent is too small by 112; multiplying by 2^112
+  // mends it and normalises subnormal numbers on the way.
+  float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
+  uint32_t wide = std::bit_cast<uint32_t>(magnitude);
+  wide |= magnitude >= 65536.0f ? 0x7f800000u : 0u; // inf and NaN
+  return std::bit_cast<float>(wide | ((bits & 0x8000u) << 16));
+}
+
+template <typename T>
+T widen(T x) {
+  return x;
+}
+
+inline void narrow(float x, bfloat16_t& out) {
+  auto bits = std::bit_cast<uint32_t>(x);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  uint32_t nan = (bits >> 16) | 0x40u;
+  bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  out = std::bit_cast<bfloat16_t>(
+      static_cast<uint16_t>(is_nan ? nan : rounded));
+}
+
+inline void narrow(float x, float16_t& out) {
+  auto bits = std::bit_cast<uint32_t>(x);
+  uint32_t sign = (bits >> 16) & 0x8000u;
+  uint32_t a = bits & 0x7fffffffu;
+  // Round to nearest even at bit 13, after moving the exponent down by 112.
+  uint32_t normal = (a - 0x38000000u + 0x0fffu + ((a >> 13) & 1u)) >> 13;
+  // Below 2^-14 adding 0.5 shifts the mantissa so that the addition rounds.
+  uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(a) + 0.5f) - 0x3f000000u;
+  uint32_t h = a < 0x38800000u ? subnormal : normal;
+  h = a >= 0x47800000u ? 0x7c00u : h;
+  h = a > 0x7f800000u ? 0x7e00u : h;
+  out = std::bit_cast<float16_t>(static_cast<uint16_t>(h | sign));
+}
+
+template <typename T>
+void narrow(T x, T& out) {
+  out = x;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Elementwise kernels
+///////////////////////////////////////////////////////////////////////////////
+
+namespace cpu {
+
+/** Allocate the outputs and tell the encoder what the next task uses. */
+inline mx::cpu::CommandEncoder& begin(
+    const Stream& stream,
+    const Arrays& inputs,
+    Arrays& outputs) {
+  auto& encoder = mx::cpu::get_command_encoder(stream);
+  for (const auto& in : inputs) {
+    encoder.set_input_array(in);
+  }
+  for (auto& out : outputs) {
+    if (out.data_shared_ptr() == nullptr) {
+      out.set_data(mx::allocator::malloc(out.nbytes()));
+    }
+    encoder.set_output_array(out);
+  }
+  return encoder;
+}
+
+// A block of every operand stays in the first-level cache. Loops always run
+// over a multiple of `lane` elements (padded if need be): an element's result
+// then never depends on its place, as it would where a vectorised body and a
+// scalar tail round differently.
+constexpr int64_t block = 512;
+constexpr int64_t lane = 64;
+
+/** Reads an array of any strides in row-major order, a block at a time. */
+template <typename T>
+class Reader {
+ public:
+  Reader(const array& a, bool dense)
+      : data_(a.data<T>()), dense_(dense || a.flags().row_contiguous) {
+    if (dense_) {
+      return;
+    }
+    // Drop axes of length 1 and merge axes that follow each other in memory.
+    for (size_t i = 0; i < a.ndim(); ++i) {
+      int64_t length = a.shape(i);
+      int64_t stride = a.strides()[i];
+      if (length == 1) {
+        continue;
+      }
+      if (!shape_.empty() && strides_.back() == stride * length) {
+        shape_.back() *= length;
+        strides_.back() = stride;
+      } else {
+        shape_.push_back(length);
+        strides_.push_back(stride);
+      }
+    }
+    if (shape_.empty()) {
+      shape_.push_back(1);
+      strides_.push_back(0);
+    }
+    position_.resize(shape_.size(), 0);
+  }
+
+  /** Start n elements later; only for dense arrays. */
+  void skip_dense(int64_t n) {
+    at_ += n;
+  }
+
+  template <typename C>
+  void read(C* to, int64_t n) {
+    if (dense_) {
+      widen_all(data_ + at_, to, n);
+      at_ += n;
+      return;
+    }
+    int last = static_cast<int>(shape_.size()) - 1;
+    while (n > 0) {
+      int64_t run = std::min(n, shape_[last] - position_[last]);
+      const T* from = data_ + at_;
+      int64_t stride = strides_[last];
+      for (int64_t i = 0; i < run; ++i) {
+        to[i] = widen(from[i * stride]);
+      }
+      to += run;
+      n -= run;
+      at_ += run * stride;
+      position_[last] += run;
+      for (int i = last; i > 0 && position_[i] == shape_[i]; --i) {
+        at_ += strides_[i - 1] - strides_[i] * shape_[i];
+        position_[i] = 0;
+        ++position_[i - 1];
+      }
+    }
+  }
+
+ private:
+  template <typename C>
+  MLXGEN_MULTIVERSION static void widen_all(const T* from, C* to, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = widen(from[i]);
+    }
+  }
+
+  const T* data_;
+  bool dense_;
+  int64_t at_ = 0;
+  std::vector<int64_t> shape_;
+  std::vector<int64_t> strides_;
+  std::vector<int64_t> position_;
+};
+
+template <typename T, typename C>
+MLXGEN_MULTIVERSION void narrow_all(const C* from, T* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    narrow(from[i], to[i]);
+  }
+}
+
+/**
+ * Run `loop(inputs, outputs, n)` over all elements. `loop` gets arrays of NIn
+ * and NOut pointers to the computing type of the inputs' dtype.
+ */
+template <size_t NIn, size_t NOut, typename... Ts, typename Loop>
+void elementwise(
+    Types<Ts...> types,
+    const Stream& stream,
+    const Arrays& inputs,
+    Arrays& outputs,
+    Loop loop) {
+  bool dense = allocate_elementwise(inputs, outputs);
+  auto& encoder = begin(stream, inputs, outputs);
+  for_dtype(types, inputs[0].dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = accum_t<T>;
+    std::vector<Reader<T>> readers;
+    for (const auto& in : inputs) {
+      readers.emplace_back(in, dense);
+    }
+    std::array<const T*, NIn> from;
+    for (size_t i = 0; i < NIn; ++i) {
+      from[i] = inputs[i].data<T>();
+    }
+    std::array<T*, NOut> to;
+    for (size_t i = 0; i < NOut; ++i) {
+      to[i] = outputs[i].data<T>();
+    }
+    int64_t size = outputs[0].size();
+    encoder.dispatch([=, readers = std::move(readers)]() mutable {
+      int64_t start = 0;
+      if constexpr (std::is_same_v<T, C>) {
+        if (dense && size >= lane) {
+          start = size - size % lane;
+          loop(from, to, start);
+        }
+      }
+      alignas(64) C in_blocks[NIn][block];
+      alignas(64) C out_blocks[NOut][block];
+      std::array<const C*, NIn> in;
+      std::array<C*, NOut> out;
+      for (size_t i = 0; i < NIn; ++i) {
+        in[i] = in_blocks[i];
+        readers[i].skip_dense(start);
+      }
+      for (size_t i = 0; i < NOut; ++i) {
+        out[i] = out_blocks[i];
+      }
+      for (; start < size; start += block) {
+        int64_t n = std::min(block, size - start);
+        int64_t padded = (n + lane - 1) / lane * lane;
+        for (size_t i = 0; i < NIn; ++i) {
+          readers[i].read(in_blocks[i], n);
+          std::fill(in_blocks[i] + n, in_blocks[i] + padded, in_blocks[i][0]);
+        }
+        loop(in, out, padded);
+        for (size_t i = 0; i < NOut; ++i) {
+          narrow_all(out_blocks[i], to[i] + start, n);
+        }
+      }
+    });
+  });
+}
+
+} // namespace cpu
+} // namespace mlxgen

@@ -1,0 +1,290 @@
+// The Python side of generated bindings: arguments that take scalars as well as
+// arrays (weakly typed, as mlx.core's own ops take them; the converters inside
+// mlx.core are not in its public headers), streams, and results.
+
+#pragma once
+
+#include <complex>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "mlx/mlx.h"
+
+namespace mlxgen {
+
+namespace mx = mlx::core;
+namespace nb = nanobind;
+
+/** An argument of type `scalar | array`. */
+class ArrayArg {
+ public:
+  ArrayArg() = default;
+
+  /** The dtype that this argument brings into promotion; scalars bring none. */
+  std::optional<mx::Dtype> dtype() const {
+    return borrowed_ ? std::optional(borrowed_->dtype())
+        : owned_     ? std::optional(owned_->dtype())
+                     : std::nullopt;
+  }
+
+  /** The array; a scalar takes `like` if its kind fits, as in mlx.core. */
+  mx::array get(std::optional<mx::Dtype> like) const {
+    if (borrowed_) {
+      return *borrowed_;
+    }
+    if (owned_) {
+      return *owned_;
+    }
+    if (auto v = std::get_if<bool>(&scalar_)) {
+      return mx::array(*v, like.value_or(mx::bool_));
+    }
+    if (auto v = std::get_if<int64_t>(&scalar_)) {
+      return from_int(*v, like);
+    }
+    auto v = std::get<double>(scalar_);
+    auto dtype = like.value_or(mx::float32);
+    if (!mx::issubdtype(dtype, mx::inexact)) {
+      dtype = mx::float32;
+    }
+    return dtype == mx::float64 ? mx::array(v, dtype)
+                                : mx::array(static_cast<float>(v), dtype);
+  }
+
+  /** Take `src` if it is an array or can stand for one; Flags is nanobind's. */
+  template <typename Flags>
+  bool load(nb::handle src, Flags flags, nb::detail::cleanup_list* cleanup) {
+    nb::detail::type_caster_base<mx::array> caster;
+    constexpr auto convert =
+        static_cast<Flags>(nb::detail::cast_flags::convert);
+    if (caster.from_python(src, flags & ~convert, cleanup)) {
+      borrowed_ = caster.operator mx::array*();
+      return borrowed_ != nullptr;
+    }
+    return load_scalar(src) || load_foreign(src);
+  }
+
+ private:
+  bool load_scalar(nb::handle src);
+  bool load_foreign(nb::handle src);
+
+  static mx::array from_int(int64_t v, std::optional<mx::Dtype> like) {
+    bool wide = v > std::numeric_limits<int32_t>::max() ||
+        v < std::numeric_limits<int32_t>::min();
+    auto dtype = like.value_or(wide ? mx::int64 : mx::int32);
+    if (dtype == mx::bool_) {
+      dtype = mx::int32;
+    }
+    if (mx::issubdtype(dtype, mx::integer) && dtype.size() < 8) {
+      auto info = mx::iinfo(dtype);
+      if (v < info.min || v > static_cast<int64_t>(info.max)) {
+        std::ostringstream os;
+        os << "Converting " << v << " to " << dtype
+           << " would result in overflow.";
+        throw std::invalid_argument(os.str());
+      }
+    }
+    return mx::array(v, dtype);
+  }
+
+  const mx::array* borrowed_ = nullptr;
+  std::optional<mx::array> owned_;
+  std::variant<bool, int64_t, double> scalar_;
+};
+
+inline bool ArrayArg::load_scalar(nb::handle src) {
+  auto object = src.ptr();
+  if (PyFloat_Check(object)) {
+    scalar_ = PyFloat_AS_DOUBLE(object);
+    return true;
+  }
+  if (PyBool_Check(object)) {
+    scalar_ = object == Py_True;
+    return true;
+  }
+  if (PyLong_Check(object)) {
+    int overflow = 0;
+    int64_t v = PyLong_AsLongLongAndOverflow(object, &overflow);
+    scalar_ = v;
+    return overflow == 0;
+  }
+  if (PyComplex_Check(object)) {
+    auto c = PyComplex_AsCComplex(object);
+    owned_ = mx::array(std::complex<float>(c.real, c.imag));
+    return true;
+  }
+  return false;
+}
+
+// NumPy arrays and scalars, and objects that convert themselves. Anything else
+// (lists, strings, None) is no array, as in mlx.core's ops.
+inline bool ArrayArg::load_foreign(nb::handle src) {
+  bool converts = nb::hasattr(src, "__mlx_array__") ||
+      nb::hasattr(src, "__array__") || nb::hasattr(src, "__dlpack__");
+  if (!converts) {
+    return false;
+  }
+  owned_ = nb::cast<mx::array>(nb::type<mx::array>()(src));
+  return true;
+}
+
+/** The dtype that scalars take beside these arguments. */
+template <typename... Args>
+std::optional<mx::Dtype> weak_dtype(const Args&... args) {
+  std::optional<mx::Dtype> dtype;
+  auto add = [&](const ArrayArg& arg) {
+    if (auto d = arg.dtype()) {
+      dtype = dtype ? mx::promote_types(*dtype, *d) : *d;
+    }
+  };
+  auto visit = [&](const auto& arg) {
+    using T = std::decay_t<decltype(arg)>;
+    if constexpr (std::is_same_v<T, ArrayArg>) {
+      add(arg);
+    } else {
+      for (const auto& item : as_range(arg)) {
+        add(item);
+      }
+    }
+  };
+  (visit(args), ...);
+  return dtype;
+}
+
+inline std::vector<ArrayArg> as_range(const std::optional<ArrayArg>& arg) {
+  return arg ? std::vector<ArrayArg>{*arg} : std::vector<ArrayArg>{};
+}
+inline const std::vector<ArrayArg>& as_range(const std::vector<ArrayArg>& arg) {
+  return arg;
+}
+
+inline mx::array get(const ArrayArg& arg, std::optional<mx::Dtype> like) {
+  return arg.get(like);
+}
+inline std::optional<mx::array> get(
+    const std::optional<ArrayArg>& arg,
+    std::optional<mx::Dtype> like) {
+  return arg ? std::optional(arg->get(like)) : std::nullopt;
+}
+inline std::vector<mx::array> get(
+    const std::vector<ArrayArg>& args,
+    std::optional<mx::Dtype> like) {
+  std::vector<mx::array> out;
+  for (const auto& arg : args) {
+    out.push_back(arg.get(like));
+  }
+  return out;
+}
+
+/** A stream argument: None, a stream, a device or a device type. */
+struct StreamArg {
+  mx::StreamOrDevice value;
+};
+
+/** `axis=`: None, one axis or several. */
+using AxesArg = std::variant<std::monostate, int, std::vector<int>>;
+
+inline std::optional<std::vector<int>> to_axes(const AxesArg& axes) {
+  if (auto one = std::get_if<int>(&axes)) {
+    return std::vector<int>{*one};
+  }
+  if (auto many = std::get_if<std::vector<int>>(&axes)) {
+    return *many;
+  }
+  return std::nullopt;
+}
+
+inline mx::Shape to_shape(const std::vector<int>& shape) {
+  return mx::Shape(shape.begin(), shape.end());
+}
+inline std::optional<mx::Shape> to_shape(
+    const std::optional<std::vector<int>>& shape) {
+  return shape ? std::optional(to_shape(*shape)) : std::nullopt;
+}
+
+/** Several outputs, as the tuple that Python expects. */
+inline nb::tuple as_tuple(const std::vector<mx::array>& outputs) {
+  nb::list items;
+  for (const auto& out : outputs) {
+    items.append(nb::cast(out));
+  }
+  return nb::tuple(items);
+}
+
+/** The submodule at a dotted path, made when first asked for. */
+inline nb::module_ submodule(nb::module_ root, std::string path) {
+  while (!path.empty()) {
+    auto dot = path.find('.');
+    auto name = path.substr(0, dot);
+    path = dot == std::string::npos ? "" : path.substr(dot + 1);
+    root = nb::hasattr(root, name.c_str())
+        ? nb::borrow<nb::module_>(root.attr(name.c_str()))
+        : root.def_submodule(name.c_str());
+  }
+  return root;
+}
+
+/** Warn of a deprecated operator, once per place of use as Python does. */
+inline void warn_deprecated(const char* message) {
+  if (PyErr_WarnEx(PyExc_DeprecationWarning, message, 1) != 0) {
+    throw nb::python_error();
+  }
+}
+
+} // namespace mlxgen
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<mlxgen::ArrayArg> {
+  NB_TYPE_CASTER(mlxgen::ArrayArg, const_name("scalar | array"))
+
+  template <typename Flags>
+  bool from_python(handle src, Flags flags, cleanup_list* cleanup) noexcept {
+    try {
+      return value.load(src, flags, cleanup);
+    } catch (...) {
+      return false;
+    }
+  }
+};
+
+template <>
+struct type_caster<mlxgen::StreamArg> {
+  NB_TYPE_CASTER(mlxgen::StreamArg, const_name("StreamOrDevice"))
+
+  template <typename Flags>
+  bool from_python(handle src, Flags flags, cleanup_list* cleanup) noexcept {
+    if (src.is_none()) {
+      return true;
+    }
+    return load<mlx::core::Stream>(src, flags, cleanup) ||
+        load<mlx::core::ThreadLocalStream>(src, flags, cleanup) ||
+        load<mlx::core::Device>(src, flags, cleanup) ||
+        load<mlx::core::Device::DeviceType>(src, flags, cleanup);
+  }
+
+ private:
+  template <typename T, typename Flags>
+  bool load(handle src, Flags flags, cleanup_list* cleanup) noexcept {
+    make_caster<T> caster;
+    if (!caster.from_python(src, flags, cleanup)) {
+      return false;
+    }
+    value.value = caster.operator cast_t<T&>();
+    return true;
+  }
+};
+
+} // namespace nanobind::detail
