@@ -7,7 +7,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST_ARGS ?=
 
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
@@ -65,6 +65,7 @@ clean: ## Remove everything that was built, and .venv
 	@touch $@
 
 .venv/.built: .venv/.ready $(SOURCES)
+	@$(BIN)/mlxgen check
 	@echo 'Building mlxops'
 	@$(PIP) install --no-build-isolation --no-deps .
 	@touch $@
