@@ -402,7 +402,7 @@ def metal_header() -> str:
     """The header with the smaller set, as constants in float."""
     unused = {"logarithm", "log_2", "log_2_low"}  # Metal has precise::log
     body = [
-        declaration(t, "constant constexpr float", 9, "f")
+        declaration(t, "constexpr constant float", 9, "f")
         for t in tables("half")
         if t.name not in unused
     ]

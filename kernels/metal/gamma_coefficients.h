@@ -9,14 +9,14 @@ namespace gamma_coefficients {
 
 // log Gamma(z) / ((z - 1) (z - 2)) on 1 <= z <= 6
 // relative error 9.9e-11
-constant constexpr float lgamma_middle_p[6] = {
+constexpr constant float lgamma_middle_p[6] = {
     25.8074668f,
     178.632105f,
     218.10697f,
     61.7808508f,
     3.5673572f,
     0.0103149259f};
-constant constexpr float lgamma_middle_q[6] = {
+constexpr constant float lgamma_middle_q[6] = {
     12.853201f,
     181.919882f,
     397.777573f,
@@ -25,21 +25,21 @@ constant constexpr float lgamma_middle_q[6] = {
     1.0f};
 // (log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2) z in 1/z^2, 6 <= z
 // relative error 4.1e-11
-constant constexpr float lgamma_large[4] = {
+constexpr constant float lgamma_large[4] = {
     0.0833333333f,
     -0.00277777383f,
     0.00079292746f,
     -0.000552290959f};
 // psi(z) / (z - root) on 1 <= z <= 6
 // relative error 1.4e-11
-constant constexpr float digamma_middle_p[6] = {
+constexpr constant float digamma_middle_p[6] = {
     362.522092f,
     1011.91425f,
     641.591087f,
     114.61277f,
     4.69831805f,
     0.00911346699f};
-constant constexpr float digamma_middle_q[6] = {
+constexpr constant float digamma_middle_q[6] = {
     0.0243761821f,
     529.669373f,
     811.543686f,
@@ -48,7 +48,7 @@ constant constexpr float digamma_middle_q[6] = {
     1.0f};
 // (log z - 1 / (2 z) - psi(z)) z^2 in 1/z^2, 6 <= z
 // relative error 6.1e-12
-constant constexpr float digamma_large[5] = {
+constexpr constant float digamma_large[5] = {
     0.0833333333f,
     -0.0083333324f,
     0.00396798041f,
@@ -56,13 +56,13 @@ constant constexpr float digamma_large[5] = {
     0.00633473905f};
 // psi'(1 + z) on 0 <= z <= 6
 // relative error 2.2e-11
-constant constexpr float trigamma_middle_p[5] = {
+constexpr constant float trigamma_middle_p[5] = {
     6.82007785f,
     15.6403552f,
     14.1597656f,
     5.97411571f,
     1.00000017f};
-constant constexpr float trigamma_middle_q[6] = {
+constexpr constant float trigamma_middle_q[6] = {
     4.14611016f,
     15.5678433f,
     23.1768183f,
@@ -71,14 +71,14 @@ constant constexpr float trigamma_middle_q[6] = {
     1.0f};
 // (psi'(z) - 1 / z - 1 / (2 z^2)) z^3 in 1/z^2, 6 <= z
 // relative error 1.7e-9
-constant constexpr float trigamma_large[4] = {
+constexpr constant float trigamma_large[4] = {
     0.166666666f,
     -0.0333329978f,
     0.0237476165f,
     -0.0296088679f};
 // sin(pi r) / (pi r) in r^2, |r| <= 1/2
 // relative error 2.1e-11
-constant constexpr float sine[6] = {
+constexpr constant float sine[6] = {
     1.0f,
     -1.64493406f,
     0.811742171f,
@@ -87,7 +87,7 @@ constant constexpr float sine[6] = {
     -0.00223522403f};
 // (1 - pi r cot(pi r)) / r^2 in r^2, |r| <= 1/2
 // relative error 4.6e-12
-constant constexpr float cotangent[10] = {
+constexpr constant float cotangent[10] = {
     3.28986813f,
     2.16464648f,
     2.03468455f,
@@ -99,7 +99,7 @@ constant constexpr float cotangent[10] = {
     -2.0306244f,
     8.0300547f};
 // B_2k / (2k)!, k = 1, 2 and so on
-constant constexpr float bernoulli[8] = {
+constexpr constant float bernoulli[8] = {
     0.0833333333f,
     -0.00138888889f,
     3.30687831e-05f,
@@ -109,9 +109,9 @@ constant constexpr float bernoulli[8] = {
     1.33825365e-11f,
     -3.3896803e-13f};
 // the positive zero of psi, in two parts
-constant constexpr float digamma_root = 1.46163213f;
-constant constexpr float digamma_root_low = 1.24381499e-08f;
+constexpr constant float digamma_root = 1.46163213f;
+constexpr constant float digamma_root_low = 1.24381499e-08f;
 // (log(2 pi) - 1) / 2
-constant constexpr float lgamma_constant = 0.418938533f;
+constexpr constant float lgamma_constant = 0.418938533f;
 
 } // namespace gamma_coefficients
