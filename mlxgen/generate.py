@@ -106,7 +106,8 @@ def select(ops, include: Sequence[str], exclude: Sequence[str], diags: Diagnosti
             guess = suggest(pattern, known)
             diags.error(
                 "MG606",
-                f"no operator or tag '{pattern}'" + (f" (did you mean '{guess}'?)" if guess else ""),
+                f"no operator or tag '{pattern}'"
+                + (f" (did you mean '{guess}'?)" if guess else ""),
                 where,
                 help="give an operator's name, or tag:NAME",
             )

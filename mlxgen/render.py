@@ -52,11 +52,14 @@ def cpp_string(text: str) -> str:
 
 
 def cpp_call(head: str, args: Sequence[str], tail: str = ";", indent: int = 0) -> str:
-    """``head(args)tail`` as clang-format breaks it: on one line, or one argument per line."""
+    """``head(args)tail`` as clang-format breaks it: on one line, below the head, or one each."""
     pad = " " * indent
     line = f"{pad}{head}({', '.join(args)}){tail}"
     if len(line) <= WIDTH and "\n" not in line:
         return line
+    below = f"{pad}    {', '.join(args)}){tail}"
+    if len(below) <= WIDTH and "\n" not in below:
+        return f"{pad}{head}(\n{below}"
     inner = f",\n{pad}    ".join(args)
     return f"{pad}{head}(\n{pad}    {inner}){tail}"
 
@@ -68,7 +71,7 @@ def cpp_declare(result: str, name: str, params: Sequence[str], tail: str, indent
     if len(line) <= WIDTH:
         return line
     folded = f"{pad}{name}({', '.join(params)}){tail}"
-    if len(folded) <= WIDTH:
+    if len(folded) <= WIDTH and len(params) > 2:
         return f"{pad}{result}\n{folded}"
     inner = f",\n{pad}    ".join(params)
     return f"{pad}{result} {name}(\n{pad}    {inner}){tail}"
@@ -102,6 +105,11 @@ class View:
         self.op = op
         self.settings = settings
         self.ns = settings.namespace
+        # What templates read most, without a way through the op's properties.
+        self.arrays = op.arrays
+        self.attributes = op.attributes
+        for name in op.__slots__:
+            setattr(self, name, getattr(op, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.op, name)
@@ -211,8 +219,8 @@ class View:
     @cached_property
     def state(self) -> list[tuple[str, str]]:
         """Members: the attributes, and which inputs are there."""
-        members = [(p.member, p.type.cpp) for p in self.op.attributes]
-        for p in self.op.arrays:
+        members = [(p.member, p.type.cpp) for p in self.attributes]
+        for p in self.arrays:
             if p.present:
                 members.append((p.present, "bool"))
             elif p.is_list:
@@ -227,7 +235,7 @@ class View:
     @property
     def simple(self) -> bool:
         """Whether the inputs are plain arrays, one per argument."""
-        return not any(p.present or p.is_list for p in self.op.arrays)
+        return not any(p.present or p.is_list for p in self.arrays)
 
     def unpack(self, source: str, uses: Iterable[str] | None = None, indent: int = 2) -> str:
         """Locals for the arguments among a primitive's inputs; ``uses``: those that are needed."""
@@ -235,15 +243,15 @@ class View:
         pad = " " * indent
         lines = []
         if self.simple:
-            for p in self.op.arrays:
+            for p in self.arrays:
                 if wanted is None or p.name in wanted:
                     lines.append(f"{pad}const auto& {p.cpp} = {source}[{p.position}];")
             return "\n".join(lines) + ("\n" if lines else "")
-        needed = [p for p in self.op.arrays if wanted is None or p.name in wanted]
+        needed = [p for p in self.arrays if wanted is None or p.name in wanted]
         if not needed:
             return ""
         lines.append(f"{pad}mlxgen::Unpack next({source});")
-        for p in self.op.arrays[: self.op.arrays.index(needed[-1]) + 1]:
+        for p in self.arrays[: self.arrays.index(needed[-1]) + 1]:
             unused = "" if p in needed else "[[maybe_unused]] "
             if p.is_list:
                 lines.append(f"{pad}{unused}auto {p.cpp} = next.many({p.cpp}_size_);")
@@ -296,29 +304,77 @@ class View:
     @property
     def named_arrays(self) -> str:
         """Arguments with their names, for messages."""
-        items = [f'{{"{p.name}", {p.cpp}}}' for p in self.op.arrays if not p.is_list]
+        items = [f'{{"{p.name}", {p.cpp}}}' for p in self.arrays if not p.is_list]
         return braces(items)
 
     @property
     def construct(self) -> str:
-        """make_shared of the primitive, with its attributes."""
+        """The statement that makes the primitive, with its attributes."""
         args = ["stream"]
-        for p in self.op.attributes:
+        for p in self.attributes:
             args.append(p.cpp)
-        for p in self.op.arrays:
+        for p in self.arrays:
             if p.present:
                 args.append(f"{p.cpp}.has_value()")
             elif p.is_list:
                 args.append(f"static_cast<int>({p.cpp}.size())")
-        return cpp_call(
-            f"std::make_shared<{self.op.class_name}>", args, ";", 6
-        ).lstrip() if len(args) > 1 else f"std::make_shared<{self.op.class_name}>(stream);"
+        return _assign("auto primitive", f"std::make_shared<{self.op.class_name}>", args, 2)
+
+    @property
+    def result_return(self) -> str:
+        """The statement that returns the outputs."""
+        n = len(self.op.outputs)
+        if self.op.single:
+            shape = "std::move(shape)" if self.op.elementwise else "shapes[0]"
+            args = [shape, self.dtypes_list, "std::move(primitive)", "std::move(inputs)"]
+            return cpp_call("return mx::array", args, ";", 2)
+        shapes = braces(["shape"] * n) if self.op.elementwise else "std::move(shapes)"
+        args = [shapes, braces(self.dtypes_list.split(", ")), "primitive", "inputs"]
+        return cpp_call("return mx::array::make_arrays", args, ";", 2)
+
+    @property
+    def include_lines(self) -> list[str]:
+        """Headers of the source file, sorted."""
+        found = {"mlxgen/formula.h", "mlxgen/op.h", *self.op.includes}
+        found |= {f"{self.settings.name}/{callee}.h" for callee in self.op.calls}
+        if self.cpu is not None:
+            found |= {"mlxgen/cpu.h", self.cpu.include}
+        return sorted(found)
+
+    def member_head(self, result: str, name: str, params: Sequence[str], tail: str) -> str:
+        """Head of a member function's definition."""
+        return cpp_declare(result, f"{self.op.class_name}::{name}", params, tail)
+
+    @property
+    def equivalent_head(self) -> str:
+        """Head of is_equivalent."""
+        unused = "" if self.state else "[[maybe_unused]] "
+        return self.member_head(
+            "bool", "is_equivalent", [f"{unused}const mx::Primitive& other"], " const {"
+        )
+
+    @property
+    def equivalent_return(self) -> str:
+        """Its result."""
+        if not self.state:
+            return "  return true;"
+        line = f"  return {' && '.join(self.equivalent)};"
+        if len(line) <= WIDTH:
+            return line
+        lines = ["  return"]
+        for i, item in enumerate(self.equivalent):
+            last = i == len(self.equivalent) - 1
+            piece = item + (";" if last else " &&")
+            if len(lines[-1]) + 1 + len(piece) > WIDTH:
+                lines.append("     ")
+            lines[-1] += f" {piece}"
+        return "\n".join(lines)
 
     @property
     def elementwise_inputs(self) -> str:
         """The prologue of an elementwise op."""
-        names = braces(f'"{p.name}"' for p in self.op.arrays)
-        values = braces(p.cpp for p in self.op.arrays)
+        names = braces(f'"{p.name}"' for p in self.arrays)
+        values = braces(p.cpp for p in self.arrays)
         args = [f'"{self.op.python_name}"', "kDtypes", names, values, "stream"]
         return _assign("auto inputs", "mlxgen::elementwise_inputs", args, 2)
 
@@ -340,7 +396,7 @@ class View:
     def dtype_statement(self) -> str:
         """The dtype in which the kernel computes."""
         if not self.has_group:
-            return f"  auto dtype = mx::{self.op.arrays[0].dtype};"
+            return f"  auto dtype = mx::{self.arrays[0].dtype};"
         args = [f'"{self.op.python_name}"', self.group_named]
         return _assign("auto dtype", "kDtypes.resolve", args, 2)
 
@@ -424,15 +480,15 @@ class View:
     @property
     def named_or_list(self) -> str:
         """All arrays with their names, for messages."""
-        lists = [p for p in self.op.arrays if p.is_list]
-        if lists and len(self.op.arrays) == 1:
+        lists = [p for p in self.arrays if p.is_list]
+        if lists and len(self.arrays) == 1:
             return f'mlxgen::named("{lists[0].name}", {lists[0].cpp})'
         return self.named_arrays
 
     @property
     def enums(self) -> list[Parameter]:
         """String enumerations, whose values are checked when the graph is built."""
-        return [p for p in self.op.attributes if p.type.kind is Kind.ENUM]
+        return [p for p in self.attributes if p.type.kind is Kind.ENUM]
 
     def choice(self, p: Parameter, value: str) -> str:
         """The index of an enumerated string; raises for an unknown one."""
@@ -484,15 +540,17 @@ class View:
         """Types<...> of a kernel's dtypes."""
         types = [CPP_TYPES[d] for d in kernel.dtypes]
         line = f"mlxgen::Types<{', '.join(types)}>{{}}"
-        return line
+        if len(line) + 7 <= WIDTH:
+            return line
+        return "mlxgen::Types<\n          " + ",\n          ".join(types) + ">{}"
 
     @property
     def loop_params(self) -> list[str]:
         """Parameters of the loop over an elementwise kernel."""
-        out = [f"const T* {p.cpp}" for p in self.op.arrays]
+        out = [f"const T* {p.cpp}" for p in self.arrays]
         out += [f"T* {name}" for name in self.out_names]
         out.append("int64_t count")
-        for p in self.op.attributes:
+        for p in self.attributes:
             out.append(f"{_SCALAR_CPP[p.type.kind]} {p.cpp}")
         return out
 
@@ -522,12 +580,19 @@ class View:
         return _assign("to[k]", function, args, 4)
 
     @property
+    def loop_lambda(self) -> str:
+        """Head of the lambda that elementwise() runs."""
+        params = ["const auto& in", "const auto& out", "int64_t count"]
+        captures = "[" + ", ".join(self.captures(False)) + "]"
+        return cpp_call(captures, params, " {", 6)
+
+    @property
     def loop_call(self) -> str:
         """The call of the loop from the lambda that elementwise() runs."""
-        args = [f"in[{i}]" for i in range(len(self.op.arrays))]
+        args = [f"in[{i}]" for i in range(len(self.arrays))]
         args += [f"out[{i}]" for i in range(len(self.op.outputs))]
         args.append("count")
-        for p in self.op.attributes:
+        for p in self.attributes:
             args.append(f"static_cast<T>({p.cpp})" if p.type.kind is Kind.FLOAT else p.cpp)
         return cpp_call(f"{self.op.name}_loop<T>", args, ";", 8)
 
@@ -603,11 +668,11 @@ class View:
         assert self.metal is not None
         return f"{_stem(self.metal.include)}_metal.h"
 
-    @property
+    @cached_property
     def metal_wrapper(self) -> str:
         """Generated [[kernel]]s around a scalar Metal function."""
         assert self.metal is not None
-        arrays, attributes = self.op.arrays, self.op.attributes
+        arrays, attributes = self.arrays, self.attributes
         outs = self.out_names
         lines = []
         for variant in ("dense", "strided"):
@@ -684,14 +749,14 @@ class View:
         if not self.metal.scalar:
             return ["  " + b.call for b in self.metal.bindings]
         out = []
-        n = len(self.op.arrays)
+        n = len(self.arrays)
         out += [f"  encoder.set_input_array(inputs[{i}], {i});" for i in range(n)]
         for i, _ in enumerate(self.op.outputs):
             out.append(f"  encoder.set_output_array(outputs[{i}], {n});")
             n += 1
         out.append(f"  encoder.set_bytes(static_cast<int64_t>(outputs[0].size()), {n});")
         n += 1
-        for p in self.op.attributes:
+        for p in self.attributes:
             ctype = {"float": "float", "int": "int", "bool": "bool"}[_SCALAR_METAL[p.type.kind]]
             value = self.choice(p, p.member) if p.type.kind is Kind.ENUM else p.member
             out.append(cpp_call("encoder.set_bytes", [f"static_cast<{ctype}>({value})", str(n)],
@@ -701,7 +766,7 @@ class View:
         out.append(f"    mlxgen::metal::set_vector(encoder, inputs[0].shape(), {n});")
         out.append(f"    encoder.set_bytes(static_cast<int>(inputs[0].ndim()), {n + 1});")
         n += 2
-        for i, _ in enumerate(self.op.arrays):
+        for i, _ in enumerate(self.arrays):
             out.append(f"    mlxgen::metal::set_vector(encoder, inputs[{i}].strides(), {n});")
             n += 1
         out.append("  }")
@@ -715,7 +780,7 @@ class View:
         text += "\n".join((*self.metal.grid, *self.metal.threadgroup))
         import re
 
-        return [p.name for p in self.op.arrays if re.search(rf"\b{re.escape(p.cpp)}\b", text)]
+        return [p.name for p in self.arrays if re.search(rf"\b{re.escape(p.cpp)}\b", text)]
 
     @property
     def metal_geometry(self) -> tuple[str, str]:
@@ -735,10 +800,10 @@ class View:
         used: set[str] = set()
         for grad in self.op.grads:
             if grad.kind is GradKind.FUNCTION:
-                used |= {p.name for p in self.op.arrays}
+                used |= {p.name for p in self.arrays}
             elif grad.expr is not None:
                 used |= grad.expr.names
-        return [p.name for p in self.op.arrays if p.name in used]
+        return [p.name for p in self.arrays if p.name in used]
 
     @property
     def all_composite(self) -> bool:
@@ -816,13 +881,17 @@ class View:
         assert grad.expr is not None
         prefix = "      vjps.push_back("
         text = grad.expr.cpp(6, len(prefix), 2)
+        if "\n" in text:
+            below = grad.expr.cpp(10, 10, 2)
+            if "\n" not in below:
+                return f"{prefix}\n          {below});"
         return f"{prefix}{text});"
 
     @property
     def jvp_uses(self) -> list[str]:
         """Arguments that jvp formulas need as locals."""
         used = {n for _, e in self.op.jvp_exprs for n in e.names}
-        return [p.name for p in self.op.arrays if p.name in used]
+        return [p.name for p in self.arrays if p.name in used]
 
     @property
     def jvp_uses_result(self) -> bool:
@@ -846,7 +915,7 @@ class View:
         zeros = {
             p.name for g in self.op.grads if g.kind is GradKind.ZERO for p in g.params
         }
-        for p in self.op.arrays:
+        for p in self.arrays:
             if p.name not in given and p.name not in zeros:
                 out.append((
                     self._position_test(p),
@@ -865,7 +934,7 @@ class View:
     def wrap_inputs(self) -> str:
         """The arrays as one vector."""
         if self.simple:
-            return braces(p.cpp for p in self.op.arrays)
+            return braces(p.cpp for p in self.arrays)
         return ""
 
     def undifferentiable(self, p: Parameter) -> bool:
@@ -908,11 +977,11 @@ class View:
     @property
     def check_samples(self) -> list[str]:
         """Python literals of the samples that the generated checks run on."""
-        if not self.op.arrays:
+        if not self.arrays:
             return []
         listed = [
             {n: _sample(v) for n, v in sample.items()} for sample in self.op.entry.samples
-        ] or ([{}] if all(_has_value(p) for p in self.op.attributes) else [])
+        ] or ([{}] if all(_has_value(p) for p in self.attributes) else [])
         return [repr(sample) for sample in listed]
 
     @property
@@ -942,23 +1011,28 @@ class View:
     @property
     def weak(self) -> str:
         """The dtype that scalars take."""
-        names = [p.cpp for p in self.op.arrays if p.dtype is None]
+        names = [p.cpp for p in self.arrays if p.dtype is None]
         return f"mlxgen::weak_dtype({', '.join(names)})" if names else "std::nullopt"
 
     @property
     def binding_call(self) -> str:
         """The statement that calls the op function."""
         call = f"{self.ns}::{self.op.name}"
-        if self.op.single or len(self.op.outputs) == 1:
-            return "        return " + cpp_call(call, self.binding_args, ";", 8).lstrip()
-        inner = cpp_call(call, self.binding_args, "", 8).lstrip()
-        return f"        return mlxgen::as_tuple({inner});"
+        if len(self.op.outputs) == 1:
+            return cpp_call(f"return {call}", self.binding_args, ";", 2)
+        inner = cpp_call(call, self.binding_args, "", 6).lstrip()
+        return cpp_call("return mlxgen::as_tuple", [inner], ";", 2)
 
     @property
-    def binding_lambda(self) -> str:
-        """Head of the bound lambda."""
-        params = ",\n         ".join(self.binding_params)
-        return f"      []({params}) {{"
+    def deprecation(self) -> str:
+        """The statement that warns."""
+        text = f"[{self.op.python_name}] Deprecated: {self.op.entry.deprecated}"
+        return cpp_call("mlxgen::warn_deprecated", [cpp_string(text)], ";", 2)
+
+    @property
+    def binding_head(self) -> str:
+        """Head of the bound function."""
+        return cpp_declare("auto", f"{self.op.name}_python", self.binding_params, " {")
 
     @property
     def binding_names(self) -> list[str]:
@@ -1051,6 +1125,8 @@ def _has_value(p: Parameter) -> bool:
 
 
 def _item(text: str) -> str:
+    if len(text) <= 84 and "\n" not in text and "  " not in text and "\t" not in text:
+        return "    " + text.strip()
     return textwrap.fill(
         text, 88, initial_indent="    ", subsequent_indent="      ", break_long_words=False
     )
@@ -1351,4 +1427,6 @@ def op_dict(view: View) -> dict[str, Any]:
 
 def ops_json(views: Sequence[View]) -> str:
     """The resolved model as JSON."""
-    return json.dumps([op_dict(v) for v in views], indent=1, ensure_ascii=False) + "\n"
+    # One operator a line: json's C encoder does not indent, and its Python one takes ten times as long.
+    lines = [json.dumps(op_dict(v), ensure_ascii=False) for v in views]
+    return "[\n" + ",\n".join(lines) + "\n]\n"

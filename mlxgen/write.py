@@ -66,25 +66,24 @@ def write(folder: Path, files: Mapping[str, str], key: str, *, dry_run: bool = F
         key: Identifies the inputs, for ``up_to_date``.
         dry_run: Only say what would change.
     """
+    root = str(folder)
     before = set(_load(folder).get("files", {}))
-    written = []
-    for path, text in files.items():
-        if _read(folder / path) != text:
-            written.append(path)
+    written = [path for path, text in files.items() if _read(f"{root}/{path}") != text.encode()]
     removed = sorted(p for p in before - set(files) if (folder / p).is_file())
     changes = Changes(tuple(written), tuple(removed), len(files) - len(written))
     if dry_run:
         return changes
+    for parent in {path.rpartition("/")[0] for path in written}:
+        os.makedirs(f"{root}/{parent}", exist_ok=True)
     for path in written:
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(target.name + ".tmp")
-        temporary.write_text(files[path], encoding="utf-8")
-        os.replace(temporary, target)
+        target = f"{root}/{path}"
+        with open(target + ".tmp", "wb", buffering=0) as file:
+            file.write(files[path].encode())
+        os.replace(target + ".tmp", target)
     for path in removed:
         (folder / path).unlink()
         _remove_empty((folder / path).parent, folder)
-    stats = {path: os.stat(folder / path) for path in files}
+    stats = {path: os.stat(f"{root}/{path}") for path in files}
     manifest = {
         "key": key,
         "files": {path: [s.st_size, s.st_mtime_ns] for path, s in stats.items()},
@@ -101,10 +100,11 @@ def _load(folder: Path) -> dict[str, dict[str, list[int]] | str]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _read(path: Path) -> str | None:
+def _read(path: str) -> bytes | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
         return None
 
 

@@ -49,7 +49,8 @@ struct Tag {
 template <typename... Ts, typename F>
 void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
   bool found =
-      ((dtype == Dtype(mx::TypeToDtype<Ts>()) ? (f(Tag<Ts>{}), true) : false) || ...);
+      ((dtype == Dtype(mx::TypeToDtype<Ts>()) ? (f(Tag<Ts>{}), true) : false) ||
+       ...);
   if (!found) {
     throw std::invalid_argument("No CPU kernel for " + describe(dtype) + ".");
   }
@@ -87,8 +88,8 @@ inline void narrow(float x, bfloat16_t& out) {
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   uint32_t nan = (bits >> 16) | 0x40u;
   bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  out = std::bit_cast<bfloat16_t>(
-      static_cast<uint16_t>(is_nan ? nan : rounded));
+  out =
+      std::bit_cast<bfloat16_t>(static_cast<uint16_t>(is_nan ? nan : rounded));
 }
 
 inline void narrow(float x, float16_t& out) {
@@ -118,10 +119,8 @@ void narrow(T x, T& out) {
 namespace cpu {
 
 /** Allocate the outputs and tell the encoder what the next task uses. */
-inline mx::cpu::CommandEncoder& begin(
-    const Stream& stream,
-    const Arrays& inputs,
-    Arrays& outputs) {
+inline mx::cpu::CommandEncoder&
+begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
   auto& encoder = mx::cpu::get_command_encoder(stream);
   for (const auto& in : inputs) {
     encoder.set_input_array(in);

@@ -73,8 +73,7 @@ inline void dispatch_elements(
   auto width = std::min(size, row);
   auto height = (size + width - 1) / width;
   auto group = std::min<size_t>(width, kernel->maxTotalThreadsPerThreadgroup());
-  encoder.dispatch_threads(
-      MTL::Size(width, height, 1), MTL::Size(group, 1, 1));
+  encoder.dispatch_threads(MTL::Size(width, height, 1), MTL::Size(group, 1, 1));
 }
 
 /** Threads along x, y and z, in threadgroups of the given size. */

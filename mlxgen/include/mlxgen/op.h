@@ -111,8 +111,8 @@ struct DtypeRule {
     std::optional<Dtype> dtype;
     for (const auto& [_, value] : args) {
       if (value) {
-        dtype = dtype ? mx::promote_types(*dtype, value->dtype())
-                      : value->dtype();
+        dtype =
+            dtype ? mx::promote_types(*dtype, value->dtype()) : value->dtype();
       }
     }
     if (!dtype) {
@@ -158,9 +158,7 @@ inline array ready(const array& a, Dtype dtype, const Stream& s) {
 }
 
 /** The shape to which the arguments broadcast; raises with all their shapes. */
-inline Shape broadcast_shape(
-    const char* op,
-    const std::vector<Named>& args) {
+inline Shape broadcast_shape(const char* op, const std::vector<Named>& args) {
   Shape shape;
   for (const auto& [_, value] : args) {
     if (!value) {
@@ -192,24 +190,36 @@ inline Arrays elementwise_inputs(
     std::initializer_list<const char*> names,
     Arrays inputs,
     const Stream& s) {
-  const auto& first = inputs[0];
-  bool alike = rule.allows(first.dtype()) &&
-      std::all_of(inputs.begin() + 1, inputs.end(), [&](const array& in) {
-                 return in.dtype() == first.dtype() &&
-                     in.shape() == first.shape();
-               });
-  if (alike) {
+  auto dtype = inputs[0].dtype();
+  bool same_dtype = true;
+  bool same_shape = true;
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    same_dtype = same_dtype && inputs[i].dtype() == dtype;
+    same_shape = same_shape && inputs[i].shape() == inputs[0].shape();
+  }
+  same_dtype = same_dtype && rule.allows(dtype);
+  if (same_dtype && same_shape) {
     return inputs;
   }
   std::vector<Named> args;
+  args.reserve(inputs.size());
   auto name = names.begin();
   for (const auto& in : inputs) {
     args.emplace_back(*name++, in);
   }
-  auto dtype = rule.resolve(op, args);
-  auto shape = broadcast_shape(op, args);
-  for (auto& in : inputs) {
-    in = mx::broadcast_to(mx::astype(in, dtype, s), shape, s);
+  if (!same_dtype) {
+    dtype = rule.resolve(op, args);
+    for (auto& in : inputs) {
+      in = mx::astype(in, dtype, s);
+    }
+  }
+  if (!same_shape) {
+    auto shape = broadcast_shape(op, args);
+    for (auto& in : inputs) {
+      if (in.shape() != shape) {
+        in = mx::broadcast_to(in, shape, s);
+      }
+    }
   }
   return inputs;
 }
@@ -300,7 +310,8 @@ class Dispatch {
     }
     std::ostringstream os;
     os << "[" << op << "] No kernel for " << dtype << " on the "
-       << (s.device == mx::Device::cpu ? "CPU" : "GPU") << "; there is one for ";
+       << (s.device == mx::Device::cpu ? "CPU" : "GPU")
+       << "; there is one for ";
     const char* separator = "";
     for (const auto& row : rows) {
       os << separator << name_of(row.backend) << " (";
@@ -351,11 +362,11 @@ inline bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
   bool dense = std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
     return in.flags().row_contiguous && first.flags().row_contiguous;
   });
-  dense = dense ||
-      std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
-            return in.flags().contiguous && in.data_size() == in.size() &&
-                in.strides() == first.strides();
-          });
+  dense =
+      dense || std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
+        return in.flags().contiguous && in.data_size() == in.size() &&
+            in.strides() == first.strides();
+      });
   size_t next = 0;
   for (auto& out : outputs) {
     bool donated = false;
@@ -562,11 +573,8 @@ class NotDifferentiable : public Primitive {
     return {inputs[0].shape()};
   }
 
-  static array wrap(
-      const array& a,
-      const char* op,
-      const char* argument,
-      StreamOrDevice s) {
+  static array
+  wrap(const array& a, const char* op, const char* argument, StreamOrDevice s) {
     return array(
         a.shape(),
         a.dtype(),
@@ -579,7 +587,8 @@ class NotDifferentiable : public Primitive {
   const char* argument_;
 };
 
-/** Zeros for inputs without a tangent: a linear op's jvp is the op on tangents. */
+/** Zeros for inputs without a tangent: a linear op's jvp is the op on tangents.
+ */
 inline Arrays zeros_for(const Arrays& primals, const Stream& s) {
   Arrays out;
   for (const auto& p : primals) {
