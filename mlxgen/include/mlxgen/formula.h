@@ -1,0 +1,703 @@
+// What compiled formulas call beside MLX: Python's rules where C++ has others
+// (numbers beside arrays, floor division, negative indices, slices of shapes)
+// and comprehensions over lists of arrays.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <numbers>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "mlx/einsum.h"
+#include "mlx/fast.h"
+#include "mlx/fft.h"
+#include "mlx/linalg.h"
+#include "mlx/ops.h"
+#include "mlx/random.h"
+
+namespace mlxgen {
+
+namespace mx = mlx::core;
+
+inline constexpr double inf = std::numeric_limits<double>::infinity();
+inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+template <typename T>
+concept Number = std::is_arithmetic_v<T>;
+
+template <typename T>
+concept Whole = Number<T> && std::is_integral_v<T> && !std::is_same_v<T, bool>;
+
+///////////////////////////////////////////////////////////////////////////////
+// Numbers
+///////////////////////////////////////////////////////////////////////////////
+
+/** An int for MLX's C++ API, from Python's; truncates a float as int() does. */
+template <Number T>
+int to_int(T value) {
+  constexpr auto lo = std::numeric_limits<int>::min();
+  constexpr auto hi = std::numeric_limits<int>::max();
+  // Written so that nan fails too. Floats compare as doubles, where both bounds
+  // are exact and truncation is still to come.
+  bool fits;
+  if constexpr (std::is_floating_point_v<T>) {
+    fits = value > static_cast<double>(lo) - 1 &&
+        value < static_cast<double>(hi) + 1;
+  } else {
+    fits = std::in_range<int>(static_cast<int64_t>(value));
+  }
+  if (!fits) {
+    std::ostringstream os;
+    os << "The number " << value << " does not fit into 32 bits.";
+    throw std::overflow_error(os.str());
+  }
+  return static_cast<int>(value);
+}
+
+template <Number T>
+std::optional<int> to_int(const std::optional<T>& value) {
+  return value ? std::optional<int>(to_int(*value)) : std::nullopt;
+}
+
+/** Python's `a // b`. */
+template <Whole A, Whole B>
+auto floor_div(A a, B b) {
+  if (b == 0) {
+    throw std::domain_error("Integer division by zero.");
+  }
+  auto q = a / b;
+  return q - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+template <Number A, Number B>
+double floor_div(A a, B b) {
+  return std::floor(static_cast<double>(a) / b);
+}
+
+/** Python's `a % b`: the sign is that of b. */
+template <Whole A, Whole B>
+auto floor_mod(A a, B b) {
+  if (b == 0) {
+    throw std::domain_error("Integer modulo by zero.");
+  }
+  auto r = a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+template <Number A, Number B>
+double floor_mod(A a, B b) {
+  auto r = std::fmod(static_cast<double>(a), static_cast<double>(b));
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+/** `base ** exponent` of ints. */
+inline int64_t int_pow(int64_t base, int64_t exponent) {
+  if (exponent < 0) {
+    throw std::domain_error("Negative power of an int.");
+  }
+  int64_t out = 1;
+  for (; exponent > 0; --exponent) {
+    out *= base;
+  }
+  return out;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Shapes and lists of ints
+///////////////////////////////////////////////////////////////////////////////
+
+inline int ndim(const mx::array& x) {
+  return static_cast<int>(x.ndim());
+}
+
+inline int64_t size(const mx::array& x) {
+  return static_cast<int64_t>(x.size());
+}
+
+inline int itemsize(const mx::array& x) {
+  return static_cast<int>(x.itemsize());
+}
+
+inline int64_t nbytes(const mx::array& x) {
+  return static_cast<int64_t>(x.nbytes());
+}
+
+// By value: what they are asked of may be a temporary.
+inline mx::Shape shape(const mx::array& x) {
+  return x.shape();
+}
+
+inline mx::Dtype dtype(const mx::array& x) {
+  return x.dtype();
+}
+
+template <typename List>
+int len(const List& list) {
+  return static_cast<int>(list.size());
+}
+
+/** `list[i]`, with negative i counted from the end, checked. */
+template <typename List>
+const typename List::value_type& item(const List& list, int i) {
+  int n = len(list);
+  if (i < -n || i >= n) {
+    throw std::out_of_range(
+        "Index " + std::to_string(i) + " is out of range for a list of " +
+        std::to_string(n) + ".");
+  }
+  return list.begin()[i < 0 ? i + n : i];
+}
+
+/** `x.shape[axis]` */
+inline int dim(const mx::array& x, int axis) {
+  int n = ndim(x);
+  if (axis < -n || axis >= n) {
+    throw std::out_of_range(
+        "Axis " + std::to_string(axis) + " is out of range for an array with " +
+        std::to_string(n) + " dimensions.");
+  }
+  return x.shape(axis);
+}
+
+/** `list[start:stop:step]` */
+template <typename List>
+List slice(
+    const List& list,
+    std::optional<int> start,
+    std::optional<int> stop = std::nullopt,
+    std::optional<int> step = std::nullopt) {
+  int n = len(list);
+  int by = step.value_or(1);
+  if (by == 0) {
+    throw std::invalid_argument("The step of a slice cannot be zero.");
+  }
+  int lo = by < 0 ? -1 : 0;
+  auto bound = [&](std::optional<int> i, int otherwise) {
+    return i ? std::clamp(*i < 0 ? *i + n : *i, lo, n + lo) : otherwise;
+  };
+  int first = bound(start, by < 0 ? n - 1 : 0);
+  int last = bound(stop, by < 0 ? -1 : n);
+  List out;
+  for (int i = first; by < 0 ? i > last : i < last; i += by) {
+    out.push_back(list.begin()[i]);
+  }
+  return out;
+}
+
+/** `a + b + ...` of lists. */
+template <typename List, typename... Lists>
+List concat(List out, const Lists&... lists) {
+  (out.insert(out.end(), lists.begin(), lists.end()), ...);
+  return out;
+}
+
+/** `list * n` */
+template <typename List>
+List repeat(const List& list, int n) {
+  List out;
+  for (int i = 0; i < n; ++i) {
+    out.insert(out.end(), list.begin(), list.end());
+  }
+  return out;
+}
+
+template <typename List>
+bool contains(const List& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+template <typename List>
+mx::Shape as_shape(const List& list) {
+  return mx::Shape(list.begin(), list.end());
+}
+
+template <typename List>
+std::optional<mx::Shape> as_shape(const std::optional<List>& list) {
+  return list ? std::optional<mx::Shape>(as_shape(*list)) : std::nullopt;
+}
+
+template <typename List>
+std::vector<int> as_ints(const List& list) {
+  return std::vector<int>(list.begin(), list.end());
+}
+
+template <typename List>
+std::optional<std::vector<int>> as_ints(const std::optional<List>& list) {
+  return list ? std::optional<std::vector<int>>(as_ints(*list)) : std::nullopt;
+}
+
+template <typename List>
+mx::Strides as_strides(const List& list) {
+  return mx::Strides(list.begin(), list.end());
+}
+
+template <typename List>
+void expect_count(const List& list, int count) {
+  if (len(list) != count) {
+    throw std::invalid_argument(
+        "Expected " + std::to_string(count) + " values, got " +
+        std::to_string(len(list)) + ".");
+  }
+}
+
+template <typename List>
+std::pair<int, int> as_pair(const List& list) {
+  expect_count(list, 2);
+  return {list.begin()[0], list.begin()[1]};
+}
+
+template <typename List>
+std::tuple<int, int, int> as_triple(const List& list) {
+  expect_count(list, 3);
+  return {list.begin()[0], list.begin()[1], list.begin()[2]};
+}
+
+/** `range(start, stop)` */
+inline mx::Shape range(int start, int stop) {
+  mx::Shape out;
+  for (int i = start; i < stop; ++i) {
+    out.push_back(i);
+  }
+  return out;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Comprehensions
+///////////////////////////////////////////////////////////////////////////////
+
+/** Ints are kept as a shape, anything else as a vector. */
+template <typename T>
+using ListOf =
+    std::conditional_t<std::is_same_v<T, int>, mx::Shape, std::vector<T>>;
+
+/** `[fun(a) for a in list]` */
+template <typename List, typename Fun>
+auto map(const List& list, Fun fun) {
+  ListOf<decltype(fun(*list.begin()))> out;
+  for (const auto& a : list) {
+    out.push_back(fun(a));
+  }
+  return out;
+}
+
+/** `[fun(a, b) for a, b in zip(list, other)]` */
+template <typename List, typename Other, typename Fun>
+auto map(const List& list, const Other& other, Fun fun) {
+  ListOf<decltype(fun(*list.begin(), *other.begin()))> out;
+  auto b = other.begin();
+  for (auto a = list.begin(); a != list.end() && b != other.end(); ++a, ++b) {
+    out.push_back(fun(*a, *b));
+  }
+  return out;
+}
+
+/** `[a for a in list if keep(a)]` */
+template <typename List, typename Keep>
+List filter(const List& list, Keep keep) {
+  List out;
+  for (const auto& a : list) {
+    if (keep(a)) {
+      out.push_back(a);
+    }
+  }
+  return out;
+}
+
+inline int64_t sum(const mx::Shape& list) {
+  int64_t out = 0;
+  for (auto i : list) {
+    out += i;
+  }
+  return out;
+}
+
+inline double sum(const std::vector<double>& list) {
+  double out = 0;
+  for (auto v : list) {
+    out += v;
+  }
+  return out;
+}
+
+/** `sum(arrays)` */
+inline mx::array sum(
+    const std::vector<mx::array>& arrays,
+    mx::StreamOrDevice s) {
+  auto out = item(arrays, 0);
+  for (size_t i = 1; i < arrays.size(); ++i) {
+    out = mx::add(out, arrays[i], s);
+  }
+  return out;
+}
+
+inline int64_t prod(const mx::Shape& list) {
+  int64_t out = 1;
+  for (auto i : list) {
+    out *= i;
+  }
+  return out;
+}
+
+template <typename List>
+auto min(const List& list) {
+  item(list, 0);
+  return *std::min_element(list.begin(), list.end());
+}
+
+template <typename List>
+auto max(const List& list) {
+  item(list, 0);
+  return *std::max_element(list.begin(), list.end());
+}
+
+inline bool all(const std::vector<bool>& list) {
+  return std::find(list.begin(), list.end(), false) == list.end();
+}
+
+inline bool any(const std::vector<bool>& list) {
+  return std::find(list.begin(), list.end(), true) != list.end();
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Lists of arrays
+///////////////////////////////////////////////////////////////////////////////
+
+/** A pair or tuple of arrays as a vector. */
+template <typename Tuple>
+std::vector<mx::array> as_arrays(const Tuple& tuple) {
+  return std::apply(
+      [](const auto&... x) { return std::vector<mx::array>{x...}; }, tuple);
+}
+
+/** `arrays`, of which there have to be `count`. */
+inline std::vector<mx::array> exactly(
+    std::vector<mx::array> arrays,
+    int count) {
+  expect_count(arrays, count);
+  return arrays;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Numbers as arrays
+///////////////////////////////////////////////////////////////////////////////
+
+/**
+ * A number beside an array of dtype `like`, as mlx.core converts it: it takes
+ * the array's dtype, but a float does not become an int and an int no bool.
+ */
+template <Number T>
+mx::array scalar(T value, mx::Dtype like) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return mx::array(value, like);
+  } else if constexpr (std::is_integral_v<T>) {
+    if (like == mx::bool_) {
+      like = mx::int32;
+    }
+    if (mx::issubdtype(like, mx::integer) && like.size() < 8) {
+      auto info = mx::iinfo(like);
+      if (std::cmp_less(value, info.min) || std::cmp_greater(value, info.max)) {
+        std::ostringstream os;
+        os << "Converting " << value << " to " << like
+           << " would result in overflow.";
+        throw std::invalid_argument(os.str());
+      }
+    }
+    return mx::array(static_cast<int64_t>(value), like);
+  } else {
+    if (!mx::issubdtype(like, mx::floating)) {
+      like = mx::float32;
+    }
+    return like == mx::float64 ? mx::array(static_cast<double>(value), like)
+                               : mx::array(static_cast<float>(value), like);
+  }
+}
+
+/** A number by itself: bool, int32 (int64 if it has to be) or float32. */
+template <Number T>
+mx::array scalar(T value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return scalar(value, mx::bool_);
+  } else if constexpr (std::is_integral_v<T>) {
+    return scalar(value, std::in_range<int>(value) ? mx::int32 : mx::int64);
+  } else {
+    return scalar(value, mx::float32);
+  }
+}
+
+/** An operand that may be a number: see the functions below. */
+inline const mx::array& operand(const mx::array& value, mx::Dtype) {
+  return value;
+}
+
+template <Number T>
+mx::array operand(T value, mx::Dtype like) {
+  return scalar(value, like);
+}
+
+inline std::nullopt_t operand(std::nullopt_t, mx::Dtype) {
+  return std::nullopt;
+}
+
+template <typename T>
+std::optional<mx::array> operand(
+    const std::optional<T>& value,
+    mx::Dtype like) {
+  return value ? std::optional<mx::array>(operand(*value, like)) : std::nullopt;
+}
+
+// MLX's functions of two arrays, one of which may be a number.
+#define MLXGEN_BINARY(name, result)                            \
+  template <Number T>                                          \
+  result name(const mx::array& a, T b, mx::StreamOrDevice s) { \
+    return mx::name(a, scalar(b, a.dtype()), s);               \
+  }                                                            \
+  template <Number T>                                          \
+  result name(T a, const mx::array& b, mx::StreamOrDevice s) { \
+    return mx::name(scalar(a, b.dtype()), b, s);               \
+  }
+
+MLXGEN_BINARY(add, mx::array)
+MLXGEN_BINARY(subtract, mx::array)
+MLXGEN_BINARY(multiply, mx::array)
+MLXGEN_BINARY(divide, mx::array)
+MLXGEN_BINARY(divmod, std::vector<mx::array>)
+MLXGEN_BINARY(floor_divide, mx::array)
+MLXGEN_BINARY(remainder, mx::array)
+MLXGEN_BINARY(power, mx::array)
+MLXGEN_BINARY(minimum, mx::array)
+MLXGEN_BINARY(maximum, mx::array)
+MLXGEN_BINARY(arctan2, mx::array)
+MLXGEN_BINARY(logaddexp, mx::array)
+MLXGEN_BINARY(equal, mx::array)
+MLXGEN_BINARY(not_equal, mx::array)
+MLXGEN_BINARY(less, mx::array)
+MLXGEN_BINARY(less_equal, mx::array)
+MLXGEN_BINARY(greater, mx::array)
+MLXGEN_BINARY(greater_equal, mx::array)
+MLXGEN_BINARY(logical_xor, mx::array)
+MLXGEN_BINARY(bitwise_and, mx::array)
+MLXGEN_BINARY(bitwise_or, mx::array)
+MLXGEN_BINARY(bitwise_xor, mx::array)
+MLXGEN_BINARY(left_shift, mx::array)
+MLXGEN_BINARY(right_shift, mx::array)
+
+#undef MLXGEN_BINARY
+
+template <Number T>
+mx::array
+array_equal(const mx::array& a, T b, bool equal_nan, mx::StreamOrDevice s) {
+  return mx::array_equal(a, scalar(b, a.dtype()), equal_nan, s);
+}
+
+template <Number T>
+mx::array
+array_equal(T a, const mx::array& b, bool equal_nan, mx::StreamOrDevice s) {
+  return mx::array_equal(scalar(a, b.dtype()), b, equal_nan, s);
+}
+
+template <Number T>
+mx::array where(
+    const mx::array& condition,
+    const mx::array& x,
+    T y,
+    mx::StreamOrDevice s) {
+  return mx::where(condition, x, scalar(y, x.dtype()), s);
+}
+
+template <Number T>
+mx::array where(
+    const mx::array& condition,
+    T x,
+    const mx::array& y,
+    mx::StreamOrDevice s) {
+  return mx::where(condition, scalar(x, y.dtype()), y, s);
+}
+
+template <Number T, Number U>
+mx::array where(const mx::array& condition, T x, U y, mx::StreamOrDevice s) {
+  return mx::where(condition, scalar(x), scalar(y), s);
+}
+
+template <typename Low, typename High>
+mx::array clip(
+    const mx::array& a,
+    const Low& low,
+    const High& high,
+    mx::StreamOrDevice s) {
+  return mx::clip(a, operand(low, a.dtype()), operand(high, a.dtype()), s);
+}
+
+template <typename Width, Number T>
+mx::array pad(
+    const mx::array& a,
+    const Width& width,
+    T value,
+    const std::string& mode,
+    mx::StreamOrDevice s) {
+  return mx::pad(a, width, scalar(value, a.dtype()), mode, s);
+}
+
+template <Number T>
+mx::array full_like(const mx::array& a, T value, mx::StreamOrDevice s) {
+  return mx::full_like(a, scalar(value, a.dtype()), a.dtype(), s);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Functions that mlx.core has in its Python binding
+///////////////////////////////////////////////////////////////////////////////
+
+inline mx::array take_along_axis(
+    const mx::array& a,
+    const mx::array& indices,
+    mx::StreamOrDevice s) {
+  return mx::take_along_axis(mx::flatten(a, s), indices, 0, s);
+}
+
+inline mx::array put_along_axis(
+    const mx::array& a,
+    const mx::array& indices,
+    const mx::array& values,
+    mx::StreamOrDevice s) {
+  auto out = mx::put_along_axis(mx::flatten(a, s), indices, values, 0, s);
+  return mx::reshape(out, a.shape(), s);
+}
+
+inline mx::array as_strided(
+    const mx::array& a,
+    const std::optional<mx::Shape>& shape,
+    const std::optional<mx::Strides>& strides,
+    size_t offset,
+    mx::StreamOrDevice s) {
+  auto sizes = shape.value_or(a.shape());
+  mx::Strides steps(sizes.size(), 1);
+  for (int i = len(sizes) - 1; i > 0; --i) {
+    steps[i - 1] = sizes[i] * steps[i];
+  }
+  return mx::as_strided(a, sizes, strides.value_or(steps), offset, s);
+}
+
+inline mx::fft::FFTNorm fft_norm(const std::string& name) {
+  if (name == "backward") {
+    return mx::fft::FFTNorm::Backward;
+  }
+  if (name == "ortho") {
+    return mx::fft::FFTNorm::Ortho;
+  }
+  if (name == "forward") {
+    return mx::fft::FFTNorm::Forward;
+  }
+  throw std::invalid_argument(
+      "The norm must be 'backward', 'ortho' or 'forward', got '" + name + "'.");
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Indexing
+///////////////////////////////////////////////////////////////////////////////
+
+/** `start:stop:step` */
+struct Slice {
+  std::optional<int> start = std::nullopt;
+  std::optional<int> stop = std::nullopt;
+  std::optional<int> step = std::nullopt;
+};
+
+/** `...` */
+struct Ellipsis {};
+inline constexpr Ellipsis ellipsis;
+
+/** `None` as an index: a new axis. */
+struct NewAxis {};
+inline constexpr NewAxis newaxis;
+
+using Index = std::variant<int, Slice, Ellipsis, NewAxis>;
+
+/** `x[i, j:k, ..., None]` */
+inline mx::array index(
+    const mx::array& x,
+    std::initializer_list<Index> indices,
+    mx::StreamOrDevice s) {
+  int taken = 0;
+  for (const auto& i : indices) {
+    taken += std::holds_alternative<int>(i) || std::holds_alternative<Slice>(i);
+  }
+  int rest = ndim(x) - taken;
+  if (rest < 0) {
+    throw std::invalid_argument(
+        "Too many indices (" + std::to_string(taken) + ") for an array with " +
+        std::to_string(ndim(x)) + " dimensions.");
+  }
+  mx::Shape start(x.ndim(), 0);
+  auto stop = x.shape();
+  mx::Shape step(x.ndim(), 1);
+  mx::Shape shape; // after ints have dropped their axis and None has added one
+  int axis = 0;
+  auto keep = [&](int from, int to, int by) {
+    start[axis] = from;
+    stop[axis] = to;
+    step[axis] = by;
+    ++axis;
+  };
+  std::vector<int> dropped;
+  std::vector<int> added;
+  int position = 0; // in the result
+  for (const auto& i : indices) {
+    if (std::holds_alternative<NewAxis>(i)) {
+      added.push_back(position++);
+    } else if (std::holds_alternative<Ellipsis>(i)) {
+      axis += rest;
+      position += rest;
+    } else if (auto at = std::get_if<int>(&i)) {
+      int n = x.shape(axis);
+      if (*at < -n || *at >= n) {
+        throw std::out_of_range(
+            "Index " + std::to_string(*at) + " is out of range for axis " +
+            std::to_string(axis) + " of size " + std::to_string(n) + ".");
+      }
+      int from = *at < 0 ? *at + n : *at;
+      dropped.push_back(axis);
+      keep(from, from + 1, 1);
+    } else {
+      const auto& [from, to, by] = std::get<Slice>(i);
+      int n = x.shape(axis);
+      int stride = by.value_or(1);
+      if (stride == 0) {
+        throw std::invalid_argument("The step of a slice cannot be zero.");
+      }
+      keep(
+          from.value_or(stride < 0 ? n - 1 : 0),
+          to.value_or(stride < 0 ? -n - 1 : n),
+          stride);
+      ++position;
+    }
+  }
+  auto out = mx::slice(x, start, stop, step, s);
+  if (!dropped.empty()) {
+    out = mx::squeeze(out, dropped, s);
+  }
+  return added.empty() ? out : mx::expand_dims(out, added, s);
+}
+
+/** `x[indices]` with an array of integers. */
+inline mx::array
+index(const mx::array& x, const mx::array& indices, mx::StreamOrDevice s) {
+  if (indices.dtype() == mx::bool_) {
+    throw std::invalid_argument("Boolean indices are not supported.");
+  }
+  return mx::take(x, indices, 0, s);
+}
+
+} // namespace mlxgen
