@@ -203,6 +203,12 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """`` (did you mean 'variants'?)`` for the end of a message, or an empty text."""
+    near = suggest(word, candidates)
+    return f" (did you mean '{near}'?)" if near else ""
+
+
 def _flat(item: Diagnostic) -> dict[str, object]:
     fields = asdict(item)
     return {**fields.pop("span"), **fields}
@@ -347,6 +353,235 @@ CODES: dict[str, Code] = {
         "- &elementwise\n  name: add\n  vmap: elementwise\n- <<: *elementwise\n  name: subtract",
     ),
     # ---- MG1: entry keys and values (schema.py) -------------------------------------------------
+    "MG101": Code(
+        "Unknown key",
+        "Nothing is accepted and ignored. The message has the key that was probably meant; "
+        "`mlxgen schema` prints a JSON Schema with which editors complete keys.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  docs: The exponential.',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  doc: The exponential.',
+    ),
+    "MG102": Code(
+        "A value of the wrong type",
+        "The message says what the key takes: text, a number, a list or a mapping. Values are "
+        "not converted silently.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  aliases: {g: h}',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  aliases: [g, h]',
+    ),
+    "MG103": Code(
+        "A key is missing",
+        "A mapping inside an entry lacks a key that it cannot do without.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  checks: [{that: x.ndim > 0}]',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n'
+        "  checks: [{that: x.ndim > 0, else: x must have an axis}]",
+    ),
+    "MG104": Code(
+        "Unknown backend",
+        "Kernels are given for `cpu` and `metal`.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {gpu: scale}\n'
+        "  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {metal: scale}\n'
+        "  grad: {x: a * grad}",
+    ),
+    "MG105": Code(
+        "Not one of the words that a key takes",
+        "Tags, variants, parts written by hand and the rules of vmap, jvp and integers are words "
+        "of a closed list, which the message shows.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  tags: [elemntwise]',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  tags: [elementwise]',
+    ),
+    "MG106": Code(
+        "Empty, too few or too many",
+        "A list or text has nothing in it, or more than it may. What is not needed is left out.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  deprecated: ""',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  deprecated: use exp',
+    ),
+    "MG107": Code(
+        "No name or no signature",
+        "Every entry has a signature, and a name in it or beside it.",
+        "- name: f\n  composite: exp(x)",
+        '- name: f\n  signature: "(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG108": Code(
+        "Two signatures",
+        "`signature` says everything. `cpp_signature` and `python_signature` stand together, or "
+        "one of them alone.",
+        '- signature: "f(x: array) -> array"\n  python_signature: "f(x: array) -> array"\n'
+        "  composite: exp(x)",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG109": Code(
+        "Two names",
+        "The name in the signature is the entry's `name`, or its `python_name`.",
+        '- name: f\n  signature: "g(x: array) -> array"\n  composite: exp(x)',
+        '- name: g\n  signature: "g(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG110": Code(
+        "Not the name of an operator",
+        "A name is a C++ function, with a class, a header and a source called after it, and a "
+        "Python function in a module with stubs. Reserved words and names that are in use there "
+        "cannot be taken; `python_name` gives Python another name than C++.",
+        '- name: lambda\n  signature: "(x: array) -> array"\n  composite: exp(x)',
+        '- name: lambda_of\n  signature: "(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG111": Code(
+        "A key that means nothing here",
+        "Some keys are for operators with kernels only: a composite and a bound function take "
+        "their shapes, dtypes, jvp and vmap from MLX's functions. `cpp` is for bound functions.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  vmap: elementwise',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG112": Code(
+        "Documentation of something that does not exist",
+        "`args` describes arguments of the signature, and `returns` its outputs.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  args: {y: the exponent}',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  args: {x: the exponent}',
+    ),
+    "MG113": Code(
+        "Unknown dtype",
+        "Dtypes are those of MLX, `bool_` or `bool` among them, and its categories such as "
+        "`floating`.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  dtypes: [flaot32]\n  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  dtypes: [float32]\n  grad: {x: a * grad}",
+    ),
+    "MG114": Code(
+        "A sample for an argument that does not exist",
+        "The keys of a sample are arguments of the signature.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  samples: {y: {low: 0}}',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  samples: {x: {low: 0}}',
+    ),
+    "MG115": Code(
+        "Not a module path",
+        "`module` is the submodule of the package in which Python finds the operator: names "
+        "joined by dots.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  module: nn/losses',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  module: nn.losses',
+    ),
+    "MG116": Code(
+        "No array argument",
+        "Kernels and gradients are of arrays. What makes arrays from numbers is a composite or a "
+        "bound function, without `grad`.",
+        '- signature: "f(n: int) -> array"\n  composite: arange(n)\n  grad: none',
+        '- signature: "f(n: int) -> array"\n  composite: arange(n)',
+    ),
+    "MG117": Code(
+        "A kernel that returns a list of arrays",
+        "The number of arrays that a kernel writes is known from its entry. Name them: "
+        "`-> (a: array, b: array)`.",
+        '- signature: "halves(x: array) -> list[array]"\n  dispatch: {cpu: halves}\n'
+        "  shape: x.shape\n  grad: {x: none}",
+        '- signature: "halves(x: array) -> list[array]"\n  composite: split(x, 2)',
+    ),
+    "MG118": Code(
+        "What cannot be a method",
+        "`variants: [function, method]` makes the operator a method of `mx.array` too. The array "
+        "is its first argument, and the name is one that arrays do not have yet.",
+        '- signature: "f(a: float, x: array) -> array"\n  composite: a * x\n'
+        "  variants: [function, method]",
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n'
+        "  variants: [function, method]",
+    ),
+    "MG119": Code(
+        "An internal operator with a place in Python",
+        "The tag `internal` keeps an operator out of Python: other entries' formulas call it. It "
+        "has no module, alias or method there.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  tags: [internal]\n'
+        "  module: special",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  tags: [internal]',
+    ),
+    "MG120": Code(
+        "Dtypes of an argument that does not exist",
+        "`dtypes` is a list for all arrays, or a mapping whose keys are array arguments.",
+        '- signature: "take_sum(x: array, ids: array) -> array"\n  dispatch: {cpu: take_sum}\n'
+        "  shape: x.shape\n  dtypes: {x: floating, id: int32}\n  grad: {x: none, ids: none}",
+        '- signature: "take_sum(x: array, ids: array) -> array"\n  dispatch: {cpu: take_sum}\n'
+        "  shape: x.shape\n  dtypes: {x: floating, ids: int32}\n  grad: {x: none}",
+    ),
+    "MG121": Code(
+        "Dtypes that contradict each other",
+        "Array arguments are promoted to one dtype, so they share one list of dtypes. An argument "
+        "with a single dtype is not promoted: it is converted to that dtype.",
+        '- signature: "take_sum(x: array, ids: array) -> array"\n  dispatch: {cpu: take_sum}\n'
+        "  shape: x.shape\n  dtypes: {x: floating, ids: [int32, int64]}\n"
+        "  grad: {x: none, ids: none}",
+        '- signature: "take_sum(x: array, ids: array) -> array"\n  dispatch: {cpu: take_sum}\n'
+        "  shape: x.shape\n  dtypes: {x: floating, ids: int32}\n  grad: {x: none}",
+    ),
+    "MG122": Code(
+        "A sample that does not fit",
+        "The value is not one of the argument's type, or an array that cannot be made: `low` "
+        "above `high`, an unknown dtype, values that are no regular table of numbers.",
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n  samples: {a: big}',
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n  samples: {a: 1e3}',
+    ),
+    "MG123": Code(
+        "A sample without a value that is needed",
+        "An argument that is no array and has no default needs a value in every sample.",
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n'
+        "  samples: {x: {low: 0}}",
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n'
+        "  samples: {x: {low: 0}, a: 2}",
+    ),
+    "MG124": Code(
+        "A rule for an output that does not exist",
+        "The keys of `shape` and `dtype` are outputs of the signature; one without a name is "
+        "called `out`.",
+        '- signature: "halves(x: array) -> (low: array, high: array)"\n'
+        "  dispatch: {cpu: halves}\n  shape: {low: x.shape, hihg: x.shape}\n  grad: {x: none}",
+        '- signature: "halves(x: array) -> (low: array, high: array)"\n'
+        "  dispatch: {cpu: halves}\n  shape: {low: x.shape, high: x.shape}\n  grad: {x: none}",
+    ),
+    "MG125": Code(
+        "An output without a shape",
+        "An operator whose kernels are not elementwise says the shape of every output.",
+        '- signature: "halves(x: array) -> (low: array, high: array)"\n'
+        "  dispatch: {cpu: halves}\n  shape: {low: x.shape}\n  grad: {x: none}",
+        '- signature: "halves(x: array) -> (low: array, high: array)"\n'
+        "  dispatch: {cpu: halves}\n  shape: x.shape\n  grad: {x: none}",
+    ),
+    "MG126": Code(
+        "A dtype that the kernel cannot have",
+        "An elementwise kernel computes in the dtype of its inputs. A kernel over whole arrays "
+        "is compiled for each dtype of its inputs, so that an output's dtype is a name, or the "
+        "dtype of an argument.",
+        '- signature: "halves(x: array) -> (low: array, high: array)"\n'
+        "  dispatch: {cpu: halves}\n  shape: x.shape\n"
+        "  dtype: float32 if x.ndim > 1 else x.dtype\n  grad: {x: none}",
+        '- signature: "halves(x: array) -> (low: array, high: array)"\n'
+        "  dispatch: {cpu: halves}\n  shape: x.shape\n  dtype: x.dtype\n  grad: {x: none}",
+    ),
+    "MG127": Code(
+        "The same thing twice in a list",
+        "Tags, aliases, variants, dtypes, parts and outputs are listed once.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  tags: [nn, nn]',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  tags: [nn]',
+    ),
+    "MG128": Code(
+        "Not the name of a C++ function",
+        "`cpp` names a function, with its namespace: `mlx::core::linalg::norm`, or one of the "
+        "hand-written sources. A formula goes under `composite`.",
+        '- signature: "f(x: array) -> array"\n  cpp: mlx::core::exp(x)',
+        '- signature: "f(x: array) -> array"\n  cpp: mlx::core::exp',
+    ),
+    "MG129": Code(
+        "Arguments that C++ cannot tell apart",
+        "Generated code makes names of its own from those of the arguments, such as `alpha_` for "
+        "the member that keeps `alpha`. Two arguments would have one of them in common.",
+        '- signature: "scale(x: array, a: float, a_: float) -> array"\n'
+        "  dispatch: {cpu: scale2}\n  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float, b: float) -> array"\n'
+        "  dispatch: {cpu: scale2}\n  grad: {x: a * grad}",
+    ),
+    "MG130": Code(
+        "What integers become",
+        "`integers: float32` converts integer inputs to float32, `keep` leaves them as they are, "
+        "and `error` refuses them. The kernels must take what comes out.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  dtypes: [float16]\n  integers: float32\n  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  dtypes: [float16, float32]\n  integers: float32\n  grad: {x: a * grad}",
+    ),
     # ---- MG2: signatures ------------------------------------------------------------------------
     "MG201": Code(
         "The signature cannot be understood",
@@ -474,7 +709,244 @@ CODES: dict[str, Code] = {
         '  python_signature: "f(x: array, n: int) -> array"',
     ),
     # ---- MG3: formulas (formula.py) -------------------------------------------------------------
+    "MG301": Code(
+        "Not a Python expression",
+        "A formula is one Python expression. Conditions are written `a if c else b`, `and`, "
+        "`or`, `not`, and several lines need no backslash.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x",
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)",
+    ),
+    "MG302": Code(
+        "Not part of the language of formulas",
+        "Formulas have operators, comparisons, calls, attributes, indices, conditional "
+        "expressions, tuples, lists and comprehensions with one `for`. There are no statements, "
+        "lambdas, dicts or f-strings.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "(lambda a: exp(a))(x)"',
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)",
+    ),
+    "MG303": Code(
+        "Unknown name",
+        "A formula knows the arguments of its entry, MLX's dtypes and the constants pi, e, inf "
+        "and nan; a gradient also knows grad, grads, result and results.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(z)",
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)",
+    ),
+    "MG304": Code(
+        "Unknown function",
+        "A formula can call MLX's functions, as in `exp(x)`, `mx.exp(x)` or `linalg.norm(x)`, "
+        "and the other entries by their Python names.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: expp(x)",
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)",
+    ),
+    "MG305": Code(
+        "A function that formulas cannot call",
+        "Some functions of mlx.core take Python functions, read files or evaluate, or exist in "
+        "Python only; the message says which it is.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: vmap(x)",
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)",
+    ),
+    "MG306": Code(
+        "Wrong arguments",
+        "The number, names or kinds (positional only, keyword only) of the arguments do not fit "
+        "the function, whose signature is the one in MLX's documentation.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "sum(x, axes=-1)"',
+        '- name: f\n  signature: array f(const array& x)\n  composite: "sum(x, axis=-1)"',
+    ),
+    "MG307": Code(
+        "An argument of the wrong kind",
+        "The function takes something else there, such as an int rather than an array. What C++ "
+        "needs when the graph is built (shapes, axes, dtypes) cannot be an array.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "sum(x, axis=0.5)"',
+        '- name: f\n  signature: array f(const array& x)\n  composite: "sum(x, axis=0)"',
+    ),
+    "MG308": Code(
+        "Operands that do not go together",
+        "Operators join arrays with arrays and numbers, numbers with numbers, and lists with "
+        "lists.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: \"x + 'a'\"",
+        "- name: f\n  signature: array f(const array& x)\n  composite: x + 1",
+    ),
+    "MG309": Code(
+        "Unknown attribute or method",
+        "Arrays have the attributes shape, ndim, size, dtype, T, mT, itemsize, nbytes, real and "
+        "imag, and the methods that they have in Python, except those that need their values.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: x.item()",
+        "- name: f\n  signature: array f(const array& x)\n  composite: x.sum()",
+    ),
+    "MG310": Code(
+        "An index that cannot be",
+        "Arrays are indexed by ints, slices, None, `...`, or one array of ints; lists and "
+        "shapes by ints and slices.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "x[1.5]"',
+        '- name: f\n  signature: array f(const array& x)\n  composite: "x[1]"',
+    ),
+    "MG311": Code(
+        "An argument that may be None",
+        "The argument is optional, and what uses it needs a value. Decide with `is not None` "
+        "first; in the branch where that holds, the argument counts as given.",
+        '- name: f\n  signature: array f(const array& x, const std::optional<array>& w)\n  composite: "x * w"',
+        '- name: f\n  signature: array f(const array& x, const std::optional<array>& w)\n  composite: "x * w if w is not None else x"',
+    ),
+    "MG312": Code(
+        "Not a condition, or branches that differ",
+        "A condition is a bool that is known when the graph is built: of shapes, dtypes and "
+        "attributes. Both branches of `a if c else b` give the same kind. Decisions on values "
+        "of arrays are made by `where`.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "x if x > 0 else -x"',
+        '- name: f\n  signature: array f(const array& x)\n  composite: "where(x > 0, x, -x)"',
+    ),
+    "MG313": Code(
+        "A result of the wrong kind",
+        "Composites and gradients give arrays, `shape` a tuple of ints, `dtype` a dtype, checks "
+        "a condition, launch geometry ints. A number is made an array by `full_like(x, 2)`.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: 2",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "full_like(x, 2)"',
+    ),
+    "MG314": Code(
+        "The wrong number of arrays",
+        "The formula gives another number of arrays than there are outputs, or arguments that "
+        "share it.",
+        '- name: f\n  signature: "f(x: array) -> tuple[array, array]"\n  composite: "split(x, 3)"',
+        '- name: f\n  signature: "f(x: array) -> tuple[array, array]"\n  composite: "split(x, 2)"',
+    ),
+    "MG315": Code(
+        "An array is computed where none can be",
+        "Shapes, dtypes, checks and launch geometry follow from the shapes, dtypes and "
+        "attributes of the arguments; nothing is computed for them.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: exp(x)\n  checks:\n    - that: "sum(x) > 0"\n      else: The sum must be positive.',
+        '- name: f\n  signature: array f(const array& x)\n  composite: exp(x)\n  checks:\n    - that: "x.ndim > 0"\n      else: It must have an axis.',
+    ),
+    "MG316": Code(
+        "A string that is none of the choices",
+        "The argument is an enumeration, or one that MLX documents as such.",
+        '- name: f\n  signature: \'array f(const array& x, enum("fast", "exact") mode)\'\n  composite: "x if mode == \'fats\' else exp(x)"',
+        '- name: f\n  signature: \'array f(const array& x, enum("fast", "exact") mode)\'\n  composite: "x if mode == \'fast\' else exp(x)"',
+    ),
+    "MG317": Code(
+        "A constant out of range",
+        "Ints have 64 bits, floats are finite (write inf), strings are printable ASCII.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "x * 1e999"',
+        '- name: f\n  signature: array f(const array& x)\n  composite: "x * inf"',
+    ),
+    "MG318": Code(
+        "A formula that is too large",
+        "Formulas have at most 10,000 characters, 100 nested parts and 40,000 characters of "
+        "C++. Parts can be entries of their own.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "------------------------------------------------------------------------------------------------------------------------x"',
+        '- name: f\n  signature: array f(const array& x)\n  composite: "-x"',
+    ),
+    "MG319": Code(
+        "A comparison with None that decides nothing",
+        "The argument is never None here, or always; the condition can go.",
+        "- name: f\n  signature: array f(const array& x)\n  composite: x if x is not None else 0",
+        "- name: f\n  signature: array f(const array& x)\n  composite: x",
+    ),
+    "MG320": Code(
+        "A name that has a meaning already",
+        "An argument has the name of a function that the formula calls, or a loop variable that "
+        "of an argument.",
+        '- name: f\n  signature: array f(const array& x, float sum)\n  composite: "sum(x) * sum"',
+        '- name: f\n  signature: array f(const array& x, float sum)\n  composite: "mx.sum(x) * sum"',
+    ),
+    "MG321": Code(
+        "A random number without a key",
+        "MLX's default key is kept in Python, where `mx.random.seed` sets it, and generated C++ "
+        "does not see it.",
+        '- name: f\n  signature: array f(const array& x)\n  composite: "x * random.bernoulli(0.5, x.shape)"',
+        '- name: f\n  signature: array f(const array& x, const array& key)\n  composite: "x * random.bernoulli(0.5, x.shape, key)"',
+    ),
     # ---- MG4: gradients and transforms (resolve.py) ---------------------------------------------
+    "MG401": Code(
+        "The gradient of an argument that does not exist",
+        "The keys of `grad` are array arguments, or several of them with commas: `x, y`.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  grad: {y: grad * result}',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  grad: {x: grad * result}',
+    ),
+    "MG402": Code(
+        "The gradient of something that has none",
+        "Gradients exist for arrays of real or complex numbers: not for numbers, strings and "
+        "shapes, nor for arrays of integers.",
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n'
+        "  grad: {x: a * grad, a: sum(grad)}",
+        '- signature: "f(x: array, a: float) -> array"\n  composite: a * x\n  grad: {x: a * grad}',
+    ),
+    "MG403": Code(
+        "A gradient is missing",
+        "A missing gradient is never taken to be zero. Every array argument of an operator with "
+        "kernels has a formula, `none` (not differentiable: asking for it is an error) or `zero`, "
+        "unless a `composite` says what the operator computes, from which gradients follow.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}',
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: a * grad}",
+    ),
+    "MG404": Code(
+        "Two gradients for one argument",
+        "An argument stands in one key of `grad`, alone or with others.",
+        '- signature: "f(x: array, y: array) -> array"\n  composite: x * y\n'
+        '  grad: {x: grad * y, "x, y": "(grad * y, grad * x)"}',
+        '- signature: "f(x: array, y: array) -> array"\n  composite: x * y\n'
+        '  grad: {"x, y": "(grad * y, grad * x)"}',
+    ),
+    "MG405": Code(
+        "Said in the entry and written by hand",
+        "A part listed under `manual` is defined in the hand-written sources; what the entry says "
+        "about it would be ignored.",
+        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: square}\n'
+        "  grad: {x: 2 * x * grad}\n  manual: [vjp]",
+        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: square}\n  grad: {x: 2 * x * grad}',
+    ),
+    "MG406": Code(
+        "A list of arrays beside other arguments in one gradient",
+        "A formula for several arguments gives one array for each. The gradient of a list is a "
+        "list of its own.",
+        '- signature: "f(xs: list[array], y: array) -> array"\n  composite: xs[0] * y\n'
+        '  grad: {"xs, y": "(xs, y)"}',
+        '- signature: "f(xs: list[array], y: array) -> array"\n  composite: xs[0] * y\n'
+        '  grad: {xs: "[zeros_like(x) for x in xs]", y: sum(grad * xs[0])}',
+    ),
+    "MG407": Code(
+        "`grad` of several outputs",
+        "An operator with several outputs has one cotangent for each: `grad_sin`, or `grads[0]`.",
+        '- signature: "f(x: array) -> (a: array, b: array)"\n  composite: (x, 2 * x)\n'
+        "  grad: {x: grad}",
+        '- signature: "f(x: array) -> (a: array, b: array)"\n  composite: (x, 2 * x)\n'
+        "  grad: {x: grad_a + 2 * grad_b}",
+    ),
+    "MG408": Code(
+        "A jvp that cannot be had from the gradient",
+        "`jvp: elementwise` puts the tangent in the place of the cotangent. That is right for an "
+        "elementwise operator with one output and a formula for every argument.",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
+        "  grad: {x: full(x.shape, grad)}\n  jvp: elementwise",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
+        "  grad: {x: full(x.shape, grad)}\n  jvp: linear",
+    ),
+    "MG409": Code(
+        "The jvp of an argument that does not exist",
+        "The keys of `jvp` are array arguments; each formula says what the argument's `tangent` "
+        "adds to the outputs' tangents.",
+        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: square}\n'
+        "  grad: {x: 2 * x * grad}\n  jvp: {y: 2 * x * tangent}",
+        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: square}\n'
+        "  grad: {x: 2 * x * grad}\n  jvp: {x: 2 * x * tangent}",
+    ),
+    "MG410": Code(
+        "The jvp of a list of arrays",
+        "A list has no formula in `jvp`. Without `jvp` it follows from the gradient.",
+        '- signature: "join(xs: list[array]) -> array"\n  dispatch: {cpu: join}\n'
+        '  shape: xs[0].shape\n  grad: {xs: "[grad for x in xs]"}\n  jvp: {xs: tangent}',
+        '- signature: "join(xs: list[array]) -> array"\n  dispatch: {cpu: join}\n'
+        '  shape: xs[0].shape\n  grad: {xs: "[grad for x in xs]"}',
+    ),
+    "MG411": Code(
+        "A vmap that does not fit",
+        "`vmap: elementwise` is for kernels without a `shape` rule. `batch` is for kernels that "
+        "treat leading axes as a batch, and `sequential` calls the kernel for one after the other.",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
+        "  grad: {x: full(x.shape, grad)}\n  vmap: elementwise",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
+        "  grad: {x: full(x.shape, grad)}\n  vmap: sequential",
+    ),
     # ---- MG5: kernels and dispatch (cxx.py, resolve.py) -----------------------------------------
     # ---- MG6: entries against each other (resolve.py) -------------------------------------------
     # ---- MG7: project settings (the [tool.mlxgen] table) ----------------------------------------
