@@ -784,8 +784,10 @@ CODES: dict[str, Code] = {
         "An argument that may be None",
         "The argument is optional, and what uses it needs a value. Decide with `is not None` "
         "first; in the branch where that holds, the argument counts as given.",
-        '- name: f\n  signature: array f(const array& x, const std::optional<array>& w)\n  composite: "x * w"',
-        '- name: f\n  signature: array f(const array& x, const std::optional<array>& w)\n  composite: "x * w if w is not None else x"',
+        "- name: f\n  signature: array f(const array& x, const std::optional<array>& w)\n"
+        '  composite: "x * w"',
+        "- name: f\n  signature: array f(const array& x, const std::optional<array>& w)\n"
+        '  composite: "x * w if w is not None else x"',
     ),
     "MG312": Code(
         "Not a condition, or branches that differ",
@@ -813,14 +815,18 @@ CODES: dict[str, Code] = {
         "An array is computed where none can be",
         "Shapes, dtypes, checks and launch geometry follow from the shapes, dtypes and "
         "attributes of the arguments; nothing is computed for them.",
-        '- name: f\n  signature: array f(const array& x)\n  composite: exp(x)\n  checks:\n    - that: "sum(x) > 0"\n      else: The sum must be positive.',
-        '- name: f\n  signature: array f(const array& x)\n  composite: exp(x)\n  checks:\n    - that: "x.ndim > 0"\n      else: It must have an axis.',
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)\n  checks:\n"
+        '    - that: "sum(x) > 0"\n      else: The sum must be positive.',
+        "- name: f\n  signature: array f(const array& x)\n  composite: exp(x)\n  checks:\n"
+        '    - that: "x.ndim > 0"\n      else: It must have an axis.',
     ),
     "MG316": Code(
         "A string that is none of the choices",
         "The argument is an enumeration, or one that MLX documents as such.",
-        '- name: f\n  signature: \'array f(const array& x, enum("fast", "exact") mode)\'\n  composite: "x if mode == \'fats\' else exp(x)"',
-        '- name: f\n  signature: \'array f(const array& x, enum("fast", "exact") mode)\'\n  composite: "x if mode == \'fast\' else exp(x)"',
+        '- name: f\n  signature: \'array f(const array& x, enum("fast", "exact") mode)\'\n'
+        "  composite: \"x if mode == 'fats' else exp(x)\"",
+        '- name: f\n  signature: \'array f(const array& x, enum("fast", "exact") mode)\'\n'
+        "  composite: \"x if mode == 'fast' else exp(x)\"",
     ),
     "MG317": Code(
         "A constant out of range",
@@ -832,7 +838,7 @@ CODES: dict[str, Code] = {
         "A formula that is too large",
         "Formulas have at most 10,000 characters, 100 nested parts and 40,000 characters of "
         "C++. Parts can be entries of their own.",
-        '- name: f\n  signature: array f(const array& x)\n  composite: "------------------------------------------------------------------------------------------------------------------------x"',
+        "- name: f\n  signature: array f(const array& x)\n  composite: " + "-" * 120 + "x",
         '- name: f\n  signature: array f(const array& x)\n  composite: "-x"',
     ),
     "MG319": Code(
@@ -846,14 +852,17 @@ CODES: dict[str, Code] = {
         "An argument has the name of a function that the formula calls, or a loop variable that "
         "of an argument.",
         '- name: f\n  signature: array f(const array& x, float sum)\n  composite: "sum(x) * sum"',
-        '- name: f\n  signature: array f(const array& x, float sum)\n  composite: "mx.sum(x) * sum"',
+        "- name: f\n  signature: array f(const array& x, float sum)\n"
+        '  composite: "mx.sum(x) * sum"',
     ),
     "MG321": Code(
         "A random number without a key",
         "MLX's default key is kept in Python, where `mx.random.seed` sets it, and generated C++ "
         "does not see it.",
-        '- name: f\n  signature: array f(const array& x)\n  composite: "x * random.bernoulli(0.5, x.shape)"',
-        '- name: f\n  signature: array f(const array& x, const array& key)\n  composite: "x * random.bernoulli(0.5, x.shape, key)"',
+        "- name: f\n  signature: array f(const array& x)\n"
+        '  composite: "x * random.bernoulli(0.5, x.shape)"',
+        "- name: f\n  signature: array f(const array& x, const array& key)\n"
+        '  composite: "x * random.bernoulli(0.5, x.shape, key)"',
     ),
     # ---- MG4: gradients and transforms (resolve.py) ---------------------------------------------
     "MG401": Code(
@@ -948,7 +957,197 @@ CODES: dict[str, Code] = {
         "  grad: {x: full(x.shape, grad)}\n  vmap: sequential",
     ),
     # ---- MG5: kernels and dispatch (cxx.py, resolve.py) -----------------------------------------
+    "MG501": Code(
+        "Hand-written C++ or Metal that cannot be read",
+        "The generator reads the declarations of the kernels, and does not guess where it cannot. "
+        "Kernels of the file are not looked for in the meantime.",
+        "template <typename T>\nT scale(T x, T a {\n  return a * x;\n}",
+        "template <typename T>\nT scale(T x, T a) {\n  return a * x;\n}",
+        "cpp",
+    ),
+    "MG502": Code(
+        "No such kernel",
+        "`dispatch` names a function of the C++ sources (cpu), or a function or `[[kernel]]` of "
+        "the .metal files (metal). The message shows a declaration that would fit.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scael}\n'
+        "  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: a * grad}",
+    ),
+    "MG503": Code(
+        "A kernel that does not fit the entry",
+        "Its parameters are not the arguments and outputs of the signature, in number, order or "
+        "type. An elementwise kernel is a function of numbers; any other is a function of views "
+        "on the CPU, and a `[[kernel]]` on Metal whose buffers are named after what they hold.",
+        '- signature: "scale(x: array, a: float, b: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: a * grad}",
+    ),
+    "MG504": Code(
+        "An argument that kernels cannot take",
+        "An elementwise kernel is called with one number of each array: it takes neither lists, "
+        "optional arrays or arrays of a dtype of their own, nor strings, shapes and optional "
+        "numbers. With a `shape` rule the kernel is a function of whole arrays, which takes most "
+        "of them.",
+        '- signature: "scale(x: array, a: float | None) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: a * grad}",
+    ),
+    "MG505": Code(
+        "A launch where nothing is launched",
+        "`grid`, `threadgroup`, `constants` and `zero` are for `[[kernel]]`s on Metal. A CPU "
+        "kernel has none of them, and the launch around a scalar function is generated.",
+        '- signature: "scale(x: array, a: float) -> array"\n'
+        "  dispatch: {cpu: {kernel: scale, grid: [x.size]}}\n  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n'
+        "  dispatch: {cpu: scale}\n  grad: {x: a * grad}",
+    ),
+    "MG506": Code(
+        "A `[[kernel]]` without a grid",
+        "The entry says how many threads run a `[[kernel]]`: one to three formulas of ints.",
+        '- signature: "total(x: array) -> array"\n  dispatch: {metal: total}\n  shape: ()\n'
+        "  grad: {x: full(x.shape, grad)}",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32]}}\n  shape: ()\n"
+        "  grad: {x: full(x.shape, grad)}",
+    ),
+    "MG507": Code(
+        "Zeros for an output that does not exist",
+        "`zero` lists outputs that are filled with zeros before the launch; one without a name is "
+        "called `out`.",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32], zero: [x]}}\n  shape: ()\n"
+        "  grad: {x: full(x.shape, grad)}",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32], zero: [out]}}\n  shape: ()\n"
+        "  grad: {x: full(x.shape, grad)}",
+    ),
+    "MG508": Code(
+        "A constant that the kernel does not take",
+        "`constants` gives ints to parameters of the `[[kernel]]` that are not called after an "
+        "argument or output.",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32], constants: {rows: x.ndim}}}\n"
+        "  shape: ()\n  grad: {x: full(x.shape, grad)}",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32]}}\n  shape: ()\n"
+        "  grad: {x: full(x.shape, grad)}",
+    ),
+    "MG509": Code(
+        "A `[[kernel]]` that is not instantiated",
+        "A template is instantiated for every dtype that the entry allows and Metal has, under "
+        "the host name `<kernel>_<dtype>`. The message has the line to add.",
+        '- signature: "half_total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: half_total, grid: [32]}}\n  shape: ()\n"
+        "  grad: {x: full(x.shape, grad)}",
+        '- signature: "half_total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: half_total, grid: [32]}}\n  shape: ()\n"
+        "  dtypes: float16\n  grad: {x: full(x.shape, grad)}",
+    ),
+    "MG510": Code(
+        "What cannot be bound",
+        "An entry without `dispatch` and `composite` binds a function of MLX's C++ API, "
+        "`mlx::core::<name>` or what `cpp` names. There is none, or it does not take the "
+        "arguments of the signature.",
+        '- signature: "f(x: array) -> array"\n  cpp: mlx::core::expp',
+        '- signature: "f(x: array) -> array"\n  cpp: mlx::core::exp',
+    ),
+    "MG511": Code(
+        "No such C++ function",
+        "A function that the entry names is declared in a header of the hand-written sources.",
+        '- signature: "f(x: array) -> array"\n  cpp: my::twise',
+        '- signature: "f(x: array) -> array"\n  cpp: my::twice',
+    ),
+    "MG512": Code(
+        "A C++ function that does not fit",
+        "A bound function takes the signature's arguments and a stream. A gradient function takes "
+        "the arguments, the cotangents, the outputs and a stream, and returns one array for each "
+        "gradient. The message shows the declaration.",
+        '- signature: "f(x: array, a: float) -> array"\n  cpp: my::twice',
+        '- signature: "f(x: array) -> array"\n  cpp: my::twice',
+    ),
+    "MG513": Code(
+        "A part by hand that is not there",
+        "What `manual` lists is defined in the hand-written sources, as a member of the "
+        "operator's class.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  manual: [vjp]",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
+        "  grad: {x: a * grad}",
+    ),
+    "MG514": Code(
+        "Several functions of one name",
+        "Functions of that name stand in several namespaces. Write the namespace: `cpu::scale`.",
+        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: twin}\n  grad: {x: grad}',
+        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: one::twin}\n  grad: {x: grad}',
+    ),
+    "MG515": Code(
+        "No dtype left",
+        "The kernel runs for none of the dtypes that the entry allows: Metal has neither float64 "
+        "nor complex numbers, and functions that are no templates compute in their own types.",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {metal: scale}\n'
+        "  dtypes: [float64]\n  grad: {x: a * grad}",
+        '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {metal: scale}\n'
+        "  dtypes: [float32]\n  grad: {x: a * grad}",
+    ),
     # ---- MG6: entries against each other (resolve.py) -------------------------------------------
+    "MG601": Code(
+        "An operator is defined twice",
+        "Every name stands for one operator: there are no overloads. Optional arguments, defaults "
+        "and enumerated strings say the same.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "f(x: array, y: array) -> array"\n  composite: x * y',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "g(x: array, y: array) -> array"\n  composite: x * y',
+    ),
+    "MG602": Code(
+        "Two operators with one name in C++",
+        "An operator has a class (`rms_norm` has `RmsNorm`), files and helper functions named "
+        "after it, and another would have the same.",
+        '- signature: "rms_norm(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "rmsNorm(x: array) -> array"\n  composite: exp(x)',
+        '- signature: "rms_norm(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "rms_norm2(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG603": Code(
+        "Two operators with one name in Python",
+        "Names in Python are `python_name`, or else `name`, and `aliases`, each in its `module`.",
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "g(x: array) -> array"\n  composite: exp(x)\n  aliases: [f]',
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "g(x: array) -> array"\n  composite: exp(x)\n  aliases: [h]',
+    ),
+    "MG604": Code(
+        "An operator called like a submodule",
+        "A package cannot have a function and a submodule of one name.",
+        '- signature: "nn(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  module: nn',
+        '- signature: "g(x: array) -> array"\n  composite: exp(x)\n'
+        '- signature: "f(x: array) -> array"\n  composite: exp(x)\n  module: nn',
+    ),
+    "MG605": Code(
+        "Composites in a circle",
+        "A composite that calls itself, directly or through others, never ends. In a formula, "
+        "`exp(x)` is the file's own `exp` if there is one, and `mx.exp(x)` always MLX's.",
+        '- signature: "exp(x: array) -> array"\n  composite: exp(x)',
+        '- signature: "exp(x: array) -> array"\n  composite: mx.exp(x)',
+    ),
+    "MG606": Code(
+        "No such operator or tag",
+        "`--select` and `--exclude` take names of operators, and tags as `tag:special`.",
+        "mlxgen check --select lgama",
+        "mlxgen check --select lgamma",
+        "sh",
+    ),
+    "MG607": Code(
+        "The output cannot be written",
+        "The output folder, or a file in it, cannot be made or replaced.",
+        "mlxgen generate --output README.md",
+        "mlxgen generate --output build/generated",
+        "sh",
+    ),
     # ---- MG7: project settings (the [tool.mlxgen] table) ----------------------------------------
     "MG701": Code(
         "pyproject.toml cannot be read",
