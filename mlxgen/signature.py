@@ -69,6 +69,8 @@ class Kind(enum.Enum):
     AXES = "axes"
     DTYPE = "dtype"
 
+    __hash__ = object.__hash__  # by identity: Enum's own is written in Python
+
 
 _NAMES = {  # in generated C++, in Python's annotations and in torch's schema language
     Kind.ARRAY: ("mx::array", "array", "Tensor"),

@@ -79,19 +79,30 @@ _CPP_KEYWORDS = frozenset(
     nullptr operator or or_eq private protected public register reinterpret_cast requires return
     short signed sizeof static static_assert static_cast struct switch template this thread_local
     throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
-    xor xor_eq linux unix NULL INFINITY NAN
-    """.split()  # noqa: SIM905  (the last five are macros)
+    xor xor_eq
+    """.split()  # noqa: SIM905
+)
+# Macros of the headers that generated C++ includes. Those in capitals differ between systems.
+_MACRO = re.compile(
+    r"[A-Z][A-Z0-9_]+|Py[A-Z_]\w*|(?:PRI|SCN)[diouxX]\w+|M_[A-Z0-9]\w*|(?:SYS|NB)_\w*"
+    r"|linux|unix|errno|assert|assert_perror|offsetof|alloca|issubnormal|math_errhandling"
+    r"|stdin|stdout|stderr|strn?dupa|va_\w+|[hl]e\d\dto\w+|be\d\dtoh|hto[bl]e\d\d|st_[acm]time"
+    r"|timer(?:add|clear|cmp|isset|sub)|pthread_cleanup_\w+|sched_priority|[LP]_(?:c|t)\w+"
+    r"|L_cuserid|(?:bfloat|half|complex|fp16_bf16)_binop\w*",
+    re.ASCII,
 )
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
 
 
 @lru_cache(maxsize=4096)
-def _clash(name: str, what: str) -> str | None:
+def clash(name: str, what: str) -> str | None:
     """Why ``name`` cannot be the name of ``what``: what else Python, C++ or mlxgen use it for."""
     if keyword.iskeyword(name):
         return "it is a reserved word of Python"
     if name in _CPP_KEYWORDS:
         return "it is a reserved word of C++"
+    if _MACRO.fullmatch(name):
+        return "C++ has macros of such names"
     if name[0] == "_" or "__" in name:
         return "C++ keeps names with such underscores"
     if what == "an operator" or (name, what) == ("out", "an output"):
@@ -352,7 +363,8 @@ class Parser:
             word = _NAMESPACE.sub("", head[0], count=1) if head else ""
             if len(head) > 1 or word in ("array", "void"):
                 return "C++"
-        return "Python" if ":" in after or after[0] == ")" else "torch"
+        is_torch = "Tensor" in after if after[0] == ")" else ":" not in after
+        return "torch" if is_torch else "Python"
 
     def check(self, args: list[Arg], outputs: list[Output]) -> None:
         """The rules that look at several arguments and outputs."""
@@ -369,6 +381,8 @@ class Parser:
         for arg in args:
             if arg.name and arg.name in seen:
                 self.error("MG204", f"there are two arguments '{arg.name}'", arg.offset)
+            elif arg.name in RESERVED:
+                pass  # which is reported
             elif arg.name in returned:
                 message = f"'{arg.name}' is an argument and an output"
                 self.error("MG204", message, arg.offset, "rename one of them")
@@ -400,9 +414,9 @@ class Parser:
         if not self.is_name():
             raise self.unexpected(f"the name of {what}")
         name = self.tokens[self.i]
-        clash = _clash(name, what)
-        if clash:
-            message = f"'{name}' cannot be the name of {what}: {clash}"
+        reason = clash(name, what)
+        if reason:
+            message = f"'{name}' cannot be the name of {what}: {reason}"
             code = "MG208" if name in RESERVED else "MG207"
             self.error(code, message, self.slice(self.i, self.i + 1))
         self.i += 1
@@ -438,7 +452,8 @@ class Parser:
         if self.tokens[self.i - 1] == "," and self.spelling != "Python":
             raise self.unexpected("an argument")
         self.expect(")")
-        if star is not None and stream is None and not any(arg.kw_only for arg in args):
+        nothing_follows = stream is None and not any(arg.kw_only for arg in args)
+        if star is not None and nothing_follows and not self.failed:
             self.error("MG215", "no argument follows the '*'", self.slice(star, star + 1))
         return args
 

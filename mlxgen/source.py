@@ -26,15 +26,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-from yaml.nodes import (  # type: ignore[import-untyped]
-    MappingNode,
-    Node,
-    ScalarNode,
-    SequenceNode,
-)
-from yaml.scanner import Scanner  # type: ignore[import-untyped]
-from yaml.tokens import (  # type: ignore[import-untyped]
+import yaml
+from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from yaml.scanner import Scanner
+from yaml.tokens import (
     FlowMappingEndToken,
     FlowMappingStartToken,
     FlowSequenceEndToken,
@@ -169,8 +164,9 @@ class Entry:
     def text_span(self, path: KeyPath, start: int, end: int) -> Span:
         """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to."""
         _, node, found = self._find(path)
-        is_text = found and isinstance(node, ScalarNode)
-        places = _places(self.document.text, node) if is_text else []
+        if not (found and isinstance(node, ScalarNode)):
+            return self.span(path)
+        places = _places(self.document.text, node)
         if not 0 <= start <= end < len(places):
             return self.span(path)
         first = places[start][0]
@@ -233,8 +229,8 @@ def _compose(document: Document, diags: Diagnostics) -> SequenceNode | None:
             code, message, help, (start, end) = _explain(error, text)
             diags.error(code, message, document.at(start, end), help=help)
             text = _without_error(text, error, start)
-    if root is None or isinstance(root, SequenceNode):
-        return root
+    if root is None or root.tag == _NULL or isinstance(root, SequenceNode):
+        return root if isinstance(root, SequenceNode) else None
     document.complete = False
     what = "a mapping" if isinstance(root, MappingNode) else "a single value"
     start, _ = _extent(text, root)
@@ -249,7 +245,8 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, tuple[int, in
     """Code, message, help and place of a syntax error, in words for someone who writes entries."""
     help: str | None = None
     problem, context = error.problem or "", error.context or ""
-    place = _place(error, text)
+    mark = error.problem_mark or error.context_mark
+    place = min(mark.index, len(text))
     char = text[place : place + 1]
     if "another document" in problem:
         message = "a second YAML document begins here, and a file holds one list of entries"
@@ -272,7 +269,7 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, tuple[int, in
         help = "in single quotes a backslash is a backslash; in double quotes write it twice"
         return "MG001", "this is no escape of YAML's double quotes", help, (place, place + 2)
     if opening := _left_open(text, place):
-        message = f"this {text[opening]} is not closed before line {error.problem_mark.line + 1}"
+        message = f"this {text[opening]} is not closed before line {mark.line + 1}"
         return "MG001", message, None, (opening, opening + 1)
     if "flow" in context:
         help = "between { } and [ ] put a value that has brackets or commas in quotes"
@@ -280,11 +277,6 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, tuple[int, in
         help = "check the indentation of this line, and what stands before it"
     what = f"{problem} {context}" if context else problem
     return "MG001", f"not valid YAML: {what}", help, (place, place + 1)
-
-
-def _place(error: Any, text: str) -> int:
-    index: int = (error.problem_mark or error.context_mark).index
-    return min(index, len(text))
 
 
 def _left_open(text: str, place: int) -> int | None:
@@ -313,16 +305,13 @@ def _left_open(text: str, place: int) -> int | None:
 
 def _without_error(text: str, error: Any, start: int) -> str:
     """``text`` with the entries blanked out that a syntax error, reported at ``start``, touches."""
-    last = _place(error, text)
     if "another document" in error.problem:
-        return text[:last] + "   " + text[last + 3 :]
+        return text[:start] + "   " + text[start + 3 :]
     context = error.context_mark
     # A context in column 0 is the list of all entries; one further in is the entry that went wrong.
-    first = min(start, context.index if context and context.column else last)
-    if "end of stream" in error.problem:
-        last = first
+    first = min(start, context.index) if context and context.column else start
     starts = [match.start() for match in _ENTRY_START.finditer(text)]
-    before, after = bisect_right(starts, first) - 1, bisect_right(starts, last)
+    before, after = bisect_right(starts, first) - 1, bisect_right(starts, start)
     begin = starts[before] if before >= 0 else 0
     end = starts[after] if after < len(starts) else len(text)
     return text[:begin] + re.sub(r"[^\r\n]", " ", text[begin:end]) + text[end:]
@@ -360,19 +349,16 @@ class _Reader:
 
     def value(self, node: Node, typed: bool) -> Any:
         """Plain data of any node; None is YAML's null."""
-        if node.__class__ is ScalarNode:
+        if isinstance(node, ScalarNode):
             if node.tag == _STR and not typed:
                 return node.value
             return self.scalar(node, typed)
         if (node, typed) not in self.aliased:
             if not self.enter(node):
                 return ""
-            if node.__class__ is MappingNode:
-                data: Any = self.mapping(node, typed)
-            else:
-                data = self.sequence(node, typed)
+            read = self.mapping if isinstance(node, MappingNode) else self.sequence
+            self.aliased[node, typed] = read(node, typed)
             self.open.remove(node)
-            self.aliased[node, typed] = data
         return self.aliased[node, typed]
 
     def enter(self, node: Node) -> bool:
@@ -406,16 +392,15 @@ class _Reader:
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
                 line = self.document.at(*_extent(self.document.text, first)).line
-                self.error(
-                    "MG003", f"the key '{key}' is given twice (first in line {line})", key_node
-                )
+                message = f"the key '{key}' is given twice (first in line {line})"
+                self.error("MG003", message, key_node)
                 continue
             if top:
                 self.key = key
                 typed = key in TYPED_KEYS
             value = self.value(value_node, typed)
-            if value is None and (top or not typed) and None not in data.values():
-                self.no_value(value_node, f"'{key}'", in_braces=bool(node.flow_style))
+            if value is None and (top or not typed):
+                self.no_value(value_node, f"'{key}'", in_braces=_in_flow(node))
             data[key] = value
         return {**merged, **data} if merged else data
 
@@ -430,7 +415,7 @@ class _Reader:
         self.open.remove(node)
         return data
 
-    def scalar(self, node: Node, typed: bool) -> Any:
+    def scalar(self, node: ScalarNode, typed: bool) -> Any:
         tag, text = node.tag, node.value
         if tag == _NULL:
             return None
@@ -464,7 +449,7 @@ class _Reader:
     def no_value(self, node: Node, what: str, in_braces: bool = False) -> None:
         help = "give it a value, or leave it out"
         if in_braces and not node.value:
-            help = "between { and } a comma ends the value: put a text that has commas in quotes"
+            help = "between { and } a comma ends the value: put a value that has commas in quotes"
         elif self.key == "grad":
             help = "write 'none' where there is no gradient, 'zero' where it is zero"
         self.error("MG012", f"{what} has no value", node, help)
@@ -518,13 +503,18 @@ _FLOW_TOKEN = {
 def _extent(text: str, node: Node) -> tuple[int, int]:
     """Where a node stands in ``text``, without the blank lines and comments at a block's end."""
     start, end = node.start_mark.index, node.end_mark.index
-    is_block = node.style in ("|", ">") if isinstance(node, ScalarNode) else not node.flow_style
+    is_block = node.style in ("|", ">") if isinstance(node, ScalarNode) else not _in_flow(node)
     if is_block and end > start:
         end = start + len(_TRAILING.sub("", text[start:end]).rstrip())
     return start, end
 
 
-def _places(text: str, node: Node) -> list[tuple[int, int]]:
+def _in_flow(node: Node) -> bool:
+    """Whether a mapping or sequence is written with brackets."""
+    return isinstance(node, CollectionNode) and bool(node.flow_style)
+
+
+def _places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
     """For each character of a scalar's value, and its end, the slice of ``text`` it comes from."""
     start, end = node.start_mark.index, node.end_mark.index
     properties = _PROPERTIES.match(text, start, end)
@@ -537,7 +527,9 @@ def _places(text: str, node: Node) -> list[tuple[int, int]]:
     return [*places, (last, last)]
 
 
-def _flow_places(text: str, start: int, end: int, node: Node) -> tuple[str, list[tuple[int, int]]]:
+def _flow_places(
+    text: str, start: int, end: int, node: ScalarNode
+) -> tuple[str, list[tuple[int, int]]]:
     """Plain and quoted scalars, decoded once more along with the places."""
     style = node.style or ""
     value, places = "", []
@@ -558,7 +550,9 @@ def _flow_places(text: str, start: int, end: int, node: Node) -> tuple[str, list
     return value, places
 
 
-def _block_places(text: str, start: int, end: int, node: Node) -> tuple[str, list[tuple[int, int]]]:
+def _block_places(
+    text: str, start: int, end: int, node: ScalarNode
+) -> tuple[str, list[tuple[int, int]]]:
     """Literal and folded scalars, whose lines stand in the value as they are, but for breaks."""
     value = node.value
     breaks = [match.span() for match in LINE_BREAK.finditer(text, start, end)]
