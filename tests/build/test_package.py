@@ -227,3 +227,15 @@ def test_build_extra_is_what_the_backend_asks_for() -> None:
         "optional-dependencies"
     ]
     assert extras["build"] == [*build.TOOLS, "nanobind"]
+
+
+def test_mlxgen_installs_all_its_files() -> None:
+    folder = Path(build.__file__).parent
+    settings = build.tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["setuptools"]["package-data"]["mlxgen"]
+    installed = {path for pattern in patterns for path in folder.glob(pattern)}
+    installed |= set(folder.glob("*.py"))
+    for name in ("cmake", "data", "include", "templates"):
+        for path in (folder / name).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert path in installed
