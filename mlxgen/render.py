@@ -71,15 +71,17 @@ def cpp_declare(result: str, name: str, params: Sequence[str], tail: str, indent
     if len(line) <= WIDTH:
         return line
     folded = f"{pad}{name}({', '.join(params)}){tail}"
-    if len(folded) <= WIDTH and len(params) > 2:
+    if len(folded) <= WIDTH and len(params) > 2 and result != "auto":
         return f"{pad}{result}\n{folded}"
     inner = f",\n{pad}    ".join(params)
     return f"{pad}{result} {name}(\n{pad}    {inner}){tail}"
 
 
 def cpp_comment(text: str) -> str:
-    """A documentation comment."""
-    lines = text.strip().splitlines()
+    """A documentation comment, its paragraphs wrapped."""
+    lines: list[str] = []
+    for line in text.strip().replace("*/", "* /").splitlines():
+        lines += textwrap.wrap(line, WIDTH - 3, break_long_words=False) or [""]
     if len(lines) == 1 and len(lines[0]) + 7 <= WIDTH:
         return f"/** {lines[0]} */"
     body = "\n".join(f" * {line}".rstrip() for line in lines)
@@ -212,9 +214,13 @@ class View:
             params.append(f"{passed} {name[:-1]}")
             inits.append(f"{name}({name[:-1]})")
         head = cpp_declare("explicit", self.op.class_name, params, "", 2)
-        if not self.state:
-            return f"{head} : {inits[0]} {{}}"
-        return f"{head}\n      : " + ",\n        ".join(inits) + " {}"
+        line = f"{head} : {', '.join(inits)} {{}}"
+        if len(line) <= WIDTH and "\n" not in head:
+            return line
+        below = f"      : {', '.join(inits)} {{}}"
+        if len(below) > WIDTH:
+            below = "      : " + ",\n        ".join(inits) + " {}"
+        return f"{head}\n{below}"
 
     @cached_property
     def state(self) -> list[tuple[str, str]]:
@@ -879,13 +885,10 @@ class View:
                 f"      vjps.push_back(mx::astype({name}[{index}], primals[arg].dtype(), s));"
             )
         assert grad.expr is not None
-        prefix = "      vjps.push_back("
-        text = grad.expr.cpp(6, len(prefix), 2)
+        text = grad.expr.cpp(6, len("      vjps.push_back("), 2)
         if "\n" in text:
-            below = grad.expr.cpp(10, 10, 2)
-            if "\n" not in below:
-                return f"{prefix}\n          {below});"
-        return f"{prefix}{text});"
+            text = "\n          " + grad.expr.cpp(10, 10, 2)
+        return f"      vjps.push_back({text});"
 
     @property
     def jvp_uses(self) -> list[str]:
