@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -12,24 +11,6 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlxgen/kernel.h"
 #include "mlxgen/op.h"
-
-// Compile a loop for several instruction sets; the loader picks one.
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
-    defined(__linux__)
-#define MLXGEN_MULTIVERSION \
-  __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
-#define MLXGEN_MULTIVERSION
-#endif
-
-// Outputs may share memory with inputs, but only element for element.
-#if defined(__clang__)
-#define MLXGEN_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#elif defined(__GNUC__)
-#define MLXGEN_INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define MLXGEN_INDEPENDENT
-#endif
 
 namespace mlxgen {
 
@@ -45,71 +26,24 @@ struct Tag {
   using type = T;
 };
 
+/** The dtype of a type; MLX's own TypeToDtype says float32 of double. */
+template <typename T>
+Dtype dtype_of() {
+  if constexpr (std::is_same_v<T, double>) {
+    return mx::float64;
+  } else {
+    return mx::TypeToDtype<T>();
+  }
+}
+
 /** Call f(Tag<T>) for the T among Types that `dtype` stands for. */
 template <typename... Ts, typename F>
 void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
   bool found =
-      ((dtype == Dtype(mx::TypeToDtype<Ts>()) ? (f(Tag<Ts>{}), true) : false) ||
-       ...);
+      ((dtype == dtype_of<Ts>() ? (f(Tag<Ts>{}), true) : false) || ...);
   if (!found) {
     throw std::invalid_argument("No CPU kernel for " + describe(dtype) + ".");
   }
-}
-
-///////////////////////////////////////////////////////////////////////////////
-// Storage type <-> computing type
-///////////////////////////////////////////////////////////////////////////////
-
-// float16 and bfloat16 are computed in float, a block at a time. The
-// conversions are written with selects only, so that they vectorise.
-
-inline float widen(bfloat16_t x) {
-  return std::bit_cast<float>(
-      static_cast<uint32_t>(std::bit_cast<uint16_t>(x)) << 16);
-}
-
-inline float widen(float16_t x) {
-  uint32_t bits = std::bit_cast<uint16_t>(x);
-  // Shifted into place the exponent is too small by 112; multiplying by 2^112
-  // mends it and normalises subnormal numbers on the way.
-  float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
-  uint32_t wide = std::bit_cast<uint32_t>(magnitude);
-  wide |= magnitude >= 65536.0f ? 0x7f800000u : 0u; // inf and NaN
-  return std::bit_cast<float>(wide | ((bits & 0x8000u) << 16));
-}
-
-template <typename T>
-T widen(T x) {
-  return x;
-}
-
-inline void narrow(float x, bfloat16_t& out) {
-  auto bits = std::bit_cast<uint32_t>(x);
-  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  uint32_t nan = (bits >> 16) | 0x40u;
-  bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  out =
-      std::bit_cast<bfloat16_t>(static_cast<uint16_t>(is_nan ? nan : rounded));
-}
-
-inline void narrow(float x, float16_t& out) {
-  auto bits = std::bit_cast<uint32_t>(x);
-  uint32_t sign = (bits >> 16) & 0x8000u;
-  uint32_t a = bits & 0x7fffffffu;
-  // Round to nearest even at bit 13, after moving the exponent down by 112.
-  uint32_t normal = (a - 0x38000000u + 0x0fffu + ((a >> 13) & 1u)) >> 13;
-  // Below 2^-14 adding 0.5 shifts the mantissa so that the addition rounds.
-  uint32_t subnormal =
-      std::bit_cast<uint32_t>(std::bit_cast<float>(a) + 0.5f) - 0x3f000000u;
-  uint32_t h = a < 0x38800000u ? subnormal : normal;
-  h = a >= 0x47800000u ? 0x7c00u : h;
-  h = a > 0x7f800000u ? 0x7e00u : h;
-  out = std::bit_cast<float16_t>(static_cast<uint16_t>(h | sign));
-}
-
-template <typename T>
-void narrow(T x, T& out) {
-  out = x;
 }
 
 ///////////////////////////////////////////////////////////////////////////////
