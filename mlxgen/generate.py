@@ -6,15 +6,21 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import settings as settings_module
 from . import write as writer
-from .diagnostics import Diagnostics, suggest
+from .diagnostics import Diagnostics, Span, did_you_mean
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from .kernels import Sources
+    from .model import Op
 
 HERE = Path(__file__).parent
 
@@ -73,7 +79,9 @@ def plain_settings(root: Path, yaml: Path) -> Settings:
     )
 
 
-def load(settings: Settings, diags: Diagnostics, yaml: Path | None = None):  # type: ignore[no-untyped-def]
+def load(
+    settings: Settings, diags: Diagnostics, yaml: Path | None = None
+) -> tuple[list[Op], Sources]:
     """Read and resolve a file: (operators, sources); operators with errors are left out."""
     from .kernels import Sources
     from .resolve import resolve
@@ -87,27 +95,26 @@ def load(settings: Settings, diags: Diagnostics, yaml: Path | None = None):  # t
     return ops, sources
 
 
-def select(ops, include: Sequence[str], exclude: Sequence[str], diags: Diagnostics):  # type: ignore[no-untyped-def]
+def select(
+    ops: Sequence[Op], include: Sequence[str], exclude: Sequence[str], diags: Diagnostics
+) -> list[Op]:
     """The operators chosen by name or ``tag:name``; reports unknown names."""
-    from .diagnostics import Span
     from .schema import TAGS
 
     names = {op.name for op in ops} | {op.python_name for op in ops}
     known = [*sorted(names), *(f"tag:{t}" for t in TAGS)]
     where = Span("command line", 1, 1, 1, 1)
 
-    def matches(op, pattern: str) -> bool:  # type: ignore[no-untyped-def]
+    def matches(op: Op, pattern: str) -> bool:
         if pattern.startswith("tag:"):
             return pattern[4:] in op.tags
         return pattern in (op.name, op.python_name)
 
     for pattern in [*include, *exclude]:
         if pattern not in known:
-            guess = suggest(pattern, known)
             diags.error(
                 "MG606",
-                f"no operator or tag '{pattern}'"
-                + (f" (did you mean '{guess}'?)" if guess else ""),
+                f"no operator or tag '{pattern}'" + did_you_mean(pattern, known),
                 where,
                 help="give an operator's name, or tag:NAME",
             )
@@ -174,5 +181,23 @@ def generate(
         return None
     depends = [str(p) for p in inputs.paths]
     files["sources.cmake"] = renderer.sources_cmake(list(files), depends)
-    changes = writer.write(output, files, inputs.key, dry_run=check)
+    try:
+        changes = writer.write(output, files, inputs.key, dry_run=check)
+    except OSError as error:
+        where = Span(os.path.relpath(error.filename or output), 1, 1, 1, 1)
+        diags.error("MG607", f"cannot write this: {error.strerror or error}", where)
+        return None
     return Result(changes, len(wanted))
+
+
+def doc_pages(ops: list[Op], settings: Settings, sources: Sources) -> dict[str, str]:
+    """The pages of the docs folder that follow from the operators and from mlxgen itself."""
+    from .diagnostics import errors_page
+    from .render import Renderer
+    from .schema import json_schema
+
+    return {
+        "operators.md": Renderer(ops, settings, sources).reference(),
+        "errors.md": errors_page(),
+        f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
+    }

@@ -8,6 +8,7 @@ C++ compiler nor Metal ever gets to complain about it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import cxx, metal
-from .diagnostics import Diagnostics, suggest
+from .diagnostics import Diagnostics, Span, did_you_mean, suggest
 from .formula import Expr, Scope, Want, compile_formula
 from .model import Binding, Kernel, Parameter
 from .schema import KernelEntry
 from .settings import Settings
-from .signature import Kind, Type
+from .signature import Kind, Type, with_article
 
 if TYPE_CHECKING:
     from .resolve import OpResolver
@@ -70,7 +71,13 @@ _SCALARS: dict[Kind, tuple[str, ...]] = {
     Kind.BOOL: ("bool",),
     Kind.ENUM: ("int",),
 }
-_VIEW = re.compile(r"(In|Out)<(?:const )?([\w:]+)>\Z")
+QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
+"""A C++ name with its namespaces."""
+
+
+def metal_stem(include: str) -> str:
+    """What generated C++ calls the source of a .metal file."""
+    return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
 class Sources:
@@ -80,6 +87,8 @@ class Sources:
         self.settings = settings
         self.diags = diags
         self.mlx_include = mlx_include
+        self.unread = False  # whether some file could not be read: what is missing may be in it
+        self._headers: dict[str, str | None] = {}
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
@@ -95,12 +104,32 @@ class Sources:
     @cached_property
     def functions(self) -> list[cxx.Function]:
         """Every function declared in csrc."""
-        found: list[cxx.Function] = []
+        found: dict[tuple[Span, str], cxx.Function] = {}  # a header is read by all that include it
         for path in self.cpp_files():
             try:
-                found += cxx.scan_cpp([path], [self.settings.csrc])
+                for function in cxx.scan_cpp([path], [self.settings.csrc]):
+                    found.setdefault((function.span, function.qualified_name), function)
             except cxx.SourceError as error:
                 self._report(error)
+        return list(found.values())
+
+    @cached_property
+    def functions_by_name(self) -> dict[str, list[cxx.Function]]:
+        """The same by unqualified name, so that a lookup does not walk them all."""
+        return _by_name(self.functions)
+
+    def find(self, name: str) -> list[cxx.Function]:
+        """The free functions of csrc called ``name``, which may leave out outer namespaces."""
+        found = cxx.find_function(self.functions_by_name.get(_last(name), ()), name)
+        return [f for f in found if f.class_name is None]
+
+    @cached_property
+    def metal_by_name(self) -> dict[str, list[tuple[Path, metal.MetalFile, cxx.Function]]]:
+        """Functions and kernels of the Metal files by unqualified name."""
+        found: dict[str, list[tuple[Path, metal.MetalFile, cxx.Function]]] = {}
+        for path, file in self.metal:
+            for function in file.functions:
+                found.setdefault(function.name, []).append((path, file, function))
         return found
 
     @cached_property
@@ -119,8 +148,29 @@ class Sources:
         """Where Metal includes are looked up."""
         return [self.settings.metal, *([self.mlx_include] if self.mlx_include else [])]
 
+    def header_of(self, function: cxx.Function) -> str | None:
+        """The header that declares a function, as generated C++ includes it; None: not a header."""
+        file = function.span.file
+        if file not in self._headers:
+            path = os.path.relpath(os.path.realpath(file), os.path.realpath(self.settings.csrc))
+            usable = path.endswith(".h") and not path.startswith("..")
+            self._headers[file] = Path(path).as_posix() if usable else None
+        return self._headers[file]
+
     def _report(self, error: cxx.SourceError) -> None:
+        self.unread = True
         self.diags.error("MG501", error.message, error.span, help=error.help, notes=error.notes)
+
+
+def _last(name: str) -> str:
+    return name.rsplit("::", 1)[-1].strip()
+
+
+def _by_name(functions: Iterable[cxx.Function]) -> dict[str, list[cxx.Function]]:
+    found: dict[str, list[cxx.Function]] = {}
+    for function in functions:
+        found.setdefault(function.name, []).append(function)
+    return found
 
 
 def match_kernels(op: OpResolver) -> tuple[Kernel, ...]:
@@ -130,8 +180,13 @@ def match_kernels(op: OpResolver) -> tuple[Kernel, ...]:
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path: tuple[str | int, ...] = ("dispatch", backend)
         at = (*path, "kernel") if isinstance(spec, KernelEntry) else path
-        matcher = _Cpu(op, backend, entry, path, at) if backend == "cpu" else _Metal(
-            op, backend, entry, path, at
+        if not QUALIFIED.fullmatch(entry.kernel):
+            op.error("MG502", f"'{entry.kernel}' is not the name of a function", at)
+            continue
+        matcher = (
+            _Cpu(op, backend, entry, path, at)
+            if backend == "cpu"
+            else _Metal(op, backend, entry, path, at)
         )
         kernel = matcher.match()
         if kernel is not None:
@@ -168,16 +223,40 @@ class _Matcher:
         return f"{_shown(function.span.file, self.op.resolver.settings)}:{function.span.line}"
 
     def missing(self, names: Iterable[str], folder: Path, what: str) -> None:
-        """Report that there is no such function."""
-        settings = self.op.resolver.settings
-        guess = suggest(self.spec.kernel, sorted(set(names)))
+        """Report that there is no such function, unless a file that may have it was not read."""
+        if self.sources.unread:
+            self.op.ok = False
+            return
         self.op.error(
             "MG502",
-            f"no {what} '{self.spec.kernel}' in {settings.relative(folder)}"
-            + (f" (did you mean '{guess}'?)" if guess else ""),
+            f"no {what} '{self.spec.kernel}' in {self.op.resolver.settings.relative(folder)}"
+            + did_you_mean(self.spec.kernel, sorted(set(names))),
             self.at,
             help=self.expected(),
         )
+
+    def one_of(self, found: Sequence[cxx.Function]) -> bool:
+        """Whether functions that fit are one; reports those of several namespaces."""
+        names = sorted({f.qualified_name for f in found})
+        if len(names) > 1:
+            self.op.error(
+                "MG514",
+                f"'{self.spec.kernel}' may be {' or '.join(names)}",
+                self.at,
+                help="write the namespace too",
+            )
+        return len(names) == 1
+
+    def no_dtype(self, dtypes: Sequence[str]) -> bool:
+        """Whether no dtype is left to run the kernel for; reports it."""
+        if not dtypes:
+            self.op.error(
+                "MG515",
+                f"'{self.spec.kernel}' computes none of the entry's dtypes: "
+                + ", ".join(self.group),
+                self.at,
+            )
+        return not dtypes
 
     def expected(self) -> str:
         """The declaration that would fit."""
@@ -208,7 +287,7 @@ class _Matcher:
             elif p.type.kind in _SCALARS and not p.type.optional:
                 continue
             else:
-                what = f"a {p.type.python}"
+                what = with_article(p.type)
             self.op.error(
                 "MG504",
                 f"an elementwise kernel cannot take '{p.name}', {what}",
@@ -255,9 +334,7 @@ class _Matcher:
         inputs = self.op.params
         extra = len(outputs) if len(outputs) > 1 else 0
         if len(params) != len(inputs) + extra:
-            return (
-                f"it takes {len(params)} parameters, the entry needs {len(inputs) + extra}"
-            )
+            return f"it takes {len(params)} parameters, the entry needs {len(inputs) + extra}"
         if len(function.template) > 1:
             return "it has more than one template parameter"
         t = function.template[0] if function.template else None
@@ -291,6 +368,29 @@ class _Matcher:
             return f"it returns {function.result}, not {'T' if t else 'float'}"
         return None
 
+    def output_elements(self) -> tuple[str, ...] | None:
+        """Element type of each output's view."""
+        texts = self.op._per_output(self.op.raw.dtype, "dtype")
+        out = []
+        for output in self.op.signature.outputs:
+            text = texts.get(output.name, "").strip().removeprefix("mx.")
+            argument = text.removesuffix(".dtype")
+            if text in CPP_TYPES:
+                out.append(CPP_TYPES[text].removeprefix("mx::"))
+            elif argument in self.fixed:
+                out.append(CPP_TYPES[self.fixed[argument]].removeprefix("mx::"))
+            elif not text or any(argument == p.name != text for p in self.op.arrays):
+                out.append("T")
+            else:
+                self.op.error(
+                    "MG126",
+                    f"a kernel is compiled for each dtype, and '{text}' depends on the call",
+                    ("dtype",) if isinstance(self.op.raw.dtype, str) else ("dtype", output.name),
+                    help="write the name of a dtype, or that of an argument: `x.dtype`",
+                )
+                return None
+        return tuple(out)
+
 
 class _Cpu(_Matcher):
     """Kernels in csrc."""
@@ -301,9 +401,10 @@ class _Cpu(_Matcher):
         parts = []
         for p in self.op.params:
             parts.append(f"{self.view_of(p) if p.type.is_array else _attribute(p.type)} {p.name}")
-        parts += [f"Out<{e}> {o.name}" for o, e in zip(
-            self.op.signature.outputs, self.output_elements() or (), strict=False
-        )]
+        parts += [
+            f"Out<{e}> {o.name}"
+            for o, e in zip(self.op.signature.outputs, self.output_elements() or (), strict=False)
+        ]
         name = self.spec.kernel.rsplit("::", 1)[-1]
         return f"expected: template <typename T> void {name}({', '.join(parts)})"
 
@@ -312,66 +413,72 @@ class _Cpu(_Matcher):
         element = CPP_TYPES[p.dtype].removeprefix("mx::") if p.dtype else "T"
         return f"const std::vector<In<{element}>>&" if p.is_list else f"In<{element}>"
 
-    def output_elements(self) -> tuple[str, ...] | None:
-        """Element type of each output's view."""
-        texts = self.op._per_output(self.op.raw.dtype, "dtype")
-        out = []
-        for output in self.op.signature.outputs:
-            text = texts.get(output.name, "").strip().removeprefix("mx.")
-            if text in CPP_TYPES:
-                out.append(CPP_TYPES[text].removeprefix("mx::"))
-            else:
-                argument = text.removesuffix(".dtype")
-                fixed = self.fixed.get(argument)
-                out.append(CPP_TYPES[fixed].removeprefix("mx::") if fixed else "T")
-        return tuple(out)
-
     def match(self) -> Kernel | None:
         self.no_geometry()
-        functions = self.sources.functions
-        candidates = [
-            f for f in cxx.find_function(functions, self.spec.kernel) if f.class_name is None
-        ]
+        candidates = self.sources.find(self.spec.kernel)
         if not candidates:
-            self.missing(
-                (f.name for f in functions if f.class_name is None),
-                self.op.resolver.settings.csrc,
-                "function",
-            )
+            names = (f.name for f in self.sources.functions if f.class_name is None)
+            self.missing(names, self.op.resolver.settings.csrc, "function")
             return None
-        if self.op.elementwise and not self.scalar_ready():
+        if not (self.scalar_ready() if self.op.elementwise else self.views_ready()):
             return None
-        problems = []
-        for function in candidates:
-            problem = (
-                self.scalar_problem(function, None)
-                if self.op.elementwise
-                else self.view_problem(function)
-            )
-            if problem is None:
-                return self.kernel(function, candidates)
-            problems.append((function, problem))
-        self.misfit(*problems[0])
-        return None
+        problems = [(f, self.problem(f)) for f in candidates]
+        fitting = [f for f, problem in problems if problem is None]
+        if not fitting:
+            wanted = len(self.op.params)
+            problems.sort(key=lambda item: len(item[0].params) < wanted)
+            self.misfit(problems[0][0], str(problems[0][1]))
+            return None
+        return self.kernel(fitting, candidates) if self.one_of(fitting) else None
 
-    def kernel(self, function: cxx.Function, candidates: Sequence[cxx.Function]) -> Kernel | None:
-        """The kernel around a fitting function."""
-        header = Path(function.span.file)
-        if header.suffix != ".h":
+    def problem(self, function: cxx.Function) -> str | None:
+        """Why a function does not fit, if it does not."""
+        if self.op.elementwise:
+            return self.scalar_problem(function, None)
+        return self.view_problem(function)
+
+    def views_ready(self) -> bool:
+        """Whether the entry's arguments and outputs can be passed to a function over views."""
+        for p in self.op.params:
+            if p.type.kind is Kind.ENUM and p.type.optional:
+                self.op.error(
+                    "MG504",
+                    f"a kernel cannot take '{p.name}', {with_article(p.type)}",
+                    self.at,
+                    help="add a string to its choices that stands for None",
+                )
+                return False
+        return self.output_elements() is not None
+
+    def kernel(
+        self, fitting: Sequence[cxx.Function], candidates: Sequence[cxx.Function]
+    ) -> Kernel | None:
+        """The kernel around a function that fits: its overloads, and all of that name."""
+        function = next((f for f in fitting if self.sources.header_of(f)), fitting[0])
+        header = self.sources.header_of(function)
+        if header is None:
             self.misfit(function, "it must be in a header (.h), so that generated code can use it")
             return None
-        dtypes = self.group or (next(iter(self.fixed.values())) or "float32",)
+        same = [f for f in candidates if f.qualified_name == function.qualified_name]
+        if function.template:
+            same = [f for f in same if self.sources.header_of(f)]
+        if not any(f.is_definition for f in same):
+            self.misfit(function, "it is declared, and defined nowhere")
+            return None
+        dtypes: Sequence[str] = self.group or (next(iter(self.fixed.values()), "float32"),)
         if self.op.elementwise and not function.template:
             # Overloads instead of a template: the dtypes are those that they compute.
-            types = {c.params[0].base for c in candidates if c.params}
+            types = {f.params[0].base for f in fitting}
             wide = {"float32", "float16", "bfloat16"} if "float" in types else set()
             wide |= {"float64"} if "double" in types else set()
             dtypes = tuple(d for d in dtypes if d in wide)
+        if self.no_dtype(dtypes):
+            return None
         return Kernel(
             backend="cpu",
             name=self.spec.kernel,
-            function="::".join(part for part in (function.namespace, function.name) if part),
-            include=header.resolve().relative_to(self.op.resolver.settings.csrc).as_posix(),
+            function=function.qualified_name,
+            include=header,
             dtypes=tuple(dtypes),
             scalar=self.op.elementwise,
             templated=bool(function.template),
@@ -390,21 +497,29 @@ class _Cpu(_Matcher):
         if len(function.template) > 1:
             return "it has more than one template parameter"
         t = function.template[0] if function.template else None
-        if t is None and self.group and len(self.group) > 1:
+        only = self.group[0] if self.group else next(iter(self.fixed.values()), "float32")
+        if t is None and len(self.group) > 1:
             return "it must be a template over the dtype: template <typename T>"
         if function.result != "void":
             return "it must return void"
+        for param in function.params:
+            if param.reference and not param.const:
+                return f"'{param.name}' must be passed by value or as a const reference"
+
+        def spelled(view: str) -> str:
+            plain = CPP_TYPES[only].removeprefix("mx::")
+            return view if t else re.sub(r"\bT\b", plain, view)
+
         for p, param in zip(inputs, function.params, strict=False):
-            wanted = self.view_of(p) if p.type.is_array else _attribute(p.type)
+            wanted = spelled(self.view_of(p)) if p.type.is_array else _attribute(p.type)
             if not _same_type(param.type, wanted, t, p.type):
                 return f"'{param.name}' is {param.type}, '{p.name}' needs {wanted}"
         elements = self.output_elements() or ()
         rest = function.params[len(inputs) :]
         for output, element, param in zip(outputs, elements, rest, strict=False):
-            if not _same_type(param.type, f"Out<{element}>", t, output.type):
-                return f"'{param.name}' is {param.type}, the output '{output.name}' needs " + (
-                    f"Out<{element}>"
-                )
+            wanted = spelled(f"Out<{element}>")
+            if not _same_type(param.type, wanted, t, output.type):
+                return f"'{param.name}' is {param.type}, the output '{output.name}' needs {wanted}"
         names = [p.name for p in inputs] + [o.name for o in outputs]
         given = [q.name for q in function.params]
         if given != names and sorted(given) == sorted(names):
@@ -423,6 +538,7 @@ def _same_type(given: str, wanted: str, t: str | None, type: Type) -> bool:
     def plain(text: str) -> str:
         text = re.sub(r"\b(mlxgen|mx|std|mlx::core|mlx|core)::", "", text)
         text = re.sub(r"\bconst\b|&", " ", text)
+        text = re.sub(r"<\s*int\s*>", "<int32_t>", text)
         if t:
             text = re.sub(rf"\b{re.escape(t)}\b", "T", text)
         return re.sub(r"\s+", "", text)
@@ -445,15 +561,29 @@ class _Metal(_Matcher):
         return "a [[kernel]] whose parameters are named after the entry's arguments and outputs"
 
     def match(self) -> Kernel | None:
-        name = self.spec.kernel.rsplit("::", 1)[-1]
-        for path, file in self.sources.metal:
-            for function in file.kernels:
-                if function.name == name:
-                    return self.launch(path, file, function)
-        for path, file in self.sources.metal:
-            found = [f for f in cxx.find_function(file.functions, self.spec.kernel)]
-            if found:
-                return self.scalar(path, found)
+        named = [
+            (path, file, function)
+            for path, file, function in self.sources.metal_by_name.get(_last(self.spec.kernel), ())
+            if cxx.find_function([function], self.spec.kernel)
+        ]
+        if any(function.is_kernel for _, _, function in named):
+            named = [item for item in named if item[2].is_kernel]
+        files = sorted({self.op.resolver.settings.relative(Path(f.span.file)) for _, _, f in named})
+        if len(files) > 1:
+            self.op.error(
+                "MG514",
+                f"'{self.spec.kernel}' is in {' and in '.join(files)}",
+                self.at,
+                help="give one of them another name",
+            )
+            return None
+        if named and named[0][2].is_kernel:
+            # A header may be included by several files: the one that instantiates it counts.
+            made = (item for item in named if _instantiates(item[1], item[2]))
+            return self.launch(*next(made, named[0]))
+        if named:
+            path = named[0][0]
+            return self.scalar(path, [f for p, _, f in named if p == path])
         names = [f.name for _, file in self.sources.metal for f in (*file.kernels, *file.functions)]
         what = "function or [[kernel]]" if self.op.elementwise else "[[kernel]]"
         self.missing(names, self.op.resolver.settings.metal, what)
@@ -463,7 +593,8 @@ class _Metal(_Matcher):
         """A scalar function, around which the kernels are generated."""
         if not self.op.elementwise:
             self.misfit(
-                found[0], "it is a scalar function, and an op with a `shape` rule needs a [[kernel]]"
+                found[0],
+                "it is a scalar function, and an op with a `shape` rule needs a [[kernel]]",
             )
             return None
         self.no_geometry()
@@ -474,6 +605,10 @@ class _Metal(_Matcher):
             problem = self.scalar_problem(function, "thread")
             if problem is None:
                 dtypes = tuple(d for d in self.group if d in METAL_TYPES)
+                if not function.template:  # computed in float, whatever it is stored in
+                    dtypes = tuple(d for d in dtypes if d in ("float32", "float16", "bfloat16"))
+                if self.no_dtype(dtypes):
+                    return None
                 return Kernel(
                     backend="metal",
                     name=self.spec.kernel,
@@ -493,12 +628,12 @@ class _Metal(_Matcher):
         op = self.op
         grid = self.geometry("grid", self.spec.grid)
         group = self.geometry("threadgroup", self.spec.threadgroup)
-        if not self.spec.grid and not op.elementwise:
+        if not self.spec.grid:
             op.error(
                 "MG506",
                 f"the [[kernel]] '{function.name}' needs a `grid`",
                 self.at,
-                help="e.g. {kernel: %s, grid: [out.size], threadgroup: [256]}" % function.name,
+                help=f"e.g. {{kernel: {function.name}, grid: [out.size], threadgroup: [256]}}",
             )
         constants = self.constants()
         bindings = self.bindings(function, dict(constants))
@@ -508,7 +643,9 @@ class _Metal(_Matcher):
             if name in names:
                 zero.append(names.index(name))
             else:
-                op._unknown_argument("MG507", name, (*self.path, "zero", i), names, "output")
+                op._unknown_argument(
+                    "MG507", name, (*self.path, "zero", i), names, "output", key=False
+                )
         dtypes = self.instantiated(file, function)
         if not op.ok:
             return None
@@ -561,7 +698,10 @@ class _Metal(_Matcher):
         arrays = {p.name: p for p in op.arrays}
         attributes = {p.name: p for p in op.params if not p.type.is_array}
         outputs = {o.name: i for i, o in enumerate(op.signature.outputs)}
-        elements = _Cpu.output_elements(self)  # type: ignore[arg-type]
+        elements = self.output_elements()
+        if elements is None or self.no_dtype(self.compiled):
+            return []
+        only = None if t else self.compiled[0]  # without a template the kernel has one dtype
         out: list[Binding] = []
         order: list[str] = []
         used: set[int] = set()
@@ -595,8 +735,10 @@ class _Metal(_Matcher):
                     problem = f"'{name}' must be `device const {self.metal_type(p.dtype)}*`"
                 elif not param.const and param.space != "constant":
                     problem = f"the input '{name}' must be const"
-                elif not _metal_element(param.base, t, p.dtype):
-                    problem = f"'{name}' is {param.type}, the entry needs {self.metal_type(p.dtype)}"
+                elif not _metal_element(param.base, t, p.dtype or only):
+                    problem = f"'{name}' is {param.type}, the entry needs " + self.metal_type(
+                        p.dtype or only
+                    )
                 else:
                     first = next((q for q in op.arrays if not q.type.optional), None)
                     value = (
@@ -608,13 +750,17 @@ class _Metal(_Matcher):
             elif name in outputs:
                 i = outputs[name]
                 order.append(name)
-                element = (elements or ())[i]
-                dtype = next((d for d, c in CPP_TYPES.items() if c.removeprefix("mx::") == element), None)
+                element = elements[i]
+                dtype = next(
+                    (d for d, c in CPP_TYPES.items() if c.removeprefix("mx::") == element), None
+                )
                 inner = re.sub(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$", r"\3", param.base)
                 if param.const or not param.pointer or param.space != "device":
                     problem = f"the output '{name}' must be `device {self.metal_type(dtype)}*`"
-                elif not _metal_element(inner, t, dtype):
-                    problem = f"'{name}' is {param.type}, the entry needs {self.metal_type(dtype)}"
+                elif not _metal_element(inner, t, dtype or only):
+                    problem = f"'{name}' is {param.type}, the entry needs " + self.metal_type(
+                        dtype or only
+                    )
                 else:
                     call = f"encoder.set_output_array(outputs[{i}], {index});"
             elif name in constants:
@@ -627,14 +773,24 @@ class _Metal(_Matcher):
                     value = a.member
                     if a.type.kind is Kind.ENUM:
                         value = _choice(op, a)
-                    kinds = ("float",) if a.type.kind is Kind.FLOAT else tuple(
-                        b for b in _BYTES if b != "float" and (b == "bool") == (a.type.kind is Kind.BOOL)
+                    kinds = (
+                        ("float",)
+                        if a.type.kind is Kind.FLOAT
+                        else tuple(
+                            b
+                            for b in _BYTES
+                            if b != "float" and (b == "bool") == (a.type.kind is Kind.BOOL)
+                        )
                     )
                     if param.base not in kinds:
                         problem = f"'{name}' is {param.type}, the entry needs constant {kinds[0]}&"
                     else:
                         problem, call = _bytes(param, value, index)
             elif name.startswith("has_") and name[4:] in arrays:
+                if not arrays[name[4:]].type.optional:
+                    problem = f"'{name[4:]}' is always there, so that nothing binds '{name}'"
+                    self.misfit(function, problem)
+                    continue
                 problem, call = _bytes(param, f"{arrays[name[4:]].cpp}.has_value()", index)
                 if param.base != "bool":
                     problem = f"'{name}' must be `constant bool&`"
@@ -655,9 +811,11 @@ class _Metal(_Matcher):
             else:
                 known = [*arrays, *outputs, *attributes, *constants]
                 guess = suggest(name, known)
-                problem = f"nothing is called '{name}'" + (
-                    f" (did you mean '{guess}'?)" if guess else ""
-                ) + "; name it after an argument or output, or list it under `constants`"
+                problem = (
+                    f"nothing is called '{name}'"
+                    + (f" (did you mean '{guess}'?)" if guess else "")
+                    + "; name it after an argument or output, or list it under `constants`"
+                )
             if problem:
                 self.misfit(function, problem)
             else:
@@ -678,7 +836,14 @@ class _Metal(_Matcher):
                 f"the entry has {', '.join(wanted_order)}",
             )
         for name in constants:
-            if name not in {p.name for p in function.params}:
+            if name in arrays or name in attributes or name in outputs:
+                op.error(
+                    "MG508",
+                    f"'{name}' is an argument or output, and cannot be a constant",
+                    (*self.path, "constants", name),
+                    key=True,
+                )
+            elif name not in {p.name for p in function.params}:
                 op.error(
                     "MG508",
                     f"the [[kernel]] '{function.name}' has no parameter for the constant '{name}'",
@@ -687,13 +852,19 @@ class _Metal(_Matcher):
                 )
         return out
 
+    @property
+    def compiled(self) -> list[str]:
+        """The dtypes for which the kernel must be there."""
+        dtypes = self.group or (next(iter(self.fixed.values()), "float32"),)
+        return [d for d in dtypes if d in METAL_TYPES]
+
     def metal_type(self, dtype: str | None) -> str:
         """A dtype in Metal's words."""
         return METAL_TYPES[dtype][0] if dtype in METAL_TYPES and dtype else "T"
 
     def instantiated(self, file: metal.MetalFile, function: cxx.Function) -> tuple[str, ...]:
         """The dtypes for which the kernel has a host name; reports those that are missing."""
-        wanted = [d for d in self.group if d in METAL_TYPES] or ["float32"]
+        wanted = self.compiled
         if not function.template:
             hosts = {i.host_name for i in file.instantiations}
             plain = function.name in hosts or not any(
@@ -739,10 +910,13 @@ class _Metal(_Matcher):
         return tuple(out)
 
 
+def _instantiates(file: metal.MetalFile, function: cxx.Function) -> bool:
+    return any(_last(i.function) == function.name for i in file.instantiations)
+
+
 def _metal_element(base: str, t: str | None, dtype: str | None) -> bool:
-    if dtype is None:
-        return (t is not None and base == t) or (t is None and base == "float")
-    return base in METAL_TYPES.get(dtype, ())
+    """Whether a buffer's element type is `dtype`, or the kernel's template parameter for None."""
+    return base == t if dtype is None else base in METAL_TYPES.get(dtype, ())
 
 
 def _bytes(param: cxx.Param, value: str, index: int) -> tuple[str | None, str]:
@@ -766,9 +940,17 @@ def _shown(file: str, settings: Settings) -> str:
 def bound_call(op: OpResolver, scope: Scope, want: Want) -> tuple[Expr | None, str]:
     """The call of the function that a `bind` entry names, checked against MLX's API."""
     target = op.raw.cpp or f"mlx::core::{op.draft.name}"
-    path: tuple[str | int, ...] = ("cpp",) if op.raw.cpp else ("name",)
-    plain = re.sub(r"^(mlx::core|mx)::", "", target)
-    if plain == target and "::" in target or (op.raw.cpp and plain == target):
+    path: tuple[str | int, ...] = ("cpp",) if op.raw.cpp else op.draft.at_name
+    if not QUALIFIED.fullmatch(target):
+        op.error(
+            "MG128",
+            f"'{target}' is not the name of a C++ function",
+            path,
+            help="write e.g. mlx::core::exp; a formula goes under `composite`",
+        )
+        return None, ""
+    plain = re.sub(r"^(::)?(mlx::core|mx)::", "", target)
+    if op.raw.cpp and plain == target:
         return _own_call(op, target, path)
     name = "mx." + plain.replace("::", ".")
     positional = [a.name for a in op.signature.args]
@@ -778,14 +960,14 @@ def bound_call(op: OpResolver, scope: Scope, want: Want) -> tuple[Expr | None, s
     if rest:
         attempts.append(f"{name}({', '.join([*arrays, *(f'{a}={a}' for a in rest)])})")
     problems: list[tuple[str, str | None]] = []
+
+    def note(code: str, message: str, start: int, end: int, help: str | None) -> None:
+        problems.append((message, help))
+
     for text in attempts:
-        found: list[tuple[str, str | None]] = []
-        expr = compile_formula(
-            text, scope, want, lambda _c, m, _s, _e, h, found=found: found.append((m, h))
-        )
+        expr = compile_formula(text, scope, want, note)
         if expr is not None:
             return expr, text
-        problems = problems or found
     message, hint = problems[0] if problems else ("it does not fit the signature", None)
     op.error(
         "MG510",
@@ -796,48 +978,19 @@ def bound_call(op: OpResolver, scope: Scope, want: Want) -> tuple[Expr | None, s
     return None, ""
 
 
-def _own_call(
-    op: OpResolver, target: str, path: tuple[str | int, ...]
-) -> tuple[Expr | None, str]:
+def _own_call(op: OpResolver, target: str, path: tuple[str | int, ...]) -> tuple[Expr | None, str]:
     """The call of a hand-written C++ function from csrc."""
-    functions = [
-        f for f in cxx.find_function(op.resolver.sources.functions, target) if not f.class_name
-    ]
-    args = op.signature.args
-    if not functions:
-        guess = suggest(target, [f.name for f in op.resolver.sources.functions])
-        op.error(
-            "MG511",
-            f"no function '{target}' in {op.resolver.settings.relative(op.resolver.settings.csrc)}"
-            + (f" (did you mean '{guess}'?)" if guess else ""),
-            path,
-            help="write mlx::core::name to bind one of MLX's",
-        )
+    outputs = op.signature.outputs
+    single = len(outputs) == 1 and outputs[0].type.kind is Kind.ARRAY
+    wanted = [a.type.cpp_param for a in op.signature.args] + ["mx::StreamOrDevice"]
+    names = [a.name for a in op.signature.args] + ["s"]
+    result = "mx::array" if single else "std::vector<mx::array>"
+    function = _hand_written(op, target, wanted, names, result, path)
+    if function is None:
         return None, ""
-    function = functions[0]
-    wanted = [a.type.cpp_param for a in args] + ["mx::StreamOrDevice"]
-    given = [p.type for p in function.params]
-    result = "mx::array" if len(op.signature.outputs) == 1 and (
-        op.signature.outputs[0].type.kind is Kind.ARRAY
-    ) else "std::vector<mx::array>"
-    fits = len(given) == len(wanted) and all(
-        _same_type(g, w, None, Type(Kind.STR)) for g, w in zip(given, wanted, strict=True)
-    )
-    if not fits or not _same_type(function.result, result, None, Type(Kind.STR)):
-        op.error(
-            "MG512",
-            f"'{target}' ({_shown(function.span.file, op.resolver.settings)}:"
-            f"{function.span.line}) does not fit the signature",
-            path,
-            help=f"expected: {result} {function.name}({', '.join(wanted)})",
-        )
-        return None, ""
-    qualified = "::".join(part for part in (function.namespace, function.name) if part)
     values = [*(p.cpp for p in op.params), "s"]
-    header = Path(function.span.file).resolve().relative_to(op.resolver.settings.csrc).as_posix()
-    op.extra_includes.append(header)
-    expr = Expr.call(qualified, values, op.signature.outputs[0].type)
-    return expr, f"{qualified}({', '.join(values)})"
+    expr = Expr.call(function.qualified_name, values, outputs[0].type)
+    return expr, f"{function.qualified_name}({', '.join(values)})"
 
 
 def require_function(op: OpResolver, name: str, path: tuple[str | int, ...]) -> str:
@@ -846,43 +999,73 @@ def require_function(op: OpResolver, name: str, path: tuple[str | int, ...]) -> 
     It takes the op's arguments, `const std::vector<array>& cotangents`,
     `const std::vector<array>& outputs` and a stream, and returns one array per gradient.
     """
-    functions = [
-        f for f in cxx.find_function(op.resolver.sources.functions, name) if not f.class_name
-    ]
     vector = "const std::vector<mx::array>&"
     wanted = [a.type.cpp_param for a in op.signature.args] + [vector, vector, "mx::StreamOrDevice"]
-    parts = [a.name for a in op.signature.args] + ["cotangents", "outputs", "s"]
-    shown = ", ".join(f"{t} {n}" for t, n in zip(wanted, parts, strict=True))
-    help_text = f"expected: std::vector<mx::array> {name.rsplit('::', 1)[-1]}({shown})"
-    if not functions:
-        guess = suggest(name, [f.name for f in op.resolver.sources.functions])
-        op.error(
-            "MG511",
-            f"no function '{name}' in {op.resolver.settings.relative(op.resolver.settings.csrc)}"
-            + (f" (did you mean '{guess}'?)" if guess else ""),
-            path,
-            help=help_text,
+    names = [a.name for a in op.signature.args] + ["cotangents", "outputs", "s"]
+    function = _hand_written(op, name, wanted, names, "std::vector<mx::array>", path)
+    return function.qualified_name if function else name
+
+
+def _hand_written(
+    op: OpResolver,
+    name: str,
+    types: Sequence[str],
+    names: Sequence[str],
+    result: str,
+    path: tuple[str | int, ...],
+) -> cxx.Function | None:
+    """The function of csrc that takes these types; reports it where there is none that does."""
+    sources, settings = op.resolver.sources, op.resolver.settings
+    shown = ", ".join(f"{t} {n}" for t, n in zip(types, names, strict=True))
+    help = f"expected: {result} {_last(name)}({shown})"
+    found = sources.find(name) if QUALIFIED.fullmatch(name) else []
+    if not found:
+        op.ok = False
+        if not sources.unread:
+            known = [f.qualified_name for f in sources.functions if f.class_name is None]
+            known += [_last(f) for f in known]
+            op.error(
+                "MG511",
+                f"no function '{name}' in {settings.relative(settings.csrc)}"
+                + did_you_mean(name, known),
+                path,
+                help=help,
+            )
+        return None
+    fitting = [f for f in found if _takes(f, types, result)]
+    function = next((f for f in fitting if sources.header_of(f)), None)
+    problem = None
+    if not fitting:
+        problem = "does not fit"
+    elif len({f.qualified_name for f in fitting}) > 1:
+        both = " or ".join(sorted({f.qualified_name for f in fitting}))
+        op.error("MG514", f"'{name}' may be {both}", path, help="write the namespace too")
+        return None
+    elif function is None:
+        problem = "must be declared in a header (.h), so that generated code can use it"
+    elif not any(f.is_definition for f in fitting):
+        problem = "is declared, and defined nowhere"
+    if problem or function is None:
+        place = (fitting or found)[0].span
+        shown_at = f"{_shown(place.file, settings)}:{place.line}"
+        op.error("MG512", f"'{name}' ({shown_at}) {problem}", path, help=help)
+        return None
+    op.extra_includes.append(str(sources.header_of(function)))
+    return function
+
+
+def _takes(function: cxx.Function, types: Sequence[str], result: str) -> bool:
+    """Whether a function takes arguments of these types, and returns the result's."""
+    plain = Type(Kind.STR)
+    return (
+        len(function.params) == len(types)
+        and not function.template
+        and _same_type(function.result, result, None, plain)
+        and not any(p.reference and not p.const for p in function.params)
+        and all(
+            _same_type(p.type, t, None, plain) for p, t in zip(function.params, types, strict=True)
         )
-        return name
-    function = functions[0]
-    given = [p.type for p in function.params]
-    fits = len(given) == len(wanted) and all(
-        _same_type(g, w, None, Type(Kind.STR)) for g, w in zip(given, wanted, strict=True)
     )
-    if not fits or not _same_type(
-        function.result, "std::vector<mx::array>", None, Type(Kind.STR)
-    ):
-        op.error(
-            "MG512",
-            f"'{name}' ({_shown(function.span.file, op.resolver.settings)}:{function.span.line}) "
-            "does not fit as a gradient function",
-            path,
-            help=help_text,
-        )
-        return name
-    header = Path(function.span.file).resolve().relative_to(op.resolver.settings.csrc).as_posix()
-    op.extra_includes.append(header)
-    return "::".join(part for part in (function.namespace, function.name) if part)
 
 
 def require_manual(op: OpResolver, part: str, class_name: str) -> None:
@@ -890,6 +1073,9 @@ def require_manual(op: OpResolver, part: str, class_name: str) -> None:
     for function in op.resolver.sources.functions:
         if function.class_name == class_name and function.name == part and function.is_definition:
             return
+    op.ok = False
+    if op.resolver.sources.unread:
+        return
     op.error(
         "MG513",
         f"`manual: [{part}]`, but {op.resolver.settings.relative(op.resolver.settings.csrc)} does "

@@ -8,14 +8,23 @@ with an error is left out of the result, and nothing is written when anything wa
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .diagnostics import Diagnostics, suggest
+from .diagnostics import Diagnostics, did_you_mean
 from .formula import Expr, Name, Scope, Want, compile_formula
-from .kernels import Sources, bound_call, match_kernels, require_function, require_manual
+from .kernels import (
+    Sources,
+    bound_call,
+    match_kernels,
+    metal_stem,
+    require_function,
+    require_manual,
+)
+from .mlx_api import table
 from .model import (
     Condition,
     DtypeRule,
@@ -29,7 +38,8 @@ from .model import (
 )
 from .schema import ArraySample, GradFunction, OpEntry, validate
 from .settings import Settings
-from .signature import RESERVED, Kind, Signature, Type, combine, parse_signature
+from .signature import Kind, Signature, Type, combine, parse_signature, with_article
+from .signature_parser import clash
 from .source import Document, Entry
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -52,11 +62,8 @@ LOCALS = frozenset(
     vmap jvp vjp name device eval_cpu eval_gpu run_cpu run_metal is_equivalent output_shapes
     kDispatch mx std mlxgen nb m in out_shape self batched loop begin data size index""".split()
 )
-# Names that generated namespaces use themselves.
-NAMESPACES = frozenset({"mx", "std", "mlxgen", "mlx", "cpu", "metal", "detail", "nb", "nanobind"})
 
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 Path = tuple[str | int, ...]
 
@@ -69,12 +76,18 @@ class Draft:
     raw: OpEntry
     name: str
     signature: Signature
+    left_out: frozenset[str]  # keys that have an error, and are therefore not in `raw`
     ok: bool = True
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """How messages about other entries name it."""
         return f"op '{self.name}'"
+
+    @property
+    def at_name(self) -> Path:
+        """Where its name stands."""
+        return ("name",) if self.raw.name else ()
 
 
 def camel(name: str) -> str:
@@ -95,6 +108,7 @@ class Resolver:
         self.drafts: dict[str, Draft] = {}
         self.signatures: dict[str, Signature] = {}
         self.op_cpp: dict[str, str] = {}
+        self.broken: set[str] = set()  # names of entries whose signature is not known
 
     def run(self) -> list[Op]:
         """All operators, in the order of the file."""
@@ -104,19 +118,19 @@ class Resolver:
                 continue
             known = self.drafts.get(draft.name)
             if known is not None:
-                self.diags.error(
+                self.error(
                     "MG601",
-                    f"{draft.label} is defined twice",
-                    entry.span(("name",) if draft.raw.name else ()),
-                    op=draft.name,
+                    "is defined twice",
+                    draft,
+                    draft.at_name,
                     help=f"first defined on line {known.entry.span().line}",
                 )
                 continue
             self.drafts[draft.name] = draft
         for draft in self.drafts.values():
             self.signatures[draft.name] = draft.signature
-            # Qualified: unqualified calls would find MLX's function of the same name as well.
             self.op_cpp[draft.name] = f"{self.settings.namespace}::{draft.name}"
+        self._check_cpp_names()
         self._check_python_names()
         ops = []
         for draft in self.drafts.values():
@@ -126,78 +140,97 @@ class Resolver:
         self._check_cycles(ops)
         return ops
 
+    def error(
+        self, code: str, message: str, draft: Draft, path: Path = (), *, help: str | None = None
+    ) -> None:
+        """Report at a value of an entry, which is then not resolved."""
+        draft.ok = False
+        self.diags.error(code, message, draft.entry.span(path), help=help, op=draft.name)
+
     # First pass
 
     def _draft(self, entry: Entry) -> Draft | None:
-        given = entry.data.get("name")
-        label = f"op '{given}'" if isinstance(given, str) else "entry"
-        raw = validate(entry, label, self.diags)
-        if raw is None:
-            return None
-        signature = self._signature(entry, raw, label)
-        if signature is None:
+        shown = _name_of(entry.data)
+        raw, left_out = validate(entry, shown, self.diags)
+        signature = self._signature(entry, raw, shown, left_out) if raw else None
+        if raw is None or signature is None:
+            if shown is not None:
+                self.broken.add(shown)
             return None
         name = raw.name or signature.name
         if name is None:
-            self.diags.error(
-                "MG107",
-                "entry has no name",
-                entry.span(),
-                help="add `name: my_op`, or write the name in the signature",
-            )
+            if "name" not in left_out:
+                self.diags.error(
+                    "MG107",
+                    "entry has no name",
+                    entry.span(),
+                    help="add `name: my_op`, or write the name in the signature",
+                )
             return None
+        draft = Draft(entry, raw, name, signature, left_out, ok=not left_out)
         if raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
             key = "python_signature" if raw.python_signature else "signature"
-            self.diags.error(
+            key = "cpp_signature" if getattr(raw, key) is None else key
+            self.error(
                 "MG109",
-                f"op '{raw.name}': the signature is called '{signature.name}'",
-                entry.span((key,)),
+                f"the signature is called '{signature.name}'",
+                draft,
+                (key,),
                 help=f"use one name: '{raw.name}'",
-                op=raw.name,
             )
-            return None
-        draft = Draft(entry, raw, name, signature)
-        self._check_name(draft, name, ("name",) if raw.name else ())
-        if raw.python_name:
-            self._check_name(draft, raw.python_name, ("python_name",))
+        if raw.name:
+            self._check_name(draft, name)
+        self._check_python_name(
+            draft, raw.python_name or name, ("python_name",) if raw.python_name else draft.at_name
+        )
         for i, alias in enumerate(raw.aliases):
-            self._check_name(draft, alias, ("aliases", i))
-        if raw.module is not None and not _MODULE.match(raw.module):
-            self.diags.error(
-                "MG115",
-                f"{draft.label}: '{raw.module}' is not a module path",
-                entry.span(("module",)),
-                help="write names joined by dots, such as `special` or `nn.losses`",
-                op=name,
-            )
-            draft.ok = False
+            self._check_python_name(draft, alias, ("aliases", i))
+        for part in (raw.module or "").split(".") if raw.module is not None else ():
+            problem = python_problem(part)
+            if problem or part in _PACKAGE_NAMES:
+                self.error(
+                    "MG115",
+                    f"'{raw.module}' is not a module path: '{part}' "
+                    + (problem or "is taken in every package"),
+                    draft,
+                    ("module",),
+                    help="write names joined by dots, such as `special` or `nn.losses`",
+                )
+                break
         return draft
 
-    def _check_name(self, draft: Draft, name: str, path: Path) -> None:
+    def _check_name(self, draft: Draft, name: str) -> None:
+        """The name in C++, where a function, a class, a header and a source are called so."""
         problem = None
         if not _IDENTIFIER.match(name):
-            problem = "is not an identifier"
-        elif name in NAMESPACES:
-            problem = "is used by the generated code itself"
-        elif name in _OP_RESERVED:
-            problem = _OP_RESERVED[name]
-        elif name.startswith("__") or not name.strip("_"):
-            problem = "is reserved"
+            problem = "is not an identifier of C++"
+        elif reason := clash(name, "an operator"):
+            problem = f"cannot be used: {reason}"
         if problem:
-            self.diags.error(
-                "MG110",
-                f"{draft.label}: the name '{name}' {problem}",
-                draft.entry.span(path),
-                help="choose another name; `python_name` can give Python a different one",
-                op=draft.name,
-            )
-            draft.ok = False
+            self.error("MG110", f"the name '{name}' {problem}", draft, ("name",), help=_RENAME)
 
-    def _signature(self, entry: Entry, raw: OpEntry, label: str) -> Signature | None:
+    def _check_python_name(self, draft: Draft, name: str, path: Path) -> None:
+        problem = python_problem(name)
+        if problem is None and name in _PACKAGE_NAMES:
+            problem = "is taken in every package"
+        if problem is None and name in _STUB_NAMES:
+            problem = "is a type in the generated stubs"
+        if problem:
+            self.error(
+                "MG110",
+                f"the Python name '{name}' {problem}",
+                draft,
+                path,
+                help="choose another with `python_name`" if path[:1] != ("aliases",) else None,
+            )
+
+    def _signature(
+        self, entry: Entry, raw: OpEntry, op: str | None, left_out: frozenset[str]
+    ) -> Signature | None:
         def report_at(key: str) -> Callable[[str, str, int, int, str | None], None]:
             def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
                 span = entry.text_span((key,), start, end)
-                self.diags.error(code, f"{label}: {message}", span, help=help, op=raw.name)
+                self.diags.error(code, message, span, help=help, op=op)
 
             return report
 
@@ -206,116 +239,207 @@ class Resolver:
                 if getattr(raw, other) is not None:
                     self.diags.error(
                         "MG108",
-                        f"{label}: `signature` and `{other}` are both given",
+                        f"`signature` and `{other}` are both given",
                         entry.span((other,), key=True),
                         help="keep `signature`, or the pair `cpp_signature`/`python_signature`",
-                        op=raw.name,
+                        op=op,
                     )
                     return None
             return parse_signature(raw.signature, "any", report_at("signature"))
         cpp = python = None
         if raw.cpp_signature is not None:
             cpp = parse_signature(raw.cpp_signature, "cpp", report_at("cpp_signature"))
-            if cpp is None:
-                return None
         if raw.python_signature is not None:
             python = parse_signature(raw.python_signature, "python", report_at("python_signature"))
-            if python is None:
-                return None
         if cpp and python:
             return combine(cpp, python, report_at("python_signature"))
-        if cpp is None and python is None:
+        if raw.cpp_signature is not None and raw.python_signature is not None:
+            return None
+        given = raw.cpp_signature is not None or raw.python_signature is not None
+        if not given and not left_out & {"signature", "cpp_signature", "python_signature"}:
             self.diags.error(
                 "MG107",
-                f"{label} has no signature",
+                "has no signature" if op else "entry has no signature",
                 entry.span(("name",)) if raw.name else entry.span(),
                 help='add e.g. `signature: "my_op(array x, float alpha=1) -> array"`',
-                op=raw.name,
+                op=op,
             )
         return cpp or python
 
+    def _check_cpp_names(self) -> None:
+        """Classes, functions and files that two operators, or one and the package, would share."""
+        package = self.settings.name
+        taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
+        taken |= dict.fromkeys(("dispatch", "module"), "src has a file of that name")
+        taken |= dict.fromkeys(
+            ("dispatch_table", "KernelInfo", "python", "cpu", "metal", "detail", "nb", "nanobind"),
+            "generated C++ uses it",
+        )
+        taken["kernel_info"] = "its class would be called KernelInfo, which generated C++ has"
+        for path in self.sources.metal_files():
+            stem = metal_stem(path.relative_to(self.settings.metal).as_posix())
+            taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
+        classes: dict[str, Draft] = {}
+        files: dict[str, Draft] = {}
+        for draft in self.drafts.values():
+            name = draft.name
+            reason = taken.get(name)
+            if reason is None and re.fullmatch(r"bind_\d+", name):
+                reason = "src has files of such names"
+            if reason is None and camel(name) in (name, self.settings.namespace):
+                reason = "its class would be called so as well; begin it with a small letter"
+            if reason:
+                self.error(
+                    "MG110",
+                    f"the name '{name}' cannot be used: {reason}",
+                    draft,
+                    draft.at_name,
+                    help=_RENAME,
+                )
+                continue
+            other = classes.setdefault(camel(name), draft)
+            if other is not draft:
+                self.error(
+                    "MG602",
+                    f"{other.label} has the same C++ class name '{camel(name)}'",
+                    draft,
+                    draft.at_name,
+                    help=_RENAME,
+                )
+                continue
+            other = files.setdefault(name.lower(), draft)
+            if other is not draft:
+                self.error(
+                    "MG602",
+                    f"{other.label} differs in capital letters only, and some file systems "
+                    "cannot tell their sources apart",
+                    draft,
+                    draft.at_name,
+                    help=_RENAME,
+                )
+            for ending in ("_shapes", "_composite", "_loop"):
+                owner = self.drafts.get(name.removesuffix(ending))
+                if name.endswith(ending) and owner is not None:
+                    self.error(
+                        "MG602",
+                        f"the C++ of {owner.label} has a function '{name}' as well",
+                        draft,
+                        draft.at_name,
+                        help=_RENAME,
+                    )
+
     def _check_python_names(self) -> None:
         seen: dict[str, Draft] = {}
-        classes: dict[str, Draft] = {}
+        modules: dict[str, Draft] = {}
+        for draft in self.drafts.values():
+            parts = draft.raw.module.split(".") if draft.raw.module else []
+            for i in range(len(parts)):
+                modules.setdefault(".".join(parts[: i + 1]), draft)
         for draft in self.drafts.values():
             raw = draft.raw
+            if "internal" in raw.tags:
+                continue
             prefix = f"{raw.module}." if raw.module else ""
-            names = [(raw.python_name or draft.name, ("python_name",) if raw.python_name else ())]
-            names += [(alias, ("aliases", i)) for i, alias in enumerate(raw.aliases)]  # type: ignore[misc]
+            names: list[tuple[str, Path]] = [
+                (raw.python_name or draft.name, ("python_name",) if raw.python_name else ()),
+                *((alias, ("aliases", i)) for i, alias in enumerate(raw.aliases)),
+            ]
+            own: set[str] = set()
             for name, path in names:
                 other = seen.setdefault(prefix + name, draft)
-                if other is not draft or names[0][0] == name and path[:1] == ("aliases",):
-                    self.diags.error(
+                if other is not draft or name in own:
+                    self.error(
                         "MG603",
-                        f"{draft.label}: the Python name '{prefix}{name}' is taken by "
-                        f"op '{other.name}'",
-                        draft.entry.span(path),
-                        op=draft.name,
+                        f"the Python name '{prefix}{name}' is taken by "
+                        + (other.label if other is not draft else "the operator itself"),
+                        draft,
+                        path or draft.at_name,
+                        help="choose another with `python_name`"
+                        if path[:1] != ("aliases",)
+                        else None,
                     )
-                    draft.ok = False
-            other = classes.setdefault(camel(draft.name), draft)
-            if other is not draft:
-                self.diags.error(
-                    "MG602",
-                    f"{draft.label} and op '{other.name}' have the same C++ class name "
-                    f"'{camel(draft.name)}'",
-                    draft.entry.span(("name",) if raw.name else ()),
-                    op=draft.name,
-                )
-                draft.ok = False
-        modules = {d.raw.module.split(".")[0] for d in self.drafts.values() if d.raw.module}
-        for module in modules & set(seen):
-            draft = seen[module]
-            self.diags.error(
-                "MG604",
-                f"{draft.label}: '{module}' is also the name of a submodule",
-                draft.entry.span(("name",) if draft.raw.name else ()),
-                op=draft.name,
-            )
-            draft.ok = False
+                elif prefix + name in modules:
+                    owner = modules[prefix + name]
+                    self.error(
+                        "MG604",
+                        f"'{prefix}{name}' is a submodule as well, of {owner.label}",
+                        draft,
+                        path or draft.at_name,
+                        help="rename one of them",
+                    )
+                own.add(name)
 
     def _check_cycles(self, ops: list[Op]) -> None:
         """Composites that call each other without end."""
-        calls = {op.name: _forward_calls(op) for op in ops}
+        calls = {op.name: sorted(op.forward.ops) if op.forward else [] for op in ops}
         done: set[str] = set()
         for op in ops:
             trail: list[str] = []
-
-            def visit(name: str, trail: list[str] = trail) -> list[str] | None:
-                if name in trail:
-                    return [*trail[trail.index(name) :], name]
-                if name in done or name not in calls:
-                    return None
-                trail.append(name)
-                for callee in calls[name]:
-                    if cycle := visit(callee):
-                        return cycle
-                trail.pop()
-                done.add(name)
-                return None
-
-            if cycle := visit(op.name):
-                draft = self.drafts[cycle[0]]
-                self.diags.error(
-                    "MG605",
-                    f"{draft.label}: composites call each other in a circle: "
-                    + " -> ".join(cycle),
-                    draft.entry.span(("composite",)),
-                    help="give one of them kernels, or write it with MLX ops only (mx.name)",
-                    op=draft.name,
-                )
-                done.update(cycle)
+            pending = [iter([op.name])]  # what is still to visit, from the outermost call inwards
+            while pending:
+                name = next(pending[-1], None)
+                if name is None:
+                    pending.pop()
+                    if trail:
+                        done.add(trail.pop())
+                elif name in trail:
+                    cycle = [*trail[trail.index(name) :], name]
+                    self.error(
+                        "MG605",
+                        "calls itself"
+                        if len(cycle) == 2
+                        else "composites call each other in a circle: " + " -> ".join(cycle),
+                        self.drafts[name],
+                        ("composite",),
+                        help="write one of them with MLX's functions only (mx.name)",
+                    )
+                    done.update(cycle)
+                elif name in calls and name not in done:
+                    trail.append(name)
+                    pending.append(iter(calls[name]))
 
 
-_OP_RESERVED = {
-    name: why
-    for name, why in RESERVED.items()
-    if name not in ("s", "stream", "grad", "grads", "result", "results", "out", "self")
-}
+# Keys without which an entry cannot be understood further.
+_FORM_KEYS = frozenset({"dispatch", "composite", "cpp", "shape", "dtype", "dtypes", "manual"})
+
+_RENAME = "choose another name; `python_name` can give Python a different one"
+
+# What every package has: generated or in _load.py.
+_PACKAGE_NAMES = frozenset({"dispatch_table", "install_methods", "checks"})
+# What stubs import or write in annotations.
+_STUB_NAMES = frozenset(
+    """array scalar bool int float str complex list tuple dict Sequence Literal TypeAlias Device
+    DeviceType Dtype Stream ThreadLocalStream StreamOrDevice deprecated""".split()  # noqa: SIM905
+)
+# Members of mx.array that are no operations.
+_ARRAY_MEMBERS = frozenset(
+    "T at dtype imag item itemsize mT nbytes ndim real shape size tolist".split()  # noqa: SIM905
+)
 
 
-def _forward_calls(op: Op) -> list[str]:
-    return sorted(op.forward.ops) if op.forward is not None else []
+def python_problem(name: str) -> str | None:
+    """Why ``name`` cannot be a public name in Python, if it cannot."""
+    if not _IDENTIFIER.match(name):
+        return "is not an identifier"
+    if keyword.iskeyword(name):
+        return "is a reserved word of Python"
+    if name.startswith("_"):
+        return "is private, by its underscore"
+    return None
+
+
+def _name_of(data: Mapping[str, Any]) -> str | None:
+    """The name of an entry that may be broken: its `name`, or what its signature begins with."""
+    given = data.get("name")
+    if isinstance(given, str) and given:
+        return given
+    for key in ("python_signature", "signature", "cpp_signature"):
+        text = data.get(key)
+        if isinstance(text, str):
+            found = re.search(r"(\w+)\s*\(", text)
+            if found and found[1] not in ("array", "enum", "def"):
+                return found[1]
+    return None
 
 
 class OpResolver:
@@ -328,6 +452,7 @@ class OpResolver:
         self.entry = draft.entry
         self.signature = draft.signature
         self.ok = draft.ok
+        self.unusable = False  # nothing more can be said about the entry
         self.extra_includes: list[str] = []
 
     def error(
@@ -336,11 +461,7 @@ class OpResolver:
         """Report at a key or value of the entry."""
         self.ok = False
         self.resolver.diags.error(
-            code,
-            f"{self.draft.label}: {message}",
-            self.entry.span(path, key=key),
-            help=help,
-            op=self.draft.name,
+            code, message, self.entry.span(path, key=key), help=help, op=self.draft.name
         )
 
     def formula(self, path: Path, text: str, scope: Scope, want: Want) -> Expr | None:
@@ -348,9 +469,11 @@ class OpResolver:
 
         def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
             self.ok = False
+            if text[start:end] in self.resolver.broken:
+                return  # an entry that has errors of its own
             self.resolver.diags.error(
                 code,
-                f"{self.draft.label}: {message}",
+                message,
                 self.entry.text_span(path, start, end),
                 help=help,
                 op=self.draft.name,
@@ -367,14 +490,17 @@ class OpResolver:
             self.form = Form.COMPOSITE
         else:
             self.form = Form.BIND
+        if self.draft.left_out & _FORM_KEYS:
+            return None  # how the forward is given is not known
         self._check_keys()
         self.elementwise = self.form is Form.KERNELS and raw.shape is None
         self.rules, self.params = self._parameters()
         self.arrays = [p for p in self.params if p.type.is_array]
         by_name = {p.name: p for p in self.params}
+        self._check_cpp_names()
         self._check_documentation(by_name)
         self._check_samples(by_name)
-        if not self.ok:
+        if self.unusable:
             return None
         forward, text = self._forward()
         shapes = self._shapes()
@@ -455,6 +581,7 @@ class OpResolver:
             self.form is Form.KERNELS or self.raw.grad is not None
         ):
             self.error("MG116", "an op with kernels or gradients needs an array argument", ())
+            self.unusable = True
         if self.form is Form.KERNELS and any(
             o.type.kind is Kind.ARRAYS for o in self.signature.outputs
         ):
@@ -464,18 +591,88 @@ class OpResolver:
                 ("signature",),
                 help="name the outputs, or give a composite",
             )
-        if "method" in raw.variants and not (
-            self.signature.args and self.signature.args[0].type.kind is Kind.ARRAY
-        ):
-            self.error(
-                "MG118", "a method needs an array as its first argument", ("variants",), key=True
-            )
+            self.unusable = True
+        if "method" in raw.variants:
+            self._check_method()
+        for key in ("tags", "variants", "manual"):
+            given = getattr(raw, key)
+            for i, item in enumerate(given):
+                if item in given[:i]:
+                    self.error("MG127", f"'{item}' is there twice", (key, i))
+        self._check_manual()
         if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
             self.error(
                 "MG119",
                 "an internal op is not bound in Python, so it has no module, alias or method",
                 ("tags",),
             )
+
+    def _check_method(self) -> None:
+        """Whether the op can be a method of mx.array."""
+        raw = self.raw
+        name = raw.python_name or self.draft.name
+        if "function" not in raw.variants:
+            self.error(
+                "MG118",
+                "an operator is always a function too",
+                ("variants",),
+                help="write [function, method]",
+            )
+        if not (self.signature.args and self.signature.args[0].type.kind is Kind.ARRAY):
+            self.error(
+                "MG118", "a method needs an array as its first argument", ("variants",), key=True
+            )
+        if name in _ARRAY_MEMBERS or name in table().methods:
+            self.error(
+                "MG118",
+                f"mx.array has '{name}' already",
+                ("variants",),
+                help="give it another `python_name`, or make it a function only",
+            )
+
+    def _check_manual(self) -> None:
+        """Parts written by hand of which the entry says something all the same."""
+        raw = self.raw
+        given = {
+            "vjp": ("grad",),
+            "jvp": ("jvp",),
+            "vmap": ("vmap",),
+            "eval_cpu": ("dispatch", "cpu"),
+            "eval_gpu": ("dispatch", "metal"),
+        }
+        for part, path in given.items():
+            value = getattr(raw, path[0])
+            if len(path) == 2:
+                value = (value or {}).get(path[1])
+            if part in raw.manual and value is not None:
+                self.error(
+                    "MG405", f"`{path[-1]}` is given although {part} is manual", path, key=True
+                )
+
+    def _check_cpp_names(self) -> None:
+        """Names that generated code makes of the arguments', which another argument has."""
+        outputs = (
+            [o.name for o in self.signature.outputs] if len(self.signature.outputs) > 1 else []
+        )
+        taken = {f"{prefix}_{name}": name for name in outputs for prefix in ("to", "value")}
+        for p in self.params:
+            derived = [p.cpp, p.member, f"strides_{p.cpp}", f"has_{p.cpp}_", f"{p.cpp}_size_"]
+            for name in derived:
+                taken.setdefault(name, p.name)
+        for p in self.params:
+            for name in {p.name, p.cpp}:
+                owner = taken.get(name, p.name)
+                if owner != p.name:
+                    self.error(
+                        "MG129",
+                        f"'{p.name}' is what generated C++ makes of '{owner}'",
+                        self._signature_path(),
+                        help="rename one of them",
+                    )
+
+    def _signature_path(self) -> Path:
+        keys = ("signature", "python_signature", "cpp_signature")
+        return (next(key for key in keys if getattr(self.raw, key) is not None),)
 
     def _parameters(self) -> tuple[tuple[DtypeRule, ...], list[Parameter]]:
         fixed, group = self._dtypes()
@@ -512,18 +709,34 @@ class OpResolver:
         rules = []
         grouped = tuple(p for p in arrays if p.dtype is None)
         if grouped:
-            integers = self.raw.integers
-            takes_integers = any(d in INTEGER for d in group)
-            default = "keep" if takes_integers else "to_float32"
-            chosen = {"float32": "to_float32", None: default}.get(integers, integers)
-            rules.append(DtypeRule("kDtypes", group, str(chosen), grouped))
+            rules.append(DtypeRule("kDtypes", group, self._integers(group), grouped))
         for p in arrays:
             if p.dtype is not None:
                 rules.append(DtypeRule(p.rule, (p.dtype,), "keep", (p,)))
-        if self.form is Form.KERNELS and arrays and not grouped:
-            # Every array has a dtype of its own: the first one's is the kernel's.
-            pass
         return tuple(rules), params
+
+    def _integers(self, group: tuple[str, ...]) -> str:
+        """What integer inputs become."""
+        given = self.raw.integers
+        if given == "float32" and "float32" not in group:
+            self.error(
+                "MG130",
+                "integers cannot become float32, which `dtypes` does not have",
+                ("integers",),
+                help="add float32 to `dtypes`, or write `integers: error`",
+            )
+        if given == "keep" and not any(d in INTEGER for d in group):
+            self.error(
+                "MG130",
+                "integers cannot be kept: `dtypes` has none",
+                ("integers",),
+                help="add them to `dtypes`, or write float32 or error",
+            )
+        if given is None and any(d in INTEGER for d in group):
+            return "keep"
+        if given is None and "float32" not in group:
+            return "error"
+        return "to_float32" if given in (None, "float32") else given
 
     def _dtypes(self) -> tuple[dict[str, str], tuple[str, ...]]:
         """Dtypes fixed per argument, and those of the promoted group."""
@@ -558,19 +771,23 @@ class OpResolver:
 
     def _expand(self, names: Iterable[str], path: Path) -> tuple[str, ...]:
         out: list[str] = []
+        seen: set[str] = set()
+        listed = isinstance(self._value(path), list)
         for i, name in enumerate(names):
+            at = (*path, i) if listed else path
             name = {"bool": "bool_", "any": "generic"}.get(name, name)
+            if name in seen:
+                self.error("MG127", f"'{name}' is there twice", at)
+            seen.add(name)
             if name in CATEGORIES:
                 out += [d for d in CATEGORIES[name] if d not in out]
             elif name in DTYPES:
                 if name not in out:
                     out.append(name)
             else:
-                guess = suggest(name, [*DTYPES, *CATEGORIES])
-                at = (*path, i) if isinstance(self._value(path), list) else path
                 self.error(
                     "MG113",
-                    f"unknown dtype '{name}'" + (f" (did you mean '{guess}'?)" if guess else ""),
+                    f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES]),
                     at,
                     help="dtypes: " + ", ".join(DTYPES) + "; categories: " + ", ".join(CATEGORIES),
                 )
@@ -583,15 +800,21 @@ class OpResolver:
         return node
 
     def _unknown_argument(
-        self, code: str, name: str, path: Path, known: Iterable[str], what: str = "array argument"
+        self,
+        code: str,
+        name: str,
+        path: Path,
+        known: Iterable[str],
+        what: str = "array argument",
+        *,
+        key: bool = True,
     ) -> None:
         names = list(known)
-        guess = suggest(name, names)
         self.error(
             code,
-            f"there is no {what} '{name}'" + (f" (did you mean '{guess}'?)" if guess else ""),
+            f"there is no {what} '{name}'" + did_you_mean(name, names),
             path,
-            key=True,
+            key=key,
             help=f"{what}s: {', '.join(names)}" if names else None,
         )
 
@@ -616,7 +839,9 @@ class OpResolver:
                     continue
                 problem = _sample_problem(param.type, value)
                 if problem:
-                    self.error("MG122", f"sample of '{name}': {problem}", (*base, name))
+                    self.error(
+                        "MG122", f"the sample of '{name}' does not fit: {problem}", (*base, name)
+                    )
             for param in self.params:
                 if (
                     not param.type.is_array
@@ -701,6 +926,8 @@ class OpResolver:
 
     def _out_dtypes(self) -> tuple[Rule | None, ...]:
         texts = self._per_output(self.raw.dtype, "dtype")
+        if not texts:
+            return (None,) * len(self.signature.outputs)
         if texts and self.elementwise:
             self.error(
                 "MG126",
@@ -728,6 +955,8 @@ class OpResolver:
         return tuple(rules)
 
     def _checks(self) -> tuple[Condition, ...]:
+        if not self.raw.checks:
+            return ()
         scope = self._make_scope(self._scope(), None)
         checks = []
         for i, check in enumerate(self.raw.checks):
@@ -762,8 +991,6 @@ class OpResolver:
         raw = self.raw
         given = raw.grad
         manual = "vjp" in raw.manual
-        if given is not None and manual:
-            self.error("MG405", "`grad` is given although vjp is manual", ("grad",), key=True)
         if given == "none":
             return [Grad((p,), GradKind.NONE, "none") for p in self.arrays], (
                 self.form is not Form.KERNELS
@@ -788,6 +1015,14 @@ class OpResolver:
                 )
                 continue
             text = value.strip()
+            if integral := [p.name for p in params if p.integral and text != "none"]:
+                self.error(
+                    "MG402",
+                    f"'{integral[0]}' is an array of integers, which has no gradient",
+                    path,
+                    key=True,
+                    help=f"write `{key}: none`, or remove it",
+                )
             if text in ("none", "zero"):
                 kind = GradKind.NONE if text == "none" else GradKind.ZERO
                 grads += [Grad((p,), kind, text) for p in params]
@@ -830,7 +1065,9 @@ class OpResolver:
                 grads.append(Grad((p,), GradKind.NONE, "none (integers)"))
             elif self.form is Form.KERNELS and composite:
                 grads.append(Grad((p,), GradKind.COMPOSITE, "of the composite"))
-            elif self.form is Form.KERNELS or given is not None:
+            elif "grad" not in self.draft.left_out and (
+                self.form is Form.KERNELS or given is not None
+            ):
                 self.error(
                     "MG403",
                     f"no gradient for '{p.name}'",
@@ -855,7 +1092,7 @@ class OpResolver:
             if not param.type.is_array:
                 self.error(
                     "MG402",
-                    f"'{name}' is a {param.type.python}, and gradients exist for arrays only",
+                    f"'{name}' is {with_article(param.type)}, and gradients exist for arrays only",
                     path,
                     key=True,
                     help="make it an array argument, or remove the gradient",
@@ -909,7 +1146,9 @@ class OpResolver:
                 if expr is not None:
                     out.append((g.params[0], expr))
             return "elementwise", out
-        if grads and all(g.kind is GradKind.COMPOSITE for g in grads if g.kind is not GradKind.NONE):
+        if grads and all(
+            g.kind is GradKind.COMPOSITE for g in grads if g.kind is not GradKind.NONE
+        ):
             return ("none" if all(g.kind is GradKind.NONE for g in grads) else "composite"), []
         return "vjp", []
 
@@ -926,9 +1165,7 @@ class OpResolver:
         for name, text in given.items():
             param = by_name.get(name)
             if param is None or not param.type.is_array:
-                self._unknown_argument(
-                    "MG409", name, ("jvp", name), [p.name for p in self.arrays]
-                )
+                self._unknown_argument("MG409", name, ("jvp", name), [p.name for p in self.arrays])
                 continue
             if param.is_list:
                 self.error("MG410", f"'{name}' is a list of arrays", ("jvp", name), key=True)
@@ -962,28 +1199,59 @@ class OpResolver:
 def _sample_problem(type: Type, value: Any) -> str | None:
     """What is wrong with a sample's value for an argument of this type."""
     if value is None:
-        return None if type.optional else "it is not optional"
+        return None if type.optional else f"{with_article(type)} cannot be None"
     if type.kind is Kind.ARRAY:
-        return None if isinstance(value, ArraySample) else "give a mapping (shape, low, high, ...)"
+        if not isinstance(value, ArraySample):
+            return "an array is described by a mapping, such as {shape: [3, 4], low: 0, high: 1}"
+        return _array_problem(value)
     if type.kind is Kind.ARRAYS:
-        listed = isinstance(value, list) and all(isinstance(v, ArraySample) for v in value)
-        return None if listed else "give a list of mappings (shape, low, high, ...)"
+        if not isinstance(value, list) or not all(isinstance(v, ArraySample) for v in value):
+            return "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
+        return next(filter(None, map(_array_problem, value)), None)
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    ints = isinstance(value, list) and all(isinstance(v, int) for v in value)
     fits = {
-        Kind.FLOAT: isinstance(value, (int, float)) and not isinstance(value, bool),
-        Kind.INT: isinstance(value, int) and not isinstance(value, bool),
+        Kind.FLOAT: is_int or isinstance(value, float),
+        Kind.INT: is_int and -(1 << 31) <= value < 1 << 31,
         Kind.BOOL: isinstance(value, bool),
         Kind.STR: isinstance(value, str),
         Kind.ENUM: isinstance(value, str) and value in type.choices,
         Kind.DTYPE: isinstance(value, str) and value in DTYPES,
-        Kind.INTS: isinstance(value, list),
-        Kind.SHAPE: isinstance(value, list),
-        Kind.AXES: isinstance(value, (int, list)),
+        Kind.INTS: ints and type.length in (None, len(value)),
+        Kind.SHAPE: ints and all(v >= 0 for v in value),
+        Kind.AXES: is_int or ints,
     }[type.kind]
     if fits:
         return None
     if type.kind is Kind.ENUM:
-        return f"one of: {', '.join(type.choices)}"
-    return f"a {type.python} is wanted"
+        return f"it is one of {type.listed_choices}"
+    return f"{with_article(type)} is wanted"
+
+
+def _array_problem(sample: ArraySample) -> str | None:
+    """What is wrong with the description of an array."""
+    if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
+        return f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
+    if not sample.low <= sample.high:
+        return f"low ({sample.low}) is above high ({sample.high})"
+    if sample.values is not None:
+        if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
+            return "values are given, so that shape, low, high and away_from say nothing"
+        if _shape_of(sample.values) is None:
+            return "values are numbers in lists of equal lengths"
+    return None
+
+
+def _shape_of(values: Any) -> tuple[int, ...] | None:
+    """The shape of nested lists of numbers, or None if they are no table."""
+    if isinstance(values, (bool, int, float)):
+        return ()
+    if not isinstance(values, list):
+        return None
+    shapes = {_shape_of(value) for value in values}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(values), *(shapes.pop() or () if shapes else ()))
 
 
 def resolve(

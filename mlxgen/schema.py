@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic import ValidationError as PydanticError
 
-from .diagnostics import Diagnostics, suggest
-from .source import Entry
+from .diagnostics import Diagnostics, did_you_mean, suggest
+from .source import TYPED_KEYS, Entry
 
 Tag = Literal[
     "elementwise",
@@ -48,8 +48,13 @@ TAGS: dict[str, str] = {
     "experimental": "May change without notice; left out of `mlxgen diff`'s breaking changes.",
     "internal": "For other entries' formulas: C++ only, not bound in Python, not documented.",
 }
+YamlPath = tuple[str | int, ...]
+
 Part = Literal["vjp", "jvp", "vmap", "output_shapes", "is_equivalent", "eval_cpu", "eval_gpu"]
 Backend = Literal["cpu", "metal"]
+
+# A text that is left empty was forgotten.
+Text = Annotated[StrictStr, Field(min_length=1)]
 
 # A formula may be written as a bare number (`y: 0`); it reaches the model as its text.
 Formula = Annotated[StrictStr, Field(json_schema_extra={"type": ["string", "number"]})]
@@ -89,16 +94,17 @@ class Check(Model):
     """A condition on the arguments, checked when the graph is built."""
 
     that: Formula = Field(description="Condition on arguments, their shapes and dtypes.")
-    otherwise: StrictStr = Field(alias="else", description="What is wrong if it does not hold.")
+    otherwise: Text = Field(alias="else", description="What is wrong if it does not hold.")
 
 
 Number = StrictInt | StrictFloat
+Size = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 
 
 class ArraySample(Model):
     """An array argument of a sample: random values in a domain, or given values."""
 
-    shape: list[StrictInt] | None = Field(None, description="Shape; (3, 4) unless given.")
+    shape: list[Size] | None = Field(None, description="Shape; (3, 4) unless given.")
     low: Number = Field(-2.0, description="Lower end of the domain.")
     high: Number = Field(2.0, description="Upper end of the domain.")
     values: Any = Field(None, description="Nested lists of numbers instead of random ones.")
@@ -107,21 +113,29 @@ class ArraySample(Model):
 
 
 SampleValue = (
-    ArraySample | list[ArraySample] | StrictBool | StrictInt | StrictFloat | StrictStr | list[StrictInt]
+    ArraySample
+    | list[ArraySample]
+    | StrictBool
+    | StrictInt
+    | StrictFloat
+    | StrictStr
+    | list[StrictInt]
 )
 Sample = dict[str, SampleValue | None]
-Names = Annotated[list[StrictStr], BeforeValidator(_listed)]
+Names = Annotated[list[StrictStr], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class OpEntry(Model):
     """One operator."""
 
-    name: StrictStr | None = Field(None, description="C++ name; taken from the signature if absent.")
+    name: StrictStr | None = Field(
+        None, description="C++ name; taken from the signature if absent."
+    )
     signature: StrictStr | None = Field(None, description="Signature in any of three spellings.")
     cpp_signature: StrictStr | None = Field(None, description="Signature in C++ spelling.")
     python_signature: StrictStr | None = Field(None, description="Signature in Python spelling.")
     python_name: StrictStr | None = Field(None, description="Name in Python; `name` if absent.")
-    cpp: StrictStr | None = Field(None, description="Existing C++ function to bind.")
+    cpp: Text | None = Field(None, description="Existing C++ function to bind.")
     composite: Formula | None = Field(None, description="The forward as a formula of MLX ops.")
     dispatch: dict[Backend, StrictStr | KernelEntry] | None = Field(
         None, description="Kernel per backend.", min_length=1
@@ -135,7 +149,7 @@ class OpEntry(Model):
     vmap: Literal["elementwise", "batch", "sequential", "none"] | None = Field(
         None, description="Vectorisation rule; elementwise or sequential if absent."
     )
-    shape: Formula | dict[str, Formula] | None = Field(
+    shape: Formula | Annotated[dict[str, Formula], Field(min_length=1)] | None = Field(
         None, description="Output shape, or one per output; makes the kernels non-elementwise."
     )
     dtype: Formula | dict[str, Formula] | None = Field(
@@ -155,10 +169,12 @@ class OpEntry(Model):
     )
     module: StrictStr | None = Field(None, description="Submodule path, such as `special`.")
     variants: list[Literal["function", "method"]] = Field(
-        ["function"], description="`method`: also an mx.array method after install_methods()."
+        ["function"],
+        min_length=1,
+        description="`method`: also an mx.array method after install_methods().",
     )
     tags: list[Tag] = Field([], description="Labels for `--select` and the reference.")
-    deprecated: StrictStr | None = Field(None, description="What to use instead.")
+    deprecated: Text | None = Field(None, description="What to use instead.")
     aliases: list[StrictStr] = Field([], description="Further names in Python.")
     samples: Annotated[list[Sample], BeforeValidator(_listed)] = Field(
         [], description="Inputs and their domain for the generated checks."
@@ -166,15 +182,26 @@ class OpEntry(Model):
     manual: list[Part] = Field([], description="Parts written by hand in the csrc sources.")
 
 
-def validate(entry: Entry, label: str, diags: Diagnostics) -> OpEntry | None:
-    """The entry's values as a model, or None when something is reported."""
-    try:
-        return OpEntry.model_validate(entry.data)
-    except PydanticError as error:
-        reported: set[tuple[Any, ...]] = set()
-        for item in error.errors(include_url=False, include_context=True):
-            _report(entry, label, item, reported, diags)
-        return None
+def validate(
+    entry: Entry, op: str | None, diags: Diagnostics
+) -> tuple[OpEntry | None, frozenset[str]]:
+    """The entry's values as a model, and the keys that are left out of it.
+
+    A key in which something is wrong is left out, so that the others are looked at all the same;
+    so is a key without a value, which was reported when the file was read.
+    """
+    data = {key: value for key, value in entry.data.items() if value is not None}
+    left_out = set(entry.data) - set(data)
+    for _ in range(2):
+        try:
+            return OpEntry.model_validate(data), frozenset(left_out)
+        except PydanticError as error:
+            reporter = _Reporter(entry, op, diags)
+            for item in error.errors(include_url=False, include_context=True):
+                reporter.report(item)
+            left_out |= reporter.keys
+            data = {key: value for key, value in data.items() if key not in left_out}
+    return None, frozenset(left_out)
 
 
 _EXPECTED = {
@@ -189,90 +216,108 @@ _EXPECTED = {
     "float_type": "a number",
     "int_parsing": "a whole number",
     "float_parsing": "a number",
+    "greater_than_equal": "a whole number from 0 on",
+    "less_than": "a whole number of 32 bits",
 }
 
 
-def _report(
-    entry: Entry,
-    label: str,
-    item: Any,
-    reported: set[tuple[Any, ...]],
-    diags: Diagnostics,
-) -> None:
-    """Say one pydantic error in the words of the file; a union's alternatives count once."""
-    path = _yaml_path(entry, item["loc"])
-    kind = item["type"]
-    where = ".".join(str(part) for part in path)
-    if kind == "missing":
-        parent, key = path[:-1], path[-1]
-        if (parent, "missing", key) not in reported:
-            reported.add((parent, "missing", key))
-            inside = ".".join(str(part) for part in parent)
-            diags.error("MG103", f"{label}: '{inside}' needs a key '{key}'", entry.span(parent))
-        return
-    if kind == "extra_forbidden":
-        if path in reported:
+class _Reporter:
+    """Says pydantic's errors in the words of the file; a union's alternatives count once."""
+
+    def __init__(self, entry: Entry, op: str | None, diags: Diagnostics) -> None:
+        self.entry = entry
+        self.op = op
+        self.diags = diags
+        self.reported: set[tuple[Any, ...]] = set()
+        self.keys: set[str] = set()  # of the entry, that have an error
+
+    def error(
+        self, code: str, message: str, path: YamlPath, *, key: bool = False, help: str | None = None
+    ) -> None:
+        self.diags.error(code, message, self.entry.span(path, key=key), help=help, op=self.op)
+
+    def report(self, item: Any) -> None:
+        """Report one error, unless its place has one already."""
+        path = _yaml_path(self.entry, item["loc"])
+        kind, value = item["type"], item["input"]
+        self.keys.add(str(path[0]) if path else "")
+        if path in self.reported:
             return
-        reported.add(path)
-        parent_type = _model_at(path[:-1])
-        names = [f.alias or n for n, f in parent_type.model_fields.items()]
+        self.reported.add(path)
+        where = ".".join(part for part in path if isinstance(part, str))
+        if kind == "missing":
+            inside = ".".join(part for part in path[:-1] if isinstance(part, str))
+            self.error("MG103", f"'{inside}' needs a key '{path[-1]}'", path[:-1])
+        elif value is None and path[0] not in TYPED_KEYS:
+            pass  # said when the file was read
+        elif kind == "extra_forbidden":
+            self.unknown_key(path)
+        elif path[0] == "dispatch" and len(path) == 2 and path[1] not in get_args(Backend):
+            self.error(
+                "MG104",
+                f"unknown backend '{path[1]}'" + did_you_mean(str(path[1]), get_args(Backend)),
+                path,
+                key=True,
+                help="backends are: cpu, metal",
+            )
+        elif kind == "literal_error":
+            self.unknown_word(path, where, item)
+        elif kind in ("too_short", "too_long"):
+            few = "at least" if kind == "too_short" else "at most"
+            bound = item["ctx"].get("min_length", item["ctx"].get("max_length"))
+            items = "item" if bound == 1 else "items"
+            self.error("MG106", f"'{where}' needs {few} {bound} {items}", path)
+        elif kind == "string_too_short":
+            self.error("MG106", f"'{where}' is empty", path, help="give it a value, or remove it")
+        else:
+            help = None
+            if isinstance(value, bool) and kind == "string_type":
+                help = "YAML reads on, off, yes, no, true and false as booleans: put it in quotes"
+            expected = _SHAPES.get(path[0]) if len(path) == 1 else None
+            expected = expected or _EXPECTED.get(kind, item["msg"])
+            where = f"every item of '{where}'" if isinstance(path[-1], int) else f"'{where}'"
+            self.error("MG102", f"{where} must be {expected}, not {_what(value)}", path, help=help)
+
+    def unknown_key(self, path: YamlPath) -> None:
+        """A key that the entry, or a mapping in it, does not have."""
+        names = [f.alias or n for n, f in _model_at(path[:-1]).model_fields.items()]
         guess = suggest(str(path[-1]), names)
-        diags.error(
+        if guess and len(path) == 1 and guess not in self.entry.data:
+            self.keys.add(guess)  # is not missing: it is here, misspelt
+        self.error(
             "MG101",
-            f"{label}: unknown key '{path[-1]}'"
-            + (f" (did you mean '{guess}'?)" if guess else ""),
-            entry.span(path, key=True),
+            f"unknown key '{path[-1]}'" + did_you_mean(str(path[-1]), names),
+            path,
+            key=True,
             help=None if guess else f"keys here are: {', '.join(names)}",
         )
-        return
-    if path in reported:
-        return
-    reported.add(path)
-    if path[:1] == ("dispatch",) and len(path) == 2 and path[1] not in get_args(Backend):
-        guess = suggest(str(path[1]), get_args(Backend))
-        diags.error(
-            "MG104",
-            f"{label}: unknown backend '{path[1]}'"
-            + (f" (did you mean '{guess}'?)" if guess else ""),
-            entry.span(path, key=True),
-            help="backends are: cpu, metal",
+
+    def unknown_word(self, path: YamlPath, where: str, item: Any) -> None:
+        """Something else than one of the words that are allowed at this place."""
+        value = item["input"]
+        allowed = _literals_of(path) or (
+            item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         )
-        return
-    if kind == "literal_error":
-        allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        guess = suggest(str(item["input"]), allowed)
-        if isinstance(item["input"], str):
-            options = _literals_of(path) or allowed
-            diags.error(
-                "MG105",
-                f"{label}: '{where}' cannot be '{item['input']}'"
-                + (f" (did you mean '{guess}'?)" if guess else ""),
-                entry.span(path),
-                help=f"one of: {', '.join(options)}" + _or_mapping(path),
-            )
-        else:
-            diags.error(
-                "MG102",
-                f"{label}: '{where}' cannot be {_what(item['input'])}",
-                entry.span(path),
-                help=f"one of: {', '.join(allowed)}" + _or_mapping(path),
-            )
-        return
-    if kind in ("too_short", "too_long"):
-        few = "at least" if kind == "too_short" else "at most"
-        bound = item["ctx"].get("min_length", item["ctx"].get("max_length"))
-        diags.error("MG106", f"{label}: '{where}' needs {few} {bound} items", entry.span(path))
-        return
-    expected = _EXPECTED.get(kind, item["msg"])
-    help_text = None
-    if isinstance(item["input"], bool) and kind == "string_type":
-        help_text = "YAML reads on, off, yes, no, true and false as booleans: put it in quotes"
-    diags.error(
-        "MG102",
-        f"{label}: '{where}' must be {expected}, not {_what(item['input'])}",
-        entry.span(path),
-        help=help_text,
-    )
+        text = isinstance(value, str)
+        self.error(
+            "MG105" if text else "MG102",
+            f"'{where}' cannot {'have' if isinstance(path[-1], int) else 'be'} {_what(value)}"
+            + (did_you_mean(value, allowed) if text else ""),
+            path,
+            help=f"one of: {', '.join(allowed)}" + _or_mapping(path),
+        )
+
+
+# What keys with several forms take, where pydantic's union would name the last of them only.
+_SHAPES: dict[str | int, str] = {
+    "grad": "a mapping of arguments, or none",
+    "jvp": "a word or a mapping of arguments",
+    "shape": "a formula, or a mapping of outputs",
+    "dtype": "a formula, or a mapping of outputs",
+    "dtypes": "a list of dtypes, or a mapping of arguments",
+    "returns": "a text, or a mapping of outputs",
+    "dispatch": "a mapping of backends",
+}
 
 
 def _what(value: Any) -> str:
@@ -284,7 +329,7 @@ def _what(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    return f"{type(value).__name__} {value!r}" if not isinstance(value, str) else f"'{value}'"
+    return f"'{value}'" if isinstance(value, str) else f"the number {value}"
 
 
 def _or_mapping(path: tuple[Any, ...]) -> str:
@@ -298,7 +343,7 @@ def _literals_of(path: tuple[Any, ...]) -> list[str] | None:
     return list(get_args(known[path[0]])) if path and path[0] in known else None
 
 
-def _yaml_path(entry: Entry, loc: tuple[Any, ...]) -> tuple[str | int, ...]:
+def _yaml_path(entry: Entry, loc: tuple[Any, ...]) -> YamlPath:
     """Pydantic's location without the names it adds for the members of a union."""
     path: list[str | int] = []
     node: Any = entry.data
@@ -306,9 +351,8 @@ def _yaml_path(entry: Entry, loc: tuple[Any, ...]) -> tuple[str | int, ...]:
         last = position == len(loc) - 1
         if part == "[key]":
             continue
-        if isinstance(node, dict) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+        inside = isinstance(node, dict) and part in node
+        if inside or (isinstance(node, list) and isinstance(part, int) and part < len(node)):
             node = node[part]
         elif last and isinstance(node, dict) and isinstance(part, str) and part.isidentifier():
             if "[" in part or part in ("str", "int", "float", "bool"):
@@ -321,15 +365,15 @@ def _yaml_path(entry: Entry, loc: tuple[Any, ...]) -> tuple[str | int, ...]:
     return tuple(path)
 
 
-def _model_at(path: tuple[str | int, ...]) -> type[Model]:
-    if not path:
-        return OpEntry
-    return {
+def _model_at(path: YamlPath) -> type[Model]:
+    """The model of the mapping at ``path``."""
+    models: dict[str | int, type[Model]] = {
         "dispatch": KernelEntry,
         "grad": GradFunction,
         "checks": Check,
         "samples": ArraySample,
-    }.get(str(path[0]), OpEntry)
+    }
+    return models.get(path[0], OpEntry) if path else OpEntry
 
 
 def json_schema() -> dict[str, Any]:

@@ -119,6 +119,8 @@ _NOT_FINITE = re.compile(
     |std::numeric_limits<(?:float|double)>::(?:infinity|quiet_NaN)\(\))""",
     re.VERBOSE,
 )
+_STRING = re.compile(r""" "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' """, re.VERBOSE)
+_WORD = re.compile(r"""[\w."']""")
 _CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)(?=\{)")
 _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
@@ -137,11 +139,19 @@ class _NoLiteral:
 _Literal = bool | int | float | str | tuple[int, ...] | None
 
 
+def _joined(tokens: list[str]) -> str:
+    """The text of tokens without blanks, but for those that keep two words or literals apart."""
+    text = ""
+    for token in tokens:
+        text += f" {token}" if _WORD.search(text[-1:]) and _WORD.match(token) else token
+    return text
+
+
 def _literal(text: str, spelling: str) -> _Literal | _NoLiteral:
-    """The value of a literal, written without blanks, in one of the spellings."""
+    """The value of a literal, as ``_joined`` writes it, in one of the spellings."""
     if text in _CONSTANTS[spelling]:
         return _CONSTANTS[spelling][text]
-    if text[0] == '"' or (text[0] == "'" and spelling != "C++"):
+    if _STRING.fullmatch(text) and (text[0] == '"' or spelling != "C++"):
         return _string(text)
     if spelling == "C++":
         text = _CPP_SUFFIX.sub("", _CPP_LIST.sub("", text))
@@ -508,7 +518,7 @@ class Parser:
         if self.accept("="):
             at = self.i
             self.skip()
-            text = "".join(self.tokens[at : self.i])
+            text = _joined(self.tokens[at : self.i])
             if not text:
                 raise self.unexpected("a default")
             default = _default(text, type, self.spelling)
