@@ -260,7 +260,8 @@ def list_command(
     form: str,
 ) -> None:
     """List the operators: name, signature, backends, gradient."""
-    from .render import View, op_dict
+    from .render import op_dict
+    from .view import View
 
     diags = Diagnostics()
     try:
@@ -314,6 +315,35 @@ def explain(code: str) -> None:
 
 
 @cli.command()
+@project_option
+@click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
+def docs(project: Path, dry_run: bool) -> None:
+    """Write the reference pages: operators, errors, and the JSON Schema."""
+    from .generate import doc_pages
+
+    diags = Diagnostics()
+    try:
+        ops, sources, settings = _load(project, None, diags)
+    except Failure:
+        _finish(diags, "text")
+        raise
+    pages = doc_pages(ops, settings, sources)
+    stale = []
+    for name, text in pages.items():
+        path = settings.docs / name
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(settings.relative(path))
+        if not dry_run:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    verb = "out of date" if dry_run else "written"
+    click.echo(f"{verb}: {', '.join(stale)}" if stale else "all pages are up to date")
+    if stale and dry_run:
+        raise Failure
+
+
+@cli.command()
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @project_option
@@ -345,7 +375,8 @@ def _operators(path: Path, project: Path) -> list[dict[str, Any]]:
         if not isinstance(data, list):
             raise click.BadParameter(f"{path} is not an ops.json")
         return data
-    from .render import View, op_dict
+    from .render import op_dict
+    from .view import View
 
     diags = Diagnostics()
     try:

@@ -1,8 +1,9 @@
 """Generated files on disk: written only when their text changed, removed when they are stale.
 
-A manifest (``.mlxgen.json`` in the output folder) remembers what was written and from which inputs,
-so that a second run with nothing changed does no work, and so that only files of mlxgen's own are
-ever removed. Everything is rendered before anything is written: a failure leaves the folder as it was.
+A manifest (``.mlxgen.json`` in the output folder) remembers what was written and from which
+inputs, so that a second run with nothing changed does no work, and so that only files of mlxgen's
+own are ever removed. Everything is rendered before anything is written: a failure leaves the folder
+as it was.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MANIFEST = ".mlxgen.json"
 
@@ -92,7 +94,7 @@ def write(folder: Path, files: Mapping[str, str], key: str, *, dry_run: bool = F
     return changes
 
 
-def _load(folder: Path) -> dict[str, dict[str, list[int]] | str]:
+def _load(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
