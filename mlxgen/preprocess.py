@@ -520,13 +520,12 @@ def _closing(tokens: Sequence[Token], opening: int) -> int:
     """The index of the parenthesis that closes the one at `opening`."""
     depth = 0
     for i in range(opening, len(tokens)):
-        if tokens[i].text == "(":
-            depth += 1
-        elif tokens[i].text == ")":
-            depth -= 1
-        if depth == 0 and i > opening:
+        depth += (tokens[i].text == "(") - (tokens[i].text == ")")
+        if depth == 0:
+            if i == opening:
+                break
             return i
-    raise SourceError("expected a pair of parentheses", tokens[min(opening, len(tokens)) - 1].span)
+    raise SourceError("expected a pair of parentheses", tokens[min(opening, len(tokens) - 1)].span)
 
 
 def _stringified(argument: Sequence[Token]) -> str:

@@ -1,4 +1,4 @@
-"""A real compiler's preprocessor, and MLX's headers: what the reading of C++ and Metal is held to."""
+"""A real compiler's preprocessor and MLX's headers, which reading C++ and Metal is held to."""
 
 from __future__ import annotations
 

@@ -229,6 +229,7 @@ def test_built_in_macros() -> None:
         ("#define F(a b) a", "cannot read this macro's parameter list", 1, 13),
         ("#define F(..., a) a", "cannot read this macro's parameter list", 1, 11),
         ("#define F(a) #b", "# must stand before a parameter of the macro", 1, 14),
+        ("#define F(...) __VA_OPT__ x\nF(1)", "expected a pair of parentheses", 1, 27),
         ("#define F(a) ## a", "## needs an operand on both sides", 1, 14),
         ("#define F(a) a\nF(1, 2)", "macro F takes 1 arguments, but 2 are given", 2, 1),
         ("#define F(a) a\n\n  F(1", "this call of macro F is never closed", 3, 3),
