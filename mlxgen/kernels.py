@@ -71,6 +71,8 @@ _SCALARS: dict[Kind, tuple[str, ...]] = {
     Kind.BOOL: ("bool",),
     Kind.ENUM: ("int",),
 }
+# The dtype rule of outputs in which half precision is accumulated: accum_t<T> in C++.
+_ACCUMULATOR = re.compile(r"result_type\((\w+)\.dtype, *(?:mx\.)?float32\)")
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 """A C++ name with its namespaces."""
 
@@ -375,8 +377,11 @@ class _Matcher:
         for output in self.op.signature.outputs:
             text = texts.get(output.name, "").strip().removeprefix("mx.")
             argument = text.removesuffix(".dtype")
+            wide = _ACCUMULATOR.fullmatch(text)
             if text in CPP_TYPES:
                 out.append(CPP_TYPES[text].removeprefix("mx::"))
+            elif wide and any(p.name == wide[1] and p.dtype is None for p in self.op.arrays):
+                out.append("accum_t<T>")
             elif argument in self.fixed:
                 out.append(CPP_TYPES[self.fixed[argument]].removeprefix("mx::"))
             elif not text or any(argument == p.name != text for p in self.op.arrays):
@@ -386,7 +391,8 @@ class _Matcher:
                     "MG126",
                     f"a kernel is compiled for each dtype, and '{text}' depends on the call",
                     ("dtype",) if isinstance(self.op.raw.dtype, str) else ("dtype", output.name),
-                    help="write the name of a dtype, or that of an argument: `x.dtype`",
+                    help="write the name of a dtype, that of an argument (`x.dtype`), or "
+                    "`result_type(x.dtype, float32)` to accumulate in",
                 )
                 return None
         return tuple(out)
@@ -752,7 +758,8 @@ class _Metal(_Matcher):
                 order.append(name)
                 element = elements[i]
                 dtype = next(
-                    (d for d, c in CPP_TYPES.items() if c.removeprefix("mx::") == element), None
+                    (d for d, c in CPP_TYPES.items() if c.removeprefix("mx::") == element),
+                    "float32" if element == "accum_t<T>" else None,
                 )
                 inner = re.sub(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$", r"\3", param.base)
                 if param.const or not param.pointer or param.space != "device":

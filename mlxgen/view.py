@@ -1105,6 +1105,8 @@ _SCALAR_METAL = {Kind.FLOAT: "float", Kind.INT: "int", Kind.BOOL: "bool", Kind.E
 
 
 def _qualified(element: str) -> str:
+    if element == "accum_t<T>":
+        return "mlxgen::accum_t<T>"
     return f"mx::{element}" if element in ("float16_t", "bfloat16_t", "complex64_t") else element
 
 
