@@ -1,0 +1,763 @@
+"""Checks of a function of arrays: its derivatives, transforms, dtypes and memory layouts.
+
+What the generated checks of a package consist of (``cases`` applies them to its operators), and
+useful by hand on anything that takes and returns arrays::
+
+    import mlx.core as mx
+    from mlxgen import testing
+
+    x = mx.array([0.5, 1.5])
+    testing.check_vjp(mx.sin, [x])
+    testing.check_vmap(mx.add, [[x, x], [x + 1, x - 1]])
+
+Every check raises ``AssertionError`` with the operator, the argument or output, and the element
+that is furthest off. Needs NumPy beside MLX.
+
+Derivatives are compared with central differences in float64 on the CPU. There MLX's exp, sin and
+cos are off by up to 3e-8 and erf by 1.4e-7 (relative), which a difference quotient divides by the
+step. So the step is wide, 0.01, and the stencil of order 8: noise of 1.4e-7 becomes at most
+2.1 * 1.4e-7 / 0.01 = 3e-5 of the function's size, and truncation adds step^8 / 630 = 2e-19 times
+the ninth derivative. ``RTOL`` allows three times that noise; a wrong sign, factor or term is far
+above it. What has no float64 is differentiated in float32, with a tolerance to match.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+Arrays = list[mx.array]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+STENCIL = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
+"""Weights of f(x + k h) - f(x - k h), k = 1, 2...: first derivative, order 8."""
+
+STEP = 0.01
+"""The step h."""
+
+RTOL = {mx.float64: 1e-4, mx.float32: 2e-3}
+"""Tolerance of derivatives, relative to the derivative and to the function."""
+
+COORDINATES = 48
+"""Elements of an argument that are moved; of a larger one, a random choice."""
+
+AXES = 24
+"""Combinations of in_axes that are tried; of more, a random choice."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of arrays with names for messages; it returns a list whatever `call` does."""
+
+    call: Callable[..., Any]
+    op: str
+    args: tuple[str, ...]
+    outputs: tuple[str, ...] = ("the result",)
+
+    def __call__(self, *args: mx.array) -> Arrays:
+        out = self.call(*args)
+        return list(out) if isinstance(out, (list, tuple)) else [out]
+
+    def output(self, index: int) -> str:
+        """The name of an output."""
+        return self.outputs[index] if index < len(self.outputs) else f"output {index}"
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], count: int) -> Function:
+        """A function of `count` arrays, with the names that it has itself."""
+        if isinstance(fn, Function):
+            return fn
+        try:
+            names = list(inspect.signature(fn).parameters)[:count]
+        except (TypeError, ValueError):  # functions of extension modules do not tell
+            names = []
+        names += [f"args[{i}]" for i in range(len(names), count)]
+        return cls(fn, getattr(fn, "__name__", "function"), tuple(names))
+
+
+def to_numpy(x: mx.array) -> Floats:
+    """Any array of real numbers, in float64."""
+    x = x.astype(mx.float32) if x.dtype == mx.bfloat16 else x
+    return np.asarray(np.array(x), dtype=np.float64)
+
+
+def is_float(x: mx.array) -> bool:
+    """Whether an array has a floating dtype."""
+    return mx.issubdtype(x.dtype, mx.floating)
+
+
+def replaced(args: Sequence[mx.array], argnums: Sequence[int], values: Sequence[Any]) -> Arrays:
+    """The arguments with some of them replaced."""
+    out = list(args)
+    for i, value in zip(argnums, values, strict=True):
+        out[i] = value
+    return out
+
+
+# Comparing ----------------------------------------------------------------------------------------
+
+
+def _require(condition: bool, fn: Function, message: str) -> None:
+    __tracebackhide__ = True
+    if not condition:
+        raise AssertionError(f"[{fn.op}] {message}")
+
+
+def _require_like(got: mx.array, wanted: mx.array, fn: Function, what: str, source: str) -> None:
+    """Equal shapes and dtypes."""
+    __tracebackhide__ = True
+    for kind in ("shape", "dtype"):
+        a, b = getattr(got, kind), getattr(wanted, kind)
+        _require(a == b, fn, f"{what} has {kind} {a}, but {b} {source}")
+
+
+def _require_close(
+    got: Floats,
+    wanted: Floats,
+    tolerance: Floats,
+    fn: Function,
+    where: Callable[[int], str],
+    source: str,
+    hint: Callable[[int], str] = lambda worst: "",
+) -> None:
+    """All elements of flat arrays within their tolerances; the message shows the worst."""
+    __tracebackhide__ = True
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(got - wanted)
+        fine = (got == wanted) | (np.isnan(got) & np.isnan(wanted)) | (difference <= tolerance)
+        excess = np.nan_to_num(difference - tolerance, nan=np.inf)
+    if fine.all():
+        return
+    i = int(np.argmax(np.where(fine, -np.inf, excess)))
+    raise AssertionError(
+        f"[{fn.op}] {where(i)} is {got[i]:.9g}, but {wanted[i]:.9g} {source} "
+        f"(difference {difference[i]:.3g}, tolerance {tolerance[i]:.3g}; "
+        f"{int((~fine).sum())} of {got.size} elements are wrong)" + hint(i)
+    )
+
+
+def _element(name: str, of: mx.array, flat: int) -> str:
+    index = ", ".join(str(i) for i in np.unravel_index(flat, of.shape))
+    return f"{name}[{index}]" if index else name
+
+
+def require_same(
+    got: Sequence[mx.array],
+    wanted: Sequence[mx.array],
+    fn: Function,
+    what: str,
+    source: str,
+    rtol: float,
+    same_dtype: bool = True,
+) -> None:
+    """Outputs equal but for rounding, relative to each element and to the average one.
+
+    Args:
+        got: What `fn` returned.
+        wanted: What it should have returned.
+        fn: For the names in messages.
+        what: Under which circumstances.
+        source: Where `wanted` comes from, as the end of "but 3 ...".
+        rtol: Tolerance.
+        same_dtype: Whether dtypes are compared too.
+
+    Raises:
+        AssertionError: An output has another shape, dtype or value. NaN equals NaN.
+    """
+    __tracebackhide__ = True
+    count = len(wanted)
+    _require(len(got) == count, fn, f"{what}: {len(got)} outputs, but {count} {source}")
+    for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
+        name = fn.output(k)
+        like = g if same_dtype else g.astype(w.dtype)
+        _require_like(like, w, fn, f"{what}: {name}", source)
+        expected = to_numpy(w).ravel()
+        size = np.abs(expected, where=np.isfinite(expected), out=np.zeros_like(expected))
+        tolerance = rtol * (size + (size.mean() if size.size else 0))
+
+        def where(i: int, name: str = name, of: mx.array = w) -> str:
+            return f"{what}: {_element(name, of, i)}"
+
+        _require_close(to_numpy(g).ravel(), expected, tolerance, fn, where, source)
+
+
+def check_forward(
+    fn: Callable[..., Any],
+    reference: Callable[..., Any],
+    args: Sequence[mx.array],
+    *,
+    what: str = "forward",
+    source: str = "by the reference",
+    rtol: float = 1e-5,
+) -> None:
+    """Compare with another function of the same arguments: shapes, dtypes and values.
+
+    Raises:
+        AssertionError: An output differs.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    wanted = Function.of(reference, len(args))(*args)
+    require_same(whole(*args), wanted, whole, what, source, rtol)
+
+
+# Derivatives --------------------------------------------------------------------------------------
+
+DIFFERENCES = "by finite differences"
+
+
+class _Point:
+    """A function's floating outputs at given arguments, and how they change with those."""
+
+    def __init__(self, fn: Callable[..., Any], args: Sequence[mx.array], dtype: mx.Dtype) -> None:
+        whole = Function.of(fn, len(args))
+        self.args = [a.astype(dtype) if is_float(a) else a for a in args]
+        self.rng = np.random.default_rng(len(args))
+        self.rtol = RTOL[dtype]
+        kept = [i for i, out in enumerate(whole(*self.args)) if is_float(out)]
+
+        def floating(*values: mx.array) -> Arrays:
+            outputs = whole(*values)
+            return [outputs[i] for i in kept]
+
+        self.fn = Function(floating, whole.op, whole.args, tuple(whole.output(i) for i in kept))
+        self.outputs = self.fn(*self.args)
+
+    def argnums(self, given: Iterable[int] | None) -> list[int]:
+        """The arguments asked for; all floating ones if not said."""
+        every = [i for i, a in enumerate(self.args) if is_float(a)]
+        return every if given is None else list(given)
+
+    def random(self, like: mx.array) -> mx.array:
+        """A cotangent or tangent: numbers of either sign, none of them small."""
+        values = self.rng.uniform(0.5, 1.5, like.shape) * self.rng.choice([-1, 1], like.shape)
+        return mx.array(values, dtype=like.dtype)
+
+    def coordinates(self, argnum: int, limit: int) -> list[int]:
+        """The elements of an argument that are moved."""
+        return sorted(self.rng.permutation(self.args[argnum].size)[:limit].tolist())
+
+    def jacobian(self, argnum: int, at: Sequence[int], step: float) -> tuple[Floats, Floats]:
+        """Difference quotients, coordinates x outputs, and their tolerances."""
+        base = to_numpy(self.args[argnum])
+        rows = np.zeros((len(at), sum(out.size for out in self.outputs)))
+        sizes = np.zeros_like(rows)
+        for row, coordinate in enumerate(at):
+            for (k, weight), sign in itertools.product(enumerate(STENCIL, 1), (1, -1)):
+                values = base.copy()
+                values.flat[coordinate] += sign * k * step
+                moved = mx.array(values, dtype=self.args[argnum].dtype)
+                out = _flat(self.fn(*replaced(self.args, [argnum], [moved])))
+                rows[row] += sign * weight / step * out
+                sizes[row] = np.maximum(sizes[row], np.abs(out))
+        # An output that did not change at all has no noise either.
+        noise = np.where(rows != 0, sizes, 1e-6 * sizes)
+        return rows, self.rtol * (np.abs(rows) + noise)
+
+
+def _flat(arrays: Sequence[mx.array]) -> Floats:
+    return np.concatenate([np.zeros(0), *(to_numpy(a).ravel() for a in arrays)])
+
+
+def subsets(argnums: Sequence[int]) -> list[list[int]]:
+    """Each argument alone, and all together."""
+    return [[i] for i in argnums] + ([list(argnums)] if len(argnums) > 1 else [])
+
+
+def _steps(step: float | Sequence[float], count: int) -> list[float]:
+    return list(step) if isinstance(step, Sequence) else [step] * count
+
+
+def pullback(fn: Callable[..., Any], args: Sequence[mx.array], argnums: Sequence[int]) -> Function:
+    """The vjp as a function of arrays: all the arguments, then a cotangent per output."""
+    whole = Function.of(fn, len(args))
+
+    def call(*values: mx.array) -> Arrays:
+        primals = values[: len(args)]
+        gradients = mx.vjp(
+            lambda *v: whole(*replaced(primals, argnums, v)),
+            [primals[i] for i in argnums],
+            list(values[len(args) :]),
+        )[1]
+        # MLX's vjp and vmap are wrong for functions that return an array twice.
+        return [g + 0 for g in gradients]
+
+    cotangents = tuple(f"cotangent of {name}" for name in whole.outputs)
+    gradients = tuple(f"the gradient of {whole.args[i]}" for i in argnums)
+    return Function(call, f"vjp of {whole.op}", (*whole.args, *cotangents), gradients)
+
+
+def check_vjp(
+    fn: Callable[..., Any],
+    args: Sequence[mx.array],
+    argnums: Iterable[int] | None = None,
+    *,
+    step: float | Sequence[float] = STEP,
+    dtype: mx.Dtype = mx.float64,
+    limit: int = COORDINATES,
+) -> None:
+    """Compare the vjp with finite differences, for each argument alone and for all together.
+
+    Args:
+        fn: Takes arrays, returns an array or several.
+        args: Its arguments; floating ones are converted to `dtype`.
+        argnums: The arguments to differentiate; all floating ones by default.
+        step: Step of the differences, or one per argument.
+        dtype: Where it is computed: float64, or float32 for what has no float64.
+        limit: Elements of each argument that are moved (a random choice of more).
+
+    Raises:
+        AssertionError: A gradient has the wrong shape, dtype or value.
+    """
+    __tracebackhide__ = True
+    with mx.stream(mx.cpu):
+        point = _Point(fn, args, dtype)
+        args, steps = point.args, _steps(step, len(args))
+        cotangents = [point.random(out) for out in point.outputs]
+        flat = _flat(cotangents)
+        chosen = point.argnums(argnums)
+        at = {i: point.coordinates(i, limit) for i in chosen}
+        jacobians = {i: point.jacobian(i, at[i], steps[i]) for i in chosen}
+        for subset in subsets(chosen):
+            gradients = pullback(point.fn, args, subset)(*args, *cotangents)
+            for i, gradient in zip(subset, gradients, strict=True):
+                name = point.fn.args[i]
+                what = f"vjp of '{name}'" + f" (argnums {tuple(subset)})" * (len(subset) > 1)
+                _require_like(gradient, args[i], point.fn, f"{what}: the gradient", "the argument")
+                wanted = jacobians[i][0] @ flat
+                tolerance = jacobians[i][1] @ np.abs(flat)
+
+                def where(worst: int, i: int = i, what: str = what) -> str:
+                    element = _element(point.fn.args[i], args[i], at[i][worst])
+                    value = to_numpy(args[i]).flat[at[i][worst]]
+                    return f"{what}: the gradient at {element} = {value:.6g}"
+
+                def hint(
+                    worst: int, i: int = i, wanted: Floats = wanted, tol: Floats = tolerance
+                ) -> str:
+                    # With half the step the same comes out, unless a kink or pole is near.
+                    rows, _ = point.jacobian(i, [at[i][worst]], steps[i] / 2)
+                    smooth = abs((rows @ flat)[0] - wanted[worst]) <= 10 * tol[worst]
+                    return "" if smooth else KINK
+
+                got = to_numpy(gradient).ravel()[at[i]]
+                _require_close(got, wanted, tolerance, point.fn, where, DIFFERENCES, hint)
+
+
+KINK = (
+    "; with half the step they are different: if the function is not smooth here, change the "
+    "sample (low, high, away_from)"
+)
+
+
+def check_jvp(
+    fn: Callable[..., Any],
+    args: Sequence[mx.array],
+    argnums: Iterable[int] | None = None,
+    *,
+    step: float | Sequence[float] = STEP,
+    dtype: mx.Dtype = mx.float64,
+    limit: int = COORDINATES,
+) -> None:
+    """Compare the jvp with finite differences, for each argument alone and for all together.
+
+    Arguments as those of ``check_vjp``.
+
+    Raises:
+        AssertionError: The tangent of an output has the wrong shape, dtype or value.
+    """
+    __tracebackhide__ = True
+    with mx.stream(mx.cpu):
+        point = _Point(fn, args, dtype)
+        args, steps = point.args, _steps(step, len(args))
+        chosen = point.argnums(argnums)
+        tangents, wanted, tolerance = {}, {}, {}
+        for i in chosen:
+            at = point.coordinates(i, limit)
+            rows, tolerances = point.jacobian(i, at, steps[i])
+            values = np.zeros(args[i].size)
+            values[at] = to_numpy(point.random(args[i])).ravel()[at]
+            tangents[i] = mx.array(values.reshape(args[i].shape), dtype=dtype)
+            wanted[i], tolerance[i] = values[at] @ rows, np.abs(values[at]) @ tolerances
+        for subset in subsets(chosen):
+            along = ", ".join(f"'{point.fn.args[i]}'" for i in subset)
+
+            def restricted(*values: mx.array, subset: Sequence[int] = subset) -> Arrays:
+                return point.fn(*replaced(args, subset, values))
+
+            jvps = mx.jvp(restricted, [args[i] for i in subset], [tangents[i] for i in subset])[1]
+            for k, (out, jvp) in enumerate(zip(point.outputs, jvps, strict=True)):
+                what = f"jvp along {along}: the tangent of {point.fn.output(k)}"
+                _require_like(jvp, out, point.fn, what, "the output")
+
+            def where(worst: int, along: str = along) -> str:
+                k = 0
+                while worst >= point.outputs[k].size:
+                    worst -= point.outputs[k].size
+                    k += 1
+                element = _element(point.fn.output(k), point.outputs[k], worst)
+                return f"jvp along {along}: the tangent of {element}"
+
+            _require_close(
+                _flat(jvps),
+                np.sum([wanted[i] for i in subset], axis=0),
+                np.sum([tolerance[i] for i in subset], axis=0),
+                point.fn,
+                where,
+                DIFFERENCES,
+            )
+
+
+def check_second(
+    fn: Callable[..., Any],
+    args: Sequence[mx.array],
+    argnums: Iterable[int] | None = None,
+    *,
+    step: float | Sequence[float] = STEP,
+    dtype: mx.Dtype = mx.float64,
+    limit: int = 12,
+) -> None:
+    """Compare the vjp of the vjp, also in its cotangents, with finite differences of the vjp.
+
+    Arguments as those of ``check_vjp``.
+
+    Raises:
+        AssertionError: As from ``check_vjp``; the message calls the operator "vjp of ...".
+    """
+    __tracebackhide__ = True
+    with mx.stream(mx.cpu):
+        point = _Point(fn, args, dtype)
+        count = len(args) + len(point.outputs)
+        chosen = point.argnums(argnums)
+        check_vjp(
+            pullback(point.fn, point.args, chosen),
+            [*point.args, *(point.random(out) for out in point.outputs)],
+            [*chosen, *range(len(args), count)],
+            step=[*_steps(step, len(args)), *[STEP] * len(point.outputs)],
+            dtype=dtype,
+            limit=limit,
+        )
+
+
+def check_not_differentiable(fn: Callable[..., Any], args: Sequence[mx.array], argnum: int) -> None:
+    """Asking for an argument's gradient raises an error that names the operator and the argument.
+
+    Raises:
+        AssertionError: There was no error, or its message lacks a name.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    name = whole.args[argnum]
+    try:
+        cotangents = [mx.ones_like(out) for out in whole(*args)]
+        pullback(whole, args, [argnum])(*args, *cotangents)
+    except ValueError as error:
+        for part in (f"[{whole.op}]", f"'{name.partition('[')[0]}'"):
+            _require(part in str(error), whole, f"vjp of '{name}': no {part} in: {error}")
+        return
+    _require(False, whole, f"vjp of '{name}': no error, though it is not differentiable")
+
+
+# Transforms ---------------------------------------------------------------------------------------
+
+
+def _choices(ranks: Sequence[int], limit: int, seed: int = 0) -> list[tuple[int | None, ...]]:
+    """Combinations of in_axes for arguments of these ranks, not all None."""
+    every = list(itertools.product(*([None, *range(rank + 1)] for rank in ranks)))[1:]
+    chosen = np.random.default_rng(seed).permutation(len(every))[:limit]
+    return [every[i] for i in sorted(chosen)]
+
+
+def _stack(elements: Sequence[Sequence[mx.array]], axes: Sequence[int | None]) -> Arrays:
+    """The elements' arguments as vmap takes them; without an axis, the first element's."""
+    columns = zip(zip(*elements, strict=True), axes, strict=True)
+    return [a[0] if axis is None else mx.stack(list(a), axis=axis) for a, axis in columns]
+
+
+def _looped(fn: Function, axes: Sequence[int | None], size: int) -> Function:
+    """What vmap of a function is, as a loop."""
+
+    def call(*args: mx.array) -> Arrays:
+        results = []
+        for b in range(size):
+            pairs = zip(args, axes, strict=True)
+            results.append(fn(*(a if n is None else mx.take(a, b, axis=n) for a, n in pairs)))
+        return [mx.stack(list(column)) for column in zip(*results, strict=True)]
+
+    return Function(call, fn.op, fn.args, fn.outputs)
+
+
+def _vmapped(fn: Function, axes: Sequence[int | None], out_axes: int = 0) -> Function:
+    call = mx.vmap(fn, in_axes=tuple(axes), out_axes=out_axes)
+    return Function(call, fn.op, fn.args, fn.outputs)
+
+
+def check_vmap(
+    fn: Callable[..., Any],
+    elements: Sequence[Sequence[mx.array]],
+    *,
+    limit: int = AXES,
+    rtol: float = 1e-5,
+) -> None:
+    """Compare vmap, and vmap of vmap, with loops, for every combination of in_axes.
+
+    Args:
+        fn: Takes arrays, returns an array or several.
+        elements: The arguments of each element of the batch, of equal shapes.
+        limit: Combinations that are tried (a random choice of more).
+        rtol: Tolerance.
+
+    Raises:
+        AssertionError: An output differs.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(elements[0]))
+    size = len(elements)
+    ranks = [a.ndim for a in elements[0]]
+    for axes in _choices(ranks, limit):
+        stacked = _stack(elements, axes)
+        wanted = _looped(whole, axes, size)(*stacked)
+        what = f"vmap with in_axes={axes}"
+        got = _vmapped(whole, axes)(*stacked)
+        require_same(got, wanted, whole, what, "in a loop", rtol)
+    if all(w.ndim > 1 for w in wanted):
+        got = _vmapped(whole, axes, out_axes=-1)(*stacked)
+        wanted = [mx.moveaxis(w, 0, -1) for w in wanted]
+        require_same(got, wanted, whole, f"{what}, out_axes=-1", "in a loop", rtol)
+    for axes in _choices(ranks, limit // 4, seed=1):
+        inner = _vmapped(whole, axes)
+        # Two batches, the second the other way round.
+        batches = [_stack(elements, axes), _stack(elements[::-1], axes)]
+        for outer in _choices([a.ndim for a in batches[0]], 2, seed=2):
+            stacked = _stack(batches, outer)
+            wanted = _looped(_looped(whole, axes, size), outer, 2)(*stacked)
+            what = f"vmap with in_axes={outer} of vmap with in_axes={axes}"
+            got = _vmapped(inner, outer)(*stacked)
+            require_same(got, wanted, whole, what, "in a loop", rtol)
+
+
+def check_vmap_vjp(
+    fn: Callable[..., Any],
+    elements: Sequence[Sequence[mx.array]],
+    argnums: Sequence[int],
+    *,
+    limit: int = AXES // 4,
+    rtol: float = 1e-4,
+) -> None:
+    """Compare vmap of the vjp, and the vjp of vmap, with those of a loop.
+
+    Arguments as those of ``check_vmap``, and the arguments to differentiate.
+
+    Raises:
+        AssertionError: A gradient differs.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(elements[0]))
+    rng = np.random.default_rng(0)
+
+    def cotangents(outputs: Sequence[mx.array]) -> Arrays:
+        return [mx.array(rng.uniform(-1, 1, out.shape), dtype=out.dtype) for out in outputs]
+
+    pull = pullback(whole, elements[0], argnums)
+    check_vmap(pull, [[*e, *cotangents(whole(*e))] for e in elements], limit=limit, rtol=rtol)
+    for axes in _choices([a.ndim for a in elements[0]], limit):
+        stacked = _stack(elements, axes)
+        loop = _looped(whole, axes, len(elements))
+        cotangent = cotangents(loop(*stacked))
+        got = pullback(_vmapped(whole, axes), stacked, argnums)
+        wanted = pullback(loop, stacked, argnums)(*stacked, *cotangent)
+        what = f"of vmap with in_axes={axes}"
+        require_same(got(*stacked, *cotangent), wanted, got, what, "in a loop", rtol)
+
+
+def check_compile(
+    fn: Callable[..., Any],
+    args: Sequence[mx.array],
+    resized: Sequence[mx.array] | None = None,
+    *,
+    rtol: float = 1e-5,
+) -> None:
+    """Compare ``mx.compile``, with shapeless too, with calls that are not compiled.
+
+    Args:
+        fn: Takes arrays, returns an array or several.
+        args: Its arguments.
+        resized: Arguments of other shapes, for shapeless.
+        rtol: Tolerance.
+
+    Raises:
+        AssertionError: An output differs.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    for shapeless in (False, True):
+        compiled = mx.compile(lambda *values: whole(*values), shapeless=shapeless)
+        what = "compiled, shapeless" if shapeless else "compiled"
+        for values in (args, resized or args, args) if shapeless else (args, args):
+            got = compiled(*values)
+            require_same(got, whole(*values), whole, what, "in a plain call", rtol)
+
+
+def check_checkpoint(
+    fn: Callable[..., Any],
+    args: Sequence[mx.array],
+    argnums: Sequence[int],
+    *,
+    rtol: float = 1e-5,
+) -> None:
+    """Compare the vjp under ``mx.checkpoint`` with the plain one.
+
+    Raises:
+        AssertionError: A gradient differs.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    again = Function(mx.checkpoint(whole), whole.op, whole.args, whole.outputs)
+    given = [*args, *(mx.ones_like(out) for out in whole(*args))]
+    plain = pullback(whole, args, argnums)
+    under = pullback(again, args, argnums)
+    check_forward(under, plain, given, what="under mx.checkpoint", source="without", rtol=rtol)
+
+
+# Dtypes, layouts and sizes ------------------------------------------------------------------------
+
+
+def check_precision(
+    fn: Callable[..., Any],
+    args: Sequence[mx.array],
+    dtype: mx.Dtype,
+    *,
+    ulps: float = 8,
+    keeps_dtype: bool = False,
+) -> None:
+    """Compare float16 or bfloat16 with float32, on the same (rounded) arguments.
+
+    Args:
+        fn: Takes arrays, returns an array or several.
+        args: Its arguments.
+        dtype: float16 or bfloat16.
+        ulps: Tolerance in units of the dtype's spacing.
+        keeps_dtype: Whether outputs must have this dtype.
+
+    Raises:
+        AssertionError: An output differs.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    low = [a.astype(dtype) if is_float(a) else a for a in args]
+    wanted = whole(*(a.astype(mx.float32) if is_float(a) else a for a in low))
+    wanted = [w.astype(dtype) if is_float(w) else w for w in wanted]
+    what = f"in {str(dtype).removeprefix('mlx.core.')}"
+    rtol = ulps * float(mx.finfo(dtype).eps)
+    require_same(whole(*low), wanted, whole, what, "in float32", rtol, keeps_dtype)
+
+
+def _transposed(x: mx.array) -> mx.array:
+    return mx.contiguous(x.T).T
+
+
+def _sliced(x: mx.array) -> mx.array:
+    room = mx.full([2 * n + 1 for n in x.shape], 77).astype(x.dtype)
+    inside = tuple(slice(1, None, 2) for _ in x.shape)
+    room[inside] = x
+    mx.eval(room)
+    return room[inside]
+
+
+def _reversed(x: mx.array) -> mx.array:
+    back = tuple(slice(None, None, -1) for _ in x.shape)
+    return mx.contiguous(x[back])[back]
+
+
+def _repeated(x: mx.array) -> mx.array:
+    first = x[tuple(slice(0, 1) for _ in x.shape)]
+    return mx.broadcast_to(first, x.shape)
+
+
+LAYOUTS: dict[str, Callable[[mx.array], mx.array]] = {
+    "transposed": _transposed,
+    "sliced": _sliced,
+    "reversed": _reversed,
+    "broadcast": _repeated,
+}
+"""Ways for an array to lie in memory; `broadcast` changes its numbers, too."""
+
+
+def contiguous(x: mx.array) -> mx.array:
+    """A copy, row after row."""
+    # Through NumPy: nothing lazy, nothing shared, and no strides, which mx.array would keep.
+    return mx.array(np.array(to_numpy(x), order="C"), dtype=x.dtype)
+
+
+def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
+    """Compare arguments of any strides with contiguous ones, one by one and together.
+
+    Also: the same array given for two arguments, and arguments that nobody else uses, whose memory
+    the function can take; others it must not change.
+
+    Raises:
+        AssertionError: An output differs, or an argument was changed.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+
+    def compare(given: Arrays, what: str) -> None:
+        __tracebackhide__ = True
+        mx.eval(given)
+        copies = [contiguous(a) for a in given]
+        require_same(whole(*given), whole(*copies), whole, what, "if contiguous", rtol)
+
+    for name, layout in LAYOUTS.items():
+        for subset in subsets(range(len(args))):
+            names = ", ".join(f"'{whole.args[i]}'" for i in subset)
+            laid = [layout(a) if i in subset else a for i, a in enumerate(args)]
+            compare(laid, f"{name} {names}")
+    for i, j in itertools.combinations(range(len(args)), 2):
+        if args[i].shape == args[j].shape and args[i].dtype == args[j].dtype:
+            same = f"'{whole.args[i]}' given for '{whole.args[j]}' too"
+            compare(replaced(args, [j], [args[i]]), same)
+    wanted = whole(*args)
+    mx.eval(wanted)
+    got = whole(*(mx.where(True, a, a) for a in args))
+    require_same(got, wanted, whole, "temporary arguments", "for others", rtol)
+    kept = [mx.where(True, a, a) for a in args]
+    mx.eval(whole(*kept), kept)
+    for i, (after, before) in enumerate(zip(kept, args, strict=True)):
+        same_values = np.array_equal(to_numpy(after), to_numpy(before), equal_nan=True)
+        _require(same_values, whole, f"the argument '{whole.args[i]}' was changed")
+
+
+def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
+    """An elementwise function: empty and 0-d arguments, and arguments that broadcast.
+
+    Raises:
+        AssertionError: An output has another shape, dtype or value.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    ones = [a.reshape(-1)[:1] for a in args]
+    wanted = whole(*ones)
+    for shape in ((0,), (2, 0, 3)):
+        got = whole(*(mx.zeros(shape, a.dtype) for a in args))
+        empty = [mx.zeros(shape, w.dtype) for w in wanted]
+        require_same(got, empty, whole, f"arguments of shape {shape}", "from others", rtol)
+    got = whole(*(a[0] for a in ones))
+    require_same(got, [w[0] for w in wanted], whole, "0-d arguments", "in an array", rtol)
+    for i in range(len(args)) if len(args) > 1 else ():
+        for smaller in reductions(args[i]):
+            given = replaced(args, [i], [smaller])
+            shape = np.broadcast_shapes(*(a.shape for a in given))
+            plain = [contiguous(mx.broadcast_to(a, shape)) for a in given]
+            what = f"'{whole.args[i]}' of shape {smaller.shape}"
+            require_same(whole(*given), whole(*plain), whole, what, "broadcast before", rtol)
+
+
+def reductions(x: mx.array) -> Arrays:
+    """Arrays that broadcast to the shape of this one."""
+    return [] if x.ndim == 0 else [x[:1], x[0], x.reshape(-1)[0]]
