@@ -37,6 +37,7 @@ import ast
 import io
 import re
 import tokenize
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -193,6 +194,30 @@ FOREIGN: dict[type[ast.AST], tuple[str, str]] = {
     ast.Slice: ("a slice", "it stands in an index only: x[1:]"),
 }
 
+# What a formula can have to give: the slot type it must fit, and how messages call it.
+WANTED = {
+    Kind.ARRAY: ("array", "an array"),
+    Kind.SHAPE: ("shape", "a shape"),
+    Kind.INT: ("int64", "an int"),
+    Kind.BOOL: ("bool", "a condition"),
+    Kind.FLOAT: ("float", "a number"),
+    Kind.DTYPE: ("dtype", "a dtype"),
+}
+# What to write when it gives something else.
+_NUMBER = "write full_like(x, 0) or zeros_like(x), with an array in the place of x"
+RESULT_HELP = {
+    (Kind.ARRAY, K.INT): _NUMBER,
+    (Kind.ARRAY, K.FLOAT): _NUMBER,
+    (Kind.ARRAY, K.BOOL): _NUMBER,
+    (Kind.ARRAY, K.ARRAYS): "take one of them with [0]",
+    (Kind.ARRAY, K.TUPLE): "write one expression",
+    (Kind.SHAPE, K.INT): "a shape of one dimension is written (n,)",
+    (Kind.INT, K.FLOAT): "write // to divide ints, or int(...)",
+    (Kind.BOOL, K.ARRAY): "conditions are about shapes, dtypes and attributes: arrays have no "
+    "values when the graph is built",
+    (Kind.BOOL, K.INT): "compare it: n != 0",
+}
+
 ATTRIBUTES = ("shape", "ndim", "size", "dtype", "T", "mT", "itemsize", "nbytes", "real", "imag")
 
 
@@ -257,7 +282,7 @@ class Compiler:
         self.shift = 1 if several else -(len(self.text) - len(self.text.lstrip()))
         self.source = f"({self.text}\n)" if several else stripped
         try:
-            tree = ast.parse(self.source, mode="eval").body
+            tree = _parse(self.source)
             if several and not _closed_at_end(self.source):
                 self.error("MG301", "this is not a Python expression: unmatched ')'", None)
                 return None
@@ -271,15 +296,6 @@ class Compiler:
     def syntax_error(self, error: SyntaxError) -> None:
         """Report what Python's parser found."""
         message = (error.msg or "invalid syntax").removeprefix("invalid syntax. ")
-        help = None
-        if re.search(r"(?<![=!<>])=(?!=)", self.text) and "=" in message:
-            help = "write == to compare"
-        elif "&&" in self.text or "||" in self.text:
-            help = "write `and` and `or`"
-        elif "?" in self.text:
-            help = "write `a if condition else b`"
-        elif re.search(r"!(?!=)", self.text):
-            help = "write `not`"
         self.failed = True
         start, end = 0, len(self.text)
         if error.lineno is not None and error.offset:
@@ -289,6 +305,15 @@ class Compiler:
             end = start + 1
             if error.end_lineno == error.lineno and (error.end_offset or 0) > error.offset:
                 end = min(start + (error.end_offset or 0) - error.offset, len(self.text))
+        help = None
+        if self.text[start:end] == "=":
+            help = "write == to compare"
+        elif "&&" in self.text or "||" in self.text:
+            help = "write `and` and `or`"
+        elif "?" in self.text:
+            help = "write `a if condition else b`"
+        elif re.search(r"!(?!=)", self.text):
+            help = "write `not`"
         self.report("MG301", f"this is not a Python expression: {message}", start, end, help)
 
     # The result
@@ -318,48 +343,18 @@ class Compiler:
     def result(self, value: Value, want: Want) -> tuple[Node, Type] | None:
         """The value as what is wanted."""
         kind = want.kind
-        node: Node | None = None
-        type_ = Type(kind)
         if kind is Kind.ARRAYS:
             return self.result_arrays(value, want.count)
-        if kind is Kind.SHAPE:
-            node = values.shape(value) if not value.optional else None
-        elif kind is Kind.INT:
-            node = values.fit(value, "int64")
-            type_ = Type(kind, int64=value.wide)
-        else:
-            slot = {Kind.ARRAY: "array", Kind.BOOL: "bool", Kind.FLOAT: "float"}
-            node = values.fit(value, slot.get(kind, "dtype"))
-        if node is not None:
-            return node, type_
-        if value.optional:
-            self.may_be_none(value)
+        slot, wanted = WANTED[kind]
+        node = values.fit(value, slot)
+        if node is None:
+            if value.optional:
+                self.may_be_none(value)
+            else:
+                message = f"this is {value.text}, and {wanted} is needed here"
+                self.error("MG313", message, value.at, RESULT_HELP.get((kind, value.kind)))
             return None
-        help = None
-        if kind is Kind.ARRAY and value.kind in (K.INT, K.FLOAT, K.BOOL):
-            help = "write full_like(x, 0) or zeros_like(x), with an array in the place of x"
-        elif kind is Kind.ARRAY and value.kind is K.ARRAYS:
-            help = "take one of them with [0]"
-        elif kind is Kind.ARRAY and value.kind is K.TUPLE:
-            help = "write one expression"
-        elif kind is Kind.SHAPE and value.kind is K.INT:
-            help = "a shape of one dimension is written (n,)"
-        elif kind is Kind.INT and value.kind is K.FLOAT:
-            help = "write // to divide ints, or int(...)"
-        elif kind is Kind.BOOL and value.kind is K.ARRAY:
-            help = "conditions are about shapes, dtypes and attributes; an array has no value yet"
-        elif kind is Kind.BOOL and value.kind is K.INT:
-            help = "compare it: n != 0"
-        wanted = {
-            Kind.ARRAY: "an array",
-            Kind.SHAPE: "a shape",
-            Kind.INT: "an int",
-            Kind.BOOL: "a condition",
-            Kind.FLOAT: "a number",
-            Kind.DTYPE: "a dtype",
-        }[kind]
-        self.error("MG313", f"this is {value.text}, and {wanted} is needed here", value.at, help)
-        return None
+        return node, Type(kind, int64=kind is Kind.INT and value.wide)
 
     def result_arrays(self, value: Value, count: int | None) -> tuple[Node, Type] | None:
         """The value as a list of arrays."""
@@ -476,15 +471,15 @@ class Compiler:
         code, help = "MG303", None
         if name in MODULES or name == "mx":
             message = f"'{name}' is a module"
+        elif name in ("bool", "int", "float"):
+            message = f"'{name}' is a Python type"
+            dtype = {"bool": "bool_", "int": "int32", "float": "float32"}[name]
+            help = f"dtypes are named as in MLX: {dtype}"
         elif name in self.scope.ops or calls.is_function(name):
             message, help = f"'{name}' is a function", f"call it: {name}(x)"
         elif table().omitted.get(name):
             code, message = "MG305", f"'{name}' cannot be used in a formula"
             help = table().omitted[name]
-        elif name in ("bool", "int", "float"):
-            message = f"'{name}' is a Python type"
-            dtype = {"bool": "bool_", "int": "int32", "float": "float32"}[name]
-            help = f"dtypes are named as in MLX: {dtype}"
         else:
             known = [*self.locals, *self.scope.names]
             guess = suggest(name, [*known, *CONSTANTS, *DTYPES])
@@ -658,6 +653,19 @@ HANDLERS: Mapping[type[ast.AST], Handler] = {
     ast.ListComp: lists.comprehension,
     ast.GeneratorExp: lists.comprehension,
 }
+
+
+# What Python's parser warns about, on stderr: invalid escapes, and numbers that run into words.
+_WARNED = re.compile(r"\\|\d(?:if|in|is|or|and|not|for|else)")
+
+
+def _parse(source: str) -> ast.expr:
+    """The syntax tree of an expression, without warnings."""
+    if _WARNED.search(source) is None:
+        return ast.parse(source, mode="eval").body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, mode="eval").body
 
 
 def _closed_at_end(source: str) -> bool:

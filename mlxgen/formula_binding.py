@@ -10,6 +10,7 @@ same name in ``mlxgen/formula.h``, which gives them the array's dtype.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -347,9 +348,6 @@ def explain(
             continue
         if not slots and value.kind is K.NONE:
             continue
-        if value.optional:
-            c.may_be_none(value)
-            return
         wrong_kind(c, args.label, param.name, param.annotation, value)
         return
     numbers = [v for v in bound.values() if v.is_number]
@@ -365,7 +363,15 @@ def explain(
 
 
 def wrong_kind(c: Compiler, label: str, name: str, annotation: str, value: Value) -> None:
-    """Report an argument of the wrong kind."""
+    """Report an argument of the wrong kind, or the item that makes a list so."""
+    wanted = K.ARRAY if "array" in annotation else K.INT
+    if value.kind is K.TUPLE and re.search(r"(Sequence|list|tuple)\[", annotation):
+        others = [i for i in value.items if i.optional or i.kind is not wanted]
+        if len(others) < len(value.items) or any(i.optional for i in others):
+            value = others[0] if others else value
+    if value.optional:
+        c.may_be_none(value)
+        return
     help = None
     if value.is_number and "array" in annotation:
         help = f"write array({c.text[slice(*c.span(value.at))]}) for a constant array"

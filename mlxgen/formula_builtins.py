@@ -106,10 +106,7 @@ def _special_broadcast_shapes(c: Compiler, args: Args) -> Value | None:
     for value in args.positional:
         node = values.shape(value) if value.is_ints else None
         if node is None:
-            if value.optional:
-                c.may_be_none(value)
-            else:
-                wrong_kind(c, args.label, "shapes", "Sequence[int]", value)
+            wrong_kind(c, args.label, "shapes", "Sequence[int]", value)
             return None
         out = node if out is None else Call("mx::broadcast_shapes", [out, node])
     return Value(K.SHAPE, out, args.node) if out is not None else None
@@ -123,10 +120,7 @@ def _special_issubdtype(c: Compiler, args: Args) -> Value | None:
         return None
     for name, value in bound.items():
         if value.kind not in (K.DTYPE, K.CATEGORY) or value.optional:
-            if value.optional:
-                c.may_be_none(value)
-            else:
-                wrong_kind(c, args.label, name, "Dtype | DtypeCategory", value)
+            wrong_kind(c, args.label, name, "Dtype | DtypeCategory", value)
             return None
     nodes = [v.node for v in bound.values()]
     return Value(K.BOOL, Call("mx::issubdtype", nodes), args.node)
@@ -139,10 +133,7 @@ def _special_info(c: Compiler, args: Args) -> Value | None:
         return None
     value = bound["dtype"]
     if value.kind is not K.DTYPE or value.optional:
-        if value.optional:
-            c.may_be_none(value)
-        else:
-            wrong_kind(c, args.label, "dtype", "Dtype", value)
+        wrong_kind(c, args.label, "dtype", "Dtype", value)
         return None
     return Value(K.INFO, Text(""), args.node, const=args.label, items=[value])
 
@@ -173,7 +164,7 @@ def _special_svd(c: Compiler, args: Args) -> Value | None:
         return None
     array = values.fit(bound["a"], "array")
     if array is None:
-        _reject(c, args.label, "a", "array", bound["a"])
+        wrong_kind(c, args.label, "a", "array", bound["a"])
         return None
     vectors = _flag(c, args, bound, "compute_uv", True)
     if vectors is None:
@@ -202,7 +193,7 @@ def _special_unique(c: Compiler, args: Args) -> Value | None:
     for name, slot in (("a", "array"), ("size", "int")):
         node = values.fit(bound[name], slot)
         if node is None:
-            _reject(c, args.label, name, slot, bound[name])
+            wrong_kind(c, args.label, name, slot, bound[name])
             return None
         nodes.append(node)
     count = 1
@@ -220,20 +211,13 @@ def _special_unique(c: Compiler, args: Args) -> Value | None:
     else:
         node = values.fit(fill, "array", True)
         if node is None:
-            _reject(c, args.label, "fill_value", "scalar | array | None", fill)
+            wrong_kind(c, args.label, "fill_value", "scalar | array | None", fill)
             return None
         nodes.append(node)
     c.mlx.add("unique")
     if count == 1:
         return Value(K.ARRAY, Call("mx::unique", [*nodes, stream], post="[0]"), args.node)
     return Value(K.ARRAYS, Call("mx::unique", [*nodes, stream]), args.node, count=count)
-
-
-def _reject(c: Compiler, label: str, name: str, annotation: str, value: Value) -> None:
-    if value.optional:
-        c.may_be_none(value)
-    else:
-        wrong_kind(c, label, name, annotation, value)
 
 
 SPECIAL: dict[str, Callable[[Compiler, Args], Value | None]] = {

@@ -10,9 +10,9 @@ from .cpp_expr import Call, Node, Text
 from .diagnostics import suggest
 from .formula_binding import Args, arguments, bind, call_mlx, wrong_kind
 from .formula_builtins import BUILTINS, SPECIAL
-from .formula_values import MODULES, K, Value
+from .formula_values import K, Value
 from .mlx_api import Function, Param, table
-from .signature import Kind, Signature
+from .signature import Arg, Kind, Signature
 
 if TYPE_CHECKING:
     from .formula import Compiler
@@ -80,22 +80,15 @@ def unknown_function(c: Compiler, name: str, node: ast.Call) -> None:
     if reason is not None:
         c.error("MG305", f"'{name}' cannot be used in a formula: {reason}", node.func)
         return
-    if "." not in name and any(f"{m}.{name}" in api.names for m in MODULES):
-        module = next(m for m in MODULES if f"{m}.{name}" in api.names)
-        c.error("MG304", f"unknown function '{name}'", node.func, f"write {module}.{name}(...)")
-        return
-    guess = suggest(name, [*c.scope.ops, *BUILTINS, *SPECIAL, *api.names])
-    help = None
-    if name in api.methods:
-        help = f"write x.{name}(...)"
-    elif name in PYTHON:
-        help = PYTHON[name]
-    c.error(
-        "MG304",
-        f"unknown function '{name}'" + (f" (did you mean '{guess}'?)" if guess else ""),
-        node.func,
-        help,
-    )
+    names = [*SPECIAL, *api.names]
+    inside = [n for n in names if n.partition(".")[2] == name]
+    message, help = f"unknown function '{name}'", PYTHON.get(name)
+    if inside:
+        help = f"write {inside[0]}(...)"
+    elif help is None:
+        guess = suggest(name, [*c.scope.ops, *BUILTINS, *names])
+        message += f" (did you mean '{guess}'?)" if guess else ""
+    c.error("MG304", message, node.func, help)
 
 
 def call_method(c: Compiler, function: ast.Attribute, node: ast.Call) -> Value | None:
@@ -156,12 +149,7 @@ def call_op(c: Compiler, signature: Signature, name: str, args: Args) -> Value |
     stream = c.stream(name, args.node)
     if stream is None:
         return None
-    params = [
-        Param(
-            a.name, "k" if a.kw_only else "", a.type.python, a.default.python if a.default else None
-        )
-        for a in signature.args
-    ]
+    params = [_param(a) for a in signature.args]
     bound = bind(c, params, args)
     if bound is None:
         return None
@@ -179,11 +167,8 @@ def call_op(c: Compiler, signature: Signature, name: str, args: Args) -> Value |
             failed = True
             continue
         if node is None:
+            wrong_kind(c, name, arg.name, arg.type.python, value)
             failed = True
-            if value.optional and not arg.type.optional:
-                c.may_be_none(value)
-            else:
-                wrong_kind(c, name, arg.name, arg.type.python, value)
             continue
         nodes.append(node)
     if failed:
@@ -196,4 +181,12 @@ def call_op(c: Compiler, signature: Signature, name: str, args: Args) -> Value |
     several = len(outputs) > 1
     return Value(
         K.ARRAYS, cpp, args.node, count=len(outputs) if several else None, is_tuple=several
+    )
+
+
+def _param(arg: Arg) -> Param:
+    """An argument of an entry, as one of MLX's functions."""
+    kind = "k" if arg.kw_only else ""
+    return Param(
+        arg.name, kind, arg.type.python, arg.default.python if arg.default is not None else None
     )

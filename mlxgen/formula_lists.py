@@ -274,10 +274,7 @@ def _range(c: Compiler, args: Args) -> Value | None:
         c.error("MG306", "'range' takes one or two ints in a formula", args.node)
         return None
     for value in bounds:
-        if value.optional:
-            c.may_be_none(value)
-            return None
-        if value.kind is not K.INT:
+        if value.kind is not K.INT or value.optional:
             wrong_kind(c, "range", "bound", "int", value)
             return None
     nodes = [values.narrow(v) for v in bounds]

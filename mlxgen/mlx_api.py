@@ -112,9 +112,10 @@ class Table:
 
     def function(self, name: str) -> Function | None:
         """The function of that name (aliases included)."""
+        name = self._aliases.get(name, name)
         found = self._built.get(name)
         if found is None:
-            raw = self._raw.get(self._aliases.get(name, name))
+            raw = self._raw.get(name)
             if raw is None:
                 return None
             signatures, result, forms = raw
@@ -226,6 +227,7 @@ SIGNATURES: dict[str, list[str]] = {
     "atleast_1d": ["arys: array"],
     "atleast_2d": ["arys: array"],
     "atleast_3d": ["arys: array"],
+    "tri": ["n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = float32"],
     "depends": ["inputs: list[array], dependencies: list[array], /"],
 }
 
@@ -236,7 +238,7 @@ SPECIAL: dict[str, tuple[str, list[str]]] = {
     "arange": (
         "array",
         [
-            "arange(stop:int, step:int)",
+            "arange(=0, stop:int, step:int)",
             "arange(stop:int)",
             "arange(start:int, stop:int, step:int)",
             "arange(start:int, stop:int)",
@@ -780,7 +782,7 @@ def _slot_type(param: Param, type_: str) -> str:
         return "weak"
     if "int" in alternatives and type_ in ("shape", "pair", "triple"):
         return f"{type_}1"
-    if "int" in alternatives and type_ == "ints" and "None" not in alternatives:
+    if "int" in alternatives and type_ == "ints":
         return "ints1"
     return type_
 
