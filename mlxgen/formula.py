@@ -619,8 +619,8 @@ class Compiler:
             if name in methods:
                 message, help = f"'{name}' is a method", f"call it: .{name}(...)"
             elif name == "at":
-                message = "arrays in a formula have no .at"
-                help = "use put_along_axis or slice_update"
+                message = "'at' stands in an update only"
+                help = "write x.at[i].add(y)"
             else:
                 guess = suggest(name, [*ATTRIBUTES, *methods])
                 message = f"an array has no attribute '{name}'"

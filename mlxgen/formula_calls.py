@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from . import formula_lists as lists
 from . import formula_values as values
 from .cpp_expr import Call, Node, Text
 from .diagnostics import suggest
@@ -93,6 +94,13 @@ def unknown_function(c: Compiler, name: str, node: ast.Call) -> None:
 
 def call_method(c: Compiler, function: ast.Attribute, node: ast.Call) -> Value | None:
     """``x.sum(axis=-1)``"""
+    at = function.value
+    if (
+        isinstance(at, ast.Subscript)
+        and isinstance(at.value, ast.Attribute)
+        and at.value.attr == "at"
+    ):
+        return lists.update_array(c, at, node)
     receiver = c.visit(function.value)
     name = function.attr
     args = arguments(c, node, name)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from . import formula_operators as operators
 from . import formula_values as values
 from .cpp_expr import Call, Lambda, Node, Text, Unary
-from .formula_binding import Args, arguments, wrong_kind
+from .formula_binding import Args, arguments, bind, wrong_kind
 from .formula_operators import is_none
 from .formula_values import MODULES, K, Value, several
+from .mlx_api import Param
 
 if TYPE_CHECKING:
     from .formula import Compiler
@@ -150,47 +151,77 @@ def slice_list(c: Compiler, value: Value, slice_: ast.Slice, node: ast.expr) -> 
 
 def index_array(c: Compiler, value: Value, node: ast.Subscript) -> Value | None:
     """``x[...]``"""
-    elements = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    index = indices(c, node.slice)
     stream = c.stream("indexing", node)
-    cpp: list[Node] = []
-    failed = stream is None
+    if index is None or stream is None:
+        return None
+    c.mlx.add("slice")
+    return Value(K.ARRAY, Call("mlxgen::index", [value.node, index, stream]), node)
+
+
+def update_array(c: Compiler, at: ast.Subscript, node: ast.Call) -> Value | None:
+    """``x.at[...].add(values)``: the adjoint of an index."""
+    assert isinstance(node.func, ast.Attribute) and isinstance(at.value, ast.Attribute)
+    name = node.func.attr
+    value = c.visit(at.value.value)
+    index = indices(c, at.slice, new_axes=False)
+    args = arguments(c, node, name)
+    stream = c.stream(name, node)
+    if value is None or index is None or args is None or stream is None:
+        return None
+    if not value.is_array:
+        wrong_kind(c, "at", "x", "array", value)
+        return None
+    if name not in UPDATES:
+        c.error(
+            "MG309", f".at[...] has no method '{name}'", node.func, f"it has {', '.join(UPDATES)}"
+        )
+        return None
+    bound = bind(c, [Param("value", "/", "scalar | array")], args)
+    updates = values.fit(bound["value"], "weak") if bound is not None else None
+    if bound is None or updates is None:
+        if bound is not None:
+            wrong_kind(c, name, "value", "scalar | array", bound["value"])
+        return None
+    c.mlx.add("scatter")
+    cpp = Call(f"mlxgen::at_{name}", [value.node, index, updates, stream])
+    return Value(K.ARRAY, cpp, node)
+
+
+UPDATES = ("add", "multiply", "maximum", "minimum")
+
+
+def indices(c: Compiler, node: ast.expr, new_axes: bool = True) -> Node | None:
+    """What stands between the brackets: one array of ints, or a braced list of ints and slices."""
+    elements = node.elts if isinstance(node, ast.Tuple) else [node]
+    parts: list[Node | None] = []
     ellipses = 0
     for element in elements:
         if isinstance(element, ast.Slice):
-            parts = slice_parts(c, element)
-            failed |= parts is None
-            cpp.append(Call("mlxgen::Slice", parts or [], "{}"))
+            bounds = slice_parts(c, element)
+            parts.append(Call("mlxgen::Slice", bounds, "{}") if bounds is not None else None)
         elif isinstance(element, ast.Constant) and element.value is Ellipsis:
             ellipses += 1
-            cpp.append(Text("mlxgen::ellipsis"))
             if ellipses > 1:
                 c.error("MG310", "an index has one ellipsis only", element)
-                failed = True
+            parts.append(Text("mlxgen::ellipsis") if ellipses == 1 else None)
         else:
             index = c.visit(element)
             if index is not None and index.is_array and len(elements) == 1:
-                if stream is None:
-                    return None
-                array = [value.node, index.node, stream]
-                return Value(K.ARRAY, Call("mlxgen::index", array), node)
-            part = index_part(c, index, len(elements)) if index is not None else None
-            failed |= part is None
-            cpp.append(part or Text(""))
-    if failed or stream is None:
-        return None
-    c.mlx.add("slice")
-    listed = Call("", cpp, "{}")
-    return Value(K.ARRAY, Call("mlxgen::index", [value.node, listed, stream]), node)
+                return index.node
+            parts.append(index_part(c, index, new_axes) if index is not None else None)
+    found = [p for p in parts if p is not None]
+    return Call("", found, "{}") if len(found) == len(parts) else None
 
 
-def index_part(c: Compiler, value: Value, count: int) -> Node | None:
+def index_part(c: Compiler, value: Value, new_axes: bool) -> Node | None:
     """One index that is no slice."""
     if value.optional:
         c.may_be_none(value)
         return None
     if value.kind is K.INT:
         return values.narrow(value)
-    if value.kind is K.NONE:
+    if value.kind is K.NONE and new_axes:
         return Text("mlxgen::newaxis")
     help = None
     if value.kind is K.ARRAY:

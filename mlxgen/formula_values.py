@@ -171,7 +171,7 @@ def integer(value: int, at: ast.expr) -> Value:
 
 def floating(value: float, at: ast.expr) -> Value:
     """A float constant."""
-    text = repr(value)
+    text = repr(value).replace("e-0", "e-")
     if value != value or value in (float("inf"), float("-inf")):
         text = "mlxgen::nan" if value != value else text.replace("inf", "mlxgen::inf")
     node = Text(text, UNARY) if text.startswith("-") else Text(text)

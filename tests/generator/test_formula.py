@@ -137,11 +137,13 @@ def check_cpp(source: str, folder: Path) -> None:
         ("sort(x, None)", "mx::sort(x, s)"),
         ("topk(x, 2)", "mx::topk(x, 2, -1, s)"),
         ("einsum('ij->ji', x)", 'mx::einsum("ij->ji", std::vector<mx::array>{x}, s)'),
+        ("x.at[y].add(x)", "mlxgen::at_add(x, y, x, s)"),
+        ("x.at[0, 1:].maximum(2)", "mlxgen::at_maximum(x, {0, mlxgen::Slice{1}}, 2, s)"),
         ("pad(x, 1)", 'mlxgen::pad(x, 1, 0, "constant", s)'),
         ("pad(x, (n, 1))", 'mlxgen::pad(x, std::pair<int, int>{n, 1}, 0, "constant", s)'),
         ("linalg.norm(x, 2)", "mx::linalg::norm(x, 2.0, std::nullopt, false, s)"),
         ("fft.fft(x, norm='ortho')", "mx::fft::fft(x, -1, mx::fft::FFTNorm::Ortho, s)"),
-        ("fast.rms_norm(x, w, 1e-5)", "mx::fast::rms_norm(x, w, 1e-05, s)"),
+        ("fast.rms_norm(x, w, 1e-5)", "mx::fast::rms_norm(x, w, 1e-5, s)"),
         ("array(2.0)", "mlxgen::scalar(2.0)"),
         ("array([1, n])", "mx::array({1, n}, mx::int32)"),
         ("x[0]", "mlxgen::index(x, {0}, s)"),
@@ -470,7 +472,7 @@ abs('a'); min(); max(xs); sum(); sum(xs, 1); all(xs); any(flag); min(x, 1); sum(
 True; 'a'; float32; floating; finfo(x.dtype); finfo(x); iinfo(int32).max; iinfo(int32).eps
 array([]); array(['a']); array(x); array(w); array([low]); unique(x, 3); unique(x, 3, flag)
 linalg.svd(x, compute_uv=flag)[0]; linalg.svd(w); result_type(); result_type(w)
-issubdtype(x, y); broadcast_shapes(); x.reshape(); x.reshape(shape=3); x.at[0].add(y); x.T(); mx
+issubdtype(x, y); broadcast_shapes(); x.reshape(); x.reshape(shape=3); x.at[0].add(y); x.at[None].add(y); x.at[0].foo(y); x.at[0].add(w); xs.at[0].add(y); x.at[y].add(1); x.T(); mx
 mx.foo; mx.foo(x); linalg; linalg.foo(x); x.astype('float32'); x.astype(dt)
 sum(x, axis=[0, 'a']); pad(x, ((1, 2), 3)); pad(x, 1, mode='a'); tensordot(x, y, [[0]]); [x, 1]
 [*xs, 1]; (*n, 1); [i for i in 3]; [i for i in (1, x)]; [mode for a in xs]; [a for a, b in xs]
@@ -547,6 +549,9 @@ CPP_NUMBERS = """
 """
 
 ARRAYS = """
+x.at[0].add(y[0]); x.at[idx].add(y); x.at[idx * 0].add(1); x.at[:, idx[0].ndim].add(2); h.at[1:].add(1)
+zeros_like(x).at[..., 1:].add(y[:, 1:]); x.at[0, 1].maximum(9); x.at[idx].multiply(y); x.at[::-1].minimum(y)
+i.at[idx].add(i); i.at[idx[:, None] * 0].add(i[:, None]); x.at[0, ::2].multiply(2)
 2 * x + 1; 1 - x; x / 3; 3 // x; x // 0.7; x % 0.7; -x % 2; x ** 2; 2 ** x; h * 2.5; h + 1
 b * 2; b + 1; i + 2; i * 0.5; i / 2; i // 3; i % 3; -i; ~i; ~b; i & 3; i | 1; i ^ 2; i << 1
 i >> 1; b & (x > 0); x == 1; 1 < x; h > 0.1; x @ y.T; abs(x); round(x, 1); exp(x); log1p(abs(x))

@@ -111,7 +111,9 @@ inline int64_t int_pow(int64_t base, int64_t exponent) {
   }
   int64_t out = 1;
   for (; exponent > 0; --exponent) {
-    out *= base;
+    if (__builtin_mul_overflow(out, base, &out)) {
+      throw std::overflow_error("A power does not fit into 64 bits.");
+    }
   }
   return out;
 }
@@ -383,6 +385,11 @@ std::vector<mx::array> as_arrays(const Tuple& tuple) {
       [](const auto&... x) { return std::vector<mx::array>{x...}; }, tuple);
 }
 
+/** Operators of a package return vectors already. */
+inline std::vector<mx::array> as_arrays(std::vector<mx::array> arrays) {
+  return arrays;
+}
+
 /** `arrays`, of which there have to be `count`. */
 inline std::vector<mx::array> exactly(
     std::vector<mx::array> arrays,
@@ -625,70 +632,80 @@ inline constexpr NewAxis newaxis;
 
 using Index = std::variant<int, Slice, Ellipsis, NewAxis>;
 
+/** What indices select from an array, as mx::slice and its like take it. */
+struct Selection {
+  mx::Shape start;
+  mx::Shape stop;
+  mx::Shape step;
+  std::vector<int> dropped; // axes of ints, which the result does not have
+  std::vector<int> added; // new axes of the result
+
+  Selection(const mx::array& x, std::initializer_list<Index> indices)
+      : start(x.ndim(), 0), stop(x.shape()), step(x.ndim(), 1) {
+    int taken = 0;
+    for (const auto& i : indices) {
+      taken +=
+          std::holds_alternative<int>(i) || std::holds_alternative<Slice>(i);
+    }
+    int rest = ndim(x) - taken;
+    if (rest < 0) {
+      throw std::invalid_argument(
+          "Too many indices (" + std::to_string(taken) +
+          ") for an array with " + std::to_string(ndim(x)) + " dimensions.");
+    }
+    int axis = 0; // of the array
+    int position = 0; // in the result
+    for (const auto& i : indices) {
+      if (std::holds_alternative<NewAxis>(i)) {
+        added.push_back(position++);
+      } else if (std::holds_alternative<Ellipsis>(i)) {
+        axis += rest;
+        position += rest;
+      } else if (auto at = std::get_if<int>(&i)) {
+        dropped.push_back(axis);
+        select(axis++, *at);
+      } else {
+        select(axis++, std::get<Slice>(i));
+        ++position;
+      }
+    }
+  }
+
+ private:
+  void select(int axis, int at) {
+    int n = stop[axis];
+    if (at < -n || at >= n) {
+      throw std::out_of_range(
+          "Index " + std::to_string(at) + " is out of range for axis " +
+          std::to_string(axis) + " of size " + std::to_string(n) + ".");
+    }
+    start[axis] = at < 0 ? at + n : at;
+    stop[axis] = start[axis] + 1;
+  }
+
+  void select(int axis, const Slice& slice) {
+    int n = stop[axis];
+    int by = slice.step.value_or(1);
+    if (by == 0) {
+      throw std::invalid_argument("The step of a slice cannot be zero.");
+    }
+    start[axis] = slice.start.value_or(by < 0 ? n - 1 : 0);
+    stop[axis] = slice.stop.value_or(by < 0 ? -n - 1 : n);
+    step[axis] = by;
+  }
+};
+
 /** `x[i, j:k, ..., None]` */
 inline mx::array index(
     const mx::array& x,
     std::initializer_list<Index> indices,
     mx::StreamOrDevice s) {
-  int taken = 0;
-  for (const auto& i : indices) {
-    taken += std::holds_alternative<int>(i) || std::holds_alternative<Slice>(i);
+  Selection at(x, indices);
+  auto out = mx::slice(x, at.start, at.stop, at.step, s);
+  if (!at.dropped.empty()) {
+    out = mx::squeeze(out, at.dropped, s);
   }
-  int rest = ndim(x) - taken;
-  if (rest < 0) {
-    throw std::invalid_argument(
-        "Too many indices (" + std::to_string(taken) + ") for an array with " +
-        std::to_string(ndim(x)) + " dimensions.");
-  }
-  mx::Shape start(x.ndim(), 0);
-  auto stop = x.shape();
-  mx::Shape step(x.ndim(), 1);
-  mx::Shape shape; // after ints have dropped their axis and None has added one
-  int axis = 0;
-  auto keep = [&](int from, int to, int by) {
-    start[axis] = from;
-    stop[axis] = to;
-    step[axis] = by;
-    ++axis;
-  };
-  std::vector<int> dropped;
-  std::vector<int> added;
-  int position = 0; // in the result
-  for (const auto& i : indices) {
-    if (std::holds_alternative<NewAxis>(i)) {
-      added.push_back(position++);
-    } else if (std::holds_alternative<Ellipsis>(i)) {
-      axis += rest;
-      position += rest;
-    } else if (auto at = std::get_if<int>(&i)) {
-      int n = x.shape(axis);
-      if (*at < -n || *at >= n) {
-        throw std::out_of_range(
-            "Index " + std::to_string(*at) + " is out of range for axis " +
-            std::to_string(axis) + " of size " + std::to_string(n) + ".");
-      }
-      int from = *at < 0 ? *at + n : *at;
-      dropped.push_back(axis);
-      keep(from, from + 1, 1);
-    } else {
-      const auto& [from, to, by] = std::get<Slice>(i);
-      int n = x.shape(axis);
-      int stride = by.value_or(1);
-      if (stride == 0) {
-        throw std::invalid_argument("The step of a slice cannot be zero.");
-      }
-      keep(
-          from.value_or(stride < 0 ? n - 1 : 0),
-          to.value_or(stride < 0 ? -n - 1 : n),
-          stride);
-      ++position;
-    }
-  }
-  auto out = mx::slice(x, start, stop, step, s);
-  if (!dropped.empty()) {
-    out = mx::squeeze(out, dropped, s);
-  }
-  return added.empty() ? out : mx::expand_dims(out, added, s);
+  return at.added.empty() ? out : mx::expand_dims(out, at.added, s);
 }
 
 /** `x[indices]` with an array of integers. */
@@ -699,5 +716,59 @@ index(const mx::array& x, const mx::array& indices, mx::StreamOrDevice s) {
   }
   return mx::take(x, indices, 0, s);
 }
+
+/** `values` as the updates of `x.at[indices]`, for mx::slice_update_add. */
+template <typename T>
+mx::array updates(
+    const mx::array& x,
+    std::initializer_list<Index> indices,
+    const T& values,
+    mx::StreamOrDevice s) {
+  auto out = operand(values, x.dtype());
+  out = mx::broadcast_to(out, index(x, indices, s).shape(), s);
+  Selection at(x, indices);
+  return at.dropped.empty() ? out : mx::expand_dims(out, at.dropped, s);
+}
+
+/** As above with an array of integers, for mx::scatter_add. */
+template <typename T>
+mx::array updates(
+    const mx::array& x,
+    const mx::array& indices,
+    const T& values,
+    mx::StreamOrDevice s) {
+  auto out = operand(values, x.dtype());
+  out = mx::broadcast_to(out, index(x, indices, s).shape(), s);
+  return mx::expand_dims(out, ndim(indices), s);
+}
+
+// `x.at[indices].name(values)`
+#define MLXGEN_AT(name, update, scatter)                           \
+  template <typename T>                                            \
+  mx::array at_##name(                                             \
+      const mx::array& x,                                          \
+      std::initializer_list<Index> indices,                        \
+      const T& values,                                             \
+      mx::StreamOrDevice s) {                                      \
+    Selection at(x, indices);                                      \
+    auto out = updates(x, indices, values, s);                     \
+    return mx::update(x, out, at.start, at.stop, at.step, s);      \
+  }                                                                \
+  template <typename T>                                            \
+  mx::array at_##name(                                             \
+      const mx::array& x,                                          \
+      const mx::array& indices,                                    \
+      const T& values,                                             \
+      mx::StreamOrDevice s) {                                      \
+    auto out = updates(x, indices, values, s);                     \
+    return mx::scatter(x, {indices}, out, std::vector<int>{0}, s); \
+  }
+
+MLXGEN_AT(add, slice_update_add, scatter_add)
+MLXGEN_AT(multiply, slice_update_prod, scatter_prod)
+MLXGEN_AT(maximum, slice_update_max, scatter_max)
+MLXGEN_AT(minimum, slice_update_min, scatter_min)
+
+#undef MLXGEN_AT
 
 } // namespace mlxgen
