@@ -164,14 +164,14 @@ void grid_sample(
 }
 
 /**
- * Gradients of grid_sample by x and grid for the cotangent grad. The first is
+ * Gradients of grid_sample by x and grid. The first is
  * a sum of many terms and stays in the accumulation type.
  */
 template <typename T>
 void grid_sample_vjp(
     In<T> x,
     In<T> grid,
-    In<T> grad,
+    In<T> cotangent,
     int mode,
     int padding_mode,
     bool align_corners,
@@ -187,7 +187,7 @@ void grid_sample_vjp(
   std::fill_n(grad_grid.data, grad_grid.size(), T(0));
   for (int64_t i = 0; i < grid.dim(0) * points; ++i) {
     int64_t start = i / points * height * width * channels;
-    const T* g = grad.data + i * channels;
+    const T* g = cotangent.data + i * channels;
     auto point = [&](int axis, int size) {
       A from = static_cast<A>(grid[2 * i + axis]);
       return locate(from, size, padding_mode, align_corners);

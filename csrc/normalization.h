@@ -64,7 +64,7 @@ constexpr int64_t rows_per_sum = 16;
  * Gradients of rms_norm_residual. With n = h / sqrt(mean(h^2) + eps) and
  * d = grad_y * weight,
  *
- *   grad = grad_h + (d - n mean(d n)) / sqrt(mean(h^2) + eps)
+ *   grad_x = grad_h + (d - n mean(d n)) / sqrt(mean(h^2) + eps)
  *
  * for x and residual alike. That of weight is the sum of grad_y n over all
  * rows; row i of grad_weight is the part from rows_per_sum rows, from
@@ -78,7 +78,7 @@ void rms_norm_residual_vjp(
     In<T> grad_y,
     In<T> grad_h,
     double eps,
-    Out<T> grad,
+    Out<T> grad_x,
     Out<accum_t<T>> grad_weight) {
   using A = accum_t<T>;
   int64_t width = h.dim(-1);
@@ -95,7 +95,7 @@ void rms_norm_residual_vjp(
     const T* value = h.data + row * width;
     const T* dy = grad_y.data + row * width;
     const T* dh = grad_h.data + row * width;
-    T* to = grad.data + row * width;
+    T* to = grad_x.data + row * width;
     A* sum = grad_weight.data + row / rows_per_sum * width;
     A squares = sum_over<A>(width, [=](int64_t i) {
       A v = static_cast<A>(value[i]);

@@ -1078,6 +1078,17 @@ CODES: dict[str, Code] = {
         "  grad: {x: a * grad}",
     ),
     "MG514": Code(
+        "Function defined twice",
+        "The hand-written sources define the very function that is generated for the operator: the "
+        "same name, in the package's namespace, with the same parameters.",
+        "- name: softcap2\n"
+        "  signature: softcap2(array x) -> array\n"
+        "  cpp: mlxops::softcap2  # defined in csrc",
+        "- name: softcap2\n"
+        "  signature: softcap2(array x) -> array\n"
+        "  cpp: mlxops::softcap2_of_ops",
+    ),
+    "MG514": Code(
         "Several functions of one name",
         "Functions of that name stand in several namespaces. Write the namespace: `cpu::scale`.",
         '- signature: "f(x: array) -> array"\n  dispatch: {cpu: twin}\n  grad: {x: grad}',

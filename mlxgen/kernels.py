@@ -664,8 +664,9 @@ class _Metal(_Matcher):
             scalar=False,
             templated=bool(function.template),
             bindings=tuple(bindings),
-            grid=tuple(e.cpp(4) for e in grid),
-            threadgroup=tuple(e.cpp(4) for e in group),
+            constants=tuple(constants),
+            grid=tuple(grid),
+            threadgroup=tuple(group),
             zero=tuple(zero),
             uses=frozenset(n for e in (*grid, *group, *(c for _, c in constants)) for n in e.names),
         )
@@ -771,15 +772,14 @@ class _Metal(_Matcher):
                 else:
                     call = f"encoder.set_output_array(outputs[{i}], {index});"
             elif name in constants:
-                problem, call = _bytes(param, constants[name].cpp(4), index)
+                problem, call = _bytes(param, f"const_{name}", index)
             elif name in attributes:
                 a = attributes[name]
                 if a.type.kind not in _SCALARS or a.type.optional:
                     problem = f"'{name}' ({a.type.python}) cannot be passed to a Metal kernel"
                 else:
-                    value = a.member
-                    if a.type.kind is Kind.ENUM:
-                        value = _choice(op, a)
+                    # The index of an enumerated string is a local of the launch.
+                    value = a.cpp if a.type.kind is Kind.ENUM else a.member
                     kinds = (
                         ("float",)
                         if a.type.kind is Kind.FLOAT
@@ -935,11 +935,6 @@ def _bytes(param: cxx.Param, value: str, index: int) -> tuple[str | None, str]:
     return None, f"encoder.set_bytes(static_cast<{ctype}>({value}), {index});"
 
 
-def _choice(op: OpResolver, p: Parameter) -> str:
-    choices = ", ".join(f'"{c}"' for c in p.type.choices)
-    return f'mlxgen::choice("{op.draft.name}", "{p.name}", {p.member}, {{{choices}}})'
-
-
 def _shown(file: str, settings: Settings) -> str:
     return settings.relative(Path(file))
 
@@ -998,6 +993,27 @@ def _own_call(op: OpResolver, target: str, path: tuple[str | int, ...]) -> tuple
     values = [*(p.cpp for p in op.params), "s"]
     expr = Expr.call(function.qualified_name, values, outputs[0].type)
     return expr, f"{function.qualified_name}({', '.join(values)})"
+
+
+def require_own_name(op: OpResolver) -> None:
+    """The C++ function that is generated for an op must not be written by hand already."""
+    sources, settings = op.resolver.sources, op.resolver.settings
+    name = f"{settings.namespace}::{op.draft.name}"
+    types = [a.type.cpp_param for a in op.signature.args] + ["mx::StreamOrDevice"]
+    for function in sources.find(name):
+        given = [p.type for p in function.params]
+        same = len(given) == len(types) and all(
+            _same_type(g, t, None, Type(Kind.STR)) for g, t in zip(given, types, strict=True)
+        )
+        if function.qualified_name == name and same:
+            op.error(
+                "MG514",
+                f"{settings.relative(settings.csrc)} defines {name} itself "
+                f"({_shown(function.span.file, settings)}:{function.span.line})",
+                ("name",) if op.raw.name else (),
+                help="generated code defines a function of this name and type: rename one of them",
+            )
+            return
 
 
 def require_function(op: OpResolver, name: str, path: tuple[str | int, ...]) -> str:

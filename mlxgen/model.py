@@ -117,8 +117,9 @@ class Kernel:
     by_reference: bool = False  # scalar function that returns through references
     elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)
     bindings: tuple[Binding, ...] = ()
-    grid: tuple[str, ...] = ()
-    threadgroup: tuple[str, ...] = ()
+    constants: tuple[tuple[str, Expr], ...] = ()
+    grid: tuple[Expr, ...] = ()
+    threadgroup: tuple[Expr, ...] = ()
     zero: tuple[int, ...] = ()
     uses: frozenset[str] = frozenset()
 

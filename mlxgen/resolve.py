@@ -23,6 +23,7 @@ from .kernels import (
     metal_stem,
     require_function,
     require_manual,
+    require_own_name,
 )
 from .mlx_api import table
 from .model import (
@@ -512,6 +513,7 @@ class OpResolver:
         grads, own_gradient = self._grads(by_name)
         jvp, jvp_exprs = self._jvp(by_name, grads)
         vmap = self._vmap()
+        require_own_name(self)
         for part in raw.manual:
             require_manual(self, part, camel(self.draft.name))
         if not self.ok:

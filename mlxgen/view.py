@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .formula import Expr
 from .kernels import CPP_TYPES, METAL_TYPES, metal_stem
 from .model import Grad, GradKind, Kernel, Op, Parameter
 from .schema import ArraySample
@@ -64,6 +65,19 @@ def cpp_comment(text: str) -> str:
         return f"/** {lines[0]} */"
     body = "\n".join(f" * {line}".rstrip() for line in lines)
     return f"/**\n{body}\n */"
+
+
+def line_comment(text: str, indent: int) -> str:
+    """``//`` lines, wrapped, with the white space of formulas in YAML folded."""
+    lead = " " * indent + "// "
+    return textwrap.fill(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=lead,
+        subsequent_indent=lead,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def braces(items: Iterable[str]) -> str:
@@ -165,6 +179,11 @@ class View:
         return f"{self.op.name}_composite"
 
     @property
+    def forward_comment(self) -> str:
+        """The composite's formula, as comment lines."""
+        return line_comment(self.op.forward_text, 0)
+
+    @property
     def forward_return(self) -> str:
         """The statement that returns the composition."""
         assert self.op.forward is not None
@@ -246,7 +265,7 @@ class View:
         args = [p.cpp if p.type.is_array else p.member for p in self.op.params] + [stream]
         if function == self.op.name:  # MLX may have one of that name as well
             function = f"{self.ns}::{function}"
-        return " " * indent + prefix + cpp_call(function, args, tail, indent).lstrip()
+        return cpp_call(prefix + function, args, tail, indent)
 
     @property
     def apply_body(self) -> str:
@@ -279,7 +298,7 @@ class View:
     def fallback(self) -> str:
         """The composition instead of a kernel that this backend lacks."""
         args = [p.cpp for p in self.op.params] + ["stream"]
-        return "    return " + cpp_call(self.composite_name, args, ";", 4).lstrip()
+        return cpp_call(f"return {self.composite_name}", args, ";", 4)
 
     @property
     def named_arrays(self) -> str:
@@ -382,32 +401,23 @@ class View:
 
     def push_input(self, p: Parameter) -> str:
         """Statements that add one argument to the primitive's inputs."""
-        if p.dtype is None:
-            dtype = "dtype"
-        else:
-            named = (
-                f'mlxgen::named("{p.name}", {p.cpp})'
-                if p.is_list
-                else (f'{{{{"{p.name}", {p.cpp}}}}}')
-            )
-            dtype = f'{p.rule}.resolve("{self.op.python_name}", {named})'
+        out = ""
+        dtype = "dtype"
+        if p.dtype is not None:
+            dtype = f"{p.cpp}_dtype"
+            named = f'{{{{"{p.name}", {p.cpp}}}}}'
+            if p.is_list:
+                named = f'mlxgen::named("{p.name}", {p.cpp})'
+            args = [f'"{self.op.python_name}"', named]
+            out = _assign(f"auto {dtype}", f"{p.rule}.resolve", args, 2) + "\n"
         if p.is_list:
-            return (
-                f"  for (const auto& a : {p.cpp}) {{\n"
-                f"    inputs.push_back(mlxgen::ready(a, {dtype}, stream));\n  }}"
-            )
+            push = f"    inputs.push_back(mlxgen::ready(a, {dtype}, stream));"
+            return f"{out}  for (const auto& a : {p.cpp}) {{\n{push}\n  }}"
+        value = f"mlxgen::ready({'*' if p.present else ''}{p.cpp}, {dtype}, stream)"
         if p.present:
-            push = cpp_call(
-                "inputs.push_back", [f"mlxgen::ready(*{p.cpp}, {dtype}, stream)"], ";", 4
-            )
-            return f"  if ({p.cpp}) {{\n{push}\n  }}"
-        line = f"  inputs.push_back(mlxgen::ready({p.cpp}, {dtype}, stream));"
-        if len(line) <= WIDTH:
-            return line
-        broken = f"  inputs.push_back(\n      mlxgen::ready({p.cpp}, {dtype}, stream));"
-        if max(map(len, broken.splitlines())) <= WIDTH:
-            return broken
-        return f"  inputs.push_back(mlxgen::ready(\n      {p.cpp},\n      {dtype},\n      stream));"
+            push = cpp_call("inputs.push_back", [value], ";", 4)
+            return f"{out}  if ({p.cpp}) {{\n{push}\n  }}"
+        return out + cpp_call("inputs.push_back", [value], ";", 2)
 
     @property
     def rule_params(self) -> list[Parameter]:
@@ -468,11 +478,6 @@ class View:
     def enums(self) -> list[Parameter]:
         """String enumerations, whose values are checked when the graph is built."""
         return [p for p in self.attributes if p.type.kind is Kind.ENUM]
-
-    def choice(self, p: Parameter, value: str) -> str:
-        """The index of an enumerated string; raises for an unknown one."""
-        choices = braces(f'"{c}"' for c in p.type.choices)
-        return f'mlxgen::choice("{self.op.python_name}", "{p.name}", {value}, {choices})'
 
     def choice_check(self, p: Parameter) -> str:
         """The statement that checks one."""
@@ -582,7 +587,7 @@ class View:
         for p in self.op.params:
             if not p.type.is_array:
                 if p.type.kind is Kind.ENUM:
-                    out.append(f"{p.cpp} = {self.choice(p, p.member)}")
+                    out.append(p.cpp)
                 else:
                     out.append(f"{p.cpp} = {p.member}")
             elif views:
@@ -608,13 +613,29 @@ class View:
         """Name of an output's view in a lambda."""
         return "out" if len(self.op.outputs) == 1 else f"to_{name}"
 
-    def capture_list(self, views: bool, indent: int) -> str:
-        """The lambda's introducer."""
-        items = self.captures(views)
-        line = "[" + ", ".join(items) + "]"
-        if len(line) + indent + 12 <= WIDTH:
+    @property
+    def task_head(self) -> str:
+        """Head of the lambda that runs a kernel over views."""
+        items = self.captures(True)
+        line = f"        auto task = [{', '.join(items)}] {{"
+        if len(line) <= WIDTH:
             return line
-        return "[" + (",\n" + " " * (indent + 1)).join(items) + "]"
+        wrapped = []
+        for item in items:
+            if len(item) + 24 > WIDTH:
+                target, _, value = item.partition(" = ")
+                item = f"{target} =\n{' ' * 25}{value}"
+            wrapped.append(item)
+        inner = (",\n" + " " * 21).join(wrapped)
+        return f"        auto task = [{inner}] {{"
+
+    @property
+    def choice_locals(self) -> list[str]:
+        """Locals with the indices of enumerated strings, for kernels."""
+        return [
+            _assign(f"auto {p.cpp}", "mlxgen::choice", self._choice_args(p, p.member), 2)
+            for p in self.enums
+        ]
 
     @property
     def kernel_call(self) -> str:
@@ -733,7 +754,7 @@ class View:
         n += 1
         for p in self.attributes:
             ctype = {"float": "float", "int": "int", "bool": "bool"}[_SCALAR_METAL[p.type.kind]]
-            value = self.choice(p, p.member) if p.type.kind is Kind.ENUM else p.member
+            value = p.cpp if p.type.kind is Kind.ENUM else p.member
             out.append(
                 cpp_call("encoder.set_bytes", [f"static_cast<{ctype}>({value})", str(n)], ";", 2)
             )
@@ -753,20 +774,63 @@ class View:
         """Arguments that a hand-written kernel's launch needs as locals."""
         assert self.metal is not None
         text = "\n".join(b.call for b in self.metal.bindings)
-        text += "\n".join((*self.metal.grid, *self.metal.threadgroup))
-        return [p.name for p in self.arrays if re.search(rf"\b{re.escape(p.cpp)}\b", text)]
+        return [
+            p.name
+            for p in self.arrays
+            if p.name in self.metal.uses or re.search(rf"\b{re.escape(p.cpp)}\b", text)
+        ]
 
     @property
-    def metal_geometry(self) -> tuple[str, str]:
-        """Grid and threadgroup."""
+    def metal_name(self) -> str:
+        """The statement that spells the kernel's host name."""
         assert self.metal is not None
-        grid = [*self.metal.grid, "1", "1", "1"][:3]
-        group = (
-            [*self.metal.threadgroup, "1", "1", "1"][:3]
-            if self.metal.threadgroup
-            else (["0", "1", "1"])
+        if self.metal.scalar:
+            name = self.op.name
+            return (
+                f'  std::string name = dense ? "{name}_dense_" : "{name}_strided_";\n'
+                "  name += mlxgen::metal::type_name(inputs[0].dtype());"
+            )
+        if not self.metal.templated:
+            return f'  std::string name = "{self.metal.function}";'
+        return (
+            f'  std::string name = "{self.metal.function}_";\n'
+            f"  name += mlxgen::metal::type_name({self.tag_source}.dtype());"
         )
-        return braces(grid), braces(group)
+
+    def metal_pipeline(self, source: str) -> str:
+        """The statement that gets the pipeline."""
+        assert self.metal is not None
+        text = self.metal_source_name()
+        wrapped = f"mlxgen::metal::with_loops({text}, kKernels)"
+        value = wrapped if self.metal.scalar else f"std::string({text})"
+        args = ["stream()", f'"{self.metal_library(source)}"', "name", "source"]
+        pipeline = _assign("auto pipeline", "mlxgen::metal::pipeline", args, 2)
+        line = f"  auto source = [] {{ return {value}; }};"
+        if len(line) > WIDTH:
+            line = f"  auto source = [] {{\n    return {value};\n  }};"
+        return f"{line}\n{pipeline}"
+
+    @property
+    def metal_geometry(self) -> list[str]:
+        """Statements with the constants, the grid and the threadgroup of a launch."""
+        assert self.metal is not None
+        out = []
+        for name, expr in self.metal.constants:
+            out.append(_local(f"int64_t const_{name}", expr))
+        for part, exprs in (("grid", self.metal.grid), ("group", self.metal.threadgroup)):
+            for axis, expr in zip("xyz", exprs, strict=False):
+                out.append(_local(f"int64_t {part}_{axis}", expr))
+        return out
+
+    @property
+    def metal_dispatch(self) -> str:
+        """The launch."""
+        assert self.metal is not None
+        grid = [*(f"grid_{a}" for a, _ in zip("xyz", self.metal.grid, strict=False)), "1", "1"]
+        group = [*(f"group_{a}" for a, _ in zip("xyz", self.metal.threadgroup, strict=False))]
+        group = [*(group or ["0"]), "1", "1"]
+        args = ["encoder", "pipeline", braces(grid[:3]), braces(group[:3])]
+        return cpp_call("mlxgen::metal::dispatch", args, ";", 2)
 
     # Gradients
 
@@ -819,7 +883,8 @@ class View:
         for grad in self.op.grads:
             for p in grad.params:
                 condition = self._position_test(p)
-                comment = f"{', '.join(q.name for q in grad.params)}: {grad.text}"
+                names = ", ".join(q.name for q in grad.params)
+                comment = line_comment(f"{names}: {grad.text}", 6)
                 out.append((condition, comment, self._grad_statement(grad, p, joint_of)))
         return out
 
@@ -1108,6 +1173,14 @@ def _qualified(element: str) -> str:
     if element == "accum_t<T>":
         return "mlxgen::accum_t<T>"
     return f"mx::{element}" if element in ("float16_t", "bfloat16_t", "complex64_t") else element
+
+
+def _local(target: str, expr: Expr) -> str:
+    """``target = expression;`` as clang-format breaks it."""
+    text = expr.cpp(2, len(target) + 5)
+    if "\n" in text:
+        return f"  {target} =\n      {expr.cpp(6, 6)};"
+    return f"  {target} = {text};"
 
 
 def _assign(target: str, function: str, args: Sequence[str], indent: int) -> str:

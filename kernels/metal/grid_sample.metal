@@ -121,7 +121,7 @@ template <typename T>
 [[kernel]] void grid_sample_vjp(
     device const T* x [[buffer(0)]],
     device const T* grid [[buffer(1)]],
-    device const T* grad [[buffer(2)]],
+    device const T* cotangent [[buffer(2)]],
     device atomic<float>* grad_x [[buffer(3)]],
     device T* grad_grid [[buffer(4)]],
     constant int* x_shape [[buffer(5)]],
@@ -136,7 +136,7 @@ template <typename T>
   size_t point = size_t(position.z) * grid_shape[2] + position.y;
   size_t image = position.z / grid_shape[1];
   size_t start = image * height * width * channels;
-  device const T* g = grad + point * channels;
+  device const T* g = cotangent + point * channels;
   GridCoordinate column = locate(
       static_cast<float>(grid[2 * point]), width, padding_mode, align_corners);
   GridCoordinate row = locate(

@@ -71,7 +71,7 @@ template <typename T>
     device const T* weight [[buffer(1)]],
     device const T* grad_y [[buffer(2)]],
     device const T* grad_h [[buffer(3)]],
-    device T* grad [[buffer(4)]],
+    device T* grad_x [[buffer(4)]],
     device float* grad_weight [[buffer(5)]],
     constant bool& has_weight [[buffer(6)]],
     constant float& eps [[buffer(7)]],
@@ -109,7 +109,7 @@ template <typename T>
       float factor = has_weight ? static_cast<float>(weight[i]) : 1.0f;
       float part = d * (value * scale);
       weight_sum[i] = row == first ? part : weight_sum[i] + part;
-      grad[start + i] = static_cast<T>(
+      grad_x[start + i] = static_cast<T>(
           static_cast<float>(grad_h[start + i]) +
           scale * (d * factor - value * shift));
     }

@@ -25,9 +25,9 @@ inline int count_below(device const int* ids, int n, int bound) {
  * out[s] = sum of the x[i] with segment_ids[i] == s, for ascending ids, added
  * up in float.
  *
- * No atomics: a threadgroup of c x r threads finds the rows of one segment by
- * bisection, and thread (i, j) adds up column i of every r-th row from j on.
- * The result is the same in every run. c r <= 256.
+ * No atomics, and the same result in every run: a threadgroup finds the rows of
+ * one segment by bisection, and its thread (i, j) of c x r adds up column i of
+ * every r-th row from j on. There are at most 256 threads.
  */
 template <typename T>
 [[kernel]] void segment_sum_sorted(

@@ -131,6 +131,11 @@ inline int64_t offset_of(
 } // namespace mlxgen
 )metal";
 
+/** A scalar function's source with the generated kernels around it. */
+inline std::string with_loops(const char* source, const char* kernels) {
+  return std::string(source) + elementwise_source + kernels;
+}
+
 } // namespace mlxgen::metal
 
 #endif // _METAL_
