@@ -260,7 +260,7 @@ class Parser:
     """
 
     def __init__(self, text: str, report: Report) -> None:
-        pieces = _TOKEN.findall(text)  # each with the blanks before it: together they are the text
+        pieces = _TOKEN.findall(text.rstrip())  # each with the blanks before it: none is lost
         self.tokens: list[str] = [piece.lstrip() for piece in pieces]
         self.ends = list(accumulate(map(len, pieces)))
         self.i = 0

@@ -126,7 +126,7 @@ def test_the_forms_of_the_proposal():
             "f(Tensor x, enum('a', 'b',) mode='b', str t=\"c\") -> Tensor",
         ),
         (
-            "array f(std::vector<int> a, Shape b, axes c, Dtype d, std::optional<Dtype> e)",
+            "array f(std::vector<int> a, mx::Shape b, axes c, Dtype d, std::optional<Dtype> e)",
             "f(a: list[int], b: shape, c: axes, d: Dtype, e: dtype | None) -> array",
             "f(a: tuple[int, ...], b: shape, c: None | int | Sequence[int], d: mx.Dtype,"
             " e: Optional[Dtype]) -> array",
@@ -143,7 +143,7 @@ def test_the_forms_of_the_proposal():
             "f(int[2] k, int[3] m=[1, 2, 3], int[] p=[4]) -> Tensor",
         ),
         (
-            "array f(axes a = std::nullopt, axes b = {1}, axes c = {0, -1}, int[2] d = 3)",
+            "array f(axes a = mx::Shape{}, axes b = Shape{1}, axes c = {0, -1}, int[2] d = 3)",
             "f(a: axes = None, b: axes = 1, c: axes = (0, -1), d: tuple[int, int] = 3) -> array",
             "f(int[1]? a=None, int[1]? b=1, int[1]? c=[0, -1], int[2] d=3) -> Tensor",
         ),
@@ -473,6 +473,28 @@ def test_results(text, cpp, python):
     assert (signature.cpp_result, signature.python_result) == (cpp, python)
 
 
+def test_printed():
+    """How a signature prints; that it parses again is tested above."""
+    signature = parse(
+        "f(x: array, w: array | None = None, *, n: int = 3, k: shape = (1,), a: axes = None,"
+        ' s0: tuple[int, int] = 2, m: Literal["u", "v"] = "v", d: Dtype = float16) -> array'
+    )
+    assert signature.cpp() == (
+        "array f(const array& x, const std::optional<array>& w = std::nullopt, int n = 3,"
+        " const Shape& k = {1}, axes a = std::nullopt, int[2] s0 = {2, 2},"
+        ' enum("u", "v") m = "v", Dtype d = float16)'
+    )
+    assert signature.python() == (
+        "f(x: array, w: array | None = None, *, n: int = 3, k: shape = (1,), a: axes = None,"
+        ' s0: int | tuple[int, int] = (2, 2), m: Literal["u", "v"] = "v", d: Dtype = float16)'
+        " -> array"
+    )
+    assert signature.torch() == (
+        "f(Tensor x, Tensor? w=None, *, int n=3, SymInt[] k=[1], int[1]? a=None,"
+        ' int[2] s0=[2, 2], enum("u", "v") m="v", ScalarType d=float16) -> Tensor'
+    )
+
+
 def test_quoted_is_a_literal_of_python():
     for text in ("", 'a"b', "\\", "\n\t", "é日", "'"):
         assert eval(quoted(text)) == text
@@ -487,12 +509,13 @@ def test_quoted_is_a_literal_of_python():
         # MG201: what cannot be understood
         ("", [("MG201", "")]),
         ("axpby", [("MG201", "axpby")]),
+        ("axpby: array -> array ", [("MG201", "axpby: array -> array")]),
         ("f(x: array; y: array) -> array", [("MG201", ";")]),
         ("f(x: array y: array) -> array", [("MG201", "y")]),
         ("f(x: array,, y: array) -> array", [("MG201", ",")]),
         ("f(x: array, y: array -> array", [("MG201", "->")]),
         ("f(x: array) -> array extra", [("MG201", "extra")]),
-        ("f(x: array) -> ", [("MG201", "")]),
+        ("f(x: array) -> \n ", [("MG201", "")]),
         ("f(x: array) -> (array", [("MG201", "")]),
         ("f(x: array) -> array: ... ...", [("MG201", "...")]),
         ("my f(x: array) -> array", [("MG201", "f")]),
@@ -580,6 +603,10 @@ def test_quoted_is_a_literal_of_python():
         # MG207: names
         ("f(class: int) -> array", [("MG207", "class")]),
         ("f(delete: int) -> array", [("MG207", "delete")]),
+        (
+            "f(NULL: int, errno: int, stdin: int) -> array",
+            [("MG207", "NULL"), ("MG207", "errno"), ("MG207", "stdin")],
+        ),
         ("f(_x: int, x__y: int) -> array", [("MG207", "_x"), ("MG207", "x__y")]),
         ("union(x: array) -> array", [("MG207", "union")]),
         ("array and(array x)", [("MG207", "and")]),
@@ -688,6 +715,11 @@ def test_demanded_spelling(text, spelling, code):
         ("f(x: size_t) -> array", "unknown type 'size_t' (did you mean 'int'?)", None),
         ("array f(std::array<int, 2> x)", "(did you mean 'int[2]'?)", None),
         ("f(x: array) -> int", "an output cannot be an int", "returns arrays"),
+        (
+            "f(n: int = 1, m: int) -> array",
+            "'m' has no default, and an argument",
+            "move it forward",
+        ),
         ("f(x: array)", "does not say what it returns", "'-> array'"),
         ("f(x: Foo) -> array", "unknown type 'Foo'", "array, int, bool"),
         ("f(Generator g) -> Tensor", "unknown type 'Generator'", "leave the argument out"),
