@@ -1,5 +1,6 @@
-// block_diag as a composition of MLX ops, for backends without a kernel, and its
-// gradient: what formulas cannot say, since offsets add up from block to block.
+// block_diag as a composition of MLX ops, for backends without a kernel, and
+// its gradient: what formulas cannot say, since offsets add up from block to
+// block.
 
 #pragma once
 
@@ -29,12 +30,13 @@ inline mx::array block_diag_of_ops(
   int left = 0;
   for (const auto& block : blocks) {
     int right = width - left - block.shape(1);
-    bands.push_back(mx::pad(
-        block,
-        std::vector<std::pair<int, int>>{{0, 0}, {left, right}},
-        mx::array(0, block.dtype()),
-        "constant",
-        s));
+    bands.push_back(
+        mx::pad(
+            block,
+            std::vector<std::pair<int, int>>{{0, 0}, {left, right}},
+            mx::array(0, block.dtype()),
+            "constant",
+            s));
     left += block.shape(1);
   }
   return mx::concatenate(bands, 0, s);
@@ -52,8 +54,8 @@ inline std::vector<mx::array> block_diag_vjp(
   for (const auto& a : arrays) {
     int rows = a.ndim() == 2 ? a.shape(0) : 1;
     int columns = a.ndim() == 0 ? 1 : a.shape(-1);
-    auto block = mx::slice(
-        cotangents[0], {top, left}, {top + rows, left + columns}, s);
+    auto block =
+        mx::slice(cotangents[0], {top, left}, {top + rows, left + columns}, s);
     grads.push_back(mx::reshape(block, a.shape(), s));
     top += rows;
     left += columns;

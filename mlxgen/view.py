@@ -26,8 +26,10 @@ WIDTH = 80
 
 
 def cpp_string(text: str) -> str:
-    """A C++ string literal."""
-    return json.dumps(text, ensure_ascii=False)
+    """A C++ string literal; control characters as octal escapes, the only ones that end."""
+    named = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+    chars = (named.get(c, f"\\{ord(c):03o}" if c < " " or c == "\x7f" else c) for c in text)
+    return '"' + "".join(chars) + '"'
 
 
 def cpp_call(head: str, args: Sequence[str], tail: str = ";", indent: int = 0) -> str:
@@ -411,8 +413,8 @@ class View:
             args = [f'"{self.op.python_name}"', named]
             out = _assign(f"auto {dtype}", f"{p.rule}.resolve", args, 2) + "\n"
         if p.is_list:
-            push = f"    inputs.push_back(mlxgen::ready(a, {dtype}, stream));"
-            return f"{out}  for (const auto& a : {p.cpp}) {{\n{push}\n  }}"
+            push = f"    inputs.push_back(mlxgen::ready(item, {dtype}, stream));"
+            return f"{out}  for (const auto& item : {p.cpp}) {{\n{push}\n  }}"
         value = f"mlxgen::ready({'*' if p.present else ''}{p.cpp}, {dtype}, stream)"
         if p.present:
             push = cpp_call("inputs.push_back", [value], ";", 4)
@@ -455,24 +457,23 @@ class View:
         return ", ".join(items)
 
     def check_statement(self, index: int) -> str:
-        """One condition on the arguments."""
+        """One condition on the arguments; the message shows those that it names."""
         check = self.op.checks[index]
         condition = check.expr.cpp(2, 8)
-        fail = cpp_call(
-            "mlxgen::fail",
-            [f'"{self.op.python_name}"', cpp_string(check.message), self.named_or_list],
-            ";",
-            4,
-        )
+        shown = [
+            f'{{"{p.name}", mlxgen::show({p.cpp})}}'
+            for p in self.op.params
+            if p.name in check.expr.names
+        ]
+        values = "std::vector<mlxgen::Shown>" + braces(shown)
+        args = [f'"{self.op.python_name}"', cpp_string(check.message), values]
+        fail = cpp_call("mlxgen::fail", args, ";", 4)
+        if max(map(len, fail.splitlines())) > WIDTH:
+            args[2] = "std::vector<mlxgen::Shown>{\n            " + (
+                ",\n            ".join(shown) + "}"
+            )
+            fail = cpp_call("mlxgen::fail", args, ";", 4)
         return f"  if (!({condition})) {{\n{fail}\n  }}"
-
-    @property
-    def named_or_list(self) -> str:
-        """All arrays with their names, for messages."""
-        lists = [p for p in self.arrays if p.is_list]
-        if lists and len(self.arrays) == 1:
-            return f'mlxgen::named("{lists[0].name}", {lists[0].cpp})'
-        return self.named_arrays
 
     @property
     def enums(self) -> list[Parameter]:
@@ -487,7 +488,7 @@ class View:
         return cpp_call("mlxgen::choice", self._choice_args(p, p.cpp), ";", 2)
 
     def _choice_args(self, p: Parameter, value: str) -> list[str]:
-        choices = braces(f'"{c}"' for c in p.type.choices)
+        choices = braces(cpp_string(c) for c in p.type.choices)
         return [f'"{self.op.python_name}"', f'"{p.name}"', value, choices]
 
     # Dtypes and dispatch

@@ -42,7 +42,7 @@ void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
   bool found =
       ((dtype == dtype_of<Ts>() ? (f(Tag<Ts>{}), true) : false) || ...);
   if (!found) {
-    throw std::invalid_argument("No CPU kernel for " + describe(dtype) + ".");
+    throw std::invalid_argument("No CPU kernel for " + show(dtype) + ".");
   }
 }
 

@@ -20,7 +20,7 @@ using mx::metal::CommandEncoder;
 
 /** A dtype as it stands in the host names of kernels. */
 inline std::string type_name(Dtype dtype) {
-  auto name = describe(dtype);
+  auto name = show(dtype);
   return name == "bool" ? "bool_" : name;
 }
 

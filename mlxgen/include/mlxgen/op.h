@@ -35,9 +35,11 @@ using Arrays = std::vector<array>;
 // Errors: `[op] What is wrong. Got x: float32 (2, 3), ...`
 ///////////////////////////////////////////////////////////////////////////////
 
+/** An argument with its name, for messages. */
 using Named = std::pair<const char*, std::optional<array>>;
+using Shown = std::pair<const char*, std::string>;
 
-inline std::string describe(const Shape& shape) {
+inline std::string show(const Shape& shape) {
   std::ostringstream os;
   os << "(";
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -47,28 +49,67 @@ inline std::string describe(const Shape& shape) {
   return os.str();
 }
 
-inline std::string describe(Dtype dtype) {
+inline std::string show(const std::vector<int>& values) {
+  return show(Shape(values.begin(), values.end()));
+}
+
+inline std::string show(Dtype dtype) {
   std::ostringstream os;
   os << dtype;
   return os.str();
 }
 
-[[noreturn]] inline void
-fail(const char* op, const std::string& what, const std::vector<Named>& args) {
+inline std::string show(const array& a) {
+  return show(a.dtype()) + " " + show(a.shape());
+}
+
+inline std::string show(const Arrays& arrays) {
+  std::string text = "[";
+  for (const auto& a : arrays) {
+    text += (text.size() > 1 ? ", " : "") + show(a);
+  }
+  return text + "]";
+}
+
+inline std::string show(const std::string& text) {
+  return "'" + text + "'";
+}
+
+inline std::string show(bool value) {
+  return value ? "True" : "False";
+}
+
+template <typename T>
+  requires std::is_arithmetic_v<T>
+std::string show(T value) {
   std::ostringstream os;
-  os << "[" << op << "] " << what;
+  os << value;
+  return os.str();
+}
+
+template <typename T>
+std::string show(const std::optional<T>& value) {
+  return value ? show(*value) : "None";
+}
+
+[[noreturn]] inline void
+fail(const char* op, const std::string& what, const std::vector<Shown>& args) {
+  std::string text = "[" + std::string(op) + "] " + what;
   const char* separator = " Got ";
   for (const auto& [name, value] : args) {
-    os << separator << name << ": ";
-    if (value) {
-      os << value->dtype() << " " << describe(value->shape());
-    } else {
-      os << "None";
-    }
+    text += separator + std::string(name) + ": " + value;
     separator = ", ";
   }
-  os << (args.empty() ? "" : ".");
-  throw std::invalid_argument(os.str());
+  throw std::invalid_argument(text + (args.empty() ? "" : "."));
+}
+
+[[noreturn]] inline void
+fail(const char* op, const std::string& what, const std::vector<Named>& args) {
+  std::vector<Shown> shown;
+  for (const auto& [name, value] : args) {
+    shown.emplace_back(name, show(value));
+  }
+  fail(op, what, shown);
 }
 
 /** Which of `choices` a string attribute is; raises if it is none of them. */
@@ -116,7 +157,7 @@ struct DtypeRule {
       }
     }
     if (!dtype) {
-      fail(op, "At least one array is needed.", {});
+      fail(op, "At least one array is needed.", std::vector<Shown>());
     }
     auto out = *dtype;
     if (allows(out)) {
@@ -133,12 +174,11 @@ struct DtypeRule {
     }
     std::string names;
     for (auto d : allowed) {
-      names += (names.empty() ? "" : ", ") + describe(d);
+      names += (names.empty() ? "" : ", ") + show(d);
     }
     fail(
         op,
-        "dtype " + describe(out) + " is not supported (supported: " + names +
-            ").",
+        "dtype " + show(out) + " is not supported (supported: " + names + ").",
         args);
   }
 };
@@ -157,7 +197,7 @@ inline array ready(const array& a, Dtype dtype, const Stream& s) {
   return mx::contiguous(mx::astype(a, dtype, s), false, s);
 }
 
-/** The shape to which the arguments broadcast; raises with all their shapes. */
+/** The shape to which the arguments broadcast; raises naming all of them. */
 inline Shape broadcast_shape(const char* op, const std::vector<Named>& args) {
   Shape shape;
   for (const auto& [_, value] : args) {
@@ -214,12 +254,9 @@ inline Arrays elementwise_inputs(
     }
   }
   if (!same_shape) {
-    auto shape = broadcast_shape(op, args);
-    for (auto& in : inputs) {
-      if (in.shape() != shape) {
-        in = mx::broadcast_to(in, shape, s);
-      }
-    }
+    broadcast_shape(op, args); // for its message
+    // MLX's own, which shapeless compilation can repeat with other shapes.
+    inputs = mx::broadcast_arrays(inputs, s);
   }
   return inputs;
 }
@@ -523,7 +560,21 @@ inline Arrays jvp_from_vjp(
   for (const auto& out : outputs) {
     cotangents.push_back(mx::zeros_like(out, s));
   }
-  return mx::vjp(pullback, cotangents, tangents).second;
+  // One array may be the gradient of several arguments; mx::vjp would use only
+  // the first of the tangents given for it.
+  auto distinct = [&](const Arrays& values) {
+    auto gradients = pullback(values);
+    for (size_t i = 1; i < gradients.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        if (gradients[j].id() == gradients[i].id()) {
+          gradients[i] = mx::copy(gradients[i], s);
+          break;
+        }
+      }
+    }
+    return gradients;
+  };
+  return mx::vjp(distinct, cotangents, tangents).second;
 }
 
 /** Raised by the vjp and jvp of arguments that have no derivative. */

@@ -34,9 +34,9 @@ class ArrayArg {
 
   /** The dtype that this argument brings into promotion; scalars bring none. */
   std::optional<mx::Dtype> dtype() const {
-    return borrowed_ ? std::optional(borrowed_->dtype())
-        : owned_     ? std::optional(owned_->dtype())
-                     : std::nullopt;
+    return borrowed_         ? std::optional(borrowed_->dtype())
+        : (owned_ && !weak_) ? std::optional(owned_->dtype())
+                             : std::nullopt;
   }
 
   /** The array; a scalar takes `like` if its kind fits, as in mlx.core. */
@@ -45,7 +45,7 @@ class ArrayArg {
       return *borrowed_;
     }
     if (owned_) {
-      return *owned_;
+      return weak_ && like ? mx::astype(*owned_, *like) : *owned_;
     }
     if (auto v = std::get_if<bool>(&scalar_)) {
       return mx::array(*v, like.value_or(mx::bool_));
@@ -100,6 +100,7 @@ class ArrayArg {
 
   const mx::array* borrowed_ = nullptr;
   std::optional<mx::array> owned_;
+  bool weak_ = false; // of NumPy, which mlx.core takes as weak too
   std::variant<bool, int64_t, double> scalar_;
 };
 
@@ -130,12 +131,15 @@ inline bool ArrayArg::load_scalar(nb::handle src) {
 // NumPy arrays and scalars, and objects that convert themselves. Anything else
 // (lists, strings, None) is no array, as in mlx.core's ops.
 inline bool ArrayArg::load_foreign(nb::handle src) {
-  bool converts = nb::hasattr(src, "__mlx_array__") ||
-      nb::hasattr(src, "__array__") || nb::hasattr(src, "__dlpack__");
-  if (!converts) {
+  if (nb::hasattr(src, "__mlx_array__")) {
+    owned_ = nb::cast<mx::array>(src.attr("__mlx_array__")());
+    return true;
+  }
+  if (!nb::hasattr(src, "__array__") && !nb::hasattr(src, "__dlpack__")) {
     return false;
   }
   owned_ = nb::cast<mx::array>(nb::type<mx::array>()(src));
+  weak_ = true;
   return true;
 }
 
