@@ -102,7 +102,7 @@ class Call(Node):
         if inner + len(line) + len(close) + tail <= COLUMNS:
             return f"{opening}\n{' ' * inner}{line}{close}"
         alone = self.args[0] if len(self.args) == 1 else None
-        if isinstance(alone, Call) and self.head.endswith(">"):
+        if isinstance(alone, Call) and (self.head.endswith(">") or self.brackets == "{}"):
             # Casts and lists of one call break inside of it.
             return (
                 opening + alone.layout(column + len(opening), base, len(close) + tail, hang) + close
@@ -201,9 +201,8 @@ class Binary(Node):
             if i > 0 and fits and not (several and self.prec not in (EQUALITY, RELATION)):
                 text = f" {operand.flat}"
             elif i > 0:
-                text = f"\n{' ' * inner}" + self._below(
-                    operand, column, base, after, hang and i == last
-                )
+                below = self._below(operand, column, base, after, hang and i == last)
+                text = f"\n{' ' * inner}{below}"
             else:
                 text = operand.layout(at, base if isinstance(operand, Binary) else at, after)
             first, newline, end = text.rpartition("\n")
@@ -218,19 +217,25 @@ class Binary(Node):
     def _below(self, operand: Node, column: int, base: int, after: int, hang: bool) -> str:
         """An operand that starts a line."""
         inner = base + STEP
-        if hang:
-            nested = any(isinstance(o, Binary) for o in self.operands[:-1])
-            hanging = operand.hanging(inner, column if nested else inner)
-            if hanging is not None:
-                return hanging
-        at_statement = isinstance(operand, Binary) and hang and column != base
-        return operand.layout(inner, base if at_statement else inner, after, hang)
+        under = self._under(column, base, inner)
+        hanging = operand.hanging(inner, under) if hang else None
+        if hanging is not None:
+            return hanging
+        if isinstance(operand, Binary):
+            under = base if hang and column != base else inner
+        elif not isinstance(operand, Call):
+            under = inner
+        return operand.layout(inner, under, after, hang)
+
+    def _under(self, column: int, base: int, otherwise: int) -> int:
+        """Where the arguments of an operand are indented from: in a statement, where it starts."""
+        unary = self.operands[0].flat[0] in "-!*"
+        return column if column != base and not unary else otherwise
 
     def hanging(self, column: int, base: int) -> str | None:
-        if any(isinstance(o, Binary) for o in self.operands[:-1]):
-            base = column
         before = self.flat[: len(self.flat) - len(self.operands[-1].flat)]
-        last = self.operands[-1].hanging(column + len(before), base)
+        under = self._under(column, base, base)
+        last = self.operands[-1].hanging(column + len(before), under)
         return before + last if last is not None else None
 
 

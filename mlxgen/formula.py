@@ -385,7 +385,7 @@ class Compiler:
         )
         return None
 
-    # Nodes
+    # Parts of the formula
 
     def visit(self, node: ast.expr) -> Value | None:
         """The value of a part of the formula, or None when something in it was reported."""
@@ -504,7 +504,7 @@ class Compiler:
             return None
         return ".".join(reversed(parts))
 
-    # Operators
+    # Arrays from MLX
 
     def mlx_call(
         self, function: str, args: Sequence[Node], node: ast.expr, prefix: str = "mx"
@@ -532,7 +532,7 @@ class Compiler:
         )
         return None
 
-    # Conditions
+    # Arguments that may be None, and strings with choices
 
     @contextmanager
     def knowing(self, facts: Facts) -> Iterator[None]:
@@ -562,7 +562,7 @@ class Compiler:
             "MG311", f"'{name}' may be None here" if name else "this may be None", value.at, help
         )
 
-    # Lists, attributes and indices
+    # Attributes
 
     def attribute(self, node: ast.Attribute) -> Value | None:
         path = self.path(node)
@@ -574,13 +574,10 @@ class Compiler:
         if value.optional:
             self.may_be_none(value)
             return None
-        found = self.attribute_of(value, node)
-        if found is None and not self.failed:
-            self.unknown_attribute(value, node)
-        return found
+        return self.attribute_of(value, node)
 
     def attribute_of(self, value: Value, node: ast.Attribute) -> Value | None:
-        """An attribute that exists, or None."""
+        """``x.shape`` and the like."""
         name = node.attr
         if value.kind is K.ARRAY:
             if name in ("T", "mT", "real", "imag"):
@@ -609,6 +606,7 @@ class Compiler:
                 return Value(K.INT, Call("int64_t", [post]), node, wide=True)
             if name == "bits" and floats:
                 return Value(K.INT, Call("mx::finfo", [value.items[0].node], post=".bits"), node)
+        self.unknown_attribute(value, node)
         return None
 
     def unknown_attribute(self, value: Value, node: ast.Attribute) -> None:
@@ -631,8 +629,6 @@ class Compiler:
             if value.kind is K.ARRAYS:
                 help = "take one of the arrays first, with [0]"
         self.error("MG309", message, node, help)
-
-    # Comprehensions
 
 
 Handler = Callable[["Compiler", Any], "Value | None"]

@@ -234,10 +234,12 @@ def complete(params: Sequence[Param], bound: Mapping[str, Value], at: ast.expr) 
         if param.default is None:
             continue
         given = bound.get(param.name)
+        default = values.default(param.default, at)
         if given is None or (given.kind is K.NONE and not param.takes_none):
-            every[param.name] = values.default(param.default, at)
-            if given is None and param.name == "dtype" and param.default == "None":
-                every[param.name] = values.none(at)
+            every[param.name] = default
+        elif given.optional and given.kind is K.DTYPE and not param.takes_none:
+            either = Call(f"{given.node.flat}.value_or", [default.node])
+            every[param.name] = Value(K.DTYPE, either, given.at)
     return every
 
 

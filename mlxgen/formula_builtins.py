@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from . import formula_values as values
-from .cpp_expr import Call, Node, Text
+from .cpp_expr import Binary, Call, Node, Text
 from .formula_binding import (
     Args,
     absolute,
@@ -36,11 +36,12 @@ Builtin = Callable[["Compiler", ast.Call], "Value | None"]
 
 def _special_array(c: Compiler, args: Args) -> Value | None:
     """``array(2.0, dtype=float32)``, ``array([1, 2])``"""
-    params = [Param("val", "", "scalar | list"), Param("dtype", "", "Dtype | None", "None")]
+    name = "val" if args.label == "array" else "a"
+    params = [Param(name, "", "scalar | list"), Param("dtype", "", "Dtype | None", "None")]
     bound = bind(c, params, args)
     if bound is None:
         return None
-    value, dtype = bound["val"], bound.get("dtype")
+    value, dtype = bound[name], bound.get("dtype")
     type_: Node | None = None
     if dtype is not None and dtype.kind is not K.NONE:
         type_ = values.fit(dtype, "dtype")
@@ -61,7 +62,7 @@ def _special_array(c: Compiler, args: Args) -> Value | None:
         or not numbers
         or any(n.kind not in (K.INT, K.FLOAT) for n in numbers)
     ):
-        wrong_kind(c, args.label, "val", "a number or a list of numbers", value)
+        wrong_kind(c, args.label, name, "scalar | list", value)
         return None
     if any(n.optional for n in numbers):
         c.may_be_none(next(n for n in numbers if n.optional))
@@ -78,10 +79,10 @@ def _special_result_type(c: Compiler, args: Args) -> Value | None:
     if args.keywords or not given:
         c.error("MG306", "'result_type' takes arrays and dtypes", args.node)
         return None
-    if args.star:
-        given = given[-1].items if given[-1].kind is K.TUPLE else given
-    if len(given) == 1 and given[0].kind is K.ARRAYS:
-        return Value(K.DTYPE, Call("mx::result_type", [given[0].node]), args.node)
+    if args.star and len(given) == 1:
+        listed = values.arrays(given[0])
+        if listed is not None:
+            return Value(K.DTYPE, Call("mx::result_type", [listed]), args.node)
     if len(given) in (2, 3) and all(v.is_array for v in given):
         return Value(K.DTYPE, Call("mx::result_type", [v.node for v in given]), args.node)
     out: Node | None = None
@@ -307,7 +308,7 @@ def _builtin_bool(c: Compiler, node: ast.Call) -> Value | None:
     if value.kind is K.BOOL:
         return values.moved(value, node)
     if value.kind in (K.INT, K.FLOAT):
-        return Value(K.BOOL, values.compare("!=", value.node, Text("0")), node)
+        return Value(K.BOOL, Binary("!=", value.node, Text("0")), node)
     _not_a_number(c, "bool", value)
     return None
 
@@ -328,20 +329,12 @@ def _mlx_or(name: str, otherwise: Callable[[Compiler, Args], Value | None]) -> B
             return None
         first = args.positional[0] if args.positional else None
         function = table().function(name)
-        if first is None or (first.kind is K.ARRAY and function is not None):
-            if function is not None and (len(args.positional) == 1 or name not in ("min", "max")):
-                return call_mlx(c, function, args)
-            if first is not None and function is not None and len(args.positional) > 1:
-                if any(v.kind is K.ARRAY for v in args.positional[1:]):
-                    c.error(
-                        "MG307",
-                        f"'{name}' of several arrays",
-                        node,
-                        f"write {name}imum(a, b)",
-                    )
-                    return None
-                return call_mlx(c, function, args)
-        return otherwise(c, args)
+        if function is None or (first is not None and first.kind is not K.ARRAY):
+            return otherwise(c, args)
+        if name in ("min", "max") and any(v.kind is K.ARRAY for v in args.positional[1:]):
+            c.error("MG307", f"'{name}' of several arrays", node, f"write {name}imum(a, b)")
+            return None
+        return call_mlx(c, function, args)
 
     return handler
 

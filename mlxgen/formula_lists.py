@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 
 def display(c: Compiler, node: ast.Tuple | ast.List) -> Value | None:
-    return sequence(c, node.elts, node)
-
-
-def sequence(c: Compiler, elements: Sequence[ast.expr], node: ast.expr) -> Value | None:
     """A tuple or list as written, with stars: ``(*x.shape[:-1], 1)``."""
+    elements = node.elts
     if not any(isinstance(e, ast.Starred) for e in elements):
         items = c.visit_all(elements)
         return Value(K.TUPLE, Text(""), node, items=items) if items is not None else None

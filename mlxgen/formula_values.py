@@ -188,7 +188,9 @@ def default(text: str, at: ast.expr) -> Value:
     """The default of a parameter in MLX's stubs."""
     if text == "None":
         return none(at)
-    if text.isidentifier() and text not in ("True", "False"):
+    if text in ("True", "False"):
+        return boolean(text == "True", at)
+    if text.isidentifier():
         return Value(K.DTYPE, Text(f"mx::{text}"), at)
     return _constant(ast.literal_eval(text), at)
 
@@ -412,11 +414,6 @@ def has_value(node: Node) -> Node:
 def several(count: int, what: str = "array") -> str:
     """``1 array``, ``2 arrays``"""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def compare(op: str, left: Node, right: Node) -> Node:
-    """``left op right`` in C++."""
-    return Binary(op, left, right)
 
 
 def join(op: str, nodes: Sequence[Node]) -> Node:

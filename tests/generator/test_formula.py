@@ -125,6 +125,7 @@ def check_cpp(source: str, folder: Path) -> None:
         ("reshape(x, y.shape)", "mx::reshape(x, y.shape(), s)"),
         ("reshape(x, ints)", "mx::reshape(x, mlxgen::as_shape(ints), s)"),
         ("zeros((2, n), dtype=x.dtype)", "mx::zeros(mx::Shape{2, n}, x.dtype(), s)"),
+        ("zeros(3, dt)", "mx::zeros(mx::Shape{3}, dt.value_or(mx::float32), s)"),
         ("zeros(3)", "mx::zeros(mx::Shape{3}, mx::float32, s)"),
         ("full(3, 0.5)", "mx::full(mx::Shape{3}, mlxgen::scalar(0.5), s)"),
         ("arange(n)", "mx::arange(n, s)"),
@@ -205,6 +206,8 @@ def test_arrays(text: str, expected: str | None) -> None:
         ("w is not None and w.ndim == 1", Want.bool(), "w.has_value() && w->ndim() == 1"),
         ("x.shape == (2, 3)", Want.bool(), "x.shape() == mx::Shape{2, 3}"),
         ("result_type(x, y)", Want.dtype(), "mx::result_type(x, y)"),
+        ("result_type(*xs)", Want.dtype(), "mx::result_type(xs)"),
+        ("result_type(*linalg.qr(x))", Want.dtype(), None),
         ("result_type(x, float16)", Want.dtype(), "mx::promote_types(x.dtype(), mx::float16)"),
         ("mx.bool_", Want.dtype(), "mx::bool_"),
         ("(x, y)", Want.arrays(2), "std::vector<mx::array>{x, y}"),
@@ -464,15 +467,17 @@ def test_any_text_gives_errors(text: str) -> None:
 # Every part of Python is either translated or refused by name
 
 SNIPPETS = """
-x = 1; await x; yield x; [*x]; x[1:2,3]; x if y; not x; ~n; +flag; -mode; x<y<n; x is y
-x in xs; 1_000; 0x10; b'a'; ...; [a async for a in xs]; {a for a in xs}; {a: 1 for a in xs}
+x = 1; await x; yield x; [*x]; x[1:2,3]; x if y; not x; ~n; +flag; -mode; x<y<n; x is y; x in xs
+1_000; 0x10; b'a'; ...; [a async for a in xs]; {a for a in xs}; {a: 1 for a in xs}
 (a for a in xs); print(x); x.y.z; x()(); (x)(y); xs[x]; mode[0]; exp(*xs); exp(x, *xs)
 broadcast_arrays(*xs)[0]; zip(xs, xs); range(3); len(3); int('3'); float('inf'); bool(x)
 abs('a'); min(); max(xs); sum(); sum(xs, 1); all(xs); any(flag); min(x, 1); sum([flag]); None
-True; 'a'; float32; floating; finfo(x.dtype); finfo(x); iinfo(int32).max; iinfo(int32).eps
-array([]); array(['a']); array(x); array(w); array([low]); unique(x, 3); unique(x, 3, flag)
+True; 'a'; float32; floating; finfo(x.dtype); result_type(*linalg.qr(x)); result_type(xs)
+result_type(x, *xs); asarray(a=x); finfo(x); iinfo(int32).max; iinfo(int32).eps; array([])
+array(['a']); array(x); array(w); array([low]); unique(x, 3); unique(x, 3, flag)
 linalg.svd(x, compute_uv=flag)[0]; linalg.svd(w); result_type(); result_type(w)
-issubdtype(x, y); broadcast_shapes(); x.reshape(); x.reshape(shape=3); x.at[0].add(y); x.at[None].add(y); x.at[0].foo(y); x.at[0].add(w); xs.at[0].add(y); x.at[y].add(1); x.T(); mx
+issubdtype(x, y); broadcast_shapes(); x.reshape(); x.reshape(shape=3); x.at[0].add(y)
+x.at[None].add(y); x.at[0].foo(y); x.at[0].add(w); xs.at[0].add(y); x.at[y].add(1); x.T(); mx
 mx.foo; mx.foo(x); linalg; linalg.foo(x); x.astype('float32'); x.astype(dt)
 sum(x, axis=[0, 'a']); pad(x, ((1, 2), 3)); pad(x, 1, mode='a'); tensordot(x, y, [[0]]); [x, 1]
 [*xs, 1]; (*n, 1); [i for i in 3]; [i for i in (1, x)]; [mode for a in xs]; [a for a, b in xs]
@@ -549,25 +554,25 @@ CPP_NUMBERS = """
 """
 
 ARRAYS = """
-x.at[0].add(y[0]); x.at[idx].add(y); x.at[idx * 0].add(1); x.at[:, idx[0].ndim].add(2); h.at[1:].add(1)
-zeros_like(x).at[..., 1:].add(y[:, 1:]); x.at[0, 1].maximum(9); x.at[idx].multiply(y); x.at[::-1].minimum(y)
-i.at[idx].add(i); i.at[idx[:, None] * 0].add(i[:, None]); x.at[0, ::2].multiply(2)
-2 * x + 1; 1 - x; x / 3; 3 // x; x // 0.7; x % 0.7; -x % 2; x ** 2; 2 ** x; h * 2.5; h + 1
-b * 2; b + 1; i + 2; i * 0.5; i / 2; i // 3; i % 3; -i; ~i; ~b; i & 3; i | 1; i ^ 2; i << 1
-i >> 1; b & (x > 0); x == 1; 1 < x; h > 0.1; x @ y.T; abs(x); round(x, 1); exp(x); log1p(abs(x))
-sigmoid(h); erf(x); square(i); reciprocal(x); sum(x); sum(x, axis=-1, keepdims=True)
-sum(i, (0, 1)); sum(x, axis); x.sum(0); mean(h, axis=0); max(x, -1); min(x); prod(x, axis=ints)
-all(b); any(b, axis=0); std(x); var(x, 0, ddof=1); median(x, -1); logsumexp(x, axis=1)
-softmax(x, -1); softmax(x); softmax(h, axis=0, precise=True); argmax(x); argmax(x, 1)
-argmin(x, axis=axis0); sort(x); sort(x, None); argsort(x, 0); topk(x, 1); partition(x, 1)
-cumsum(x); cumsum(x, 1, reverse=True); cumsum(i, axis=0, inclusive=False, dtype=float32)
-cumprod(x, -1); cummax(x); logcumsumexp(x, axis0); diff(x); concatenate([x, y])
-concatenate([x, y], axis=-1); concatenate([x, y], None); stack([x, y]); stack(xs, -1)
-xs[1] - xs[0]; reshape(x, (-1,)); x.reshape(3, -1); reshape(x, shape); flatten(x)
-unflatten(x, 1, (1, -1)); squeeze(x[None], 0); squeeze(x[None, None], (0, 1))
-squeeze(x[:, None]); expand_dims(x, 1); expand_dims(x, (0, -1)); transpose(x); x.T; x.mT
-x.transpose(1, 0); transpose(x, (1, 0)); swapaxes(x, 0, 1); moveaxis(x, 0, -1)
-matrix_transpose(stack(xs)); permute_dims(x); broadcast_to(x[0], x.shape)
+x.at[0].add(y[0]); x.at[idx].add(y); x.at[idx * 0].add(1); x.at[:, idx[0].ndim].add(2)
+h.at[1:].add(1); zeros_like(x).at[..., 1:].add(y[:, 1:]); x.at[0, 1].maximum(9)
+x.at[idx].multiply(y); x.at[::-1].minimum(y); i.at[idx].add(i)
+i.at[idx[:, None] * 0].add(i[:, None]); x.at[0, ::2].multiply(2); 2 * x + 1; 1 - x; x / 3
+3 // x; x // 0.7; x % 0.7; -x % 2; x ** 2; 2 ** x; h * 2.5; h + 1; b * 2; b + 1; i + 2; i * 0.5
+i / 2; i // 3; i % 3; -i; ~i; ~b; i & 3; i | 1; i ^ 2; i << 1; i >> 1; b & (x > 0); x == 1
+1 < x; h > 0.1; x @ y.T; abs(x); round(x, 1); exp(x); log1p(abs(x)); sigmoid(h); erf(x)
+square(i); reciprocal(x); sum(x); sum(x, axis=-1, keepdims=True); sum(i, (0, 1)); sum(x, axis)
+x.sum(0); mean(h, axis=0); max(x, -1); min(x); prod(x, axis=ints); all(b); any(b, axis=0)
+std(x); var(x, 0, ddof=1); median(x, -1); logsumexp(x, axis=1); softmax(x, -1); softmax(x)
+softmax(h, axis=0, precise=True); argmax(x); argmax(x, 1); argmin(x, axis=axis0); sort(x)
+sort(x, None); argsort(x, 0); topk(x, 1); partition(x, 1); cumsum(x); cumsum(x, 1, reverse=True)
+cumsum(i, axis=0, inclusive=False, dtype=float32); cumprod(x, -1); cummax(x)
+logcumsumexp(x, axis0); diff(x); concatenate([x, y]); concatenate([x, y], axis=-1)
+concatenate([x, y], None); stack([x, y]); stack(xs, -1); xs[1] - xs[0]; reshape(x, (-1,))
+x.reshape(3, -1); reshape(x, shape); flatten(x); unflatten(x, 1, (1, -1)); squeeze(x[None], 0)
+squeeze(x[None, None], (0, 1)); squeeze(x[:, None]); expand_dims(x, 1); expand_dims(x, (0, -1))
+transpose(x); x.T; x.mT; x.transpose(1, 0); transpose(x, (1, 0)); swapaxes(x, 0, 1)
+moveaxis(x, 0, -1); matrix_transpose(stack(xs)); permute_dims(x); broadcast_to(x[0], x.shape)
 broadcast_to(2.0, (2, 2)); tile(x, 2); tile(x, (2, 1)); repeat(x, 2); repeat(x, 2, axis=1)
 flip(x); flip(x, 0); roll(x, 1); roll(x, 1, 0); roll(x, (1, 2), (0, 1)); pad(x, 1)
 pad(x, (1, 2), constant_values=7); pad(x, ((0, 1), (2, 0)), 'edge'); where(x > 0, x, 0)
