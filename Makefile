@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
-CPP_SOURCES := $(shell find csrc kernels mlxgen/include tests -type f \
+CPP_SOURCES := $(shell find csrc kernels mlxgen/include benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
 .PHONY: help demo test lint format bench docs build clean
@@ -43,7 +43,7 @@ format: .venv/.ready ## Bring Python, C++ and Metal sources into style
 bench: .venv/.built ## Measure against MLX alone
 	@$(BIN)/python -m benchmarks
 
-docs: .venv/.built ## Write the reference of the operators and errors
+docs: .venv/.ready ## Write the reference of the operators and errors
 	@$(BIN)/mlxgen docs
 
 build: .venv/.built ## Generate, compile and install mlxops into .venv

@@ -68,7 +68,7 @@ def cmake_variables(project: settings.Settings) -> dict[str, str | list[str]]:
         "MLXGEN_METAL": str(project.metal),
         "MLXGEN_MLX_ROOT": str(found.mlx),
         "MLXGEN_MLX_CORE": str(found.mlx_core),
-        # The module's own word: a build from source has more in it than the distribution's version.
+        # The module's own word: a build from source says more than its distribution's version.
         "MLXGEN_MLX_VERSION": mlx.core.__dict__["__version__"],
         "MLXGEN_NANOBIND_ROOT": str(found.nanobind),
         "MLXGEN_NANOBIND_VERSION": found.nanobind_version,
@@ -104,8 +104,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     if project.mlx not in (None, variables["MLXGEN_MLX_VERSION"]):
         print(
-            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed "
-            f"{variables['MLXGEN_MLX_VERSION']}, the only one that it will work with",
+            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed"
+            f" {variables['MLXGEN_MLX_VERSION']}, the only one that it will work with",
             file=sys.stderr,
         )
     options.output.write_text(to_cmake(variables), encoding="utf-8")
