@@ -7,7 +7,6 @@ A template loops and inserts; whatever depends on more than one fact of an opera
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .cpp_expr import Binary, Call
 from .formula import Expr
 from .kernels import CPP_TYPES, METAL_TYPES, metal_stem
 from .model import Grad, GradKind, Kernel, Op, Parameter
@@ -440,6 +440,8 @@ class View:
         line = "  return {" + ", ".join(items) + "};"
         if len(line) <= WIDTH and "\n" not in line:
             return line
+        if len(items) == 1:
+            return "  return {" + self.op.shapes[0].expr.cpp(2, 10, 3) + "};"
         return "  return {\n      " + ",\n      ".join(items) + "};"
 
     def shape_call(self, member: bool) -> str:
@@ -459,20 +461,24 @@ class View:
     def check_statement(self, index: int) -> str:
         """One condition on the arguments; the message shows those that it names."""
         check = self.op.checks[index]
-        condition = check.expr.cpp(2, 8)
         shown = [
             f'{{"{p.name}", mlxgen::show({p.cpp})}}'
             for p in self.op.params
             if p.name in check.expr.names
         ]
-        values = "std::vector<mlxgen::Shown>" + braces(shown)
-        args = [f'"{self.op.python_name}"', cpp_string(check.message), values]
-        fail = cpp_call("mlxgen::fail", args, ";", 4)
+        args = [f'"{self.op.python_name}"', cpp_string(check.message)]
+        values = "std::vector<mlxgen::Shown>"
+        fail = cpp_call("mlxgen::fail", [*args, values + braces(shown)], ";", 4)
         if max(map(len, fail.splitlines())) > WIDTH:
-            args[2] = "std::vector<mlxgen::Shown>{\n            " + (
-                ",\n            ".join(shown) + "}"
-            )
-            fail = cpp_call("mlxgen::fail", args, ";", 4)
+            inner = " " * 12 + ", ".join(shown) + "});"
+            if len(inner) > WIDTH:
+                inner = ",\n".join(" " * 12 + item for item in shown) + "});"
+            fail = f"    mlxgen::fail(\n        {args[0]},\n        {args[1]},\n"
+            fail += f"        {values}{{\n{inner}"
+        condition = check.expr.cpp(2, 8)
+        if "\n" in condition:
+            local = _local(f"bool valid{index}", check.expr)
+            return f"{local}\n  if (!valid{index}) {{\n{fail}\n  }}"
         return f"  if (!({condition})) {{\n{fail}\n  }}"
 
     @property
@@ -1180,7 +1186,10 @@ def _local(target: str, expr: Expr) -> str:
     """``target = expression;`` as clang-format breaks it."""
     text = expr.cpp(2, len(target) + 5)
     if "\n" in text:
-        return f"  {target} =\n      {expr.cpp(6, 6)};"
+        below = expr.cpp(2, 6)
+        logical = isinstance(expr.tree, Binary) and expr.tree.op in ("&&", "||")
+        if "\n" not in below or not (isinstance(expr.tree, Call) or logical):
+            return f"  {target} =\n      {below};"
     return f"  {target} = {text};"
 
 
