@@ -109,6 +109,7 @@ class Resolver:
         self.drafts: dict[str, Draft] = {}
         self.signatures: dict[str, Signature] = {}
         self.op_cpp: dict[str, str] = {}
+        self.class_names: set[str] = set()
         self.broken: set[str] = set()  # names of entries whose signature is not known
 
     def run(self) -> list[Op]:
@@ -280,6 +281,7 @@ class Resolver:
         for path in self.sources.metal_files():
             stem = metal_stem(path.relative_to(self.settings.metal).as_posix())
             taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
+        self.class_names = {camel(name) for name in self.drafts}
         classes: dict[str, Draft] = {}
         files: dict[str, Draft] = {}
         for draft in self.drafts.values():
@@ -981,8 +983,10 @@ class OpResolver:
             grad = Name(array, grad_cpp or "cotangents[0]")
             names["grad"] = names["grad_out"] = grad
             names["result"] = Name(array, "outputs[0]")
-        names["grads"] = Name(arrays, "cotangents")
-        names["results"] = Name(arrays, "outputs")
+        # How many a list of arrays holds, only the call knows.
+        count = None if outputs[0].type.kind is Kind.ARRAYS else len(outputs)
+        names["grads"] = Name(arrays, "cotangents", count)
+        names["results"] = Name(arrays, "outputs", count)
         if outputs[0].type.kind is Kind.ARRAY:
             for i, output in enumerate(outputs):
                 names[f"grad_{output.name}"] = Name(array, grad_cpp or f"cotangents[{i}]")
@@ -1160,7 +1164,7 @@ class OpResolver:
         names = self._scope(member=True)
         names["tangent"] = Name(Type(Kind.ARRAY), "tangents[i]")
         array = Type(Kind.ARRAY)
-        names["results"] = Name(Type(Kind.ARRAYS), "outputs")
+        names["results"] = Name(Type(Kind.ARRAYS), "outputs", len(self.signature.outputs))
         if len(self.signature.outputs) == 1:
             names["result"] = Name(array, "outputs[0]")
         out = []

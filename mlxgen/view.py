@@ -1187,7 +1187,7 @@ def _local(target: str, expr: Expr) -> str:
     text = expr.cpp(2, len(target) + 5)
     if "\n" in text:
         below = expr.cpp(2, 6)
-        logical = isinstance(expr.tree, Binary) and expr.tree.op in ("&&", "||")
+        logical = isinstance(expr.tree, Binary) and expr.tree.ops[0] in ("&&", "||")
         if "\n" not in below or not (isinstance(expr.tree, Call) or logical):
             return f"  {target} =\n      {below};"
     return f"  {target} = {text};"
