@@ -164,8 +164,8 @@ void grid_sample(
 }
 
 /**
- * Gradients of grid_sample by x and grid. The first is
- * a sum of many terms and stays in the accumulation type.
+ * Gradients of grid_sample by x and grid. The first is a sum of many terms and
+ * stays in the accumulation type.
  */
 template <typename T>
 void grid_sample_vjp(
