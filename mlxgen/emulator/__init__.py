@@ -1,0 +1,28 @@
+"""Runs Metal kernels on the CPU, so that they can be tested on a machine without a GPU.
+
+A `.metal` file is translated to C++, compiled with the system's compiler, and run with Metal's
+thread positions, barriers and simdgroups:
+
+    library = load_metal("kernels/metal/segment.metal", include_dirs)
+    library.run("segment_sum_sorted_float32", [x, ids, out, np.int32(rows), np.int32(width)],
+                grid=(32, 8 * segments, 1), threadgroup=(32, 8, 1), outputs=[2])
+
+`translate` rewrites, `library` compiles and runs, `rules` refuses what C++ takes and Metal does
+not; `include/` holds Metal's library in C++ and the substitute of MLX's Metal device with which
+generated launchers run; `runtime.cpp` runs threads. docs/metal.md says what this proves.
+"""
+
+from .library import SCHEDULES, EmulationError, Library, Schedule, load_metal
+from .rules import check_rules
+from .translate import Translation, translate
+
+__all__ = [
+    "SCHEDULES",
+    "EmulationError",
+    "Library",
+    "Schedule",
+    "Translation",
+    "check_rules",
+    "load_metal",
+    "translate",
+]

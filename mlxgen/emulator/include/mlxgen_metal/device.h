@@ -1,0 +1,424 @@
+// Metal's operations between threads, in C++: barriers, simdgroups, atomics.
+// Threads are fibers of one thread of the system, so atomics are plain
+// operations; races between threadgroups are not modelled.
+
+#pragma once
+
+#include "mlxgen_metal/math.h"
+#include "mlxgen_metal/runtime.h"
+
+namespace metal {
+
+// ---------------------------------------------------------------- barriers
+
+enum class mem_flags {
+  mem_none = 0,
+  mem_device = 1,
+  mem_threadgroup = 2,
+  mem_texture = 4,
+  mem_threadgroup_imageblock = 8,
+  mem_object_data = 16,
+};
+constexpr mem_flags operator|(mem_flags a, mem_flags b) {
+  return mem_flags(int(a) | int(b));
+}
+enum memory_order { memory_order_relaxed, memory_order_seq_cst };
+enum thread_scope {
+  thread_scope_thread,
+  thread_scope_simdgroup,
+  thread_scope_threadgroup,
+  thread_scope_device,
+};
+
+#define MLXGEN_PLACE \
+  const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline void threadgroup_barrier(mem_flags, MLXGEN_PLACE) {
+  mlxgen_metal::barrier("threadgroup_barrier", true, file, line);
+}
+inline void simdgroup_barrier(mem_flags, MLXGEN_PLACE) {
+  char nothing = 0;
+  mlxgen_metal::exchange(&nothing, 1, "simdgroup_barrier", file, line);
+}
+inline void atomic_thread_fence(
+    mem_flags,
+    memory_order,
+    thread_scope = thread_scope_device) {}
+
+// -------------------------------------------------------------- simdgroups
+
+} // namespace metal
+
+namespace mlxgen_metal {
+
+/** The value of a lane; NaN bytes for one that takes no part. */
+template <typename T>
+T value_of(const Lanes& lanes, uint32_t lane) {
+  T out;
+  if (lane < simdgroup_size && (lanes.active >> lane & 1)) {
+    __builtin_memcpy(&out, lanes.slots + 64 * lane, sizeof(T));
+  } else {
+    __builtin_memset(&out, 0xFF, sizeof(T));
+  }
+  return out;
+}
+
+template <typename T>
+Lanes share(const T& value, const char* what, const char* file, int line) {
+  static_assert(sizeof(T) <= 64, "too large for a simdgroup operation");
+  return exchange(&value, sizeof(T), what, file, line);
+}
+
+template <typename T, typename F>
+T reduce(T value, F f, const char* what, const char* file, int line) {
+  auto lanes = share(value, what, file, line);
+  bool first = true;
+  T out = value;
+  for (uint32_t i = 0; i < simdgroup_size; ++i) {
+    if (lanes.active >> i & 1) {
+      T next = value_of<T>(lanes, i);
+      out = first ? next : f(out, next);
+      first = false;
+    }
+  }
+  return out;
+}
+
+template <typename T, typename F>
+T scan(
+    T value,
+    T start,
+    bool inclusive,
+    F f,
+    const char* what,
+    const char* file,
+    int line) {
+  auto lanes = share(value, what, file, line);
+  T out = start;
+  for (uint32_t i = 0; i < lanes.lane + inclusive; ++i) {
+    if (lanes.active >> i & 1) {
+      out = f(out, value_of<T>(lanes, i));
+    }
+  }
+  return out;
+}
+
+struct Sum {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+};
+struct Product {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a * b);
+  }
+};
+struct Min {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(metal::min(a, b));
+  }
+};
+struct Max {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(metal::max(a, b));
+  }
+};
+struct And {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
+};
+struct Or {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
+};
+struct Xor {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+// Metal has simdgroup operations for scalars and vectors of at most 32 bits.
+template <typename T>
+struct Scalar {
+  using type = T;
+};
+template <typename T, int N>
+struct Scalar<metal::vec<T, N>> {
+  using type = T;
+};
+template <typename T>
+concept Simd = metal::is_arithmetic_v<typename Scalar<T>::type> &&
+    sizeof(typename Scalar<T>::type) <= 4 &&
+    !std::is_same_v<typename Scalar<T>::type, bool> &&
+    !std::is_same_v<typename Scalar<T>::type, bfloat>;
+
+} // namespace mlxgen_metal
+
+namespace metal {
+
+#define MLXGEN_SIMD_REDUCE(name, op)                       \
+  template <mlxgen_metal::Simd T>                          \
+  T simd_##name(T x, MLXGEN_PLACE) {                       \
+    return mlxgen_metal::reduce(                           \
+        x, mlxgen_metal::op(), "simd_" #name, file, line); \
+  }
+MLXGEN_SIMD_REDUCE(sum, Sum)
+MLXGEN_SIMD_REDUCE(product, Product)
+MLXGEN_SIMD_REDUCE(min, Min)
+MLXGEN_SIMD_REDUCE(max, Max)
+MLXGEN_SIMD_REDUCE(and, And)
+MLXGEN_SIMD_REDUCE(or, Or)
+MLXGEN_SIMD_REDUCE(xor, Xor)
+#undef MLXGEN_SIMD_REDUCE
+
+#define MLXGEN_SIMD_SCAN(name, start, inclusive, op) \
+  template <mlxgen_metal::Simd T>                    \
+  T simd_prefix_##name(T x, MLXGEN_PLACE) {          \
+    return mlxgen_metal::scan(                       \
+        x,                                           \
+        static_cast<T>(start),                       \
+        inclusive,                                   \
+        mlxgen_metal::op(),                          \
+        "simd_prefix_" #name,                        \
+        file,                                        \
+        line);                                       \
+  }
+MLXGEN_SIMD_SCAN(inclusive_sum, 0, true, Sum)
+MLXGEN_SIMD_SCAN(exclusive_sum, 0, false, Sum)
+MLXGEN_SIMD_SCAN(inclusive_product, 1, true, Product)
+MLXGEN_SIMD_SCAN(exclusive_product, 1, false, Product)
+#undef MLXGEN_SIMD_SCAN
+
+inline bool simd_any(bool x, MLXGEN_PLACE) {
+  return mlxgen_metal::reduce(x, mlxgen_metal::Or(), "simd_any", file, line);
+}
+inline bool simd_all(bool x, MLXGEN_PLACE) {
+  return mlxgen_metal::reduce(x, mlxgen_metal::And(), "simd_all", file, line);
+}
+
+/** The lanes of a simdgroup as bits. */
+class simd_vote {
+ public:
+  using vote_t = uint64_t;
+  explicit constexpr simd_vote(vote_t v = 0) : bits_(v) {}
+  explicit constexpr operator vote_t() const {
+    return bits_;
+  }
+  constexpr bool all() const {
+    return (bits_ & 0xFFFFFFFF) == 0xFFFFFFFF;
+  }
+  constexpr bool any() const {
+    return bits_ != 0;
+  }
+
+ private:
+  vote_t bits_;
+};
+inline simd_vote simd_ballot(bool x, MLXGEN_PLACE) {
+  auto lanes = mlxgen_metal::share(x, "simd_ballot", file, line);
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < mlxgen_metal::simdgroup_size; ++i) {
+    if ((lanes.active >> i & 1) && mlxgen_metal::value_of<bool>(lanes, i)) {
+      bits |= uint64_t(1) << i;
+    }
+  }
+  return simd_vote(bits);
+}
+inline simd_vote simd_active_threads_mask(MLXGEN_PLACE) {
+  return simd_ballot(true, file, line);
+}
+inline bool simd_is_first(MLXGEN_PLACE) {
+  auto lanes = mlxgen_metal::share(true, "simd_is_first", file, line);
+  return uint32_t(__builtin_ctz(lanes.active)) == lanes.lane;
+}
+
+#define MLXGEN_SIMD_MOVE(name, from)                        \
+  template <mlxgen_metal::Simd T>                           \
+  T name(T x, ushort n, MLXGEN_PLACE) {                     \
+    auto lanes = mlxgen_metal::share(x, #name, file, line); \
+    [[maybe_unused]] uint32_t lane = lanes.lane;            \
+    return mlxgen_metal::value_of<T>(lanes, from);          \
+  }
+MLXGEN_SIMD_MOVE(simd_broadcast, n)
+MLXGEN_SIMD_MOVE(simd_shuffle, n)
+MLXGEN_SIMD_MOVE(simd_shuffle_xor, lane ^ n)
+MLXGEN_SIMD_MOVE(simd_shuffle_down, lane + n < 32 ? lane + n : lane)
+MLXGEN_SIMD_MOVE(simd_shuffle_up, lane >= n ? lane - n : lane)
+MLXGEN_SIMD_MOVE(simd_shuffle_rotate_down, (lane + n) % 32)
+MLXGEN_SIMD_MOVE(simd_shuffle_rotate_up, (lane + 32 - n % 32) % 32)
+MLXGEN_SIMD_MOVE(quad_broadcast, (lane & ~3u) + (n & 3))
+MLXGEN_SIMD_MOVE(quad_shuffle, (lane & ~3u) + (n & 3))
+MLXGEN_SIMD_MOVE(quad_shuffle_xor, lane ^ (n & 3))
+#undef MLXGEN_SIMD_MOVE
+template <mlxgen_metal::Simd T>
+T simd_broadcast_first(T x, MLXGEN_PLACE) {
+  auto lanes = mlxgen_metal::share(x, "simd_broadcast_first", file, line);
+  return mlxgen_metal::value_of<T>(
+      lanes, uint32_t(__builtin_ctz(lanes.active)));
+}
+template <mlxgen_metal::Simd T>
+T simd_shuffle_and_fill_down(
+    T x,
+    T filling,
+    ushort n,
+    ushort modulo,
+    MLXGEN_PLACE) {
+  struct Both {
+    T x, filling;
+  } both{x, filling};
+  auto lanes =
+      mlxgen_metal::share(both, "simd_shuffle_and_fill_down", file, line);
+  uint32_t base = lanes.lane / modulo * modulo;
+  uint32_t from = lanes.lane - base + n;
+  return from < modulo
+      ? mlxgen_metal::value_of<Both>(lanes, base + from).x
+      : mlxgen_metal::value_of<Both>(lanes, base + from - modulo).filling;
+}
+template <mlxgen_metal::Simd T>
+T simd_shuffle_and_fill_down(T x, T filling, ushort n, MLXGEN_PLACE) {
+  return simd_shuffle_and_fill_down(x, filling, n, ushort(32), file, line);
+}
+template <mlxgen_metal::Simd T>
+T simd_shuffle_and_fill_up(
+    T x,
+    T filling,
+    ushort n,
+    ushort modulo,
+    MLXGEN_PLACE) {
+  struct Both {
+    T x, filling;
+  } both{x, filling};
+  auto lanes =
+      mlxgen_metal::share(both, "simd_shuffle_and_fill_up", file, line);
+  uint32_t base = lanes.lane / modulo * modulo;
+  uint32_t at = lanes.lane - base;
+  return at >= n
+      ? mlxgen_metal::value_of<Both>(lanes, base + at - n).x
+      : mlxgen_metal::value_of<Both>(lanes, base + modulo - n + at).filling;
+}
+template <mlxgen_metal::Simd T>
+T simd_shuffle_and_fill_up(T x, T filling, ushort n, MLXGEN_PLACE) {
+  return simd_shuffle_and_fill_up(x, filling, n, ushort(32), file, line);
+}
+
+// ----------------------------------------------------------------- atomics
+
+template <typename T>
+struct atomic {
+  static_assert(
+      is_same_v<T, int> || is_same_v<T, uint> || is_same_v<T, bool> ||
+          is_same_v<T, float> || (is_integral_v<T> && sizeof(T) == 8),
+      "Metal has no atomics of this type");
+  T value;
+};
+using atomic_int = atomic<int>;
+using atomic_uint = atomic<uint>;
+using atomic_bool = atomic<bool>;
+using atomic_float = atomic<float>;
+using atomic_ulong = atomic<ulong>;
+
+// The argument's type is not deduced, as in `atomic_fetch_add_explicit(&n, 1,
+// ...)`.
+template <typename T>
+using same_t = typename mlxgen_metal::Identity<T>::type;
+
+template <typename T>
+T atomic_load_explicit(const atomic<T>* object, memory_order) {
+  return object->value;
+}
+template <typename T>
+void atomic_store_explicit(atomic<T>* object, same_t<T> x, memory_order) {
+  object->value = x;
+}
+template <typename T>
+T atomic_exchange_explicit(atomic<T>* object, same_t<T> x, memory_order) {
+  T old = object->value;
+  object->value = x;
+  return old;
+}
+template <typename T>
+bool atomic_compare_exchange_weak_explicit(
+    atomic<T>* object,
+    T* expected,
+    same_t<T> desired,
+    memory_order,
+    memory_order) {
+  if (__builtin_memcmp(&object->value, expected, sizeof(T)) == 0) {
+    object->value = desired;
+    return true;
+  }
+  *expected = object->value;
+  return false;
+}
+#define MLXGEN_ATOMIC(name, types, result)            \
+  template <typename T>                               \
+    requires(types)                                   \
+  T atomic_fetch_##name##_explicit(                   \
+      atomic<T>* object, same_t<T> x, memory_order) { \
+    T old = object->value;                            \
+    object->value = static_cast<T>(result);           \
+    return old;                                       \
+  }
+MLXGEN_ATOMIC(add, (!is_same_v<T, bool>), old + x)
+MLXGEN_ATOMIC(sub, (!is_same_v<T, bool>), old - x)
+MLXGEN_ATOMIC(min, is_integral_v<T>, x < old ? x : old)
+MLXGEN_ATOMIC(max, is_integral_v<T>, x > old ? x : old)
+MLXGEN_ATOMIC(and, is_integral_v<T>, old& x)
+MLXGEN_ATOMIC(or, is_integral_v<T>, old | x)
+MLXGEN_ATOMIC(xor, is_integral_v<T>, old ^ x)
+#undef MLXGEN_ATOMIC
+
+} // namespace metal
+
+// What <metal_simdgroup> itself stands on; MLX's bf16_math.h calls it.
+#define MLXGEN_SIMD_BUILTIN(name)       \
+  template <typename T>                 \
+  T __metal_##name(T x, MLXGEN_PLACE) { \
+    return metal::name(x, file, line);  \
+  }
+MLXGEN_SIMD_BUILTIN(simd_sum)
+MLXGEN_SIMD_BUILTIN(simd_product)
+MLXGEN_SIMD_BUILTIN(simd_min)
+MLXGEN_SIMD_BUILTIN(simd_max)
+MLXGEN_SIMD_BUILTIN(simd_prefix_inclusive_sum)
+MLXGEN_SIMD_BUILTIN(simd_prefix_exclusive_sum)
+MLXGEN_SIMD_BUILTIN(simd_prefix_inclusive_product)
+MLXGEN_SIMD_BUILTIN(simd_prefix_exclusive_product)
+#undef MLXGEN_SIMD_BUILTIN
+inline float __metal_simd_xor(float x) {
+  mlxgen_metal::unsupported("simd_xor of a float");
+  return x;
+}
+#define MLXGEN_SIMD_BUILTIN(name)                 \
+  template <typename T>                           \
+  T __metal_##name(T x, ushort n, MLXGEN_PLACE) { \
+    return metal::name(x, n, file, line);         \
+  }
+MLXGEN_SIMD_BUILTIN(simd_broadcast)
+MLXGEN_SIMD_BUILTIN(simd_shuffle)
+MLXGEN_SIMD_BUILTIN(simd_shuffle_xor)
+MLXGEN_SIMD_BUILTIN(simd_shuffle_down)
+MLXGEN_SIMD_BUILTIN(simd_shuffle_up)
+MLXGEN_SIMD_BUILTIN(simd_shuffle_rotate_down)
+MLXGEN_SIMD_BUILTIN(simd_shuffle_rotate_up)
+#undef MLXGEN_SIMD_BUILTIN
+#define MLXGEN_SIMD_BUILTIN(name)                                           \
+  template <typename T>                                                     \
+  T __metal_##name(T x, T filling, ushort n, ushort modulo, MLXGEN_PLACE) { \
+    return metal::name(x, filling, n, modulo, file, line);                  \
+  }
+MLXGEN_SIMD_BUILTIN(simd_shuffle_and_fill_down)
+MLXGEN_SIMD_BUILTIN(simd_shuffle_and_fill_up)
+#undef MLXGEN_SIMD_BUILTIN
+constexpr ushort __metal_get_simdgroup_size(ushort) {
+  return 32;
+}

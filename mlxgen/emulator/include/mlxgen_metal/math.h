@@ -1,0 +1,508 @@
+// Metal's mathematical, integer, relational and geometric functions, in C++:
+// the compiler's built-ins, without <cmath>, whose global names kernels define
+// themselves. Every variant (fast, precise, the one in between) is the same
+// function here, correctly rounded or nearly so: fast mathematics is not
+// modelled.
+
+#pragma once
+
+#include "mlxgen_metal/types.h"
+
+#undef INFINITY
+#undef NAN
+#undef HUGE_VALF
+#define INFINITY (__builtin_inff())
+#define NAN (__builtin_nanf(""))
+#define HUGE_VALF (__builtin_inff())
+#define MAXFLOAT 3.40282346638528859812e+38f
+#define FLT_MAX 3.40282346638528859812e+38f
+#define FLT_MIN 1.17549435e-38f
+#define FLT_EPSILON 1.1920928955078125e-7f
+#define HALF_MAX ((half)65504.0f)
+#define HALF_MIN ((half)6.103515625e-05f)
+#define M_PI_F 3.14159265358979323846264338327950288f
+#define M_PI_2_F 1.57079632679489661923132169163975144f
+#define M_PI_4_F 0.785398163397448309615660845819875721f
+#define M_1_PI_F 0.318309886183790671537767526745028724f
+#define M_2_PI_F 0.636619772367581343075535053490057448f
+#define M_2_SQRTPI_F 1.12837916709551257389615890312154517f
+#define M_E_F 2.71828182845904523536028747135266250f
+#define M_LOG2E_F 1.44269504088896340735992468100189214f
+#define M_LOG10E_F 0.434294481903251827651128918916605082f
+#define M_LN2_F 0.693147180559945309417232121458176568f
+#define M_LN10_F 2.30258509299404568401799145468436421f
+#define M_SQRT2_F 1.41421356237309504880168872420969808f
+#define M_SQRT1_2_F 0.707106781186547524400844362104849039f
+
+#define __METAL_FAST_MATH__ 0
+#define __METAL_MAYBE_FAST_MATH__ 1
+#define __METAL_PRECISE_MATH__ 2
+
+namespace mlxgen_metal {
+
+constexpr float sinpi(float x) {
+  double r = x - 2 * __builtin_rint(double(x) / 2);
+  return float(__builtin_sin(3.14159265358979323846 * r));
+}
+constexpr float cospi(float x) {
+  double r = x - 2 * __builtin_rint(double(x) / 2);
+  return float(__builtin_cos(3.14159265358979323846 * r));
+}
+constexpr float median3(float a, float b, float c) {
+  return __builtin_fmaxf(
+      __builtin_fminf(a, b), __builtin_fminf(__builtin_fmaxf(a, b), c));
+}
+constexpr float fract(float x) {
+  return __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f);
+}
+
+} // namespace mlxgen_metal
+
+// name, and its value for a float x (y, z)
+#define MLXGEN_UNARY_FUNCTIONS(X)                           \
+  X(acos, __builtin_acosf(x))                               \
+  X(acosh, __builtin_acoshf(x))                             \
+  X(asin, __builtin_asinf(x))                               \
+  X(asinh, __builtin_asinhf(x))                             \
+  X(atan, __builtin_atanf(x))                               \
+  X(atanh, __builtin_atanhf(x))                             \
+  X(ceil, __builtin_ceilf(x))                               \
+  X(cos, __builtin_cosf(x))                                 \
+  X(cosh, __builtin_coshf(x))                               \
+  X(cospi, mlxgen_metal::cospi(x))                          \
+  X(exp, __builtin_expf(x))                                 \
+  X(exp10, float(__builtin_pow(10.0, double(x))))           \
+  X(exp2, __builtin_exp2f(x))                               \
+  X(fabs, __builtin_fabsf(x))                               \
+  X(floor, __builtin_floorf(x))                             \
+  X(fract, mlxgen_metal::fract(x))                          \
+  X(log, __builtin_logf(x))                                 \
+  X(log10, __builtin_log10f(x))                             \
+  X(log2, __builtin_log2f(x))                               \
+  X(rint, __builtin_rintf(x))                               \
+  X(round, __builtin_roundf(x))                             \
+  X(rsqrt, float(1.0 / __builtin_sqrt(double(x))))          \
+  X(sin, __builtin_sinf(x))                                 \
+  X(sinh, __builtin_sinhf(x))                               \
+  X(sinpi, mlxgen_metal::sinpi(x))                          \
+  X(sqrt, __builtin_sqrtf(x))                               \
+  X(tan, __builtin_tanf(x))                                 \
+  X(tanh, __builtin_tanhf(x))                               \
+  X(tanpi, mlxgen_metal::sinpi(x) / mlxgen_metal::cospi(x)) \
+  X(trunc, __builtin_truncf(x))
+
+#define MLXGEN_BINARY_FUNCTIONS(X)         \
+  X(atan2, __builtin_atan2f(x, y))         \
+  X(copysign, __builtin_copysignf(x, y))   \
+  X(divide, x / y)                         \
+  X(fdim, __builtin_fdimf(x, y))           \
+  X(fmax, __builtin_fmaxf(x, y))           \
+  X(fmin, __builtin_fminf(x, y))           \
+  X(fmod, __builtin_fmodf(x, y))           \
+  X(nextafter, __builtin_nextafterf(x, y)) \
+  X(pow, __builtin_powf(x, y))             \
+  X(powr, __builtin_powf(x, y))
+
+#define MLXGEN_TERNARY_FUNCTIONS(X)                   \
+  X(fma, __builtin_fmaf(x, y, z))                     \
+  X(fmax3, __builtin_fmaxf(x, __builtin_fmaxf(y, z))) \
+  X(fmin3, __builtin_fminf(x, __builtin_fminf(y, z))) \
+  X(fmedian3, mlxgen_metal::median3(x, y, z))
+
+// What <metal_math> itself stands on; MLX's bf16_math.h calls it.
+#define X(name, value)                        \
+  inline float __metal_##name(float x, int) { \
+    return value;                             \
+  }
+MLXGEN_UNARY_FUNCTIONS(X)
+#undef X
+#define X(name, value)                                 \
+  inline float __metal_##name(float x, float y, int) { \
+    return value;                                      \
+  }
+MLXGEN_BINARY_FUNCTIONS(X)
+#undef X
+#define X(name, value)                                          \
+  inline float __metal_##name(float x, float y, float z, int) { \
+    return value;                                               \
+  }
+MLXGEN_TERNARY_FUNCTIONS(X)
+#undef X
+inline float __metal_ldexp(float x, int n, int) {
+  return __builtin_ldexpf(x, n);
+}
+inline float __metal_frexp(float x, int* n, int) {
+  return __builtin_frexpf(x, n);
+}
+inline float __metal_frexp(float x, int* n) {
+  return __builtin_frexpf(x, n);
+}
+inline float __metal_nextafter(float x, float y) {
+  return __builtin_nextafterf(x, y);
+}
+inline float __metal_modf(float x, float* whole, int) {
+  return __builtin_modff(x, whole);
+}
+inline float __metal_fma(float x, float y, float z) {
+  return __builtin_fmaf(x, y, z);
+}
+
+namespace metal {
+
+/** Apply a scalar function to each component. */
+template <typename F, typename T, int N, typename... V>
+constexpr auto each(F f, const vec<T, N>& a, const V&... rest) {
+  vec<decltype(f(a.x, rest.x...)), N> out;
+  for (int i = 0; i < N; ++i) {
+    out.set(i, f(a.get(i), rest.get(i)...));
+  }
+  return out;
+}
+
+#define MLXGEN_UNARY(name, value)                                \
+  constexpr float name(float x) {                                \
+    return value;                                                \
+  }                                                              \
+  constexpr half name(half h) {                                  \
+    float x = h;                                                 \
+    return static_cast<half>(value);                             \
+  }                                                              \
+  template <typename T, int N>                                   \
+  constexpr vec<T, N> name(const vec<T, N>& a) {                 \
+    return each([](T x) { return static_cast<T>(name(x)); }, a); \
+  }
+#define MLXGEN_BINARY(name, value)                                          \
+  constexpr float name(float x, float y) {                                  \
+    return value;                                                           \
+  }                                                                         \
+  constexpr half name(half h, half k) {                                     \
+    float x = h;                                                            \
+    float y = k;                                                            \
+    return static_cast<half>(value);                                        \
+  }                                                                         \
+  template <typename T, int N>                                              \
+  constexpr vec<T, N> name(const vec<T, N>& a, const vec<T, N>& b) {        \
+    return each([](T x, T y) { return static_cast<T>(name(x, y)); }, a, b); \
+  }
+#define MLXGEN_TERNARY(name, value)                                            \
+  constexpr float name(float x, float y, float z) {                            \
+    return value;                                                              \
+  }                                                                            \
+  constexpr half name(half h, half k, half l) {                                \
+    float x = h;                                                               \
+    float y = k;                                                               \
+    float z = l;                                                               \
+    return static_cast<half>(value);                                           \
+  }                                                                            \
+  template <typename T, int N>                                                 \
+  constexpr vec<T, N> name(                                                    \
+      const vec<T, N>& a, const vec<T, N>& b, const vec<T, N>& c) {            \
+    return each(                                                               \
+        [](T x, T y, T z) { return static_cast<T>(name(x, y, z)); }, a, b, c); \
+  }
+#define MLXGEN_ALL_FUNCTIONS                                  \
+  MLXGEN_UNARY_FUNCTIONS(MLXGEN_UNARY)                        \
+  MLXGEN_BINARY_FUNCTIONS(MLXGEN_BINARY)                      \
+  MLXGEN_TERNARY_FUNCTIONS(MLXGEN_TERNARY)                    \
+  template <typename T>                                       \
+    requires(is_floating_point_v<T> && !is_same_v<T, bfloat>) \
+  constexpr T ldexp(T x, int n) {                             \
+    return static_cast<T>(__builtin_ldexpf(x, n));            \
+  }                                                           \
+  template <typename T>                                       \
+    requires(is_floating_point_v<T> && !is_same_v<T, bfloat>) \
+  constexpr T frexp(T x, int& n) {                            \
+    return static_cast<T>(__builtin_frexpf(x, &n));           \
+  }                                                           \
+  template <typename T>                                       \
+    requires(is_floating_point_v<T> && !is_same_v<T, bfloat>) \
+  constexpr T modf(T x, T& whole) {                           \
+    float w = 0;                                              \
+    float r = __builtin_modff(x, &w);                         \
+    whole = static_cast<T>(w);                                \
+    return static_cast<T>(r);                                 \
+  }                                                           \
+  template <typename T>                                       \
+    requires(is_floating_point_v<T> && !is_same_v<T, bfloat>) \
+  constexpr T sincos(T x, T& cosine) {                        \
+    cosine = cos(x);                                          \
+    return sin(x);                                            \
+  }
+
+MLXGEN_ALL_FUNCTIONS
+namespace fast {
+MLXGEN_ALL_FUNCTIONS
+} // namespace fast
+namespace precise {
+MLXGEN_ALL_FUNCTIONS
+} // namespace precise
+#undef MLXGEN_UNARY
+#undef MLXGEN_BINARY
+#undef MLXGEN_TERNARY
+#undef MLXGEN_ALL_FUNCTIONS
+
+// ------------------------------------------------ for integers and floats
+
+template <typename T>
+  requires(is_integral_v<T>)
+constexpr T abs(T x) {
+  return x < 0 ? T(-x) : x;
+}
+constexpr float abs(float x) {
+  return __builtin_fabsf(x);
+}
+constexpr half abs(half x) {
+  return static_cast<half>(__builtin_fabsf(x));
+}
+template <typename T, int N>
+constexpr vec<T, N> abs(const vec<T, N>& a) {
+  return each([](T x) { return static_cast<T>(abs(x)); }, a);
+}
+
+template <typename T>
+  requires(is_integral_v<T>)
+constexpr T min(T x, T y) {
+  return y < x ? y : x;
+}
+template <typename T>
+  requires(is_integral_v<T>)
+constexpr T max(T x, T y) {
+  return x < y ? y : x;
+}
+constexpr float min(float x, float y) {
+  return __builtin_fminf(x, y);
+}
+constexpr float max(float x, float y) {
+  return __builtin_fmaxf(x, y);
+}
+constexpr half min(half x, half y) {
+  return static_cast<half>(__builtin_fminf(x, y));
+}
+constexpr half max(half x, half y) {
+  return static_cast<half>(__builtin_fmaxf(x, y));
+}
+template <typename T, int N>
+constexpr vec<T, N> min(const vec<T, N>& a, const vec<T, N>& b) {
+  return each([](T x, T y) { return static_cast<T>(min(x, y)); }, a, b);
+}
+template <typename T, int N>
+constexpr vec<T, N> max(const vec<T, N>& a, const vec<T, N>& b) {
+  return each([](T x, T y) { return static_cast<T>(max(x, y)); }, a, b);
+}
+template <typename T>
+constexpr T min3(T x, T y, T z) {
+  return min(x, min(y, z));
+}
+template <typename T>
+constexpr T max3(T x, T y, T z) {
+  return max(x, max(y, z));
+}
+template <typename T>
+constexpr T clamp(T x, T low, T high) {
+  return min(max(x, low), high);
+}
+template <typename T, int N>
+constexpr vec<T, N> clamp(const vec<T, N>& x, T low, T high) {
+  return clamp(x, vec<T, N>(low), vec<T, N>(high));
+}
+template <typename T>
+constexpr T mix(T x, T y, T a) {
+  return static_cast<T>(x + (y - x) * a);
+}
+template <typename T, int N>
+constexpr vec<T, N> mix(const vec<T, N>& x, const vec<T, N>& y, T a) {
+  return x + (y - x) * a;
+}
+template <typename T>
+constexpr T saturate(T x) {
+  return clamp(x, T(0), T(1));
+}
+template <typename T>
+  requires(vec_traits<T>::size == 0)
+constexpr T sign(T x) {
+  return x > 0 ? T(1) : x < 0 ? T(-1) : x == x ? x : T(0);
+}
+template <typename T, int N>
+constexpr vec<T, N> sign(const vec<T, N>& a) {
+  return each([](T x) { return sign(x); }, a);
+}
+template <typename T>
+constexpr T step(T edge, T x) {
+  return x < edge ? T(0) : T(1);
+}
+template <typename T>
+constexpr T smoothstep(T low, T high, T x) {
+  T t = saturate((x - low) / (high - low));
+  return t * t * (T(3) - T(2) * t);
+}
+template <typename T>
+  requires(vec_traits<T>::size == 0)
+constexpr T select(T a, T b, bool c) {
+  return c ? b : a;
+}
+template <typename T, int N>
+constexpr vec<T, N>
+select(const vec<T, N>& a, const vec<T, N>& b, const vec<bool, N>& c) {
+  return each([](T x, T y, bool z) { return z ? y : x; }, a, b, c);
+}
+
+#define MLXGEN_CLASSIFY(name, value)                \
+  constexpr bool name(float x) {                    \
+    return value;                                   \
+  }                                                 \
+  constexpr bool name(half h) {                     \
+    float x = h;                                    \
+    return value;                                   \
+  }                                                 \
+  template <typename T, int N>                      \
+  constexpr vec<bool, N> name(const vec<T, N>& a) { \
+    return each([](T x) { return name(x); }, a);    \
+  }
+MLXGEN_CLASSIFY(isnan, x != x)
+MLXGEN_CLASSIFY(isinf, __builtin_isinf(x) != 0)
+MLXGEN_CLASSIFY(isfinite, __builtin_isfinite(x) != 0)
+MLXGEN_CLASSIFY(signbit, (__builtin_bit_cast(uint32_t, x) >> 31) != 0)
+#undef MLXGEN_CLASSIFY
+constexpr bool isnormal(float x) {
+  return __builtin_isnormal(x) != 0;
+}
+constexpr int ilogb(float x) {
+  return __builtin_ilogbf(x);
+}
+
+constexpr bool any(bool x) {
+  return x;
+}
+constexpr bool all(bool x) {
+  return x;
+}
+template <int N>
+constexpr bool any(const vec<bool, N>& a) {
+  bool out = false;
+  for (int i = 0; i < N; ++i) {
+    out = out || a.get(i);
+  }
+  return out;
+}
+template <int N>
+constexpr bool all(const vec<bool, N>& a) {
+  bool out = true;
+  for (int i = 0; i < N; ++i) {
+    out = out && a.get(i);
+  }
+  return out;
+}
+
+// ---------------------------------------------------------------- integers
+
+template <typename T>
+constexpr T popcount(T x) {
+  return T(__builtin_popcountll(std::make_unsigned_t<T>(x)));
+}
+template <typename T>
+constexpr T clz(T x) {
+  using U = std::make_unsigned_t<T>;
+  constexpr int bits = int(sizeof(T) * 8);
+  return x == 0 ? T(bits) : T(__builtin_clzll(U(x)) - (64 - bits));
+}
+template <typename T>
+constexpr T ctz(T x) {
+  return x == 0 ? T(sizeof(T) * 8)
+                : T(__builtin_ctzll(std::make_unsigned_t<T>(x)));
+}
+template <typename T>
+constexpr T reverse_bits(T x) {
+  using U = std::make_unsigned_t<T>;
+  U in = U(x);
+  U out = 0;
+  for (size_t i = 0; i < sizeof(T) * 8; ++i) {
+    out = U((out << 1) | ((in >> i) & 1));
+  }
+  return T(out);
+}
+template <typename T>
+constexpr T rotate(T x, T n) {
+  using U = std::make_unsigned_t<T>;
+  constexpr int bits = int(sizeof(T) * 8);
+  int k = int(n) & (bits - 1);
+  return k == 0 ? x : T(U(U(x) << k) | U(U(x) >> (bits - k)));
+}
+template <typename T>
+constexpr T mulhi(T x, T y) {
+  using W =
+      std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
+  return T((W(x) * W(y)) >> (sizeof(T) * 8));
+}
+template <typename T>
+constexpr T madhi(T x, T y, T z) {
+  return T(mulhi(x, y) + z);
+}
+template <typename T>
+constexpr T mad24(T x, T y, T z) {
+  return T(x * y + z);
+}
+template <typename T>
+constexpr T mul24(T x, T y) {
+  return T(x * y);
+}
+template <typename T>
+constexpr std::make_unsigned_t<T> absdiff(T x, T y) {
+  using U = std::make_unsigned_t<T>;
+  return x < y ? U(U(y) - U(x)) : U(U(x) - U(y));
+}
+template <typename T>
+constexpr T addsat(T x, T y) {
+  T out{};
+  if (!__builtin_add_overflow(x, y, &out)) {
+    return out;
+  }
+  return y < 0 ? numeric_limits<T>::min() : numeric_limits<T>::max();
+}
+template <typename T>
+constexpr T subsat(T x, T y) {
+  T out{};
+  if (!__builtin_sub_overflow(x, y, &out)) {
+    return out;
+  }
+  return y > 0 ? numeric_limits<T>::min() : numeric_limits<T>::max();
+}
+template <typename T>
+constexpr T extract_bits(T x, uint offset, uint count) {
+  using U = std::make_unsigned_t<T>;
+  constexpr uint bits = sizeof(T) * 8;
+  return count == 0 ? T(0)
+                    : T(T(U(x) << (bits - offset - count)) >> (bits - count));
+}
+
+// ---------------------------------------------------------------- geometry
+
+template <typename T, int N>
+constexpr T dot(const vec<T, N>& a, const vec<T, N>& b) {
+  T out = a.x * b.x;
+  for (int i = 1; i < N; ++i) {
+    out = static_cast<T>(out + a.get(i) * b.get(i));
+  }
+  return out;
+}
+template <typename T>
+constexpr vec<T, 3> cross(const vec<T, 3>& a, const vec<T, 3>& b) {
+  return {a.y * b.z - a.z * b.y, a.z * b.x - a.x * b.z, a.x * b.y - a.y * b.x};
+}
+template <typename T, int N>
+constexpr T length(const vec<T, N>& a) {
+  return static_cast<T>(sqrt(dot(a, a)));
+}
+template <typename T, int N>
+constexpr T length_squared(const vec<T, N>& a) {
+  return dot(a, a);
+}
+template <typename T, int N>
+constexpr T distance(const vec<T, N>& a, const vec<T, N>& b) {
+  return length(a - b);
+}
+template <typename T, int N>
+constexpr vec<T, N> normalize(const vec<T, N>& a) {
+  return a * static_cast<T>(rsqrt(dot(a, a)));
+}
+
+} // namespace metal

@@ -1,0 +1,57 @@
+// What translated kernels call of the runtime (runtime.cpp), which is compiled
+// by itself: no header of the C library's mathematics gets into kernels, whose
+// own functions have the same names.
+
+#pragma once
+
+#include "mlxgen_metal/abi.h"
+
+namespace mlxgen_metal {
+
+/** The attributes of position parameters, as indices into Thread::position. */
+enum Position : int32_t {
+  thread_position_in_grid,
+  thread_position_in_threadgroup,
+  thread_index_in_threadgroup,
+  thread_index_in_simdgroup,
+  simdgroup_index_in_threadgroup,
+  thread_index_in_quadgroup,
+  quadgroup_index_in_threadgroup,
+  threadgroup_position_in_grid,
+  threads_per_grid,
+  threadgroups_per_grid,
+  threads_per_threadgroup,
+  dispatch_threads_per_threadgroup,
+  simdgroups_per_threadgroup,
+  threads_per_simdgroup,
+};
+
+/** The values of a simdgroup's lanes at one operation. */
+struct Lanes {
+  const uint8_t* slots; // 64 bytes each
+  uint32_t active;
+  uint32_t lane;
+};
+
+/** Storage of a threadgroup variable, filled with NaN bytes. */
+void* shared_storage(
+    const void* key,
+    size_t size,
+    size_t alignment,
+    const char* name);
+
+/** Wait for the threadgroup (`whole`) or the simdgroup. */
+void barrier(const char* what, bool whole, const char* file, int line);
+
+/** Give a value to the other lanes of the simdgroup, and get theirs. */
+Lanes exchange(
+    const void* value,
+    size_t size,
+    const char* what,
+    const char* file,
+    int line);
+
+/** End the launch with an error: the emulation, or Metal, has no such thing. */
+void unsupported(const char* what);
+
+} // namespace mlxgen_metal

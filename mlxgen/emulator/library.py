@@ -1,0 +1,394 @@
+"""Compiles translated kernels, and runs them from Python.
+
+A library is one shared object: the translated source and the runtime. It is compiled once for
+each text (the file's name is a hash of everything that goes into it) and kept in a cache folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..tokens import SourceError
+from .translate import MAX_BUFFERS, translate
+
+if TYPE_CHECKING:
+    import numpy
+
+Schedule = Literal["natural", "ascending", "descending", "seeded"]
+SCHEDULES: tuple[Schedule, ...] = ("natural", "ascending", "descending", "seeded")
+
+HERE = Path(__file__).parent
+INCLUDE = HERE / "include"
+
+# Kernels must compute as they are written: no contraction, no excess precision.
+_FLAGS = (
+    "-std=c++20",
+    "-O1",
+    "-fPIC",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fsanitize=bounds",
+    "-ftrivial-auto-var-init=pattern",
+    "-w",
+)
+_CODES = {
+    "bool": 1,
+    "int8": 2,
+    "uint8": 3,
+    "int16": 4,
+    "uint16": 5,
+    "int32": 6,
+    "uint32": 7,
+    "int64": 8,
+    "uint64": 9,
+    "float16": 10,
+    "float32": 12,
+}
+_BFLOAT16 = 11
+
+
+class EmulationError(Exception):
+    """A kernel that cannot be compiled or run, or did something that it must not."""
+
+
+# ------------------------------------------------------------------------------------ compiling
+
+
+@functools.lru_cache
+def compiler() -> tuple[str, ...]:
+    """The C++ compiler's command and the flags that kernels need.
+
+    Raises:
+        EmulationError: where there is none.
+    """
+    named = os.environ.get("CXX", "").split()
+    for command in (named, ["g++"], ["clang++"], ["c++"]):
+        if command and shutil.which(command[0]):
+            break
+    else:
+        raise EmulationError("running Metal kernels on the CPU needs a C++20 compiler (g++)")
+    flags = list(_FLAGS)
+    version = subprocess.run(
+        [*command, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    if "clang" not in version and platform.machine() in ("x86_64", "AMD64"):
+        flags.append("-fexcess-precision=16")  # half rounds at every operation
+    if "clang" in version:
+        flags.append("-fsanitize-recover=bounds")
+    return (*command, *flags, f"-I{INCLUDE}")
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: $MLXGEN_METAL_CACHE, or the user's cache."""
+    given = os.environ.get("MLXGEN_METAL_CACHE")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "mlxgen" / "metal"
+
+
+@functools.lru_cache
+def _support() -> bytes:
+    """A digest of everything that goes into a library beside the kernels."""
+    digest = hashlib.sha256(" ".join(compiler()).encode())
+    for path in sorted([*INCLUDE.rglob("*.h"), HERE / "runtime.cpp", *HERE.glob("*.py")]):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256(_support())
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:24]
+
+
+def _run_compiler(arguments: Sequence[str], what: str) -> None:
+    done = subprocess.run([*compiler(), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EmulationError(f"{what} does not compile:\n{_readable(done.stderr)}")
+
+
+def _readable(errors: str, most: int = 12) -> str:
+    """A compiler's errors without its context, which names the emulation's headers."""
+    lines = [line for line in errors.splitlines() if " error: " in line or " fatal " in line]
+    return "\n".join((lines or errors.splitlines())[:most])
+
+
+def _produce(path: Path, arguments: Sequence[str], what: str) -> None:
+    """Compile into `path`, which appears only when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        out = os.path.join(folder, path.name)
+        _run_compiler([*arguments, "-o", out], what)
+        os.replace(out, path)
+
+
+def _runtime() -> Path:
+    path = cache_folder() / f"runtime-{_digest()}.o"
+    if not path.exists():
+        source = str(HERE / "runtime.cpp")
+        _produce(path, ["-c", "-O2", "-fno-sanitize=bounds", source], "the runtime")
+    return path
+
+
+def build(text: str, what: str) -> Path:
+    """The shared object of translated kernels; `what` names them in errors.
+
+    Raises:
+        EmulationError: with the compiler's errors, which point into the Metal source.
+    """
+    folder = cache_folder()
+    name = _digest(text.encode())
+    path = folder / f"{name}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / f"{name}.cpp"
+    source.write_text(text, encoding="utf-8")
+    objects = folder / f"{name}.o"
+    _produce(objects, ["-c", str(source)], what)
+    # without -fsanitize, which would bring the compiler's runtime in place of ours
+    _produce(path, ["-fno-sanitize=all", "-shared", str(objects), str(_runtime())], what)
+    objects.unlink(missing_ok=True)
+    return path
+
+
+# -------------------------------------------------------------------------------------- running
+
+
+class _Parameter(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_char_p),
+        *[
+            (name, ctypes.c_int32)
+            for name in ("kind", "index", "code", "size", "reference", "constant", "optional")
+        ],
+    ]
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("run", ctypes.c_void_p),
+        ("parameters", ctypes.CFUNCTYPE(ctypes.POINTER(_Parameter))),
+        ("count", ctypes.c_int32),
+        ("max_threads", ctypes.c_int32),
+    ]
+
+
+class _Constant(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("index", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("code", ctypes.c_int32),
+        ("value", ctypes.c_void_p),
+        ("defined", ctypes.c_void_p),
+    ]
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("start", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        *[(name, ctypes.c_int32) for name in ("bound", "bytes", "output", "code", "fill")],
+    ]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("entry", ctypes.c_int32),
+        ("by_threadgroups", ctypes.c_int32),
+        ("grid", ctypes.c_uint64 * 3),
+        ("group", ctypes.c_uint64 * 3),
+        ("arguments", _Argument * MAX_BUFFERS),
+        ("shared_sizes", ctypes.c_uint64 * MAX_BUFFERS),
+        ("schedule", ctypes.c_int32),
+        ("align_start", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+    ]
+
+
+class _LibraryTable(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("entries", ctypes.POINTER(_Entry)),
+        ("entry_count", ctypes.c_int32),
+        ("constants", ctypes.POINTER(_Constant)),
+        ("constant_count", ctypes.c_int32),
+    ]
+
+
+class Bfloat16:
+    """An array of uint16 that holds bfloat16 numbers, which NumPy does not have."""
+
+    def __init__(self, bits: numpy.ndarray[Any, Any]) -> None:
+        self.bits = bits
+
+
+class Library:
+    """The kernels of one Metal file, compiled for the CPU."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._handle = ctypes.CDLL(os.fspath(path))
+        self._handle.mlxgen_metal_library.restype = ctypes.POINTER(_LibraryTable)
+        self._handle.mlxgen_metal_launch.argtypes = [
+            ctypes.POINTER(_Launch),
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ]
+        self._table = self._handle.mlxgen_metal_library().contents
+        entries = [self._table.entries[i] for i in range(self._table.entry_count)]
+        self._entries = {entry.name.decode(): i for i, entry in enumerate(entries)}
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The host names."""
+        return tuple(self._entries)
+
+    def set_constants(self, values: Mapping[int | str, bool | int | float]) -> None:
+        """Give function constants their values, by index or name.
+
+        Raises:
+            EmulationError: for one that the file does not declare.
+        """
+        for key, value in values.items():
+            for i in range(self._table.constant_count):
+                constant = self._table.constants[i]
+                if key in (constant.index, constant.name.decode()):
+                    break
+            else:
+                raise EmulationError(f"there is no function constant {key}")
+            kinds: dict[int, Any] = {
+                1: ctypes.c_bool,
+                6: ctypes.c_int32,
+                7: ctypes.c_uint32,
+                12: ctypes.c_float,
+            }
+            if constant.code not in kinds:
+                raise EmulationError(f"function constant {key} is of an unknown type")
+            kinds[constant.code].from_address(constant.value).value = value
+
+    def run(
+        self,
+        kernel: str,
+        arguments: Sequence[Any],
+        *,
+        grid: Sequence[int],
+        threadgroup: Sequence[int],
+        outputs: Sequence[int],
+        by_threadgroups: bool = False,
+        fill: bool = True,
+        schedule: Schedule = "natural",
+        seed: int = 0,
+        align_start: bool = False,
+        threadgroup_memory: Mapping[int, int] | None = None,
+    ) -> None:
+        """Run a kernel over NumPy arrays; those in `outputs` are written to.
+
+        Args:
+            kernel: the host name.
+            arguments: for each buffer index a C-contiguous array, a `Bfloat16`, a NumPy scalar (as
+                by set_bytes) or None (nothing is bound).
+            grid: threads (`dispatch_threads`), or threadgroups with `by_threadgroups`.
+            threadgroup: its size.
+            outputs: the indices of the arrays that the kernel writes.
+            fill: fill outputs with NaN bytes first, so that what is not written shows.
+            schedule: the order in which threads run.
+            seed: of the schedule "seeded".
+            align_start: let buffers begin, rather than end, where memory may not be touched.
+            threadgroup_memory: bytes for each threadgroup(i) parameter.
+
+        Raises:
+            EmulationError: for a kernel that does what it must not: what, in which thread.
+        """
+        import numpy as np
+
+        if kernel not in self._entries:
+            raise EmulationError(f"there is no kernel {kernel}; there are {list(self._entries)}")
+        launch = _Launch()
+        launch.entry = self._entries[kernel]
+        launch.by_threadgroups = by_threadgroups
+        launch.grid[:] = [*grid, 1, 1][:3]
+        launch.group[:] = [*threadgroup, 1, 1][:3]
+        launch.schedule = SCHEDULES.index(schedule)
+        launch.seed = seed
+        launch.align_start = align_start
+        for index, size in (threadgroup_memory or {}).items():
+            launch.shared_sizes[index] = size
+        keep: list[Any] = []
+        for i, value in enumerate(arguments):
+            if value is None:
+                continue
+            slot = launch.arguments[i]
+            if isinstance(value, Bfloat16):
+                array, slot.code = value.bits, _BFLOAT16
+            elif isinstance(value, np.ndarray):
+                array, slot.code = value, _CODES.get(value.dtype.name, 0)
+            else:
+                array = np.array(value)
+                slot.bytes, slot.code = True, _CODES.get(array.dtype.name, 0)
+            if not array.flags.c_contiguous:
+                raise EmulationError(f"argument {i} is not C-contiguous")
+            keep.append(array)
+            slot.bound = True
+            slot.data = slot.start = array.ctypes.data
+            slot.size = array.nbytes
+            slot.output = i in outputs
+            slot.fill = fill and i in outputs
+        self._launch(launch)
+
+    def _launch(self, launch: _Launch) -> None:
+        message = ctypes.create_string_buffer(4096)
+        if self._handle.mlxgen_metal_launch(ctypes.byref(launch), message, len(message)):
+            raise EmulationError(message.value.decode(errors="replace"))
+
+
+def load_metal(
+    path: str | os.PathLike[str],
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    *,
+    text: str | None = None,
+    defines: Mapping[str, str] | None = None,
+    only: Sequence[str] | None = None,
+) -> Library:
+    """Translate, compile and load a Metal file; the arguments are those of `translate`.
+
+    Raises:
+        EmulationError: for a file that cannot be read, translated or compiled.
+    """
+    try:
+        translation = translate(path, include_dirs, text=text, defines=defines, only=only)
+    except SourceError as error:
+        raise EmulationError(str(error)) from error
+    return Library(build(translation.text, os.fspath(path)))
+
+
+def main() -> int:
+    """`python -m mlxgen.emulator.library SOURCE`: print the shared object of embedded source."""
+    path = sys.argv[1]
+    try:
+        print(build(translate(path).text, path))
+    except (EmulationError, SourceError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

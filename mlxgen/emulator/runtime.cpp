@@ -1,0 +1,895 @@
+// Runs emulated kernels: the threads of a threadgroup are fibers of one thread
+// of the system, which change places at barriers and simdgroup operations only,
+// in an order that the launch chooses. So that mistakes show:
+//
+//  - threadgroup memory is filled with NaN bytes before each threadgroup,
+//  - every buffer is copied between pages that may not be touched, inputs into
+//    memory that may not be written to, for the time of the launch,
+//  - lanes that wait in different places are an error.
+//
+// It is compiled once and linked into every library of kernels.
+
+#include "mlxgen_metal/runtime.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+
+// ------------------------------------------------------------ context switch
+
+// mlxgen_metal_switch(void** from, void* to) saves the registers that a call
+// preserves on the stack and goes on with another one.
+extern "C" void mlxgen_metal_switch(void** from, void* to) asm(
+    "mlxgen_metal_switch");
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl mlxgen_metal_switch
+mlxgen_metal_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+constexpr size_t saved_words = 6;
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.globl mlxgen_metal_switch
+.p2align 2
+mlxgen_metal_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+)");
+#else
+#error "the Metal emulation needs x86-64 or arm64"
+#endif
+
+namespace mlxgen_metal {
+namespace {
+
+enum class State : uint8_t { fresh, ready, at_simd, at_barrier, done };
+
+constexpr size_t stack_size = 256 * 1024;
+constexpr size_t guard_size = size_t(1) << 30;
+constexpr int slot_size = 64;
+
+struct Fiber {
+  void* stack_pointer;
+  char* stack;
+  State state;
+  uint32_t index; // in the threadgroup
+  int parity;
+  const char* file; // where it waits
+  int line;
+  const char* what;
+};
+
+struct Simdgroup {
+  alignas(16) uint8_t slots[2][simdgroup_size][slot_size];
+  uint32_t active[2];
+};
+
+/** A buffer's copy between guards. */
+struct Region {
+  uint8_t* base; // of the reservation
+  size_t reserved;
+  uint8_t* open; // the pages that may be touched
+  size_t opened;
+  uint8_t* copy; // of the original's `start`
+  uint8_t* start;
+  size_t size;
+  bool output;
+  bool fill;
+  std::string name;
+};
+
+struct Shared {
+  void* memory;
+  size_t size;
+};
+
+std::mutex launch_mutex;
+void* main_stack_pointer;
+Fiber* running;
+Thread* running_thread;
+std::vector<Fiber> fibers;
+std::vector<Simdgroup> simdgroups;
+std::vector<char*> free_stacks;
+std::vector<Region> regions;
+std::unordered_map<const void*, Shared> shared_memory;
+alignas(64) char arena[max_threadgroup_memory];
+size_t arena_used;
+std::string error;
+const Entry* entry;
+uint32_t group_position[3];
+uint32_t group_threads[3];
+uint64_t random_state;
+
+uint64_t random_number() {
+  random_state += 0x9E3779B97F4A7C15u;
+  uint64_t z = random_state;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+template <typename... Ts>
+std::string format(const char* text, Ts... values) {
+  char buffer[1024];
+  snprintf(buffer, sizeof(buffer), text, values...);
+  return buffer;
+}
+
+std::string describe(const uint32_t* p) {
+  return format("(%u, %u, %u)", p[0], p[1], p[2]);
+}
+
+/** A thread, for messages. */
+std::string describe(const Fiber& fiber) {
+  uint32_t x = fiber.index % group_threads[0];
+  uint32_t y = fiber.index / group_threads[0] % group_threads[1];
+  uint32_t z = fiber.index / group_threads[0] / group_threads[1];
+  uint32_t p[3] = {x, y, z};
+  return "thread " + describe(p) + " of threadgroup " +
+      describe(group_position);
+}
+
+void to_main() {
+  void* ignored;
+  void** keep = running ? &running->stack_pointer : &ignored;
+  mlxgen_metal_switch(keep, main_stack_pointer);
+}
+
+/** Give up the launch; called on a fiber, it does not return. */
+[[noreturn]] void fail(const std::string& what) {
+  error = what + ", in " + describe(*running);
+  to_main();
+  __builtin_unreachable();
+}
+
+extern "C" void mlxgen_metal_fiber_main() {
+  entry->run(*running_thread);
+  running->state = State::done;
+  to_main();
+  __builtin_unreachable();
+}
+
+char* take_stack() {
+  if (!free_stacks.empty()) {
+    auto stack = free_stacks.back();
+    free_stacks.pop_back();
+    return stack;
+  }
+  auto memory = mmap(
+      nullptr,
+      stack_size,
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANON | MAP_NORESERVE,
+      -1,
+      0);
+  if (memory == MAP_FAILED) {
+    return nullptr;
+  }
+  mprotect(memory, 4096, PROT_NONE);
+  return static_cast<char*>(memory);
+}
+
+bool prepare(Fiber& fiber) {
+  fiber.stack = take_stack();
+  if (fiber.stack == nullptr) {
+    error = "no memory for the threads' stacks";
+    return false;
+  }
+  auto top = reinterpret_cast<void**>(fiber.stack + stack_size);
+#if defined(__x86_64__)
+  top -= 2; // the return address' slot is aligned as after a call
+  *top = nullptr;
+  *--top = reinterpret_cast<void*>(&mlxgen_metal_fiber_main);
+  top -= saved_words;
+  memset(top, 0, saved_words * sizeof(void*));
+#else
+  top -= 20;
+  memset(top, 0, 160);
+  top[11] = reinterpret_cast<void*>(&mlxgen_metal_fiber_main);
+#endif
+  fiber.stack_pointer = top;
+  return true;
+}
+
+void set_positions(Thread& thread, uint32_t index, const uint64_t* offsets) {
+  uint32_t x = index % group_threads[0];
+  uint32_t y = index / group_threads[0] % group_threads[1];
+  uint32_t z = index / group_threads[0] / group_threads[1];
+  uint32_t p[3] = {x, y, z};
+  for (int i = 0; i < 3; ++i) {
+    thread.position[thread_position_in_threadgroup][i] = p[i];
+    thread.position[thread_position_in_grid][i] = uint32_t(offsets[i]) + p[i];
+  }
+  thread.position[thread_index_in_threadgroup][0] = index;
+  thread.position[thread_index_in_simdgroup][0] = index % simdgroup_size;
+  thread.position[simdgroup_index_in_threadgroup][0] = index / simdgroup_size;
+  thread.position[thread_index_in_quadgroup][0] = index % 4;
+  thread.position[quadgroup_index_in_threadgroup][0] = index / 4;
+}
+
+// ------------------------------------------------------------------ schedules
+
+struct Group {
+  Thread thread; // positions that all threads share are set once
+  uint64_t offsets[3];
+  uint32_t count;
+  uint32_t live;
+};
+
+/** Run one thread until it waits or ends; false after an error. */
+bool resume(Group& group, uint32_t index) {
+  auto& fiber = fibers[index];
+  if (fiber.state == State::fresh && !prepare(fiber)) {
+    return false;
+  }
+  set_positions(group.thread, index, group.offsets);
+  Thread thread = group.thread; // a kernel reads it before it first waits
+  running_thread = &thread;
+  running = &fiber;
+  fiber.state = State::ready;
+  mlxgen_metal_switch(&main_stack_pointer, fiber.stack_pointer);
+  running = nullptr;
+  if (!error.empty()) {
+    return false;
+  }
+  if (fiber.state == State::done) {
+    free_stacks.push_back(fiber.stack);
+    fiber.stack = nullptr;
+    --group.live;
+  }
+  return true;
+}
+
+bool runnable(const Fiber& fiber) {
+  return fiber.state == State::fresh || fiber.state == State::ready;
+}
+
+std::string at(const Fiber& fiber) {
+  return format("%s at %s:%d", fiber.what, fiber.file, fiber.line);
+}
+
+bool same_place(const Fiber& a, const Fiber& b) {
+  return a.line == b.line && strcmp(a.file, b.file) == 0 &&
+      strcmp(a.what, b.what) == 0;
+}
+
+/** Let a simdgroup go on if all its lanes wait at the same operation. */
+bool release_simdgroup(Group& group, uint32_t simdgroup, bool& released) {
+  uint32_t first = simdgroup * simdgroup_size;
+  uint32_t stop = std::min(first + simdgroup_size, group.count);
+  Fiber* waiting = nullptr;
+  uint32_t active = 0;
+  released = false;
+  for (uint32_t i = first; i < stop; ++i) {
+    auto& fiber = fibers[i];
+    if (fiber.state == State::done || fiber.state == State::at_barrier) {
+      continue;
+    }
+    if (fiber.state != State::at_simd) {
+      return true;
+    }
+    waiting = waiting ? waiting : &fiber;
+    active |= 1u << (i - first);
+  }
+  if (waiting == nullptr) {
+    return true;
+  }
+  for (uint32_t i = first; i < stop; ++i) {
+    auto& fiber = fibers[i];
+    if (fiber.state == State::done) {
+      continue;
+    }
+    if (fiber.state == State::at_barrier || !same_place(fiber, *waiting)) {
+      error = "divergence: " + describe(*waiting) + " waits for " +
+          at(*waiting) + ", but " + describe(fiber) +
+          " of the same simdgroup"
+          " waits for " +
+          at(fiber);
+      return false;
+    }
+  }
+  simdgroups[simdgroup].active[waiting->parity] = active;
+  for (uint32_t i = first; i < stop; ++i) {
+    if (fibers[i].state == State::at_simd) {
+      fibers[i].state = State::ready;
+    }
+  }
+  released = true;
+  return true;
+}
+
+/** Run the lanes of a simdgroup once; `moved` says whether one could run. */
+bool advance(Group& group, uint32_t simdgroup, int schedule, bool& moved) {
+  uint32_t first = simdgroup * simdgroup_size;
+  uint32_t count = std::min(simdgroup_size, group.count - first);
+  uint32_t order[simdgroup_size];
+  for (uint32_t i = 0; i < count; ++i) {
+    order[i] = schedule == descending ? count - 1 - i : i;
+  }
+  if (schedule == seeded) {
+    for (uint32_t i = count; i > 1; --i) {
+      std::swap(order[i - 1], order[random_number() % i]);
+    }
+  }
+  moved = false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (runnable(fibers[first + order[i]])) {
+      moved = true;
+      if (!resume(group, first + order[i])) {
+        return false;
+      }
+    }
+  }
+  bool released;
+  if (!release_simdgroup(group, simdgroup, released)) {
+    return false;
+  }
+  moved = moved || released;
+  return true;
+}
+
+/** Let the threadgroup go on, all of whose live threads must wait together. */
+bool release_barrier(Group& group) {
+  Fiber* waiting = nullptr;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    auto& fiber = fibers[i];
+    if (fiber.state == State::done) {
+      continue;
+    }
+    if (waiting == nullptr) {
+      waiting = &fiber;
+    }
+    if (!same_place(fiber, *waiting)) {
+      error = "divergence: " + describe(*waiting) + " waits for " +
+          at(*waiting) + ", but " + describe(fiber) + " for " + at(fiber);
+      return false;
+    }
+  }
+  if (waiting != nullptr && group.live < group.count) {
+    error = "divergence: " + describe(*waiting) + " waits for " + at(*waiting) +
+        format(", which %u threads never reach", group.count - group.live);
+    return false;
+  }
+  for (uint32_t i = 0; i < group.count; ++i) {
+    if (fibers[i].state == State::at_barrier) {
+      fibers[i].state = State::ready;
+    }
+  }
+  return true;
+}
+
+bool run_group(Group& group, int schedule) {
+  uint32_t count = (group.count + simdgroup_size - 1) / simdgroup_size;
+  group.live = group.count;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    fibers[i] = Fiber{nullptr, nullptr, State::fresh, i, 0, "", 0, ""};
+  }
+  memset(arena, 0xFF, sizeof(arena));
+  arena_used = 0;
+  shared_memory.clear();
+  std::vector<uint32_t> order(count);
+  while (group.live > 0) {
+    for (uint32_t i = 0; i < count; ++i) {
+      order[i] = schedule == descending ? count - 1 - i : i;
+    }
+    if (schedule == natural || schedule == seeded) {
+      // Simdgroups take turns until none can go on.
+      uint32_t open = count;
+      while (open > 0) {
+        for (uint32_t i = 0; i < open;) {
+          uint32_t pick = schedule == seeded ? random_number() % open : i;
+          bool moved;
+          if (!advance(group, order[pick], schedule, moved)) {
+            return false;
+          }
+          if (moved) {
+            ++i;
+          } else if (schedule == seeded) {
+            order[pick] = order[--open];
+          } else {
+            order.erase(order.begin() + pick);
+            order.push_back(0);
+            --open;
+          }
+        }
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        order[i] = i;
+      }
+    } else {
+      for (auto simdgroup : order) {
+        bool moved = true;
+        while (moved) {
+          if (!advance(group, simdgroup, schedule, moved)) {
+            return false;
+          }
+        }
+      }
+    }
+    if (!release_barrier(group)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// -------------------------------------------------------------------- buffers
+
+size_t round_up(size_t n, size_t to) {
+  return (n + to - 1) / to * to;
+}
+
+bool open_region(Region& region, bool align_start) {
+  size_t page = size_t(sysconf(_SC_PAGESIZE));
+  region.opened = std::max(page, round_up(region.size, page));
+  region.reserved = region.opened + 2 * guard_size;
+  auto base = mmap(
+      nullptr,
+      region.reserved,
+      PROT_NONE,
+      MAP_PRIVATE | MAP_ANON | MAP_NORESERVE,
+      -1,
+      0);
+  if (base == MAP_FAILED) {
+    error = "no address space for the guards of a buffer";
+    return false;
+  }
+  region.base = static_cast<uint8_t*>(base);
+  region.open = region.base + guard_size;
+  mprotect(region.open, region.opened, PROT_READ | PROT_WRITE);
+  memset(region.open, 0xFF, region.opened);
+  region.copy =
+      align_start ? region.open : region.open + region.opened - region.size;
+  if (region.fill) {
+    memset(region.copy, 0xFF, region.size);
+  } else if (region.size > 0) {
+    memcpy(region.copy, region.start, region.size);
+  }
+  if (!region.output) {
+    mprotect(region.open, region.opened, PROT_READ);
+  }
+  if (region.size == 0) {
+    mprotect(region.open, region.opened, PROT_NONE);
+  }
+  return true;
+}
+
+void close_regions(bool keep) {
+  for (auto& region : regions) {
+    if (keep && region.output && region.size > 0) {
+      memcpy(region.start, region.copy, region.size);
+    }
+    munmap(region.base, region.reserved);
+  }
+  regions.clear();
+}
+
+/** A fault of a kernel, in the words of its buffers. */
+void on_fault(int signal, siginfo_t* info, void*) {
+  if (running == nullptr) {
+    ::signal(signal, SIG_DFL);
+    return;
+  }
+  auto address = static_cast<uint8_t*>(info->si_addr);
+  std::string what = signal == SIGFPE
+      ? std::string("integer division by zero")
+      : "access to memory that belongs to no buffer";
+  for (auto& region : regions) {
+    if (signal == SIGFPE || address < region.base ||
+        address >= region.base + region.reserved) {
+      continue;
+    }
+    long long offset = address - region.copy;
+    bool inside = offset >= 0 && size_t(offset) < region.size;
+    what = inside ? "write to " + region.name + ", which may only be read,"
+                  : "access outside of " + region.name;
+    what += format(
+        " at byte %lld of %lld", offset, static_cast<long long>(region.size));
+  }
+  if (signal != SIGFPE &&
+      address >= reinterpret_cast<uint8_t*>(running->stack) &&
+      address < reinterpret_cast<uint8_t*>(running->stack) + 4096) {
+    what = "a thread's stack is too small";
+  }
+  fail(what);
+}
+
+std::string named(int index) {
+  auto parameters = entry->parameters();
+  for (int i = 0; i < entry->count; ++i) {
+    if (parameters[i].kind == buffer && parameters[i].index == index) {
+      return format("buffer %d (%s)", index, parameters[i].name);
+    }
+  }
+  return format("buffer %d", index);
+}
+
+const char* const code_names[] = {
+    "other",
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "complex64"};
+
+/** Compare what is bound with what the kernel declares. */
+void check_arguments(const Launch& launch) {
+  auto parameters = entry->parameters();
+  bool known[max_buffers] = {};
+  for (int i = 0; i < entry->count; ++i) {
+    const auto& p = parameters[i];
+    if (p.kind == threadgroup_memory) {
+      if (launch.shared_sizes[p.index] == 0) {
+        error = format("no length of threadgroup memory %d is set", p.index);
+      }
+      continue;
+    }
+    if (p.kind != buffer) {
+      continue;
+    }
+    const auto& argument = launch.arguments[p.index];
+    known[p.index] = true;
+    auto name = named(p.index);
+    if (!argument.bound) {
+      if (!p.optional) {
+        error = name + " is not bound";
+      }
+      continue;
+    }
+    if (argument.bytes && p.size > 0) {
+      if (p.reference ? argument.size != size_t(p.size)
+                      : argument.size == 0 || argument.size % p.size != 0) {
+        error = format(
+            "%llu bytes are set for %s, a %s",
+            static_cast<unsigned long long>(argument.size),
+            name.c_str(),
+            p.type);
+      }
+    }
+    if (error.empty() && argument.code != other && p.code != other &&
+        argument.code != p.code) {
+      error = format(
+          "%s is bound to %s, but the kernel takes %s",
+          name.c_str(),
+          code_names[argument.code],
+          p.type);
+    }
+    if (!p.constant && !argument.output) {
+      error = name + " is written to by the kernel, but bound as an input";
+    }
+    if (p.constant && argument.output) {
+      error = name + " is only read by the kernel, but bound as an output";
+    }
+  }
+  for (int i = 0; i < max_buffers; ++i) {
+    if (launch.arguments[i].bound && !known[i]) {
+      error = format("buffer %d is bound, but the kernel has none", i);
+    }
+  }
+}
+
+/** Copy all buffers; those that overlap become one. */
+bool open_regions(const Launch& launch, void** pointers) {
+  struct Span {
+    uint8_t* start;
+    uint8_t* stop;
+  };
+  std::vector<int> bound;
+  for (int i = 0; i < max_buffers; ++i) {
+    if (launch.arguments[i].bound) {
+      bound.push_back(i);
+    }
+  }
+  std::stable_sort(bound.begin(), bound.end(), [&](int a, int b) {
+    return launch.arguments[a].start < launch.arguments[b].start;
+  });
+  std::vector<int> place(max_buffers, -1);
+  for (int i : bound) {
+    const auto& a = launch.arguments[i];
+    auto last = regions.empty() ? nullptr : &regions.back();
+    bool overlaps = last != nullptr && a.size > 0 && last->size > 0 &&
+        a.start < last->start + last->size;
+    if (overlaps) {
+      last->size =
+          std::max(last->start + last->size, a.start + a.size) - last->start;
+      last->output = last->output || a.output;
+      last->fill = last->fill && a.fill;
+      last->name += " and " + named(i);
+    } else {
+      Region region{};
+      region.start = a.start;
+      region.size = a.size;
+      region.output = a.output != 0;
+      region.fill = a.fill != 0;
+      region.name = named(i);
+      regions.push_back(region);
+    }
+    place[i] = int(regions.size()) - 1;
+  }
+  for (auto& region : regions) {
+    if (!open_region(region, launch.align_start != 0)) {
+      return false;
+    }
+  }
+  for (int i : bound) {
+    const auto& a = launch.arguments[i];
+    const auto& region = regions[place[i]];
+    pointers[i] = region.copy + (a.data - region.start);
+  }
+  return true;
+}
+
+bool run_grid(const Launch& launch, void* const* pointers) {
+  uint64_t grid[3];
+  uint64_t groups[3];
+  uint64_t total = 1;
+  for (int i = 0; i < 3; ++i) {
+    total *= launch.group[i];
+    if (launch.group[i] == 0 || launch.grid[i] == 0) {
+      error = "the grid and the threadgroup must not be empty";
+      return false;
+    }
+    grid[i] = launch.by_threadgroups ? launch.grid[i] * launch.group[i]
+                                     : launch.grid[i];
+    groups[i] = (grid[i] + launch.group[i] - 1) / launch.group[i];
+    if (grid[i] > 0xFFFFFFFFu) {
+      error = "a dimension of the grid exceeds 32 bits";
+      return false;
+    }
+  }
+  uint64_t most = entry->max_threads ? entry->max_threads : max_threads;
+  if (total > most) {
+    error = format(
+        "a threadgroup of %llu threads; the most is %llu",
+        static_cast<unsigned long long>(total),
+        static_cast<unsigned long long>(most));
+    return false;
+  }
+  fibers.resize(max_threads);
+  simdgroups.resize(max_threads / simdgroup_size);
+  std::vector<std::vector<uint8_t>> storage(max_buffers);
+  void* shared[max_buffers] = {};
+  size_t shared_total = 0;
+  for (int i = 0; i < max_buffers; ++i) {
+    storage[i].resize(launch.shared_sizes[i]);
+    shared[i] = storage[i].data();
+    shared_total += storage[i].size();
+  }
+  if (shared_total > max_threadgroup_memory) {
+    error = "more than 32 KiB of threadgroup memory";
+    return false;
+  }
+  Group group{};
+  group.thread.buffers = pointers;
+  group.thread.shared = shared;
+  auto& position = group.thread.position;
+  uint64_t number = groups[0] * groups[1] * groups[2];
+  for (uint64_t n = 0; n < number; ++n) {
+    uint64_t k = launch.schedule == descending ? number - 1 - n : n;
+    uint64_t p[3] = {
+        k % groups[0], k / groups[0] % groups[1], k / groups[0] / groups[1]};
+    group.count = 1;
+    for (int i = 0; i < 3; ++i) {
+      group_position[i] = uint32_t(p[i]);
+      group.offsets[i] = p[i] * launch.group[i];
+      // Threadgroups at the grid's edge are smaller.
+      group_threads[i] =
+          uint32_t(std::min(launch.group[i], grid[i] - group.offsets[i]));
+      group.count *= group_threads[i];
+      position[threadgroup_position_in_grid][i] = uint32_t(p[i]);
+      position[threads_per_grid][i] = uint32_t(grid[i]);
+      position[threadgroups_per_grid][i] = uint32_t(groups[i]);
+      position[threads_per_threadgroup][i] = group_threads[i];
+      position[dispatch_threads_per_threadgroup][i] = uint32_t(launch.group[i]);
+    }
+    position[simdgroups_per_threadgroup][0] =
+        (group.count + simdgroup_size - 1) / simdgroup_size;
+    position[threads_per_simdgroup][0] = simdgroup_size;
+    for (auto& memory : storage) {
+      std::fill(memory.begin(), memory.end(), uint8_t(0xFF));
+    }
+    if (!run_group(group, launch.schedule)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+} // namespace
+
+// ------------------------------------------------------------- what kernels
+// call
+
+void* shared_storage(
+    const void* key,
+    size_t size,
+    size_t alignment,
+    const char* name) {
+  auto found = shared_memory.find(key);
+  if (found != shared_memory.end()) {
+    return found->second.memory;
+  }
+  size_t start = round_up(arena_used, std::max<size_t>(alignment, 16));
+  if (start + size > max_threadgroup_memory) {
+    fail(format(
+        "threadgroup memory for %s: %zu bytes more than the 32 KiB there are",
+        name,
+        start + size - max_threadgroup_memory));
+  }
+  arena_used = start + size;
+  shared_memory[key] = {arena + start, size};
+  return arena + start;
+}
+
+void barrier(const char* what, bool whole, const char* file, int line) {
+  auto fiber = running;
+  fiber->what = what;
+  fiber->file = file;
+  fiber->line = line;
+  fiber->state = whole ? State::at_barrier : State::at_simd;
+  to_main();
+}
+
+Lanes exchange(
+    const void* value,
+    size_t size,
+    const char* what,
+    const char* file,
+    int line) {
+  auto fiber = running;
+  auto& simdgroup = simdgroups[fiber->index / simdgroup_size];
+  uint32_t lane = fiber->index % simdgroup_size;
+  // Two sets of slots: a lane may be at the next operation before another has
+  // read the results of this one, but not further.
+  fiber->parity ^= 1;
+  int parity = fiber->parity;
+  memcpy(simdgroup.slots[parity][lane], value, size);
+  fiber->what = what;
+  fiber->file = file;
+  fiber->line = line;
+  fiber->state = State::at_simd;
+  to_main();
+  return {simdgroup.slots[parity][0], simdgroup.active[parity], lane};
+}
+
+void unsupported(const char* what) {
+  fail(std::string("there is no ") + what);
+}
+
+void out_of_bounds(const char* file, int line, long long index) {
+  fail(format("index %lld is out of bounds at %s:%d", index, file, line));
+}
+
+} // namespace mlxgen_metal
+
+// The compiler's own check of indices (-fsanitize=bounds) reports here.
+extern "C" {
+
+struct BoundsPlace {
+  const char* file;
+  uint32_t line;
+  uint32_t column;
+  const void* array;
+  const void* index;
+};
+
+void __ubsan_handle_out_of_bounds(BoundsPlace* place, uintptr_t index) {
+  mlxgen_metal::out_of_bounds(
+      place->file, int(place->line), static_cast<long long>(index));
+}
+
+void __ubsan_handle_out_of_bounds_abort(BoundsPlace* place, uintptr_t index) {
+  __ubsan_handle_out_of_bounds(place, index);
+}
+
+int mlxgen_metal_launch(
+    mlxgen_metal::Launch* launch,
+    char* message,
+    size_t capacity) {
+  using namespace mlxgen_metal;
+  std::lock_guard<std::mutex> lock(launch_mutex);
+  auto library = mlxgen_metal_library();
+  error.clear();
+  entry = &library->entries[launch->entry];
+  random_state = launch->seed;
+  static std::vector<char> signal_stack(64 * 1024);
+  stack_t stack{};
+  stack_t old_stack{};
+  stack.ss_sp = signal_stack.data();
+  stack.ss_size = signal_stack.size();
+  sigaltstack(&stack, &old_stack);
+  struct sigaction action{};
+  struct sigaction old[3];
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigaction(SIGSEGV, &action, &old[0]);
+  sigaction(SIGBUS, &action, &old[1]);
+  sigaction(SIGFPE, &action, &old[2]);
+  check_arguments(*launch);
+  void* pointers[max_buffers] = {};
+  if (error.empty() && open_regions(*launch, pointers)) {
+    run_grid(*launch, pointers);
+  }
+  for (auto& fiber : fibers) {
+    if (fiber.stack != nullptr) {
+      free_stacks.push_back(fiber.stack);
+      fiber.stack = nullptr;
+    }
+  }
+  running = nullptr;
+  close_regions(error.empty());
+  sigaction(SIGSEGV, &old[0], nullptr);
+  sigaction(SIGBUS, &old[1], nullptr);
+  sigaction(SIGFPE, &old[2], nullptr);
+  sigaltstack(&old_stack, nullptr);
+  if (error.empty()) {
+    return 0;
+  }
+  error = std::string(entry->name) + ": " + error;
+  snprintf(message, capacity, "%s", error.c_str());
+  return int(error.size());
+}
+}

@@ -1,0 +1,48 @@
+"""Where the kernels' includes are, and a cache of compiled kernels for the tests."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxgen.emulator import Library, load_metal
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "kernels" / "metal"
+
+
+def mlx_include() -> Path:
+    """The folder of MLX's headers, its Metal kernels' among them."""
+    found = importlib.util.find_spec("mlx")
+    assert found is not None and found.submodule_search_locations is not None
+    folders = [Path(folder) / "include" for folder in found.submodule_search_locations]
+    return next(folder for folder in folders if folder.is_dir())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Compiled kernels are not kept, unless MLXGEN_METAL_CACHE says where."""
+    if "MLXGEN_METAL_CACHE" not in os.environ:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MLXGEN_METAL_CACHE", str(tmp_path_factory.mktemp("metal")))
+            yield
+    else:
+        yield
+
+
+@pytest.fixture(scope="session")
+def load(cache):
+    """Compiles a file of this project's kernels, or Metal source."""
+
+    def load(path: str | Path = "test.metal", text: str | None = None, **options) -> Library:
+        name = KERNELS / path if text is None and not Path(path).is_absolute() else path
+        return load_metal(name, [mlx_include(), KERNELS], text=text, **options)
+
+    return load
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
