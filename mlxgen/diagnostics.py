@@ -168,14 +168,13 @@ class Diagnostics:
         lines = self._lines_of(span.file)
         if not 1 <= span.line <= len(lines):
             return None
-        line = lines[span.line - 1].replace("\t", " ").rstrip()
+        line = _CONTROL.sub(" ", lines[span.line - 1]).rstrip()
         start = min(span.column - 1, len(line))
         end = len(line) if span.end_line > span.line else min(span.end_column - 1, len(line))
         shown_from = 0
         if len(line) > _LINE_LIMIT:  # show the part of a long line around the span
             shown_from = max(0, min(start - _LINE_LIMIT // 4, len(line) - _LINE_LIMIT))
             line = line[: shown_from + _LINE_LIMIT]
-            end = min(end, len(line))
         before, marked = line[shown_from:start], line[start:end]
         dots = "..." if shown_from else ""
         carets = "^" + "~" * (_width(marked) - 1)
@@ -194,6 +193,7 @@ class Diagnostics:
 
 
 _LINE_LIMIT = 160
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # tabs, and what moves the cursor
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:

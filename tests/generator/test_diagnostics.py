@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen.diagnostics import CODES, RANGES, Diagnostics, Span, errors_page, explain, suggest
+from mlxgen.diagnostics import (
+    CODES,
+    RANGES,
+    Diagnostics,
+    Span,
+    did_you_mean,
+    errors_page,
+    explain,
+    suggest,
+)
 
 FILE = "ops.yaml"
 TEXT = "- name: axpby\n  varients: [function]\n"
@@ -59,7 +68,8 @@ def test_nothing_to_say():
 
 def test_json():
     diags = collector()
-    diags.error("MG001", "wrong", KEY, op="axpby", help="do", notes=["n"])
+    diags.error("MG001", "wrong", KEY, op="axpby", help="dö", notes=["n"])
+    assert "dö" in diags.to_json()
     assert json.loads(diags.to_json()) == [
         {
             "file": FILE,
@@ -70,7 +80,7 @@ def test_json():
             "code": "MG001",
             "message": "wrong",
             "severity": "error",
-            "help": "do",
+            "help": "dö",
             "notes": ["n"],
             "op": "axpby",
         }
@@ -113,6 +123,8 @@ def test_unexplained_code_is_refused():
         ("日本x\n", (1, 2, 1, 3), "日本x", "  ^~"),  # wide characters
         ("e\u0301x\n", (1, 3, 1, 4), "e\u0301x", " ^"),  # a combining accent has no width
         ("a\r\nbc\r\n", (2, 1, 2, 3), "bc", "^~"),
+        ("a\rbc\rd\x0be", (3, 3, 3, 4), "d e", "  ^"),  # a vertical tab ends no line
+        ("a\x1b[2Jb", (1, 6, 1, 7), "a [2Jb", "     ^"),  # nothing for the terminal to obey
     ],
 )
 def test_carets(text, span, line, marks):
@@ -151,6 +163,10 @@ def test_colours_only_on_terminals(monkeypatch):
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    assert "\x1b[1;31merror[MG001]\x1b[0m" in coloured
+    diags.warning("MG003", "hm", KEY)
+    assert "\x1b[1;33mwarning[MG003]\x1b[0m" in diags.render_text(color=True)
+    plain, coloured = diags.render_text(), diags.render_text(color=True)
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -187,6 +203,11 @@ def test_rich_is_imported_only_for_colours():
 )
 def test_suggest(word, candidates, expected):
     assert suggest(word, candidates) == expected
+
+
+def test_did_you_mean():
+    assert did_you_mean("varients", ["variants"]) == " (did you mean 'variants'?)"
+    assert did_you_mean("kernel", ["grad"]) == ""
 
 
 @given(st.text(max_size=8), st.lists(st.text(max_size=8), max_size=5))
