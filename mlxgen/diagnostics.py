@@ -565,15 +565,6 @@ CODES: dict[str, Code] = {
         '- signature: "f(x: array) -> array"\n  cpp: mlx::core::exp',
     ),
     "MG129": Code(
-        "Arguments that C++ cannot tell apart",
-        "Generated code makes names of its own from those of the arguments, such as `alpha_` for "
-        "the member that keeps `alpha`. Two arguments would have one of them in common.",
-        '- signature: "scale(x: array, a: float, a_: float) -> array"\n'
-        "  dispatch: {cpu: scale2}\n  grad: {x: a * grad}",
-        '- signature: "scale(x: array, a: float, b: float) -> array"\n'
-        "  dispatch: {cpu: scale2}\n  grad: {x: a * grad}",
-    ),
-    "MG130": Code(
         "What integers become",
         "`integers: float32` converts integer inputs to float32, `keep` leaves them as they are, "
         "and `error` refuses them. The kernels must take what comes out.",
@@ -1084,9 +1075,7 @@ CODES: dict[str, Code] = {
         "- name: softcap2\n"
         "  signature: softcap2(array x) -> array\n"
         "  cpp: mlxops::softcap2  # defined in csrc",
-        "- name: softcap2\n"
-        "  signature: softcap2(array x) -> array\n"
-        "  cpp: mlxops::softcap2_of_ops",
+        "- name: softcap2\n  signature: softcap2(array x) -> array\n  cpp: mlxops::softcap2_of_ops",
     ),
     "MG514": Code(
         "Several functions of one name",
@@ -1102,6 +1091,13 @@ CODES: dict[str, Code] = {
         "  dtypes: [float64]\n  grad: {x: a * grad}",
         '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {metal: scale}\n'
         "  dtypes: [float32]\n  grad: {x: a * grad}",
+    ),
+    "MG516": Code(
+        "A function that is generated and written by hand",
+        "The sources define a function of the operator's name, namespace and arguments, which "
+        "generated code defines as well.",
+        '- signature: "generated(x: array) -> array"\n  composite: exp(x)',
+        '- signature: "g(x: array) -> array"\n  composite: exp(x)',
     ),
     # ---- MG6: entries against each other (resolve.py) -------------------------------------------
     "MG601": Code(

@@ -164,6 +164,13 @@ class Sources:
         self.diags.error("MG501", error.message, error.span, help=error.help, notes=error.notes)
 
 
+def spelled(op: OpResolver, function: cxx.Function) -> str:
+    """A function's name in generated code, where arguments and classes may have a part of it."""
+    name = function.qualified_name
+    hidden = "::" not in name or name.split("::")[0] in op.resolver.class_names
+    return f"::{name}" if hidden else name
+
+
 def _last(name: str) -> str:
     return name.rsplit("::", 1)[-1].strip()
 
@@ -483,7 +490,7 @@ class _Cpu(_Matcher):
         return Kernel(
             backend="cpu",
             name=self.spec.kernel,
-            function=function.qualified_name,
+            function=spelled(self.op, function),
             include=header,
             dtypes=tuple(dtypes),
             scalar=self.op.elementwise,
@@ -618,7 +625,7 @@ class _Metal(_Matcher):
                 return Kernel(
                     backend="metal",
                     name=self.spec.kernel,
-                    function="::".join(p for p in (function.namespace, function.name) if p),
+                    function=spelled(self.op, function),
                     include=path.relative_to(self.op.resolver.settings.metal).as_posix(),
                     dtypes=dtypes,
                     scalar=True,
@@ -991,7 +998,7 @@ def _own_call(op: OpResolver, target: str, path: tuple[str | int, ...]) -> tuple
     if function is None:
         return None, ""
     values = [*(p.cpp for p in op.params), "s"]
-    expr = Expr.call(function.qualified_name, values, outputs[0].type)
+    expr = Expr.call(spelled(op, function), values, outputs[0].type)
     return expr, f"{function.qualified_name}({', '.join(values)})"
 
 
@@ -1007,7 +1014,7 @@ def require_own_name(op: OpResolver) -> None:
         )
         if function.qualified_name == name and same:
             op.error(
-                "MG514",
+                "MG516",
                 f"{settings.relative(settings.csrc)} defines {name} itself "
                 f"({_shown(function.span.file, settings)}:{function.span.line})",
                 ("name",) if op.raw.name else (),
@@ -1026,7 +1033,7 @@ def require_function(op: OpResolver, name: str, path: tuple[str | int, ...]) -> 
     wanted = [a.type.cpp_param for a in op.signature.args] + [vector, vector, "mx::StreamOrDevice"]
     names = [a.name for a in op.signature.args] + ["cotangents", "outputs", "s"]
     function = _hand_written(op, name, wanted, names, "std::vector<mx::array>", path)
-    return function.qualified_name if function else name
+    return spelled(op, function) if function else name
 
 
 def _hand_written(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,16 @@ CATEGORIES = {
     "generic": DTYPES,
 }
 
-# Locals and members of generated functions: an argument of such a name gets a suffix in C++.
+# What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
+# finds what is missing.
 LOCALS = frozenset(
-    """arg argnums args axes cotangents dtype dtypes encoder fun inputs joint kernel other outputs
-    primals primitive s shape shapes stream tag tangent tangents term threads to types values vjps
-    vmap jvp vjp name device eval_cpu eval_gpu run_cpu run_metal is_equivalent output_shapes
-    kDispatch mx std mlxgen nb m in out_shape self batched loop begin data size index""".split()
+    """C apply arg axes batched bfloat composite constant count dense device dtype element encoder
+    eval_cpu eval_gpu forward gradient grid_x grid_y group_x group_y half i in int32_t int64_t
+    is_equivalent item joint jvp jvps k kDispatch kDtypes kKernels like name ndim next one op other
+    output_shapes pipeline primitive pullback run_cpu run_metal shape shapes size_t source tag task
+    term thread_grid thread_index to uint2 vjp vjps vmap""".split()  # noqa: SIM905
 )
+_HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
@@ -320,9 +323,9 @@ class Resolver:
                     draft.at_name,
                     help=_RENAME,
                 )
-            for ending in ("_shapes", "_composite", "_loop"):
-                owner = self.drafts.get(name.removesuffix(ending))
-                if name.endswith(ending) and owner is not None:
+            for part in _HELPERS:
+                owner = self.drafts.get(name.removesuffix(f"_{part}"))
+                if owner is not None and owner is not draft:
                     self.error(
                         "MG602",
                         f"the C++ of {owner.label} has a function '{name}' as well",
@@ -500,7 +503,6 @@ class OpResolver:
         self.rules, self.params = self._parameters()
         self.arrays = [p for p in self.params if p.type.is_array]
         by_name = {p.name: p for p in self.params}
-        self._check_cpp_names()
         self._check_documentation(by_name)
         self._check_samples(by_name)
         if self.unusable:
@@ -653,38 +655,42 @@ class OpResolver:
                     "MG405", f"`{path[-1]}` is given although {part} is manual", path, key=True
                 )
 
-    def _check_cpp_names(self) -> None:
-        """Names that generated code makes of the arguments', which another argument has."""
-        outputs = (
-            [o.name for o in self.signature.outputs] if len(self.signature.outputs) > 1 else []
-        )
-        taken = {f"{prefix}_{name}": name for name in outputs for prefix in ("to", "value")}
-        for p in self.params:
-            derived = [p.cpp, p.member, f"strides_{p.cpp}", f"has_{p.cpp}_", f"{p.cpp}_size_"]
-            for name in derived:
-                taken.setdefault(name, p.name)
-        for p in self.params:
-            for name in {p.name, p.cpp}:
-                owner = taken.get(name, p.name)
-                if owner != p.name:
-                    self.error(
-                        "MG129",
-                        f"'{p.name}' is what generated C++ makes of '{owner}'",
-                        self._signature_path(),
-                        help="rename one of them",
-                    )
+    def _cpp_names(self, fixed: Mapping[str, str]) -> Iterator[str]:
+        """What generated C++ calls each argument: its name, with a suffix where that is taken.
 
-    def _signature_path(self) -> Path:
-        keys = ("signature", "python_signature", "cpp_signature")
-        return (next(key for key in keys if getattr(self.raw, key) is not None),)
+        Taken are the locals of generated functions, and what they are called after other arguments
+        and outputs, such as ``alpha_`` for the member that keeps ``alpha``.
+        """
+        name = self.draft.name
+        taken = {f"{name}_{part}" for part in _HELPERS} | {camel(name)}
+        if len(self.signature.outputs) > 1:
+            taken |= {f"{p}_{o.name}" for o in self.signature.outputs for p in ("to", "value")}
+        for arg in self.signature.args:
+            cpp = arg.name
+            while True:
+                names = {cpp}
+                if arg.type.kind is Kind.ARRAYS:
+                    names |= {f"{cpp}_size", f"{cpp}_size_"}
+                elif not arg.type.is_array:
+                    names.add(f"{cpp}_")
+                elif arg.type.optional:
+                    names |= {f"has_{cpp}", f"has_{cpp}_"}
+                if arg.type.is_array:
+                    names |= {f"strides_{cpp}"}
+                if arg.name in fixed:
+                    names.add(f"{cpp}_dtype")
+                if not names & taken and cpp not in LOCALS:
+                    break
+                cpp += "_arg"
+            taken |= names
+            yield cpp
 
     def _parameters(self) -> tuple[tuple[DtypeRule, ...], list[Parameter]]:
         fixed, group = self._dtypes()
         params: list[Parameter] = []
         position = 0
         dynamic: list[str] = []
-        for arg in self.signature.args:
-            cpp = f"{arg.name}_arg" if arg.name in LOCALS else arg.name
+        for arg, cpp in zip(self.signature.args, self._cpp_names(fixed), strict=True):
             if not arg.type.is_array:
                 params.append(Parameter(arg, cpp))
                 continue
@@ -706,7 +712,7 @@ class OpResolver:
                     present=present,
                     dtype=own,
                     integral=own in INTEGER or own == "bool_",
-                    rule=f"k{camel(arg.name)}Dtypes" if own else "kDtypes",
+                    rule=f"k{camel(cpp)}Dtypes" if own else "kDtypes",
                 )
             )
         arrays = [p for p in params if p.type.is_array]
@@ -724,14 +730,14 @@ class OpResolver:
         given = self.raw.integers
         if given == "float32" and "float32" not in group:
             self.error(
-                "MG130",
+                "MG129",
                 "integers cannot become float32, which `dtypes` does not have",
                 ("integers",),
                 help="add float32 to `dtypes`, or write `integers: error`",
             )
         if given == "keep" and not any(d in INTEGER for d in group):
             self.error(
-                "MG130",
+                "MG129",
                 "integers cannot be kept: `dtypes` has none",
                 ("integers",),
                 help="add them to `dtypes`, or write float32 or error",

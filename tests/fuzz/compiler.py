@@ -1,0 +1,105 @@
+"""Compiles many generated packages at once: one translation unit, checked by ``g++ -fsyntax-only``.
+
+MLX's headers take seconds to read and an operator milliseconds, so that the headers are compiled
+once, and the sources of all packages are included one after the other. Every package has a
+namespace of its own. The launches of Metal kernels are part of it, against stubs/.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+import mlxgen
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++") or shutil.which("c++")
+
+_HEADERS = """#define _METAL_ 1
+#include "mlx/mlx.h"
+#include "mlx/primitives.h"
+#include "mlxgen/cpu.h"
+#include "mlxgen/formula.h"
+#include "mlxgen/metal.h"
+#include "mlxgen/op.h"
+#include "mlxgen/python.h"
+"""
+_SHARED = re.compile(r"\bk[A-Z]\w*")  # names that every source has in its unnamed namespace
+
+
+def _folder(package: str, *parts: str) -> str:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations is not None
+    return str(Path(spec.submodule_search_locations[0], *parts))
+
+
+class Compiler:
+    """A C++ compiler with the headers that generated code includes, compiled once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        includes = [
+            str(HERE / "stubs"),
+            _folder("mlx", "include"),
+            str(Path(mlxgen.__file__).parent / "include"),
+            _folder("nanobind", "include"),
+            sysconfig.get_path("include"),
+        ]
+        self.command = [
+            str(COMPILER),
+            "-std=c++20",
+            "-w",
+            "-fmax-errors=0",
+            "-fno-diagnostics-show-caret",
+            *(f"-I{path}" for path in includes),
+        ]
+        header = folder / "headers.h"
+        header.write_text(_HEADERS)
+        subprocess.run(
+            [*self.command, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True
+        )
+
+    def errors(self, packages: Iterable[Path], csrc: Path | None = None) -> dict[str, list[str]]:
+        """Compile the generated sources of packages (their output folders).
+
+        Returns:
+            The compiler's errors by the name of the package's folder; empty when all compile.
+        """
+        packages = list(packages)
+        lines = ['#include "headers.h"']
+        for package in packages:
+            for source in sorted((package / "src").glob("*.cpp")):
+                if source.name == "module.cpp":
+                    continue  # one of a process, and nothing in it depends on the entries' kinds
+                names = sorted(set(_SHARED.findall(source.read_text())))
+                mark = f"_{len(lines)}"
+                lines += [f"#define {name} {name}{mark}" for name in names]
+                lines.append(f'#include "{source}"')
+                lines += [f"#undef {name}" for name in names]
+        unit = self.folder / "unit.cpp"
+        unit.write_text("\n".join(lines) + "\n")
+        includes = [f"-I{package / 'include'}" for package in packages]
+        if csrc is not None:
+            includes.append(f"-I{csrc}")
+        run = subprocess.run(
+            [*self.command, "-fsyntax-only", *includes, str(unit)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found: dict[str, list[str]] = {}
+        if run.returncode == 0:
+            return found
+        context = ""
+        for line in run.stderr.splitlines():
+            for package in packages:
+                if f"{package}/" in line:
+                    context = package.name
+            if ": error:" in line or ": fatal error:" in line:
+                found.setdefault(context, []).append(line)
+        return found or {"": [run.stderr[-2000:]]}

@@ -1,0 +1,86 @@
+"""No name in an entry can clash with a name that generated code uses itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from sample import project
+
+from mlxgen import generate
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.resolve import _HELPERS, LOCALS
+from mlxgen.signature import RESERVED
+from mlxgen.signature_parser import clash
+from mlxgen.tokens import Lexed, lex
+
+
+def identifiers(lexed: Lexed) -> set[str]:
+    """The names in C++ text that stand by themselves: no members, no parts of qualified names."""
+    directives = {i for begin, end in lexed.directives for i in range(begin, end)}
+    tokens = [token for i, token in enumerate(lexed.tokens) if i not in directives]
+    texts = ["", *(token.text for token in tokens), "", ""]
+    found = set()
+    attribute = False
+    for before, text, after in zip(texts, texts[1:], texts[2:], strict=False):
+        if (before, text) == ("[", "["):
+            attribute = after not in ("]", "&", "=", "this")
+        elif (before, text) == ("]", "]"):
+            attribute = False
+        alone = before not in (".", "->", "::") and after != "::"
+        if alone and not attribute and re.fullmatch(r"[A-Za-z_]\w*", text):
+            found.add(text)
+    return found
+
+
+def _constants(kernel: object) -> list[str]:
+    return list(getattr(kernel, "constants", {}))
+
+
+def own(op, stem: str) -> set[str]:
+    """What is named after the entry: its arguments, outputs, class and functions."""
+    names = {"ops", op.name, op.class_name, f"metal_{stem}", *op.calls}
+    names |= {f"{op.name}_{part}" for part in _HELPERS}
+    names |= {f"const_{c}" for d in (op.entry.dispatch or {}).values() for c in _constants(d)}
+    for p in op.params:
+        names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_", f"strides_{p.cpp}"}
+        names |= {p.rule} - {"kDtypes"}
+        names |= {f"has_{p.cpp}", f"{p.cpp}_size", f"{p.cpp}_dtype"}
+    for output in op.outputs:
+        names |= {output.name, f"to_{output.name}", f"value_{output.name}"}
+        names |= {f"value_to_{output.name}"}
+    return names
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names that generated sources use, whatever the entry's own are."""
+    output = tmp_path_factory.mktemp("names")
+    assert project.run(project.YAML, output).ok
+    ops, _ = generate.load(project.settings(project.YAML), Diagnostics())
+    found = set()
+    for op in ops:
+        for path in (f"src/{op.name}.cpp", f"include/ops/{op.name}.h"):
+            text = (output / path).read_text()
+            names = identifiers(lex(path, text))
+            for kernels in re.findall(r'R"metal\((.*?)\)metal"', text, re.DOTALL):
+                names |= identifiers(lex(path, kernels))
+            loops = {f"{name}_" for name in re.findall(r"\bfor (\w\w+) in", text)}
+            loops |= set(re.findall(r"\bfor (\w) in", text))
+            found |= names - own(op, "kernels") - loops
+    bound = set()
+    for path in (output / "src").glob("bind_*.cpp"):
+        bound |= identifiers(lex(str(path), path.read_text()))
+    return found | (bound - set().union(*(own(op, "kernels") for op in ops)))
+
+
+def test_locals_are_complete(used: set[str]) -> None:
+    # An argument called like one of these gets a suffix in C++.
+    usable = {name for name in used if clash(name, "an argument") is None}
+    usable -= {"nanobind", "nb", "override", "root"}  # no clash: where they stand no argument does
+    usable = {name for name in usable if not name.startswith("bind_")}
+    assert usable - LOCALS - set(RESERVED) == set()
+
+
+def test_locals_are_not_more_than_that(used: set[str]) -> None:
+    assert LOCALS - used - set(RESERVED) == set()

@@ -1,0 +1,149 @@
+// Kernels and functions of the sample project: one of every form.
+
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mlx/mlx.h"
+#include "mlxgen/kernel.h"
+
+namespace my {
+
+namespace mx = mlx::core;
+
+using mlxgen::In;
+using mlxgen::Out;
+
+///////////////////////////////////////////////////////////////////////////////
+// Elementwise kernels
+///////////////////////////////////////////////////////////////////////////////
+
+template <typename T>
+T square(T x) {
+  return x * x;
+}
+
+template <typename T>
+T scale(T x, T a) {
+  return a * x;
+}
+
+template <typename T>
+T scale2(T x, T a, T b) {
+  return a * b * x;
+}
+
+template <typename T>
+T blend(T x, T y, int n, bool flip, int mode) {
+  return flip ? y : x + T(n + mode);
+}
+
+template <typename T>
+void parts(T x, T a, T& low, T& high) {
+  low = x - a;
+  high = x + a;
+}
+
+// Overloads instead of a template.
+inline float cube(float x) {
+  return x * x * x;
+}
+inline double cube(double x) {
+  return x * x * x;
+}
+
+inline float single(float x) {
+  return x;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Kernels over whole arrays
+///////////////////////////////////////////////////////////////////////////////
+
+template <typename T>
+void total(In<T> x, Out<T> out) {
+  mlxgen::accum_t<T> sum = 0;
+  for (int64_t i = 0; i < x.size(); ++i) {
+    sum += x[i];
+  }
+  out[0] = sum;
+}
+
+template <typename T>
+void halves(In<T> x, Out<T> low, Out<T> high) {}
+
+template <typename T>
+void join(const std::vector<In<T>>& xs, Out<T> out) {}
+
+template <typename T>
+void take_sum(In<T> x, In<int32_t> ids, Out<T> out) {}
+
+template <typename T>
+void segments(In<T> x, In<int32_t> ids, int count, Out<T> out) {}
+
+template <typename T>
+void norm(In<T> x, In<T> weight, float eps, Out<T> out, Out<float> scale) {}
+
+// Every type of argument.
+template <typename T>
+void all_types(
+    In<T> x,
+    double a,
+    int n,
+    bool flag,
+    const std::string& text,
+    int mode,
+    const std::vector<int>& list,
+    const mx::Shape& shape,
+    const std::optional<std::vector<int>>& axes,
+    mx::Dtype dtype,
+    std::optional<double> maybe,
+    Out<T> out) {}
+
+// Without a template: one dtype.
+inline void count_bits(In<int32_t> x, Out<int32_t> out) {}
+
+///////////////////////////////////////////////////////////////////////////////
+// C++ functions to bind, and gradients
+///////////////////////////////////////////////////////////////////////////////
+
+mx::array twice(const mx::array& x, mx::StreamOrDevice s = {});
+
+std::vector<mx::array> scale2_vjp(
+    const mx::array& x,
+    double a,
+    double b,
+    const std::vector<mx::array>& cotangents,
+    const std::vector<mx::array>& outputs,
+    mx::StreamOrDevice s = {});
+
+} // namespace my
+
+namespace one {
+template <typename T>
+T twin(T x) {
+  return x;
+}
+} // namespace one
+
+namespace two {
+template <typename T>
+T twin(T x) {
+  return x;
+}
+} // namespace two
+
+// What the generated function of an entry `generated(x: array) -> array` is.
+namespace ops {
+mlx::core::array generated(
+    const mlx::core::array& x,
+    mlx::core::StreamOrDevice s = {});
+} // namespace ops
+
+// Without a namespace, and called like one of its arguments.
+template <typename T>
+T gain(T x, T gain) {
+  return x * gain;
+}

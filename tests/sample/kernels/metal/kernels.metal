@@ -1,0 +1,91 @@
+// Metal kernels of the sample project: scalar functions and [[kernel]]s.
+
+#include <metal_stdlib>
+
+using namespace metal;
+
+template <typename T>
+T square(T x) {
+  return x * x;
+}
+
+template <typename T>
+T scale(T x, T a) {
+  return a * x;
+}
+
+template <typename T>
+T blend(T x, T y, int n, bool flip, int mode) {
+  return flip ? y : x + T(n + mode);
+}
+
+template <typename T>
+void parts(T x, T a, thread T& low, thread T& high) {
+  low = x - a;
+  high = x + a;
+}
+
+template <typename T>
+[[kernel]] void total(
+    device const T* x [[buffer(0)]],
+    device T* out [[buffer(1)]],
+    constant int64_t& x_size [[buffer(2)]],
+    uint index [[thread_position_in_grid]]) {
+  out[0] = x[index];
+}
+
+template [[host_name("total_float32")]] [[kernel]] decltype(total<float>) total<float>;
+template [[host_name("total_float16")]] [[kernel]] decltype(total<half>) total<half>;
+template [[host_name("total_bfloat16")]] [[kernel]] decltype(total<bfloat16_t>) total<bfloat16_t>;
+
+template <typename T>
+[[kernel]] void half_total(
+    device const T* x [[buffer(0)]],
+    device T* out [[buffer(1)]],
+    uint index [[thread_position_in_grid]]) {
+  out[0] = x[index];
+}
+
+template [[host_name("half_total_float16")]] [[kernel]] decltype(half_total<half>) half_total<half>;
+
+template <typename T>
+[[kernel]] void segments(
+    device const T* x [[buffer(0)]],
+    device const int* ids [[buffer(1)]],
+    device T* out [[buffer(2)]],
+    constant int& count [[buffer(3)]],
+    constant int& width [[buffer(4)]],
+    constant const int* x_shape [[buffer(5)]],
+    constant const int64_t* x_strides [[buffer(6)]],
+    constant int& x_ndim [[buffer(7)]],
+    uint2 index [[thread_position_in_grid]]) {
+  out[ids[index.x] * width] = x[index.y];
+}
+
+template [[host_name("segments_float32")]] [[kernel]] decltype(segments<float>) segments<float>;
+template [[host_name("segments_float16")]] [[kernel]] decltype(segments<half>) segments<half>;
+template [[host_name("segments_bfloat16")]] [[kernel]] decltype(segments<bfloat16_t>) segments<bfloat16_t>;
+
+template <typename T>
+[[kernel]] void norm(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device T* out [[buffer(2)]],
+    device float* scale [[buffer(3)]],
+    constant float& eps [[buffer(4)]],
+    constant bool& has_weight [[buffer(5)]],
+    uint index [[thread_position_in_grid]]) {
+  out[index] = has_weight ? weight[0] : x[index];
+}
+
+template [[host_name("norm_float32")]] [[kernel]] decltype(norm<float>) norm<float>;
+template [[host_name("norm_float16")]] [[kernel]] decltype(norm<half>) norm<half>;
+template [[host_name("norm_bfloat16")]] [[kernel]] decltype(norm<bfloat16_t>) norm<bfloat16_t>;
+
+// One dtype, without a template; accumulated with atomics.
+[[kernel]] void count_bits(
+    device const int* x [[buffer(0)]],
+    device atomic<int>* out [[buffer(1)]],
+    uint index [[thread_position_in_grid]]) {
+  out[0] = x[index];
+}
