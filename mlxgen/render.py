@@ -265,6 +265,7 @@ def op_dict(view: View) -> dict[str, Any]:
         "elementwise": op.elementwise,
         "grad": {p.name: g.text for g in op.grads for p in g.params},
         "jvp": op.jvp,
+        "jvp_args": [p.name for p, _ in op.jvp_exprs],
         "vmap": op.vmap,
         "doc": op.entry.doc,
         "tags": sorted(op.tags),
