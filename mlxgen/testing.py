@@ -64,6 +64,10 @@ class Function:
         out = self.call(*args)
         return list(out) if isinstance(out, (list, tuple)) else [out]
 
+    def arg(self, index: int) -> str:
+        """The name of an argument."""
+        return self.args[index] if index < len(self.args) else f"args[{index}]"
+
     def output(self, index: int) -> str:
         """The name of an output."""
         return self.outputs[index] if index < len(self.outputs) else f"output {index}"
@@ -77,7 +81,6 @@ class Function:
             names = list(inspect.signature(fn).parameters)[:count]
         except (TypeError, ValueError):  # functions of extension modules do not tell
             names = []
-        names += [f"args[{i}]" for i in range(len(names), count)]
         return cls(fn, getattr(fn, "__name__", "function"), tuple(names))
 
 
@@ -289,7 +292,7 @@ def pullback(fn: Callable[..., Any], args: Sequence[mx.array], argnums: Sequence
         return [g + 0 for g in gradients]
 
     cotangents = tuple(f"cotangent of {name}" for name in whole.outputs)
-    gradients = tuple(f"the gradient of {whole.args[i]}" for i in argnums)
+    gradients = tuple(f"the gradient of {whole.arg(i)}" for i in argnums)
     return Function(call, f"vjp of {whole.op}", (*whole.args, *cotangents), gradients)
 
 
@@ -327,14 +330,14 @@ def check_vjp(
         for subset in subsets(chosen):
             gradients = pullback(point.fn, args, subset)(*args, *cotangents)
             for i, gradient in zip(subset, gradients, strict=True):
-                name = point.fn.args[i]
+                name = point.fn.arg(i)
                 what = f"vjp of '{name}'" + f" (argnums {tuple(subset)})" * (len(subset) > 1)
                 _require_like(gradient, args[i], point.fn, f"{what}: the gradient", "the argument")
                 wanted = jacobians[i][0] @ flat
                 tolerance = jacobians[i][1] @ np.abs(flat)
 
                 def where(worst: int, i: int = i, what: str = what) -> str:
-                    element = _element(point.fn.args[i], args[i], at[i][worst])
+                    element = _element(point.fn.arg(i), args[i], at[i][worst])
                     value = to_numpy(args[i]).flat[at[i][worst]]
                     return f"{what}: the gradient at {element} = {value:.6g}"
 
@@ -386,7 +389,7 @@ def check_jvp(
             tangents[i] = mx.array(values.reshape(args[i].shape), dtype=dtype)
             wanted[i], tolerance[i] = values[at] @ rows, np.abs(values[at]) @ tolerances
         for subset in subsets(chosen):
-            along = ", ".join(f"'{point.fn.args[i]}'" for i in subset)
+            along = ", ".join(f"'{point.fn.arg(i)}'" for i in subset)
 
             def restricted(*values: mx.array, subset: Sequence[int] = subset) -> Arrays:
                 return point.fn(*replaced(args, subset, values))
@@ -453,7 +456,7 @@ def check_not_differentiable(fn: Callable[..., Any], args: Sequence[mx.array], a
     """
     __tracebackhide__ = True
     whole = Function.of(fn, len(args))
-    name = whole.args[argnum]
+    name = whole.arg(argnum)
     try:
         cotangents = [mx.ones_like(out) for out in whole(*args)]
         pullback(whole, args, [argnum])(*args, *cotangents)
@@ -618,10 +621,15 @@ def check_checkpoint(
     """
     __tracebackhide__ = True
     whole = Function.of(fn, len(args))
-    again = Function(mx.checkpoint(whole), whole.op, whole.args, whole.outputs)
+
+    def again(*values: mx.array) -> Arrays:
+        # MLX differentiates a checkpoint in all its arguments: others are left outside.
+        inside = mx.checkpoint(lambda *v: whole(*replaced(values, argnums, v)))
+        return list(inside(*(values[i] for i in argnums)))
+
     given = [*args, *(mx.ones_like(out) for out in whole(*args))]
+    under = pullback(Function(again, whole.op, whole.args, whole.outputs), args, argnums)
     plain = pullback(whole, args, argnums)
-    under = pullback(again, args, argnums)
     check_forward(under, plain, given, what="under mx.checkpoint", source="without", rtol=rtol)
 
 
@@ -715,12 +723,12 @@ def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: flo
 
     for name, layout in LAYOUTS.items():
         for subset in subsets(range(len(args))):
-            names = ", ".join(f"'{whole.args[i]}'" for i in subset)
+            names = ", ".join(f"'{whole.arg(i)}'" for i in subset)
             laid = [layout(a) if i in subset else a for i, a in enumerate(args)]
             compare(laid, f"{name} {names}")
     for i, j in itertools.combinations(range(len(args)), 2):
         if args[i].shape == args[j].shape and args[i].dtype == args[j].dtype:
-            same = f"'{whole.args[i]}' given for '{whole.args[j]}' too"
+            same = f"'{whole.arg(i)}' given for '{whole.arg(j)}' too"
             compare(replaced(args, [j], [args[i]]), same)
     wanted = whole(*args)
     mx.eval(wanted)
@@ -730,7 +738,7 @@ def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: flo
     mx.eval(whole(*kept), kept)
     for i, (after, before) in enumerate(zip(kept, args, strict=True)):
         same_values = np.array_equal(to_numpy(after), to_numpy(before), equal_nan=True)
-        _require(same_values, whole, f"the argument '{whole.args[i]}' was changed")
+        _require(same_values, whole, f"the argument '{whole.arg(i)}' was changed")
 
 
 def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
@@ -754,7 +762,7 @@ def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float
             given = replaced(args, [i], [smaller])
             shape = np.broadcast_shapes(*(a.shape for a in given))
             plain = [contiguous(mx.broadcast_to(a, shape)) for a in given]
-            what = f"'{whole.args[i]}' of shape {smaller.shape}"
+            what = f"'{whole.arg(i)}' of shape {smaller.shape}"
             require_same(whole(*given), whole(*plain), whole, what, "broadcast before", rtol)
 
 

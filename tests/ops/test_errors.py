@@ -1,0 +1,66 @@
+"""Errors are raised when the graph is built, and name the operator and what is at fault."""
+
+import mlx.core as mx
+import mlxops
+import pytest
+
+X = mx.ones((2, 3))
+
+
+def raises(message, kind=ValueError):
+    return pytest.raises(kind, match=message)
+
+
+def test_shapes_that_do_not_broadcast():
+    with raises(
+        r"^\[axpby\] The shapes cannot be broadcast together\. "
+        r"Got x: float32 \(2, 3\), y: float32 \(2,\)\.$"
+    ):
+        mlxops.axpby(X, mx.ones((2,)))
+
+
+def test_dtypes_without_a_kernel():
+    with raises(r"^\[lgamma\] dtype complex64 is not supported \(supported: .*float32.*\)\. Got x"):
+        mlxops.lgamma(mx.array(1j))
+
+
+def test_wrong_arguments_list_the_signature():
+    for call in (
+        lambda: mlxops.axpby(X),
+        lambda: mlxops.axpby(X, X, gamma=2),
+        lambda: mlxops.axpby(X, X, "1"),
+        lambda: mlxops.axpby(X, X, 1.0, 1.0, 1.0),
+        lambda: mlxops.axpby(X, X, stream="cpu"),
+    ):
+        with raises(r"axpby\(x: scalar \| array, y: scalar \| array", TypeError):
+            call()
+
+
+def test_errors_come_before_evaluation():
+    lazy = mx.ones((2, 3)) + 1
+    with raises(r"^\[swiglu\] The shapes cannot"):
+        mlxops.swiglu(lazy, mx.ones((7,)))
+
+
+def test_errors_inside_transforms():
+    with raises(r"^\[add\] The shapes cannot be broadcast together"):
+        mx.grad(lambda x: mlxops.add(x, mx.ones((7,))).sum())(X)
+    with raises(r"^\[add\] The shapes cannot be broadcast together"):
+        mx.vmap(lambda x: mlxops.add(x, mx.ones((7,))))(X)
+    with raises(r"^\[add\] The shapes cannot be broadcast together"):
+        mx.compile(lambda x: mlxops.add(x, mx.ones((7,))))(X)
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="there is a GPU backend")
+def test_backend_without_a_kernel():
+    """Whatever MLX says of a GPU that it does not have, it says it before evaluation."""
+    with raises("gpu|GPU", (ValueError, RuntimeError)):
+        mlxops.lgamma(X, stream=mx.gpu)
+
+
+def test_not_differentiable_arguments():
+    ids = mx.array([0, 1])
+    with raises(r"^\[segment_sum\] Not differentiable with respect to 'segment_ids'"):
+        mx.vjp(lambda i: mlxops.segment_sum(X, i, 2), [ids], [mx.ones((2, 3))])
+    with raises(r"^\[segment_sum\] Not differentiable with respect to 'segment_ids'"):
+        mx.jvp(lambda i: mlxops.segment_sum(X, i, 2), [ids], [ids])

@@ -1,0 +1,116 @@
+"""The package around the operators: names, tables, methods, documentation."""
+
+import inspect
+import json
+from importlib import resources
+
+import mlx.core as mx
+import mlxops
+import pytest
+
+OPS = [op for op in json.loads(resources.files(mlxops).joinpath("ops.json").read_text("utf-8"))]
+SHIPPED = [
+    *("add", "axpby", "softcap", "swiglu", "lgamma", "digamma", "polygamma", "sincos"),
+    *("rms_norm_residual", "segment_sum", "grid_sample", "block_diag"),
+]
+
+
+def function(op):
+    target = mlxops
+    for part in filter(None, op["module"].split(".")):
+        target = getattr(target, part)
+    return getattr(target, op["python_name"])
+
+
+PUBLIC = [op for op in OPS if "internal" not in op["tags"]]
+
+
+def test_all_operators_are_there():
+    assert {op["name"] for op in PUBLIC} >= set(SHIPPED)
+    assert set(mlxops.__all__) >= {op["python_name"] for op in PUBLIC if not op["module"]}
+
+
+@pytest.mark.parametrize("op", PUBLIC, ids=lambda op: op["name"])
+def test_documentation(op):
+    doc = function(op).__doc__
+    lines = [line.strip() for line in doc.splitlines()]
+    assert lines[0].startswith(f"{op['python_name']}(")
+    assert "stream: StreamOrDevice = None" in lines[0]
+    assert "Args:" in lines
+    assert "Returns:" in lines
+    for arg in op["args"]:
+        assert any(line.startswith(f"{arg['name']} (") for line in lines), arg["name"]
+
+
+@pytest.mark.parametrize("op", PUBLIC, ids=lambda op: op["name"])
+def test_aliases(op):
+    for alias in op["aliases"]:
+        assert callable(getattr(mlxops, alias))
+        assert getattr(mlxops, alias).__doc__.startswith(f"{alias}(")
+
+
+def test_internal_operators_are_not_in_python():
+    for op in OPS:
+        if "internal" in op["tags"]:
+            assert not hasattr(mlxops, op["python_name"])
+
+
+def test_dispatch_table():
+    table = mlxops.dispatch_table()
+    for op in OPS:
+        if op["form"] != "kernels":
+            assert op["name"] not in table
+            continue
+        row = table[op["name"]]
+        for backend, kernel in op["kernels"].items():
+            if backend == "metal" and not mx.metal.is_available():
+                assert "metal" not in row, "the table tells what this build has"
+            else:
+                assert row[backend] == kernel
+
+
+def test_dispatch_table_is_a_copy():
+    mlxops.dispatch_table().clear()
+    assert mlxops.dispatch_table()
+
+
+def test_every_kernel_has_the_dtypes_that_were_asked_for():
+    for op, row in mlxops.dispatch_table().items():
+        assert set(row["cpu"]["dtypes"]) >= {"float16", "bfloat16", "float32", "float64"}, op
+
+
+def test_methods():
+    x = mx.array([1.5, 40.0])
+    names = mlxops.install_methods()
+    try:
+        assert (
+            names
+            == mlxops.install_methods()
+            == sorted(op["python_name"] for op in PUBLIC if "method" in op["variants"])
+        )
+        assert x.softcap(3.0).tolist() == mlxops.softcap(x, 3.0).tolist()
+        assert x.softcap(cap=3.0, stream=mx.cpu).tolist() == mlxops.softcap(x, 3.0).tolist()
+        assert x.lgamma().tolist() == mlxops.lgamma(x).tolist()
+        assert mx.grad(lambda x: x.lgamma().sum())(x).shape == (2,)
+        assert mx.array.lgamma.__doc__ == mlxops.lgamma.__doc__
+        assert mx.array.lgamma.__qualname__ == "array.lgamma"
+    finally:
+        for name in names:
+            delattr(mx.array, name)
+
+
+def test_methods_are_opt_in():
+    assert not hasattr(mx.array, "softcap")
+
+
+def test_stubs_are_installed():
+    folder = resources.files(mlxops)
+    assert folder.joinpath("py.typed").is_file()
+    stub = folder.joinpath("_ext", "__init__.pyi").read_text("utf-8")
+    for op in PUBLIC:
+        assert f"def {op['python_name']}(" in stub or op["module"]
+
+
+def test_version():
+    assert mlxops.__version__.count(".") == 2
+    assert inspect.ismodule(mlxops._ext)
