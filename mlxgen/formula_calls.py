@@ -187,9 +187,7 @@ def call_op(c: Compiler, signature: Signature, name: str, args: Args) -> Value |
     if len(outputs) == 1 and outputs[0].type.kind is Kind.ARRAY:
         return Value(K.ARRAY, cpp, args.node)
     several = len(outputs) > 1
-    return Value(
-        K.ARRAYS, cpp, args.node, count=len(outputs) if several else None, is_tuple=several
-    )
+    return Value(K.ARRAYS, cpp, args.node, count=len(outputs) if several else None)
 
 
 def _param(arg: Arg) -> Param:

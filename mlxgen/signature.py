@@ -254,7 +254,7 @@ class Signature:
 
     @property
     def cpp_result(self) -> str:
-        """The type that the C++ function returns in generated code."""
+        """The result in the C++ spelling (generated functions with several return a vector)."""
         types = [output.type.cpp for output in self.outputs]
         if len(types) == 1:
             return types[0]

@@ -70,7 +70,7 @@ RESULTS = {
 HEADER = """#include "mlxgen/formula.h"
 namespace mx = mlx::core;
 namespace ops {
-std::pair<mx::array, mx::array> sincos(
+std::vector<mx::array> sincos(
     const mx::array& x,
     mx::StreamOrDevice s);
 mx::array axpby(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from mlxgen import generate
 from mlxgen.diagnostics import Diagnostics
 

@@ -385,11 +385,6 @@ std::vector<mx::array> as_arrays(const Tuple& tuple) {
       [](const auto&... x) { return std::vector<mx::array>{x...}; }, tuple);
 }
 
-/** Operators of a package return vectors already. */
-inline std::vector<mx::array> as_arrays(std::vector<mx::array> arrays) {
-  return arrays;
-}
-
 /** `arrays`, of which there have to be `count`. */
 inline std::vector<mx::array> exactly(
     std::vector<mx::array> arrays,

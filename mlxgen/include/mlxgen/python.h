@@ -32,20 +32,23 @@ class ArrayArg {
  public:
   ArrayArg() = default;
 
+  // Lists are filled with copies. They own their arrays, which the sequence may
+  // have made for this call only (as an mx.array makes its rows).
+  ArrayArg(const ArrayArg& other)
+      : owned_(other.borrowed_ ? std::optional(*other.borrowed_) : other.owned_),
+        weak_(other.weak_),
+        scalar_(other.scalar_) {}
+  ArrayArg& operator=(const ArrayArg&) = delete;
+
   /** The dtype that this argument brings into promotion; scalars bring none. */
   std::optional<mx::Dtype> dtype() const {
-    return borrowed_         ? std::optional(borrowed_->dtype())
-        : (owned_ && !weak_) ? std::optional(owned_->dtype())
-                             : std::nullopt;
+    return array_ && !weak_ ? std::optional(array_->dtype()) : std::nullopt;
   }
 
   /** The array; a scalar takes `like` if its kind fits, as in mlx.core. */
   mx::array get(std::optional<mx::Dtype> like) const {
-    if (borrowed_) {
-      return *borrowed_;
-    }
-    if (owned_) {
-      return weak_ && like ? mx::astype(*owned_, *like) : *owned_;
+    if (array_) {
+      return weak_ && like ? mx::astype(*array_, *like) : *array_;
     }
     if (auto v = std::get_if<bool>(&scalar_)) {
       return mx::array(*v, like.value_or(mx::bool_));
@@ -65,12 +68,20 @@ class ArrayArg {
   /** Take `src` if it is an array or can stand for one; Flags is nanobind's. */
   template <typename Flags>
   bool load(nb::handle src, Flags flags, nb::detail::cleanup_list* cleanup) {
+    // One caster loads all elements of a list.
+    borrowed_ = nullptr;
+    owned_.reset();
+    weak_ = false;
     nb::detail::type_caster_base<mx::array> caster;
     constexpr auto convert =
         static_cast<Flags>(nb::detail::cast_flags::convert);
     if (caster.from_python(src, flags & ~convert, cleanup)) {
-      borrowed_ = caster.operator mx::array*();
-      return borrowed_ != nullptr;
+      auto found = caster.operator mx::array*();
+      if (found == nullptr) { // None
+        return false;
+      }
+      array_ = *found;
+      return true;
     }
     return load_scalar(src) || load_foreign(src);
   }
@@ -98,8 +109,7 @@ class ArrayArg {
     return mx::array(v, dtype);
   }
 
-  const mx::array* borrowed_ = nullptr;
-  std::optional<mx::array> owned_;
+  std::optional<mx::array> array_;
   bool weak_ = false; // of NumPy, which mlx.core takes as weak too
   std::variant<bool, int64_t, double> scalar_;
 };
@@ -122,7 +132,7 @@ inline bool ArrayArg::load_scalar(nb::handle src) {
   }
   if (PyComplex_Check(object)) {
     auto c = PyComplex_AsCComplex(object);
-    owned_ = mx::array(std::complex<float>(c.real, c.imag));
+    array_ = mx::array(std::complex<float>(c.real, c.imag));
     return true;
   }
   return false;
@@ -132,13 +142,13 @@ inline bool ArrayArg::load_scalar(nb::handle src) {
 // (lists, strings, None) is no array, as in mlx.core's ops.
 inline bool ArrayArg::load_foreign(nb::handle src) {
   if (nb::hasattr(src, "__mlx_array__")) {
-    owned_ = nb::cast<mx::array>(src.attr("__mlx_array__")());
+    array_ = nb::cast<mx::array>(src.attr("__mlx_array__")());
     return true;
   }
   if (!nb::hasattr(src, "__array__") && !nb::hasattr(src, "__dlpack__")) {
     return false;
   }
-  owned_ = nb::cast<mx::array>(nb::type<mx::array>()(src));
+  array_ = nb::cast<mx::array>(nb::type<mx::array>()(src));
   weak_ = true;
   return true;
 }
