@@ -32,14 +32,6 @@ class ArrayArg {
  public:
   ArrayArg() = default;
 
-  // Lists are filled with copies. They own their arrays, which the sequence may
-  // have made for this call only (as an mx.array makes its rows).
-  ArrayArg(const ArrayArg& other)
-      : owned_(other.borrowed_ ? std::optional(*other.borrowed_) : other.owned_),
-        weak_(other.weak_),
-        scalar_(other.scalar_) {}
-  ArrayArg& operator=(const ArrayArg&) = delete;
-
   /** The dtype that this argument brings into promotion; scalars bring none. */
   std::optional<mx::Dtype> dtype() const {
     return array_ && !weak_ ? std::optional(array_->dtype()) : std::nullopt;
@@ -69,9 +61,9 @@ class ArrayArg {
   template <typename Flags>
   bool load(nb::handle src, Flags flags, nb::detail::cleanup_list* cleanup) {
     // One caster loads all elements of a list.
-    borrowed_ = nullptr;
-    owned_.reset();
+    array_.reset();
     weak_ = false;
+    *this = ArrayArg(); // nanobind reuses casters for the items of a list
     nb::detail::type_caster_base<mx::array> caster;
     constexpr auto convert =
         static_cast<Flags>(nb::detail::cast_flags::convert);
