@@ -1,7 +1,7 @@
 """What changed between two versions of the operators, and whether it breaks callers.
 
-Compares the resolved model (two YAML files, or ``ops.json`` of two builds), from the point of view of
-someone who calls the functions from Python.
+Compares the resolved model (two YAML files, or ``ops.json`` of two builds), from the point of view
+of someone who calls the functions from Python.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
         new: The same, later.
 
     Returns:
-        The changes. Those of operators tagged ``experimental`` or ``internal`` never count as breaking.
+        The changes. Those of operators tagged ``experimental`` or ``internal`` are not breaking.
     """
     before = {_path(op): op for op in old}
     after = {_path(op): op for op in new}
@@ -46,7 +46,9 @@ def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
         found = after.get(path)
         if found is None:
             if path in reachable:
-                changes.append(Change(path, "renamed", "is now an alias of another operator", False))
+                changes.append(
+                    Change(path, "renamed", "is now an alias of another operator", False)
+                )
                 continue
             changes.append(Change(path, "removed", "operator removed", not free))
             continue
@@ -152,9 +154,17 @@ def _widened(old: OpDict, new: OpDict) -> bool:
         return False
     if old["kind"] == new["kind"]:
         return old["kind"] != "enum" or set(old["choices"]) <= set(new["choices"])
-    pairs = {("int", "float"), ("bool", "int"), ("bool", "float"), ("enum", "str"),
-             ("int", "array"), ("float", "array"), ("bool", "array"), ("ints", "axes"),
-             ("int", "axes")}
+    pairs = {
+        ("int", "float"),
+        ("bool", "int"),
+        ("bool", "float"),
+        ("enum", "str"),
+        ("int", "array"),
+        ("float", "array"),
+        ("bool", "array"),
+        ("ints", "axes"),
+        ("int", "axes"),
+    }
     return (old["kind"], new["kind"]) in pairs
 
 

@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .buffers import METAL_TYPES
 from .cpp_expr import Binary, Call
 from .formula import Expr
-from .kernels import CPP_TYPES, METAL_TYPES, metal_stem
+from .kernels import CPP_TYPES, metal_stem
 from .model import Grad, GradKind, Kernel, Op, Parameter
 from .schema import ArraySample
 from .settings import Settings
@@ -485,6 +486,22 @@ class View:
     def enums(self) -> list[Parameter]:
         """String enumerations, whose values are checked when the graph is built."""
         return [p for p in self.attributes if p.type.kind is Kind.ENUM]
+
+    @property
+    def length_checks(self) -> list[str]:
+        """Statements that check lists of a fixed number of integers, such as torch's int[2]."""
+        out = []
+        for p in self.attributes:
+            if p.type.length is None:
+                continue
+            value = f"(*{p.cpp})" if p.type.optional else p.cpp
+            given = f"{p.cpp} && " if p.type.optional else ""
+            message = f"{p.name} must hold {p.type.length} integers."
+            shown = f'std::vector<mlxgen::Shown>{{{{"{p.name}", mlxgen::show({p.cpp})}}}}'
+            args = [f'"{self.op.python_name}"', cpp_string(message), shown]
+            fail = cpp_call("mlxgen::fail", args, ";", 4)
+            out.append(f"  if ({given}{value}.size() != {p.type.length}) {{\n{fail}\n  }}")
+        return out
 
     def choice_check(self, p: Parameter) -> str:
         """The statement that checks one."""

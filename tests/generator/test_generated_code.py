@@ -1,4 +1,4 @@
-"""What is generated for the shipped operators: formatted, stable, and typed for Python's checkers."""
+"""What is generated for the shipped operators: its format, its pages, its types for checkers."""
 
 import json
 import subprocess
