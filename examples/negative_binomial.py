@@ -118,7 +118,7 @@ def fit(x: np.ndarray, y: np.ndarray, progress: Callable[[int, float, float], No
         step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(eigenvalues), 1e-12))
         length = 1.0
         while length > 1e-6:
-            trial = float(loss(mx.array(theta - length * step, dtype=mx.float64)).item())
+            trial = float(np.array(loss(mx.array(theta - length * step, dtype=mx.float64))))
             if trial <= value - 1e-4 * length * (gradient @ step) + 1e-14:
                 break
             length /= 2

@@ -1,0 +1,53 @@
+"""The command line: ``python -m benchmarks [GROUP ...] [--quick] [--json] [--write]``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import sys
+
+from rich.console import Console
+
+from .measure import Options, Result, machine
+from .report import TITLES, table, update_page
+
+
+def main() -> int:
+    """Measure and report. The exit status says nothing about the aims."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"all if none is given: {', '.join(TITLES)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    unknown = set(args.groups) - set(TITLES)
+    if unknown:
+        parser.error(f"no such group: {', '.join(sorted(unknown))}")
+    if args.write and (args.quick or args.groups):
+        parser.error("the page holds a full run: --write goes with no group and without --quick")
+
+    results: list[Result] = []
+    progress = Console(stderr=True)
+    with progress.status("") as status:
+        options = Options(quick=args.quick, progress=lambda what: status.update(what))
+        for group in args.groups or TITLES:
+            module = importlib.import_module(f"{__package__}.{group}")
+            results += module.measure(options)
+    if args.json:
+        rows = [dataclasses.asdict(result) for result in results]
+        print(json.dumps({"machine": machine(), "results": rows}, indent=1))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 150)
+        console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+        console.print(table(results))
+    if args.write:
+        update_page(results, machine(), "make bench")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

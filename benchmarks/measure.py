@@ -1,0 +1,113 @@
+"""Timing side by side, and what a measurement is: a value, an aim and whether it is met."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report."""
+
+    group: str
+    what: str
+    value: str
+    aim: str = ""
+    met: bool | None = None  # None: there is no aim
+    data: Mapping[str, float] = field(default_factory=dict)  # the numbers, for --json
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says to every measurement."""
+
+    quick: bool
+    progress: Callable[[str], None]
+
+
+class Timings:
+    """Seconds per call of several things, measured alternately."""
+
+    def __init__(self, rounds: Mapping[str, list[float]]) -> None:
+        self.rounds = rounds
+
+    def seconds(self, name: str) -> float:
+        """The median."""
+        return statistics.median(self.rounds[name])
+
+    def ratio(self, name: str, to: str) -> float:
+        """``name`` as a multiple of ``to``: the median over the rounds."""
+        pairs = zip(self.rounds[name], self.rounds[to], strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+
+def alternate(
+    functions: Mapping[str, Callable[[], object]], *, rounds: int, calls: int = 1
+) -> Timings:
+    """Time functions in turns.
+
+    Args:
+        functions: What to time, by name. Each is called once beforehand.
+        rounds: How often the turn goes round.
+        calls: Calls in a row that one timing is the mean of.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    for i in range(rounds):
+        order = list(functions.items())
+        shift = i % len(order)  # nobody is always the first
+        for name, function in order[shift:] + order[:shift]:
+            gc.collect()
+            gc.disable()
+            start = time.perf_counter()
+            for _ in range(calls):
+                function()
+            times[name].append((time.perf_counter() - start) / calls)
+            gc.enable()
+    return Timings(times)
+
+
+def run_command(command: list[str]) -> str:
+    """Run a program to its end; what it printed. ``RuntimeError`` with that when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def machine() -> dict[str, str]:
+    """What the results depend on."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "Python": platform.python_version(),
+        **{name: version(name) for name in ("mlx", "numpy", "scipy", "nanobind")},
+    }
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
