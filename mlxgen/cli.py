@@ -1,4 +1,4 @@
-"""The command line: check, generate, show, list, schema, explain, diff.
+"""The command line: check, generate, show, list, schema, explain, diff, metal-test.
 
 Every command prints for people by default (rich, on a terminal) and for programs with
 ``--format json``. Exit status: 0 fine, 1 something is wrong in the project or would change, 2 wrong
@@ -385,6 +385,39 @@ def _operators(path: Path, project: Path) -> list[dict[str, Any]]:
         diags.print(sys.stderr)
         raise
     return [op_dict(View(op, settings)) for op in ops]
+
+
+@cli.command("metal-test", context_settings={"ignore_unknown_options": True})
+@project_option
+@click.option(
+    "--build-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to build; `build/metal` in the project if absent.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def metal_test(project: Path, build_dir: Path | None, arguments: tuple[str, ...]) -> None:
+    """Run the project's tests with its Metal kernels on the CPU.
+
+    Checks the kernels against Metal's own rules, builds the operators so that their Metal kernels
+    run through their generated launchers without a GPU, and runs pytest with ARGUMENTS
+    (`mlxgen metal-test -- tests/ops -k axpby`).
+    """
+    from .emulator import EmulationError
+    from .emulator.package import build_package, check_kernels, run_tests
+
+    diags = Diagnostics()
+    settings = _settings(project, None, diags)
+    broken = check_kernels(settings)
+    for error in broken:
+        click.echo(str(error), err=True)
+    if broken:
+        raise Failure
+    try:
+        overlay = build_package(settings, build_dir or settings.root / "build" / "metal")
+    except EmulationError as error:
+        click.echo(str(error), err=True)
+        raise Failure from error
+    sys.exit(run_tests(settings, overlay, arguments))
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -377,18 +376,3 @@ def load_metal(
     except SourceError as error:
         raise EmulationError(str(error)) from error
     return Library(build(translation.text, os.fspath(path)))
-
-
-def main() -> int:
-    """`python -m mlxgen.emulator.library SOURCE`: print the shared object of embedded source."""
-    path = sys.argv[1]
-    try:
-        print(build(translate(path).text, path))
-    except (EmulationError, SourceError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

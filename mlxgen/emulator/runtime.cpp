@@ -232,7 +232,8 @@ bool prepare(Fiber& fiber) {
   }
   auto top = reinterpret_cast<void**>(fiber.stack + stack_size);
 #if defined(__x86_64__)
-  top -= 2; // the return address' slot is aligned as after a call
+  top -=
+      1; // the stack is aligned as after a call, whose return address this is
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&mlxgen_metal_fiber_main);
   top -= saved_words;

@@ -256,7 +256,7 @@ def test_the_size_of_set_bytes(load, x):
 
 
 def test_dtypes_of_buffers(load, x):
-    with pytest.raises(EmulationError, match="buffer 0 .* is bound to int32"):
+    with pytest.raises(EmulationError, match=r"buffer 0 .* is bound to int32"):
         run(load, "y[i] = x[i];", x.astype(np.int32))
 
 

@@ -59,6 +59,9 @@ inline void allocate(Arrays& outputs) {
  */
 inline void zero(array& out) {
   std::memset(out.data<char>(), 0, out.nbytes());
+#ifdef MLXGEN_EMULATE_METAL
+  mx::metal::emulation::keep(out);
+#endif
 }
 
 // A grid of one thread per element is folded into rows of this width, so that

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <initializer_list>
 #include <optional>
@@ -367,6 +368,11 @@ class Dispatch {
       Primitive& self,
       const Arrays& inputs,
       Arrays& outputs) const {
+#ifdef MLXGEN_EMULATE_METAL
+    if (backend == Backend::cpu && emulates(inputs, outputs)) {
+      backend = Backend::metal;
+    }
+#endif
     if (auto row = find(backend); row != nullptr) {
       return row->launch(self, inputs, outputs);
     }
@@ -378,6 +384,25 @@ class Dispatch {
   void run_gpu(Primitive& self, const Arrays& inputs, Arrays& outputs) const {
     run(Backend::metal, self, inputs, outputs);
   }
+
+#ifdef MLXGEN_EMULATE_METAL
+  /** Whether the Metal kernel is to run in place of the CPU's (docs/metal.md). */
+  bool emulates(const Arrays& inputs, const Arrays& outputs) const {
+    auto row = find(Backend::metal);
+    if (row == nullptr || std::getenv("MLXGEN_METAL_EMULATION") == nullptr) {
+      return false;
+    }
+    bool known = false;
+    for (const auto& in : inputs) {
+      known = known ||
+          std::find(row->dtypes.begin(), row->dtypes.end(), in.dtype()) !=
+              row->dtypes.end();
+    }
+    auto is_double = [](const array& a) { return a.dtype() == mx::float64; };
+    return known && std::none_of(inputs.begin(), inputs.end(), is_double) &&
+        std::none_of(outputs.begin(), outputs.end(), is_double);
+  }
+#endif
 
   const char* op;
   bool has_composite;
