@@ -443,7 +443,9 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
     seen: dict[str, int] = {}
     subjects = []
     for c in cases:
-        op = operators[id(c.function)]
+        op = operators.get(id(c.function))
+        if op is None:
+            raise LookupError(f"{c.function} is not an operator of {package.__name__}")
         number = seen.setdefault(op["name"], 0)
         seen[op["name"]] += 1
         subjects.append(Subject(package, op, c, number))

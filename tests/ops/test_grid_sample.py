@@ -165,7 +165,7 @@ def test_identity():
     grid = np.stack(np.meshgrid(columns, rows), axis=-1)
     grid = mx.array(np.broadcast_to(grid, (2, 5, 7, 2)).copy(), dtype=mx.float32)
     for mode in MODES:
-        np.testing.assert_allclose(mlxops.grid_sample(x, grid, mode), x, 1e-5, 1e-5)
+        np.testing.assert_allclose(mlxops.grid_sample(x, grid, mode=mode), x, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 import inspect
 import json
+import re
+import subprocess
+import sys
 from importlib import resources
 
 import mlx.core as mx
@@ -66,7 +69,9 @@ def test_dispatch_table():
             if backend == "metal" and not mx.metal.is_available():
                 assert "metal" not in row, "the table tells what this build has"
             else:
-                assert row[backend] == kernel
+                assert row[backend]["kernel"] == kernel["kernel"]
+                dtypes = [dtype.rstrip("_") for dtype in kernel["dtypes"]]  # bool_
+                assert row[backend]["dtypes"] == dtypes
 
 
 def test_dispatch_table_is_a_copy():
@@ -114,3 +119,14 @@ def test_stubs_are_installed():
 def test_version():
     assert mlxops.__version__.count(".") == 2
     assert inspect.ismodule(mlxops._ext)
+
+
+def test_another_version_of_mlx():
+    script = "import mlx.core as mx; mx.__version__ = '0.0.1'; import mlxops"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(
+        rf"ImportError: mlxops {mlxops.__version__} was built for MLX {mx.__version__}, "
+        r"but MLX 0\.0\.1 is installed: run `.*pip install 'mlx\[cpu\]==.*'`",
+        done.stderr,
+    )

@@ -42,6 +42,10 @@ def test_beside_an_array(dtype, scalar, device):
     if dtype == mx.float64 and device == mx.gpu:
         pytest.skip("the GPU has no float64")
     a, value = mx.ones((3,), dtype), SCALARS[scalar]
+    if dtype == mx.bool_ and scalar == "wide int":
+        # mx.add makes an int32 of it, and loses digits without a word.
+        assert outcome(mlxops.add, a, value) == "error"
+        return
     assert outcome(mlxops.add, a, value) == outcome(mx.add, a, value)
     assert outcome(mlxops.add, value, a) == outcome(mx.add, value, a)
 

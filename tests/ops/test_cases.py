@@ -1,0 +1,236 @@
+"""Samples and the tests made of them, on a package of plain Python operators."""
+
+import importlib
+import json
+import sys
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxgen import cases, testing
+from mlxgen.testing import to_numpy
+
+SOURCE = """
+import mlx.core as mx
+
+def good(x, y, scale=2.0):
+    return scale * mx.sin(x) * y
+
+def bad_forward(x):
+    return mx.exp(x) * 1.001
+
+@mx.custom_function
+def _bad_vjp(x):
+    return mx.sin(x)
+
+@_bad_vjp.vjp
+def _(x, cotangent, _):
+    return -cotangent * mx.cos(x)
+
+def bad_vjp(x):
+    return _bad_vjp(x)
+
+@mx.custom_function
+def _refuses(x, ids):
+    return x[ids]
+
+@_refuses.vjp
+def _(primals, cotangent, _):
+    raise ValueError("[refuses] Not differentiable with respect to 'x'.")
+
+def refuses(x, ids):
+    return _refuses(x, ids)
+
+def straight(x):
+    return mx.stop_gradient(x)
+
+def lists(arrays, weight=None):
+    out = arrays[0] + arrays[1].sum()
+    return out if weight is None else out * weight
+"""
+
+
+def arg(name, kind="array", default=None, **given):
+    has_default = default is not None
+    base = {"name": name, "kind": kind, "default": default, "has_default": has_default}
+    return {**base, "optional": False, "dtype": None, **given}
+
+
+def op(name, *args, **given):
+    base = {"name": name, "python_name": name, "module": "", "args": args, "form": "kernels"}
+    return {
+        **base,
+        "outputs": [{"name": "out"}],
+        "composite": None,
+        "kernels": {},
+        "dtypes": {},
+        "elementwise": True,
+        "grad": {},
+        "jvp": "vjp",
+        "vmap": "elementwise",
+        "tags": [],
+        **given,
+    }
+
+
+X, Y = arg("x"), arg("y")
+OPS = [
+    op("good", X, Y, arg("scale", "float", "2.0"), composite="scale * sin(x) * y * sqrt(1.0)"),
+    op("bad_forward", X, composite="exp(x)"),
+    op("bad_vjp", X),
+    op(
+        "refuses",
+        X,
+        arg("ids", dtype="int32"),
+        grad={"x": "none", "ids": "none (integers)"},
+        elementwise=False,
+    ),
+    op("straight", X, grad={"x": "zero"}),
+    op(
+        "lists",
+        arg("arrays", "list of arrays"),
+        arg("weight", optional=True),
+        composite="sum(a for a in arrays[:1]) + sum(arrays[1]) if weight is None else missing(x)",
+        elementwise=False,
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "pyops").mkdir()
+    (folder / "pyops" / "__init__.py").write_text(SOURCE)
+    (folder / "pyops" / "ops.json").write_text(json.dumps(OPS))
+    sys.path.insert(0, str(folder))
+    try:
+        yield importlib.import_module("pyops")
+    finally:
+        sys.path.remove(str(folder))
+        del sys.modules["pyops"]
+
+
+def subject(package, name, sample=None, number=0):
+    known = next(o for o in OPS if o["name"] == name)
+    return cases.Subject(package, known, cases.case(getattr(package, name), sample), number)
+
+
+def run(package, check, name, sample=None):
+    """One of the tests that make_tests gives, without pytest's parametrisation."""
+    tests = cases.make_tests(package, [cases.case(getattr(package, name), sample)])
+    (mark,) = tests[f"test_{check}"].pytestmark
+    ((argument,),) = [mark.args[1]]
+    tests[f"test_{check}"](argument)
+
+
+# What is found
+
+
+@pytest.mark.parametrize("check", ["forward", "vjp", "jvp", "second", "broadcast_vjp", "vmap"])
+def test_a_good_operator_passes(package, check):
+    run(package, check, "good", {"y": {"low": 1, "high": 2}})
+
+
+def test_mistakes_are_found(package):
+    with pytest.raises(AssertionError, match=r"\[bad_forward\] forward: out\[.* by the composite"):
+        run(package, "forward", "bad_forward")
+    with pytest.raises(AssertionError, match=r"\[bad_vjp\] vjp of 'x': the gradient at x\["):
+        run(package, "vjp", "bad_vjp")
+    run(package, "jvp", "bad_vjp")
+
+
+def test_declared_none(package):
+    sample = {"ids": {"values": [0, 2], "dtype": "int32"}}
+    tests = cases.make_tests(package, [cases.case(package.refuses, sample)])
+    assert "test_vjp" not in tests
+    # It names itself in x, and says nothing of ids.
+    with pytest.raises(AssertionError, match=r"\[refuses\] vjp of 'ids': no 'ids' in:"):
+        run(package, "none", "refuses", sample)
+
+
+def test_declared_zero(package):
+    run(package, "vjp", "straight")
+    wrong = cases.Subject(package, OPS[4] | {"grad": {"x": "zero"}}, cases.case(mx.sin), 0)
+    wrong.function = testing.Function(lambda x: mx.sin(x), "straight", ("x",))
+    with pytest.raises(AssertionError, match="declared zero"):
+        cases.CHECKS["vjp"][0](wrong)
+
+
+def test_what_cannot_be_checked_is_skipped_with_a_reason(package):
+    run(package, "forward", "lists")
+    with pytest.raises(pytest.skip.Exception, match="'missing' is not defined"):
+        run(package, "forward", "lists", {"weight": {}})
+
+
+def test_names_of_tests(package):
+    tests = cases.make_tests(
+        package, [cases.case(package.good), cases.case(package.good, {"scale": 3.0})]
+    )
+    (mark,) = tests["test_vjp"].pytestmark
+    assert mark.kwargs["ids"] == ["good", "good-1"]
+    assert tests["test_vjp"].__name__ == "test_vjp"
+
+
+def test_a_function_of_another_package(package):
+    with pytest.raises(LookupError, match="is not an operator of pyops"):
+        cases.make_tests(package, [cases.case(mx.sin)])
+
+
+# Samples
+
+
+def draw(package, sample, name="good", dtype=mx.float64, seed=0):
+    with mx.stream(mx.cpu):
+        return [to_numpy(a) for a in subject(package, name, sample).draw(dtype, seed)]
+
+
+def test_defaults(package):
+    x, y = draw(package, {})
+    assert x.shape == y.shape == (3, 4)
+    assert (np.abs([x, y]) < 2).all()
+    assert len(np.unique([x, y])) == 24
+
+
+def test_the_same_numbers_every_time(package):
+    np.testing.assert_array_equal(draw(package, {}), draw(package, {}))
+    assert not np.array_equal(draw(package, {}), draw(package, {}, seed=1))
+
+
+def test_domain(package):
+    sample = {"x": {"shape": [1000], "low": 0, "high": 0.5, "away_from": [0.25]}}
+    slot = subject(package, "good", sample).slots[0]
+    assert slot.step == 0.0025
+    x, _ = draw(package, sample)
+    reach = len(testing.STENCIL) * slot.step
+    assert x.min() - reach >= 0
+    assert x.max() + reach <= 0.5
+    assert np.abs(x - 0.25).min() >= 0.1
+    impossible = {"x": {"low": 0, "high": 0.1, "away_from": [0.05]}}
+    with pytest.raises(ValueError, match=r"the sample of 'x' has no numbers from 0\.0 to 0\.1"):
+        draw(package, impossible)
+
+
+def test_values_and_scalars(package):
+    x, y = draw(package, {"x": {"values": [[1, 2]]}, "y": {"shape": []}, "scale": 3})
+    assert x.tolist() == [[1, 2]]
+    assert y.shape == ()
+    function = subject(package, "good", {"scale": 3.0}).function
+    assert abs(function(mx.array(np.pi / 2), mx.array(2.0))[0].item() - 6) < 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "low"), [("int32", -3), ("uint8", 0), ("bool_", 0)])
+def test_integers(package, dtype, low):
+    sample = {"x": {"shape": [500], "low": -3, "high": 2, "dtype": dtype}}
+    (x, _) = subject(package, "good", sample).draw(mx.float32)
+    assert x.dtype == getattr(mx, dtype)
+    assert x.min().item() == low
+    assert x.max().item() == (1 if dtype == "bool_" else 2)
+
+
+def test_lists_and_optional_arrays(package):
+    assert [s.name for s in subject(package, "lists", {}).slots] == ["arrays[0]", "arrays[1]"]
+    sample = {"arrays": [{"shape": [2]}, {"shape": [3]}, {}], "weight": {"shape": [2]}}
+    names = [s.name for s in subject(package, "lists", sample).slots]
+    assert names == ["arrays[0]", "arrays[1]", "arrays[2]", "weight"]
+    assert [a.shape for a in draw(package, sample, "lists")] == [(2,), (3,), (3, 4), (2,)]
