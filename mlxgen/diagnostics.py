@@ -891,18 +891,19 @@ CODES: dict[str, Code] = {
         "Said in the entry and written by hand",
         "A part listed under `manual` is defined in the hand-written sources; what the entry says "
         "about it would be ignored.",
-        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: square}\n'
+        '- signature: "by_hand(x: array) -> array"\n  dispatch: {cpu: square}\n'
         "  grad: {x: 2 * x * grad}\n  manual: [vjp]",
-        '- signature: "f(x: array) -> array"\n  dispatch: {cpu: square}\n  grad: {x: 2 * x * grad}',
+        '- signature: "by_hand(x: array) -> array"\n  dispatch: {cpu: square}\n'
+        "  grad: {x: 2 * x * grad}",
     ),
     "MG406": Code(
         "A list of arrays beside other arguments in one gradient",
         "A formula for several arguments gives one array for each. The gradient of a list is a "
         "list of its own.",
-        '- signature: "f(xs: list[array], y: array) -> array"\n  composite: xs[0] * y\n'
-        '  grad: {"xs, y": "(xs, y)"}',
-        '- signature: "f(xs: list[array], y: array) -> array"\n  composite: xs[0] * y\n'
-        '  grad: {xs: "[zeros_like(x) for x in xs]", y: sum(grad * xs[0])}',
+        '- signature: "f(xs: list[array], y: array) -> array"\n  composite: xs[0] * y\n  grad:\n'
+        "    xs, y: (xs, y)",
+        '- signature: "f(xs: list[array], y: array) -> array"\n  composite: xs[0] * y\n  grad:\n'
+        '    xs: "[zeros_like(x) for x in xs]"\n    y: sum(grad * xs[0])',
     ),
     "MG407": Code(
         "`grad` of several outputs",
@@ -916,10 +917,10 @@ CODES: dict[str, Code] = {
         "A jvp that cannot be had from the gradient",
         "`jvp: elementwise` puts the tangent in the place of the cotangent. That is right for an "
         "elementwise operator with one output and a formula for every argument.",
-        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
-        "  grad: {x: full(x.shape, grad)}\n  jvp: elementwise",
-        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
-        "  grad: {x: full(x.shape, grad)}\n  jvp: linear",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n  grad:\n'
+        "    x: full(x.shape, grad)\n  jvp: elementwise",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n  grad:\n'
+        "    x: full(x.shape, grad)\n  jvp: linear",
     ),
     "MG409": Code(
         "The jvp of an argument that does not exist",
@@ -942,10 +943,10 @@ CODES: dict[str, Code] = {
         "A vmap that does not fit",
         "`vmap: elementwise` is for kernels without a `shape` rule. `batch` is for kernels that "
         "treat leading axes as a batch, and `sequential` calls the kernel for one after the other.",
-        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
-        "  grad: {x: full(x.shape, grad)}\n  vmap: elementwise",
-        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n'
-        "  grad: {x: full(x.shape, grad)}\n  vmap: sequential",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n  grad:\n'
+        "    x: full(x.shape, grad)\n  vmap: elementwise",
+        '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n  grad:\n'
+        "    x: full(x.shape, grad)\n  vmap: sequential",
     ),
     # ---- MG5: kernels and dispatch (cxx.py, resolve.py) -----------------------------------------
     "MG501": Code(
@@ -999,21 +1000,21 @@ CODES: dict[str, Code] = {
         "A `[[kernel]]` without a grid",
         "The entry says how many threads run a `[[kernel]]`: one to three formulas of ints.",
         '- signature: "total(x: array) -> array"\n  dispatch: {metal: total}\n  shape: ()\n'
-        "  grad: {x: full(x.shape, grad)}",
+        "  grad:\n    x: full(x.shape, grad)",
         '- signature: "total(x: array) -> array"\n'
-        "  dispatch: {metal: {kernel: total, grid: [32]}}\n  shape: ()\n"
-        "  grad: {x: full(x.shape, grad)}",
+        "  dispatch: {metal: {kernel: total, grid: [32]}}\n  shape: ()\n  grad:\n"
+        "    x: full(x.shape, grad)",
     ),
     "MG507": Code(
         "Zeros for an output that does not exist",
         "`zero` lists outputs that are filled with zeros before the launch; one without a name is "
         "called `out`.",
         '- signature: "total(x: array) -> array"\n'
-        "  dispatch: {metal: {kernel: total, grid: [32], zero: [x]}}\n  shape: ()\n"
-        "  grad: {x: full(x.shape, grad)}",
+        "  dispatch: {metal: {kernel: total, grid: [32], zero: [x]}}\n  shape: ()\n  grad:\n"
+        "    x: full(x.shape, grad)",
         '- signature: "total(x: array) -> array"\n'
-        "  dispatch: {metal: {kernel: total, grid: [32], zero: [out]}}\n  shape: ()\n"
-        "  grad: {x: full(x.shape, grad)}",
+        "  dispatch: {metal: {kernel: total, grid: [32], zero: [out]}}\n  shape: ()\n  grad:\n"
+        "    x: full(x.shape, grad)",
     ),
     "MG508": Code(
         "A constant that the kernel does not take",
@@ -1021,21 +1022,20 @@ CODES: dict[str, Code] = {
         "argument or output.",
         '- signature: "total(x: array) -> array"\n'
         "  dispatch: {metal: {kernel: total, grid: [32], constants: {rows: x.ndim}}}\n"
-        "  shape: ()\n  grad: {x: full(x.shape, grad)}",
+        "  shape: ()\n  grad:\n    x: full(x.shape, grad)",
         '- signature: "total(x: array) -> array"\n'
-        "  dispatch: {metal: {kernel: total, grid: [32]}}\n  shape: ()\n"
-        "  grad: {x: full(x.shape, grad)}",
+        "  dispatch: {metal: {kernel: total, grid: [32]}}\n  shape: ()\n  grad:\n"
+        "    x: full(x.shape, grad)",
     ),
     "MG509": Code(
         "A `[[kernel]]` that is not instantiated",
         "A template is instantiated for every dtype that the entry allows and Metal has, under "
         "the host name `<kernel>_<dtype>`. The message has the line to add.",
         '- signature: "half_total(x: array) -> array"\n'
-        "  dispatch: {metal: {kernel: half_total, grid: [32]}}\n  shape: ()\n"
-        "  grad: {x: full(x.shape, grad)}",
+        "  dispatch: {metal: {kernel: half_total, grid: [32]}}\n  shape: ()\n  grad: none",
         '- signature: "half_total(x: array) -> array"\n'
-        "  dispatch: {metal: {kernel: half_total, grid: [32]}}\n  shape: ()\n"
-        "  dtypes: float16\n  grad: {x: full(x.shape, grad)}",
+        "  dispatch: {metal: {kernel: half_total, grid: [32]}}\n  shape: ()\n  dtypes: float16\n"
+        "  grad: none",
     ),
     "MG510": Code(
         "What cannot be bound",
@@ -1067,15 +1067,6 @@ CODES: dict[str, Code] = {
         "  manual: [vjp]",
         '- signature: "scale(x: array, a: float) -> array"\n  dispatch: {cpu: scale}\n'
         "  grad: {x: a * grad}",
-    ),
-    "MG514": Code(
-        "Function defined twice",
-        "The hand-written sources define the very function that is generated for the operator: the "
-        "same name, in the package's namespace, with the same parameters.",
-        "- name: softcap2\n"
-        "  signature: softcap2(array x) -> array\n"
-        "  cpp: mlxops::softcap2  # defined in csrc",
-        "- name: softcap2\n  signature: softcap2(array x) -> array\n  cpp: mlxops::softcap2_of_ops",
     ),
     "MG514": Code(
         "Several functions of one name",

@@ -104,6 +104,8 @@ def arguments(c: Compiler, node: ast.Call, label: str) -> Args | None:
             c.error("MG306", "the stream is passed on by itself", keyword, "leave it out")
             failed = True
         else:
+            if keyword.arg in out.keywords:
+                c.error("MG306", f"'{keyword.arg}' is given twice", keyword, "leave one out")
             value = c.visit(keyword.value)
             failed |= value is None
             if value is not None:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import cxx, metal
-from .diagnostics import Diagnostics, Span, did_you_mean, suggest
+from .buffers import METAL_TYPES, Buffers
+from .diagnostics import Diagnostics, Span, did_you_mean
 from .formula import Expr, Scope, Want, compile_formula
-from .model import Binding, Kernel, Parameter
-from .schema import KernelEntry
+from .model import Kernel, Parameter
+from .schema import KernelEntry, Part
 from .settings import Settings
 from .signature import Kind, Type, with_article
 
@@ -36,35 +37,7 @@ CPP_TYPES = {
     "float64": "double",
     "complex64": "mx::complex64_t",
 }
-METAL_TYPES: dict[str, tuple[str, ...]] = {
-    "bool_": ("bool",),
-    "int8": ("int8_t", "char"),
-    "int16": ("int16_t", "short"),
-    "int32": ("int", "int32_t"),
-    "int64": ("int64_t", "long"),
-    "uint8": ("uint8_t", "uchar"),
-    "uint16": ("uint16_t", "ushort"),
-    "uint32": ("uint", "uint32_t", "unsigned int"),
-    "uint64": ("uint64_t", "ulong"),
-    "float16": ("half", "float16_t"),
-    "bfloat16": ("bfloat16_t", "bfloat"),
-    "float32": ("float",),
-}
-# Metal scalar types that `set_bytes` may fill, and the C++ type of the same size.
-_BYTES = {
-    "float": "float",
-    "int": "int",
-    "int32_t": "int",
-    "uint": "uint32_t",
-    "uint32_t": "uint32_t",
-    "bool": "bool",
-    "int64_t": "int64_t",
-    "long": "int64_t",
-    "size_t": "uint64_t",
-    "uint64_t": "uint64_t",
-    "ulong": "uint64_t",
-}
-# Attributes that a scalar function or Metal kernel can take, and the parameter types they fit.
+# Attributes that a scalar function can take, and the parameter types they fit.
 _SCALARS: dict[Kind, tuple[str, ...]] = {
     Kind.FLOAT: ("T", "float", "double"),
     Kind.INT: ("int", "int64_t", "T"),
@@ -109,7 +82,7 @@ class Sources:
         found: dict[tuple[Span, str], cxx.Function] = {}  # a header is read by all that include it
         for path in self.cpp_files():
             try:
-                for function in cxx.scan_cpp([path], [self.settings.csrc]):
+                for function in cxx.scan_cpp([_near(path)], [_near(self.settings.csrc)]):
                     found.setdefault((function.span, function.qualified_name), function)
             except cxx.SourceError as error:
                 self._report(error)
@@ -140,7 +113,8 @@ class Sources:
         found = []
         for path in self.metal_files():
             try:
-                found.append((path, metal.scan_metal([path], self.metal_includes)))
+                includes = [_near(folder) for folder in self.metal_includes]
+                found.append((path, metal.scan_metal([_near(path)], includes)))
             except cxx.SourceError as error:
                 self._report(error)
         return found
@@ -169,6 +143,11 @@ def spelled(op: OpResolver, function: cxx.Function) -> str:
     name = function.qualified_name
     hidden = "::" not in name or name.split("::")[0] in op.resolver.class_names
     return f"::{name}" if hidden else name
+
+
+def several(count: int) -> str:
+    """``1 parameter``, ``2 parameters``."""
+    return f"{count} parameter{'s' * (count != 1)}"
 
 
 def _last(name: str) -> str:
@@ -273,11 +252,26 @@ class _Matcher:
 
     def misfit(self, function: cxx.Function, problem: str) -> None:
         """Report that the function does not fit the entry."""
+        self.misfits(function, [(problem, function.span)], self.expected())
+
+    def misfits(
+        self, function: cxx.Function, problems: Sequence[tuple[str, Span]], help: str
+    ) -> None:
+        """Report all that does not fit, with places in the function's file where there are many."""
+        settings = self.op.resolver.settings
+        message, notes = f"does not fit: {problems[0][0]}", []
+        if len(problems) > 1:
+            message = f"does not fit in {len(problems)} points"
+            notes = [
+                f"{_shown(span.file, settings)}:{span.line}:{span.column}: {problem}"
+                for problem, span in problems
+            ]
         self.op.error(
             "MG503",
-            f"'{self.spec.kernel}' ({self.where(function)}) does not fit: {problem}",
+            f"'{self.spec.kernel}' ({self.where(function)}) {message}",
             self.at,
-            help=self.expected(),
+            help=help,
+            notes=notes,
         )
 
     def scalar_ready(self) -> bool:
@@ -343,7 +337,7 @@ class _Matcher:
         inputs = self.op.params
         extra = len(outputs) if len(outputs) > 1 else 0
         if len(params) != len(inputs) + extra:
-            return f"it takes {len(params)} parameters, the entry needs {len(inputs) + extra}"
+            return f"it takes {several(len(params))}, the entry needs {len(inputs) + extra}"
         if len(function.template) > 1:
             return "it has more than one template parameter"
         t = function.template[0] if function.template else None
@@ -504,7 +498,7 @@ class _Cpu(_Matcher):
         inputs, outputs = self.op.params, self.op.signature.outputs
         if len(function.params) != len(inputs) + len(outputs):
             return (
-                f"it takes {len(function.params)} parameters, "
+                f"it takes {several(len(function.params))}, "
                 f"the entry needs {len(inputs) + len(outputs)}"
             )
         if len(function.template) > 1:
@@ -648,12 +642,19 @@ class _Metal(_Matcher):
                 self.at,
                 help=f"e.g. {{kernel: {function.name}, grid: [out.size], threadgroup: [256]}}",
             )
-        constants = self.constants()
-        bindings = self.bindings(function, dict(constants))
+        constants = self.constants(function)
+        outputs = self.output_dtypes()
+        if outputs is None or self.no_dtype(self.compiled):
+            return None
+        buffers = Buffers(op, function, dict(constants), outputs, self.compiled)
+        if buffers.problems:
+            self.misfits(function, buffers.problems, f"expected: {buffers.expected}")
         zero = []
         for i, name in enumerate(self.spec.zero):
             names = [o.name for o in op.signature.outputs]
-            if name in names:
+            if name in self.spec.zero[:i]:
+                op.error("MG127", f"'{name}' is there twice", (*self.path, "zero", i))
+            elif name in names:
                 zero.append(names.index(name))
             else:
                 op._unknown_argument(
@@ -670,7 +671,7 @@ class _Metal(_Matcher):
             dtypes=dtypes,
             scalar=False,
             templated=bool(function.template),
-            bindings=tuple(bindings),
+            bindings=tuple(buffers.bindings),
             constants=tuple(constants),
             grid=tuple(grid),
             threadgroup=tuple(group),
@@ -696,174 +697,22 @@ class _Metal(_Matcher):
                 out.append(expr)
         return out
 
-    def constants(self) -> list[tuple[str, Expr]]:
+    def constants(self, function: cxx.Function) -> list[tuple[str, Expr]]:
         """Formulas passed by parameter name."""
+        op = self.op
         out = []
+        taken = {*(p.name for p in op.params), *(o.name for o in op.signature.outputs)}
         for name, text in self.spec.constants.items():
+            path = (*self.path, "constants", name)
+            if name in taken:
+                what = f"'{name}' is an argument or output, and cannot be a constant"
+                op.error("MG508", what, path, key=True)
+            elif name not in {p.name for p in function.params}:
+                what = f"'{function.name}' has no parameter for the constant '{name}'"
+                op.error("MG508", what, path, key=True)
             expr = self.op.formula((*self.path, "constants", name), text, self.scope(), Want.int())
             if expr is not None:
                 out.append((name, expr))
-        return out
-
-    def bindings(self, function: cxx.Function, constants: dict[str, Expr]) -> list[Binding]:
-        """The encoder call for each buffer, found by the parameter's name."""
-        op = self.op
-        t = function.template[0] if function.template else None
-        arrays = {p.name: p for p in op.arrays}
-        attributes = {p.name: p for p in op.params if not p.type.is_array}
-        outputs = {o.name: i for i, o in enumerate(op.signature.outputs)}
-        elements = self.output_elements()
-        if elements is None or self.no_dtype(self.compiled):
-            return []
-        only = None if t else self.compiled[0]  # without a template the kernel has one dtype
-        out: list[Binding] = []
-        order: list[str] = []
-        used: set[int] = set()
-        next_index = 0
-        for param in function.params:
-            if param.attributes and "buffer" not in param.attributes:
-                if "threadgroup" in param.attributes:
-                    self.misfit(
-                        function,
-                        f"'{param.name}' is threadgroup memory given by the launch; declare a "
-                        "threadgroup array of fixed size inside the kernel",
-                    )
-                continue
-            index = param.attributes.get("buffer", next_index)
-            if not isinstance(index, int):
-                index = next_index
-            next_index = index + 1
-            if index in used:
-                self.misfit(function, f"two parameters have [[buffer({index})]]")
-                continue
-            used.add(index)
-            problem, call = None, ""
-            name = param.name
-            base, _, suffix = name.rpartition("_")
-            if name in arrays:
-                p = arrays[name]
-                order.append(name)
-                if p.is_list:
-                    problem = f"'{name}' is a list of arrays, which a Metal kernel cannot take"
-                elif param.space not in ("device", "constant") or not param.pointer:
-                    problem = f"'{name}' must be `device const {self.metal_type(p.dtype)}*`"
-                elif not param.const and param.space != "constant":
-                    problem = f"the input '{name}' must be const"
-                elif not _metal_element(param.base, t, p.dtype or only):
-                    problem = f"'{name}' is {param.type}, the entry needs " + self.metal_type(
-                        p.dtype or only
-                    )
-                else:
-                    first = next((q for q in op.arrays if not q.type.optional), None)
-                    value = (
-                        f"{p.cpp} ? *{p.cpp} : {first.cpp if first else 'outputs[0]'}"
-                        if p.type.optional
-                        else p.cpp
-                    )
-                    call = f"encoder.set_input_array({value}, {index});"
-            elif name in outputs:
-                i = outputs[name]
-                order.append(name)
-                element = elements[i]
-                dtype = next(
-                    (d for d, c in CPP_TYPES.items() if c.removeprefix("mx::") == element),
-                    "float32" if element == "accum_t<T>" else None,
-                )
-                inner = re.sub(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$", r"\3", param.base)
-                if param.const or not param.pointer or param.space != "device":
-                    problem = f"the output '{name}' must be `device {self.metal_type(dtype)}*`"
-                elif not _metal_element(inner, t, dtype or only):
-                    problem = f"'{name}' is {param.type}, the entry needs " + self.metal_type(
-                        dtype or only
-                    )
-                else:
-                    call = f"encoder.set_output_array(outputs[{i}], {index});"
-            elif name in constants:
-                problem, call = _bytes(param, f"const_{name}", index)
-            elif name in attributes:
-                a = attributes[name]
-                if a.type.kind not in _SCALARS or a.type.optional:
-                    problem = f"'{name}' ({a.type.python}) cannot be passed to a Metal kernel"
-                else:
-                    # The index of an enumerated string is a local of the launch.
-                    value = a.cpp if a.type.kind is Kind.ENUM else a.member
-                    kinds = (
-                        ("float",)
-                        if a.type.kind is Kind.FLOAT
-                        else tuple(
-                            b
-                            for b in _BYTES
-                            if b != "float" and (b == "bool") == (a.type.kind is Kind.BOOL)
-                        )
-                    )
-                    if param.base not in kinds:
-                        problem = f"'{name}' is {param.type}, the entry needs constant {kinds[0]}&"
-                    else:
-                        problem, call = _bytes(param, value, index)
-            elif name.startswith("has_") and name[4:] in arrays:
-                if not arrays[name[4:]].type.optional:
-                    problem = f"'{name[4:]}' is always there, so that nothing binds '{name}'"
-                    self.misfit(function, problem)
-                    continue
-                problem, call = _bytes(param, f"{arrays[name[4:]].cpp}.has_value()", index)
-                if param.base != "bool":
-                    problem = f"'{name}' must be `constant bool&`"
-            elif suffix in ("shape", "strides", "ndim", "size") and (
-                base in arrays or base in outputs
-            ):
-                owner = arrays[base].cpp if base in arrays else f"outputs[{outputs[base]}]"
-                if base in arrays and (arrays[base].type.optional or arrays[base].is_list):
-                    problem = f"'{base}' may be absent, so it has no '{suffix}' to bind"
-                elif suffix in ("shape", "strides"):
-                    wanted = ("int", "int32_t") if suffix == "shape" else ("int64_t", "long")
-                    if param.space != "constant" or not param.pointer or param.base not in wanted:
-                        problem = f"'{name}' must be `constant const {wanted[0]}*`"
-                    else:
-                        call = f"mlxgen::metal::set_vector(encoder, {owner}.{suffix}(), {index});"
-                else:
-                    problem, call = _bytes(param, f"{owner}.{suffix}()", index)
-            else:
-                known = [*arrays, *outputs, *attributes, *constants]
-                guess = suggest(name, known)
-                problem = (
-                    f"nothing is called '{name}'"
-                    + (f" (did you mean '{guess}'?)" if guess else "")
-                    + "; name it after an argument or output, or list it under `constants`"
-                )
-            if problem:
-                self.misfit(function, problem)
-            else:
-                out.append(Binding(index, call))
-        if used and used != set(range(max(used) + 1)):
-            absent = sorted(set(range(max(used) + 1)) - used)
-            self.misfit(function, f"no parameter has [[buffer({absent[0]})]]")
-        if len(used) > 31:
-            self.misfit(function, f"it has {len(used)} buffers, Metal allows 31")
-        for name in [*arrays, *outputs]:
-            if name not in order:
-                self.misfit(function, f"it has no parameter '{name}'")
-        wanted_order = [n for n in [*arrays, *outputs] if n in order]
-        if order != wanted_order:
-            self.misfit(
-                function,
-                f"its arrays are in the order {', '.join(order)}; "
-                f"the entry has {', '.join(wanted_order)}",
-            )
-        for name in constants:
-            if name in arrays or name in attributes or name in outputs:
-                op.error(
-                    "MG508",
-                    f"'{name}' is an argument or output, and cannot be a constant",
-                    (*self.path, "constants", name),
-                    key=True,
-                )
-            elif name not in {p.name for p in function.params}:
-                op.error(
-                    "MG508",
-                    f"the [[kernel]] '{function.name}' has no parameter for the constant '{name}'",
-                    (*self.path, "constants", name),
-                    key=True,
-                )
         return out
 
     @property
@@ -872,9 +721,16 @@ class _Metal(_Matcher):
         dtypes = self.group or (next(iter(self.fixed.values()), "float32"),)
         return [d for d in dtypes if d in METAL_TYPES]
 
-    def metal_type(self, dtype: str | None) -> str:
-        """A dtype in Metal's words."""
-        return METAL_TYPES[dtype][0] if dtype in METAL_TYPES and dtype else "T"
+    def output_dtypes(self) -> list[str | None] | None:
+        """The dtype of each output, None for the kernel's; None when something was reported."""
+        elements = self.output_elements()
+        if elements is None:
+            return None
+        # Metal has no float64, so that accumulators are all float.
+        names = {c.removeprefix("mx::"): d for d, c in CPP_TYPES.items()} | {
+            "accum_t<T>": "float32"
+        }
+        return [names.get(element) for element in elements]
 
     def instantiated(self, file: metal.MetalFile, function: cxx.Function) -> tuple[str, ...]:
         """The dtypes for which the kernel has a host name; reports those that are missing."""
@@ -928,22 +784,14 @@ def _instantiates(file: metal.MetalFile, function: cxx.Function) -> bool:
     return any(_last(i.function) == function.name for i in file.instantiations)
 
 
-def _metal_element(base: str, t: str | None, dtype: str | None) -> bool:
-    """Whether a buffer's element type is `dtype`, or the kernel's template parameter for None."""
-    return base == t if dtype is None else base in METAL_TYPES.get(dtype, ())
-
-
-def _bytes(param: cxx.Param, value: str, index: int) -> tuple[str | None, str]:
-    if param.space != "constant" or not param.reference:
-        return f"'{param.name}' must be `constant {param.base}&`", ""
-    ctype = _BYTES.get(param.base)
-    if ctype is None:
-        return f"'{param.name}' has type {param.base}; use one of {', '.join(_BYTES)}", ""
-    return None, f"encoder.set_bytes(static_cast<{ctype}>({value}), {index});"
+def _near(path: Path) -> str:
+    """A path as people write it here: relative to the working directory, if it is below."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 def _shown(file: str, settings: Settings) -> str:
-    return settings.relative(Path(file))
+    return settings.relative(Path(os.path.abspath(file)))
 
 
 def bound_call(op: OpResolver, scope: Scope, want: Want) -> tuple[Expr | None, str]:
@@ -1098,7 +946,7 @@ def _takes(function: cxx.Function, types: Sequence[str], result: str) -> bool:
     )
 
 
-def require_manual(op: OpResolver, part: str, class_name: str) -> None:
+def require_manual(op: OpResolver, part: Part, class_name: str) -> None:
     """A part written by hand must be defined in csrc, as a member of the primitive's class."""
     for function in op.resolver.sources.functions:
         if function.class_name == class_name and function.name == part and function.is_definition:
@@ -1110,6 +958,6 @@ def require_manual(op: OpResolver, part: str, class_name: str) -> None:
         "MG513",
         f"`manual: [{part}]`, but {op.resolver.settings.relative(op.resolver.settings.csrc)} does "
         f"not define {class_name}::{part}",
-        ("manual",),
+        ("manual", op.raw.manual.index(part)),
         help=f"define {class_name}::{part} in a .cpp file, with mlx::core::Primitive's signature",
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .diagnostics import Diagnostics, did_you_mean
+from .diagnostics import Diagnostics, Span, did_you_mean
 from .formula import Expr, Name, Scope, Want, compile_formula
 from .kernels import (
     Sources,
@@ -41,7 +41,7 @@ from .schema import ArraySample, GradFunction, OpEntry, validate
 from .settings import Settings
 from .signature import Kind, Signature, Type, combine, parse_signature, with_article
 from .signature_parser import clash
-from .source import Document, Entry
+from .source import Document, Entry, name_of
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
@@ -90,8 +90,19 @@ class Draft:
 
     @property
     def at_name(self) -> Path:
-        """Where its name stands."""
+        """The key that has its name, if it is not in the signature."""
         return ("name",) if self.raw.name else ()
+
+    @property
+    def name_span(self) -> Span:
+        """Where its name stands."""
+        if self.raw.name:
+            return self.entry.span(("name",))
+        for key in ("signature", "python_signature", "cpp_signature"):
+            text = getattr(self.raw, key) or ""
+            if found := re.search(rf"\b{re.escape(self.name)}(?=\s*\()", text):
+                return self.entry.text_span((key,), *found.span())
+        return self.entry.span()
 
 
 def camel(name: str) -> str:
@@ -125,7 +136,7 @@ class Resolver:
             if known is not None:
                 self.error(
                     "MG601",
-                    "is defined twice",
+                    "defined twice",
                     draft,
                     draft.at_name,
                     help=f"first defined on line {known.entry.span().line}",
@@ -150,12 +161,13 @@ class Resolver:
     ) -> None:
         """Report at a value of an entry, which is then not resolved."""
         draft.ok = False
-        self.diags.error(code, message, draft.entry.span(path), help=help, op=draft.name)
+        span = draft.entry.span(path) if path else draft.name_span
+        self.diags.error(code, message, span, help=help, op=draft.name)
 
     # First pass
 
     def _draft(self, entry: Entry) -> Draft | None:
-        shown = _name_of(entry.data)
+        shown = name_of(entry.data)
         raw, left_out = validate(entry, shown, self.diags)
         signature = self._signature(entry, raw, shown, left_out) if raw else None
         if raw is None or signature is None:
@@ -167,7 +179,7 @@ class Resolver:
             if "name" not in left_out:
                 self.diags.error(
                     "MG107",
-                    "entry has no name",
+                    "an entry without name",
                     entry.span(),
                     help="add `name: my_op`, or write the name in the signature",
                 )
@@ -185,9 +197,9 @@ class Resolver:
             )
         if raw.name:
             self._check_name(draft, name)
-        self._check_python_name(
-            draft, raw.python_name or name, ("python_name",) if raw.python_name else draft.at_name
-        )
+        if raw.python_name or draft.ok:
+            path = ("python_name",) if raw.python_name else draft.at_name
+            self._check_python_name(draft, raw.python_name or name, path)
         for i, alias in enumerate(raw.aliases):
             self._check_python_name(draft, alias, ("aliases", i))
         for part in (raw.module or "").split(".") if raw.module is not None else ():
@@ -264,7 +276,7 @@ class Resolver:
         if not given and not left_out & {"signature", "cpp_signature", "python_signature"}:
             self.diags.error(
                 "MG107",
-                "has no signature" if op else "entry has no signature",
+                "no signature" if op else "an entry without signature",
                 entry.span(("name",)) if raw.name else entry.span(),
                 help='add e.g. `signature: "my_op(array x, float alpha=1) -> array"`',
                 op=op,
@@ -277,7 +289,10 @@ class Resolver:
         taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
         taken |= dict.fromkeys(("dispatch", "module"), "src has a file of that name")
         taken |= dict.fromkeys(
-            ("dispatch_table", "KernelInfo", "python", "cpu", "metal", "detail", "nb", "nanobind"),
+            (
+                *("dispatch_table", "KernelInfo", "python", "cpu", "metal", "detail"),
+                *("nb", "nanobind", "mx", "mlx", "mlxgen", "std"),
+            ),
             "generated C++ uses it",
         )
         taken["kernel_info"] = "its class would be called KernelInfo, which generated C++ has"
@@ -392,12 +407,13 @@ class Resolver:
                     cycle = [*trail[trail.index(name) :], name]
                     self.error(
                         "MG605",
-                        "calls itself"
+                        "a composite that calls itself"
                         if len(cycle) == 2
                         else "composites call each other in a circle: " + " -> ".join(cycle),
                         self.drafts[name],
                         ("composite",),
-                        help="write one of them with MLX's functions only (mx.name)",
+                        help="call MLX's own function of that name with mx.<name>, or give one of "
+                        "them kernels without `composite`",
                     )
                     done.update(cycle)
                 elif name in calls and name not in done:
@@ -434,20 +450,6 @@ def python_problem(name: str) -> str | None:
     return None
 
 
-def _name_of(data: Mapping[str, Any]) -> str | None:
-    """The name of an entry that may be broken: its `name`, or what its signature begins with."""
-    given = data.get("name")
-    if isinstance(given, str) and given:
-        return given
-    for key in ("python_signature", "signature", "cpp_signature"):
-        text = data.get(key)
-        if isinstance(text, str):
-            found = re.search(r"(\w+)\s*\(", text)
-            if found and found[1] not in ("array", "enum", "def"):
-                return found[1]
-    return None
-
-
 class OpResolver:
     """The second pass over one entry."""
 
@@ -459,24 +461,36 @@ class OpResolver:
         self.signature = draft.signature
         self.ok = draft.ok
         self.unusable = False  # nothing more can be said about the entry
+        self.dtypes_known = True
         self.extra_includes: list[str] = []
 
     def error(
-        self, code: str, message: str, path: Path, *, key: bool = False, help: str | None = None
+        self,
+        code: str,
+        message: str,
+        path: Path,
+        *,
+        key: bool = False,
+        help: str | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
-        """Report at a key or value of the entry."""
+        """Report at a key or value of the entry; at its name for an empty path."""
         self.ok = False
-        self.resolver.diags.error(
-            code, message, self.entry.span(path, key=key), help=help, op=self.draft.name
-        )
+        span = self.entry.span(path, key=key) if path else self.draft.name_span
+        self.resolver.diags.error(code, message, span, help=help, op=self.draft.name, notes=notes)
 
     def formula(self, path: Path, text: str, scope: Scope, want: Want) -> Expr | None:
         """Compile one formula of the entry; problems are reported inside its text."""
 
         def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
             self.ok = False
-            if text[start:end] in self.resolver.broken:
+            name = text[start:end]
+            if name in self.resolver.broken:
                 return  # an entry that has errors of its own
+            if name == "grad" and name not in scope.names:
+                # mx.grad exists, and is not what was meant.
+                code, message = "MG303", "there is no cotangent in this formula"
+                help = "in `jvp` the tangent is called `tangent`" if path[0] == "jvp" else None
             self.resolver.diags.error(
                 code,
                 message,
@@ -509,16 +523,18 @@ class OpResolver:
             return None
         forward, text = self._forward()
         shapes = self._shapes()
+        before = len(self.resolver.diags)
         out_dtypes = self._out_dtypes()
+        self.dtypes_known = self.dtypes_known and len(self.resolver.diags) == before
         checks = self._checks()
         kernels: tuple[Kernel, ...] = ()
-        if self.form is Form.KERNELS:
+        if self.form is Form.KERNELS and self.dtypes_known:
             kernels = self._kernels()
         grads, own_gradient = self._grads(by_name)
         jvp, jvp_exprs = self._jvp(by_name, grads)
         vmap = self._vmap()
         require_own_name(self)
-        for part in raw.manual:
+        for part in raw.manual if self.form is Form.KERNELS else ():
             require_manual(self, part, camel(self.draft.name))
         if not self.ok:
             return None
@@ -719,7 +735,8 @@ class OpResolver:
         rules = []
         grouped = tuple(p for p in arrays if p.dtype is None)
         if grouped:
-            rules.append(DtypeRule("kDtypes", group, self._integers(group), grouped))
+            integers = self._integers(group) if self.form is Form.KERNELS else "keep"
+            rules.append(DtypeRule("kDtypes", group, integers, grouped))
         for p in arrays:
             if p.dtype is not None:
                 rules.append(DtypeRule(p.rule, (p.dtype,), "keep", (p,)))
@@ -762,6 +779,7 @@ class OpResolver:
         for name, names in given.items():
             if name not in arrays:
                 self._unknown_argument("MG120", name, ("dtypes", name), arrays)
+                self.dtypes_known = False
                 continue
             dtypes = self._expand(names, ("dtypes", name))
             if len(dtypes) == 1:
@@ -770,6 +788,7 @@ class OpResolver:
                 chosen[name] = dtypes
         for name, dtypes in chosen.items():
             if dtypes != next(iter(chosen.values())):
+                self.dtypes_known = False
                 self.error(
                     "MG121",
                     f"the arguments promoted together have different dtypes: '{name}'",
@@ -795,6 +814,7 @@ class OpResolver:
                 if name not in out:
                     out.append(name)
             else:
+                self.dtypes_known = False
                 self.error(
                     "MG113",
                     f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES]),
@@ -920,13 +940,14 @@ class OpResolver:
         rules = []
         for output in self.signature.outputs:
             text = texts.get(output.name)
-            if text is None:
+            if text is None and set(texts) <= {o.name for o in self.signature.outputs}:
                 self.error(
                     "MG125",
                     f"`shape` has no rule for the output '{output.name}'",
                     ("shape",),
                     help="every output needs a shape",
                 )
+            if text is None:
                 continue
             path: Path = ("shape",) if isinstance(self.raw.shape, str) else ("shape", output.name)
             expr = self.formula(path, text, scope, Want.shape())
@@ -1069,6 +1090,9 @@ class OpResolver:
             if expr is not None:
                 grads.append(Grad(tuple(params), GradKind.FORMULA, text, expr))
         missing = [p for p in self.arrays if p.name not in seen]
+        unknown = [name for name in seen if name not in by_name]
+        if len(unknown) >= len([p for p in missing if not p.integral]):
+            missing = []  # they are there, misspelt
         if manual:
             return [], False
         composite = raw.composite is not None
@@ -1096,7 +1120,10 @@ class OpResolver:
         self, key: str, path: Path, by_name: Mapping[str, Parameter], seen: dict[str, str]
     ) -> list[Parameter] | None:
         params = []
-        for name in (part.strip() for part in key.split(",")):
+        names = [part.strip() for part in key.split(",")]
+        twice = [name for i, name in enumerate(names) if name in seen or name in names[:i]]
+        seen.update(dict.fromkeys(names, key))
+        for name in names:
             param = by_name.get(name)
             if param is None:
                 self._unknown_argument("MG401", name, path, [p.name for p in self.arrays])
@@ -1110,10 +1137,9 @@ class OpResolver:
                     help="make it an array argument, or remove the gradient",
                 )
                 return None
-            if name in seen:
+            if name in twice:
                 self.error("MG404", f"two gradients for '{name}'", path, key=True)
                 return None
-            seen[name] = key
             params.append(param)
         return params
 
@@ -1180,7 +1206,13 @@ class OpResolver:
                 self._unknown_argument("MG409", name, ("jvp", name), [p.name for p in self.arrays])
                 continue
             if param.is_list:
-                self.error("MG410", f"'{name}' is a list of arrays", ("jvp", name), key=True)
+                self.error(
+                    "MG410",
+                    f"'{name}' is a list of arrays, which has no jvp formula",
+                    ("jvp", name),
+                    key=True,
+                    help="remove it: the jvp is then derived from the vjp",
+                )
                 continue
             scope_names = dict(names)
             if param.type.optional:
@@ -1220,8 +1252,8 @@ def _sample_problem(type: Type, value: Any) -> str | None:
         if not isinstance(value, list) or not all(isinstance(v, ArraySample) for v in value):
             return "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
         return next(filter(None, map(_array_problem, value)), None)
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    ints = isinstance(value, list) and all(isinstance(v, int) for v in value)
+    is_int = _is_int(value)
+    ints = isinstance(value, list) and all(map(_is_int, value))
     fits = {
         Kind.FLOAT: is_int or isinstance(value, float),
         Kind.INT: is_int and -(1 << 31) <= value < 1 << 31,
@@ -1240,10 +1272,16 @@ def _sample_problem(type: Type, value: Any) -> str | None:
     return f"{with_article(type)} is wanted"
 
 
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _array_problem(sample: ArraySample) -> str | None:
     """What is wrong with the description of an array."""
     if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
         return f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
+    if any(not 0 <= n < 1 << 31 for n in sample.shape or ()):
+        return f"{sample.shape} is no shape"
     if not sample.low <= sample.high:
         return f"low ({sample.low}) is above high ({sample.high})"
     if sample.values is not None:

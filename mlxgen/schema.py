@@ -98,13 +98,12 @@ class Check(Model):
 
 
 Number = StrictInt | StrictFloat
-Size = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 
 
 class ArraySample(Model):
     """An array argument of a sample: random values in a domain, or given values."""
 
-    shape: list[Size] | None = Field(None, description="Shape; (3, 4) unless given.")
+    shape: list[StrictInt] | None = Field(None, description="Shape; (3, 4) unless given.")
     low: Number = Field(-2.0, description="Lower end of the domain.")
     high: Number = Field(2.0, description="Upper end of the domain.")
     values: Any = Field(None, description="Nested lists of numbers instead of random ones.")
@@ -112,15 +111,8 @@ class ArraySample(Model):
     away_from: list[Number] = Field([], description="Points to keep a distance of 0.1 from.")
 
 
-SampleValue = (
-    ArraySample
-    | list[ArraySample]
-    | StrictBool
-    | StrictInt
-    | StrictFloat
-    | StrictStr
-    | list[StrictInt]
-)
+SampleScalar = StrictBool | StrictInt | StrictFloat | StrictStr
+SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar]
 Sample = dict[str, SampleValue | None]
 Names = Annotated[list[StrictStr], BeforeValidator(_listed), Field(min_length=1)]
 
@@ -197,8 +189,8 @@ def validate(
             return OpEntry.model_validate(data), frozenset(left_out)
         except PydanticError as error:
             reporter = _Reporter(entry, op, diags)
-            for item in error.errors(include_url=False, include_context=True):
-                reporter.report(item)
+            found = error.errors(include_url=False, include_context=True)
+            reporter.report_all([(_yaml_path(entry, item["loc"]), item) for item in found])
             left_out |= reporter.keys
             data = {key: value for key, value in data.items() if key not in left_out}
     return None, frozenset(left_out)
@@ -216,8 +208,6 @@ _EXPECTED = {
     "float_type": "a number",
     "int_parsing": "a whole number",
     "float_parsing": "a number",
-    "greater_than_equal": "a whole number from 0 on",
-    "less_than": "a whole number of 32 bits",
 }
 
 
@@ -236,9 +226,16 @@ class _Reporter:
     ) -> None:
         self.diags.error(code, message, self.entry.span(path, key=key), help=help, op=self.op)
 
-    def report(self, item: Any) -> None:
+    def report_all(self, items: list[tuple[YamlPath, Any]]) -> None:
+        """Report errors, but no union as a whole where something inside it is wrong."""
+        above = {path[:i] for path, item in items for i in range(len(path))}
+        items.sort(key=lambda at: at[1]["type"] == "int_type")  # "a number" where both would do
+        for path, item in items:
+            if path not in above:
+                self.report(path, item)
+
+    def report(self, path: YamlPath, item: Any) -> None:
         """Report one error, unless its place has one already."""
-        path = _yaml_path(self.entry, item["loc"])
         kind, value = item["type"], item["input"]
         self.keys.add(str(path[0]) if path else "")
         if path in self.reported:
@@ -265,8 +262,8 @@ class _Reporter:
         elif kind in ("too_short", "too_long"):
             few = "at least" if kind == "too_short" else "at most"
             bound = item["ctx"].get("min_length", item["ctx"].get("max_length"))
-            items = "item" if bound == 1 else "items"
-            self.error("MG106", f"'{where}' needs {few} {bound} {items}", path)
+            items = "one item" if bound == 1 else f"{bound} items"
+            self.error("MG106", f"'{where}' needs {few} {items}", path)
         elif kind == "string_too_short":
             self.error("MG106", f"'{where}' is empty", path, help="give it a value, or remove it")
         else:
@@ -304,7 +301,8 @@ class _Reporter:
             f"'{where}' cannot {'have' if isinstance(path[-1], int) else 'be'} {_what(value)}"
             + (did_you_mean(value, allowed) if text else ""),
             path,
-            help=f"one of: {', '.join(allowed)}" + _or_mapping(path),
+            help=f"{'one of: ' if len(allowed) > 1 else 'write '}{', '.join(allowed)}"
+            + _or_mapping(path),
         )
 
 
@@ -332,10 +330,8 @@ def _what(value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else f"the number {value}"
 
 
-def _or_mapping(path: tuple[Any, ...]) -> str:
-    return {("grad",): ", or a mapping of arguments", ("jvp",): ", or a mapping of arguments"}.get(
-        path, ""
-    )
+def _or_mapping(path: YamlPath) -> str:
+    return ", or a mapping of arguments to formulas" if path in (("grad",), ("jvp",)) else ""
 
 
 def _literals_of(path: tuple[Any, ...]) -> list[str] | None:

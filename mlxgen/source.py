@@ -20,7 +20,7 @@ from __future__ import annotations
 import gc
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +52,7 @@ _STANDARD_TAGS = frozenset(
     for name in ("str", "null", "bool", "int", "float", "timestamp", "value", "merge", "seq", "map")
 )
 _NUMBER = re.compile(r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)([eE][-+]?\d+)?|0x[0-9a-fA-F]{1,16}")
+_SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _NOT_FINITE = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
@@ -328,22 +329,21 @@ class _Reader:
     def __init__(self, document: Document, diags: Diagnostics) -> None:
         self.document = document
         self.diags = diags
-        self.op: str | None = None  # the name of the entry that is read,
+        self.node: Node | None = None  # the entry that is read,
         self.key = ""  # its key that is read,
         self.clean = True  # and whether it has had no error so far
         self.open: set[Node] = set()  # the containers around the node that is read
         self.aliased: dict[tuple[Node, bool], Any] = {}  # what containers were read to
 
     def entry(self, node: Node) -> Entry | None:
-        self.op, self.key, self.clean = None, "", True
+        self.node, self.key, self.clean = None, "", True
         if not isinstance(node, MappingNode):
             what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
             help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
             self.error("MG006", f"an entry must be a mapping, and this is {what}", node, help)
             self.document.complete = False
             return None
-        names = (value.value for key, value in _pairs(node) if key.value == "name")
-        self.op = next((name for name in names if isinstance(name, str)), None)
+        self.node = node
         data = self.mapping(node, typed=False, top=True)
         return Entry(self.document, node, data, self.clean)
 
@@ -462,7 +462,22 @@ class _Reader:
     def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
         self.clean = False
         span = self.document.at(*_extent(self.document.text, node))
-        self.diags.error(code, message, span, help=help, op=self.op)
+        pairs = _pairs(self.node) if self.node else ()
+        texts = {key.value: value.value for key, value in pairs if isinstance(key, ScalarNode)}
+        self.diags.error(code, message, span, help=help, op=name_of(texts))
+
+
+def name_of(data: Mapping[Any, Any]) -> str | None:
+    """What messages call an entry that may be broken: its name, or its signature's."""
+    given = data.get("name")
+    if isinstance(given, str) and given:
+        return given
+    for key in ("python_signature", "signature", "cpp_signature"):
+        text = data.get(key)
+        found = _SIGNATURE_NAME.search(text) if isinstance(text, str) else None
+        if found and found[1] not in ("array", "enum", "def"):
+            return found[1]
+    return None
 
 
 def _merge_sources(node: Node) -> list[Node]:

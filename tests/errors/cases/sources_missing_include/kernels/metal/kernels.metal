@@ -1,0 +1,6 @@
+#include "helprs.h"
+
+template <typename T>
+T scale(T x, T a) {
+  return a * x;
+}

@@ -1,0 +1,57 @@
+// CPU kernels that fit no entry, or not the one that names them.
+
+#pragma once
+
+#include "mlxgen/kernel.h"
+
+namespace misfits {
+
+using mlxgen::In;
+using mlxgen::Out;
+
+template <typename T>
+T order(T y, T x) {
+  return x - y;
+}
+
+template <typename T>
+T types(T x, float n, int flag) {
+  return x;
+}
+
+template <typename T>
+void no_result(T x) {}
+
+template <typename T>
+T pointer(const T* x) {
+  return *x;
+}
+
+template <typename T>
+void values(T x, T a, T low, T high) {}
+
+template <typename T, typename U>
+T two_types(U x) {
+  return x;
+}
+
+template <typename T>
+T declared(T x);
+
+template <typename T>
+void view_order(In<int32_t> ids, In<T> x, int n, Out<T> out) {}
+
+template <typename T>
+void view_types(In<T> x, In<T> ids, bool n, Out<int> out) {}
+
+void view_plain(In<float> x, Out<float> out) {}
+
+template <typename T>
+int view_result(In<T> x, Out<T> out) {
+  return 0;
+}
+
+template <typename T>
+void view_reference(In<T>& x, Out<T>& out) {}
+
+} // namespace misfits
