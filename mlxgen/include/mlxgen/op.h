@@ -334,6 +334,14 @@ class Dispatch {
 
   /** Whether a kernel can run on this stream with this dtype. */
   bool has_kernel(const Stream& s, Dtype dtype) const {
+#ifdef MLXGEN_EMULATE_METAL
+    // As on the GPU: the composite, which may stand on other kernels.
+    if (has_composite && dtype != mx::float64 &&
+        find(Backend::metal) == nullptr &&
+        std::getenv("MLXGEN_METAL_EMULATION") != nullptr) {
+      return false;
+    }
+#endif
     auto backend = backend_of(s);
     auto row = backend ? find(*backend) : nullptr;
     return row != nullptr &&
@@ -386,7 +394,7 @@ class Dispatch {
   }
 
 #ifdef MLXGEN_EMULATE_METAL
-  /** Whether the Metal kernel is to run in place of the CPU's (docs/metal.md). */
+  /** Whether the Metal kernel runs in place of the CPU's (docs/metal.md). */
   bool emulates(const Arrays& inputs, const Arrays& outputs) const {
     auto row = find(Backend::metal);
     if (row == nullptr || std::getenv("MLXGEN_METAL_EMULATION") == nullptr) {
