@@ -925,9 +925,11 @@ class View:
     def _grad_statement(
         self, grad: Grad, p: Parameter, joint_of: dict[str, tuple[str, int]]
     ) -> str:
-        if grad.kind is GradKind.NONE:
+        if grad.kind is GradKind.NONE and not self.op.own_gradient:
             return f'      mlxgen::not_differentiable("{self.op.python_name}", "{p.name}");'
-        if grad.kind is GradKind.ZERO:
+        # With a gradient of its own a composite computes those of all arguments at once. There
+        # NotDifferentiable, around the argument, says that this one has none.
+        if grad.kind in (GradKind.NONE, GradKind.ZERO):
             return "      vjps.push_back(mx::zeros_like(primals[arg], s));"
         if grad.kind is GradKind.COMPOSITE:
             return (
