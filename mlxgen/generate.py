@@ -50,7 +50,7 @@ def inputs_of(settings: Settings, extra: str = "") -> Inputs:
     for folder, suffixes in ((settings.csrc, (".h", ".cpp")), (settings.metal, (".metal", ".h"))):
         if folder.is_dir():
             project += sorted(p for p in folder.rglob("*") if p.suffix in suffixes)
-    parts = [str(mlx_include()).encode(), extra.encode()]
+    parts = [str(mlx_include()).encode(), repr(settings).encode(), extra.encode()]
     for path in [*own, *project]:
         parts.append(str(path).encode())
         parts.append(path.read_bytes() if path.is_file() else b"")

@@ -99,7 +99,8 @@ def _load(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    sound = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict)
+    return manifest if sound else {}
 
 
 def _read(path: str) -> bytes | None:
