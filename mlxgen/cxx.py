@@ -112,6 +112,7 @@ def scan_cpp(
     include_dirs: Sequence[str | os.PathLike[str]] = (),
     *,
     defines: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
     report: Report | None = None,
 ) -> list[Function]:
     """The functions that the C++ files and the project headers they include declare.
@@ -121,6 +122,7 @@ def scan_cpp(
         include_dirs: the project's include folders. Headers of MLX, mlxgen and nanobind are never
             read, nor are angled includes that are not found there.
         defines: macros to take as defined.
+        ignore: how includes begin that are not to be read, such as those of generated headers.
         report: called with the error of each file that cannot be read, which then counts as empty.
 
     Raises:
@@ -128,7 +130,9 @@ def scan_cpp(
     """
     folders = [os.fspath(folder) for folder in include_dirs]
     preprocessor = Preprocessor(
-        folders, defines={"__cplusplus": "202002L", **(defines or {})}, ignore=IGNORED_INCLUDES
+        folders,
+        defines={"__cplusplus": "202002L", **(defines or {})},
+        ignore=(*IGNORED_INCLUDES, *ignore),
     )
     functions: dict[tuple[Span, str], Function] = {}
     for path in [os.fspath(path) for path in paths]:

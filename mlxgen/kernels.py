@@ -82,7 +82,12 @@ class Sources:
         found: dict[tuple[Span, str], cxx.Function] = {}  # a header is read by all that include it
         for path in self.cpp_files():
             try:
-                for function in cxx.scan_cpp([_near(path)], [_near(self.settings.csrc)]):
+                scanned = cxx.scan_cpp(
+                    [_near(path)],
+                    [_near(self.settings.csrc)],
+                    ignore=(f"{self.settings.name}/",),  # generated headers
+                )
+                for function in scanned:
                     found.setdefault((function.span, function.qualified_name), function)
             except cxx.SourceError as error:
                 self._report(error)

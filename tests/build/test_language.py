@@ -1,0 +1,308 @@
+"""Packages built from their own YAML and kernels, imported beside mlxops in one process.
+
+The two forms of the original proposal stand word for word alone in a file; the third package holds
+the parts of the language that no operator of mlxops uses. The build is the one that pip runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from textwrap import dedent
+
+import mlx.core as mx
+import pytest
+
+import mlxgen
+
+FORMS = {
+    "first": """
+        - name: add
+          signature: "array add(const array& a, const array& b)"
+          dispatch:
+            metal: add_metal
+            cpu: add_cpu
+          python_name: add
+          grad:
+            a: grad
+            b: grad
+        """,
+    "second": """
+        - name: add
+          cpp_signature: "array(const array&, const array&)"
+          python_signature: "add(a: array, b: array) -> array"
+          grad:
+            a: grad_out
+            b: grad_out
+        """,
+    "language": """
+        # A bound function with a gradient of its own, on purpose ten times too large.
+        - name: exp
+          signature: "exp(array a) -> array"
+          grad: {a: 10 * grad * result}
+
+        # A bound function of one's own, with arguments of many kinds.
+        - signature: >-
+            shift(x: array, by: array | None = None, *, sign: Literal["plus", "minus"] = "plus",
+            axes: list[int] = [0], out_type: Dtype | None = None) -> array
+          cpp: language::shifted
+
+        # A composite whose second argument must not be differentiated.
+        - signature: "gated(x: array, gate: array) -> array"
+          composite: x * gate
+          grad: {x: grad * gate, gate: none}
+          module: nn.gates
+          aliases: [gate_it]
+          deprecated: use x * gate
+
+        - signature: "norm(x: array, axis: axes = None, keepdims: bool = False) -> array"
+          cpp: mlx::core::logsumexp
+
+        - signature: "tiled(Tensor x, int[2] n) -> Tensor"
+          composite: tile(x, n)
+
+        # Written by hand: the vjp, and the gradient of an optional array through a function.
+        - signature: "cube(x: array) -> array"
+          dispatch: {cpu: cube}
+          manual: [vjp]
+
+        - signature: "weighted(x: array, w: array | None = None) -> array"
+          dispatch: {cpu: weighted}
+          shape: x.shape
+          grad:
+            x: grad if w is None else grad * w
+            w: grad * x
+          vmap: batch
+        """,
+}
+
+SOURCES = {
+    "csrc/kernels.h": """
+        #pragma once
+        #include "mlx/mlx.h"
+        #include "mlxgen/kernel.h"
+
+        namespace language {
+        namespace mx = mlx::core;
+
+        inline mx::array shifted(
+            const mx::array& x,
+            const std::optional<mx::array>& by,
+            const std::string& sign,
+            const std::vector<int>& axes,
+            const std::optional<mx::Dtype>& out_type,
+            mx::StreamOrDevice s) {
+          auto step = by ? *by : mx::array(1.0f, x.dtype());
+          auto out = sign == "plus" ? mx::add(x, step, s) : mx::subtract(x, step, s);
+          out = mx::sum(out, axes, false, s);
+          return out_type ? mx::astype(out, *out_type, s) : out;
+        }
+        } // namespace language
+
+        namespace kernels {
+        template <typename T>
+        T add_cpu(T a, T b) {
+          return a + b;
+        }
+        template <typename T>
+        T cube(T x) {
+          return x * x * x;
+        }
+        template <typename T>
+        void weighted(mlxgen::In<T> x, mlxgen::In<T> w, mlxgen::Out<T> out) {
+          for (int64_t i = 0; i < x.size(); ++i) {
+            out[i] = w ? static_cast<T>(x[i] * w[i]) : x[i];
+          }
+        }
+        } // namespace kernels
+        """,
+    "kernels/metal/kernels.metal": """
+        #include <metal_stdlib>
+        template <typename T>
+        T add_metal(T a, T b) {
+          return a + b;
+        }
+        """,
+}
+MANUAL = """
+    #include "language/cube.h"
+
+    namespace language {
+    std::vector<mx::array> Cube::vjp(
+        const std::vector<mx::array>& primals,
+        const std::vector<mx::array>& cotangents,
+        const std::vector<int>&,
+        const std::vector<mx::array>&) {
+      auto square = mx::square(primals[0], stream());
+      auto slope = mx::multiply(mx::array(3.0f, square.dtype()), square, stream());
+      return {mx::multiply(slope, cotangents[0], stream())};
+    }
+    } // namespace language
+    """
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the three packages, beside MLX."""
+    site = tmp_path_factory.mktemp("site")
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(Path(mlxgen.__file__).parents[1]),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
+    }
+    for name, yaml in FORMS.items():
+        root = tmp_path_factory.mktemp(name)
+        files = {
+            "pyproject.toml": f'[project]\nname = "{name}"\nversion = "1"\n',
+            "mlx_ops.yaml": dedent(yaml),
+            f"python/{name}/__init__.py": f"from {name}._load import *\n",
+            **{path: dedent(text) for path, text in SOURCES.items()},
+        }
+        if name == "language":
+            files["csrc/cube.cpp"] = dedent(MANUAL)
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-c", "from mlxgen import build; build.build_wheel('dist')"],
+            cwd=root,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        with zipfile.ZipFile(next((root / "dist").glob("*.whl"))) as archive:
+            archive.extractall(site)
+    (site / "mlx").symlink_to(Path(mx.__file__).parent)
+    return site
+
+
+def _run(site: Path, script: str) -> None:
+    preamble = """
+import warnings
+import mlx.core as mx
+import first, second, language, mlxops
+mx.set_default_device(mx.cpu)
+x, y = mx.array([1.0, 2.0]), mx.array([3.0, 4.0])
+
+def raises(text, function, *args):
+    try:
+        function(*args)
+    except (ValueError, TypeError) as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError("nothing raised")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", preamble + dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_forms_of_the_proposal(site: Path, form: str) -> None:
+    _run(
+        site,
+        f"""
+        add = {form}.add
+        assert add(x, y).tolist() == [4, 6]
+        assert add(x, 1).tolist() == [2, 3]
+        f = lambda a, b: (add(a, b) ** 2).sum()
+        assert [g.tolist() for g in mx.grad(f, argnums=(0, 1))(x, y)] == [[8, 12], [8, 12]]
+        assert mx.grad(lambda a: f(x, a))(mx.array(1.0)).item() == 10  # broadcast is undone
+        assert mx.vmap(add, in_axes=(0, None))(x, y).tolist() == [[4, 5], [5, 6]]
+        assert mx.jvp(add, [x, y], [y, y])[1][0].tolist() == [6, 8]
+        assert mx.compile(add)(x, y).tolist() == [4, 6]
+        """,
+    )
+
+
+def test_side_by_side(site: Path) -> None:
+    _run(
+        site,
+        """
+        assert (first.add(x, y) + mlxops.add(x, y) + second.add(x, y)).tolist() == [12, 18]
+        assert set(first.dispatch_table()) == {"add"} and "lgamma" in mlxops.dispatch_table()
+        assert set(language.dispatch_table()) == {"cube", "weighted"}
+        """,
+    )
+
+
+def test_gradient_of_a_bound_function(site: Path) -> None:
+    """It replaces MLX's own, also under vmap, in the jvp and in checkpoints."""
+    _run(
+        site,
+        """
+        exp = language.exp
+        ten = [10 * v for v in mx.exp(x).tolist()]
+        close = lambda a, b: mx.allclose(a, mx.array(b), 1e-5).item()
+        assert close(exp(x), mx.exp(x).tolist())
+        assert close(mx.grad(lambda a: exp(a).sum())(x), ten)
+        assert close(mx.vmap(mx.grad(exp))(x), ten)
+        assert close(mx.grad(lambda a: mx.vmap(exp)(a).sum())(x), ten)
+        assert close(mx.jvp(exp, [x], [mx.ones(2)])[1][0], ten)
+        assert close(mx.grad(lambda a: mx.checkpoint(exp)(a).sum())(x), ten)
+        both = mx.vmap(lambda a, b: exp(a * b), in_axes=(0, None))
+        assert both(x, y).shape == (2, 2)
+        """,
+    )
+
+
+def test_arguments(site: Path) -> None:
+    _run(
+        site,
+        """
+        m = mx.array([[1.0, 2.0], [3.0, 4.0]])
+        assert language.shift(m).tolist() == [6, 8]
+        assert language.shift(m, 2, sign="minus", axes=[0, 1]).item() == 2
+        assert language.shift(m, out_type=mx.int32).dtype == mx.int32
+        raises("one of 'plus', 'minus', got 'up'", lambda: language.shift(m, sign="up"))
+        raises("incompatible function arguments", lambda: language.shift(m, None, "minus"))
+        for axis in (None, 0, (0, 1), [1]):
+            for keepdims in (False, True):
+                got = language.norm(m, axis, keepdims=keepdims)
+                assert mx.array_equal(got, mx.logsumexp(m, axis, keepdims=keepdims))
+        assert language.tiled(x, [2, 2]).shape == (2, 4)
+        raises("[tiled] n must hold 2 integers", lambda: language.tiled(x, [2]))
+        """,
+    )
+
+
+def test_modules_aliases_and_warnings(site: Path) -> None:
+    _run(
+        site,
+        """
+        import language.nn.gates
+        from language.nn import gates
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert gates.gated(x, y).tolist() == gates.gate_it(x, y).tolist() == [3, 8]
+        assert [str(w.message) for w in caught][0] == "[gated] Deprecated: use x * gate"
+        warnings.simplefilter("ignore")
+        assert mx.grad(lambda a: gates.gated(a, y).sum())(x).tolist() == [3, 4]
+        wrong = mx.grad(lambda a: gates.gated(x, a).sum())
+        raises("[gated] Not differentiable with respect to 'gate'", wrong, y)
+        """,
+    )
+
+
+def test_manual_and_optional(site: Path) -> None:
+    _run(
+        site,
+        """
+        assert mx.grad(lambda a: language.cube(a).sum())(x).tolist() == [3, 12]
+        assert mx.jvp(language.cube, [x], [y])[1][0].tolist() == [9, 48]
+        w = language.weighted
+        assert w(x).tolist() == [1, 2] and w(x, y).tolist() == [3, 8]
+        assert mx.grad(lambda a: w(a).sum())(x).tolist() == [1, 1]
+        grads = mx.grad(lambda a, b: w(a, b).sum(), argnums=(0, 1))(x, y)
+        assert [g.tolist() for g in grads] == [[3, 4], [1, 2]]
+        assert mx.vmap(w, in_axes=(0, None))(mx.stack([x, y]), y).tolist() == [[3, 8], [9, 16]]
+        """,
+    )
