@@ -248,10 +248,12 @@ bool prepare(Fiber& fiber) {
 }
 
 void set_positions(Thread& thread, uint32_t index, const uint64_t* offsets) {
-  uint32_t x = index % group_threads[0];
-  uint32_t y = index / group_threads[0] % group_threads[1];
-  uint32_t z = index / group_threads[0] / group_threads[1];
-  uint32_t p[3] = {x, y, z};
+  uint32_t p[3] = {index, 0, 0};
+  if (group_threads[1] * group_threads[2] != 1) {
+    p[0] = index % group_threads[0];
+    p[1] = index / group_threads[0] % group_threads[1];
+    p[2] = index / group_threads[0] / group_threads[1];
+  }
   for (int i = 0; i < 3; ++i) {
     thread.position[thread_position_in_threadgroup][i] = p[i];
     thread.position[thread_position_in_grid][i] = uint32_t(offsets[i]) + p[i];
@@ -279,8 +281,7 @@ bool resume(Group& group, uint32_t index) {
     return false;
   }
   set_positions(group.thread, index, group.offsets);
-  Thread thread = group.thread; // a kernel reads it before it first waits
-  running_thread = &thread;
+  running_thread = &group.thread; // a kernel reads it before it first waits
   running = &fiber;
   fiber.state = State::ready;
   mlxgen_metal_switch(&main_stack_pointer, fiber.stack_pointer);
@@ -420,7 +421,7 @@ bool run_group(Group& group, int schedule) {
   for (uint32_t i = 0; i < group.count; ++i) {
     fibers[i] = Fiber{nullptr, nullptr, State::fresh, i, 0, "", 0, ""};
   }
-  memset(arena, 0xFF, sizeof(arena));
+  memset(arena, 0xFF, arena_used);
   arena_used = 0;
   shared_memory.clear();
   std::vector<uint32_t> order(count);
@@ -856,6 +857,7 @@ int mlxgen_metal_launch(
   error.clear();
   entry = &library->entries[launch->entry];
   random_state = launch->seed;
+  arena_used = max_threadgroup_memory; // all of it may hold something
   static std::vector<char> signal_stack(64 * 1024);
   stack_t stack{};
   stack_t old_stack{};

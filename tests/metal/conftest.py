@@ -10,7 +10,8 @@ import pytest
 from mlxgen.emulator import Library, load_metal
 
 ROOT = Path(__file__).parents[2]
-KERNELS = ROOT / "kernels" / "metal"
+# a mutant of them, where mlxgen.emulator.mutate asks for one
+KERNELS = Path(os.environ.get("MLXGEN_METAL_KERNELS", ROOT / "kernels" / "metal"))
 
 
 def mlx_include() -> Path:
