@@ -23,7 +23,7 @@ collected, each with its place in the Metal file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import cxx
@@ -176,8 +176,6 @@ class Buffers:
 
     def input(self, param: cxx.Param, p: Parameter) -> str:
         """The array that an input's parameter holds, another one where it is absent."""
-        if p.is_list:
-            raise Misfit(f"'{p.name}' is a list of arrays, which a Metal kernel cannot take")
         dtype = p.dtype or self.only
         if param.space not in ("device", "constant") or not param.pointer:
             raise Misfit(f"'{p.name}' must be `device const {metal_type(dtype)}*`")
@@ -223,9 +221,8 @@ class Buffers:
         """Binds an array's shape, strides, number of axes or size."""
         if owner in self.arrays:
             p = self.arrays[owner]
-            if p.type.optional or p.is_list:
-                what = "a list" if p.is_list else "optional"
-                raise Misfit(f"'{owner}' is {what}, so that nothing is called '{param.name}'")
+            if p.type.optional:
+                raise Misfit(f"'{owner}' is optional, so that nothing is called '{param.name}'")
             array = p.cpp
         else:
             array = f"outputs[{self.outputs[owner][0]}]"
@@ -236,20 +233,26 @@ class Buffers:
             raise Misfit(f"'{param.name}' must be `constant const {element[0]}*`")
         return f"mlxgen::metal::set_vector(encoder, {array}.{suffix}(), {index});"
 
-    @property
-    def expected(self) -> str:
-        """A declaration that fits."""
-        parts = [
-            f"device const {metal_type(p.dtype or self.only)}* {name}"
-            for name, p in self.arrays.items()
-        ]
-        parts += [f"device {metal_type(d or self.only)}* {n}" for n, (_, d) in self.outputs.items()]
-        for name, p in self.attributes.items():
-            if p.type.kind in _NUMBERS:
-                parts.append(f"constant {next(iter(_NUMBERS[p.type.kind]))}& {name}")
-        parts += [f"constant int& {name}" for name in self.constants]
-        template = "" if self.only else "template <typename T> "
-        return f"{template}[[kernel]] void {self.function.name}({', '.join(parts)})"
+
+def declaration(
+    op: OpResolver,
+    name: str,
+    constants: Iterable[str],
+    outputs: Sequence[str | None],
+    only: str | None = None,
+) -> str:
+    """A kernel that fits an entry; ``only``: the dtype of one that is no template."""
+    parts = [f"device const {metal_type(p.dtype or only)}* {p.name}" for p in op.arrays]
+    parts += [
+        f"device {metal_type(dtype or only)}* {output.name}"
+        for output, dtype in zip(op.signature.outputs, outputs, strict=True)
+    ]
+    for p in op.params:
+        if p.type.kind in _NUMBERS and not p.type.optional:
+            parts.append(f"constant {next(iter(_NUMBERS[p.type.kind]))}& {p.name}")
+    parts += [f"constant int& {name}" for name in constants]
+    template = "" if only else "template <typename T> "
+    return f"{template}[[kernel]] void {name}({', '.join(parts)})"
 
 
 def metal_type(dtype: str | None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import cxx, metal
-from .buffers import METAL_TYPES, Buffers
+from .buffers import METAL_TYPES, Buffers, declaration
 from .diagnostics import Diagnostics, Span, did_you_mean
 from .formula import Expr, Scope, Want, compile_formula
 from .model import Kernel, Parameter
@@ -570,7 +570,9 @@ class _Metal(_Matcher):
     def expected(self) -> str:
         if self.op.elementwise:
             return self.scalar_expected("thread ")
-        return "a [[kernel]] whose parameters are named after the entry's arguments and outputs"
+        outputs = self.output_dtypes() or [None] * len(self.op.signature.outputs)
+        fitting = declaration(self.op, _last(self.spec.kernel), self.spec.constants, outputs)
+        return f"expected: {fitting}"
 
     def match(self) -> Kernel | None:
         named = [
@@ -638,6 +640,14 @@ class _Metal(_Matcher):
     def launch(self, path: Path, file: metal.MetalFile, function: cxx.Function) -> Kernel | None:
         """A hand-written [[kernel]] with its buffers, grid and instantiations."""
         op = self.op
+        if lists := [p.name for p in op.arrays if p.is_list]:
+            op.error(
+                "MG504",
+                f"a [[kernel]] cannot take '{lists[0]}', a list of arrays",
+                self.at,
+                help="remove it: without a kernel for Metal the operator runs its `composite` there",
+            )
+            return None
         grid = self.geometry("grid", self.spec.grid)
         group = self.geometry("threadgroup", self.spec.threadgroup)
         if not self.spec.grid:
@@ -653,7 +663,10 @@ class _Metal(_Matcher):
             return None
         buffers = Buffers(op, function, dict(constants), outputs, self.compiled)
         if buffers.problems:
-            self.misfits(function, buffers.problems, f"expected: {buffers.expected}")
+            only = None if function.template else self.compiled[0]
+            names = [name for name, _ in constants]
+            fitting = declaration(op, function.name, names, outputs, only)
+            self.misfits(function, buffers.problems, f"expected: {fitting}")
         zero = []
         for i, name in enumerate(self.spec.zero):
             names = [o.name for o in op.signature.outputs]
