@@ -752,13 +752,38 @@ using VjpFunction = std::function<Arrays(
     const Arrays& cotangents,
     const Arrays& outputs)>;
 
+/** A gradient summed over the axes along which its argument was broadcast. */
+inline array unbroadcast(const array& grad, const Shape& shape) {
+  if (grad.shape() == shape || grad.ndim() < shape.size()) {
+    return grad;
+  }
+  int extra = static_cast<int>(grad.ndim() - shape.size());
+  std::vector<int> axes;
+  for (int i = 0; i < static_cast<int>(grad.ndim()); ++i) {
+    if (i < extra || (shape[i - extra] == 1 && grad.shape(i) != 1)) {
+      axes.push_back(i);
+    }
+  }
+  return mx::reshape(mx::sum(grad, axes, true), shape);
+}
+
 /**
  * `fun` with a gradient of its own. Unlike mx::custom_function it keeps that
  * gradient under vmap (vmap of the vjp), and derives the jvp from it.
  */
 inline std::function<Arrays(const Arrays&)> with_gradient(
     std::function<Arrays(const Arrays&)> fun,
-    VjpFunction vjp) {
+    VjpFunction formulas) {
+  auto vjp = [formulas = std::move(formulas)](
+                 const Arrays& primals,
+                 const Arrays& cotangents,
+                 const Arrays& outputs) {
+    auto grads = formulas(primals, cotangents, outputs);
+    for (size_t i = 0; i < grads.size(); ++i) {
+      grads[i] = unbroadcast(grads[i], primals[i].shape());
+    }
+    return grads;
+  };
   auto jvp = [fun, vjp](
                  const Arrays& primals,
                  const Arrays& tangents,
