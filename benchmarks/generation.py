@@ -21,6 +21,7 @@ import yaml
 
 from mlxgen import generate as generator
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.settings import Settings
 
 from .measure import Options, Result, alternate, duration
 from .synthetic import write_project
@@ -75,7 +76,9 @@ def _generate(folder: Path, size: int) -> Result:
         assert result is not None and result.operators == size
 
     rounds = 1 if size > 5000 else 3 if size > 1000 else 7
-    times = alternate({"compose": compose, "check": check, "generate": generate}, rounds=rounds)
+    times = alternate(
+        {"compose": compose, "check": check, "generate": generate}, rounds=rounds, collect=True
+    )
     ratio = times.ratio("generate", "compose")
     written = sum(p.stat().st_size for p in output.rglob("*") if p.is_file())
     return Result(
@@ -93,7 +96,7 @@ def _generate(folder: Path, size: int) -> Result:
     )
 
 
-def _settings(folder: Path) -> generator.Settings:
+def _settings(folder: Path) -> Settings:
     diagnostics = Diagnostics()
     settings = generator.load_settings(folder, diagnostics)
     assert settings is not None

@@ -161,17 +161,13 @@ def lgamma(x: mx.array) -> mx.array:
         0.120858003e-2,
         -0.536382e-5,
     )
-    series = 1.0
-    for i, c in enumerate(coefficients):
-        series = series + c / (x + (i + 1))
+    series = 1 + sum(c / (x + (i + 1)) for i, c in enumerate(coefficients))
     return (x + 0.5) * mx.log(x + 5.5) - (x + 5.5) + mx.log(2.50662827465 * series / x)
 
 
 def digamma(x: mx.array) -> mx.array:
     """For x > 0: recurrence up to 6, then the asymptotic series (DLMF 5.5.2 and 5.11.2)."""
-    shift = 0.0
-    for i in range(6):
-        shift = shift + 1 / (x + i)
+    shift = sum(1 / (x + i) for i in range(6))
     z = x + 6
     w = 1 / (z * z)
     return mx.log(z) - 0.5 / z - w * (1 / 12 - w * (1 / 120 - w / 252)) - shift
@@ -211,7 +207,7 @@ def grid_sample(x: mx.array, grid: mx.array) -> mx.array:
     column = (grid[0, ..., 0] + 1) * (width / 2) - 0.5
     row = (grid[0, ..., 1] + 1) * (height / 2) - 0.5
     left, top = mx.floor(column), mx.floor(row)
-    out = 0.0
+    out = mx.zeros((*column.shape, channels))
     for i in (0, 1):
         for j in (0, 1):
             r, c = top + i, left + j

@@ -11,16 +11,12 @@ from rich.table import Table
 from .measure import Result
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = (
-    "<!-- results: begin (written by `python -m benchmarks --write`) -->",
-    "<!-- results: end -->",
-)
 
 TITLES = {
     "generation": "Generation",
     "rebuild": "Rebuild after an edit",
     "calls": "Call overhead",
-    "kernels": "CPU kernels, 4M elements, float32",
+    "kernels": "CPU kernels",
     "lines": "Lines of code",
 }
 
@@ -41,22 +37,22 @@ def _met(result: Result) -> str:
     return {True: "yes", False: "no", None: ""}[result.met]
 
 
-def update_page(results: Sequence[Result], machine: Mapping[str, str], command: str) -> None:
-    """Write the results between the marks of the page, and leave the rest as it is."""
-    lines = [
-        "",
-        ", ".join(f"{key} {value}" for key, value in machine.items()) + f". `{command}`",
-        "",
-    ]
-    for group, title in TITLES.items():
-        rows = [r for r in results if r.group == group]
-        if rows:
-            lines += [f"### {title}", "", "| | measured | aim | met |", "|---|---|---|---|"]
-            lines += [f"| {r.what} | {r.value} | {r.aim} | {_met(r)} |" for r in rows]
-            lines.append("")
+def update_page(results: Sequence[Result], machine: Mapping[str, str]) -> None:
+    """Write the page's tables of the groups that were measured, and leave the rest as it is."""
     text = PAGE.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
-    if not (found and found_end):
-        raise LookupError(f"{PAGE} has no marks between which results belong")
-    PAGE.write_text(before + BEGIN + "\n".join(lines) + END + after, encoding="utf-8")
+    for group in dict.fromkeys(result.group for result in results):
+        rows = [result for result in results if result.group == group]
+        lines = [
+            f"`python -m benchmarks {group}` on: " + ", ".join(map(" ".join, machine.items())),
+            "",
+            "| | measured | aim | met |",
+            "|---|---|---|---|",
+            *(f"| {r.what} | {r.value} | {r.aim} | {_met(r)} |" for r in rows),
+        ]
+        begin, end = f"<!-- {group}: written by --write -->", f"<!-- {group}: end -->"
+        before, found, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found and found_end):
+            raise LookupError(f"{PAGE} has no marks for '{group}'")
+        text = "\n".join([before + begin, *lines, end + after])
+    PAGE.write_text(text, encoding="utf-8")

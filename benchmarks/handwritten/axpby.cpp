@@ -69,8 +69,8 @@ mx::array axpby(
     float beta,
     mx::StreamOrDevice s) {
   auto dtype = mx::promote_types(x.dtype(), y.dtype());
-  auto inputs =
-      mx::broadcast_arrays({mx::astype(x, dtype, s), mx::astype(y, dtype, s)}, s);
+  auto inputs = mx::broadcast_arrays(
+      {mx::astype(x, dtype, s), mx::astype(y, dtype, s)}, s);
   auto shape = inputs[0].shape();
   return mx::array(
       std::move(shape),
