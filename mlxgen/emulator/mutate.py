@@ -97,9 +97,9 @@ def survivors(path: Path, command: Sequence[str]) -> list[Mutant]:
                     command, env=environment, capture_output=True, timeout=_TIMEOUT, check=False
                 )
                 caught = done.returncode != 0
+                mark = "caught" if caught else "NOT CAUGHT"
             except subprocess.TimeoutExpired:
-                caught = True
-        mark = "caught" if caught else "NOT CAUGHT"
+                caught, mark = True, f"runs for more than {_TIMEOUT} s"
         print(f"{path.name}:{mutant.line}: {mutant.what}: {mark}", flush=True)
         if not caught:
             found.append(mutant)

@@ -285,10 +285,19 @@ class _Translator(MetalScanner):
     def _storage(self, i: int) -> int:
         """Make `threadgroup T a[N], b;` a typedef each and a reference to storage."""
         end = self._statement_end(i)
+        last = end
+        if self.text(end) == "{":
+            # `= {0}` and `= {}` are dropped: which thread would write them, and when, Metal does
+            # not say, so a kernel that relies on them sees NaN
+            close = self.partner[end]
+            zero = self.texts[end + 1 : close] in ([], ["0"]) and self.texts[end - 1] == "="
+            if zero and self.text(close + 1) == ";":
+                last, end = end - 1, close + 1
+                self._skip(last, end)
         if self.text(end) != ";":
             raise self.error("a threadgroup variable cannot be initialised", i)
         names: list[int] = []
-        for n, (start, stop) in enumerate(self.split(i + 1, end)):
+        for n, (start, stop) in enumerate(self.split(i + 1, last)):
             if self.find(start, stop, "=") < stop:
                 raise self.error("a threadgroup variable cannot be initialised", start)
             bracket = self.find(start, stop, "[")
@@ -305,7 +314,7 @@ class _Translator(MetalScanner):
             self._new[name] = alias
             after += f' auto& {text} = mlxgen_metal::shared<{alias}, {self._shared}>("{text}");'
         self._after[end] = after
-        for k in range(i + 1, end):
+        for k in range(i + 1, last):
             if k not in names:
                 self._rewrite(k)
         return end

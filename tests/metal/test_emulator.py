@@ -213,6 +213,11 @@ def test_threadgroup_memory_is_poisoned(load, x):
     assert np.isnan(y).all()
 
 
+def test_the_initialiser_of_threadgroup_memory_does_not_count(load, x):
+    y = run(load, "threadgroup float a[64] = {0}; y[i] = a[i];", x)
+    assert np.isnan(y).all()
+
+
 def test_outputs_are_poisoned(load, x):
     y = run(load, "if (i < 60) y[i] = x[i];", x)
     assert np.isnan(y[60:]).all() and not np.isnan(y[:60]).any()
