@@ -1,0 +1,69 @@
+"""The benchmarks still run: their synthetic entries are valid, and results reach page and terminal.
+
+Nothing here is about time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mlxgen import generate
+from mlxgen.diagnostics import Diagnostics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The package, which is not installed."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    for name in ("synthetic", "report", "measure"):
+        importlib.import_module(f"benchmarks.{name}")
+    return importlib.import_module("benchmarks")
+
+
+def test_synthetic_entries_are_valid(benchmarks: ModuleType, tmp_path: Path) -> None:
+    yaml = benchmarks.synthetic.write_project(tmp_path, 60, "0.32.4")
+    diagnostics = Diagnostics()
+    settings = generate.load_settings(tmp_path, diagnostics)
+    assert settings is not None
+    result = generate.generate(settings, tmp_path / "out", diagnostics)
+    assert result is not None and result.operators == 60, diagnostics.render_text(False)
+    again = generate.generate(settings, tmp_path / "out", diagnostics)
+    assert again is not None and again.changes is None
+    smaller = benchmarks.synthetic.write_project(tmp_path / "smaller", 20, "0.32.4")
+    assert yaml.read_text().startswith(smaller.read_text())
+
+
+def test_page_takes_results(
+    benchmarks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, result = benchmarks.report, benchmarks.measure.Result
+    page = tmp_path / "page.md"
+    page.write_text(report.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(report, "PAGE", page)
+    for group in report.TITLES:
+        results = [result(group, f"what of {group}", "the value", "the aim", met=True)]
+        report.update_page(results, {"Python": "3"})
+        report.update_page(results, {"Python": "4"})
+        assert report.table(results).row_count == 1
+    text = page.read_text(encoding="utf-8")
+    for group in report.TITLES:
+        assert text.count(f"| what of {group} | the value | the aim | yes |") == 1
+    assert "Python 3" not in text and text.count("Python 4") == len(report.TITLES)
+
+
+def test_command_line() -> None:
+    command = [sys.executable, "-m", "benchmarks", "lines", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    results = json.loads(done.stdout)["results"]
+    assert results[0]["group"] == "lines" and results[0]["data"]["tutorial"] == 578
+    command[3] = "nothing"
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
