@@ -43,7 +43,7 @@ from rich.table import Table
 
 # Differences between the two fits that are taken for rounding, in standard errors.
 TOLERANCE = 1e-6
-CONVERGED = 1e-9  # largest entry of the mean gradient
+CONVERGED = 1e-10  # largest entry of the mean gradient
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def fit(x: np.ndarray, y: np.ndarray, progress: Callable[[int, float, float], No
         length = 1.0
         while length > 1e-6:
             trial = float(np.array(loss(mx.array(theta - length * step, dtype=mx.float64))))
-            if trial <= value - 1e-4 * length * (gradient @ step) + 1e-14:
+            # The loss is a mean of thousands of terms: its last digits are rounding.
+            if trial <= value - 1e-4 * length * (gradient @ step) + 1e-12 * abs(value):
                 break
             length /= 2
         theta = theta - length * step
