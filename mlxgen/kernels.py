@@ -645,7 +645,7 @@ class _Metal(_Matcher):
                 "MG504",
                 f"a [[kernel]] cannot take '{lists[0]}', a list of arrays",
                 self.at,
-                help="remove it: without a kernel for Metal the operator runs its `composite` there",
+                help="remove it: without a Metal kernel the operator runs its `composite` there",
             )
             return None
         grid = self.geometry("grid", self.spec.grid)
