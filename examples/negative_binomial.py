@@ -166,6 +166,8 @@ def operators_table() -> Table:
         "operator", "signature", "backends", "gradient", title="mlxops", title_justify="left"
     )
     for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8")):
+        if "internal" in op["tags"]:  # not a function of Python
+            continue
         backends = ", ".join(sorted(op["kernels"])) or f"all ({op['form']})"
         gradients = [f"{argument}: {text}" for argument, text in op["grad"].items()]
         if not gradients:
