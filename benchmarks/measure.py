@@ -94,7 +94,7 @@ def run_command(command: list[str]) -> str:
 def duration(seconds: float) -> str:
     """Seconds for people."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
+        if seconds >= 0.9995 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
