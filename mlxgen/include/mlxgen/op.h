@@ -198,27 +198,23 @@ inline array ready(const array& a, Dtype dtype, const Stream& s) {
   return mx::contiguous(mx::astype(a, dtype, s), false, s);
 }
 
-/** The shape to which the arguments broadcast; raises naming all of them. */
-inline Shape broadcast_shape(const char* op, const std::vector<Named>& args) {
-  Shape shape;
-  for (const auto& [_, value] : args) {
-    if (!value) {
-      continue;
-    }
-    const auto& other = value->shape();
-    if (other.size() > shape.size()) {
-      shape.insert(shape.begin(), other.size() - shape.size(), 1);
-    }
-    for (size_t i = 0; i < other.size(); ++i) {
-      auto& d = shape[shape.size() - other.size() + i];
-      if (d == 1) {
-        d = other[i];
-      } else if (other[i] != 1 && other[i] != d) {
-        fail(op, "The shapes cannot be broadcast together.", args);
+/** Whether the arrays' shapes broadcast together. */
+inline bool can_broadcast(const Arrays& arrays) {
+  size_t ndim = 0;
+  for (const auto& a : arrays) {
+    ndim = std::max(ndim, a.ndim());
+  }
+  for (size_t back = 1; back <= ndim; ++back) {
+    int length = 1;
+    for (const auto& a : arrays) {
+      int d = back <= a.ndim() ? a.shape()[a.ndim() - back] : 1;
+      if (d != 1 && length != 1 && d != length) {
+        return false;
       }
+      length = d == 1 ? length : d;
     }
   }
-  return shape;
+  return true;
 }
 
 /**
@@ -242,20 +238,24 @@ inline Arrays elementwise_inputs(
   if (same_dtype && same_shape) {
     return inputs;
   }
-  std::vector<Named> args;
-  args.reserve(inputs.size());
-  auto name = names.begin();
-  for (const auto& in : inputs) {
-    args.emplace_back(*name++, in);
+  auto named = [&] {
+    std::vector<Named> args;
+    auto name = names.begin();
+    for (const auto& in : inputs) {
+      args.emplace_back(*name++, in);
+    }
+    return args;
+  };
+  if (!same_shape && !can_broadcast(inputs)) {
+    fail(op, "The shapes cannot be broadcast together.", named());
   }
   if (!same_dtype) {
-    dtype = rule.resolve(op, args);
+    dtype = rule.resolve(op, named());
     for (auto& in : inputs) {
       in = mx::astype(in, dtype, s);
     }
   }
   if (!same_shape) {
-    broadcast_shape(op, args); // for its message
     // MLX's own, which shapeless compilation can repeat with other shapes.
     inputs = mx::broadcast_arrays(inputs, s);
   }
