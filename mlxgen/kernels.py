@@ -661,6 +661,11 @@ class _Metal(_Matcher):
         outputs = self.output_dtypes()
         if outputs is None or self.no_dtype(self.compiled):
             return None
+        names = [o.name for o in op.signature.outputs]
+        for name, dtype in [*self.fixed.items(), *zip(names, outputs, strict=True)]:
+            if dtype is not None and dtype not in METAL_TYPES:
+                op.error("MG515", f"Metal has no {dtype}, the dtype of '{name}'", self.at)
+                return None
         buffers = Buffers(op, function, dict(constants), outputs, self.compiled)
         if buffers.problems:
             only = None if function.template else self.compiled[0]

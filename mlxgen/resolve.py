@@ -307,6 +307,10 @@ class Resolver:
             reason = taken.get(name)
             if reason is None and re.fullmatch(r"bind_\d+", name):
                 reason = "src has files of such names"
+            if reason is None and name.endswith("_t"):
+                reason = "C and C++ have types of such names"
+            if reason is None and re.fullmatch(r"kDispatch|kKernels|k\w*Dtypes", name):
+                reason = "generated C++ has constants of such names"
             if reason is None and camel(name) in (name, self.settings.namespace):
                 reason = "its class would be called so as well; begin it with a small letter"
             if reason:
@@ -694,7 +698,7 @@ class OpResolver:
                 if arg.type.is_array:
                     names |= {f"strides_{cpp}"}
                 if arg.name in fixed:
-                    names.add(f"{cpp}_dtype")
+                    names |= {f"{cpp}_dtype", f"k{camel(cpp)}Dtypes"}
                 if not names & taken and cpp not in LOCALS:
                     break
                 cpp += "_arg"
@@ -972,7 +976,12 @@ class OpResolver:
         names = self._scope()
         for p in self.arrays:
             if p.type.kind is Kind.ARRAY and not p.type.optional:
-                names[p.name] = Name(p.type, f"inputs[{p.position}]")
+                position = p.position
+                for q in self.arrays:  # the op function has no members
+                    position = position.replace(f"{q.cpp}_size_", f"{q.cpp}.size()")
+                    if q.present:
+                        position = position.replace(q.present, f"{q.cpp}.has_value()")
+                names[p.name] = Name(p.type, f"inputs[{position}]")
         scope = self._make_scope(names, None)
         rules: list[Rule | None] = []
         for output in self.signature.outputs:
@@ -1012,7 +1021,8 @@ class OpResolver:
             names["result"] = Name(array, "outputs[0]")
         # How many a list of arrays holds, only the call knows.
         count = None if outputs[0].type.kind is Kind.ARRAYS else len(outputs)
-        names["grads"] = Name(arrays, "cotangents", count)
+        grads = f"std::vector<mx::array>{{{grad_cpp}}}" if grad_cpp else "cotangents"
+        names["grads"] = Name(arrays, grads, count)
         names["results"] = Name(arrays, "outputs", count)
         if outputs[0].type.kind is Kind.ARRAY:
             for i, output in enumerate(outputs):

@@ -29,7 +29,8 @@ _HEADERS = """#define _METAL_ 1
 #include "mlxgen/op.h"
 #include "mlxgen/python.h"
 """
-_SHARED = re.compile(r"\bk[A-Z]\w*")  # names that every source has in its unnamed namespace
+# What every source defines in its unnamed namespace.
+_SHARED = re.compile(r"^const(?:expr)? [\w:* ]+?\b(k[A-Z]\w*)", re.MULTILINE)
 
 
 def _folder(package: str, *parts: str) -> str:
@@ -43,10 +44,12 @@ class Compiler:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # A copy, so that headers which are edited meanwhile still are those that were compiled.
+        shutil.copytree(Path(mlxgen.__file__).parent / "include", folder / "include")
         includes = [
             str(HERE / "stubs"),
             _folder("mlx", "include"),
-            str(Path(mlxgen.__file__).parent / "include"),
+            str(folder / "include"),
             _folder("nanobind", "include"),
             sysconfig.get_path("include"),
         ]
@@ -64,8 +67,12 @@ class Compiler:
             [*self.command, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True
         )
 
-    def errors(self, packages: Iterable[Path], csrc: Path | None = None) -> dict[str, list[str]]:
-        """Compile the generated sources of packages (their output folders).
+    def errors(self, packages: Iterable[Path], csrc: Iterable[Path] = ()) -> dict[str, list[str]]:
+        """Compile the generated sources of packages.
+
+        Args:
+            packages: Their output folders, each named after the package.
+            csrc: Folders of hand-written headers.
 
         Returns:
             The compiler's errors by the name of the package's folder; empty when all compile.
@@ -84,8 +91,7 @@ class Compiler:
         unit = self.folder / "unit.cpp"
         unit.write_text("\n".join(lines) + "\n")
         includes = [f"-I{package / 'include'}" for package in packages]
-        if csrc is not None:
-            includes.append(f"-I{csrc}")
+        includes += [f"-I{folder}" for folder in csrc]
         run = subprocess.run(
             [*self.command, "-fsyntax-only", *includes, str(unit)],
             capture_output=True,

@@ -1,0 +1,411 @@
+"""Random entries that are mostly right, with names and texts chosen to clash with generated code.
+
+Formulas come from generator/formula_samples.py, whose arguments get other names here. The kernels
+that an entry needs are written from what mlxgen says would fit, so that this is tested too.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from generator.formula_samples import ARGUMENTS, Formulas
+
+from mlxgen.buffers import METAL_TYPES
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.mlx_api import table
+from mlxgen.resolve import LOCALS
+from mlxgen.schema import TAGS
+from mlxgen.signature import Kind, Type
+
+# Names that other code has: of C and C++ libraries, of Python, and what mlxgen makes of names.
+STRANGE = """
+    swap move max min abs fill copy sort begin end size data get make_pair vector string pair tuple
+    function optional nullopt distance count find remove rename read write link pipe exit abort free
+    malloc printf time clock signal index y0 y1 j0 gamma div isnan isinf pow round floor log exp sin
+    hypot array Shape Dtype stream_ Stream Device to_stream zeros full add matmul eye inner outer
+    print input list dict len sum all any map filter type id object int_ self_ lambda_ None_ x_
+    x_size x_shape x_strides x_ndim has_w has_x out0 to_out0 value_out0 to_low value_low strides_x
+    x_arg x_dtype xs_size kXDtypes const_n f_loop f_shapes f_composite half_ thread kernel
+    texture sampler vec float4 atomic fast precise mlxops ops tag type_name Kernel View In Out
+    accum_t Unpack I J Z
+""".split()  # noqa: SIM905
+_FUNCTIONS = [name for name in table().names if "." not in name]
+NAMES = sorted({*STRANGE, *LOCALS, *_FUNCTIONS[::5]} - {"in"})
+TEXTS = [
+    "Plain.",
+    'a "quoted" \\ back\\slash',
+    "ends the comment */ here",
+    "two lines\n\nand more",
+    "größer ☃ \u4e2d\u6587",
+    '"""triple""" and \'single\'',
+    ')pbdoc" and )metal" and )"',
+    "??/ ??= trigraphs",
+    "#define x 1\n#include <nothing>",
+    "{{ jinja }} {% raw %} {# x #}",
+    "tab\there \x7f \u2028",
+    "ends with a backslash \\",
+    "%s %d {x} ${y}",
+    "*/ /* // \\\n next",
+    "a | b | `code`",
+]
+CHOICES = ["c", 'd "q"', "e\\", "f'g", "é", "", "h i", "{}", "%s", "\\n"]
+DEFAULTS = {
+    Kind.FLOAT: ("1.5", "inf", "-inf", "nan", "-0.0", "1e308", "3", "1e-300"),
+    Kind.INT: ("1", "-1", "2147483647", "-2147483648", "0"),
+    Kind.BOOL: ("True", "False"),
+    Kind.STR: ('"a"', '"q\\"q"', '""', '"é\\n"'),
+    Kind.ENUM: ('"a"', '"b"'),
+    Kind.INTS: ("[1, 2]", "[]", "(1,)"),
+    Kind.SHAPE: ("[1, 2]", "[]"),
+    Kind.AXES: ("None", "0", "[0, 1]"),
+    Kind.DTYPE: ("float32", "mx.int8"),
+}
+_SCALARS = (Kind.FLOAT, Kind.INT, Kind.BOOL, Kind.ENUM)
+
+
+# Entries that others call.
+_OTHERS: dict[str, dict[str, Any]] = {
+    "helper": {"signature": "helper(x: array) -> array", "composite": "x * x"},
+    "sincos": {
+        "signature": "sincos(x: array) -> (sin: array, cos: array)",
+        "composite": "(mx.sin(x), mx.cos(x))",
+    },
+    "axpby": {
+        "signature": "axpby(x: array, y: array, *, alpha: float = 1.0) -> array",
+        "composite": "alpha * x + y",
+    },
+    "resize": {
+        "signature": "resize(x: array, scale: list[int] = [2, 2], "
+        'mode: Literal["a", "b"] = "a", axis: axes = None) -> array',
+        "composite": "x if mode == 'a' else sum(x, axis=axis)",
+    },
+}
+
+
+@dataclass
+class Project:
+    """Entries and the kernels that they name."""
+
+    entries: list[dict[str, Any]]
+    cpu: dict[str, str] = field(default_factory=dict)  # declarations by name
+    metal: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def yaml(self) -> str:
+        """The file of entries."""
+        text: str = yaml.safe_dump(self.entries, sort_keys=False, allow_unicode=True, width=90)
+        return text
+
+    def write(self, folder: Path, number: int) -> Path:
+        """Write the project; gives the path of its entries."""
+        for name in ("csrc", "kernels/metal"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        body = "\n".join(f"{text} {_body(text)}" for text in self.cpu.values())
+        header = '#pragma once\n#include "mlxgen/kernel.h"\nusing namespace mlxgen;\n'
+        # Headers of all projects are on one include path, and kernels in one translation unit.
+        space = f"namespace kernels{number} {{\n{body}\n}}\n"
+        (folder / "csrc" / f"kernels{number}.h").write_text(header + space)
+        (folder / "kernels/metal/kernels.metal").write_text("\n".join(self.metal.values()))
+        path = folder / "mlx_ops.yaml"
+        path.write_text(self.yaml, encoding="utf-8")
+        return path
+
+    def supply(self, diags: Diagnostics) -> bool:
+        """Add the kernels that are said to be missing; whether there are any."""
+        found = False
+        for item in diags.sorted():
+            name = re.match(
+                r"no (function|\[\[kernel\]\]|function or \[\[kernel\]\]) '(\w+)'", item.message
+            )
+            if item.code == "MG502" and name and item.help:
+                text = item.help.removeprefix("expected: ")
+                if name[1] == "function":
+                    self.cpu[name[2]] = _numbered(text)
+                else:
+                    self.metal[name[2]] = _metal(text, name[2])
+                found = True
+        return found
+
+
+def _numbered(declaration: str) -> str:
+    """The declaration with other names for its parameters, whatever they are in the entry."""
+    head, _, params = declaration.rstrip(")").partition("(")
+    parts = re.split(r",\s(?![^<]*>)", params)
+    types = [part.rpartition(" ")[0] for part in parts]
+    return f"{head}({', '.join(f'{type_} p{i}' for i, type_ in enumerate(types))})"
+
+
+def _body(declaration: str) -> str:
+    return "{}" if " void " in declaration else "{ return T(); }"
+
+
+def _metal(text: str, name: str) -> str:
+    """A Metal function from its declaration, with instantiations of a template."""
+    if "[[kernel]]" not in text:
+        return f"{text} {_body(text)}"
+    head, _, params = text.rstrip(")").partition("(")
+    numbered = [f"{p} [[buffer({i})]]" for i, p in enumerate(params.split(", "))]
+    lines = [f"{head}({', '.join(numbered)}, uint where [[thread_position_in_grid]]) {{}}"]
+    for dtype, (spelling, *_) in METAL_TYPES.items():
+        if "template" in head:
+            instance = f"decltype({name}<{spelling}>) {name}<{spelling}>;"
+            lines.append(f'template [[host_name("{name}_{dtype}")]] [[kernel]] {instance}')
+    return "\n".join(lines)
+
+
+class Entries:
+    """Writes entries; the same random numbers give the same entries."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.formulas = Formulas(rng)
+
+    def project(self) -> Project:
+        """One entry, with another that it calls."""
+        entry = self.rng.choice((self.composite, self.elementwise, self.views, self.views))()
+        entry.update(self.decoration())
+        others = [other for name, other in _OTHERS.items() if f"{name}(" in str(entry)]
+        return Project([*others, entry])
+
+    # ---- names and signatures ------------------------------------------------------------------
+
+    def names(self, wanted: set[str]) -> dict[str, str]:
+        """Other names for the arguments, in the order of the signature."""
+        order = sorted(wanted, key=list(ARGUMENTS).index)
+        self.rng.shuffle(order)
+        strange = self.rng.sample(NAMES, len(order))
+        return {
+            name: new if self.rng.random() < 0.7 else name
+            for name, new in zip(order, strange, strict=True)
+        }
+
+    def type(self, type_: Type, extra: list[str]) -> str:
+        """A type in Python's spelling."""
+        if type_.kind is Kind.ENUM:
+            listed = ", ".join(_quoted(choice) for choice in ("a", "b", *extra))
+            text = f"Literal[{listed}]"
+        else:
+            text = type_._python_spelling().removesuffix(" | None")
+        return f"{text} | None" if type_.optional and type_.kind is not Kind.AXES else text
+
+    def signature(self, name: str, names: dict[str, str], outputs: list[str]) -> str:
+        """A signature in Python's spelling, some arguments of which have defaults."""
+        extra = self.rng.sample(CHOICES, self.rng.randrange(3))
+        args, defaults = [], False
+        star = self.rng.randrange(1, 12)
+        for i, (old, new) in enumerate(names.items()):
+            type_ = ARGUMENTS[old]
+            if i == star:
+                args.append("*")
+                defaults = False
+            text = f"{new}: {self.type(type_, extra)}"
+            values = DEFAULTS.get(type_.kind, ()) if not type_.optional else ("None",)
+            if values and (defaults or self.rng.random() < 0.4):
+                text += f" = {self.rng.choice(values)}"
+                defaults = True
+            elif defaults:
+                args.insert(0, text)
+                continue
+            args.append(text)
+        if len(outputs) == 1 and outputs[0] == "out":
+            result = "array"
+        elif outputs == ["list"]:
+            result = "list[array]"
+        else:
+            result = f"({', '.join(f'{o}: array' for o in outputs)})"
+        return f"{name}({', '.join(args)}) -> {result}"
+
+    def outputs(self, most: int) -> list[str]:
+        """Names of outputs."""
+        count = self.rng.randrange(1, most + 1)
+        return ["out"] if count == 1 else self.rng.sample(["low", "high", *NAMES], count)
+
+    def op_name(self) -> str:
+        """The name of an operator."""
+        return "f" if self.rng.random() < 0.5 else self.rng.choice(NAMES)
+
+    # ---- entries -------------------------------------------------------------------------------
+
+    def composite(self) -> dict[str, Any]:
+        """An entry with a formula for the forward, and perhaps for gradients."""
+        outputs = self.outputs(3) if self.rng.random() < 0.8 else ["list"]
+        if outputs == ["list"]:
+            forward = self.formulas.arrays(2)
+        else:
+            forward = ", ".join(self.formulas.array(2) for _ in outputs)
+            forward = f"({forward})" if len(outputs) > 1 else forward
+        if self.rng.random() < 0.2:
+            forward = re.sub(r"\bx\b", "helper(x)", forward, count=1)
+        forward = forward.replace("grads", "xs")
+        names = self.names(used(forward) | {"x"})
+        entry = {
+            "signature": self.signature(self.op_name(), names, outputs),
+            "composite": renamed(forward, names),
+        }
+        if self.rng.random() < 0.5 and outputs != ["list"]:
+            entry["grad"] = self.grad(names, outputs)
+        return entry
+
+    def grad(self, names: dict[str, str], outputs: list[str]) -> Any:
+        """Gradients of the array arguments, by formulas of the arguments that there are."""
+        if self.rng.random() < 0.1:
+            return "none"
+        out: dict[str, str] = {}
+        arrays = [old for old in names if ARGUMENTS[old].is_array]
+        cotangent = "grad" if outputs == ["out"] else f"grad_{self.rng.choice(outputs)}"
+        for old in arrays:
+            text = self.rng.choice((cotangent, "none", "zero", f"2 * {cotangent}", "grads[0]"))
+            if ARGUMENTS[old].kind is Kind.ARRAYS:
+                text = self.rng.choice(("none", "zero", f"[v * {cotangent} for v in {old}]"))
+            elif self.rng.random() < 0.5:
+                formula = self.formulas.array(1)
+                if used(formula) <= set(names):
+                    text = f"{cotangent} * {formula}"
+            plain = text in ("none", "zero")
+            out[names[old]] = text if plain else renamed(text, names)
+        pair = [old for old in arrays if ARGUMENTS[old].kind is Kind.ARRAY][:2]
+        if len(pair) == 2 and self.rng.random() < 0.2:
+            both = [names[old] for old in pair]
+            for new in both:
+                out.pop(new)
+            out[", ".join(both)] = f"({cotangent}, {cotangent} * 2)"
+        return out
+
+    def dispatch(self, *backends: str) -> dict[str, Any]:
+        """Kernels whose names are those of arguments and library functions too."""
+        name = self.rng.choice(("k", "k", "scale", "x_kernel", "swap_", "apply_"))
+        return dict.fromkeys(backends, name)
+
+    def elementwise(self) -> dict[str, Any]:
+        """An entry with a scalar function."""
+        some = self.rng.sample(["x", "y", "n", "big", "alpha", "beta", "flag", "mode"], 4)
+        names = self.names({"x", *some})
+        outputs = self.outputs(3)
+        backends = self.rng.choice((("cpu",), ("metal",), ("cpu", "metal")))
+        entry: dict[str, Any] = {
+            "signature": self.signature(self.op_name(), names, outputs),
+            "dispatch": self.dispatch(*backends),
+            "grad": self.grad(names, outputs),
+        }
+        if self.rng.random() < 0.3:
+            listed = ["float32", "float16", "bfloat16", "int32", "uint8", "bool_", "int64"]
+            entry["dtypes"] = self.rng.sample(listed, self.rng.randrange(1, 4))
+        if self.rng.random() < 0.3:
+            forward = ", ".join([names["x"]] * len(outputs))
+            entry["composite"] = f"({forward})" if len(outputs) > 1 else forward
+        if self.rng.random() < 0.4:
+            entry["jvp"] = self.jvp(names, outputs)
+        if self.rng.random() < 0.3:
+            entry["vmap"] = self.rng.choice(("elementwise", "batch", "sequential", "none"))
+        if self.rng.random() < 0.3:
+            entry["integers"] = self.rng.choice(("float32", "keep", "error"))
+        return entry
+
+    def jvp(self, names: dict[str, str], outputs: list[str]) -> Any:
+        """A forward-mode rule."""
+        each = "tangent * 2"
+        formula = f"({', '.join([each] * len(outputs))})" if len(outputs) > 1 else each
+        formulas = {
+            names[old]: formula
+            for old in names
+            if ARGUMENTS[old].kind is Kind.ARRAY and self.rng.random() < 0.8
+        }
+        return self.rng.choice(("linear", "none", "elementwise", formulas))
+
+    def views(self) -> dict[str, Any]:
+        """An entry with kernels over whole arrays."""
+        some = self.rng.sample(list(ARGUMENTS), self.rng.randrange(1, 7))
+        names = self.names({"x", *some} - {"grads"})
+        outputs = self.outputs(3)
+        shapes = ["x.shape", "x.shape[:-1] + (1,)", "(x.size, 2)", "()"]
+        shapes += ["(n,)"] * ("n" in names) + ["shape"] * ("shape" in names)
+        shapes += ["(len(xs), 1)"] * ("xs" in names)
+        chosen = [renamed(self.rng.choice(shapes), names) for _ in outputs]
+        entry: dict[str, Any] = {
+            "signature": self.signature(self.op_name(), names, outputs),
+            "dispatch": self.dispatch("cpu"),
+            "shape": dict(zip(outputs, chosen, strict=True)),
+            "grad": self.grad(names, outputs),
+        }
+        has_list = any(ARGUMENTS[old].kind is Kind.ARRAYS for old in names)
+        if self.rng.random() < 0.6 and not has_list:
+            x, first = names["x"], outputs[0]
+            launch: dict[str, Any] = {"kernel": "launched", "grid": [f"{x}.size", f"{first}.ndim"]}
+            if self.rng.random() < 0.5:
+                launch["threadgroup"] = ["32", f"min({x}.shape[0], 8)"]
+            if self.rng.random() < 0.5:
+                launch["zero"] = [self.rng.choice(outputs)]
+            if self.rng.random() < 0.5:
+                launch["constants"] = {self.rng.choice(("rows", "item", "k")): f"{x}.ndim + 1"}
+            entry["dispatch"]["metal"] = launch
+        arrays = [new for old, new in names.items() if ARGUMENTS[old].is_array]
+        if self.rng.random() < 0.4:
+            some = self.rng.sample(arrays, self.rng.randrange(1, len(arrays) + 1))
+            entry["dtypes"] = {new: self.rng.choice(("int32", "float32", "bool_")) for new in some}
+        if self.rng.random() < 0.4:
+            dtypes = ("float32", "int64", f"{names['x']}.dtype", "complex64")
+            entry["dtype"] = {output: self.rng.choice(dtypes) for output in outputs[:1]}
+        if self.rng.random() < 0.4:
+            condition = self.formulas.cond(0)
+            if used(condition) <= set(names):
+                otherwise = self.rng.choice(TEXTS)
+                entry["checks"] = [{"that": renamed(condition, names), "else": otherwise}]
+        if self.rng.random() < 0.3:
+            forward = ", ".join([names["x"]] * len(outputs))
+            entry["composite"] = f"({forward})" if len(outputs) > 1 else forward
+        if self.rng.random() < 0.4:
+            entry["vmap"] = self.rng.choice(("batch", "sequential", "none"))
+        if self.rng.random() < 0.4:
+            entry["jvp"] = self.jvp(names, outputs)
+        return entry
+
+    def decoration(self) -> dict[str, Any]:
+        """Keys that say something to people."""
+        out: dict[str, Any] = {}
+        if self.rng.random() < 0.5:
+            out["doc"] = self.rng.choice(TEXTS)
+        if self.rng.random() < 0.2:
+            out["deprecated"] = self.rng.choice(TEXTS)
+        if self.rng.random() < 0.2:
+            out["returns"] = self.rng.choice(TEXTS)
+        if self.rng.random() < 0.2:
+            out["tags"] = self.rng.sample(sorted(TAGS), 2)
+        if self.rng.random() < 0.2:
+            out["module"] = self.rng.choice(("nn", "a.b.c", "std", "mx", "python", "metal"))
+        if self.rng.random() < 0.2:
+            out["aliases"] = self.rng.sample(NAMES, 2)
+        if self.rng.random() < 0.2:
+            out["python_name"] = self.rng.choice(NAMES)
+        if self.rng.random() < 0.1:
+            out["variants"] = ["function", "method"]
+        return out
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def used(formula: str) -> set[str]:
+    """The arguments that a formula names."""
+    tree = ast.parse(formula, mode="eval")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & set(ARGUMENTS)
+
+
+class _Renamer(ast.NodeTransformer):
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self.names.get(node.id, node.id), node.ctx)
+
+
+def renamed(formula: str, names: dict[str, str]) -> str:
+    """A formula with other names for the arguments."""
+    return ast.unparse(_Renamer(names).visit(ast.parse(formula, mode="eval")))
