@@ -93,6 +93,8 @@ def run_command(command: list[str]) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds for people."""
+    if seconds >= 180:
+        return f"{seconds / 60:.0f} min"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= 0.9995 * size:
             return f"{seconds / size:.3g} {unit}"
