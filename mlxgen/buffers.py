@@ -67,6 +67,7 @@ _NUMBERS: dict[Kind, dict[str, str]] = {
 _PROPERTIES = ("shape", "strides", "ndim", "size")
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 MAX_BUFFERS = 31
+MAX_THREADS = 1024  # of a threadgroup
 
 
 class Misfit(Exception):

@@ -948,6 +948,15 @@ CODES: dict[str, Code] = {
         '- signature: "total(x: array) -> array"\n  dispatch: {cpu: total}\n  shape: ()\n  grad:\n'
         "    x: full(x.shape, grad)\n  vmap: sequential",
     ),
+    "MG412": Code(
+        "A jvp is missing",
+        "`jvp` has a formula for every argument that has a gradient. Without `jvp` the rule is "
+        "derived from the gradient, which is exact.",
+        '- signature: "f(x: array, y: array) -> array"\n  dispatch: {cpu: plus}\n'
+        "  grad: {x: grad, y: grad}\n  jvp: {x: tangent}",
+        '- signature: "f(x: array, y: array) -> array"\n  dispatch: {cpu: plus}\n'
+        "  grad: {x: grad, y: grad}\n  jvp: {x: tangent, y: tangent}",
+    ),
     # ---- MG5: kernels and dispatch (cxx.py, resolve.py) -----------------------------------------
     "MG501": Code(
         "Hand-written C++ or Metal that cannot be read",
@@ -1089,6 +1098,16 @@ CODES: dict[str, Code] = {
         "generated code defines as well.",
         '- signature: "generated(x: array) -> array"\n  composite: exp(x)',
         '- signature: "g(x: array) -> array"\n  composite: exp(x)',
+    ),
+    "MG517": Code(
+        "A launch that Metal refuses",
+        "A grid has threads in every direction, and a threadgroup 1 to 1024 of them in all.",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32], threadgroup: [64, 32]}}\n  shape: ()\n"
+        "  grad: none",
+        '- signature: "total(x: array) -> array"\n'
+        "  dispatch: {metal: {kernel: total, grid: [32], threadgroup: [32, 32]}}\n  shape: ()\n"
+        "  grad: none",
     ),
     # ---- MG6: entries against each other (resolve.py) -------------------------------------------
     "MG601": Code(

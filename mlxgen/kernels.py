@@ -8,6 +8,7 @@ C++ compiler nor Metal ever gets to complain about it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import cxx, metal
-from .buffers import METAL_TYPES, Buffers, declaration
+from .buffers import MAX_BUFFERS, MAX_THREADS, METAL_TYPES, Buffers, declaration
 from .diagnostics import Diagnostics, Span, did_you_mean
 from .formula import Expr, Scope, Want, compile_formula
 from .model import Kernel, Parameter
@@ -439,7 +440,13 @@ class _Cpu(_Matcher):
         if not fitting:
             wanted = len(self.op.params)
             problems.sort(key=lambda item: len(item[0].params) < wanted)
-            self.misfit(problems[0][0], str(problems[0][1]))
+            function, problem = problems[0]
+            over_views = any(re.search(r"\b(In|Out)\s*<", p.type) for p in function.params)
+            if self.op.elementwise and over_views:
+                problem = "it is a function over whole arrays, for which the entry needs a `shape`"
+            elif not self.op.elementwise and not over_views:
+                problem = "it is a scalar function, and an op with a `shape` needs one over views"
+            self.misfit(function, str(problem))
             return None
         return self.kernel(fitting, candidates) if self.one_of(fitting) else None
 
@@ -614,6 +621,18 @@ class _Metal(_Matcher):
         self.no_geometry()
         if not self.scalar_ready():
             return None
+        op = self.op
+        # Arrays and their strides, outputs, attributes; number of elements, shape, number of axes.
+        buffers = len(op.params) + len(op.arrays) + len(op.signature.outputs) + 3
+        if buffers > MAX_BUFFERS:
+            op.error(
+                "MG504",
+                f"the launch of an elementwise kernel has {buffers} buffers here, and Metal allows "
+                f"{MAX_BUFFERS}",
+                self.at,
+                help="take fewer arguments",
+            )
+            return None
         problems = []
         for function in found:
             problem = self.scalar_problem(function, "thread")
@@ -718,6 +737,15 @@ class _Metal(_Matcher):
             expr = self.op.formula((*self.path, key, i), text, self.scope(), Want.int())
             if expr is not None:
                 out.append(expr)
+        numbers = [int(text) for text in texts or [] if re.fullmatch(r"-?\d{1,18}", text.strip())]
+        if any(number < 1 for number in numbers):
+            self.op.error("MG517", f"`{key}` has less than one thread", (*self.path, key))
+        elif key == "threadgroup" and math.prod(numbers) > MAX_THREADS:
+            self.op.error(
+                "MG517",
+                f"a threadgroup of {math.prod(numbers)} threads, and Metal allows {MAX_THREADS}",
+                (*self.path, key),
+            )
         return out
 
     def constants(self, function: cxx.Function) -> list[tuple[str, Expr]]:

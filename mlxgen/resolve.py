@@ -428,6 +428,8 @@ class Resolver:
 # Keys without which an entry cannot be understood further.
 _FORM_KEYS = frozenset({"dispatch", "composite", "cpp", "shape", "dtype", "dtypes", "manual"})
 
+_NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
+
 _RENAME = "choose another name; `python_name` can give Python a different one"
 
 # What every package has: generated or in _load.py.
@@ -1164,6 +1166,18 @@ class OpResolver:
         if raw.jvp in ("linear", "none"):
             return str(raw.jvp), []
         if isinstance(raw.jvp, dict):
+            smooth = [p.name for g in grads for p in g.params if g.kind not in _NO_GRADIENT]
+            missing = [name for name in smooth if name not in raw.jvp]
+            if len(missing) <= len(raw.jvp.keys() - by_name.keys()):
+                missing = []  # they are there, misspelt
+            for name in missing:
+                self.error(
+                    "MG412",
+                    f"no jvp for '{name}', which has a gradient",
+                    ("jvp",),
+                    key=True,
+                    help=f"add `{name}: <formula>`, or remove `jvp`: it is then derived",
+                )
             return "formula", self._jvp_formulas(raw.jvp, by_name)
         formulas = [g for g in grads if g.kind is GradKind.FORMULA]
         substitutable = (

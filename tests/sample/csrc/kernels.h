@@ -31,6 +31,11 @@ T scale(T x, T a) {
 }
 
 template <typename T>
+T plus(T x, T y) {
+  return x + y;
+}
+
+template <typename T>
 T scale2(T x, T a, T b) {
   return a * b * x;
 }
