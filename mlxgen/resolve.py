@@ -1176,7 +1176,8 @@ class OpResolver:
                     f"no jvp for '{name}', which has a gradient",
                     ("jvp",),
                     key=True,
-                    help=f"add `{name}: <formula>`, or remove `jvp`: it is then derived",
+                    help=f"add `{name}: <formula>` or `{name}: none`, or remove `jvp`: it is then "
+                    "derived",
                 )
             return "formula", self._jvp_formulas(raw.jvp, by_name)
         formulas = [g for g in grads if g.kind is GradKind.FORMULA]
@@ -1229,6 +1230,8 @@ class OpResolver:
             if param is None or not param.type.is_array:
                 self._unknown_argument("MG409", name, ("jvp", name), [p.name for p in self.arrays])
                 continue
+            if text.strip() == "none":
+                continue  # asking for it is an error
             if param.is_list:
                 self.error(
                     "MG410",
