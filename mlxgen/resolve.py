@@ -143,6 +143,8 @@ class Resolver:
                 )
                 continue
             self.drafts[draft.name] = draft
+        if not self.document.complete:
+            self.broken |= set(self.document.names()) - set(self.drafts)
         for draft in self.drafts.values():
             self.signatures[draft.name] = draft.signature
             self.op_cpp[draft.name] = f"{self.settings.namespace}::{draft.name}"

@@ -52,6 +52,9 @@ _STANDARD_TAGS = frozenset(
     for name in ("str", "null", "bool", "int", "float", "timestamp", "value", "merge", "seq", "map")
 )
 _NUMBER = re.compile(r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)([eE][-+]?\d+)?|0x[0-9a-fA-F]{1,16}")
+_NAME_IN_TEXT = re.compile(
+    r"\bname: *[\"']?(?P<name>\w+)|signature: *[\"']?[^\n(]*?(?P<signature>\w+)\("
+)
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _NOT_FINITE = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
 
@@ -116,6 +119,14 @@ class Document:
                 entries = map(reader.entry, document.root.value)
                 document.entries = [entry for entry in entries if entry]
         return document if document.entries or document.complete else None
+
+    def names(self) -> Iterator[str]:
+        """Names of all entries, of those too that could not be read."""
+        starts = [match.start() for match in _ENTRY_START.finditer(self.text)]
+        for start, end in zip(starts, [*starts[1:], len(self.text)], strict=True):
+            found = _NAME_IN_TEXT.search(self.text, start, end)
+            if found:
+                yield found["name"] or found["signature"]
 
     @cached_property
     def lines(self) -> list[str]:
