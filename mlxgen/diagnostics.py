@@ -950,8 +950,8 @@ CODES: dict[str, Code] = {
     ),
     "MG412": Code(
         "A jvp is missing",
-        "`jvp` has a formula for every argument that has a gradient, or `none`: asking for it is an "
-        "error. Without `jvp` the rule is derived from the gradient, which is exact.",
+        "`jvp` has a formula for every argument that has a gradient, or `none`: asking for it is "
+        "an error. Without `jvp` the rule is derived from the gradient, which is exact.",
         '- signature: "f(x: array, y: array) -> array"\n  dispatch: {cpu: plus}\n'
         "  grad: {x: grad, y: grad}\n  jvp: {x: tangent}",
         '- signature: "f(x: array, y: array) -> array"\n  dispatch: {cpu: plus}\n'
