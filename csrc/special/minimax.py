@@ -225,19 +225,19 @@ namespace mlxops {{
 namespace special {{
 
 // For results in float.
-namespace half_tables {{
+namespace for_float {{
 
 {half}
 
-}} // namespace half_tables
+}} // namespace for_float
 
 #ifndef __METAL_VERSION__
 // For results in double.
-namespace full_tables {{
+namespace for_double {{
 
 {full}
 
-}} // namespace full_tables
+}} // namespace for_double
 #endif
 
 }} // namespace special
