@@ -1,0 +1,22 @@
+"""Tests of special functions run on each device that there is."""
+
+import mlx.core as mx
+import pytest
+from special.reference import FORMATS
+
+DEVICES = {"cpu": mx.cpu, **({"gpu": mx.gpu} if mx.metal.is_available() else {})}
+
+
+@pytest.fixture(params=DEVICES, autouse=True)
+def device(request):
+    """The default device during the test."""
+    with mx.stream(DEVICES[request.param]):
+        yield DEVICES[request.param]
+
+
+@pytest.fixture(params=FORMATS)
+def format(request, device):
+    """Every floating dtype that the device has."""
+    if request.param == "float64" and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    return FORMATS[request.param]
