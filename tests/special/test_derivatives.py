@@ -1,0 +1,116 @@
+"""First and second derivatives of every function, against those of mpmath."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from itertools import product
+
+import mlx.core as mx
+import mpmath
+import numpy as np
+import pytest
+from special.records import RECORDS
+from special.reference import DIGITS, FORMATS, pair
+
+from mlxgen.testing import to_numpy
+
+POINTS = 10
+SMOOTH = [name for name, record in RECORDS.items() if record.smooth]
+# Points are numbers of float32, so that both dtypes are asked the same.
+CHECKED = ["float32", "float64"]
+
+
+@pytest.fixture(params=CHECKED)
+def format(request, device):
+    """The dtypes in which derivatives are tested."""
+    if request.param == "float64" and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    return FORMATS[request.param]
+
+
+def points_of(record):
+    return pair(record.smooth, record.arity, FORMATS["float32"], POINTS)
+
+
+def exact_derivative(record, points, orders):
+    with mpmath.workdps(DIGITS):
+        return np.array(
+            [
+                float(mpmath.diff(lambda *x: record.exact(*record.head, *x), point, orders))
+                for point in zip(*(map(mpmath.mpf, map(float, x)) for x in points), strict=True)
+            ]
+        )
+
+
+def derivative(function, i):
+    """Of a function by its i-th argument, element by element."""
+    return mx.grad(lambda *x: function(*x).sum(), argnums=i)
+
+
+def assert_right(record, format, got, points, orders):
+    wanted = exact_derivative(record, points, orders)
+    limit = record.gradient[format.name]
+    error = np.abs(to_numpy(got) - wanted) / (np.abs(wanted) + 1e-3)
+    worst = int(np.nanargmax(np.where(np.isnan(error), np.inf, error)))
+    assert error[worst] <= limit, (
+        f"the derivative {orders} of {record.id} at {[float(x[worst]) for x in points]} is "
+        f"{wanted[worst]!r}, not {to_numpy(got)[worst]!r}: {error[worst]:.2g} off, "
+        f"{limit:.2g} are allowed"
+    )
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_first_derivatives(name, format):
+    record = RECORDS[name]
+    points = points_of(record)
+    arrays = [format.array(x) for x in points]
+    for i in range(record.arity):
+        gradient = derivative(lambda *x: record.call(record.head, *x), i)
+        if i in record.undifferentiable:
+            with pytest.raises(ValueError, match=record.name):
+                mx.eval(gradient(*arrays))
+            continue
+        orders = tuple(int(k == i) for k in range(record.arity))
+        got = gradient(*arrays)
+        assert got.dtype == format.dtype
+        assert_right(record, format, got, points, orders)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_forward_mode(name):
+    record = RECORDS[name]
+    arrays = [mx.array(x, dtype=mx.float32) for x in points_of(record)]
+    function = lambda *x: record.call(record.head, *x)  # noqa: E731
+    for i in set(range(record.arity)) - set(record.undifferentiable):
+        one = lambda x, i=i: function(*arrays[:i], x, *arrays[i + 1 :])  # noqa: E731
+        _, (forward,) = mx.jvp(one, [arrays[i]], [mx.ones_like(arrays[i])])
+        backward = derivative(function, i)(*arrays)
+        np.testing.assert_allclose(to_numpy(forward), to_numpy(backward), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_derivatives(name, format):
+    record = RECORDS[name]
+    points = points_of(record)
+    arrays = [format.array(x) for x in points]
+    arguments = [i for i in range(record.arity) if i not in record.undifferentiable]
+    for i, j in product(arguments, repeat=2):
+        twice = derivative(derivative(lambda *x: record.call(record.head, *x), i), j)
+        if (i, j) in record.once:
+            with pytest.raises(ValueError, match="Not differentiable"):
+                mx.eval(twice(*arrays))
+            continue
+        orders = tuple(int(k == i) + int(k == j) for k in range(record.arity))
+        assert_right(record, format, twice(*arrays), points, orders)
+
+
+def test_every_derivative_is_tested():
+    """Only functions without any derivative may have no points for them."""
+    for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8")):
+        if op["module"] != "special" or "internal" in op["tags"]:
+            continue
+        none = op["grad"] and set(op["grad"].values()) == {"none"}
+        for record in RECORDS.values():
+            if record.name == op["python_name"]:
+                assert none or record.smooth, f"{record.id}: no points 'smooth'"
