@@ -43,7 +43,7 @@ from .cxx_types import (
     normalise_type,
 )
 from .diagnostics import Span
-from .preprocess import Preprocessor
+from .preprocess import OWN_INCLUDES, Preprocessor
 from .tokens import SourceError, Token
 
 __all__ = [
@@ -58,6 +58,8 @@ __all__ = [
 
 # Libraries' headers declare nothing of the project's, and their macros are not needed to read it.
 IGNORED_INCLUDES = ("mlx/", "mlxgen/", "nanobind/")
+# But for those with which a scalar function is declared that Metal shares.
+MACRO_INCLUDES = ("mlxgen/scalar.h",)
 
 TO_SEMICOLON = ("using", "typedef", "static_assert", "_Static_assert", "concept", "asm", "__asm__")
 
@@ -130,9 +132,10 @@ def scan_cpp(
     """
     folders = [os.fspath(folder) for folder in include_dirs]
     preprocessor = Preprocessor(
-        folders,
+        [*folders, OWN_INCLUDES],
         defines={"__cplusplus": "202002L", **(defines or {})},
         ignore=(*IGNORED_INCLUDES, *ignore),
+        macros_only=MACRO_INCLUDES,
     )
     functions: dict[tuple[Span, str], Function] = {}
     for path in [os.fspath(path) for path in paths]:

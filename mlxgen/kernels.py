@@ -12,18 +12,21 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from . import cxx, metal
 from .buffers import MAX_BUFFERS, MAX_THREADS, METAL_TYPES, Buffers, declaration
 from .diagnostics import Diagnostics, Span, did_you_mean
 from .formula import Expr, Scope, Want, compile_formula
 from .model import Kernel, Parameter
-from .schema import KernelEntry, Part
+from .preprocess import OWN_INCLUDES, include_of
+from .schema import Backend, KernelEntry, Part
 from .settings import Settings
 from .signature import Kind, Type, with_article
+from .tokens import lex
 
 if TYPE_CHECKING:
     from .resolve import OpResolver
@@ -52,7 +55,7 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 
 
 def metal_stem(include: str) -> str:
-    """What generated C++ calls the source of a .metal file."""
+    """What generated C++ calls the source of a .metal file, or of a header that Metal shares."""
     return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
@@ -65,6 +68,7 @@ class Sources:
         self.mlx_include = mlx_include
         self.unread = False  # whether some file could not be read: what is missing may be in it
         self._headers: dict[str, str | None] = {}
+        self._unreadable: dict[str, str | None] = {}
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
@@ -128,7 +132,32 @@ class Sources:
     @property
     def metal_includes(self) -> list[Path]:
         """Where Metal includes are looked up."""
-        return [self.settings.metal, *([self.mlx_include] if self.mlx_include else [])]
+        mlx = [self.mlx_include] if self.mlx_include else []
+        return [self.settings.metal, self.settings.csrc, Path(OWN_INCLUDES), *mlx]
+
+    def unreadable(self, header: str) -> str | None:
+        """Why a header of csrc cannot be read as Metal, or None; "" where that was reported."""
+        if header not in self._unreadable:
+            try:
+                self._unreadable[header] = self._foreign_include(_near(self.settings.csrc / header))
+            except cxx.SourceError as error:
+                self._unreadable[header] = ""
+                self._report(error)
+        return self._unreadable[header]
+
+    def _foreign_include(self, path: str) -> str | None:
+        folders = [_near(folder) for folder in self.metal_includes]
+        for file in metal.scan_metal([path], folders).includes:
+            included = Path(file).resolve()
+            mlx = self.mlx_include and included.is_relative_to(self.mlx_include.resolve() / "mlx")
+            if mlx and "metal/kernels" not in included.as_posix():
+                return f"it includes {included.name} of MLX's C++"
+        lexed = lex(path, metal.embed_metal(path, folders))
+        for start, stop in lexed.directives:
+            include = include_of(lexed.tokens[start:stop])
+            if include is not None and not include.name.startswith("metal"):
+                return f"it includes <{include.name}>"
+        return None
 
     def header_of(self, function: cxx.Function) -> str | None:
         """The header that declares a function, as generated C++ includes it; None: not a header."""
@@ -170,6 +199,8 @@ def _by_name(functions: Iterable[cxx.Function]) -> dict[str, list[cxx.Function]]
 def match_kernels(op: OpResolver) -> tuple[Kernel, ...]:
     """The op's kernels, each checked against the entry; reports what does not fit."""
     out = []
+    if isinstance(op.raw.dispatch, str):
+        return _shared_kernels(op, op.raw.dispatch)
     for backend, spec in (op.raw.dispatch or {}).items():
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path: tuple[str | int, ...] = ("dispatch", backend)
@@ -186,6 +217,51 @@ def match_kernels(op: OpResolver) -> tuple[Kernel, ...]:
         if kernel is not None:
             out.append(kernel)
     return tuple(out)
+
+
+def _shared_kernels(op: OpResolver, name: str) -> tuple[Kernel, ...]:
+    """The kernels of all backends around one scalar function of csrc."""
+    at = ("dispatch",)
+    if not QUALIFIED.fullmatch(name):
+        op.error("MG502", f"'{name}' is not the name of a function", at)
+        return ()
+    if not op.elementwise:
+        op.error(
+            "MG503",
+            f"'{name}' is to serve every backend, which only a scalar function can; an op with a "
+            "`shape` rule has a kernel per backend",
+            at,
+            help=f"write dispatch: {{cpu: {name}, metal: ...}}",
+        )
+        return ()
+    if name in get_args(Backend):
+        op.error(
+            "MG502",
+            f"'{name}' is a backend, not a function",
+            at,
+            help=f"write dispatch: {{{name}: {op.draft.name}}}",
+        )
+        return ()
+    matcher = _Cpu(op, "cpu", KernelEntry(kernel=name), at, at)
+    cpu = matcher.match()
+    if cpu is None or not matcher.few_buffers():
+        return ()
+    reason = op.resolver.sources.unreadable(cpu.include)
+    if reason is not None:
+        op.ok = False
+        if reason:
+            op.error(
+                "MG503",
+                f"'{name}' ({cpu.include}) cannot be read as Metal: {reason}",
+                at,
+                help='a header for every backend includes "mlxgen/scalar.h"; what is for C++ only '
+                "stands between #ifndef __METAL_VERSION__ and #endif",
+            )
+        return ()
+    dtypes = tuple(d for d in cpu.dtypes if d in METAL_TYPES)
+    if matcher.no_dtype(dtypes):
+        return ()
+    return cpu, replace(cpu, backend="metal", dtypes=dtypes, shared=True, elements=())
 
 
 class _Matcher:
@@ -305,6 +381,21 @@ class _Matcher:
             )
             return False
         return True
+
+    def few_buffers(self) -> bool:
+        """Whether Metal has as many buffers as the launch of an elementwise kernel takes."""
+        op = self.op
+        # Arrays and their strides, outputs, attributes; number of elements, shape, number of axes.
+        buffers = len(op.params) + len(op.arrays) + len(op.signature.outputs) + 3
+        if buffers > MAX_BUFFERS:
+            op.error(
+                "MG504",
+                f"the launch of an elementwise kernel has {buffers} buffers here, and Metal allows "
+                f"{MAX_BUFFERS}",
+                self.at,
+                help="take fewer arguments",
+            )
+        return buffers <= MAX_BUFFERS
 
     def no_geometry(self) -> None:
         """Launch geometry means nothing here."""
@@ -621,17 +712,7 @@ class _Metal(_Matcher):
         self.no_geometry()
         if not self.scalar_ready():
             return None
-        op = self.op
-        # Arrays and their strides, outputs, attributes; number of elements, shape, number of axes.
-        buffers = len(op.params) + len(op.arrays) + len(op.signature.outputs) + 3
-        if buffers > MAX_BUFFERS:
-            op.error(
-                "MG504",
-                f"the launch of an elementwise kernel has {buffers} buffers here, and Metal allows "
-                f"{MAX_BUFFERS}",
-                self.at,
-                help="take fewer arguments",
-            )
+        if not self.few_buffers():
             return None
         problems = []
         for function in found:

@@ -30,7 +30,8 @@ from .tokens import Lexed, SourceError, Token, between, lex, read_source
 # What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
 DEFINES = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
-MLX_INCLUDES = ("mlx/",)  # of these only the macros are read: they declare nothing of the project's
+# Of these only the macros are read: they declare nothing of the project's.
+LIBRARY_INCLUDES = ("mlx/", "mlxgen/")
 
 _MAX_DEPTH = 64  # of includes; deeper is a cycle
 
@@ -88,7 +89,7 @@ def scan_metal(
     include_dirs: Sequence[str | os.PathLike[str]] = (),
     *,
     defines: Mapping[str, str] | None = None,
-    macros_only: Sequence[str] = MLX_INCLUDES,
+    macros_only: Sequence[str] = LIBRARY_INCLUDES,
     report: Report | None = None,
 ) -> MetalFile:
     """The functions, kernels and instantiations of Metal files and the headers they include.
@@ -218,6 +219,7 @@ def embed_metal(
 ) -> str:
     """The file's text with the headers it includes in place of the includes.
 
+    What is meant for C++ only, by an `#ifdef __METAL_VERSION__` or `#ifndef`, is left out.
     Angled includes that `include_dirs` do not hold stay as they are, because Metal's compiler has
     them; so do quoted ones inside of an `#if`, which may never be needed. A header with
     `#pragma once` or an include guard comes in once. Comment lines say which file a piece is from.
@@ -248,11 +250,23 @@ class _Embedder:
         """The text of one file; `name` is what comments call it."""
         lexed = lex(path, text)
         guard = _include_guard(lexed)
+        cuts = _cpp_only(lexed, text)
         pieces: list[str] = []
         position = depth = 0
+
+        def keep(stop: int) -> None:
+            at = position
+            for first, last in cuts:
+                if at <= first < stop:
+                    pieces.append(text[at:first])
+                    at = last
+            pieces.append(text[at:stop])
+
         for start, stop in lexed.directives:
             directive = lexed.tokens[start:stop]
             word = directive[1].text if len(directive) > 1 else ""
+            if any(first <= directive[0].offset < last for first, last in cuts):
+                continue
             if word in ("if", "ifdef", "ifndef"):
                 depth += 1
             elif word == "endif":
@@ -271,7 +285,7 @@ class _Embedder:
                 replacement = self._included(include, path, name, inside)
             if replacement is None:
                 continue
-            pieces.append(text[position : directive[0].offset])
+            keep(directive[0].offset)
             pieces.append(replacement)
             position = directive[-1].end
             line_end = text.find("\n", position)
@@ -280,7 +294,8 @@ class _Embedder:
                 pieces.append("\n")  # a comment follows, which may be longer than the line
             elif not replacement:
                 position = line_end + 1
-        return "".join([*pieces, text[position:]])
+        keep(len(text))
+        return "".join(pieces)
 
     def _included(self, include: Include, path: str, name: str, conditional: bool) -> str | None:
         """What takes the place of an include; None where it stays."""
@@ -321,6 +336,45 @@ class _Embedder:
             f'// ---- "{include.name}", included by {name}:{include.span.line}\n'
             f"{opening}{body}\n{closing}// ---- {name} again"
         )
+
+
+def _cpp_only(lexed: Lexed, text: str) -> list[tuple[int, int]]:
+    """What an `#ifdef __METAL_VERSION__` or `#ifndef` leaves to C++: places in the text, in order.
+
+    The directives are among them. With an `#elif` all stays, for Metal's compiler to choose.
+    """
+    found: list[tuple[int, int]] = []
+    conditions: list[tuple[tuple[str, ...], list[int]]] = []
+    for start, stop in lexed.directives:
+        words = tuple(token.text for token in lexed.tokens[start + 1 : stop])
+        if not words:
+            continue
+        if words[0] in ("if", "ifdef", "ifndef"):
+            conditions.append((words, [start]))
+        elif words[0] in ("else", "elif", "elifdef", "elifndef") and conditions:
+            conditions[-1][1].append(start if words[0] == "else" else -1)
+        elif words[0] == "endif" and conditions:
+            opening, places = conditions.pop()
+            if opening[1:] != ("__METAL_VERSION__",) or opening[0] == "if" or -1 in places:
+                continue
+            ends = [*places[1:], start]
+            lines = [_line(lexed.tokens[at], text) for at in (places[0], *ends)]
+            if opening[0] == "ifdef":
+                found += [lines[0], (lines[1][0], lines[-1][1])]
+            else:
+                found.append((lines[0][0], lines[1][1]))
+                found += [lines[2]] if len(lines) == 3 else []
+    outer: list[tuple[int, int]] = []
+    for first, last in sorted(found):
+        if not outer or first >= outer[-1][1]:
+            outer.append((first, last))
+    return outer
+
+
+def _line(token: Token, text: str) -> tuple[int, int]:
+    """Where the line of a directive begins, and the next one."""
+    end = text.find("\n", token.offset)
+    return text.rfind("\n", 0, token.offset) + 1, end + 1 if end >= 0 else len(text)
 
 
 def _include_guard(lexed: Lexed) -> str | None:

@@ -113,6 +113,7 @@ class Kernel:
     include: str  # header (CPU) or .metal file, relative to its folder
     dtypes: tuple[str, ...]
     scalar: bool  # a scalar function around which the loop is generated
+    shared: bool = False  # `include` is a header of csrc, on Metal too
     templated: bool = True
     by_reference: bool = False  # scalar function that returns through references
     elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)

@@ -36,6 +36,9 @@ from .tokens import (
     string_value,
 )
 
+OWN_INCLUDES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+"""The folder of mlxgen's own headers."""
+
 _MAX_DEPTH = 64  # of includes, macro calls and conditions; deeper is a cycle or not written by hand
 _MAX_TOKENS = 2_000_000  # made by macros in one file; more are macros that double each other
 
@@ -79,7 +82,8 @@ def find_include(include: Include, includer: str, include_dirs: Sequence[str]) -
 
 def missing_include(include: Include, include_dirs: Sequence[str]) -> SourceError:
     """The error for a quoted include that no folder holds."""
-    folders = ", ".join(include_dirs) or "no folder"
+    shown = ["mlxgen's headers" if folder == OWN_INCLUDES else folder for folder in include_dirs]
+    folders = ", ".join(shown) or "no folder"
     return SourceError(
         f'cannot find "{include.name}"',
         include.span,
@@ -114,7 +118,8 @@ class Preprocessor:
         include_dirs: folders where includes are looked for. An angled include that none of them
             holds is left out (a system header); a quoted one is an error.
         defines: macros without parameters that exist from the beginning.
-        ignore: prefixes of includes that are left out without being looked for.
+        ignore: prefixes of includes that are left out without being looked for, unless their whole
+            name is in `macros_only`.
         macros_only: prefixes of includes of which only the macros are wanted, not the text.
     """
 
@@ -236,7 +241,7 @@ class Preprocessor:
 
     def _include(self, line: tuple[Token, ...], macros_only: bool) -> None:
         include = include_of(line) or self._computed_include(line)
-        if include.name.startswith(self._ignore):
+        if include.name.startswith(self._ignore) and include.name not in self._macros_only:
             return
         includer = line[0].source.path
         path = find_include(include, includer, self.include_dirs)

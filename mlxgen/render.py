@@ -112,21 +112,21 @@ class Renderer:
         return self.metal_text(view.metal.include) + wrapper, "cpp"
 
     @cached_property
-    def metal_paths(self) -> dict[str, Path]:
-        """The .metal files that are used, by their generated header's stem."""
+    def metal_paths(self) -> dict[str, tuple[Path, str]]:
+        """The .metal files and shared headers used: folder and name, by generated header's stem."""
         out = {}
         for view in self.views:
             if view.metal is not None:
-                out[metal_stem(view.metal.include)] = self.settings.metal / view.metal.include
+                folder = self.settings.csrc if view.metal.shared else self.settings.metal
+                out[metal_stem(view.metal.include)] = folder, view.metal.include
         return out
 
     def metal_text(self, include: str) -> str:
-        """A .metal file with its includes."""
+        """A .metal file or shared header with its includes."""
         stem = metal_stem(include)
         if stem not in self._metal:
-            self._metal[stem] = metal_source.embed_metal(
-                self.metal_paths[stem], self.sources.metal_includes
-            )
+            folder, name = self.metal_paths[stem]
+            self._metal[stem] = metal_source.embed_metal(folder / name, self.sources.metal_includes)
         return self._metal[stem]
 
     @cached_property
@@ -198,7 +198,7 @@ class Renderer:
 
     def metal_header(self, stem: str) -> str:
         """A .metal file's text as a C++ constant."""
-        include = self.metal_paths[stem].relative_to(self.settings.metal).as_posix()
+        include = self.metal_paths[stem][1]
         text = raw_string(self.metal_text(include), "metal")
         return self.render("metal_source.h.j2", stem=stem, include=include, text=text)
 

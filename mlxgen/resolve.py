@@ -298,9 +298,13 @@ class Resolver:
             "generated C++ uses it",
         )
         taken["kernel_info"] = "its class would be called KernelInfo, which generated C++ has"
-        for path in self.sources.metal_files():
-            stem = metal_stem(path.relative_to(self.settings.metal).as_posix())
-            taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
+        for folder, paths in (
+            (self.settings.metal, self.sources.metal_files()),
+            (self.settings.csrc, self.sources.cpp_files()),
+        ):
+            for path in paths:
+                stem = metal_stem(path.relative_to(folder).as_posix())
+                taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
         self.class_names = {camel(name) for name in self.drafts}
         classes: dict[str, Draft] = {}
         files: dict[str, Draft] = {}
@@ -672,7 +676,9 @@ class OpResolver:
         }
         for part, path in given.items():
             value = getattr(raw, path[0])
-            if len(path) == 2:
+            if len(path) == 2 and isinstance(value, str):
+                path = path[:1]  # one function for every backend
+            elif len(path) == 2:
                 value = (value or {}).get(path[1])
             if part in raw.manual and value is not None:
                 self.error(

@@ -129,9 +129,9 @@ class OpEntry(Model):
     python_name: StrictStr | None = Field(None, description="Name in Python; `name` if absent.")
     cpp: Text | None = Field(None, description="Existing C++ function to bind.")
     composite: Formula | None = Field(None, description="The forward as a formula of MLX ops.")
-    dispatch: dict[Backend, StrictStr | KernelEntry] | None = Field(
-        None, description="Kernel per backend.", min_length=1
-    )
+    dispatch: (
+        StrictStr | Annotated[dict[Backend, StrictStr | KernelEntry], Field(min_length=1)] | None
+    ) = Field(None, description="Kernel per backend, or one scalar function for all of them.")
     grad: Literal["none"] | dict[str, Formula | GradFunction] | None = Field(
         None, description="Gradient per array argument: formula, `none` or `zero`."
     )
@@ -229,7 +229,9 @@ class _Reporter:
     def report_all(self, items: list[tuple[YamlPath, Any]]) -> None:
         """Report errors, but no union as a whole where something inside it is wrong."""
         above = {path[:i] for path, item in items for i in range(len(path))}
-        items.sort(key=lambda at: at[1]["type"] == "int_type")  # "a number" where both would do
+        # "too few" rather than another type, "a number" where both would do
+        order = {"too_short": 0, "int_type": 2}
+        items.sort(key=lambda at: order.get(at[1]["type"], 1))
         for path, item in items:
             if path not in above:
                 self.report(path, item)
@@ -314,7 +316,7 @@ _SHAPES: dict[str | int, str] = {
     "dtype": "a formula, or a mapping of outputs",
     "dtypes": "a list of dtypes, or a mapping of arguments",
     "returns": "a text, or a mapping of outputs",
-    "dispatch": "a mapping of backends",
+    "dispatch": "a function, or a mapping of backends",
 }
 
 

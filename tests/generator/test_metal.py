@@ -327,6 +327,22 @@ def test_a_header_included_under_a_condition_may_be_needed_again(tmp_path: Path)
         assert reference.count("c") == 1
 
 
+def test_what_is_for_cpp_only_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "#pragma once\nint cpp;\n", "cpp.h")
+    path = write(
+        tmp_path,
+        "int a;\n#ifdef __METAL_VERSION__\nint metal;\n#else\n"
+        '#include "cpp.h"\n#ifdef __METAL_VERSION__\nint never;\n#endif\n#endif\n'
+        "#ifndef __METAL_VERSION__\n#include <vector>\n#else\n#if FAST\nint b;\n#endif\n#endif\n"
+        "#ifndef __METAL_VERSION__\nint cpp;\n#endif\nint c;\n"
+        "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n",
+    )
+    assert (
+        embed_metal(path, [tmp_path]) == "int a;\nint metal;\n#if FAST\nint b;\n#endif\nint c;\n"
+        "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n"
+    )
+
+
 def test_mlx_headers_are_embedded_whole(tmp_path: Path) -> None:
     write_stubs(tmp_path, mlx_kernel_headers())
     path = write(tmp_path, INSTANTIATED)
