@@ -42,9 +42,9 @@ def _backends(op) -> list[object]:
     return list(given.values()) if isinstance(given, dict) else []
 
 
-def own(op, stem: str) -> set[str]:
+def own(op) -> set[str]:
     """What is named after the entry: its arguments, outputs, class and functions."""
-    names = {"ops", op.name, op.class_name, f"metal_{stem}", *op.calls}
+    names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
     names |= {f"{op.name}_{part}" for part in _HELPERS}
     names |= {f"const_{c}" for d in _backends(op) for c in _constants(d)}
     for p in op.params:
@@ -72,11 +72,11 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
                 names |= identifiers(lex(path, kernels))
             loops = {f"{name}_" for name in re.findall(r"\bfor (\w\w+) in", text)}
             loops |= set(re.findall(r"\bfor (\w) in", text))
-            found |= names - own(op, "kernels") - loops
+            found |= names - own(op) - loops
     bound = set()
     for path in (output / "src").glob("bind_*.cpp"):
         bound |= identifiers(lex(str(path), path.read_text()))
-    return found | (bound - set().union(*(own(op, "kernels") for op in ops)))
+    return found | (bound - set().union(*(own(op) for op in ops)))
 
 
 def test_locals_are_complete(used: set[str]) -> None:
