@@ -1,4 +1,5 @@
-"""The command line: check, generate, show, list, schema, explain, diff, metal-test.
+"""The command line: check, generate, show, list, schema, explain, diff, metal-check,
+metal-test.
 
 Every command prints for people by default (rich, on a terminal) and for programs with
 ``--format json``. Exit status: 0 fine, 1 something is wrong in the project or would change, 2 wrong
@@ -418,6 +419,60 @@ def metal_test(project: Path, build_dir: Path | None, arguments: tuple[str, ...]
         click.echo(str(error), err=True)
         raise Failure from error
     sys.exit(run_tests(settings, overlay, arguments))
+
+
+@cli.command("metal-check")
+@project_option
+@select_option
+@exclude_option
+@click.option(
+    "--build-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to generate; `build/macos` in the project if absent.",
+)
+@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Compilers at a time.")
+@click.option(
+    "--require",
+    is_flag=True,
+    envvar="CI",
+    help="Fail where MLX for macOS or the compiler cannot be had; so it is where CI is set.",
+)
+@format_option
+def metal_check(
+    project: Path,
+    select: tuple[str, ...],
+    exclude: tuple[str, ...],
+    build_dir: Path | None,
+    jobs: int | None,
+    require: bool,
+    form: str,
+) -> None:
+    """Compile the Metal launchers for macOS, without a Mac.
+
+    Every generated file with Metal code is compiled against the headers of MLX's macOS wheel, and
+    the symbols that it needs are compared with those that the wheel's library exports.
+    """
+    from .emulator.host import HostUnavailable, check_host
+
+    diags = Diagnostics()
+    settings = _settings(project, None, diags)
+    folder = build_dir or settings.root / "build" / "macos"
+    try:
+        found = check_host(settings, folder, diags, include=select, exclude=exclude, jobs=jobs)
+    except HostUnavailable as error:
+        verb = "cannot be checked" if require else "was NOT checked"
+        click.echo(f"the code for macOS {verb}: {error}", err=True)
+        if require:
+            raise Failure from error
+        return
+    _finish(diags, form)
+    if not diags.ok:
+        raise Failure
+    if form == "text":
+        click.echo(
+            f"{len(found.files)} files compile with MLX {found.wheel.version} for macOS, which "
+            "exports all that they need"
+        )
 
 
 def main() -> None:

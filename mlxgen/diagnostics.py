@@ -257,6 +257,7 @@ RANGES: dict[str, str] = {
     "MG5": "Kernels and dispatch",
     "MG6": "Entries against each other",
     "MG7": "Project settings",
+    "MG8": "Metal's rules, and macOS",
 }
 
 CODES: dict[str, Code] = {
@@ -1234,6 +1235,33 @@ CODES: dict[str, Code] = {
         '[project]\ndependencies = ["mlx>=0.30"]',
         '[project]\ndependencies = ["mlx[cpu]==0.32.4"]',
         "toml",
+    ),
+    # ---- MG8: Metal's rules (emulator/rules.py) and macOS (emulator/host.py) --------------------
+    "MG811": Code(
+        "Not C++ for macOS",
+        "A source that is compiled on macOS does not fit the headers of MLX's macOS wheel. What "
+        "the compiler says is in the message; the place is the project's own, where it has one, "
+        "and the operator's entry otherwise.",
+        "encoder.set_input(x, 0);",
+        "encoder.set_input_array(x, 0);",
+        "cpp",
+    ),
+    "MG812": Code(
+        "A symbol that MLX does not export",
+        "MLX's headers declare more than its library exports, so that code compiles and cannot "
+        "be linked on macOS. What is marked `MLX_API` can be used.",
+        "bool fast = mlx::core::metal::is_nax_available();",
+        "auto& device = mlx::core::metal::device(mlx::core::Device::gpu);",
+        "cpp",
+    ),
+    "MG813": Code(
+        "A symbol that MLX defines",
+        "The package defines a function or variable that MLX's library has too, so that there "
+        "would be two of it. metal-cpp's are defined where MTL_PRIVATE_IMPLEMENTATION is, and "
+        "that is in MLX.",
+        "#define MTL_PRIVATE_IMPLEMENTATION\n#include <Metal/Metal.hpp>",
+        "#include <Metal/Metal.hpp>",
+        "cpp",
     ),
 }
 

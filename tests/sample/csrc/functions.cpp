@@ -1,6 +1,8 @@
 // Functions of the sample project that need not be in a header.
 
 #include "kernels.h"
+#include "mlx/mlx.h"
+#include "ops/by_hand.h"
 
 namespace my {
 

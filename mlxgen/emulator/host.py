@@ -1,0 +1,467 @@
+"""Checks the C++ around Metal kernels as macOS would, on a machine without macOS.
+
+The generated code behind `#ifdef _METAL_` calls MLX's Metal backend, which only MLX's macOS wheel
+has. `check_host` compiles every file with such code for macOS, with the clang that comes in the
+`ziglang` package, against the headers of that wheel; what they call must be among the symbols that
+the wheel's `libmlx.dylib` exports, since many functions of its headers are not.
+
+zig has the headers of macOS's C and C++ libraries. Of Apple's frameworks, metal-cpp names six
+types, which `sdk/` declares. The wheel's headers, the precompiled header and what is known of each
+object are kept in the user's cache, by their contents.
+
+Nothing is linked or run, and no compiler of Apple's takes part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import generate as generator
+from ..diagnostics import Diagnostics, Span
+from ..model import Op
+from ..settings import Settings
+from .library import cache_folder
+
+HERE = Path(__file__).resolve().parent
+SDK = HERE / "sdk"
+RUNTIME = HERE.parent / "include"
+
+TARGET = "aarch64-macos.14.0"
+# What pip calls the systems whose wheels are good enough: Apple silicon, from macOS 14 on.
+PLATFORMS = ("macosx_14_0_arm64", "macosx_15_0_arm64", "macosx_26_0_arm64")
+
+# As CMakeLists.txt compiles, but for warnings and optimisation, and without what zig adds.
+_FLAGS = (
+    *("-target", TARGET),
+    *("-std=c++20", "-fblocks", "-D_METAL_", "-fPIC", "-O0", "-g0", "-w"),
+    *("-fno-sanitize=all", "-fno-stack-protector", "-ferror-limit=5"),
+    *("-Xclang", "-fno-pch-timestamp", "-fno-color-diagnostics"),
+)
+_PRECOMPILED = '#include "mlxgen/cpu.h"\n#include "mlxgen/metal.h"\n'
+
+_ERROR = re.compile(
+    r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.*)$"
+)
+# Functions, variables, type information and virtual tables of MLX, metal-cpp and Foundation.
+_THEIRS = re.compile(r"__Z(?:T[A-Z]|GV)?N[rVKRO]*(?:3mlx4core|3MTL|2NS|2CA)")
+
+
+class HostUnavailable(Exception):
+    """What the check needs cannot be had here; the message says what and why."""
+
+
+# ---------------------------------------------------------------------------------- MLX for macOS
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """MLX as macOS has it.
+
+    Attributes:
+        version: of MLX.
+        include: the folder of its headers; `metal_cpp` is in it.
+        exports: the mangled names that its libmlx.dylib exports, as object files spell them.
+    """
+
+    version: str
+    include: Path
+    exports: frozenset[str]
+
+
+def macos_wheel(version: str | None = None) -> Wheel:
+    """MLX for macOS, of the installed MLX's version: downloaded once, and kept in the user's cache.
+
+    On macOS itself the installed one is taken.
+
+    Raises:
+        HostUnavailable: where the wheel cannot be downloaded.
+    """
+    installed = _installed_version()
+    version = version or installed
+    if version is None:
+        raise HostUnavailable("MLX is not installed here, so that its version is not known")
+    if sys.platform == "darwin" and version == installed:
+        include = generator.mlx_include()
+        library = include.parent / "lib" / "libmlx.dylib" if include else None
+        if include is not None and library is not None and library.is_file():
+            return Wheel(version, include, _symbols(library).defined)
+    folder = cache_folder() / f"macos-mlx-{version}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            made = _unpacked(_downloaded(version, Path(temporary)), Path(temporary))
+            try:
+                os.replace(made, folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
+    exports = (folder / "exports.txt").read_text(encoding="utf-8").split("\n")
+    return Wheel(version, folder / "include", frozenset(exports))
+
+
+def _installed_version() -> str | None:
+    try:
+        return importlib.metadata.version("mlx")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _downloaded(version: str, folder: Path) -> Path:
+    """The wheel that holds the library and the headers: mlx-metal, of which mlx is the bindings."""
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"),
+        *("--no-deps", "--only-binary=:all:", "--retries", "1", "--dest", str(folder)),
+        *(word for name in PLATFORMS for word in ("--platform", name)),
+        f"mlx-metal=={version}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = sorted(folder.glob("mlx_metal-*.whl"))
+    if done.returncode != 0 or not found:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        errors = [line for line in lines if line.startswith("ERROR")]
+        why = (errors or lines)[-1]
+        raise HostUnavailable(f"MLX {version} for macOS cannot be downloaded: {why}")
+    return found[0]
+
+
+def _unpacked(wheel: Path, folder: Path) -> Path:
+    """A folder with the wheel's headers and the names that its library exports."""
+    out = folder / "unpacked"
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            inside = name.removeprefix("mlx/")
+            if inside.startswith("include/") or inside == "lib/libmlx.dylib":
+                target = out / inside
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+    library = out / "lib" / "libmlx.dylib"
+    exports = sorted(_symbols(library).defined)
+    (out / "exports.txt").write_text("\n".join(exports), encoding="utf-8")
+    shutil.rmtree(library.parent)
+    return out
+
+
+# --------------------------------------------------------------------------------------- symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """The external symbols of a Mach-O file, mangled.
+
+    Attributes:
+        undefined: those that it needs.
+        defined: those that it has.
+        strong: those of them that nothing else may define.
+    """
+
+    undefined: frozenset[str]
+    defined: frozenset[str]
+    strong: frozenset[str]
+
+
+def _symbols(path: Path) -> Symbols:
+    try:
+        from macholib.MachO import MachO  # type: ignore[import-untyped]
+        from macholib.SymbolTable import SymbolTable  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise HostUnavailable("macholib is not installed: pip install macholib") from error
+
+    table = SymbolTable(MachO(str(path)))
+    weak = 0x80  # N_WEAK_DEF
+    return Symbols(
+        frozenset(name.decode() for _, name in table.undefsyms),
+        frozenset(name.decode() for _, name in table.extdefsyms),
+        frozenset(name.decode() for entry, name in table.extdefsyms if not entry.n_desc & weak),
+    )
+
+
+def demangled(symbol: str) -> str:
+    """A symbol as C++ spells it, where the C++ library can be asked; else as it is."""
+    for name in ("libstdc++.so.6", "libc++.1.dylib", "libc++.so.1"):
+        try:
+            function = ctypes.CDLL(name).__cxa_demangle
+        except (OSError, AttributeError):
+            continue
+        function.restype = ctypes.c_char_p  # never freed: a few names in a failing check
+        function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        found: bytes | None = function(symbol.removeprefix("_").encode(), None, None, None)
+        return found.decode() if found else symbol
+    return symbol
+
+
+# ------------------------------------------------------------------------------------- compiling
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An error of the compiler; `file` is empty where it is not about a place."""
+
+    file: str
+    line: int
+    column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What came of a source file."""
+
+    errors: tuple[Message, ...]
+    undefined: frozenset[str] = frozenset()
+    strong: frozenset[str] = frozenset()
+
+
+class HostCompiler:
+    """Compiles C++ for macOS against MLX's macOS headers.
+
+    Args:
+        wheel: MLX for macOS.
+        include_dirs: the package's; MLX's and mlxgen's are added.
+
+    Raises:
+        HostUnavailable: where `ziglang` is not installed, or MLX's own headers do not compile.
+    """
+
+    def __init__(self, wheel: Wheel, include_dirs: Sequence[Path]) -> None:
+        if importlib.util.find_spec("ziglang") is None:
+            raise HostUnavailable("ziglang is not installed: pip install ziglang")
+        self._folder = cache_folder() / "host"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        system = (wheel.include, wheel.include / "metal_cpp", SDK)
+        self._command = (
+            *(sys.executable, "-m", "ziglang", "c++", *_FLAGS, f"-I{RUNTIME}"),
+            *(word for path in system for word in ("-isystem", str(path))),
+        )
+        self._includes = tuple(f"-I{path}" for path in include_dirs)
+        texts = [path.read_bytes() for path in sorted([*SDK.rglob("*.h"), *RUNTIME.rglob("*.h")])]
+        zig = importlib.metadata.version("ziglang")
+        described = [" ".join(self._command), wheel.version, zig, _PRECOMPILED]
+        self._key = _digest(*(text.encode() for text in described), *texts)
+        self._precompiled = self._precompile()
+
+    def _run(self, arguments: Sequence[str]) -> tuple[Message, ...]:
+        """Run the compiler; its errors. What zig itself would cache goes into a folder for now."""
+        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+            done = subprocess.run(
+                [*self._command, *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "ZIG_LOCAL_CACHE_DIR": scratch, "ZIG_GLOBAL_CACHE_DIR": scratch},
+            )
+        if done.returncode == 0:
+            return ()
+        found = [_ERROR.match(line) for line in done.stderr.splitlines()]
+        messages = tuple(
+            Message(m["file"], int(m["line"]), int(m["column"]), m["text"]) for m in found if m
+        )
+        return messages or (Message("", 0, 0, done.stderr.strip()[-2000:]),)
+
+    def _precompile(self) -> Path:
+        """The headers that all generated sources share, which are most of the work."""
+        path = self._folder / f"{self._key}.pch"
+        if not path.is_file():
+            header = self._folder / f"{self._key}.h"
+            header.write_text(_PRECOMPILED, encoding="utf-8")
+            with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+                made = Path(scratch) / path.name
+                errors = self._run(["-x", "c++-header", str(header), "-o", str(made)])
+                if errors:
+                    first = errors[0]
+                    raise HostUnavailable(
+                        "MLX's macOS headers do not compile here: "
+                        f"{first.file}:{first.line}: {first.text}"
+                    )
+                os.replace(made, path)
+            _prune(self._folder, "*.pch", 8)
+            _prune(self._folder, "*.json", 4000)
+        return path
+
+    def compile(self, source: Path) -> Compiled:
+        """Compile a file, or recall what came of it: its text and its includes' are compared."""
+        described = " ".join([self._key, *self._includes, str(source)])
+        key = _digest(described.encode(), source.read_bytes())
+        known = self._folder / f"{key}.json"
+        if known.is_file():
+            data = json.loads(known.read_text(encoding="utf-8"))
+            if all(_file_digest(path) == digest for path, digest in data["includes"].items()):
+                return Compiled((), frozenset(data["undefined"]), frozenset(data["strong"]))
+        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+            out, includes = Path(scratch) / "out.o", Path(scratch) / "out.d"
+            errors = self._run(
+                [
+                    *("-include-pch", str(self._precompiled), *self._includes),
+                    *("-MMD", "-MF", str(includes), "-c", str(source), "-o", str(out)),
+                ]
+            )
+            if errors:
+                return Compiled(errors)
+            symbols = _symbols(out)
+            read = includes.read_text(encoding="utf-8").replace("\\\n", " ").split()[1:]
+        data = {
+            "includes": {path: _file_digest(path) for path in read},
+            "undefined": sorted(filter(_THEIRS.match, symbols.undefined)),
+            "strong": sorted(filter(_THEIRS.match, symbols.strong)),
+        }
+        temporary = known.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(data), encoding="utf-8")
+        os.replace(temporary, known)
+        return Compiled((), frozenset(data["undefined"]), frozenset(data["strong"]))
+
+
+def _prune(folder: Path, pattern: str, most: int) -> None:
+    """Remove the oldest of the files that earlier versions of a project left in the cache."""
+    found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
+    for path in found[: max(0, len(found) - most)]:
+        path.unlink(missing_ok=True)
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:24]
+
+
+def _file_digest(path: str) -> str:
+    try:
+        return _digest(Path(path).read_bytes())
+    except OSError:
+        return ""
+
+
+# -------------------------------------------------------------------------------------- checking
+
+
+@dataclass(frozen=True, slots=True)
+class HostCheck:
+    """What was checked: the files, and MLX for macOS."""
+
+    files: tuple[Path, ...]
+    wheel: Wheel
+
+
+def check_host(
+    settings: Settings,
+    folder: Path,
+    diags: Diagnostics,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    jobs: int | None = None,
+) -> HostCheck:
+    """Check the host code of a project's Metal kernels, and its hand-written sources, for macOS.
+
+    Args:
+        settings: the project.
+        folder: where to generate the sources.
+        diags: collects what is wrong (MG811 to MG813), and what stops the generation.
+        include: names or ``tag:name`` of operators; all if empty.
+        exclude: names or ``tag:name`` to leave out.
+        jobs: compilers at a time; the machine's processors if absent.
+
+    Raises:
+        HostUnavailable: where MLX for macOS, or the compiler, cannot be had.
+    """
+    wheel = macos_wheel()
+    ops, _ = generator.load(settings, diags)
+    chosen = generator.select(ops, include, exclude, diags) if diags.ok else []
+    if not diags.ok or generator.generate(settings, folder, diags) is None:
+        return HostCheck((), wheel)
+    sources: dict[Path, Op | None] = {
+        folder / "src" / f"{op.name}.cpp": op for op in chosen if op.kernel("metal") is not None
+    }
+    sources.update(dict.fromkeys(sorted(settings.csrc.rglob("*.cpp"))))
+    compiler = HostCompiler(wheel, [folder / "include", folder, settings.csrc])
+    with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+        results = dict(zip(sources, pool.map(compiler.compile, sources), strict=True))
+    reporter = _Reporter(settings, folder, wheel, diags)
+    own = frozenset[str]().union(*(result.strong for result in results.values()))
+    for source, result in results.items():
+        reporter.report(source, sources[source], result, own)
+    return HostCheck(tuple(sources), wheel)
+
+
+class _Reporter:
+    """Says what is wrong, of which operator, and where a person can mend it."""
+
+    def __init__(self, settings: Settings, folder: Path, wheel: Wheel, diags: Diagnostics) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._wheel = wheel
+        self._diags = diags
+        self._package = "".join(f"{len(n)}{n}" for n in settings.namespace.split("::"))
+
+    def report(self, source: Path, op: Op | None, result: Compiled, own: Iterable[str]) -> None:
+        mlx = f"MLX {self._wheel.version} for macOS"
+        for message in result.errors:
+            self._diags.error(
+                "MG811",
+                f"does not compile with {mlx}: {message.text}",
+                self._place(message, source, op),
+                op=op.name if op else None,
+                notes=self._notes(message),
+            )
+        missing = result.undefined - self._wheel.exports - frozenset(own)
+        for symbol in sorted(missing):
+            if f"N{self._package}" not in symbol:
+                self._diags.error(
+                    "MG812",
+                    f"needs {demangled(symbol)}, which {mlx} does not export",
+                    self._entry(source, op),
+                    op=op.name if op else None,
+                    help="its headers declare it, but an extension cannot link it: use what is "
+                    "marked MLX_API",
+                )
+        for symbol in sorted(result.strong & self._wheel.exports):
+            self._diags.error(
+                "MG813",
+                f"defines {demangled(symbol)}, which {mlx} has too",
+                self._entry(source, op),
+                op=op.name if op else None,
+                help="an extension must not define MTL_PRIVATE_IMPLEMENTATION or "
+                "NS_PRIVATE_IMPLEMENTATION",
+            )
+
+    def _entry(self, source: Path, op: Op | None) -> Span:
+        if op is None:
+            return Span(os.path.relpath(source), 1, 1, 1, 1)
+        return Span(op.file, op.line, 1, op.line, 1000)
+
+    def _place(self, message: Message, source: Path, op: Op | None) -> Span:
+        """The place in a file of the project; the entry for what is generated or MLX's."""
+        path = Path(message.file).resolve()
+        generated = self._folder.resolve()
+        root = self._settings.root.resolve()
+        if message.file and path.is_relative_to(root) and not path.is_relative_to(generated):
+            place = (message.line, message.column, message.line, message.column + 1)
+            return Span(os.path.relpath(path), *place)
+        return self._entry(source, op)
+
+    def _notes(self, message: Message) -> tuple[str, ...]:
+        """The line that the compiler complains about."""
+        try:
+            lines = Path(message.file).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return ()
+        path = Path(message.file)
+        if path.resolve().is_relative_to(self._wheel.include.resolve()):
+            shown = path.resolve().relative_to(self._wheel.include.resolve()).as_posix()
+        else:
+            shown = path.name
+        return (f"{shown}:{message.line}: {lines[message.line - 1].strip()}",)
