@@ -9,6 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST_ARGS ?=
+ACCURACY_ARGS ?=
 
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
@@ -16,7 +17,7 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/include benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test lint format bench docs build clean
+.PHONY: help demo test lint format bench accuracy docs build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -42,6 +43,9 @@ format: .venv/.ready ## Bring Python, C++ and Metal sources into style
 
 bench: .venv/.built ## Measure against MLX alone
 	@$(BIN)/python -m benchmarks
+
+accuracy: .venv/.built ## Measure mlxops.special against mpmath (ACCURACY_ARGS=--write: the page)
+	@$(BIN)/python -m benchmarks.accuracy $(ACCURACY_ARGS)
 
 docs: .venv/.ready ## Write the reference of the operators and errors
 	@$(BIN)/mlxgen docs

@@ -3,7 +3,7 @@
 A record holds the function in mpmath, the regions of its arguments with the error allowed in each,
 SciPy's counterpart, and where SciPy's special values are not followed. A module
 ``reference_<family>.py`` has a list ``RECORDS``; ``records.py`` collects them. A record is enough
-for all tests of a function, and for the report of ``python -m benchmarks accuracy``:
+for all tests of a function, and for the report of ``make accuracy``:
 
     Record(
         "digamma",

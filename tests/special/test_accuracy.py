@@ -3,7 +3,7 @@
 float64 may be off by a relative 1e-13, or by what its argument's last digit changes where a region
 says so; float32 by 4 units in the last place. float16 and bfloat16 are computed in float32: half a
 unit of theirs is rounding, and the rest is what float32 may be off. Wider limits are in the
-records, with reasons. ``python -m benchmarks accuracy`` measures the same with more points.
+records, with reasons. ``make accuracy`` measures the same with more points.
 """
 
 from __future__ import annotations
