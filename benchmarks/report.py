@@ -17,6 +17,7 @@ TITLES = {
     "rebuild": "Rebuild after an edit",
     "calls": "Call overhead",
     "kernels": "CPU kernels",
+    "special": "Special functions",
     "lines": "Lines of code",
 }
 

@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import mlx.core as mx
+import numpy as np
 import pytest
+import scipy.special
 
 from mlxgen import generate
 from mlxgen.diagnostics import Diagnostics
@@ -58,6 +61,28 @@ def test_page_takes_results(
     for group in report.TITLES:
         assert text.count(f"| what of {group} | the value | the aim | yes |") == 1
     assert "Python 3" not in text and text.count("Python 4") == len(report.TITLES)
+
+
+def test_compositions_are_the_functions(benchmarks: ModuleType) -> None:
+    """Roughly: they stand for what such a composition costs, but they do not compute nonsense."""
+    module = importlib.import_module("benchmarks.special")
+    names = {"lgamma": "gammaln", "digamma": "psi"}
+    with mx.stream(mx.cpu):
+        for name, composition in module.COMPOSITIONS.items():
+            random = np.random.default_rng(0)
+            x = [random.uniform(*ends, 500) for ends in module.ARGUMENTS[name]]
+            out = np.array(composition(*(mx.array(a, dtype=mx.float64) for a in x)))
+            if name == "log1mexp":
+                wanted = np.log1p(-np.exp(x[0]))
+            else:
+                wanted = getattr(scipy.special, names.get(name, name))(*x)
+            np.testing.assert_allclose(out, wanted, rtol=0.05, atol=0.02, err_msg=name)
+
+
+def test_every_special_function_has_inputs(benchmarks: ModuleType) -> None:
+    module = importlib.import_module("benchmarks.special")
+    for record in module.RECORDS.values():
+        assert len(module.inputs(record, "float32", 8)) == record.arity, record.name
 
 
 def test_command_line() -> None:
