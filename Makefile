@@ -35,6 +35,7 @@ lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict mlxgen
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: .venv/.ready ## Bring Python, C++ and Metal sources into style
 	@$(BIN)/ruff check --fix .

@@ -43,6 +43,15 @@ def _report() -> tuple[Counter[str], list[str]]:
     return launches, errors
 
 
+def pytest_configure() -> None:
+    """On a Mac, too, this run's kernels are emulated, in the streams of the CPU."""
+    if os.environ.get("MLXGEN_METAL_LIBRARY"):
+        import mlx.core as mx
+
+        mx.set_default_device(mx.cpu)
+        mx.metal.is_available = lambda: False
+
+
 @pytest.fixture(autouse=True)
 def metal_errors() -> Iterator[None]:
     """After each test: fail if one of its kernels did something wrong."""

@@ -204,6 +204,12 @@ extern "C" void mlxgen_metal_fiber_main() {
   __builtin_unreachable();
 }
 
+/** 4 KiB, or 16 KiB on Apple silicon. */
+size_t page_size() {
+  static const auto size = size_t(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
 char* take_stack() {
   if (!free_stacks.empty()) {
     auto stack = free_stacks.back();
@@ -220,7 +226,7 @@ char* take_stack() {
   if (memory == MAP_FAILED) {
     return nullptr;
   }
-  mprotect(memory, 4096, PROT_NONE);
+  mprotect(memory, page_size(), PROT_NONE);
   return static_cast<char*>(memory);
 }
 
@@ -477,7 +483,7 @@ size_t round_up(size_t n, size_t to) {
 }
 
 bool open_region(Region& region, bool align_start) {
-  size_t page = size_t(sysconf(_SC_PAGESIZE));
+  size_t page = page_size();
   region.opened = std::max(page, round_up(region.size, page));
   region.reserved = region.opened + 2 * guard_size;
   auto base = mmap(
@@ -545,7 +551,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
   }
   if (signal != SIGFPE &&
       address >= reinterpret_cast<uint8_t*>(running->stack) &&
-      address < reinterpret_cast<uint8_t*>(running->stack) + 4096) {
+      address < reinterpret_cast<uint8_t*>(running->stack) + page_size()) {
     what = "a thread's stack is too small";
   }
   fail(what);

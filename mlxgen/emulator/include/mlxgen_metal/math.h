@@ -40,11 +40,11 @@
 
 namespace mlxgen_metal {
 
-constexpr float sinpi(float x) {
+inline float sinpi(float x) {
   double r = x - 2 * __builtin_rint(double(x) / 2);
   return float(__builtin_sin(3.14159265358979323846 * r));
 }
-constexpr float cospi(float x) {
+inline float cospi(float x) {
   double r = x - 2 * __builtin_rint(double(x) / 2);
   return float(__builtin_cos(3.14159265358979323846 * r));
 }
@@ -52,7 +52,7 @@ constexpr float median3(float a, float b, float c) {
   return __builtin_fmaxf(
       __builtin_fminf(a, b), __builtin_fminf(__builtin_fmaxf(a, b), c));
 }
-constexpr float fract(float x) {
+inline float fract(float x) {
   return __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f);
 }
 
@@ -160,10 +160,10 @@ constexpr auto each(F f, const vec<T, N>& a, const V&... rest) {
 }
 
 #define MLXGEN_UNARY(name, value)                                \
-  constexpr float name(float x) {                                \
+  inline float name(float x) {                                   \
     return value;                                                \
   }                                                              \
-  constexpr half name(half h) {                                  \
+  inline half name(half h) {                                     \
     float x = h;                                                 \
     return static_cast<half>(value);                             \
   }                                                              \
@@ -172,10 +172,10 @@ constexpr auto each(F f, const vec<T, N>& a, const V&... rest) {
     return each([](T x) { return static_cast<T>(name(x)); }, a); \
   }
 #define MLXGEN_BINARY(name, value)                                          \
-  constexpr float name(float x, float y) {                                  \
+  inline float name(float x, float y) {                                     \
     return value;                                                           \
   }                                                                         \
-  constexpr half name(half h, half k) {                                     \
+  inline half name(half h, half k) {                                        \
     float x = h;                                                            \
     float y = k;                                                            \
     return static_cast<half>(value);                                        \
@@ -185,10 +185,10 @@ constexpr auto each(F f, const vec<T, N>& a, const V&... rest) {
     return each([](T x, T y) { return static_cast<T>(name(x, y)); }, a, b); \
   }
 #define MLXGEN_TERNARY(name, value)                                            \
-  constexpr float name(float x, float y, float z) {                            \
+  inline float name(float x, float y, float z) {                               \
     return value;                                                              \
   }                                                                            \
-  constexpr half name(half h, half k, half l) {                                \
+  inline half name(half h, half k, half l) {                                   \
     float x = h;                                                               \
     float y = k;                                                               \
     float z = l;                                                               \
@@ -366,7 +366,7 @@ MLXGEN_CLASSIFY(signbit, (__builtin_bit_cast(uint32_t, x) >> 31) != 0)
 constexpr bool isnormal(float x) {
   return __builtin_isnormal(x) != 0;
 }
-constexpr int ilogb(float x) {
+inline int ilogb(float x) {
   return __builtin_ilogbf(x);
 }
 
