@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import os
 import sys
 
 from rich.console import Console
@@ -30,6 +31,8 @@ def main() -> int:
     if args.write and args.quick:
         parser.error("the page holds full sizes: --write does not go with --quick")
 
+    # One core, as MLX's CPU backend, NumPy and SciPy use.
+    os.environ.setdefault("MLXGEN_NUM_THREADS", "1")
     results: list[Result] = []
     progress = Console(stderr=True)
     with progress.status("") as status:

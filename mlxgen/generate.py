@@ -45,7 +45,8 @@ def mlx_include() -> Path | None:
 
 def inputs_of(settings: Settings, extra: str = "") -> Inputs:
     """The files that generating reads, and one hash over their contents."""
-    own = sorted([*HERE.glob("*.py"), *(HERE / "templates").iterdir(), *(HERE / "data").glob("*")])
+    parts_of_mlxgen = ("*.py", "templates/*", "data/*", "include/mlxgen/*.h")
+    own = sorted(path for pattern in parts_of_mlxgen for path in HERE.glob(pattern))
     project = [settings.root / "pyproject.toml", settings.yaml]
     for folder, suffixes in ((settings.csrc, (".h", ".cpp")), (settings.metal, (".metal", ".h"))):
         if folder.is_dir():
@@ -159,6 +160,21 @@ def generate(
     inputs = inputs_of(settings, repr((sorted(include), sorted(exclude))))
     if writer.up_to_date(output, inputs.key):
         return Result(None, 0)
+    from .source import no_garbage_collection
+
+    with no_garbage_collection():
+        return _generate(settings, output, diags, inputs, include, exclude, check)
+
+
+def _generate(
+    settings: Settings,
+    output: Path,
+    diags: Diagnostics,
+    inputs: Inputs,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    check: bool,
+) -> Result | None:
     from .render import Renderer
 
     ops, sources = load(settings, diags)

@@ -680,8 +680,9 @@ class _Metal(_Matcher):
         ]
         if any(function.is_kernel for _, _, function in named):
             named = [item for item in named if item[2].is_kernel]
-        files = sorted({self.op.resolver.settings.relative(Path(f.span.file)) for _, _, f in named})
+        files = sorted({f.span.file for _, _, f in named})
         if len(files) > 1:
+            files = [self.op.resolver.settings.relative(Path(file)) for file in files]
             self.op.error(
                 "MG514",
                 f"'{self.spec.kernel}' is in {' and in '.join(files)}",

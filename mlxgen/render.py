@@ -35,6 +35,8 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         auto_reload=False,
         autoescape=False,
+        # Compiling the templates takes longer than generating a small package.
+        bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
     env.filters["cpp_string"] = cpp_string
     return env

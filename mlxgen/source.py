@@ -112,7 +112,7 @@ class Document:
         text = text.removeprefix("\ufeff")
         document = cls(path, text)
         diags.add_source(path, text)
-        with _no_garbage_collection():
+        with no_garbage_collection():
             document.root = _compose(document, diags)
             if document.root:
                 reader = _Reader(document, diags)
@@ -206,8 +206,8 @@ class Entry:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Composing makes objects and no garbage: collections would take two thirds of its time."""
+def no_garbage_collection() -> Iterator[None]:
+    """For work that makes objects and no garbage: looking for some takes most of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -26,11 +26,14 @@ from .signature import Kind
 WIDTH = 80
 
 
+# Control characters as octal escapes, the only ones that end.
+_ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
+_ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
+
+
 def cpp_string(text: str) -> str:
-    """A C++ string literal; control characters as octal escapes, the only ones that end."""
-    named = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
-    chars = (named.get(c, f"\\{ord(c):03o}" if c < " " or c == "\x7f" else c) for c in text)
-    return '"' + "".join(chars) + '"'
+    """A C++ string literal."""
+    return f'"{text.translate(_ESCAPES)}"'
 
 
 def cpp_call(head: str, args: Sequence[str], tail: str = ";", indent: int = 0) -> str:
@@ -73,8 +76,11 @@ def cpp_comment(text: str) -> str:
 def line_comment(text: str, indent: int) -> str:
     """``//`` lines, wrapped, with the white space of formulas in YAML folded."""
     lead = " " * indent + "// "
+    text = " ".join(text.split())
+    if len(lead) + len(text) <= WIDTH:
+        return (lead + text).rstrip()
     return textwrap.fill(
-        " ".join(text.split()),
+        text,
         WIDTH,
         initial_indent=lead,
         subsequent_indent=lead,

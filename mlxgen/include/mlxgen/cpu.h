@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -11,6 +12,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlxgen/kernel.h"
 #include "mlxgen/op.h"
+#include "mlxgen/threads.h"
 
 namespace mlxgen {
 
@@ -75,6 +77,11 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
 constexpr int64_t block = 512;
 constexpr int64_t lane = 64;
 
+// What one thread takes at a time, and how many microseconds must be left for
+// others to be woken: that takes them a few tens.
+constexpr int64_t portion = 16 * block;
+constexpr double worth_waking = 60;
+
 /** Reads an array of any strides in row-major order, a block at a time. */
 template <typename T>
 class Reader {
@@ -106,9 +113,17 @@ class Reader {
     position_.resize(shape_.size(), 0);
   }
 
-  /** Start n elements later; only for dense arrays. */
-  void skip_dense(int64_t n) {
-    at_ += n;
+  /** Go to element n, from the first. */
+  void skip(int64_t n) {
+    if (dense_) {
+      at_ = n;
+      return;
+    }
+    for (size_t i = shape_.size(); i-- > 0;) {
+      position_[i] = i > 0 ? n % shape_[i] : n;
+      n /= shape_[i];
+      at_ += position_[i] * strides_[i];
+    }
   }
 
   template <typename C>
@@ -162,6 +177,32 @@ MLXGEN_MULTIVERSION void narrow_all(const C* from, T* to, int64_t n) {
 }
 
 /**
+ * Call f(start, stop) for parts of 0 to size that are multiples of a portion
+ * (but for the end), on several threads where the first one takes so long that
+ * it is worth while.
+ */
+inline void in_portions(
+    int64_t size,
+    const std::function<void(int64_t, int64_t)>& f) {
+  if (size <= 2 * portion) {
+    f(int64_t(0), size);
+    return;
+  }
+  using Clock = std::chrono::steady_clock;
+  auto begin = Clock::now();
+  f(int64_t(0), portion);
+  std::chrono::duration<double, std::micro> taken = Clock::now() - begin;
+  int64_t portions = (size - 1) / portion;
+  if (taken.count() * portions < worth_waking) {
+    f(portion, size);
+    return;
+  }
+  Workers::get().run(portions, [&](int64_t i) {
+    f((i + 1) * portion, std::min((i + 2) * portion, size));
+  });
+}
+
+/**
  * Run `loop(inputs, outputs, n)` over all elements. `loop` gets arrays of NIn
  * and NOut pointers to the computing type of the inputs' dtype.
  */
@@ -189,31 +230,42 @@ void elementwise(
     for (size_t i = 0; i < NOut; ++i) {
       to[i] = outputs[i].data<T>();
     }
-    int64_t size = outputs[0].size();
-    encoder.dispatch([=, readers = std::move(readers)]() mutable {
-      int64_t start = 0;
+    auto part = [=](int64_t start, int64_t stop) {
       if constexpr (std::is_same_v<T, C>) {
-        if (dense && size >= lane) {
-          start = size - size % lane;
-          loop(from, to, start);
+        int64_t whole = dense ? (stop - start) / lane * lane : 0;
+        if (whole > 0) {
+          auto in = from;
+          auto out = to;
+          for (auto& pointer : in) {
+            pointer += start;
+          }
+          for (auto& pointer : out) {
+            pointer += start;
+          }
+          loop(in, out, whole);
+          start += whole;
         }
+      }
+      if (start == stop) {
+        return;
       }
       alignas(64) C in_blocks[NIn][block];
       alignas(64) C out_blocks[NOut][block];
       std::array<const C*, NIn> in;
       std::array<C*, NOut> out;
+      auto at = readers;
       for (size_t i = 0; i < NIn; ++i) {
         in[i] = in_blocks[i];
-        readers[i].skip_dense(start);
+        at[i].skip(start);
       }
       for (size_t i = 0; i < NOut; ++i) {
         out[i] = out_blocks[i];
       }
-      for (; start < size; start += block) {
-        int64_t n = std::min(block, size - start);
+      for (; start < stop; start += block) {
+        int64_t n = std::min(block, stop - start);
         int64_t padded = (n + lane - 1) / lane * lane;
         for (size_t i = 0; i < NIn; ++i) {
-          readers[i].read(in_blocks[i], n);
+          at[i].read(in_blocks[i], n);
           std::fill(in_blocks[i] + n, in_blocks[i] + padded, in_blocks[i][0]);
         }
         loop(in, out, padded);
@@ -221,7 +273,9 @@ void elementwise(
           narrow_all(out_blocks[i], to[i] + start, n);
         }
       }
-    });
+    };
+    int64_t size = outputs[0].size();
+    encoder.dispatch([part, size] { in_portions(size, part); });
   });
 }
 

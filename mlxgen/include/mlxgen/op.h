@@ -218,6 +218,36 @@ inline bool can_broadcast(const Arrays& arrays) {
 }
 
 /**
+ * Give numbers the shape of the array beside them (x + 2): by strides of 0,
+ * without a node in the graph. Not while anything is traced, where the
+ * broadcast has to be part of the graph. False: this is not such a case.
+ */
+inline bool spread_numbers(Arrays& inputs) {
+  auto is_array = [](const array& in) { return in.ndim() > 0; };
+  auto model = std::find_if(inputs.begin(), inputs.end(), is_array);
+  if (model == inputs.end() || model->size() == 0) {
+    return false;
+  }
+  for (const auto& in : inputs) {
+    bool fits = is_array(in) ? in.shape() == model->shape() : in.is_available();
+    if (!fits || in.is_tracer()) {
+      return false;
+    }
+  }
+  for (auto& in : inputs) {
+    if (!is_array(in)) {
+      array out(model->shape(), in.dtype(), nullptr, {});
+      auto flags = in.flags();
+      flags.row_contiguous = flags.col_contiguous = out.size() == 1;
+      out.copy_shared_buffer(in, mx::Strides(out.ndim(), 0), flags, 1);
+      out.set_status(array::Status::available);
+      in = std::move(out);
+    }
+  }
+  return true;
+}
+
+/**
  * The inputs of an elementwise op: promoted to one dtype that the kernels take,
  * and broadcast together.
  */
@@ -235,7 +265,7 @@ inline Arrays elementwise_inputs(
     same_shape = same_shape && inputs[i].shape() == inputs[0].shape();
   }
   same_dtype = same_dtype && rule.allows(dtype);
-  if (same_dtype && same_shape) {
+  if (same_dtype && (same_shape || spread_numbers(inputs))) {
     return inputs;
   }
   auto named = [&] {

@@ -1,0 +1,135 @@
+// The threads that share the work of a large elementwise kernel. MLX computes
+// on one thread per stream; a kernel that takes its time is worth all cores.
+//
+// There are as many threads as cores that the process may use, unless the
+// environment says otherwise in MLXGEN_NUM_THREADS or OMP_NUM_THREADS, and they
+// sleep between tasks. One task has them at a time: a second stream computes
+// alone meanwhile, so that there are never more busy threads than cores and
+// streams.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace mlxgen::cpu {
+
+/** How many threads take part in a large task, that of the stream included. */
+inline int thread_count() {
+  for (const char* variable : {"MLXGEN_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    if (const char* text = std::getenv(variable)) {
+      char* end = nullptr;
+      long count = std::strtol(text, &end, 10);
+      if (end != text && *end == '\0' && count > 0) {
+        return static_cast<int>(count < 256 ? count : 256);
+      }
+    }
+  }
+#if defined(__linux__)
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
+    return CPU_COUNT(&cores);
+  }
+#endif
+  auto count = static_cast<int>(std::thread::hardware_concurrency());
+  return count > 0 ? count : 1;
+}
+
+class Workers {
+ public:
+  /** Those of this library. They are never stopped: the process just ends. */
+  static Workers& get() {
+    static auto* workers = new Workers(thread_count() - 1);
+    return *workers;
+  }
+
+  /** How many there are, beside the thread that asks. */
+  int size() const {
+    return size_;
+  }
+
+  /**
+   * Call part(i) once for every i from 0 to count - 1, in any order, here and
+   * on the workers; return when all are done. `part` must not throw.
+   */
+  void run(int64_t count, const std::function<void(int64_t)>& part) {
+    std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
+    if (!mine || size_ == 0 || count < 2) {
+      for (int64_t i = 0; i < count; ++i) {
+        part(i);
+      }
+      return;
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      part_ = &part;
+      count_ = count;
+      next_ = 0;
+      ++task_;
+    }
+    wake_.notify_all();
+    work(part, count);
+    // Whoever wakes up from now on finds nothing to do.
+    std::unique_lock<std::mutex> lock(mutex_);
+    part_ = nullptr;
+    idle_.wait(lock, [&] { return active_ == 0; });
+  }
+
+ private:
+  explicit Workers(int count) {
+    for (; size_ < count; ++size_) {
+      try {
+        std::thread([this] { serve(); }).detach();
+      } catch (const std::system_error&) {
+        break; // the system allows no more threads
+      }
+    }
+  }
+
+  void serve() {
+    uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return task_ != seen && part_ != nullptr; });
+      seen = task_;
+      const auto& part = *part_;
+      int64_t count = count_;
+      ++active_;
+      lock.unlock();
+      work(part, count);
+      lock.lock();
+      if (--active_ == 0) {
+        idle_.notify_one();
+      }
+    }
+  }
+
+  void work(const std::function<void(int64_t)>& part, int64_t count) {
+    for (int64_t i = next_++; i < count; i = next_++) {
+      part(i);
+    }
+  }
+
+  int size_ = 0;
+  std::mutex busy_; // held while a task has the workers
+  std::mutex mutex_; // guards what follows
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  const std::function<void(int64_t)>* part_ = nullptr;
+  int64_t count_ = 0;
+  uint64_t task_ = 0;
+  int active_ = 0;
+  std::atomic<int64_t> next_ = 0;
+};
+
+} // namespace mlxgen::cpu
