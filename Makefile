@@ -14,7 +14,7 @@ ACCURACY_ARGS ?=
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
-CPP_SOURCES := $(shell find csrc kernels mlxgen/include benchmarks -type f \
+CPP_SOURCES := $(shell find csrc kernels mlxgen/include mlxgen/src benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
 .PHONY: help demo test lint format bench accuracy docs build clean
