@@ -4,23 +4,18 @@ The records of tests/special say what is right and where it is asked; this measu
 more points than the tests: the largest error and its argument per function, dtype and region, and
 SciPy's error beside it. ``--write`` makes docs/accuracy.md of it, with a plot per function.
 
-mpmath takes its time: two processes compute, and what they found is kept in
-~/.cache/mlxops/accuracy (``MLXOPS_ACCURACY_CACHE``), under a hash of the points and of the
-reference's code.
+mpmath takes its time: two processes compute, and what they found is kept, as special/exact.py says.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import multiprocessing
-import os
 import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -28,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
-import mpmath
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
@@ -38,9 +32,9 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from special.exact import key, load, store  # noqa: E402
 from special.records import RECORDS  # noqa: E402
 from special.reference import (  # noqa: E402
-    DIGITS,
     FORMATS,
     ULPS,
     Exact,
@@ -96,40 +90,6 @@ def largest(errors: np.ndarray, points: Sequence[np.ndarray]) -> tuple[float, st
 # Exact values -------------------------------------------------------------------------------------
 
 
-def fingerprint(function: object, seen: set[object] | None = None) -> str:
-    """What a reference computes: its code, and that of the functions and numbers it uses."""
-    seen = set() if seen is None else seen
-    if isinstance(function, (int, float, str, tuple)):
-        return repr(function)
-    if not isinstance(function, types.FunctionType) or function in seen:
-        return getattr(function, "__qualname__", type(function).__name__)
-    seen.add(function)
-    parts = []
-    codes = [function.__code__]
-    for code in codes:
-        parts.append(code.co_code.hex())
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                codes.append(constant)
-            elif constant is not function.__doc__:
-                parts.append(repr(constant))
-        for name in code.co_names:
-            found = function.__globals__.get(name)
-            own = getattr(found, "__module__", "") or ""
-            parts.append(name)
-            if own.startswith("special.") or isinstance(found, (int, float, tuple)):
-                parts.append(fingerprint(found, seen))
-    parts += [fingerprint(cell.cell_contents, seen) for cell in function.__closure__ or ()]
-    return " ".join(parts)
-
-
-def cache_folder() -> Path:
-    """Where exact values are kept."""
-    given = os.environ.get("MLXOPS_ACCURACY_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(given or os.path.join(base, "mlxops", "accuracy"))
-
-
 def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
     """The points of a task and the exact values there; from the cache if they are known.
 
@@ -137,17 +97,11 @@ def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
     """
     record, head = RECORDS[task.record], RECORDS[task.record].head_of(task.region)
     points = record.points(task.region, FORMATS[task.format], task.points)
-    key = hashlib.sha256()
-    for x in points:
-        key.update(x.tobytes())
-    asked = (fingerprint(record.exact), head, DIGITS, mpmath.__version__, sys.version, task.seconds)
-    key.update(repr(asked).encode())
-    path = cache_folder() / f"{key.hexdigest()[:32]}.npz"
-    if path.exists():
-        with np.load(path) as file:
-            chosen = file["chosen"]
-            exact = Exact(*(file[name] for name in ("high", "low", "exponent", "known")))
-            return tuple(x[chosen] for x in points), exact
+    name = key(record, head, points, task.seconds)
+    kept = load(name)
+    if kept is not None:
+        exact = Exact(*(kept[part] for part in ("high", "low", "exponent", "known")))
+        return tuple(x[kept["chosen"]] for x in points), exact
     count = len(points[0])
     chosen = np.arange(count)
     if count > 16:  # how long a few take
@@ -160,10 +114,7 @@ def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
             chosen = np.unique(np.linspace(0, count - 1, fits).astype(int))
     points = tuple(x[chosen] for x in points)
     exact = evaluate(record, head, points)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
-        np.savez(file, chosen=chosen, **vars(exact))
-    os.replace(file.name, path)
+    store(name, chosen=chosen, **vars(exact))
     return points, exact
 
 

@@ -1,0 +1,147 @@
+"""Exact values that are kept: mpmath needs up to a tenth of a second for one.
+
+They are kept in ~/.cache/mlxops/exact (``MLXOPS_EXACT_CACHE``), under a hash of the points and of
+the reference's source. What the tests need and takes long is in exact.npz beside this file, so that
+they are quick everywhere; ``python -m special.exact`` in tests/ writes it. A reference that is
+changed has another hash, and is computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import tempfile
+import time
+import types
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+from special.reference import DIGITS, FORMATS, Exact, Format, Record, evaluate
+
+TABLE = Path(__file__).with_suffix(".npz")
+SLOW = 0.1  # seconds for the points of a test: shorter ones are not kept
+NUMBERS = (int, float, str, tuple, mpmath.mpf)  # constants of references
+POINTS = {"float16": 24, "bfloat16": 24, "float32": 60, "float64": 60}  # of the tests, per region
+
+
+def fingerprint(function: Any, seen: set[Any] | None = None) -> str:
+    """What a reference computes: its source, and that of the functions and numbers it uses."""
+    seen = set() if seen is None else seen
+    if isinstance(function, NUMBERS):
+        return repr(function)
+    function = inspect.unwrap(function) if callable(function) else function
+    if not isinstance(function, types.FunctionType) or function in seen:
+        return getattr(function, "__qualname__", type(function).__name__)
+    seen.add(function)
+    parts = ["".join(inspect.getsource(function).split())]
+    codes = [function.__code__]
+    for code in codes:
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        parts += code.co_names  # of several lambdas in a line the source says only the line
+        for name in code.co_names:
+            found = function.__globals__.get(name)
+            own = getattr(found, "__module__", None) or ""
+            if own.startswith("special.") or isinstance(found, NUMBERS):
+                parts.append(fingerprint(found, seen))
+    parts += [fingerprint(cell.cell_contents, seen) for cell in function.__closure__ or ()]
+    return " ".join(parts)
+
+
+def key(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray], *more: Any) -> str:
+    """The name under which values are kept."""
+    code = hashlib.sha256()
+    for x in points:
+        code.update(x.tobytes())
+    code.update(repr((record.id, fingerprint(record.exact), head, DIGITS, *more)).encode())
+    return code.hexdigest()[:32]
+
+
+def folder() -> Path:
+    """Where values are kept."""
+    given = os.environ.get("MLXOPS_EXACT_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(given or os.path.join(base, "mlxops", "exact"))
+
+
+def load(name: str) -> Mapping[str, np.ndarray] | None:
+    """The arrays that are kept under a name."""
+    try:
+        with np.load(folder() / f"{name}.npz") as file:
+            return dict(file)
+    except (OSError, ValueError):
+        return None
+
+
+def store(name: str, **arrays: np.ndarray) -> None:
+    """Keep arrays; processes may do so at once."""
+    path = folder() / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
+        np.savez(file, **arrays)
+    os.replace(file.name, path)
+
+
+@cache
+def _table() -> dict[str, np.ndarray]:
+    if not TABLE.exists():
+        return {}
+    with np.load(TABLE) as file:
+        return dict(file)
+
+
+def exact_at(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray]) -> Exact:
+    """The exact values at the points, from where they are kept or from mpmath."""
+    name = key(record, head, points)
+    if name in _table():
+        return _unpack(_table()[name])
+    kept = load(name)
+    if kept is not None:
+        return _unpack(kept["values"])
+    start = time.perf_counter()
+    exact = evaluate(record, head, points)
+    if time.perf_counter() - start > SLOW:
+        store(name, values=_pack(exact))
+    return exact
+
+
+def _pack(exact: Exact) -> np.ndarray:
+    return np.stack([exact.high, exact.low, exact.exponent, exact.known])
+
+
+def _unpack(rows: np.ndarray) -> Exact:
+    return Exact(rows[0], rows[1], rows[2].astype(np.int64), rows[3].astype(bool))
+
+
+def write_table() -> None:
+    """Write exact.npz: the values of all tests that take long."""
+    from special.records import RECORDS
+
+    rows: dict[str, np.ndarray] = {}
+    for record in RECORDS.values():
+        for region in record.regions:
+            for format in FORMATS.values():
+                points, head = points_of(record, region, format), record.head_of(region)
+                name = key(record, head, points)
+                known = _table().get(name)
+                if known is None:
+                    start = time.process_time()
+                    known = _pack(evaluate(record, head, points))
+                    if time.process_time() - start < SLOW:
+                        continue
+                    print(f"{record.id}, {region}, {format.name}", flush=True)
+                rows[name] = known
+    np.savez_compressed(TABLE, **rows)
+
+
+def points_of(record: Record, region: str, format: Format) -> tuple[np.ndarray, ...]:
+    """The points at which the tests look."""
+    return record.points(region, format, POINTS[format.name])
+
+
+if __name__ == "__main__":
+    write_table()
