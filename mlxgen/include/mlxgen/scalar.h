@@ -310,6 +310,30 @@ inline float infinity() {
 inline float nan() {
   return NAN;
 }
+
+// For float, as C++ has them; those that Metal lacks are below.
+#define MLXGEN_METAL(name, function) \
+  inline float name(float x) {       \
+    return function(x);              \
+  }
+MLXGEN_METAL(ceil, metal::ceil)
+MLXGEN_METAL(cos, metal::precise::cos)
+MLXGEN_METAL(exp, metal::precise::exp)
+MLXGEN_METAL(fabs, metal::fabs)
+MLXGEN_METAL(floor, metal::floor)
+MLXGEN_METAL(log, metal::precise::log)
+MLXGEN_METAL(rint, metal::rint)
+MLXGEN_METAL(sin, metal::precise::sin)
+MLXGEN_METAL(sqrt, metal::precise::sqrt)
+MLXGEN_METAL(tanh, metal::precise::tanh)
+MLXGEN_METAL(trunc, metal::trunc)
+#undef MLXGEN_METAL
+inline float copysign(float x, float y) {
+  return metal::copysign(x, y);
+}
+inline float pow(float x, float y) {
+  return metal::precise::pow(x, y);
+}
 #else
 inline constexpr float infinity() {
   return std::numeric_limits<float>::infinity();
@@ -751,6 +775,15 @@ inline twofold pow(twofold x, twofold y) {
   }
   return exp(y * log(x));
 }
+
+#ifdef __METAL_VERSION__
+inline float expm1(float x) {
+  return static_cast<float>(expm1(twofold(x)));
+}
+inline float log1p(float x) {
+  return static_cast<float>(log1p(twofold(x)));
+}
+#endif
 
 #endif // MLXGEN_TWOFOLD
 
