@@ -1,7 +1,9 @@
 """Where the kernels' includes are, and a cache of compiled kernels for the tests."""
 
+import importlib.metadata
 import importlib.util
 import os
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,40 @@ def load(cache):
         return load_metal(name, [mlx_include(), KERNELS], text=text, **options)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def mlx_source():
+    """The text of a `.metal` file of the installed MLX, most of which are not in its wheels.
+
+    From $MLX_SOURCE, a folder with MLX's repository at that release; or from GitHub, kept in the
+    user's cache.
+    """
+
+    def read(name: str) -> str:
+        place = f"mlx/backend/metal/kernels/{name}"
+        if "MLX_SOURCE" in os.environ:
+            return Path(os.environ["MLX_SOURCE"], place).read_text()
+        version = importlib.metadata.version("mlx")
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        kept = Path(home, "mlxgen", f"mlx-{version}", name)
+        if not kept.exists():
+            url = f"https://raw.githubusercontent.com/ml-explore/mlx/v{version}/{place}"
+            try:
+                with urllib.request.urlopen(url, timeout=10) as answer:
+                    text = answer.read().decode()
+            except OSError as error:
+                if "CI" in os.environ:
+                    raise
+                pytest.skip(
+                    f"{name} is not in MLX's wheels, and GitHub cannot be reached ({error}): set "
+                    f"MLX_SOURCE to a copy of MLX's repository, v{version}"
+                )
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(text)
+        return kept.read_text()
+
+    return read
 
 
 @pytest.fixture
