@@ -216,6 +216,24 @@ def test_gradients_add_up_where_points_meet():
     assert gradient.reshape(-1).tolist() == [0, 0, 0, 0, 100, 0, 0, 0, 0]
 
 
+def test_gradient_on_the_edge():
+    """On the outer pixels' centres, where padding begins, it is 0, as torch's is."""
+    x = mx.arange(12, dtype=mx.float32).reshape(1, 3, 4, 1)
+    for padding in ("border", "reflection"):
+
+        def loss(grid, padding=padding):
+            return mlxops.grid_sample(x, grid, padding_mode=padding, align_corners=True).sum()
+
+        inside, edge = 0.999, 1.0
+        for side in (-1, 1):
+            grid = mx.array([[[[side * inside, 0.0], [side * edge, 0.0]]]])
+            by_column = mx.grad(loss)(grid)[0, 0, :, 0]
+            assert by_column.tolist() == [1.5, 0.0]
+            grid = mx.array([[[[0.0, side * inside], [0.0, side * edge]]]])
+            by_row = mx.grad(loss)(grid)[0, 0, :, 1]
+            assert by_row.tolist() == [4.0, 0.0]
+
+
 def test_jvp_in_the_image_is_linear():
     (x, grid), _ = inputs(mx.float32)
     _, (tangent,) = mx.jvp(lambda x: mlxops.grid_sample(x, grid), [x], [x])

@@ -65,8 +65,12 @@ inline void zero(array& out) {
 }
 
 // A grid of one thread per element is folded into rows of this width, so that
-// no dimension exceeds 32 bits.
+// no dimension exceeds 32 bits. The emulation folds small ones, to test that.
+#ifdef MLXGEN_EMULATE_METAL
+constexpr size_t row = 2048;
+#else
 constexpr size_t row = size_t(1) << 30;
+#endif
 
 /** One thread for each of `size` elements. */
 inline void dispatch_elements(
