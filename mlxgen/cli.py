@@ -1,5 +1,5 @@
 """The command line: check, generate, show, list, schema, explain, diff, metal-check,
-metal-test.
+metal-test, metal-mutate.
 
 Every command prints for people by default (rich, on a terminal) and for programs with
 ``--format json``. Exit status: 0 fine, 1 something is wrong in the project or would change, 2 wrong
@@ -9,6 +9,7 @@ use of the command line. Heavy imports wait until a command needs them.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -473,6 +474,63 @@ def metal_check(
             f"{len(found.files)} files compile with MLX {found.wheel.version} for macOS, which "
             "exports all that they need"
         )
+
+
+@cli.command("metal-mutate", context_settings={"ignore_unknown_options": True})
+@project_option
+@click.option(
+    "--build-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to build; `build/metal` in the project if absent.",
+)
+@click.option("--op", "ops", multiple=True, help="Change the kernels of this operator only.")
+@click.option("--jobs", default=os.cpu_count() or 1, help="How many mutants run at the same time.")
+@click.option(
+    "--equivalent",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The mutants that change no result; `tests/mutants.yaml` in the project if absent.",
+)
+@click.option(
+    "--write",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Put the results into this Markdown page.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def metal_mutate(
+    project: Path,
+    build_dir: Path | None,
+    ops: tuple[str, ...],
+    jobs: int,
+    equivalent: Path | None,
+    page: Path | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Change the Metal kernels and their launchers one place at a time; do the tests notice?
+
+    Fails if they miss a change that is not listed as one without effect. ARGUMENTS are pytest's, as
+    for metal-test: which tests to run (`mlxgen metal-mutate -- tests/ops`).
+    """
+    from .emulator import EmulationError
+    from .emulator.mutation import Options
+    from .emulator.mutation_report import equivalents, run, write_page
+    from .emulator.package import build_package
+
+    if page is not None and ops:
+        raise click.UsageError("the page holds all operators: --write does not go with --op")
+    settings = _settings(project, None, Diagnostics())
+    try:
+        expected = equivalents(equivalent or settings.root / "tests" / "mutants.yaml")
+        overlay = build_package(settings, build_dir or settings.root / "build" / "metal")
+        report = run(settings, overlay, Options("", ops, jobs), expected, arguments)
+    except EmulationError as error:
+        click.echo(str(error), err=True)
+        raise Failure from error
+    if page is not None:
+        write_page(page, report.page())
+    click.echo(report.summary())
+    if report.missed or (report.idle and not ops):
+        raise Failure
 
 
 def main() -> None:

@@ -1,121 +1,401 @@
-"""Changes kernels one place at a time, to see whether tests notice.
+"""What to change in kernels and launchers, one place at a time, to see whether tests notice.
 
-    python -m mlxgen.emulator.mutate kernels/metal/segment.metal -- python -m pytest tests/metal -x
+`source_mutants` changes a kernel's source: each barrier removed, each index and pointer offset one
+higher, each comparison moved by one (`<` to `<=`, `>=` to `>`), each instantiation of another dtype
+or gone. Only functions that the wanted kernels call are changed, and no included headers of MLX;
+the scalar functions of elementwise operators are not, since they have no index, and tests of their
+accuracy.
 
-runs the command once for each mutant, with MLXGEN_METAL_KERNELS set to a copy of the kernels'
-folder that holds it, and lists those that the command does not fail for. Mutants: each barrier
-removed, each index of an array or pointer one higher, each comparison that bounds an index
-loosened (`<` to `<=`), and each instantiation of another dtype.
+`launch_mutants` changes what a launcher asks for, as recorded launches show it: each binding
+dropped, exchanged with another one, or bound as an output in place of an input; each set_bytes of
+another size or with other numbers; each dimension of the grid and the threadgroup; each dtype's
+kernel. These are instructions to the substitute of MLX's Metal device (mutation.h), so that nothing
+is compiled again.
+
+`mutation` runs tests on them.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
 
-from ..tokens import Token, lex, read_source
+from ..tokens import lex
 
-_BARRIERS = ("threadgroup_barrier", "simdgroup_barrier")
-_TYPES = {"float": "half", "half": "float", "bfloat16_t": "half", "bfloat": "half"}
-_TIMEOUT = 30  # seconds: a loop without end counts as caught
+_BARRIERS = frozenset({"threadgroup_barrier", "simdgroup_barrier"})
+_MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+_OTHER_TYPE = {
+    "float": "half",
+    "half": "float",
+    "bfloat16_t": "half",
+    "bfloat": "half",
+    "bool": "int8_t",
+    "uint": "int",
+    "int": "uint",
+    **{f"int{bits}_t": f"uint{bits}_t" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}_t": f"int{bits}_t" for bits in (8, 16, 32, 64)},
+}
+_FROM_MLX = re.compile(
+    r'^// ---- (?:"(?P<name>.+?)", included by .*:\d+|(?P<back>.+) again)$', re.M
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed source: what was done, at which line, and the whole text."""
+    """One change.
 
-    what: str
-    line: int
-    text: str
+    Attributes:
+        name: what is changed, in words: unique among the mutants of an operator.
+        kernels: the host names of the kernels that it may concern.
+        source: the changed source of the kernels' library, or None.
+        launch: the change of launches ($MLXGEN_METAL_MUTATE), or None.
+    """
 
-
-def mutants(path: str | os.PathLike[str]) -> Iterator[Mutant]:
-    """The mutants of one Metal file, in the order of its text."""
-    name = os.fspath(path)
-    text = read_source(name)
-    lexed = lex(name, text)
-    inside = {i for start, stop in lexed.directives for i in range(start, stop)}
-    tokens = lexed.tokens
-    depth = 0
-    for i, token in enumerate(tokens):
-        if i in inside:
-            continue
-        depth += (token.text == "{") - (token.text == "}")
-        line = token.span.line
-        if token.text in _BARRIERS and depth:
-            end = _closing(tokens, i + 1)
-            changed = text[: token.offset] + text[tokens[end].end :]
-            yield Mutant(f"{token.text} removed", line, changed)
-        elif token.text == "[" and depth and _is_index(tokens, i):
-            end = _closing(tokens, i)
-            inner = text[token.end : tokens[end].offset]
-            changed = f"{text[: token.end]}({inner}) + 1{text[tokens[end].offset :]}"
-            yield Mutant(f"[{inner}] shifted", line, changed)
-        elif token.text == "<" and depth and token.before == " ":
-            changed = text[: token.offset] + "<=" + text[token.end :]
-            yield Mutant("< loosened", line, changed)
-        elif not depth and token.text in _TYPES and tokens[i + 1].text == ")":
-            changed = text[: token.offset] + _TYPES[token.text] + text[token.end :]
-            yield Mutant(f"instantiated for {_TYPES[token.text]}", line, changed)
+    name: str
+    kernels: tuple[str, ...]
+    source: str | None = None
+    launch: str | None = None
 
 
-def _closing(tokens: Sequence[Token], i: int) -> int:
-    depth = 0
-    for j in range(i, len(tokens)):
-        depth += tokens[j].text in ("(", "[") and 1
-        depth -= tokens[j].text in (")", "]") and 1
-        if depth == 0:
-            return j
-    return len(tokens) - 1
+# ------------------------------------------------------------------------------------- sources
 
 
-def _is_index(tokens: Sequence[Token], i: int) -> bool:
-    """Whether the `[` at `i` subscripts: no attribute, and no array's declaration."""
-    before, after = tokens[i - 1], tokens[i + 1]
-    if before.kind != "name" or after.text == "[" or after.text == "]":
-        return False
-    return not (i >= 2 and tokens[i - 2].kind == "name" and tokens[i - 2].text != "return")
+@dataclass(slots=True)
+class _Body:
+    """A function's definition: its name, the tokens in its braces, and its parameters."""
+
+    name: str
+    start: int
+    stop: int
+    parameters: tuple[int, int]
 
 
-def survivors(path: Path, command: Sequence[str]) -> list[Mutant]:
-    """The mutants of a file for which the command ends with status 0; prints as it goes."""
-    found = []
-    for mutant in mutants(path):
-        with tempfile.TemporaryDirectory() as folder:
-            kernels = Path(folder) / path.parent.name
-            shutil.copytree(path.parent, kernels)
-            (kernels / path.name).write_text(mutant.text, encoding="utf-8")
-            environment = {**os.environ, "MLXGEN_METAL_KERNELS": str(kernels)}
-            try:
-                done = subprocess.run(
-                    command, env=environment, capture_output=True, timeout=_TIMEOUT, check=False
+def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]) -> list[Mutant]:
+    """The mutants of a library's source.
+
+    Args:
+        text: Metal source with its includes embedded (`mlxgen.metal.embed_metal`).
+        functions: the names of the kernel functions that are wanted; of other functions, those
+            that these call are changed.
+        kernels: the host names of the kernels, for `Mutant.kernels`.
+    """
+    file = _File(text)
+    found: list[tuple[str, str]] = []
+    for body in file.called(functions):
+        found += [(f"{body.name}: {what}", changed) for what, changed in file.changes(body)]
+    found += file.instantiations(functions)
+    return [
+        Mutant(name, tuple(kernels), source=changed)
+        for name, (_, changed) in zip(_unique([name for name, _ in found]), found, strict=True)
+    ]
+
+
+def _unique(names: Iterable[str]) -> Iterator[str]:
+    """Names, numbered where there are several of one."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
+
+
+class _File:
+    """One library's source in tokens, without directives."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        lexed = lex("kernels", text)
+        inside = {i for start, stop in lexed.directives for i in range(start, stop)}
+        self.tokens = [token for i, token in enumerate(lexed.tokens) if i not in inside]
+        self._foreign = _foreign_parts(text)
+        self.bodies: list[_Body] = []
+        self._statements: list[tuple[int, int]] = []
+        self._scan()
+
+    def _scan(self) -> None:
+        """Find the functions and the other statements at namespace scope."""
+        i = start = 0
+        while i < len(self.tokens):
+            token = self.tokens[i]
+            if token.text in ("(", "["):
+                i = self._closing(i) + 1
+                if self._is_macro(start, i):
+                    self._statements.append((start, i))
+                    start = i
+                continue
+            if token.text == "{":
+                close = self._closing(i)
+                opened = self._parameters(start, i)
+                if opened is not None:
+                    self.bodies.append(_Body(self.tokens[opened - 1].text, i, close, (opened, i)))
+                if opened is None and self._is_namespace(start, i):
+                    i = start = i + 1
+                    continue
+                i = close + 1
+                if opened is not None:
+                    start = i
+                continue
+            i += 1
+            if token.text == ";":
+                self._statements.append((start, i))
+            if token.text in (";", "}"):
+                start = i
+
+    def _text(self, i: int) -> str:
+        return self.tokens[i].text if i < len(self.tokens) else ""
+
+    def _is_macro(self, start: int, stop: int) -> bool:
+        """Whether these tokens are a macro's call without a semicolon, alone on its lines."""
+        return (
+            self.tokens[start].kind == "name"
+            and self._text(start + 1) == "("
+            and self._closing(start + 1) == stop - 1
+            and (stop == len(self.tokens) or self.tokens[stop].before == "\n")
+            and self._text(stop) != "{"
+        )
+
+    def _is_namespace(self, start: int, i: int) -> bool:
+        return any(token.text == "namespace" for token in self.tokens[start:i])
+
+    def _parameters(self, start: int, brace: int) -> int | None:
+        """The `(` of the function whose body opens at `brace`."""
+        last = brace - 1
+        while last > start and self.tokens[last].kind == "name":
+            last -= 1  # const
+        if self.tokens[last].text != ")":
+            return None
+        depth = 0
+        for i in range(last, start, -1):
+            depth += self.tokens[i].text == ")"
+            depth -= self.tokens[i].text == "("
+            if depth == 0:
+                return i if self.tokens[i - 1].kind == "name" else None
+        return None
+
+    def _closing(self, i: int) -> int:
+        depth = 0
+        for j in range(i, len(self.tokens)):
+            depth += self.tokens[j].text in ("(", "[", "{")
+            depth -= self.tokens[j].text in (")", "]", "}")
+            if depth == 0:
+                return j
+        return len(self.tokens) - 1
+
+    def _is_foreign(self, i: int) -> bool:
+        offset = self.tokens[i].offset
+        return any(start <= offset < stop for start, stop in self._foreign)
+
+    def called(self, functions: Collection[str]) -> list[_Body]:
+        """The definitions of these functions, and of all that they call."""
+        wanted, found = set(functions), []
+        open_bodies = [body for body in self.bodies if not self._is_foreign(body.start)]
+        added = True
+        while added:
+            added = False
+            for body in list(open_bodies):
+                if body.name in wanted:
+                    open_bodies.remove(body)
+                    found.append(body)
+                    wanted |= self._names_in(body)
+                    added = True
+        return sorted(found, key=lambda body: body.start)
+
+    def _names_in(self, body: _Body) -> set[str]:
+        """What a function may call; a generated kernel's scalar function does not count."""
+        tokens = self.tokens[body.start : body.stop]
+        names = {token.text for token in tokens if token.kind == "name"}
+        if "Compute" not in names:
+            return names
+        after = range(2, len(tokens))
+        return {tokens[k].text for k in after if tokens[k - 2].text == "mlxgen"}
+
+    # -- changes
+
+    def _replaced(self, first: int, last: int, new: str) -> str:
+        """The text with `new` in place of the tokens from `first` to `last`."""
+        start, end = self.tokens[first].offset, self.tokens[last].end
+        return self.text[:start] + new + self.text[end:]
+
+    def _line(self, i: int) -> str:
+        start = self.text.rfind("\n", 0, self.tokens[i].offset) + 1
+        end = self.text.find("\n", start)
+        return self.text[start:end].split("//")[0].strip()
+
+    def changes(self, body: _Body) -> Iterator[tuple[str, str]]:
+        """The changed texts of one function, each with what was done."""
+        pointers = self._pointers(body)
+        for i in range(body.start + 1, body.stop):
+            token, where = self.tokens[i], f"in `{self._line(i)}`"
+            if token.text in _BARRIERS:
+                yield f"{token.text} removed", self._replaced(i, self._closing(i + 1), "")
+            elif token.text == "[" and self._is_index(i):
+                close = self._closing(i)
+                inner = self.text[token.end : self.tokens[close].offset]
+                shown = " ".join(inner.split())
+                yield (
+                    f"[{shown}] one higher {where}",
+                    self._replaced(i, close, f"[({inner}) + 1]"),
                 )
-                caught = done.returncode != 0
-                mark = "caught" if caught else "NOT CAUGHT"
-            except subprocess.TimeoutExpired:
-                caught, mark = True, f"runs for more than {_TIMEOUT} s"
-        print(f"{path.name}:{mutant.line}: {mutant.what}: {mark}", flush=True)
-        if not caught:
-            found.append(mutant)
-    return found
+            elif token.text in _MOVED and token.before and self.tokens[i + 1].before:
+                new = _MOVED[token.text]
+                yield f"{token.text} to {new} {where}", self._replaced(i, i, new)
+            elif token.text in pointers and self._text(i + 1) == "+" and self._text(i - 1) != ".":
+                yield f"{token.text} + 1 {where}", self._replaced(i, i, f"{token.text} + 1")
+
+    def _pointers(self, body: _Body) -> set[str]:
+        """The names of the pointers that a function declares: `T* name`."""
+        span = (*range(*body.parameters), *range(body.start, body.stop))
+        return {
+            self.tokens[i + 1].text
+            for i in span
+            if self.tokens[i].text == "*"
+            and not self.tokens[i].before
+            and self.tokens[i + 1].kind == "name"
+            and self.tokens[i + 1].before
+        }
+
+    def _is_index(self, i: int) -> bool:
+        """Whether the `[` at `i` subscripts: no attribute, and no array's declaration."""
+        before, after = self.tokens[i - 1], self.tokens[i + 1]
+        if before.kind != "name" or after.text in ("[", "]"):
+            return False
+        return not (self.tokens[i - 2].kind == "name" and self.tokens[i - 2].text != "return")
+
+    def instantiations(self, functions: Collection[str]) -> list[tuple[str, str]]:
+        """Each instantiation with another type, and without it."""
+        found = []
+        all_kernels = {body.name for body in self.bodies}
+        for start, stop in self._statements:
+            tokens = self.tokens[start:stop]
+            names = {token.text for token in tokens if token.kind == "name"}
+            is_template = tokens[0].text == "template" and self._text(start + 1) == "["
+            is_macro = len(tokens) > 1 and tokens[1].text == "(" and tokens[-1].text == ")"
+            others = names & all_kernels
+            if not (is_template or is_macro) or self._is_foreign(start):
+                continue
+            if others and not others & set(functions):
+                continue
+            places = [
+                start + k
+                for k, token in enumerate(tokens)
+                if token.text in _OTHER_TYPE and self._text(start + k + 1) in (")", ">")
+            ]
+            if not places:
+                continue
+            shown = " ".join(self.text[tokens[0].offset : tokens[-1].end].split())
+            shown = re.sub(r"template \[\[host_name\(\"(.*?)\"\)\]\].*", r"\1", shown)
+            other = _OTHER_TYPE[self.tokens[places[0]].text]
+            changed = self.text
+            for place in reversed(places):
+                token = self.tokens[place]
+                changed = changed[: token.offset] + other + changed[token.end :]
+            found.append((f"{shown} for {other}", changed))
+            found.append((f"{shown} removed", self._replaced(start, stop - 1, "")))
+        return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command; its status is 1 if a mutant was not caught."""
-    if "--" not in arguments:
-        print(__doc__)
-        return 2
-    split = arguments.index("--")
-    left = [m for name in arguments[:split] for m in survivors(Path(name), arguments[split + 1 :])]
-    print(f"{len(left)} mutants not caught")
-    return int(bool(left))
+def _foreign_parts(text: str) -> list[tuple[int, int]]:
+    """The ranges of embedded source that come from MLX's headers."""
+    parts = []
+    opened: list[str] = []
+    start = 0
+    for match in _FROM_MLX.finditer(text):
+        inside = any(name.startswith("mlx/") for name in opened)
+        if match["name"] is not None:
+            opened.append(match["name"])
+        elif opened:
+            opened.pop()
+        now = any(name.startswith("mlx/") for name in opened)
+        if now and not inside:
+            start = match.start()
+        elif inside and not now:
+            parts.append((start, match.end()))
+    return parts
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+# ------------------------------------------------------------------------------------ launches
+
+
+@dataclass(slots=True)
+class Buffer:
+    """What launches bind to one index: kinds are input, output, filled and bytes."""
+
+    name: str
+    kinds: set[str] = field(default_factory=set)
+    item: int = 0
+
+
+@dataclass(slots=True)
+class Launches:
+    """The launches of one function's kernels, out of one library."""
+
+    kernels: set[str] = field(default_factory=set)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+    grid: list[int] = field(default_factory=lambda: [1, 1, 1])  # the largest
+    group: list[int] = field(default_factory=lambda: [1, 1, 1])
+    several: list[bool] = field(default_factory=lambda: [False] * 3)  # threadgroups along it
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in one line of a trace."""
+        self.kernels.add(row["kernel"])
+        self.grid = [max(pair) for pair in zip(self.grid, row["grid"], strict=True)]
+        self.group = [max(pair) for pair in zip(self.group, row["group"], strict=True)]
+        for d, (grid, group) in enumerate(zip(row["grid"], row["group"], strict=True)):
+            self.several[d] |= grid > group
+        for index, name, kind, item in row["buffers"]:
+            buffer = self.buffers.setdefault(index, Buffer(name))
+            buffer.kinds.add(kind)
+            buffer.item = item
+
+
+def launch_mutants(launches: Launches, function: str, library: Sequence[str]) -> list[Mutant]:
+    """The mutants of a launcher.
+
+    Args:
+        launches: what it did.
+        function: the kernel function, for names.
+        library: all host names of that function: its other dtypes.
+    """
+    every = ",".join(sorted(launches.kernels))
+    changes = [
+        (f"launch of {function}: {what}", every, change) for what, change in _changes(launches)
+    ]
+    names = sorted(library)
+    for name in sorted(launches.kernels):
+        if len(names) > 1:
+            other = names[(names.index(name) + 1) % len(names)]
+            changes.append((f"launch of {name}: {other} instead", name, f"kernel {other}"))
+    return [
+        Mutant(name, tuple(kernels.split(",")), launch=f"{kernels} {change}")
+        for name, kernels, change in changes
+    ]
+
+
+def _changes(launches: Launches) -> Iterator[tuple[str, str]]:
+    buffers = dict(sorted(launches.buffers.items()))
+    for i, buffer in buffers.items():
+        named = f"buffer {i} ({buffer.name})"
+        yield f"{named} not bound", f"drop {i}"
+        if "bytes" in buffer.kinds:
+            yield f"{named} of twice the size", f"resize {i} 2 1"
+            if buffer.item > 1:
+                yield f"{named} of half the size", f"resize {i} 1 2"
+            yield f"{named} with other numbers", f"value {i}"
+        else:
+            yield f"{named} bound the other way (input, output)", f"role {i}"
+        if "filled" in buffer.kinds:
+            yield f"{named} not filled before", f"unfilled {i}"
+    for (i, a), (j, b) in combinations(buffers.items(), 2):
+        yield f"buffers {i} ({a.name}) and {j} ({b.name}) exchanged", f"swap {i} {j}"
+    for d, axis in enumerate("xyz"):
+        yield f"grid.{axis} one larger", f"grid {d} 1"
+        if launches.grid[d] > 1:
+            yield f"grid.{axis} one smaller", f"grid {d} -1"
+        if launches.several[d]:  # else it is cut to the grid
+            yield f"threadgroup.{axis} doubled", f"group {d} 2 1"
+        if launches.group[d] > 1:
+            yield f"threadgroup.{axis} halved", f"group {d} 1 2"
+    yield "the grid in threadgroups, not threads", "by_groups 0"

@@ -12,8 +12,7 @@ import pytest
 from mlxgen.emulator import Library, load_metal
 
 ROOT = Path(__file__).parents[2]
-# a mutant of them, where mlxgen.emulator.mutate asks for one
-KERNELS = Path(os.environ.get("MLXGEN_METAL_KERNELS", ROOT / "kernels" / "metal"))
+KERNELS = ROOT / "kernels" / "metal"
 
 
 def mlx_include() -> Path:

@@ -38,6 +38,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/device.h"
 #include "mlxgen_metal/abi.h"
+#include "mlxgen_metal/mutation.h"
 
 namespace MTL {
 
@@ -49,6 +50,7 @@ struct Size {
 };
 
 struct Library {
+  std::string name;
   const mlxgen_metal::Library* table;
   decltype(&mlxgen_metal_launch) launch;
 };
@@ -309,9 +311,13 @@ class CommandEncoder {
     std::copy_n(sizes, 3, launch.grid);
     std::copy_n(groups, 3, launch.group);
     emulation::choose_schedule(launch);
+    auto library = kernel_->library;
+    auto bytes = bytes_;
+    mlxgen_metal::trace(launch, *library->table, library->name);
+    mlxgen_metal::mutate(launch, bytes, *library->table);
     // Pointers and values only: inputs are computed by earlier tasks.
     cpu::get_command_encoder(stream_).dispatch(
-        [launch, bytes = bytes_, library = kernel_->library]() mutable {
+        [launch, bytes = std::move(bytes), library]() mutable {
           std::vector<char> message(4096);
           int failed = library->launch(&launch, message.data(), message.size());
           auto& record = emulation::record();
@@ -394,6 +400,7 @@ class Device {
           "[metal emulation] The library was built by another mlxgen.");
     }
     auto library = std::make_unique<MTL::Library>();
+    library->name = name;
     library->table = table;
     library->launch = reinterpret_cast<decltype(&mlxgen_metal_launch)>(
         dlsym(handle, "mlxgen_metal_launch"));

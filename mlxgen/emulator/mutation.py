@@ -1,0 +1,391 @@
+"""A pytest plugin that runs tests on mutants of Metal kernels and their launchers.
+
+`mlxgen metal-mutate` uses it. Tests are collected once; then every run is a forked child of that
+process, which starts in milliseconds:
+
+1. One child runs all tests, as `mlxgen metal-test` does. It writes down which launches each test
+   makes (mutation.h), and keeps the kernels' sources.
+2. From these the mutants follow (`mutate`). For each, a child runs the tests that launch its
+   kernels, those that found most mutants before first, until one fails.
+
+No child inherits threads: MLX starts its own with the first computation, and the parent computes
+nothing. Tests that fail without a mutant are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..metal import scan_metal
+from ..tokens import SourceError
+from .library import EmulationError, build
+from .mutate import Launches, Mutant, launch_mutants, source_mutants
+from .translate import translate
+
+OPTIONS = "MLXGEN_METAL_MUTATION"  # the variable with the options, as JSON
+RESULTS = "results.json"  # in the folder
+
+_CACHED = """\
+# The compiled library of a source file: the mutant's, or the one that was recorded.
+name=$(basename "$2" .metal)
+cat "$1/$name.path" 2>/dev/null || cat "{folder}/$name.path"
+"""
+_PATIENCE = 10  # seconds of CPU time beyond three times what the tests took: a loop without end
+_HANGS = 600.0  # seconds on the clock
+_PAUSE = 0.005
+
+_OUT_OF_TIME = (signal.SIGXCPU, signal.SIGKILL)
+
+_PASSED, _FAILED, _NOT_COMPILED = 0, 7, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the plugin is to do.
+
+    Attributes:
+        folder: an empty one, for the results and everything on the way.
+        ops: the operators whose kernels are changed; all if empty.
+        jobs: how many mutants run at the same time.
+    """
+
+    folder: str
+    ops: tuple[str, ...] = ()
+    jobs: int = 2
+
+    def text(self) -> str:
+        """As the environment variable holds it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def given(cls) -> Options:
+        """Those in the environment."""
+        values = json.loads(os.environ[OPTIONS])
+        return cls(values["folder"], tuple(values["ops"]), values["jobs"])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        op: the operator.
+        kind: kernel or launcher.
+        name: what was changed.
+        how: "checks" of the emulation failed, or "results" were wrong, or the kernel was "endless",
+            or "refused" by the compiler; "missed" if all tests passed.
+        by: the test that failed.
+    """
+
+    op: str
+    kind: str
+    name: str
+    how: str
+    by: str
+
+
+@dataclass(slots=True)
+class _Test:
+    """What a test does without mutants."""
+
+    number: int
+    seconds: float
+    kernels: set[str] = field(default_factory=set)  # "library kernel"
+
+
+@dataclass(slots=True)
+class _Library:
+    """The kernels of one operator: their source, their launches by function, and its tests."""
+
+    op: str
+    name: str
+    text: str
+    functions: dict[str, str]  # the kernel function of each host name
+    launches: dict[str, Launches] = field(default_factory=dict)
+    tests: list[_Test] = field(default_factory=list)
+    found: Counter[int] = field(default_factory=Counter)  # mutants found by each test
+
+    def mutants(self) -> Iterator[tuple[str, Mutant]]:
+        """All mutants, with their kind."""
+        names = [name for launches in self.launches.values() for name in launches.kernels]
+        for mutant in source_mutants(self.text, self.launches, names):
+            yield "kernel", mutant
+        for function, launches in self.launches.items():
+            same = [name for name, other in self.functions.items() if other == function]
+            for mutant in launch_mutants(launches, function, same):
+                yield "launcher", mutant
+
+    def tests_of(self, mutant: Mutant) -> list[_Test]:
+        """The tests that can notice, the likeliest and shortest first."""
+        wanted = {f"{self.name} {kernel}" for kernel in mutant.kernels}
+        found = [test for test in self.tests if test.kernels & wanted]
+        return sorted(found, key=lambda t: (-self.found[t.number], t.seconds))
+
+
+# ------------------------------------------------------------------------------------- children
+
+
+class _Watcher:
+    """Collects the failures of the tests that run in this process."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failures.append(str(report.longreprtext))
+
+    def run(self, item: Any, following: Any) -> tuple[list[str], float]:
+        """Run a test; its failures, and the seconds of CPU time it took."""
+        self.failures, start = [], time.process_time()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        return self.failures, time.process_time() - start
+
+
+def _fork(work: Callable[[], int], log: Path) -> int:
+    """Do the work in a child, whose output goes to a file; the child's process id."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        status = work()
+    finally:
+        os._exit(status)
+
+
+class _Server:
+    """Runs the tests of one collected session on mutants."""
+
+    def __init__(self, session: Any, options: Options) -> None:
+        self.items: list[Any] = session.items
+        self.config = session.config
+        self.options = options
+        self.folder = Path(options.folder)
+        self.terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        (self.folder / "cached.sh").write_text(_CACHED.format(folder=self.folder))
+        os.environ["MLXGEN_METAL_CACHE"] = str(self.folder / "cache")
+
+    def say(self, text: str) -> None:
+        """Tell the user."""
+        self.terminal.write_line(text)
+        self.terminal.flush()
+
+    def _watcher(self) -> _Watcher:
+        """In a child: in place of the terminal."""
+        self.config.pluginmanager.unregister(self.terminal)
+        watcher = _Watcher()
+        self.config.pluginmanager.register(watcher)
+        return watcher
+
+    # -- recording
+
+    def record(self) -> list[_Library]:
+        """Run all tests once; the libraries that they launch kernels of."""
+        log = self.folder / "record.log"
+        child = _fork(self._record, log)
+        _, status = os.waitpid(child, 0)
+        path = self.folder / "record.json"
+        if status or not path.exists():
+            raise EmulationError(f"the tests cannot be run:\n{log.read_text()[-4000:]}")
+        recorded = json.loads(path.read_text())
+        if not recorded["launches"]:
+            raise EmulationError("no test launches a Metal kernel of these operators")
+        self.say(
+            f"{len(recorded['tests'])} tests launch kernels"
+            + "".join(f"\nleft out, as it fails: {name}" for name in recorded["failing"])
+        )
+        return self._libraries(recorded)
+
+    def _record(self) -> int:
+        trace = self.folder / "trace"
+        trace.touch()
+        os.environ["MLXGEN_METAL_TRACE"] = str(trace)
+        os.environ["MLXGEN_METAL_COMPILER"] = (
+            f"'{sys.executable}' -m mlxgen.emulator.mutation '{self.folder}'"
+        )
+        watcher = self._watcher()
+        tests, failing = [], []
+        rows: dict[str, Any] = {}
+        with trace.open() as lines:
+            for number, item in enumerate(self.items):
+                following = self.items[number + 1] if number + 1 < len(self.items) else None
+                failures, seconds = watcher.run(item, following)
+                launched = [line for line in lines.read().splitlines() if line]
+                if failures:
+                    failing.append(item.nodeid)
+                elif launched:
+                    new = [rows.setdefault(line, json.loads(line)) for line in set(launched)]
+                    kernels = sorted({f"{row['library']} {row['kernel']}" for row in new})
+                    tests.append({"number": number, "seconds": seconds, "kernels": kernels})
+        recorded = {"tests": tests, "failing": failing, "launches": list(rows.values())}
+        (self.folder / "record.json").write_text(json.dumps(recorded))
+        return 0
+
+    def _libraries(self, recorded: dict[str, Any]) -> list[_Library]:
+        libraries: dict[str, _Library] = {}
+        for row in recorded["launches"]:
+            name = row["library"]
+            op = name.partition(".")[2].rpartition(".")[0] or name
+            if self.options.ops and op not in self.options.ops:
+                continue
+            if name not in libraries:
+                path = self.folder / f"{name}.metal"
+                found = scan_metal([path]).instantiations
+                functions = {i.host_name: i.function.split("::")[-1] for i in found}
+                libraries[name] = _Library(op, name, path.read_text(), functions)
+            library = libraries[name]
+            function = library.functions[row["kernel"]]
+            library.launches.setdefault(function, Launches()).add(row)
+        for given in recorded["tests"]:
+            test = _Test(given["number"], given["seconds"], set(given["kernels"]))
+            for name in {kernel.split()[0] for kernel in test.kernels} & set(libraries):
+                libraries[name].tests.append(test)
+        return sorted(libraries.values(), key=lambda library: library.op)
+
+    # -- mutants
+
+    def run(self) -> list[Outcome]:
+        """The outcomes of all mutants, in their order."""
+        work = [
+            (library, kind, mutant)
+            for library in self.record()
+            for kind, mutant in library.mutants()
+        ]
+        outcomes: dict[int, Outcome] = {}
+        running: dict[int, tuple[int, float]] = {}  # by process: number, and until when
+        waiting = list(reversed(range(len(work))))
+        while waiting or running:
+            while waiting and len(running) < self.options.jobs:
+                number = waiting.pop()
+                library, _, mutant = work[number]
+                running[self._start(number, library, mutant)] = number, time.monotonic() + _HANGS
+            time.sleep(_PAUSE)
+            for child, (number, until) in list(running.items()):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                endless = not ended and time.monotonic() > until
+                if endless:
+                    os.kill(child, signal.SIGKILL)
+                    ended, status = os.waitpid(child, 0)
+                if ended:
+                    del running[child]
+                    library, kind, mutant = work[number]
+                    how, by = self._how(number, status, endless)
+                    outcomes[number] = Outcome(library.op, kind, mutant.name, how, by)
+                    self._learn(library, by)
+                    self.say(f"{how:8s} {library.op}: {mutant.name}")
+        return [outcomes[number] for number in range(len(work))]
+
+    def _start(self, number: int, library: _Library, mutant: Mutant) -> int:
+        tests = library.tests_of(mutant)
+        seconds = _PATIENCE + int(3 * sum(test.seconds for test in tests))
+        folder = self.folder / str(number)
+        folder.mkdir()
+
+        def work() -> int:
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            return self._try(folder, library, mutant, tests)
+
+        return _fork(work, folder / "log")
+
+    def _try(self, folder: Path, library: _Library, mutant: Mutant, tests: Sequence[_Test]) -> int:
+        """In a child: run tests until one fails."""
+        os.environ["MLXGEN_METAL_COMPILER"] = f"sh '{self.folder}/cached.sh' '{folder}'"
+        if mutant.launch is not None:
+            os.environ["MLXGEN_METAL_MUTATE"] = mutant.launch
+        if mutant.source is not None:
+            path = folder / f"{library.name}.metal"
+            path.write_text(mutant.source)
+            try:
+                compiled = build(translate(path).text, os.fspath(path))
+            except (EmulationError, SourceError) as error:
+                (folder / "failure").write_text(str(error))
+                return _NOT_COMPILED
+            (folder / f"{library.name}.path").write_text(f"{compiled}\n")
+        watcher = self._watcher()
+        for k, test in enumerate(tests):
+            following = self.items[tests[k + 1].number] if k + 1 < len(tests) else None
+            failures, _ = watcher.run(self.items[test.number], following)
+            if failures:
+                text = "\n".join(failures)
+                checks = "[metal emulation]" in text or "emulated Metal kernels" in text
+                found = {"test": test.number, "how": "checks" if checks else "results"}
+                (folder / "found.json").write_text(json.dumps(found))
+                (folder / "failure").write_text(text)
+                return _FAILED
+        return _PASSED
+
+    def _how(self, number: int, status: int, endless: bool) -> tuple[str, str]:
+        folder = self.folder / str(number)
+        if endless or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OUT_OF_TIME):
+            return "endless", ""
+        if os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+            if code == _PASSED:
+                return "missed", ""
+            if code == _NOT_COMPILED:
+                return "refused", ""
+            if code == _FAILED:
+                found = json.loads((folder / "found.json").read_text())
+                return found["how"], self.items[found["test"]].nodeid
+            raise EmulationError(
+                f"a mutant's tests cannot be run:\n{(folder / 'log').read_text()[-4000:]}"
+            )
+        return "checks", ""  # a signal ended it
+
+    def _learn(self, library: _Library, by: str) -> None:
+        for test in library.tests if by else ():
+            if self.items[test.number].nodeid == by:
+                library.found[test.number] += 1
+
+
+def pytest_runtestloop(session: Any) -> bool | None:
+    """In place of running the tests once: run them on mutants."""
+    if OPTIONS not in os.environ:
+        return None
+    options = Options.given()
+    server = _Server(session, options)
+    try:
+        outcomes = server.run()
+    except EmulationError as error:
+        server.say(str(error))
+        session.testsfailed = 1
+        return True
+    text = json.dumps([asdict(outcome) for outcome in outcomes])
+    (server.folder / RESULTS).write_text(text)
+    return True
+
+
+def main(folder: str, source: str) -> int:
+    """Compile the library at `source` as `compile` does, and keep both in the folder."""
+    from .compile import main as compile_main
+
+    shutil.copy(source, folder)
+    path = Path(folder, Path(source).name)
+    try:
+        compiled = build(translate(path).text, source)
+    except (EmulationError, SourceError):
+        return compile_main(source)  # which says what is wrong
+    path.with_suffix(".path").write_text(f"{compiled}\n")
+    print(compiled)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,182 @@
+"""The mutation run as a command: its outcomes, those that cannot change a result, and the page.
+
+Mutants that change no result are listed in a YAML file, with the reason:
+
+    - mutants: ["axpby: launch of *: grid.z one larger"]
+      why: its threads write the same values once more
+
+`*` stands for any text. The run fails if a mutant is missed that is not listed, and if an item of
+the list matches no mutant that was missed: what a test finds is not equivalent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from ..settings import Settings
+from .library import EmulationError
+from .mutation import OPTIONS, RESULTS, Options, Outcome
+from .package import environment
+
+_BEGIN = "<!-- mutants: written by metal-mutate --write -->"
+_END = "<!-- mutants: end -->"
+_FOUND = ("checks", "results", "endless", "refused")
+_SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may take its time
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """Mutants that change no result, by their names with `*` for any text, and the reason."""
+
+    patterns: tuple[str, ...]
+    why: str
+
+    def matches(self, outcome: Outcome) -> bool:
+        """Whether this is one of them."""
+        name = f"{outcome.op}: {outcome.name}"
+        return any(
+            re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name)
+            for pattern in self.patterns
+        )
+
+
+def equivalents(path: Path) -> list[Equivalent]:
+    """What the file lists; nothing if it does not exist.
+
+    Raises:
+        EmulationError: for a file of another form.
+    """
+    if not path.exists():
+        return []
+    form = f"{path}: expected a list of {{mutants: [names], why: text}}"
+    try:
+        items = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+        return [Equivalent(tuple(item["mutants"]), str(item["why"])) for item in items]
+    except (yaml.YAMLError, TypeError, KeyError) as error:
+        raise EmulationError(form) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcomes of a run beside what is expected."""
+
+    outcomes: tuple[Outcome, ...]
+    expected: tuple[Equivalent, ...]
+
+    def reason(self, outcome: Outcome) -> str | None:
+        """Why the mutant changes no result, if the list says so and no test found it."""
+        if outcome.how not in _SURVIVES:
+            return None
+        return next((e.why for e in self.expected if e.matches(outcome)), None)
+
+    @property
+    def missed(self) -> list[Outcome]:
+        """The mutants that no test found and that are not listed."""
+        return [o for o in self.outcomes if o.how == "missed" and self.reason(o) is None]
+
+    @property
+    def idle(self) -> list[str]:
+        """Patterns of the list that match no mutant which was missed."""
+        return [
+            pattern
+            for e in self.expected
+            for pattern in e.patterns
+            if not any(
+                o.how in _SURVIVES and Equivalent((pattern,), "").matches(o) for o in self.outcomes
+            )
+        ]
+
+    def page(self) -> str:
+        """The outcomes in Markdown."""
+        return "\n".join([*self._table(), "", *self._reasons()])
+
+    def summary(self) -> str:
+        """What was found, and all that is wrong."""
+        found = sum(o.how in _FOUND and self.reason(o) is None for o in self.outcomes)
+        without = sum(self.reason(o) is not None for o in self.outcomes)
+        lines = [
+            f"{len(self.outcomes)} mutants: {found} found, {without} change no result, "
+            f"{len(self.missed)} missed"
+        ]
+        lines += [f"missed: {o.op}: {o.name}" for o in self.missed]
+        lines += [f"listed, but no mutant of it was missed: {pattern}" for pattern in self.idle]
+        return "\n".join(lines)
+
+    def _table(self) -> Iterator[str]:
+        yield (
+            "| operator | of its | mutants | found by checks | by results | endless | "
+            "do not compile | change nothing | missed |"
+        )
+        yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        groups = dict.fromkeys((o.op, o.kind) for o in self.outcomes)
+        rows: list[tuple[str, str, list[Outcome]]] = [
+            (op, kind, [o for o in self.outcomes if (o.op, o.kind) == (op, kind)])
+            for op, kind in groups
+        ]
+        for op, kind, outcomes in [*rows, ("all", "", list(self.outcomes))]:
+            count = Counter("equivalent" if self.reason(o) is not None else o.how for o in outcomes)
+            cells = [count[how] for how in (*_FOUND, "equivalent", "missed")]
+            yield f"| {op} | {kind} | {len(outcomes)} | {' | '.join(map(str, cells))} |"
+
+    def _reasons(self) -> Iterator[str]:
+        for e in self.expected:
+            those = [o for o in self.outcomes if self.reason(o) == e.why]
+            if those:
+                yield f"- {e.why.strip()} ({len(those)})"
+                yield from (f"  - {line}" for line in _grouped(those))
+        for outcome in self.missed:
+            yield f"- **missed**: {outcome.op}: {outcome.name}"
+
+
+def _grouped(outcomes: Iterable[Outcome]) -> Iterator[str]:
+    """Their names, each with all its operators."""
+    ops: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        name = re.sub(rf"\b{re.escape(outcome.op)}(?=_dense|_strided)", "\\*", outcome.name)
+        ops.setdefault(name, []).append(outcome.op)
+    for name, those in ops.items():
+        yield f"{', '.join(dict.fromkeys(those))}: {name}"
+
+
+def run(
+    settings: Settings,
+    overlay: Path,
+    options: Options,
+    expected: Sequence[Equivalent],
+    arguments: Sequence[str],
+) -> Report:
+    """Run the project's tests on mutants; `options.folder` is not used.
+
+    Raises:
+        EmulationError: where the tests cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="mlxgen-mutants-") as folder:
+        given = Options(folder, options.ops, options.jobs)
+        plugins = ["-p", "mlxgen.emulator.plugin", "-p", "mlxgen.emulator.mutation"]
+        command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", *arguments]
+        env = {**environment(settings, overlay), OPTIONS: given.text()}
+        subprocess.run(command, cwd=settings.root, env=env, check=False)
+        results = Path(folder, RESULTS)
+        if not results.exists():
+            raise EmulationError("the mutation run did not come to its end")
+        outcomes = tuple(Outcome(**values) for values in json.loads(results.read_text()))
+    return Report(outcomes, tuple(expected))
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put the text between the page's markers, or at its end where there are none."""
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    before, begin, rest = old.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    start = before if begin else f"{old.rstrip()}\n\n"
+    page.write_text(f"{start}{_BEGIN}\n{text}\n{_END}{after if begin else chr(10)}", "utf-8")

@@ -1,0 +1,254 @@
+"""Mutants of kernels and launchers: what is changed, how, and what the report makes of it."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from mlxgen.emulator import EmulationError
+from mlxgen.emulator.library import INCLUDE, compiler
+from mlxgen.emulator.mutate import Launches, launch_mutants, source_mutants
+from mlxgen.emulator.mutation import Outcome
+from mlxgen.emulator.mutation_report import Equivalent, Report, equivalents, write_page
+
+SOURCE = """\
+#include <metal_stdlib>
+// ---- "mlx/utils.h", included by test.metal:2
+inline int of_mlx(device const int* p) { return p[0]; }
+// ---- test.metal again
+using namespace metal;
+struct Pair { int a[2]; };
+inline float helper(device const float* p, int n) {
+  return 1 < n ? p[n - 1] : *(p + n);
+}
+inline float unused(device const float* p) { return p[1]; }
+template <typename T>
+[[kernel]] void f(
+    device const T* x [[buffer(0)]],
+    device T* y [[buffer(1)]],
+    constant int& n [[buffer(2)]],
+    uint i [[thread_position_in_grid]]) {
+  threadgroup float sums[32];
+  sums[i] = helper(x, of_mlx(0));
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (i >= n) {
+    return;
+  }
+  y[i] = static_cast<T>(sums[i ^ 1]);
+}
+[[kernel]] void g(device float* x [[buffer(0)]]) { x[3] = 1; }
+instantiate_kernel("f_float32", f, float)
+template [[host_name("f_float16")]] [[kernel]]
+decltype(f<half>) f<half>;
+"""
+
+
+def test_what_is_changed_in_kernels():
+    mutants = source_mutants(SOURCE, ["f"], ["f_float32"])
+    assert [mutant.name for mutant in mutants] == [
+        "helper: < to <= in `return 1 < n ? p[n - 1] : *(p + n);`",
+        "helper: [n - 1] one higher in `return 1 < n ? p[n - 1] : *(p + n);`",
+        "helper: p + 1 in `return 1 < n ? p[n - 1] : *(p + n);`",
+        "f: [i] one higher in `sums[i] = helper(x, of_mlx(0));`",
+        "f: threadgroup_barrier removed",
+        "f: >= to > in `if (i >= n) {`",
+        "f: [i] one higher in `y[i] = static_cast<T>(sums[i ^ 1]);`",
+        "f: [i ^ 1] one higher in `y[i] = static_cast<T>(sums[i ^ 1]);`",
+        'instantiate_kernel("f_float32", f, float) for half',
+        'instantiate_kernel("f_float32", f, float) removed',
+        "f_float16 for float",
+        "f_float16 removed",
+    ]
+    assert all(mutant.kernels == ("f_float32",) for mutant in mutants)
+    changed = {mutant.name: mutant.source for mutant in mutants}
+    assert "p[(n - 1) + 1]" in mutants[1].source
+    assert "barrier" not in changed["f: threadgroup_barrier removed"]
+    assert "decltype(f<float>) f<float>;" in changed["f_float16 for float"]
+    assert "f_float16" not in changed["f_float16 removed"]
+
+
+def test_scalar_functions_are_left_alone():
+    source = """
+    template <typename T> T scalar(T x) { return x < 0 ? -x : x; }
+    namespace mlxgen { inline int offset_of(constant const int* shape) { return shape[0]; } }
+    [[kernel]] void f_dense(device const float* x, device float* y, uint i) {
+      using C = typename mlxgen::Compute<float>::type;
+      y[i] = scalar<C>(x[mlxgen::offset_of(0)]);
+    }
+    """
+    names = [mutant.name for mutant in source_mutants(source, ["f_dense"], [])]
+    assert any(name.startswith("offset_of") for name in names)
+    assert not any(name.startswith("scalar") for name in names)
+
+
+ROW = {
+    "library": "package.f.0",
+    "kernel": "f_float32",
+    "grid": [64, 2, 1],
+    "group": [32, 1, 1],
+    "buffers": [[0, "x", "input", 4], [1, "y", "filled", 4], [2, "n", "bytes", 4]],
+}
+
+
+def test_what_is_changed_in_launches():
+    launches = Launches()
+    launches.add(ROW)
+    mutants = launch_mutants(launches, "f", ["f_float16", "f_float32"])
+    assert {mutant.name.removeprefix("launch of f: "): mutant.launch for mutant in mutants} == {
+        "buffer 0 (x) not bound": "f_float32 drop 0",
+        "buffer 0 (x) bound the other way (input, output)": "f_float32 role 0",
+        "buffer 1 (y) not bound": "f_float32 drop 1",
+        "buffer 1 (y) bound the other way (input, output)": "f_float32 role 1",
+        "buffer 1 (y) not filled before": "f_float32 unfilled 1",
+        "buffer 2 (n) not bound": "f_float32 drop 2",
+        "buffer 2 (n) of twice the size": "f_float32 resize 2 2 1",
+        "buffer 2 (n) of half the size": "f_float32 resize 2 1 2",
+        "buffer 2 (n) with other numbers": "f_float32 value 2",
+        "buffers 0 (x) and 1 (y) exchanged": "f_float32 swap 0 1",
+        "buffers 0 (x) and 2 (n) exchanged": "f_float32 swap 0 2",
+        "buffers 1 (y) and 2 (n) exchanged": "f_float32 swap 1 2",
+        "grid.x one larger": "f_float32 grid 0 1",
+        "grid.x one smaller": "f_float32 grid 0 -1",
+        "grid.y one larger": "f_float32 grid 1 1",
+        "grid.y one smaller": "f_float32 grid 1 -1",
+        "grid.z one larger": "f_float32 grid 2 1",
+        "threadgroup.x doubled": "f_float32 group 0 2 1",
+        "threadgroup.x halved": "f_float32 group 0 1 2",
+        "threadgroup.y doubled": "f_float32 group 1 2 1",
+        "the grid in threadgroups, not threads": "f_float32 by_groups 0",
+        "launch of f_float32: f_float16 instead": "f_float32 kernel f_float16",
+    }
+
+
+HARNESS = """
+#include <cstdio>
+#include "mlxgen_metal/mutation.h"
+using namespace mlxgen_metal;
+const Parameter* parameters() {
+  static const Parameter out[] = {
+      {"x", "", buffer, 0, float32, 4, 0, 1, 0}, {"n", "", buffer, 1, int32, 4, 1, 1, 0}};
+  return out;
+}
+int main() {
+  Entry entries[] = {
+      {"f_float32", nullptr, parameters, 2, 0}, {"f_float16", nullptr, parameters, 2, 0}};
+  Library library{abi_version, entries, 2, nullptr, 0};
+  Launch launch{};
+  Bytes bytes;
+  bytes[1] = std::make_shared<std::vector<uint8_t>>(std::vector<uint8_t>{255, 0, 0, 0});
+  uint8_t x[8] = {};
+  launch.arguments[0] = {x, x, 8, 1, 0, 0, float32, 0};
+  launch.arguments[1] = {bytes[1]->data(), bytes[1]->data(), 4, 1, 1, 0, int32, 0};
+  for (int i = 0; i < 3; ++i) {
+    launch.grid[i] = launch.group[i] = 2;
+  }
+  trace(launch, library, "package.f.0");
+  mutate(launch, bytes, library);
+  const auto& n = launch.arguments[1];
+  printf("%d", launch.entry);
+  for (const auto& a : {launch.arguments[0], n}) {
+    printf(" %d:%d:%d", a.bound, int(a.size), a.output);
+  }
+  printf(" %d", n.bytes ? n.data[0] + 256 * n.data[1] : -1);
+  for (int i = 0; i < 3; ++i) {
+    printf(" %d/%d", int(launch.grid[i]), int(launch.group[i]));
+  }
+  printf(" %d\\n", launch.by_threadgroups);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    """A program that traces and mutates a launch of f_float32 with an array and set_bytes(255)."""
+    folder = tmp_path_factory.mktemp("mutation")
+    (folder / "main.cpp").write_text(HARNESS)
+    command = [compiler()[0], "-std=c++20", f"-I{INCLUDE}", "main.cpp", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+
+    def run(change):
+        trace = folder / "trace"
+        trace.unlink(missing_ok=True)
+        env = {**os.environ, "MLXGEN_METAL_MUTATE": change, "MLXGEN_METAL_TRACE": str(trace)}
+        done = subprocess.run(folder / "main", env=env, capture_output=True, text=True, check=True)
+        return done.stdout.strip(), json.loads(trace.read_text())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "change, wanted",
+    [
+        ("other drop 0", "0 1:8:0 1:4:0 255 2/2 2/2 2/2 0"),
+        ("f_float32 drop 0", "0 0:0:0 1:4:0 255 2/2 2/2 2/2 0"),
+        ("f_float16,f_float32 swap 0 1", "0 1:4:0 1:8:0 -1 2/2 2/2 2/2 0"),
+        ("f_float32 role 0", "0 1:8:1 1:4:0 255 2/2 2/2 2/2 0"),
+        ("f_float32 resize 1 1 2", "0 1:8:0 1:2:0 255 2/2 2/2 2/2 0"),
+        ("f_float32 value 1", "0 1:8:0 1:4:0 256 2/2 2/2 2/2 0"),
+        ("f_float32 grid 1 -1", "0 1:8:0 1:4:0 255 2/2 1/2 2/2 0"),
+        ("f_float32 group 2 2 1", "0 1:8:0 1:4:0 255 2/2 2/2 2/4 0"),
+        ("f_float32 by_groups 0", "0 1:8:0 1:4:0 255 2/2 2/2 2/2 1"),
+        ("f_float32 kernel f_float16", "1 1:8:0 1:4:0 255 2/2 2/2 2/2 0"),
+    ],
+)
+def test_changes_of_a_launch(harness, change, wanted):
+    got, traced = harness(change)
+    assert got == wanted
+    assert traced == {
+        "library": "package.f.0",
+        "kernel": "f_float32",
+        "grid": [2, 2, 2],
+        "group": [2, 2, 2],
+        "buffers": [[0, "x", "input", 4], [1, "n", "bytes", 4]],
+    }
+
+
+def outcome(name, how, op="f"):
+    return Outcome(op, "launcher", name, how, "")
+
+
+def test_report(tmp_path):
+    path = tmp_path / "mutants.yaml"
+    path.write_text('- {mutants: ["*: grid.[x] *", "f: never"], why: the kernel stops them}\n')
+    expected = equivalents(path)
+    assert expected == [Equivalent(("*: grid.[x] *", "f: never"), "the kernel stops them")]
+    outcomes = (
+        outcome("grid.[x] one larger", "missed"),
+        outcome("grid.[x] one larger", "endless", "g"),
+        outcome("grid.x one larger", "missed"),
+        outcome("swap", "checks"),
+        outcome("grid.[x] doubled", "results"),
+    )
+    report = Report(outcomes, tuple(expected))
+    assert report.missed == [outcomes[2]]
+    assert report.idle == ["f: never"]
+    assert report.summary().splitlines() == [
+        "5 mutants: 2 found, 2 change no result, 1 missed",
+        "missed: f: grid.x one larger",
+        "listed, but no mutant of it was missed: f: never",
+    ]
+    text = report.page()
+    assert "| f | launcher | 4 | 1 | 1 | 0 | 0 | 1 | 1 |" in text
+    assert "- the kernel stops them (2)\n  - f, g: grid.[x] one larger" in text
+    assert "- **missed**: f: grid.x one larger" in text
+
+
+def test_a_list_of_another_form(tmp_path):
+    path = tmp_path / "mutants.yaml"
+    assert equivalents(path) == []
+    path.write_text("- mutants: [a]\n")
+    with pytest.raises(EmulationError, match=r"mutants.yaml: expected a list of \{mutants"):
+        equivalents(path)
+
+
+def test_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\nText.\n")
+    write_page(page, "first")
+    with page.open("a") as file:
+        file.write("\nMore.\n")
+    write_page(page, "second")
+    text = page.read_text()
+    assert text.startswith("# Title\n\nText.\n") and text.endswith("\nMore.\n")
+    assert "second" in text and "first" not in text
