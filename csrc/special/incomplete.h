@@ -1,0 +1,1020 @@
+// The incomplete gamma functions P(a, x), Q(a, x) and beta function I_x(a, b),
+// regularised, and their derivatives in every argument.
+//
+// Each is computed as the smaller of two complementary parts, its tail, in one
+// of these ways (numbers such as (8.12.3) are equations of the Digital Library
+// of Mathematical Functions, https://dlmf.nist.gov):
+//
+//   a large, x near the middle   an expansion that is uniform in x, `Uniform`
+//   x small                      a power series
+//   else                         a continued fraction
+//
+// The tail is a power such as x^a exp(-x), which is prepared so that nothing
+// cancels, times a sum or fraction. Every way is templated over the type N of
+// its numbers: with `Dual` ones, which carry a derivative along, the same text
+// gives the derivative in a parameter. That is stable: in a tail, the
+// derivatives of the power and of the sum or fraction have the same sign, or
+// nearly cancel nowhere.
+//
+// Results in double have a relative error of some 1e-15, to which rounding in
+// the exponent of the power adds what rounding the arguments would: parts in
+// 1e-13 where the result is below 1e-200.
+
+#pragma once
+
+#include "incomplete_coefficients.h"
+#include "mlxgen/scalar.h"
+
+namespace mlxops {
+namespace special {
+
+namespace math = mlxgen::math;
+
+namespace incomplete_detail {
+
+using mlxgen::wide;
+
+///////////////////////////////////////////////////////////////////////////////
+// Numbers with a derivative
+///////////////////////////////////////////////////////////////////////////////
+
+/** A number and its derivative in some parameter. */
+template <typename W>
+struct Dual {
+  W value;
+  W rate;
+
+  explicit Dual(W x) : value(x), rate(0.0f) {}
+  Dual(W x, W derivative) : value(x), rate(derivative) {}
+
+  friend Dual operator-(Dual x) {
+    return Dual(-x.value, -x.rate);
+  }
+  friend Dual operator+(Dual x, Dual y) {
+    return Dual(x.value + y.value, x.rate + y.rate);
+  }
+  friend Dual operator+(Dual x, W y) {
+    return Dual(x.value + y, x.rate);
+  }
+  friend Dual operator+(W x, Dual y) {
+    return Dual(x + y.value, y.rate);
+  }
+  friend Dual operator-(Dual x, Dual y) {
+    return Dual(x.value - y.value, x.rate - y.rate);
+  }
+  friend Dual operator-(Dual x, W y) {
+    return Dual(x.value - y, x.rate);
+  }
+  friend Dual operator-(W x, Dual y) {
+    return Dual(x - y.value, -y.rate);
+  }
+  friend Dual operator*(Dual x, Dual y) {
+    return Dual(x.value * y.value, x.value * y.rate + x.rate * y.value);
+  }
+  friend Dual operator*(Dual x, W y) {
+    return Dual(x.value * y, x.rate * y);
+  }
+  friend Dual operator*(W x, Dual y) {
+    return y * x;
+  }
+  friend Dual operator/(Dual x, Dual y) {
+    W quotient = x.value / y.value;
+    return Dual(quotient, (x.rate - quotient * y.rate) / y.value);
+  }
+  friend Dual operator/(Dual x, W y) {
+    return Dual(x.value / y, x.rate / y);
+  }
+  friend Dual operator/(W x, Dual y) {
+    W quotient = x / y.value;
+    return Dual(quotient, -quotient * y.rate / y.value);
+  }
+};
+
+// What is the same for plain numbers and for those with a derivative.
+
+template <typename W>
+W value_of(W x) {
+  return x;
+}
+template <typename W>
+W value_of(Dual<W> x) {
+  return x.value;
+}
+template <typename W>
+W rate_of(W) {
+  return W(0.0f);
+}
+template <typename W>
+W rate_of(Dual<W> x) {
+  return x.rate;
+}
+
+/** A number of the first argument's type. */
+template <typename W>
+W number_like(W, W value, W) {
+  return value;
+}
+template <typename W>
+Dual<W> number_like(Dual<W>, W value, W rate) {
+  return Dual<W>(value, rate);
+}
+
+template <typename N>
+N log1p_of(N x) {
+  return number_like(
+      x, math::log1p(value_of(x)), rate_of(x) / (1 + value_of(x)));
+}
+template <typename N>
+N expm1_of(N x) {
+  auto y = math::expm1(value_of(x));
+  return number_like(x, y, rate_of(x) * (y + 1));
+}
+template <typename N>
+N sqrt_of(N x) {
+  auto y = math::sqrt(value_of(x));
+  return number_like(x, y, rate_of(x) / (2 * y));
+}
+
+/** c[0] + c[1] x + c[2] x^2 + ... */
+template <typename T, typename N, typename C, int n>
+N polynomial_of(MLXGEN_IN_CONSTANT const C (&c)[n], N x) {
+  N y = N(wide<T>(c[n - 1]));
+  for (int i = n - 2; i >= 0; --i) {
+    y = y * x + wide<T>(c[i]);
+  }
+  return y;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Gamma functions and powers
+///////////////////////////////////////////////////////////////////////////////
+
+// How far from 1 a series' next term or a fraction's change is negligible.
+template <typename T>
+struct Limits {
+  // Below exp(-exponent) a tail is zero in T.
+  static float exponent() {
+    return 760;
+  }
+  static float term() {
+    return 5e-17f;
+  }
+  static float change() {
+    return 1e-14f;
+  }
+};
+template <>
+struct Limits<float> {
+  static float exponent() {
+    return 120;
+  }
+  static float term() {
+    return 1e-11f;
+  }
+  static float change() {
+    return 2e-10f;
+  }
+};
+
+// More steps than any argument takes.
+MLXGEN_NUMBER int most_steps = 1000;
+
+// From here on, Gamma by gamma_star.
+MLXGEN_NUMBER float large = 8;
+
+/** Gamma(z) / (sqrt(2 pi / z) (z / e)^z) for z >= large (5.11.3). */
+template <typename T, typename N>
+N gamma_star(N z) {
+  return polynomial_of<T>(MLXGEN_COEFFICIENTS(T, gamma_star), 1 / z);
+}
+
+/** 1 / Gamma(1 + r) - 1 for 0 <= r <= 1. */
+template <typename T, typename N>
+N reciprocal_gamma_less_1(N r) {
+  N fit = polynomial_of<T>(MLXGEN_COEFFICIENTS(T, reciprocal_gamma), r);
+  return r * (1 - r) * fit;
+}
+
+/** 1 / Gamma(1 + z) for 0 <= z < 2 large. */
+template <typename T, typename N>
+N reciprocal_gamma(N z) {
+  N product = N(wide<T>(1.0f));
+  while (value_of(z) >= 1) {
+    product = product * z;
+    z = z - 1;
+  }
+  return (1 + reciprocal_gamma_less_1<T>(z)) / product;
+}
+
+/** log Gamma(1 + r) for 0 <= r <= 1, to full relative accuracy. */
+template <typename T, typename N>
+N log_gamma_plus_1(N r) {
+  return -log1p_of(reciprocal_gamma_less_1<T>(r));
+}
+
+/** How far a ratio is from 1, in two measures. */
+template <typename W>
+struct Deviation {
+  W phi; // (ratio - 1) - log(ratio), not negative
+  W log; // log(ratio)
+};
+
+/** Of ratio = 1 + t, which of the two is given more precisely. */
+template <typename T>
+Deviation<wide<T>> deviation(wide<T> t, wide<T> ratio) {
+  using W = wide<T>;
+  if (t < -0.5f || t > 1) {
+    W log = math::log(ratio);
+    return Deviation<W>{t - log, log};
+  }
+  // log(1 + t) = 2 atanh(f) (4.6.6), and t - 2 f = f t.
+  W f = t / (t + 2);
+  W z = f * f;
+  W rest = 2 * (z * polynomial_of<T>(MLXGEN_COEFFICIENTS(T, atanh_rest), z));
+  return Deviation<W>{f * (t - rest), f * (rest + 2)};
+}
+
+/**
+ * A factor root * rest * root. In parts, because the root of a tail that float
+ * represents only coarsely, or not at all, is an ordinary number. Its
+ * logarithmic derivative is that of rest plus slope.
+ */
+template <typename W, typename N>
+struct Scale {
+  W root;
+  N rest;
+  W slope;
+};
+
+template <typename W, typename N>
+N scaled(Scale<W, N> scale, N x) {
+  N y = scale.rest * x;
+  W rate = rate_of(y) + value_of(y) * scale.slope;
+  return number_like(
+      x, scale.root * value_of(y) * scale.root, scale.root * rate * scale.root);
+}
+
+/** The part of a distribution below x, or else the part above x. */
+template <typename N>
+struct Tail {
+  N part;
+  bool below;
+};
+
+/** The part asked for. */
+template <typename T, typename W>
+T part_of(Tail<W> tail, bool below) {
+  return static_cast<T>(tail.below == below ? tail.part : 1 - tail.part);
+}
+
+/** The derivative of the part below. */
+template <typename T, typename W>
+T rate_of_tail(Tail<Dual<W>> tail) {
+  return static_cast<T>(tail.below ? tail.part.rate : -tail.part.rate);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// The uniform expansion, for gamma and beta
+///////////////////////////////////////////////////////////////////////////////
+
+// Both are distributions with a large parameter nu and a measure zeta of the
+// distance of x from the middle, such that their density in zeta is
+//
+//   sqrt(nu / (2 pi)) exp(-nu zeta^2 / 2) G(nu) f(zeta),
+//   f = f_0 + f_1 zeta + ...,  f_0 = 1.
+//
+// For gamma (8.12.1), nu = a, x = a (1 + d), zeta^2 / 2 = d - log(1 + d). For
+// beta, nu = a b / (a + b), x = x0 + x0 y0 d with x0 = a / (a + b) and
+// y0 = 1 - x0, and nu zeta^2 / 2 = -a log(x / x0) - b log(y / y0) (8.18.8, with
+// another factor). For both f = zeta / d, and its coefficients f_n are
+// polynomials in r = y0 - x0; gamma is beta's limit for r = 1. The parts are
+//
+//   erfc(-+zeta sqrt(nu / 2)) / 2 -+ exp(-nu zeta^2 / 2) S / sqrt(2 pi nu).
+//
+// Differentiation gives S' - nu zeta S = nu (1 - G f), hence
+//
+//   S = nu / (nu + b_1) (b_0 + b_1 zeta + b_2 zeta^2 + ...),
+//   b_(n-1) = f_n + (n + 1) b_(n+1) / nu,
+//
+// Temme's recurrence for gamma: Gil, Segura and Temme, "Efficient and accurate
+// algorithms for the computation and inversion of the incomplete gamma function
+// ratios" (2012), section 2.3.
+
+// From here on, and for |zeta| <= 1, the terms in the tables suffice.
+MLXGEN_NUMBER float uniform_nu = 12;
+
+/** The recurrence, downwards. */
+template <typename N>
+struct UniformSum {
+  N zeta;
+  N inverse; // 1 / nu
+  N sum;
+  N b0;
+  N b1;
+
+  UniformSum(N z, N nu) : zeta(z), inverse(1 / nu), sum(z), b0(z), b1(z) {
+    sum = z - z;
+    b0 = sum;
+    b1 = sum;
+  }
+
+  /** From b_n and b_(n+1) to b_(n-1) and b_n. */
+  template <typename W>
+  void step(int n, N f, W) {
+    N b = f + (W(static_cast<float>(n + 1)) * inverse) * b1;
+    b1 = b0;
+    b0 = b;
+    sum = sum * zeta + b;
+  }
+
+  N result() {
+    return sum / (1 + b1 * inverse);
+  }
+};
+
+template <typename T, typename N>
+N uniform_gamma(N nu, N zeta) {
+  using W = wide<T>;
+  UniformSum<N> series(zeta, nu);
+  MLXGEN_IN_CONSTANT const auto& f = MLXGEN_COEFFICIENTS(T, uniform_gamma);
+  for (int n = sizeof(f) / sizeof(f[0]) - 1; n > 0; --n) {
+    series.step(n, N(W(f[n])), W(0.0f));
+  }
+  return series.result();
+}
+
+template <typename T, typename N>
+N uniform_beta(N nu, N zeta, N r) {
+  using W = wide<T>;
+  UniformSum<N> series(zeta, nu);
+  MLXGEN_IN_CONSTANT const auto& gamma = MLXGEN_COEFFICIENTS(T, uniform_gamma);
+  MLXGEN_IN_CONSTANT const auto& c = MLXGEN_COEFFICIENTS(T, uniform_beta);
+  int end = sizeof(c) / sizeof(c[0]);
+  N square = r * r;
+  for (int n = sizeof(gamma) / sizeof(gamma[0]) - 1; n > 0; --n) {
+    int begin = end - (n / 2 + 1);
+    N f = N(W(c[end - 1]));
+    for (int i = end - 2; i >= begin; --i) {
+      f = f * square + W(c[i]);
+    }
+    series.step(n, n % 2 == 0 ? f : f * r, W(0.0f));
+    end = begin;
+  }
+  return series.result();
+}
+
+/**
+ * The tail. `log` is the derivative of -nu zeta^2 / 2 in the parameter that
+ * dual numbers vary, `over_zeta` the same divided by zeta, with its limit at 0.
+ */
+template <typename T, typename W>
+Tail<W> uniform_tail(W nu, W zeta, W sum, W half_square, W, W) {
+  // exp(z^2) erfc(z) by a rational function, at z^2 = nu zeta^2 / 2.
+  W v = 1 / (1 + math::sqrt(half_square) / 2);
+  W gauss = v * polynomial_of<T>(MLXGEN_COEFFICIENTS(T, scaled_erfc_p), v) /
+      polynomial_of<T>(MLXGEN_COEFFICIENTS(T, scaled_erfc_q), v);
+  W correction =
+      sum / (W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu));
+  W root = math::exp(-half_square / 2);
+  bool below = zeta < 0;
+  W part = gauss / 2 + (below ? -correction : correction);
+  return Tail<W>{root * part * root, below};
+}
+
+template <typename T, typename W>
+Tail<Dual<W>>
+uniform_tail(Dual<W> nu, W, Dual<W> sum, W half_square, W log, W over_zeta) {
+  // The derivative of erfc is elementary, and no erfc is needed.
+  W rate = -over_zeta -
+      (log * sum.value - sum.value * nu.rate / (2 * nu.value) + sum.rate);
+  W size = W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu.value);
+  W root = math::exp(-half_square / 2);
+  return Tail<Dual<W>>{Dual<W>(W(0.0f), root * (rate / size) * root), true};
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Continued fractions
+///////////////////////////////////////////////////////////////////////////////
+
+/** 1 / (d_0 + c_1 / (d_1 + c_2 / (d_2 + ...))), by the recurrences (1.12.5). */
+template <typename N>
+struct Fraction {
+  N top;
+  N top_before;
+  N bottom;
+  N bottom_before;
+
+  template <typename W>
+  Fraction(N d, W one)
+      : top(N(one)),
+        top_before(N(one - one)),
+        bottom(d),
+        bottom_before(N(one)) {}
+
+  void step(N c, N d) {
+    N next = d * top + c * top_before;
+    top_before = top;
+    top = next;
+    next = d * bottom + c * bottom_before;
+    bottom_before = bottom;
+    bottom = next;
+  }
+
+  /**
+   * Divide by the denominator, which makes top the value. Whether that has
+   * settled since the last time, the derivative compared with weight * value.
+   */
+  template <typename W>
+  bool settle(MLXGEN_OUT(N) last, W weight, float tolerance) {
+    N factor = 1 / bottom;
+    top = top * factor;
+    top_before = top_before * factor;
+    bottom_before = bottom_before * factor;
+    bottom = N(W(1.0f));
+    N change = top - last;
+    last = top;
+    W size = math::fabs(value_of(top));
+    W rate = math::fabs(rate_of(top)) + weight * size;
+    return !(math::fabs(value_of(change)) > tolerance * size) &&
+        !(math::fabs(rate_of(change)) > tolerance * rate);
+  }
+};
+
+// Steps between two of these divisions. The terms of all fractions here are
+// below some thousands, so that nothing overflows in between.
+MLXGEN_NUMBER int steps_per_division = 4;
+
+///////////////////////////////////////////////////////////////////////////////
+// Incomplete gamma functions
+///////////////////////////////////////////////////////////////////////////////
+
+/** x^a exp(-x) / Gamma(a + 1), for a < 2 large. */
+template <typename T, typename N>
+Scale<wide<T>, N> small_gamma_scale(N a, wide<T> x, wide<T> log_x) {
+  using W = wide<T>;
+  return Scale<W, N>{
+      math::exp((value_of(a) * log_x - x) / 2), reciprocal_gamma<T>(a), log_x};
+}
+
+/** The same for a >= large, from the deviation of x / a. */
+template <typename T, typename N>
+Scale<wide<T>, N> large_gamma_scale(N a, Deviation<wide<T>> x) {
+  using W = wide<T>;
+  W root_two_pi = W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  return Scale<W, N>{
+      math::exp(value_of(a) * x.phi * -0.5f),
+      1 / (root_two_pi * sqrt_of(a) * gamma_star<T>(a)),
+      x.log};
+}
+
+/** The sum of x^n / ((a + 1) ... (a + n)), n = 0, 1, ...; (8.7.1). */
+template <typename T, typename N>
+N gamma_series(N a, wide<T> x) {
+  using W = wide<T>;
+  N sum = N(W(1.0f));
+  N term = sum;
+  N d = a;
+  W x4 = x * x * (x * x);
+  for (int n = 0; n < most_steps; n += 4) {
+    // Four terms with one division.
+    N d1 = d + 1;
+    N d2 = d + 2;
+    N d3 = d + 3;
+    d = d + 4;
+    N d34 = d3 * d;
+    N d234 = d2 * d34;
+    term = term / (d1 * d234);
+    sum = sum + term * (x * (d234 + x * (d34 + x * (d + x))));
+    term = x4 * term;
+    if (math::fabs(value_of(term)) < Limits<T>::term() * value_of(sum) &&
+        !(math::fabs(rate_of(term)) >
+          Limits<T>::term() * math::fabs(rate_of(sum)))) {
+      break;
+    }
+  }
+  return sum;
+}
+
+/** Gamma(a, x) / (x^a exp(-x)); (8.9.2). */
+template <typename T, typename N>
+N gamma_fraction(N a, wide<T> x, wide<T> weight) {
+  using W = wide<T>;
+  N d = (x - a) + 1;
+  Fraction<N> fraction(d, W(1.0f));
+  N last = N(W(0.0f));
+  for (int n = 1; n < most_steps; ++n) {
+    W w = W(static_cast<float>(n));
+    d = d + 2;
+    fraction.step(w * (a - w), d);
+    if (n % steps_per_division == 0 &&
+        fraction.settle(last, weight, Limits<T>::change())) {
+      break;
+    }
+  }
+  return last;
+}
+
+/**
+ * For a <= 1, x <= 2: Q(a, x) from P(a, x) = x^a / Gamma(1 + a) (1 + a S)
+ * without the difference from 1, S = the sum of (-x)^n / (n! (a + n)) for
+ * n >= 1 (8.7.1).
+ */
+template <typename T, typename N>
+Tail<N> gamma_near_zero(N a, wide<T> x) {
+  using W = wide<T>;
+  N v = a * math::log(x) - log_gamma_plus_1<T>(a);
+  W power = -x;
+  N sum = power / (a + 1);
+  for (int n = 2; n < most_steps; ++n) {
+    W w = W(static_cast<float>(n));
+    power = power * (-x / w);
+    sum = sum + power / (a + w);
+    if (math::fabs(power) < Limits<T>::term() * math::fabs(value_of(sum))) {
+      break;
+    }
+  }
+  N grown = expm1_of(v);
+  N share = a * sum;
+  N above = -grown - (grown + 1) * share;
+  bool below = value_of(above) > 0.5f;
+  return Tail<N>{below ? (grown + 1) * (share + 1) : above, below};
+}
+
+/** For finite a >= 0 and x > 0. */
+template <typename T, typename N>
+Tail<N> incomplete_gamma(N a, wide<T> x) {
+  using W = wide<T>;
+  W a_value = value_of(a);
+  if (a_value >= uniform_nu) {
+    W t = (x - a_value) / a_value;
+    Deviation<W> from_a = deviation<T>(t, x / a_value);
+    W half_square = a_value * from_a.phi;
+    bool below = t < 0;
+    if (half_square > Limits<T>::exponent()) {
+      return Tail<N>{N(W(0.0f)), below};
+    }
+    W zeta = math::sqrt(2 * from_a.phi);
+    if (zeta <= 1) {
+      zeta = below ? -zeta : zeta;
+      W over_zeta = t == 0 ? W(1.0f) : from_a.log / zeta;
+      N zeta_of_a = number_like(a, zeta, -(over_zeta + zeta / 2) / a_value);
+      return uniform_tail<T>(
+          a,
+          zeta,
+          uniform_gamma<T>(a, zeta_of_a),
+          half_square,
+          from_a.log,
+          over_zeta);
+    }
+    Scale<W, N> scale = large_gamma_scale<T>(a, from_a);
+    N part =
+        below ? gamma_series<T>(a, x) : a * gamma_fraction<T>(a, x, from_a.log);
+    return Tail<N>{scaled(scale, part), below};
+  }
+  if (a_value <= 1 && x <= 2) {
+    return gamma_near_zero<T>(a, x);
+  }
+  bool below = x < a_value + 1;
+  if (!below && x > 2 * Limits<T>::exponent()) {
+    return Tail<N>{N(W(0.0f)), false};
+  }
+  W log_x = math::log(x);
+  Scale<W, N> scale = small_gamma_scale<T>(a, x, log_x);
+  N part = below ? gamma_series<T>(a, x) : a * gamma_fraction<T>(a, x, W(1.0f));
+  return Tail<N>{scaled(scale, part), below};
+}
+
+/** The part of the gamma distribution below x, or above. */
+template <typename T>
+T gamma_part(T a, T x, bool want_below) {
+  if (!(a >= 0 && x >= 0)) {
+    return math::nan();
+  }
+  T zero = want_below ? 0 : 1;
+  T one = want_below ? 1 : 0;
+  bool a_infinite = a == math::infinity();
+  bool x_infinite = x == math::infinity();
+  if ((a == 0 && x == 0) || (a_infinite && x_infinite)) {
+    return math::nan();
+  }
+  if (x == 0 || a_infinite) {
+    return zero;
+  }
+  if (a == 0 || x_infinite) {
+    return one;
+  }
+  return part_of<T>(incomplete_gamma<T>(wide<T>(a), wide<T>(x)), want_below);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Incomplete beta function
+///////////////////////////////////////////////////////////////////////////////
+
+/**
+ * Where x lies: y = 1 - x, and the middle is at x0 = a / (a + b). The smaller
+ * one of x and y is exact, and everything is computed from that.
+ */
+template <typename W>
+struct Place {
+  W x;
+  W y;
+  W excess; // a y - b x, which is (a + b) (x0 - x)
+};
+
+template <typename W>
+Place<W> place_of(W a, W b, W x, W y) {
+  W s = a + b;
+  return Place<W>{x, y, x < y ? a - s * x : s * y - b};
+}
+
+template <typename W>
+Place<W> mirrored(Place<W> at) {
+  return Place<W>{at.y, at.x, -at.excess};
+}
+
+/** log x from x and 1 - x. */
+template <typename W>
+W log_of_part(W x, W y) {
+  return x < 0.5f ? math::log(x) : math::log1p(-y);
+}
+
+/**
+ * x^a y^b / B(a, b).
+ *
+ * Stirling's formula for Gamma(a + b) and those of Gamma(a), Gamma(b) whose
+ * argument is large makes of the powers exp(-a phi(t) - b phi(u)), where
+ * 1 + t = x / x0, 1 + u = y / y0 and a t + b u = 0.
+ */
+template <typename T, typename N>
+Scale<wide<T>, N> beta_scale(N a, N b, Place<wide<T>> at) {
+  using W = wide<T>;
+  if (value_of(a) >= large && value_of(b) < large) {
+    N swap = a;
+    a = b;
+    b = swap;
+    at = mirrored(at);
+  }
+  W a_value = value_of(a);
+  W b_value = value_of(b);
+  W s_value = a_value + b_value;
+  N s = a + b;
+  N unscaled = a * (b / s);
+  if (b_value < large) {
+    W log_x = log_of_part(at.x, at.y);
+    W log_y = log_of_part(at.y, at.x);
+    return Scale<W, N>{
+        math::exp((a_value * log_x + b_value * log_y) / 2),
+        unscaled * reciprocal_gamma<T>(a) * reciprocal_gamma<T>(b) /
+            reciprocal_gamma<T>(s),
+        rate_of(a) * log_x + rate_of(b) * log_y};
+  }
+  W u = at.excess / b_value;
+  Deviation<W> from_y = deviation<T>(u, at.y * s_value / b_value);
+  N ratio = gamma_star<T>(s) / gamma_star<T>(b);
+  if (a_value < large) {
+    W log_sx = math::log(s_value) + log_of_part(at.x, at.y);
+    W exponent = a_value * log_sx - s_value * at.x - b_value * from_y.phi;
+    return Scale<W, N>{
+        math::exp(exponent / 2),
+        a * sqrt_of(b / s) * reciprocal_gamma<T>(a) * ratio,
+        rate_of(a) * log_sx + rate_of(b) * from_y.log};
+  }
+  W t = -at.excess / a_value;
+  Deviation<W> from_x = deviation<T>(t, at.x * s_value / a_value);
+  W exponent = -a_value * from_x.phi - b_value * from_y.phi;
+  W root_two_pi = W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  return Scale<W, N>{
+      math::exp(exponent / 2),
+      sqrt_of(unscaled) * ratio / (root_two_pi * gamma_star<T>(a)),
+      rate_of(a) * from_x.log + rate_of(b) * from_y.log};
+}
+
+/**
+ * I_x(a, b) B(a, b) / (x^a y^b) for x left of the middle: the even part of
+ * (8.17.22), which Didonato and Morris give in "Algorithm 708: Significant
+ * digit computation of the incomplete beta function ratios" (1992).
+ */
+template <typename T, typename N>
+N beta_fraction(N a, N b, Place<wide<T>> at, wide<T> weight) {
+  using W = wide<T>;
+  W x = at.x;
+  W two_less_x = at.y + 1;
+  N s = a + b;
+  N excess = number_like(a, at.excess, rate_of(a) * at.y - rate_of(b) * x);
+  N inverse = 1 / (a + 1);
+  Fraction<N> fraction(a * inverse * (excess + 1), W(1.0f));
+  N last = N(W(0.0f));
+  for (int m = 1; m < most_steps; ++m) {
+    W w = W(static_cast<float>(m));
+    // m (b - m) x / (a + 2 m - 1)
+    N upper = (b - w) * x * w * inverse;
+    N c = upper * ((a + (w - 1)) * inverse) * ((s + (w - 1)) * x);
+    inverse = 1 / (a + (2 * w + 1));
+    N d = upper + ((a + w) * inverse) * (excess + (1 + w * two_less_x)) + w;
+    fraction.step(c, d);
+    if (m % steps_per_division == 0 &&
+        fraction.settle(last, weight, Limits<T>::change())) {
+      break;
+    }
+  }
+  return last;
+}
+
+/** log(Gamma(z + a) / Gamma(z)) for 0 <= a <= 1 <= z, relative to a. */
+template <typename T, typename N>
+N log_gamma_ratio(N z, N a) {
+  using W = wide<T>;
+  // Upwards to large z: the product of 1 + a / (z + j), less 1.
+  N product = N(W(0.0f));
+  while (value_of(z) < large) {
+    N factor = a / z;
+    product = product + factor + product * factor;
+    z = z + 1;
+  }
+  N v = a / z;
+  Deviation<W> ratio = deviation<T>(value_of(v), 1 + value_of(v));
+  N phi =
+      number_like(a, ratio.phi, rate_of(v) * value_of(v) / (1 + value_of(v)));
+  N log = number_like(a, ratio.log, rate_of(v) / (1 + value_of(v)));
+  // gamma_star(z + a) - gamma_star(z): the polynomial's difference, divided by
+  // that of its arguments.
+  MLXGEN_IN_CONSTANT const auto& c = MLXGEN_COEFFICIENTS(T, gamma_star);
+  N w0 = 1 / z;
+  N w1 = 1 / (z + a);
+  int last = sizeof(c) / sizeof(c[0]) - 1;
+  N star = N(W(c[last]));
+  N slope = star - star;
+  for (int i = last - 1; i >= 0; --i) {
+    slope = slope * w1 + star;
+    star = star * w0 + W(c[i]);
+  }
+  N change = -(slope * v * w1) / star;
+  N log_z = number_like(a, math::log(value_of(z)), rate_of(z) / value_of(z));
+  return a * log_z + (a - 0.5f) * log - z * phi + log1p_of(change) -
+      log1p_of(product);
+}
+
+/**
+ * For a <= 1, x <= 1/2, b x <= 2: both parts from
+ * I_x(a, b) = b / (a + b) exp(v) (1 + a S) (8.17.7, 15.2.1), with
+ * exp(v) = x^a Gamma(1 + a + b) / (Gamma(1 + a) Gamma(1 + b)) and
+ * S = the sum of (1 - b)_n x^n / (n! (a + n)) for n >= 1.
+ */
+template <typename T, typename N>
+Tail<N> beta_near_zero(N a, N b, wide<T> x) {
+  using W = wide<T>;
+  N v =
+      a * math::log(x) + log_gamma_ratio<T>(b + 1, a) - log_gamma_plus_1<T>(a);
+  N power = (1 - b) * x;
+  N sum = power / (a + 1);
+  for (int n = 2; n < most_steps; ++n) {
+    W w = W(static_cast<float>(n));
+    power = power * ((w - b) * (x / w));
+    N term = power / (a + w);
+    sum = sum + term;
+    if (!(math::fabs(value_of(term)) >
+          Limits<T>::term() * math::fabs(value_of(sum))) &&
+        !(math::fabs(rate_of(term)) >
+          Limits<T>::term() * math::fabs(rate_of(sum)))) {
+      break;
+    }
+  }
+  N s = a + b;
+  N share = a * sum;
+  N grown = expm1_of(v);
+  N above = a / s - b / s * (grown + (grown + 1) * share);
+  bool below = value_of(above) > 0.5f;
+  return Tail<N>{below ? b / s * (grown + 1) * (share + 1) : above, below};
+}
+
+/** For finite a, b >= 0, not both 0, and 0 < x < 1, y = 1 - x. */
+template <typename T, typename N>
+Tail<N> incomplete_beta(N a, N b, wide<T> x, wide<T> y) {
+  using W = wide<T>;
+  W a_value = value_of(a);
+  W b_value = value_of(b);
+  W s = a_value + b_value;
+  Place<W> at = place_of(a_value, b_value, x, y);
+  W nu = a_value * (b_value / s);
+  if (nu >= uniform_nu) {
+    Deviation<W> from_x = deviation<T>(-at.excess / a_value, x * s / a_value);
+    Deviation<W> from_y = deviation<T>(at.excess / b_value, y * s / b_value);
+    W half_square = a_value * from_x.phi + b_value * from_y.phi;
+    bool below = at.excess > 0;
+    if (half_square > Limits<T>::exponent()) {
+      return Tail<N>{N(W(0.0f)), below};
+    }
+    W zeta = math::sqrt(2 * (half_square / nu));
+    if (zeta <= 1) {
+      zeta = below ? -zeta : zeta;
+      W x0 = a_value / s;
+      W y0 = b_value / s;
+      // Derivatives of nu and of -nu zeta^2 / 2 in the varied parameter.
+      W nu_rate = rate_of(a) * y0 * y0 + rate_of(b) * x0 * x0;
+      W log = rate_of(a) * from_x.log + rate_of(b) * from_y.log;
+      W over_zeta =
+          at.excess == 0 ? rate_of(a) * y0 - rate_of(b) * x0 : log / zeta;
+      N nu_of = number_like(a, nu, nu_rate);
+      N zeta_of = number_like(a, zeta, -(over_zeta + nu_rate * zeta / 2) / nu);
+      N r =
+          number_like(a, y0 - x0, 2 * (rate_of(b) * x0 - rate_of(a) * y0) / s);
+      return uniform_tail<T>(
+          nu_of,
+          zeta,
+          uniform_beta<T>(nu_of, zeta_of, r),
+          half_square,
+          log,
+          over_zeta);
+    }
+  }
+  if (a_value <= 1 && x <= 0.5f && b_value * x <= 2) {
+    return beta_near_zero<T>(a, b, x);
+  }
+  if (b_value <= 1 && y <= 0.5f && a_value * y <= 2) {
+    Tail<N> tail = beta_near_zero<T>(b, a, y);
+    return Tail<N>{tail.part, !tail.below};
+  }
+  Scale<W, N> scale = beta_scale<T>(a, b, at);
+  bool below = x <= (a_value + 1) / (s + 2);
+  if (scale.root == 0) {
+    return Tail<N>{N(W(0.0f)), below};
+  }
+  // The derivative of the logarithm of the scale, for the size of the whole.
+  W weight = math::fabs(scale.slope);
+  N part = below ? beta_fraction<T>(a, b, at, weight)
+                 : beta_fraction<T>(b, a, mirrored(at), weight);
+  return Tail<N>{scaled(scale, part), below};
+}
+
+/** A factor for a and b that are too large to be added. */
+template <typename T>
+wide<T> huge_scale(T a, T b) {
+  return wide<T>(a + b == math::infinity() ? 0.25f : 1.0f);
+}
+
+/** Whether I_x(a, b) is NaN, as SciPy has it, but for NaN as an argument. */
+template <typename T>
+bool beta_undefined(T a, T b, T x) {
+  bool valid = a >= 0 && b >= 0 && x >= 0 && x <= 1;
+  return !valid || (a == b && (a == 0 || a == math::infinity()));
+}
+
+template <typename T>
+T beta_part(T a, T b, T x, bool want_below) {
+  using W = wide<T>;
+  if (beta_undefined(a, b, x)) {
+    return math::nan();
+  }
+  T zero = want_below ? 0 : 1;
+  T one = want_below ? 1 : 0;
+  if (x == 0 || x == 1) {
+    return x == 0 ? zero : one;
+  }
+  if (a == 0 || b == math::infinity()) {
+    return one;
+  }
+  if (b == 0 || a == math::infinity()) {
+    return zero;
+  }
+  W scale = huge_scale(a, b);
+  return part_of<T>(
+      incomplete_beta<T>(W(a) * scale, W(b) * scale, W(x), 1 - W(x)),
+      want_below);
+}
+
+/** The derivative of I_x(a, b) with dual numbers that begin with these. */
+template <typename T, typename W>
+T beta_rate(T a, T b, T x, W a_rate, W b_rate) {
+  if (beta_undefined(a, b, x)) {
+    return math::nan();
+  }
+  if (x == 0 || x == 1 || a == math::infinity() || b == math::infinity()) {
+    return 0;
+  }
+  W scale = huge_scale(a, b);
+  return rate_of_tail<T>(incomplete_beta<T>(
+      Dual<W>(W(a) * scale, a_rate * scale),
+      Dual<W>(W(b) * scale, b_rate * scale),
+      W(x),
+      1 - W(x)));
+}
+
+} // namespace incomplete_detail
+
+/**
+ * P(a, x), the lower incomplete gamma function divided by Gamma(a) (8.2.4).
+ * NaN for negative arguments, and where both are 0 or both infinite.
+ */
+template <typename T>
+T gammainc(T a, T x) {
+  return incomplete_detail::gamma_part(a, x, true);
+}
+
+/** Q(a, x) = 1 - P(a, x), the upper incomplete gamma function. */
+template <typename T>
+T gammaincc(T a, T x) {
+  return incomplete_detail::gamma_part(a, x, false);
+}
+
+/** The derivative of P(a, x) in a; never positive. At a = 0, from the right. */
+template <typename T>
+T gammainc_grad_a(T a, T x) {
+  using namespace incomplete_detail;
+  using W = wide<T>;
+  bool infinite = a == math::infinity() || x == math::infinity();
+  if (!(a >= 0 && x >= 0) || (a == 0 && x == 0) || (a == x && infinite)) {
+    return math::nan();
+  }
+  if (x == 0 || infinite) {
+    return 0;
+  }
+  return rate_of_tail<T>(incomplete_gamma<T>(Dual<W>(W(a), W(1.0f)), W(x)));
+}
+
+/** The derivative of P(a, x) in x: x^(a-1) exp(-x) / Gamma(a). */
+template <typename T>
+T gammainc_grad_x(T a, T x) {
+  using namespace incomplete_detail;
+  using W = wide<T>;
+  bool infinite = a == math::infinity() || x == math::infinity();
+  if (!(a >= 0 && x >= 0) || (a == x && (a == 0 || infinite))) {
+    return math::nan();
+  }
+  if (x == 0) {
+    return a > 1 ? T(0) : a == 1 ? T(1) : T(math::infinity());
+  }
+  if (a == 0 || infinite) {
+    return 0;
+  }
+  W a_value = a;
+  W x_value = x;
+  if (a_value >= uniform_nu) {
+    W t = (x_value - a_value) / a_value;
+    W ratio = x_value / a_value;
+    Scale<W, W> scale = large_gamma_scale<T>(a_value, deviation<T>(t, ratio));
+    return static_cast<T>(scaled(scale, 1 / ratio));
+  }
+  // Without the factor x, which can underflow where the result does not.
+  W exponent = (a_value - 1) * math::log(x_value) - x_value;
+  W root = math::exp(exponent / 2);
+  W rest = a_value * reciprocal_gamma<T>(a_value);
+  return static_cast<T>(root * rest * root);
+}
+
+/**
+ * I_x(a, b), the incomplete beta function divided by B(a, b) (8.17.2). NaN for
+ * negative a or b, x outside of [0, 1], and where a and b are both 0 or both
+ * infinite.
+ */
+template <typename T>
+T betainc(T a, T b, T x) {
+  return incomplete_detail::beta_part(a, b, x, true);
+}
+
+/** 1 - I_x(a, b). */
+template <typename T>
+T betaincc(T a, T b, T x) {
+  return incomplete_detail::beta_part(a, b, x, false);
+}
+
+/** The derivative of I_x(a, b) in a; never positive. */
+template <typename T>
+T betainc_grad_a(T a, T b, T x) {
+  using W = mlxgen::wide<T>;
+  return incomplete_detail::beta_rate(a, b, x, W(1.0f), W(0.0f));
+}
+
+/** The derivative of I_x(a, b) in b; never negative. */
+template <typename T>
+T betainc_grad_b(T a, T b, T x) {
+  using W = mlxgen::wide<T>;
+  return incomplete_detail::beta_rate(a, b, x, W(0.0f), W(1.0f));
+}
+
+/** The derivative of I_x(a, b) in x: x^(a-1) (1-x)^(b-1) / B(a, b). */
+template <typename T>
+T betainc_grad_x(T a, T b, T x) {
+  using namespace incomplete_detail;
+  using W = wide<T>;
+  if (beta_undefined(a, b, x)) {
+    return math::nan();
+  }
+  if (x == 0 || x == 1) {
+    T near = x == 0 ? a : b;
+    T other = x == 0 ? b : a;
+    return near > 1 ? T(0) : near == 1 ? other : T(math::infinity());
+  }
+  if (a == 0 || b == 0 || a == math::infinity() || b == math::infinity()) {
+    return 0;
+  }
+  W scale = huge_scale(a, b);
+  W a_value = W(a) * scale;
+  W b_value = W(b) * scale;
+  W y = 1 - W(x);
+  Scale<W, W> power =
+      beta_scale<T>(a_value, b_value, place_of(a_value, b_value, W(x), y));
+  return static_cast<T>(scaled(power, 1 / (W(x) * y)));
+}
+
+} // namespace special
+} // namespace mlxops
