@@ -124,11 +124,26 @@ N log1p_of(N x) {
   return number_like(
       x, math::log1p(value_of(x)), rate_of(x) / (1 + value_of(x)));
 }
+/** exp(x) and exp(x) - 1, both to full relative accuracy. */
 template <typename N>
-N expm1_of(N x) {
-  auto y = math::expm1(value_of(x));
-  return number_like(x, y, rate_of(x) * (y + 1));
+struct Exponential {
+  N value;
+  N less_1;
+};
+
+template <typename N>
+Exponential<N> exponential(N x) {
+  auto less_1 = math::expm1(value_of(x));
+  auto value = less_1 + 1;
+  if (value_of(x) < -0.5f) {
+    value = math::exp(value_of(x));
+    less_1 = value - 1;
+  }
+  auto rate = rate_of(x) * value;
+  return Exponential<N>{
+      number_like(x, value, rate), number_like(x, less_1, rate)};
 }
+
 template <typename N>
 N sqrt_of(N x) {
   auto y = math::sqrt(value_of(x));
@@ -533,11 +548,11 @@ Tail<N> gamma_near_zero(N a, wide<T> x) {
       break;
     }
   }
-  N grown = expm1_of(v);
+  Exponential<N> e = exponential(v);
   N share = a * sum;
-  N above = -grown - (grown + 1) * share;
+  N above = -e.less_1 - e.value * share;
   bool below = value_of(above) > 0.5f;
-  return Tail<N>{below ? (grown + 1) * (share + 1) : above, below};
+  return Tail<N>{below ? e.value * (share + 1) : above, below};
 }
 
 /** For finite a >= 0 and x > 0. */
@@ -781,10 +796,10 @@ Tail<N> beta_near_zero(N a, N b, wide<T> x) {
   }
   N s = a + b;
   N share = a * sum;
-  N grown = expm1_of(v);
-  N above = a / s - b / s * (grown + (grown + 1) * share);
+  Exponential<N> e = exponential(v);
+  N above = a / s - b / s * (e.less_1 + e.value * share);
   bool below = value_of(above) > 0.5f;
-  return Tail<N>{below ? b / s * (grown + 1) * (share + 1) : above, below};
+  return Tail<N>{below ? b / s * e.value * (share + 1) : above, below};
 }
 
 /** For finite a, b >= 0, not both 0, and 0 < x < 1, y = 1 - x. */
