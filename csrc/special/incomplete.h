@@ -191,8 +191,8 @@ struct Limits<float> {
   }
 };
 
-// More steps than any argument takes.
-MLXGEN_NUMBER int most_steps = 1000;
+// More steps than any argument takes: at most 60 in a scan of the whole domain.
+MLXGEN_NUMBER int most_steps = 200;
 
 // From here on, Gamma by gamma_star.
 MLXGEN_NUMBER float large = 8;
@@ -636,10 +636,24 @@ struct Place {
   W excess; // a y - b x, which is (a + b) (x0 - x)
 };
 
+/** a - (a + b) x. In double, with the sum's and the product's rounding. */
+template <typename W>
+W excess_of(W a, W b, W x) {
+  return a - (a + b) * x;
+}
+#ifndef __METAL_VERSION__
+inline double excess_of(double a, double b, double x) {
+  double s = a + b;
+  double part = s - a;
+  double rest = (a - (s - part)) + (b - part);
+  double product = s * x;
+  return (a - product) - (std::fma(s, x, -product) + rest * x);
+}
+#endif
+
 template <typename W>
 Place<W> place_of(W a, W b, W x, W y) {
-  W s = a + b;
-  return Place<W>{x, y, x < y ? a - s * x : s * y - b};
+  return Place<W>{x, y, x < y ? excess_of(a, b, x) : -excess_of(b, a, y)};
 }
 
 template <typename W>

@@ -1,0 +1,257 @@
+"""The incomplete gamma and beta functions in mpmath: see reference.py.
+
+mpmath's own gammainc and betainc lose digits in the tails and are slow for large parameters, so the
+sums are here: series of positive terms, with as many digits more as the difference from 1 costs,
+and integrals of the density where parameters are large.
+"""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import scipy.special
+from mpmath import mp, mpf
+from special.reference import Record, Region, linear, log, near, subnormal, union, values
+
+LARGE = 20000
+"""From here on integrals instead of sums."""
+
+
+def positive_sum(first, factor):
+    """first (1 + factor(1) + factor(1) factor(2) + ...), until terms no longer count."""
+    # In integers, many times faster: numbers in units of 2**-bits.
+    bits = mp.prec + 20
+    one = 1 << bits
+    total = term = one
+    for n in range(1, 10**7):
+        numerator, denominator = factor(n)
+        up, down = (int(mpmath.ldexp(v, bits)) for v in (numerator, denominator))
+        term = term * up // down
+        if term == 0:
+            break
+        total += term
+    return first * mpmath.ldexp(mpf(total), -bits)
+
+
+def outer_integral(exponent, width, limit):
+    """The integral over t from 0 to limit of exp(exponent(t)), which falls over some widths."""
+    end = min(limit, 60 * width)
+    points = [end * k / 30 for k in range(31)]
+    return mpmath.quad(lambda t: mpmath.exp(exponent(t)), points)
+
+
+def gamma_parts(a, x):
+    """P(a, x) and Q(a, x) for a > 0, x > 0; DLMF 8.7.1 and 8.2.4."""
+    distance = a * mpmath.log(a / x) + x - a
+    if distance > 3000:
+        return (mpf(0), mpf(1)) if x < a else (mpf(1), mpf(0))
+    digits = 20 + int(2 * mpmath.log10(1 + a + 1 / a))
+    if a > LARGE:
+        with mp.workdps(mp.dps + digits):
+            at = mpmath.exp(a * mpmath.log(x) - x - mpmath.loggamma(a)) / x
+            slope = abs(1 - a / x)
+            width = 1 / (slope + 1 / mpmath.sqrt(a))
+            sign = -1 if x < a else 1
+            limit = x if x < a else mpmath.inf
+            part = at * outer_integral(
+                lambda t: a * mpmath.log1p(sign * t / x) - mpmath.log1p(sign * t / x) - sign * t,
+                width,
+                limit,
+            )
+            return (part, 1 - part) if x < a else (1 - part, part)
+    if x > a:
+        digits += int(distance / 2.3)
+    if a < 1:
+        digits += int(x / 2.3)
+    with mp.workdps(mp.dps + digits):
+        first = mpmath.exp(a * mpmath.log(x) - x - mpmath.loggamma(a + 1))
+        below = positive_sum(first, lambda n: (x, a + n))
+        return below, 1 - below
+
+
+def beta_parts(a, b, x):
+    """I_x(a, b) and 1 - I_x(a, b) for a > 0, b > 0, 0 < x < 1; DLMF 8.17.7 and 15.8.1."""
+    with mp.workdps(3 * mp.dps + 400):
+        y = 1 - x
+    if x > 0.5:
+        below, above = beta_parts_of_small(b, a, y, x)
+        return above, below
+    return beta_parts_of_small(a, b, x, y)
+
+
+def beta_parts_of_small(a, b, x, y):
+    s = a + b
+    distance = -(a * mpmath.log(x * s / a) + b * mpmath.log(y * s / b))
+    below = x * s < a
+    if distance > 3000:
+        return (mpf(0), mpf(1)) if below else (mpf(1), mpf(0))
+    digits = 20 + int(2 * mpmath.log10(1 + s + 1 / min(a, b)))
+    if a * b / s > LARGE:
+        with mp.workdps(mp.dps + digits):
+            log_beta = mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(s)
+            at = mpmath.exp(a * mpmath.log(x) + b * mpmath.log(y) - log_beta) / (x * y)
+            width = 1 / (abs(a / x - b / y) + mpmath.sqrt(s / (x * y)))
+            sign = -1 if below else 1
+            part = at * outer_integral(
+                lambda t: (a - 1) * mpmath.log1p(sign * t / x)
+                + (b - 1) * mpmath.log1p(-sign * t / y),
+                width,
+                x if below else y,
+            )
+            return (part, 1 - part) if below else (1 - part, part)
+    digits += int(max(distance, 0) / 2.3)
+    with mp.workdps(mp.dps + digits):
+        log_beta = mpmath.loggamma(a + 1) + mpmath.loggamma(b) - mpmath.loggamma(s)
+        first = mpmath.exp(a * mpmath.log(x) + b * mpmath.log(y) - log_beta)
+        part = positive_sum(first, lambda n: (x * (s + (n - 1)), a + n))
+        return part, 1 - part
+
+
+def gammainc(a, x):
+    return gamma_parts(a, x)[0] if x > 0 else mpf(0)
+
+
+def gammaincc(a, x):
+    return gamma_parts(a, x)[1] if x > 0 else mpf(1)
+
+
+def betainc(a, b, x):
+    return beta_parts(a, b, x)[0] if 0 < x < 1 else x
+
+
+def betaincc(a, b, x):
+    return beta_parts(a, b, x)[1] if 0 < x < 1 else 1 - x
+
+
+# Points -------------------------------------------------------------------------------------------
+
+
+def paired(low, high, x_of, seed=0):
+    """a from low to high by logarithm, and x = x_of(a, u) for standard normal u."""
+
+    def points(count, format):
+        random = np.random.default_rng(seed)
+        a = format.round(10 ** random.uniform(np.log10(low), np.log10(high), count))
+        x = format.round(np.abs(x_of(a, random.normal(size=count))))
+        keep = (a > 0) & (x > 0) & (a < format.max / 8) & (x < format.max / 8)
+        return a[keep], x[keep]
+
+    return points
+
+
+def beta_points(low, high, spread, seed=0):
+    """a and b from low to high by logarithm, and x some standard deviations from the middle."""
+
+    def points(count, format):
+        random = np.random.default_rng(seed)
+        a, b = format.round(10 ** random.uniform(np.log10(low), np.log10(high), (2, count)))
+        middle = a / (a + b)
+        deviation = np.sqrt(middle * (1 - middle) / (a + b + 1))
+        x = format.round(middle + spread * deviation * random.normal(size=count))
+        keep = (a > 0) & (b > 0) & (x > 0) & (x < 1)
+        return a[keep], b[keep], x[keep]
+
+    return points
+
+
+TAIL = "the result is a power of the arguments with large exponents"
+
+
+def gamma_regions():
+    return {
+        "small": Region(log(1e-6, 12), log(1e-6, 20), conditioned=TAIL),
+        "tiny": Region(log(1e-30, 1e-3), log(1e-30, 1), conditioned=TAIL),
+        "branches": Region(near(1, 2, 8, 12), near(1, 2, 3, 9, 12, 13), conditioned=TAIL),
+        "middle": Region(paired(1, 5000, lambda a, u: a + 2 * np.sqrt(a) * u), conditioned=TAIL),
+        "tails": Region(paired(0.01, 1000, lambda a, u: a * 10**u), conditioned=TAIL),
+        "zeta 1": Region(
+            paired(12, 200, lambda a, u: a * np.where(u < 0, 0.3017, 2.3577) * (1 + 1e-3 * u)),
+            conditioned=TAIL,
+        ),
+        "large": Region(paired(3e4, 1e12, lambda a, u: a + 3 * np.sqrt(a) * u), conditioned=TAIL),
+        "subnormal": Region(values(1e-3, 0.5, 1, 3), subnormal(), conditioned=TAIL),
+    }
+
+
+def beta_regions():
+    return {
+        "small": Region(log(1e-5, 8), log(1e-5, 8), linear(0.001, 0.999), conditioned=TAIL),
+        "unequal": Region(log(0.01, 10), log(10, 5000), log(1e-5, 0.9), conditioned=TAIL),
+        "ends": Region(
+            log(0.01, 20),
+            log(0.01, 20),
+            union(log(1e-30, 0.1), linear(0.99, 0.9999)),
+            conditioned=TAIL,
+        ),
+        "branches": Region(
+            near(1, 8, 12), near(1, 2, 8, 12, 24), near(0.3, 0.5, 0.7), conditioned=TAIL
+        ),
+        "middle": Region(beta_points(1, 5000, 2), conditioned=TAIL),
+        "tails": Region(beta_points(0.5, 500, 10), conditioned=TAIL),
+        "large": Region(beta_points(1e5, 1e10, 3), conditioned=TAIL),
+    }
+
+
+NOT_TWICE = ((0, 0),)
+BETA_ONCE = ((0, 0), (0, 1), (1, 0), (1, 1))
+GAMMA_SMOOTH = (linear(0.3, 30), linear(0.5, 40))
+BETA_SMOOTH = (linear(0.5, 20), linear(0.5, 20), linear(0.05, 0.95))
+BETA_SPECIAL = [
+    (a, b, x)
+    for a in (0.0, -0.0, 1.0, 2.5, -1.0, np.inf, np.nan)
+    for b in (0.0, 1.0, 3.5, -1.0, np.inf, np.nan)
+    for x in (0.0, -0.0, 0.5, 1.0, -1.0, 2.0, np.nan)
+]
+NAN = "SciPy takes the limit before it looks at a NaN"
+NAN_CORRECTIONS = [
+    (point, np.nan, NAN) for point in BETA_SPECIAL if any(np.isnan(v) for v in point)
+]
+# In float32, formulas of MLX's log and digamma, whose difference cancels.
+GRADIENT = {"float32": 1e-4, "float64": 2e-6}
+
+RECORDS = [
+    Record(
+        "gammainc",
+        gammainc,
+        gamma_regions(),
+        scipy=scipy.special.gammainc,
+        arity=2,
+        smooth=GAMMA_SMOOTH,
+        once=NOT_TWICE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "gammaincc",
+        gammaincc,
+        gamma_regions(),
+        scipy=scipy.special.gammaincc,
+        arity=2,
+        smooth=GAMMA_SMOOTH,
+        once=NOT_TWICE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "betainc",
+        betainc,
+        beta_regions(),
+        scipy=scipy.special.betainc,
+        arity=3,
+        special=BETA_SPECIAL,
+        corrections=NAN_CORRECTIONS,
+        smooth=BETA_SMOOTH,
+        once=BETA_ONCE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "betaincc",
+        betaincc,
+        beta_regions(),
+        scipy=scipy.special.betaincc,
+        arity=3,
+        special=BETA_SPECIAL,
+        corrections=NAN_CORRECTIONS,
+        smooth=BETA_SMOOTH,
+        once=BETA_ONCE,
+        gradient=GRADIENT,
+    ),
+]
