@@ -263,6 +263,10 @@ struct Scale {
 
 template <typename W, typename N>
 N scaled(Scale<W, N> scale, N x) {
+  if (scale.root == 0) {
+    // Where x may be infinite.
+    return N(W(0.0f));
+  }
   N y = scale.rest * x;
   W rate = rate_of(y) + value_of(y) * scale.slope;
   return number_like(

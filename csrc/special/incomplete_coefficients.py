@@ -1,7 +1,7 @@
 """Compute the coefficients of the incomplete gamma and beta functions' approximations.
 
-    python csrc/special/incomplete_coefficients.py           # rewrite incomplete_coefficients.h
-    python csrc/special/incomplete_coefficients.py --check   # exit with 1 if that is out of date
+python csrc/special/incomplete_coefficients.py           # rewrite incomplete_coefficients.h
+python csrc/special/incomplete_coefficients.py --check   # exit with 1 if that is out of date
 """
 
 from __future__ import annotations

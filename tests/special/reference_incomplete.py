@@ -36,8 +36,8 @@ def positive_sum(first, factor):
 def outer_integral(exponent, width, limit):
     """The integral over t from 0 to limit of exp(exponent(t)), which falls over some widths."""
     end = min(limit, 60 * width)
-    points = [end * k / 30 for k in range(31)]
-    return mpmath.quad(lambda t: mpmath.exp(exponent(t)), points)
+    points = [end * k / 4 for k in range(5)]
+    return mpmath.quad(lambda t: mpmath.exp(exponent(t)), points, method="gauss-legendre")
 
 
 def gamma_parts(a, x):
@@ -47,7 +47,7 @@ def gamma_parts(a, x):
         return (mpf(0), mpf(1)) if x < a else (mpf(1), mpf(0))
     digits = 20 + int(2 * mpmath.log10(1 + a + 1 / a))
     if a > LARGE:
-        with mp.workdps(mp.dps + digits):
+        with mp.workdps(mp.dps + 50):
             at = mpmath.exp(a * mpmath.log(x) - x - mpmath.loggamma(a)) / x
             slope = abs(1 - a / x)
             width = 1 / (slope + 1 / mpmath.sqrt(a))
@@ -87,14 +87,15 @@ def beta_parts_of_small(a, b, x, y):
         return (mpf(0), mpf(1)) if below else (mpf(1), mpf(0))
     digits = 20 + int(2 * mpmath.log10(1 + s + 1 / min(a, b)))
     if a * b / s > LARGE:
-        with mp.workdps(mp.dps + digits):
+        with mp.workdps(mp.dps + 50):
             log_beta = mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(s)
             at = mpmath.exp(a * mpmath.log(x) + b * mpmath.log(y) - log_beta) / (x * y)
             width = 1 / (abs(a / x - b / y) + mpmath.sqrt(s / (x * y)))
             sign = -1 if below else 1
             part = at * outer_integral(
-                lambda t: (a - 1) * mpmath.log1p(sign * t / x)
-                + (b - 1) * mpmath.log1p(-sign * t / y),
+                lambda t: (
+                    (a - 1) * mpmath.log1p(sign * t / x) + (b - 1) * mpmath.log1p(-sign * t / y)
+                ),
                 width,
                 x if below else y,
             )
@@ -126,10 +127,14 @@ def betaincc(a, b, x):
 # Points -------------------------------------------------------------------------------------------
 
 
-def paired(low, high, x_of, seed=0):
-    """a from low to high by logarithm, and x = x_of(a, u) for standard normal u."""
+def paired(low, high, x_of, share=1.0, seed=0):
+    """a from low to high by logarithm, and x = x_of(a, u) for standard normal u.
+
+    share: Of the points asked for, for exact values that take long.
+    """
 
     def points(count, format):
+        count = int(count * share)
         random = np.random.default_rng(seed)
         a = format.round(10 ** random.uniform(np.log10(low), np.log10(high), count))
         x = format.round(np.abs(x_of(a, random.normal(size=count))))
@@ -139,10 +144,11 @@ def paired(low, high, x_of, seed=0):
     return points
 
 
-def beta_points(low, high, spread, seed=0):
+def beta_points(low, high, spread, share=1.0, seed=0):
     """a and b from low to high by logarithm, and x some standard deviations from the middle."""
 
     def points(count, format):
+        count = int(count * share)
         random = np.random.default_rng(seed)
         a, b = format.round(10 ** random.uniform(np.log10(low), np.log10(high), (2, count)))
         middle = a / (a + b)
@@ -168,7 +174,9 @@ def gamma_regions():
             paired(12, 200, lambda a, u: a * np.where(u < 0, 0.3017, 2.3577) * (1 + 1e-3 * u)),
             conditioned=TAIL,
         ),
-        "large": Region(paired(3e4, 1e12, lambda a, u: a + 3 * np.sqrt(a) * u), conditioned=TAIL),
+        "large": Region(
+            paired(3e4, 1e12, lambda a, u: a + 3 * np.sqrt(a) * u, 0.2), conditioned=TAIL
+        ),
         "subnormal": Region(values(1e-3, 0.5, 1, 3), subnormal(), conditioned=TAIL),
     }
 
@@ -188,7 +196,7 @@ def beta_regions():
         ),
         "middle": Region(beta_points(1, 5000, 2), conditioned=TAIL),
         "tails": Region(beta_points(0.5, 500, 10), conditioned=TAIL),
-        "large": Region(beta_points(1e5, 1e10, 3), conditioned=TAIL),
+        "large": Region(beta_points(1e5, 1e10, 3, 0.2), conditioned=TAIL),
     }
 
 

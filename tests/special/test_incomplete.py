@@ -1,0 +1,133 @@
+"""What the records do not say of the incomplete functions: derivatives in parameters everywhere.
+
+`test_derivatives.py` checks a few ordinary points through MLX's formulas; derivatives in a and b
+have kernels of their own, which are to be as exact as the functions, also in the tails.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import mlxops
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mpf
+from special.reference import DIGITS, FORMATS, errors_in_ulps, evaluate
+from special.reference_incomplete import (
+    Record,
+    beta_points,
+    betainc,
+    gammainc,
+    paired,
+)
+
+from mlxgen.testing import to_numpy
+
+COUNT = 60
+
+
+def difference(function, i):
+    """The derivative by argument i, for mpmath: central, with half of the digits to spare."""
+
+    def derivative(*x):
+        with mpmath.workdps(3 * DIGITS):
+            h = x[i] * mpf(10) ** -DIGITS
+            low, high = ([*x[:i], x[i] + s, *x[i + 1 :]] for s in (-h, h))
+            return (function(*high) - function(*low)) / (2 * h)
+
+    return derivative
+
+
+def gradient(function, i, arrays):
+    return mx.grad(lambda *x: function(*x).sum(), argnums=i)(*arrays)
+
+
+GAMMA = {
+    "ordinary": paired(0.05, 20, lambda a, u: a * np.exp(u)),
+    "small a": paired(1e-8, 1, lambda a, u: 10**u),
+    "middle": paired(5, 3000, lambda a, u: a + 2 * np.sqrt(a) * u),
+    "tails": paired(0.1, 300, lambda a, u: a * 10 ** (0.4 * u)),
+}
+BETA = {
+    "ordinary": beta_points(0.1, 20, 1.5),
+    "small": beta_points(1e-6, 2, 1),
+    "middle": beta_points(5, 2000, 2),
+    "tails": beta_points(1, 300, 8),
+}
+CASES = [
+    (function, exact, i, name, points)
+    for function, exact, arity, regions in (
+        ("gammainc", gammainc, 1, GAMMA),
+        ("betainc", betainc, 2, BETA),
+    )
+    for name, points in regions.items()
+    for i in range(arity)
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "exact", "i", "region", "points"), CASES, ids=[f"{c[0]}-{c[2]}-{c[3]}" for c in CASES]
+)
+def test_derivatives_in_parameters(name, exact, i, region, points, dtype, device):
+    if dtype == "float64" and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    format = FORMATS[dtype]
+    arguments = points(COUNT, format)
+    record = Record(name, difference(exact, i), {})
+    wanted = evaluate(record, (), arguments)
+    arrays = [format.array(x) for x in arguments]
+    got = to_numpy(gradient(getattr(mlxops.special, name), i, arrays))
+    errors = errors_in_ulps(got, wanted, format)
+    if dtype == "float64":
+        # In units of what rounding the arguments changes: each contributes the logarithm of the
+        # power x^a exp(-x) or x^a (1-x)^b times its own size, at least.
+        size = np.maximum(np.abs(np.log(np.abs(wanted.to_float64()) + format.tiny)), 1)
+        errors *= 4 / (450 * size)
+    worst = int(np.argmax(errors))
+    assert errors[worst] <= 4, (
+        f"at {[float(x[worst]) for x in arguments]} the derivative is "
+        f"{wanted.to_float64()[worst]!r}, not {got[worst]!r}"
+    )
+
+
+def test_complements_have_the_opposite_derivatives():
+    a, x = mx.array([0.5, 3.0, 40.0]), mx.array([0.2, 5.0, 35.0])
+    for i in range(2):
+        below = gradient(mlxops.special.gammainc, i, [a, x])
+        above = gradient(mlxops.special.gammaincc, i, [a, x])
+        assert mx.array_equal(below, -above)
+    z = mx.array([0.2, 0.7, 0.5])
+    for i in range(3):
+        below = gradient(mlxops.special.betainc, i, [a, x, z])
+        above = gradient(mlxops.special.betaincc, i, [a, x, z])
+        assert mx.array_equal(below, -above)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_any_argument_gives_a_result_soon(dtype, device):
+    """No argument takes a series or fraction to its cap, or a product out of range."""
+    if dtype == "float64" and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    format = FORMATS[dtype]
+    sizes = np.array([format.tiny, 1e-20, 1e-3, 0.5, 1, 7.99, 8, 11.99, 12, 1e3, 1e6, 1e20])
+    sizes = np.concatenate([sizes, [format.max / 4, format.max]])
+    a, x = (format.array(v.ravel()) for v in np.meshgrid(sizes, sizes))
+    below, above = (to_numpy(f(a, x)) for f in (mlxops.special.gammainc, mlxops.special.gammaincc))
+    assert np.all((below >= 0) & (below <= 1) & (above >= 0) & (above <= 1))
+    np.testing.assert_allclose(below + above, 1, rtol=4 * format.eps)
+    assert np.all(to_numpy(gradient(mlxops.special.gammainc, 0, [a, x])) <= 0)
+    parts = np.array([format.tiny, 1e-20, 1e-3, 0.3, 0.5, 0.7, 0.999, 1 - format.eps])
+    a, b, z = (format.array(v.ravel()) for v in np.meshgrid(sizes, sizes, parts))
+    below, above = (to_numpy(f(a, b, z)) for f in (mlxops.special.betainc, mlxops.special.betaincc))
+    assert np.all((below >= 0) & (below <= 1) & (above >= 0) & (above <= 1))
+    np.testing.assert_allclose(below + above, 1, rtol=4 * format.eps)
+    assert np.all(to_numpy(gradient(mlxops.special.betainc, 0, [a, b, z])) <= 0)
+    assert np.all(to_numpy(gradient(mlxops.special.betainc, 1, [a, b, z])) >= 0)
+
+
+def test_second_derivatives_in_parameters_are_refused():
+    x = mx.array([0.5])
+    first = mx.grad(lambda a: mlxops.special.gammainc(a, x).sum())
+    with pytest.raises(ValueError, match="Not differentiable"):
+        mx.grad(lambda a: first(a).sum())(mx.array([2.0]))
