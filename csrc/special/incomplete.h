@@ -1,24 +1,24 @@
 // The incomplete gamma functions P(a, x), Q(a, x) and beta function I_x(a, b),
-// regularised, and their derivatives in every argument.
+// regularised, and their derivatives in every argument. Numbers such as
+// (8.12.3) are equations of the Digital Library of Mathematical Functions,
+// https://dlmf.nist.gov.
 //
-// Each is computed as the smaller of two complementary parts, its tail, in one
-// of these ways (numbers such as (8.12.3) are equations of the Digital Library
-// of Mathematical Functions, https://dlmf.nist.gov):
+// Of two complementary parts the smaller one, the tail, is computed:
 //
-//   a large, x near the middle   an expansion that is uniform in x, `Uniform`
-//   x small                      a power series
-//   else                         a continued fraction
+//   parameters large, x near the middle   an expansion that is uniform in x
+//   x small                               a power series
+//   else                                  a continued fraction
 //
-// The tail is a power such as x^a exp(-x), which is prepared so that nothing
-// cancels, times a sum or fraction. Every way is templated over the type N of
-// its numbers: with `Dual` ones, which carry a derivative along, the same text
-// gives the derivative in a parameter. That is stable: in a tail, the
-// derivatives of the power and of the sum or fraction have the same sign, or
-// nearly cancel nowhere.
+// A tail is a power such as x^a exp(-x), prepared so that nothing cancels,
+// times a sum or fraction. All of it is templated over the type N of its
+// numbers: with `Dual` ones, which carry a derivative along, the same text
+// gives the derivative in a parameter. That is stable, because in a tail the
+// derivatives of the power and of the sum or fraction have the same sign, but
+// for b < 1, where they cancel by a small factor.
 //
-// Results in double have a relative error of some 1e-15, to which rounding in
-// the exponent of the power adds what rounding the arguments would: parts in
-// 1e-13 where the result is below 1e-200.
+// Results in double have relative errors of some 1e-15, up to 1e-14 where they
+// come from 1 less the power for a or b below 1. To that the power of a tail
+// adds as much as rounding its arguments would: 1e-13 for results of 1e-300.
 
 #pragma once
 
@@ -323,7 +323,7 @@ T rate_of_tail(Tail<Dual<W>> tail) {
 MLXGEN_NUMBER float uniform_nu = 12;
 
 /** The recurrence, downwards. */
-template <typename N>
+template <typename W, typename N>
 struct UniformSum {
   N zeta;
   N inverse; // 1 / nu
@@ -331,15 +331,15 @@ struct UniformSum {
   N b0;
   N b1;
 
-  UniformSum(N z, N nu) : zeta(z), inverse(1 / nu), sum(z), b0(z), b1(z) {
-    sum = z - z;
-    b0 = sum;
-    b1 = sum;
-  }
+  UniformSum(N z, N nu)
+      : zeta(z),
+        inverse(1 / nu),
+        sum(N(W(0.0f))),
+        b0(N(W(0.0f))),
+        b1(N(W(0.0f))) {}
 
   /** From b_n and b_(n+1) to b_(n-1) and b_n. */
-  template <typename W>
-  void step(int n, N f, W) {
+  void step(int n, N f) {
     N b = f + (W(static_cast<float>(n + 1)) * inverse) * b1;
     b1 = b0;
     b0 = b;
@@ -354,10 +354,10 @@ struct UniformSum {
 template <typename T, typename N>
 N uniform_gamma(N nu, N zeta) {
   using W = wide<T>;
-  UniformSum<N> series(zeta, nu);
+  UniformSum<W, N> series(zeta, nu);
   MLXGEN_IN_CONSTANT const auto& f = MLXGEN_COEFFICIENTS(T, uniform_gamma);
   for (int n = sizeof(f) / sizeof(f[0]) - 1; n > 0; --n) {
-    series.step(n, N(W(f[n])), W(0.0f));
+    series.step(n, N(W(f[n])));
   }
   return series.result();
 }
@@ -365,7 +365,7 @@ N uniform_gamma(N nu, N zeta) {
 template <typename T, typename N>
 N uniform_beta(N nu, N zeta, N r) {
   using W = wide<T>;
-  UniformSum<N> series(zeta, nu);
+  UniformSum<W, N> series(zeta, nu);
   MLXGEN_IN_CONSTANT const auto& gamma = MLXGEN_COEFFICIENTS(T, uniform_gamma);
   MLXGEN_IN_CONSTANT const auto& c = MLXGEN_COEFFICIENTS(T, uniform_beta);
   int end = sizeof(c) / sizeof(c[0]);
@@ -376,7 +376,7 @@ N uniform_beta(N nu, N zeta, N r) {
     for (int i = end - 2; i >= begin; --i) {
       f = f * square + W(c[i]);
     }
-    series.step(n, n % 2 == 0 ? f : f * r, W(0.0f));
+    series.step(n, n % 2 == 0 ? f : f * r);
     end = begin;
   }
   return series.result();
@@ -416,19 +416,18 @@ uniform_tail(Dual<W> nu, W, Dual<W> sum, W half_square, W log, W over_zeta) {
 ///////////////////////////////////////////////////////////////////////////////
 
 /** 1 / (d_0 + c_1 / (d_1 + c_2 / (d_2 + ...))), by the recurrences (1.12.5). */
-template <typename N>
+template <typename W, typename N>
 struct Fraction {
   N top;
   N top_before;
   N bottom;
   N bottom_before;
 
-  template <typename W>
-  Fraction(N d, W one)
-      : top(N(one)),
-        top_before(N(one - one)),
+  explicit Fraction(N d)
+      : top(N(W(1.0f))),
+        top_before(N(W(0.0f))),
         bottom(d),
-        bottom_before(N(one)) {}
+        bottom_before(N(W(1.0f))) {}
 
   void step(N c, N d) {
     N next = d * top + c * top_before;
@@ -443,7 +442,6 @@ struct Fraction {
    * Divide by the denominator, which makes top the value. Whether that has
    * settled since the last time, the derivative compared with weight * value.
    */
-  template <typename W>
   bool settle(MLXGEN_OUT(N) last, W weight, float tolerance) {
     N factor = 1 / bottom;
     top = top * factor;
@@ -519,7 +517,7 @@ template <typename T, typename N>
 N gamma_fraction(N a, wide<T> x, wide<T> weight) {
   using W = wide<T>;
   N d = (x - a) + 1;
-  Fraction<N> fraction(d, W(1.0f));
+  Fraction<W, N> fraction(d);
   N last = N(W(0.0f));
   for (int n = 1; n < most_steps; ++n) {
     W w = W(static_cast<float>(n));
@@ -735,7 +733,7 @@ N beta_fraction(N a, N b, Place<wide<T>> at, wide<T> weight) {
   N s = a + b;
   N excess = number_like(a, at.excess, rate_of(a) * at.y - rate_of(b) * x);
   N inverse = 1 / (a + 1);
-  Fraction<N> fraction(a * inverse * (excess + 1), W(1.0f));
+  Fraction<W, N> fraction(a * inverse * (excess + 1));
   N last = N(W(0.0f));
   for (int m = 1; m < most_steps; ++m) {
     W w = W(static_cast<float>(m));
