@@ -136,7 +136,10 @@ def paired(low, high, x_of, share=1.0, seed=0):
     def points(count, format):
         count = int(count * share)
         random = np.random.default_rng(seed)
-        a = format.round(10 ** random.uniform(np.log10(low), np.log10(high), count))
+        high_here = max(low, min(high, format.max / 16))
+        if high_here > format.max:
+            return np.empty(0), np.empty(0)
+        a = format.round(10 ** random.uniform(np.log10(low), np.log10(high_here), count))
         x = format.round(np.abs(x_of(a, random.normal(size=count))))
         keep = (a > 0) & (x > 0) & (a < format.max / 8) & (x < format.max / 8)
         return a[keep], x[keep]
@@ -150,7 +153,11 @@ def beta_points(low, high, spread, share=1.0, seed=0):
     def points(count, format):
         count = int(count * share)
         random = np.random.default_rng(seed)
-        a, b = format.round(10 ** random.uniform(np.log10(low), np.log10(high), (2, count)))
+        high_here = max(low, min(high, format.max / 16))
+        if high_here > format.max:
+            return np.empty(0), np.empty(0), np.empty(0)
+        exponents = random.uniform(np.log10(low), np.log10(high_here), (2, count))
+        a, b = format.round(10**exponents)
         middle = a / (a + b)
         deviation = np.sqrt(middle * (1 - middle) / (a + b + 1))
         x = format.round(middle + spread * deviation * random.normal(size=count))
