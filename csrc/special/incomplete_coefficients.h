@@ -1,7 +1,7 @@
+// clang-format off
+
 // Coefficients of the approximations in incomplete.h.
 // Written by incomplete_coefficients.py, which says how they are found: do not edit.
-
-// clang-format off
 
 #pragma once
 

@@ -212,10 +212,10 @@ def declaration(table: Table, precision: Precision) -> str:
 
 
 HEADER = """\
+// clang-format off
+
 // Coefficients of the approximations in {family}.h.
 // Written by {family}_coefficients.py, which says how they are found: do not edit.
-
-// clang-format off
 
 #pragma once
 
