@@ -123,8 +123,8 @@ def translate(
     folders = [os.fspath(folder) for folder in include_dirs]
     preprocessor = Preprocessor(folders, defines={**DEFINES, **(defines or {})})
     tokens = preprocessor.run(path, text)
-    tokens = _without_pragmas(tokens)
-    translator = _Translator(tokens, path)
+    tokens = without_pragmas(tokens)
+    translator = Translator(tokens, path)
     translator.scan()
     body = translator.rewritten()
     tables, entries = translator.entries(only)
@@ -132,7 +132,7 @@ def translate(
     return Translation("".join(pieces), entries, tuple(preprocessor.includes))
 
 
-def _without_pragmas(tokens: list[Token]) -> list[Token]:
+def without_pragmas(tokens: list[Token]) -> list[Token]:
     """The tokens without `_Pragma("...")`, which tells compilers how to optimise."""
     out: list[Token] = []
     i = 0
@@ -145,7 +145,7 @@ def _without_pragmas(tokens: list[Token]) -> list[Token]:
     return out
 
 
-class _Translator(MetalScanner):
+class Translator(MetalScanner):
     """Reads one translation unit as the generator does, and writes it as C++."""
 
     def __init__(self, tokens: Sequence[Token], unit: str) -> None:
@@ -312,12 +312,15 @@ class _Translator(MetalScanner):
             self._shared += 1
             alias = f"mlxgen_shared_{self._shared}_{text}"
             self._new[name] = alias
-            after += f' auto& {text} = mlxgen_metal::shared<{alias}, {self._shared}>("{text}");'
+            after += self._shared_reference(alias, text)
         self._after[end] = after
         for k in range(i + 1, last):
             if k not in names:
                 self._rewrite(k)
         return end
+
+    def _shared_reference(self, alias: str, name: str) -> str:
+        return f' auto& {name} = mlxgen_metal::shared<{alias}, {self._shared}>("{name}");'
 
     # -- function constants
 

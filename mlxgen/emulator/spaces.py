@@ -1,0 +1,185 @@
+"""Checks the address spaces of Metal kernels, which C++ does not have and OpenCL C++ does.
+
+The preprocessed source is rewritten as OpenCL C++: `device` becomes `__global`, `threadgroup`
+`__local`, `constant` `__constant` and `thread` `__private`; instantiations stay. Then clang, out of
+the `ziglang` package, reads it with `opencl/metal.h` in place of Metal's library. What it says of
+address spaces is an error of the kernel. What else it does not understand is reported as not
+checked, since neither the language nor the library is quite Metal's.
+
+Pointers without an address space are `rules`' to find: OpenCL lets them point anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..diagnostics import Span
+from ..metal import DEFINES, MetalScanner
+from ..preprocess import Preprocessor
+from ..tokens import SourceError
+from .translate import Translator, without_pragmas
+
+HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"
+
+_SPACES = {
+    "device": "__global",
+    "threadgroup": "__local",
+    "constant": "__constant",
+    "thread": "__private",
+}
+_METAL = {new: old for old, new in _SPACES.items()} | {"__generic": "(any)"}
+# Words of OpenCL that are names in Metal.
+_TAKEN = re.compile(r"(?:local|global|generic|read_only|write_only|read_write|pipe|uniform)$")
+_ATOMIC = re.compile(r"atomic_(?:int|uint|bool|float|ulong)$")
+_VECTOR = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234]$")
+_COMMAND = (
+    *("clang", "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", "spir64"),
+    *("-cl-single-precision-constant", "-cl-ext=+all", "-fsyntax-only", "-w"),
+    *("-ferror-limit=100", "-fno-color-diagnostics", "-fno-caret-diagnostics"),
+)
+_LINE = re.compile(
+    r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|note): (?P<text>.*)$"
+)
+_SPACE = re.compile(r"__(?:global|local|constant|private|generic)\b")
+_POINTER_ITSELF = re.compile(r"(\*|&) ?__private'")  # where a pointer lies that points elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceCheck:
+    """What came of a file.
+
+    Attributes:
+        errors: address spaces that do not fit.
+        unknown: what could not be read as OpenCL C++, so that more may be wrong there.
+    """
+
+    errors: tuple[SourceError, ...]
+    unknown: tuple[SourceError, ...]
+
+
+def available() -> bool:
+    """Whether the compiler is installed."""
+    return importlib.util.find_spec("ziglang") is not None
+
+
+def check_spaces(
+    path: str | os.PathLike[str],
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    *,
+    text: str | None = None,
+) -> SpaceCheck:
+    """The address spaces of a Metal file (of `text`, where given) that do not fit.
+
+    Raises:
+        SourceError: for source that cannot be read at all.
+    """
+    path = os.fspath(path)
+    preprocessor = Preprocessor([os.fspath(f) for f in include_dirs], defines=DEFINES)
+    writer = _Writer(without_pragmas(preprocessor.run(path, text)), path)
+    writer.scan()
+    source = f'#include "{HEADER}"\n{writer.rewritten()}\n'
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "kernels.cl"
+        file.write_text(source, encoding="utf-8")
+        command = [sys.executable, "-m", "ziglang", *_COMMAND, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return SpaceCheck((), ())
+    folder = os.path.realpath(os.path.dirname(path)) + os.sep
+    return _sorted_out(done.stderr, lambda file: os.path.realpath(file).startswith(folder))
+
+
+class _Writer(Translator):
+    """Writes Metal as OpenCL C++."""
+
+    def explicit_instantiation(self, i: int, stop: int) -> int:
+        """Instantiations stay, because address spaces of templates show in them only."""
+        return MetalScanner.explicit_instantiation(self, i, stop)
+
+    def rewritten(self) -> str:
+        """The source as OpenCL C++."""
+        i = 0
+        while i < len(self.texts):
+            i = self._rewrite(i)
+        return self._laid_out()
+
+    def _rewrite(self, i: int) -> int:
+        token = self.tokens[i]
+        text = token.text
+        if token.kind == "name":
+            if text == "threadgroup" and self._is_storage(i):
+                return self._storage(i)
+            if text in _SPACES:
+                self._new[i] = _SPACES[text]
+            elif text == "kernel":
+                self._new[i] = ""
+            elif _TAKEN.match(text):
+                self._new[i] = f"{text}_"
+            elif _ATOMIC.match(text):
+                self._new[i] = f"mlxgen_{text}"
+            elif (
+                _VECTOR.match(text) and self.text(i + 1) == "(" and self.text(i - 1) != "operator"
+            ):
+                self._new[i] = f"mlxgen_metal::make<{text}>"
+            elif text == "vec" and self.text(i + 1) == "<":
+                close = self.angle(i + 1)
+                start = i - 2 if self.texts[i - 2 : i] == ["metal", "::"] else i
+                is_call = close is not None and self.text(close + 1) == "("
+                if close is not None and is_call and self.text(start - 1) != "operator":
+                    self._new[start] = f"mlxgen_metal::make<{self.texts[start]}"
+                    self._after[close] = ">"
+            return i + 1
+        if self.texts[i : i + 3] == ["[", "[", "function_constant"]:
+            self._after[i - 1] = " = {}"
+        return super()._rewrite(i)
+
+    def _shared_reference(self, alias: str, name: str) -> str:
+        return f" __local {alias}& {name} = mlxgen_metal::shared<{alias}>();"
+
+
+def _sorted_out(output: str, own: Callable[[str], bool]) -> SpaceCheck:
+    """The compiler's errors in the project's own files, with the notes that explain them."""
+    groups: list[list[re.Match[str]]] = []
+    for line in output.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        if match["kind"] != "note":
+            groups.append([match])
+        elif groups:
+            groups[-1].append(match)
+    errors: list[SourceError] = []
+    unknown: list[SourceError] = []
+    for first, *notes in groups:
+        if not own(first["file"]):
+            continue
+        about = next((m["text"] for m in (first, *notes) if _is_mismatch(m["text"])), None)
+        line, column = int(first["line"]), int(first["column"])
+        span = Span(first["file"], line, column, line, column + 1)
+        message = _in_metal(first["text"])
+        if about is None:
+            unknown.append(SourceError(message, span))
+            continue
+        if about is not first["text"]:
+            message += f": {_in_metal(about.removeprefix('candidate function not viable: '))}"
+        errors.append(SourceError(message, span))
+    return SpaceCheck(tuple(errors), tuple(unknown))
+
+
+def _is_mismatch(text: str) -> bool:
+    """Whether this is about two of Metal's address spaces."""
+    named = set(_SPACE.findall(_POINTER_ITSELF.sub(r"\1'", text)))
+    return "__generic" not in named and (len(named) > 1 or "changes address space" in text)
+
+
+def _in_metal(text: str) -> str:
+    """A message of the compiler in Metal's words."""
+    return _SPACE.sub(lambda match: _METAL[match[0]], _POINTER_ITSELF.sub(r"\1'", text))
