@@ -118,13 +118,18 @@ def check(
     form: str,
 ) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
+    from . import generate as generator
+
     diags = Diagnostics()
     try:
-        ops, _, _ = _load(project, yaml_path, diags, select, exclude)
+        ops, sources, _ = _load(project, yaml_path, diags, select, exclude)
+        generator.check_metal(ops, sources, diags)
     except Failure:
         _finish(diags, form)
         raise
     _finish(diags, form)
+    if not diags.ok:
+        raise Failure
     if form == "text":
         click.echo(f"{len(ops)} operators, no errors")
 

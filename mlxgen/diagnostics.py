@@ -1237,6 +1237,67 @@ CODES: dict[str, Code] = {
         "toml",
     ),
     # ---- MG8: Metal's rules (emulator/rules.py) and macOS (emulator/host.py) --------------------
+    "MG801": Code(
+        "C++ that Metal does not have",
+        "Metal's language has no double, virtual functions, exceptions, dynamic memory, run-time "
+        "types, goto, inline assembler or namespace std.",
+        "[[kernel]] void scale(device float* x, uint i [[thread_position_in_grid]]) {\n"
+        "  double y = x[i];\n  x[i] = 2 * y;\n}",
+        "[[kernel]] void scale(device float* x, uint i [[thread_position_in_grid]]) {\n"
+        "  float y = x[i];\n  x[i] = 2 * y;\n}",
+        "metal",
+    ),
+    "MG802": Code(
+        "Recursion",
+        "A Metal function cannot call itself, directly or through others. Overloads of one name "
+        "are not looked into.",
+        "inline float factorial(int n) {\n  return n < 2 ? 1 : n * factorial(n - 1);\n}",
+        "inline float factorial(int n) {\n  float out = 1;\n"
+        "  for (int i = 2; i <= n; ++i) {\n    out *= i;\n  }\n  return out;\n}",
+        "metal",
+    ),
+    "MG803": Code(
+        "More than 31 buffers",
+        "A Metal kernel has at most 31 buffers, counting arrays, shapes, strides and numbers.",
+        "[[kernel]] void concatenate(device const float* x0, /* ... */ device const float* x31) {}",
+        "[[kernel]] void concatenate(device const float* x, constant int64_t* starts) {}",
+        "metal",
+    ),
+    "MG804": Code(
+        "More than 32 KiB of threadgroup memory",
+        "What a kernel declares in the threadgroup address space is added up, for each of its "
+        "instantiations. Lengths that are only known at the launch are compared there.",
+        "threadgroup float tile[96][96];",
+        "threadgroup float tile[64][64];",
+        "metal",
+    ),
+    "MG805": Code(
+        "No address space",
+        "Every pointer and reference says where it points to: `device` for buffers, `constant` for "
+        "those that are only read, alike in all threads, `threadgroup` for what a threadgroup "
+        "shares, `thread` for variables.",
+        "inline void swap(float& x, float& y);",
+        "inline void swap(thread float& x, thread float& y);",
+        "metal",
+    ),
+    "MG806": Code(
+        "Address spaces that do not fit",
+        "A pointer or reference to one address space is given where another one is wanted; there "
+        "is no conversion. `mlxgen metal-check` reports it, with the package ziglang.",
+        "inline float first(device const float* x) {\n  return x[0];\n}\n"
+        "[[kernel]] void f(constant float* x, device float* y) {\n  y[0] = first(x);\n}",
+        "inline float first(constant float* x) {\n  return x[0];\n}\n"
+        "[[kernel]] void f(constant float* x, device float* y) {\n  y[0] = first(x);\n}",
+        "metal",
+    ),
+    "MG807": Code(
+        "Metal's library is not there",
+        "Its names are declared in <metal_stdlib>, and are in the namespace metal.",
+        "inline float root(float x) {\n  return sqrt(x);\n}",
+        "#include <metal_stdlib>\nusing namespace metal;\n"
+        "inline float root(float x) {\n  return sqrt(x);\n}",
+        "metal",
+    ),
     "MG811": Code(
         "Not C++ for macOS",
         "A source that is compiled on macOS does not fit the headers of MLX's macOS wheel. What "

@@ -96,6 +96,23 @@ def load(
     return ops, sources
 
 
+def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None:
+    """Report what Metal does not take in the kernel files that operators use (MG801 to MG807)."""
+    from .emulator.rules import BrokenRule, check_rules
+
+    settings = sources.settings
+    used = [kernel for op in ops if (kernel := op.kernel("metal")) is not None]
+    for folder, name in sorted(
+        {(settings.csrc if k.shared else settings.metal, k.include) for k in used}
+    ):
+        path = folder / name
+        shown = os.path.relpath(path)
+        includes = sources.metal_includes
+        for error in check_rules(path if shown.startswith("..") else shown, includes):
+            if isinstance(error, BrokenRule):  # else the scan has reported it
+                diags.error(error.code, error.message, error.span, help=error.help)
+
+
 def select(
     ops: Sequence[Op], include: Sequence[str], exclude: Sequence[str], diags: Diagnostics
 ) -> list[Op]:
@@ -181,6 +198,7 @@ def _generate(
     if not diags.ok:
         return None
     chosen = select(ops, include, exclude, diags)
+    check_metal(chosen, sources, diags)
     if not diags.ok:
         return None
     wanted = {op.name for op in chosen}

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ..diagnostics import Span
 from ..metal import DEFINES, MetalScanner
 from ..preprocess import Preprocessor
 from ..tokens import SourceError
+from .rules import BrokenRule
 from .translate import Translator, without_pragmas
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"
@@ -93,8 +94,7 @@ def check_spaces(
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return SpaceCheck((), ())
-    folder = os.path.realpath(os.path.dirname(path)) + os.sep
-    return _sorted_out(done.stderr, lambda file: os.path.realpath(file).startswith(folder))
+    return _sorted_out(done.stderr)
 
 
 class _Writer(Translator):
@@ -115,7 +115,7 @@ class _Writer(Translator):
         token = self.tokens[i]
         text = token.text
         if token.kind == "name":
-            if text == "threadgroup" and self._is_storage(i):
+            if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in _SPACES:
                 self._new[i] = _SPACES[text]
@@ -125,9 +125,7 @@ class _Writer(Translator):
                 self._new[i] = f"{text}_"
             elif _ATOMIC.match(text):
                 self._new[i] = f"mlxgen_{text}"
-            elif (
-                _VECTOR.match(text) and self.text(i + 1) == "(" and self.text(i - 1) != "operator"
-            ):
+            elif _VECTOR.match(text) and self.text(i + 1) == "(" and self.text(i - 1) != "operator":
                 self._new[i] = f"mlxgen_metal::make<{text}>"
             elif text == "vec" and self.text(i + 1) == "<":
                 close = self.angle(i + 1)
@@ -145,8 +143,8 @@ class _Writer(Translator):
         return f" __local {alias}& {name} = mlxgen_metal::shared<{alias}>();"
 
 
-def _sorted_out(output: str, own: Callable[[str], bool]) -> SpaceCheck:
-    """The compiler's errors in the project's own files, with the notes that explain them."""
+def _sorted_out(output: str) -> SpaceCheck:
+    """The compiler's errors, with the notes that explain them, but for those in MLX's headers."""
     groups: list[list[re.Match[str]]] = []
     for line in output.splitlines():
         match = _LINE.match(line)
@@ -159,18 +157,18 @@ def _sorted_out(output: str, own: Callable[[str], bool]) -> SpaceCheck:
     errors: list[SourceError] = []
     unknown: list[SourceError] = []
     for first, *notes in groups:
-        if not own(first["file"]):
+        if "/mlx/backend/" in first["file"] or first["file"] == str(HEADER):
             continue
         about = next((m["text"] for m in (first, *notes) if _is_mismatch(m["text"])), None)
-        line, column = int(first["line"]), int(first["column"])
-        span = Span(first["file"], line, column, line, column + 1)
+        row, column = int(first["line"]), int(first["column"])
+        span = Span(first["file"], row, column, row, column + 1)
         message = _in_metal(first["text"])
         if about is None:
             unknown.append(SourceError(message, span))
             continue
         if about is not first["text"]:
             message += f": {_in_metal(about.removeprefix('candidate function not viable: '))}"
-        errors.append(SourceError(message, span))
+        errors.append(BrokenRule("MG806", message, span))
     return SpaceCheck(tuple(errors), tuple(unknown))
 
 

@@ -194,7 +194,7 @@ class Translator(MetalScanner):
         elif token.kind == "name":
             if text in _UNSUPPORTED:
                 raise self.error(f"the emulation has no {_UNSUPPORTED[text]}", i)
-            if text == "threadgroup" and self._is_storage(i):
+            if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in _DROPPED or text == "kernel":
                 self._new[i] = ""
@@ -261,7 +261,7 @@ class Translator(MetalScanner):
 
     # -- threadgroup variables
 
-    def _is_storage(self, i: int) -> bool:
+    def is_storage(self, i: int) -> bool:
         """Whether the `threadgroup` at `i` declares a variable, rather than what one points to."""
         j = i - 1
         while j >= 0 and self.texts[j] in ("const", "volatile", "static"):

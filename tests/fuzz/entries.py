@@ -111,7 +111,8 @@ class Project:
         # Headers of all projects are on one include path, and kernels in one translation unit.
         space = f"namespace kernels{number} {{\n{body}\n}}\n"
         (folder / "csrc" / f"kernels{number}.h").write_text(header + space)
-        (folder / "kernels/metal/kernels.metal").write_text("\n".join(self.metal.values()))
+        metal = ["#include <metal_stdlib>", "using namespace metal;", *self.metal.values()]
+        (folder / "kernels/metal/kernels.metal").write_text("\n".join(metal))
         path = folder / "mlx_ops.yaml"
         path.write_text(self.yaml, encoding="utf-8")
         return path

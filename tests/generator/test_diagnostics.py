@@ -245,7 +245,8 @@ def test_errors_page_is_in_order():
 
 def test_codes_are_those_that_the_sources_report():
     reported: set[str] = set()
-    for path in Path(mlxgen.__path__[0]).glob("*.py"):
-        codes = re.findall(r'"(MG[0-7]\d\d)"(?!: Code)', path.read_text(encoding="utf-8"))
+    root = Path(mlxgen.__path__[0])
+    for path in [*root.glob("*.py"), *root.glob("emulator/*.py")]:
+        codes = re.findall(r'"(MG[0-8]\d\d)"(?!: Code)', path.read_text(encoding="utf-8"))
         reported.update(codes)
     assert reported == set(CODES)

@@ -45,18 +45,21 @@ template [[host_name("f_{dtype}")]] [[kernel]] decltype(f<{dtype}>) f<{dtype}>;
 
 
 FITTING = {
-    "pointers": "device const T* p = x + i.x; device T* q = &y[n]; *q = *p; thread T* t; t = &t[1];",
+    "pointers": "device const T* p = x + i.x; device T* q = &y[n]; *q = *p; "
+    "thread T* t; t = &t[1];",
     "auto": "auto p = w; y[0] = p[i.x]; auto q = sums; q[0] = 1;",
     "calls": "to_thread(mine, v[n]); to_group(sums + 1, mine[0]); to_device(z, of_constant(v, n));",
     "two dimensions": "to_group(two[1], 1); to_group(&two[0][2], 2);",
-    "references": "add(mine[1], 3); thread float& r = mine[0]; r = 2; device T& d = y[0]; d = x[1];",
+    "references": "add(mine[1], 3); thread float& r = mine[0]; r = 2; "
+    "device T& d = y[0]; d = x[1];",
     "structures": "Pair one; one.a = pairs[0].a; one.b = 1; Pair other = one; y[0] = T(other.b);",
     "vectors": "float4 a = float4(1, 2, 3, 4); uint2 b = i.xy + uint2(1); a.xy = a.zw; "
     "y[b.x] = T(dot(a, float4(b.x)) + vec<float, 2>(1, 2).y);",
     "lambdas": "auto g = [&](float u) { return u + mine[0]; }; y[0] = T(g(2));",
     "simdgroups": "float s = simd_sum(float(x[0])); sums[0] = simd_max(s); "
     "threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);",
-    "functions": "y[0] = T(precise::exp(mine[0]) + max(1, n) + clamp(0.5f, 0.f, 1.f)) + min(T(1), x[0]);",
+    "functions": "y[0] = T(precise::exp(mine[0]) + max(1, n) + clamp(0.5f, 0.f, 1.f)); "
+    "y[1] = min(T(1), x[0]);",
     "atomics": "device atomic<float>* a = (device atomic<float>*)z; "
     "atomic_fetch_add_explicit(&a[1], 2.0f, memory_order_relaxed); "
     "threadgroup atomic_int c; atomic_store_explicit(&c, 0, memory_order_relaxed);",

@@ -1,0 +1,4 @@
+template <typename T>
+T bare(T x) {
+  return sqrt(x);
+}
