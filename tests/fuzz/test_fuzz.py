@@ -40,9 +40,10 @@ def fast() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setattr(render, "environment", cache(render.environment))
     scan_cpp, scan_metal = cxx.scan_cpp, metal.scan_metal
-    scanned: dict[str, object] = {}
 
     def once(scan):
+        scanned: dict[str, object] = {}
+
         def scanning(paths, *others, **options):
             (path,) = paths
             if str(project.HERE) not in os.path.abspath(path):
