@@ -346,6 +346,10 @@ inline constexpr float nan() {
 template <size_t N>
 inline double polynomial(const double (&c)[N], double x) {
   double y = c[N - 1];
+  // Around a loop that remains nothing is vectorised; gcc unrolls 16 terms.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC unroll 64
+#endif
   for (size_t i = N - 1; i > 0; --i) {
     y = y * x + c[i - 1];
   }
