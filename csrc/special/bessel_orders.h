@@ -1,0 +1,442 @@
+// Modified Bessel functions of real order, I_v(x) and K_v(x).
+//
+// I_v for v >= 0 has four methods, which overlap widely:
+//
+//   large x         Hankel's expansion (10.40.1)
+//   large v         the uniform expansion in 1/v (10.41.3)
+//   small x         the power series (10.25.2)
+//   what remains    the uniform expansion at v + n, then the recurrence down
+//                   (10.29.1), in which nothing cancels
+//
+// K_v has Temme's series for x <= 2 and Steed's continued fraction beyond, both
+// for |m| <= 1/2 and then the recurrence up, in which nothing cancels either;
+// and the uniform expansion (10.41.4). Negative orders follow by reflection
+// (10.27.2), (10.27.3).
+//
+// Temme, "On the numerical evaluation of the modified Bessel function of the
+// third kind" (1975); Thompson and Barnett, "Coulomb and Bessel functions of
+// complex arguments and order" (1986). Numbers such as (10.40.1) are equations
+// of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
+//
+// Results are computed as a product of a number and e^exponent, because the
+// factors leave the range where the product does not.
+
+#pragma once
+
+#include "bessel_coefficients.h"
+#include "mlxgen/scalar.h"
+
+namespace mlxops {
+namespace special {
+
+namespace bessel_order_detail {
+
+namespace math = mlxgen::math;
+using mlxgen::wide;
+
+/** What depends on the precision of the result. */
+template <typename T>
+struct Precision {
+#ifdef __METAL_VERSION__
+  enum : bool { is_float = true };
+#else
+  enum : bool { is_float = sizeof(T) == sizeof(float) };
+#endif
+  // From where on the uniform expansion serves, and its terms.
+  enum : int { large_order = is_float ? 12 : 30, terms = is_float ? 8 : 12 };
+  // From where on Hankel's expansion has enough digits before it diverges.
+  enum : int { large_x = is_float ? 14 : 25 };
+  /** Where a sum may end. */
+  static float small() {
+    return is_float ? 5e-12f : 1e-17f;
+  }
+};
+
+/** sum of (sign)^k U_k(p) / v^k, 10.41(ii). */
+template <typename T>
+inline wide<T> debye_sum(wide<T> p, wide<T> signed_v) {
+  using W = wide<T>;
+  W square = p * p;
+  W factor = p / signed_v;
+  W power = factor;
+  W sum(1.0f);
+  int start = 0;
+  for (int k = 1; k <= Precision<T>::terms; ++k) {
+    W u = MLXGEN_COEFFICIENTS(T, debye)[start + k];
+    for (int i = k - 1; i >= 0; --i) {
+      u = u * square + W(MLXGEN_COEFFICIENTS(T, debye)[start + i]);
+    }
+    sum = sum + power * u;
+    power = power * factor;
+    start += k + 1;
+  }
+  return sum;
+}
+
+/** What the uniform expansions of I_v(x) and K_v(x) have in common. */
+template <typename W>
+struct Uniform {
+  W p; // 1 / sqrt(1 + z^2), z = x / v
+  W eta; // (10.41.7), times v
+  W eta_less_z; // times v
+};
+
+template <typename W>
+inline Uniform<W> uniform(W v, W x) {
+  W z = x / v;
+  W root = math::sqrt(1 + z * z);
+  // log((1 + root) / z), accurate for large z too
+  W logarithm = z <= 1 ? math::log((1 + root) / z)
+                       : math::log1p((1 + 1 / (z + root)) / z);
+  Uniform<W> out;
+  out.p = 1 / root;
+  out.eta = v * (root - logarithm);
+  out.eta_less_z = v * (1 / (root + z) - logarithm);
+  return out;
+}
+
+/**
+ * number e^(sign eta), or with scaled number e^(sign (eta - x)): as a number,
+ * returned, and an exponent.
+ */
+template <typename W>
+inline W split_exponent(
+    W number,
+    float sign,
+    Uniform<W> at,
+    W x,
+    bool scaled,
+    MLXGEN_OUT(W) exponent) {
+  // x is exact and eta is not, so that it is the better exponent.
+  bool moderate = math::fabs(at.eta_less_z) < 60;
+  if (moderate) {
+    exponent = scaled ? W(0) : sign * x;
+    return number * math::exp(sign * at.eta_less_z);
+  }
+  exponent = sign * (scaled ? at.eta_less_z : at.eta);
+  return number;
+}
+
+/** e^-exponent I_v(x), or e^(-x - exponent) I_v(x); v >= 0 and 0 < x < inf. */
+template <typename T>
+inline wide<T>
+first_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
+  using W = wide<T>;
+  if (x >= static_cast<float>(Precision<T>::large_x) && 2 * x >= v * v) {
+    W square = 4 * v * v;
+    W term(1.0f);
+    W sum(1.0f);
+    for (int k = 1; k < 100; ++k) {
+      float odd = static_cast<float>(2 * k - 1);
+      term = term * ((odd * odd - square) / (8 * k * x));
+      sum = sum + term;
+      if (math::fabs(term) < Precision<T>::small()) {
+        break;
+      }
+    }
+    exponent = scaled ? W(0) : x;
+    return sum / (W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(x));
+  }
+  if (x <= 8 && v < static_cast<float>(Precision<T>::large_order)) {
+    // 1 / Gamma(1 + m) for v = m + n, |m| <= 1/2
+    W n = math::rint(v);
+    W m = v - n;
+    W gamma = math::polynomial(MLXGEN_COEFFICIENTS(T, temme_2), m * m) -
+        m * math::polynomial(MLXGEN_COEFFICIENTS(T, temme_1), m * m);
+    // A power of 2, so that only what is too small in the end becomes so.
+    constexpr float large = 1125899906842624.0f; // 2^50
+    W half = 0.5f * x;
+    W product = large * gamma * math::pow(half, m);
+    for (int j = 1; j <= static_cast<int>(n); ++j) {
+      product = product * (half / (m + j));
+    }
+    W square = half * half;
+    W term(1.0f);
+    W sum(1.0f);
+    for (int k = 1; k < 100; ++k) {
+      term = term * (square / (k * (v + k)));
+      sum = sum + term;
+      if (term < Precision<T>::small() * sum) {
+        break;
+      }
+    }
+    exponent = scaled ? -x : W(0);
+    return product * sum / large;
+  }
+  float more = 0;
+  while (v + more < static_cast<float>(Precision<T>::large_order)) {
+    more += 1;
+  }
+  W order = v + more;
+  Uniform<W> at = uniform(order, x);
+  exponent = scaled ? at.eta_less_z : at.eta;
+  W factor =
+      math::sqrt(at.p / order) / W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  W sum = debye_sum<T>(at.p, order);
+  W number = split_exponent(factor * sum, 1.0f, at, x, scaled, exponent);
+  if (more == 0) {
+    return number;
+  }
+  // I of the orders, relative to the first.
+  W above_order = order + 1;
+  Uniform<W> next = uniform(above_order, x);
+  W above = debye_sum<T>(next.p, above_order) / sum *
+      math::sqrt(next.p * order / (at.p * above_order)) *
+      math::exp(next.eta_less_z - at.eta_less_z);
+  W here(1.0f);
+  W twice = 2 / x;
+  for (; more > 0; more -= 1) {
+    W below = above + (v + more) * twice * here;
+    above = here;
+    here = below;
+  }
+  return number * here;
+}
+
+/** K_m(x) and K_m+1(x) for |m| <= 1/2, x <= 2. */
+template <typename T>
+inline void temme_series(
+    wide<T> m,
+    wide<T> x,
+    MLXGEN_OUT(wide<T>) here,
+    MLXGEN_OUT(wide<T>) above) {
+  using W = wide<T>;
+  W gamma_1 = math::polynomial(MLXGEN_COEFFICIENTS(T, temme_1), m * m);
+  W gamma_2 = math::polynomial(MLXGEN_COEFFICIENTS(T, temme_2), m * m);
+  W logarithm = -math::log(0.5f * x);
+  W sigma = m * logarithm;
+  W up = math::exp(sigma);
+  W down = 1 / up;
+  W sinh = math::fabs(sigma) < 1
+      ? 0.5f * (math::expm1(sigma) - math::expm1(-sigma))
+      : 0.5f * (up - down);
+  W sinh_ratio = sigma == 0 ? W(1) : sinh / sigma;
+  W cosh = 0.5f * (up + down);
+  W turn = W(MLXGEN_COEFFICIENTS(T, pi)[0]) * m;
+  W sine_ratio = m == 0 ? W(1) : turn / math::sinpi(m);
+  W f = sine_ratio * (gamma_1 * cosh + gamma_2 * sinh_ratio * logarithm);
+  W p = 0.5f * up / (gamma_2 - m * gamma_1);
+  W q = 0.5f * down / (gamma_2 + m * gamma_1);
+  W square = 0.25f * x * x;
+  W factor(1.0f);
+  here = f;
+  above = p;
+  for (int k = 1; k < 50; ++k) {
+    f = (k * f + p + q) / (k * k - m * m);
+    factor = factor * (square / k);
+    p = p / (k - m);
+    q = q / (k + m);
+    here = here + factor * f;
+    W more = factor * (p - k * f);
+    above = above + more;
+    if (factor * f < Precision<T>::small() * here &&
+        math::fabs(more) < Precision<T>::small() * above) {
+      break;
+    }
+  }
+  above = above / x * 2;
+}
+
+/** e^x K_m(x) and e^x K_m+1(x) for |m| <= 1/2, x > 2. */
+template <typename T>
+inline void steed_fraction(
+    wide<T> m,
+    wide<T> x,
+    MLXGEN_OUT(wide<T>) here,
+    MLXGEN_OUT(wide<T>) above) {
+  using W = wide<T>;
+  if (x > 1e18f) {
+    // (10.40.2); b would overflow.
+    here = W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) / math::sqrt(x);
+    above = here;
+    return;
+  }
+  W first = 0.25f - m * m;
+  W a = -first;
+  W b = 2 * (1 + x);
+  W d = 1 / b;
+  W change = d;
+  W h = d;
+  W before(0.0f);
+  W now(1.0f);
+  W c = first;
+  W q = first;
+  W s = 1 + q * change;
+  for (int k = 2; k < 200; ++k) {
+    a = a - static_cast<float>(2 * (k - 1));
+    c = -(a * c) / static_cast<float>(k);
+    W after = (before - b * now) / a;
+    before = now;
+    now = after;
+    q = q + c * after;
+    b = b + 2;
+    d = 1 / (b + a * d);
+    change = (b * d - 1) * change;
+    h = h + change;
+    W more = q * change;
+    s = s + more;
+    if (math::fabs(more) < Precision<T>::small() * s) {
+      break;
+    }
+  }
+  here = W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) / (math::sqrt(x) * s);
+  above = here * ((m + x + 0.5f) - first * h) / x;
+}
+
+/** e^-exponent K_v(x), or e^(x - exponent) K_v(x); v >= 0 and 0 < x < inf. */
+template <typename T>
+inline wide<T>
+second_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
+  using W = wide<T>;
+  if (v >= static_cast<float>(Precision<T>::large_order) && 2 * x < v * v) {
+    Uniform<W> at = uniform(v, x);
+    W number = math::sqrt(at.p / v) *
+        W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) * debye_sum<T>(at.p, -v);
+    return split_exponent(number, -1.0f, at, x, scaled, exponent);
+  }
+  if (v >= static_cast<float>(Precision<T>::large_order)) {
+    // (10.40.2)
+    W square = 4 * v * v;
+    W term(1.0f);
+    W sum(1.0f);
+    for (int k = 1; k < 100; ++k) {
+      float odd = static_cast<float>(2 * k - 1);
+      term = term * ((square - odd * odd) / (8 * k * x));
+      sum = sum + term;
+      if (math::fabs(term) < Precision<T>::small() * sum) {
+        break;
+      }
+    }
+    exponent = scaled ? W(0) : -x;
+    return sum * W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) / math::sqrt(x);
+  }
+  W n = math::rint(v);
+  W m = v - n;
+  W here;
+  W above;
+  if (x <= 2) {
+    temme_series<T>(m, x, here, above);
+    exponent = scaled ? x : W(0);
+  } else {
+    steed_fraction<T>(m, x, here, above);
+    exponent = scaled ? W(0) : -x;
+  }
+  W twice = 2 / x;
+  for (int k = 1; k <= static_cast<int>(n); ++k) {
+    // Where 2 / x overflows K_m+2 does.
+    W next = k == static_cast<int>(n) ? above : here + (m + k) * twice * above;
+    here = above;
+    above = next;
+  }
+  return here;
+}
+
+/** number e^exponent; over- and underflows only where the product does. */
+template <typename W>
+inline W raised(W number, W exponent) {
+  W root = math::exp(0.5f * exponent);
+  W product = number * root;
+  return root == math::infinity() ? product : product * root;
+}
+
+template <typename W>
+inline bool is_odd(W whole) {
+  W half = 0.5f * whole;
+  return math::rint(half) != half;
+}
+
+/** I_v(x), or e^-|x| I_v(x). */
+template <typename T>
+inline wide<T> modified_first(T order, T argument, bool scaled) {
+  using W = wide<T>;
+  W v = order;
+  W x = argument;
+  W n = math::rint(v);
+  bool whole = v == n;
+  if (v != v || x != x || (x < 0 && !whole)) {
+    return W(math::nan());
+  }
+  W u = math::fabs(v);
+  W z = math::fabs(x);
+  bool reflected = v < 0 && !whole;
+  bool negative = x < 0 && is_odd(n);
+  W result;
+  if (z == math::infinity()) {
+    result = u == math::infinity() ? W(math::nan())
+        : scaled                   ? W(0)
+                                   : W(math::infinity());
+  } else if (z == 0) {
+    result = reflected
+        ? (math::sinpi(u) < 0 ? W(-math::infinity()) : W(math::infinity()))
+        : (u == 0 ? W(1) : W(0));
+  } else if (u == math::infinity()) {
+    result = W(0);
+  } else {
+    W exponent;
+    W number = first_kind<T>(u, z, scaled, exponent);
+    result = raised(number, exponent);
+    if (reflected) {
+      // (10.27.2)
+      number = second_kind<T>(u, z, false, exponent);
+      exponent = scaled ? exponent - z : exponent;
+      number =
+          number * math::sinpi(u) * W(MLXGEN_COEFFICIENTS(T, two_over_pi)[0]);
+      result = result + raised(number, exponent);
+    }
+  }
+  return negative ? -result : result;
+}
+
+/** K_v(x), or e^x K_v(x). */
+template <typename T>
+inline wide<T> modified_second(T order, T argument, bool scaled) {
+  using W = wide<T>;
+  W v = math::fabs(W(order));
+  W x = argument;
+  bool both = v == math::infinity() && x == math::infinity();
+  if (v != v || x != x || x < 0 || both) {
+    return W(math::nan());
+  }
+  if (x == 0 || v == math::infinity()) {
+    return W(math::infinity());
+  }
+  if (x == math::infinity()) {
+    return W(0);
+  }
+  W exponent;
+  W number = second_kind<T>(v, x, scaled, exponent);
+  return raised(number, exponent);
+}
+
+} // namespace bessel_order_detail
+
+/**
+ * The modified Bessel function I_v(x) of any real order. NaN for negative x
+ * unless the order is an integer.
+ */
+template <typename T>
+T iv(T v, T x) {
+  return static_cast<T>(bessel_order_detail::modified_first(v, x, false));
+}
+
+/** e^-|x| I_v(x). */
+template <typename T>
+T ive(T v, T x) {
+  return static_cast<T>(bessel_order_detail::modified_first(v, x, true));
+}
+
+/** The modified Bessel function K_v(x) of any real order; NaN for negative x.
+ */
+template <typename T>
+T kv(T v, T x) {
+  return static_cast<T>(bessel_order_detail::modified_second(v, x, false));
+}
+
+/** e^x K_v(x). */
+template <typename T>
+T kve(T v, T x) {
+  return static_cast<T>(bessel_order_detail::modified_second(v, x, true));
+}
+
+} // namespace special
+} // namespace mlxops
