@@ -173,6 +173,7 @@ TAIL = "the result is a power of the arguments with large exponents"
 def gamma_regions():
     return {
         "small": Region(log(1e-6, 12), log(1e-6, 20), conditioned=TAIL),
+        "small a": Region(log(1e-3, 1), linear(0.5, 8), conditioned=TAIL),
         "tiny": Region(log(1e-30, 1e-3), log(1e-30, 1), conditioned=TAIL),
         "branches": Region(near(1, 2, 8, 12), near(1, 2, 3, 9, 12, 13), conditioned=TAIL),
         "middle": Region(paired(1, 5000, lambda a, u: a + 2 * np.sqrt(a) * u), conditioned=TAIL),
@@ -192,6 +193,7 @@ def beta_regions():
     return {
         "small": Region(log(1e-5, 8), log(1e-5, 8), linear(0.001, 0.999), conditioned=TAIL),
         "unequal": Region(log(0.01, 10), log(10, 5000), log(1e-5, 0.9), conditioned=TAIL),
+        "small a": Region(log(1e-3, 1), log(3, 100), linear(0.01, 0.4), conditioned=TAIL),
         "ends": Region(
             log(0.01, 20),
             log(0.01, 20),
