@@ -453,22 +453,35 @@ def metal_check(
     require: bool,
     form: str,
 ) -> None:
-    """Compile the Metal launchers for macOS, without a Mac.
+    """Check Metal kernels and their launchers as macOS would, without a Mac.
 
-    Every generated file with Metal code is compiled against the headers of MLX's macOS wheel, and
-    the symbols that it needs are compared with those that the wheel's library exports.
+    The kernels' address spaces are compared. Every generated file with Metal code is compiled
+    against the headers of MLX's macOS wheel, and the symbols that it needs are compared with those
+    that the wheel's library exports.
     """
+    from . import generate as generator
     from .emulator.host import HostUnavailable, check_host
+    from .emulator.spaces import available, check_project
 
     diags = Diagnostics()
-    settings = _settings(project, None, diags)
+    try:
+        ops, sources, settings = _load(project, None, diags, select, exclude)
+    except Failure:
+        _finish(diags, form)
+        raise
+    generator.check_metal(ops, sources, diags)
     folder = build_dir or settings.root / "build" / "macos"
     try:
+        if not available():
+            raise HostUnavailable("ziglang is not installed: pip install ziglang")
+        for error in check_project(ops, sources, jobs):
+            diags.error(error.code, error.message, error.span)
         found = check_host(settings, folder, diags, include=select, exclude=exclude, jobs=jobs)
     except HostUnavailable as error:
+        _finish(diags, form)
         verb = "cannot be checked" if require else "was NOT checked"
         click.echo(f"the code for macOS {verb}: {error}", err=True)
-        if require:
+        if require or not diags.ok:
             raise Failure from error
         return
     _finish(diags, form)

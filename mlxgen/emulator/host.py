@@ -350,7 +350,7 @@ def _file_digest(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """What was checked: the files, and MLX for macOS."""
+    """What was checked: the files that were compiled, and MLX for macOS."""
 
     files: tuple[Path, ...]
     wheel: Wheel

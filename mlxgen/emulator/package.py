@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..preprocess import OWN_INCLUDES
 from ..settings import Settings
 from ..tokens import SourceError
 from .library import EmulationError, cache_folder
@@ -38,7 +39,7 @@ def installed(name: str) -> Path:
 
 def check_kernels(settings: Settings) -> list[SourceError]:
     """The rules of Metal that the project's kernels break (see `rules`)."""
-    folders = [settings.metal, mlx_include()]
+    folders = [settings.metal, settings.csrc, Path(OWN_INCLUDES), mlx_include()]
     return [
         error
         for path in sorted(settings.metal.rglob("*.metal"))

@@ -18,13 +18,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..diagnostics import Span
+from ..kernels import Sources
 from ..metal import DEFINES, MetalScanner
-from ..preprocess import Preprocessor
+from ..model import Op
+from ..preprocess import OWN_INCLUDES, Preprocessor
 from ..tokens import SourceError
+from ..view import View
 from .rules import BrokenRule
 from .translate import Translator, without_pragmas
 
@@ -62,7 +66,7 @@ class SpaceCheck:
         unknown: what could not be read as OpenCL C++, so that more may be wrong there.
     """
 
-    errors: tuple[SourceError, ...]
+    errors: tuple[BrokenRule, ...]
     unknown: tuple[SourceError, ...]
 
 
@@ -95,6 +99,48 @@ def check_spaces(
     if done.returncode == 0:
         return SpaceCheck((), ())
     return _sorted_out(done.stderr)
+
+
+def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) -> list[BrokenRule]:
+    """The address spaces that do not fit in the Metal source that operators use.
+
+    Each file is read once, with the kernels that are generated around its scalar functions, so that
+    these are instantiated. What is wrong in those is reported at the operator's entry.
+    """
+    settings = sources.settings
+    groups: dict[Path, list[View]] = {}
+    for op in ops:
+        kernel = op.kernel("metal")
+        if kernel is not None:
+            folder = settings.csrc if kernel.shared else settings.metal
+            shown = os.path.relpath(folder / kernel.include)
+            path = folder / kernel.include if shown.startswith("..") else Path(shown)
+            groups.setdefault(path, []).append(View(op, settings))
+
+    def check(path: Path) -> list[BrokenRule]:
+        text = f'#include "{path.name}"\n{_elementwise_source()}'
+        starts: list[tuple[int, Op]] = []
+        for view in groups[path]:
+            if view.metal is not None and view.metal.scalar:
+                starts.append((text.count("\n") + 1, view.op))
+                text += view.metal_wrapper + "\n"
+        generated = os.fspath(path.with_name(f"{path.name} and what is generated around it"))
+        found = []
+        for error in check_spaces(generated, sources.metal_includes, text=text).errors:
+            if error.span.file == generated and starts:
+                op = [op for line, op in starts if line <= error.span.line][-1]
+                error = BrokenRule(error.code, error.message, Span(op.file, op.line, 1, op.line, 1))
+            found.append(error)
+        return found
+
+    with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+        return [error for errors in pool.map(check, groups) for error in errors]
+
+
+def _elementwise_source() -> str:
+    """What generated kernels stand on, out of the header that embeds it."""
+    text = (Path(OWN_INCLUDES) / "mlxgen" / "metal.h").read_text(encoding="utf-8")
+    return "".join(re.findall(r'elementwise_source = R"metal\((.*?)\)metal"', text, re.DOTALL))
 
 
 class _Writer(Translator):
@@ -154,14 +200,14 @@ def _sorted_out(output: str) -> SpaceCheck:
             groups.append([match])
         elif groups:
             groups[-1].append(match)
-    errors: list[SourceError] = []
+    errors: list[BrokenRule] = []
     unknown: list[SourceError] = []
     for first, *notes in groups:
         if "/mlx/backend/" in first["file"] or first["file"] == str(HEADER):
             continue
         about = next((m["text"] for m in (first, *notes) if _is_mismatch(m["text"])), None)
-        row, column = int(first["line"]), int(first["column"])
-        span = Span(first["file"], row, column, row, column + 1)
+        row = int(first["line"])
+        span = Span(first["file"], row, 1, row, 1000)  # columns are those of the rewritten line
         message = _in_metal(first["text"])
         if about is None:
             unknown.append(SourceError(message, span))

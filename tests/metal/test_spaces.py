@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from sample import project
 
+from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.package import mlx_include
-from mlxgen.emulator.spaces import check_spaces
+from mlxgen.emulator.spaces import check_project, check_spaces
+from mlxgen.generate import load, load_settings
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "metal"
 HEAD = """#include <metal_stdlib>
@@ -113,3 +116,34 @@ def test_changed_parameter_of_a_kernel() -> None:
         assert "threadgroup_sum(squares" in text.splitlines()[error.span.line - 1] or (
             "threadgroup_sum(projection" in text.splitlines()[error.span.line - 1]
         )
+
+
+def test_own_operators() -> None:
+    diags = Diagnostics()
+    settings = load_settings(KERNELS.parents[1], diags)
+    assert settings is not None
+    ops, sources = load(settings, diags)
+    assert diags.ok
+    assert check_project(ops, sources) == []
+
+
+def test_scalar_functions_are_instantiated(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "kernels" / "metal"
+    folder.mkdir(parents=True)
+    (folder / "scale.metal").write_text(
+        "#include <metal_stdlib>\nusing namespace metal;\n"
+        "template <typename T>\nvoid twice(device T* x) {\n  *x *= 2;\n}\n"
+        "template <typename T>\nT scale(T x) {\n  thread T* p = &x;\n  twice(p);\n  return x;\n}\n"
+    )
+    Path("mlx_ops.yaml").write_text(
+        '- signature: "scale(x: array) -> array"\n'
+        "  dispatch: {metal: scale}\n  grad: {x: 2 * grad}\n"
+    )
+    diags = Diagnostics()
+    ops, sources = load(project.settings(Path("mlx_ops.yaml")), diags)
+    assert diags.render_text() == ""
+    # once for each type that it computes in
+    assert {str(error).partition(": ")[0] for error in check_project(ops, sources)} == {
+        "kernels/metal/scale.metal:10:1"
+    }
