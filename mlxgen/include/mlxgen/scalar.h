@@ -153,11 +153,16 @@ struct twofold {
   }
 };
 
-/** high + low for |high| >= |low|; an infinite or NaN high stays as it is. */
+/**
+ * high + low for |high| >= |low|, or high = 0. An infinite or NaN high stays as
+ * it is, and -0.
+ */
 inline twofold renormalized(float high, float low) {
   float sum = high + low;
   bool finite = native::fabs(sum) <= 3.402823466e38f;
-  return finite ? twofold(sum, low - (sum - high)) : twofold(high, 0.0f);
+  bool zero = high == 0 && low == 0;
+  return finite && !zero ? twofold(sum, low - (sum - high))
+                         : twofold(high, 0.0f);
 }
 
 inline twofold sum_of(float x, float y) {
