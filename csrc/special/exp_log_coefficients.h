@@ -1,0 +1,118 @@
+// clang-format off
+
+// Coefficients of the approximations in exp_log.h.
+// Written by exp_log_coefficients.py, which says how they are found: do not edit.
+
+#pragma once
+
+#include "mlxgen/scalar.h"
+
+namespace mlxops {
+namespace special {
+
+// For results in float.
+namespace for_float {
+
+// (exp(r) - 1) / r, |r| <= log(2) / 2
+// error 2.3e-10
+MLXGEN_TABLE(exp_series, 7) = {
+    MLXGEN_WIDE(1.0f, 3.11967292e-11f),
+    MLXGEN_WIDE(0.5f, 4.66521266e-09f),
+    MLXGEN_WIDE(0.166666657f, 5.76368286e-09f),
+    MLXGEN_WIDE(0.041666355f, -5.34326638e-10f),
+    MLXGEN_WIDE(0.00833340269f, 2.12220699e-10f),
+    MLXGEN_WIDE(0.00139410049f, 5.23509925e-12f),
+    MLXGEN_WIDE(0.000198412512f, 3.61503405e-12f),
+};
+
+// (log(1 + g) - g) / g^2, 1/2 <= (1 + g)^2 <= 2
+// error 1.2e-9
+MLXGEN_TABLE(log_series, 11) = {
+    MLXGEN_WIDE(-0.5f, -5.73858516e-10f),
+    MLXGEN_WIDE(0.333333343f, -1.39041987e-08f),
+    MLXGEN_WIDE(-0.249999717f, 6.63676669e-09f),
+    MLXGEN_WIDE(0.200000376f, -2.1498221e-09f),
+    MLXGEN_WIDE(-0.166690335f, 2.28989849e-09f),
+    MLXGEN_WIDE(0.142864004f, -3.19179483e-09f),
+    MLXGEN_WIDE(-0.124323361f, 2.62065836e-09f),
+    MLXGEN_WIDE(0.110263504f, -9.19265775e-10f),
+    MLXGEN_WIDE(-0.107586011f, 4.73065476e-10f),
+    MLXGEN_WIDE(0.106461689f, -2.47173226e-10f),
+    MLXGEN_WIDE(-0.0610819608f, 9.21172097e-11f),
+};
+
+// log(2), as a number of 32 bits and the rest
+MLXGEN_TABLE(log_2_parts, 2) = {
+    MLXGEN_WIDE(0.693147182f, -1.86264515e-09f),
+    MLXGEN_WIDE(-4.20091496e-11f, -1.09566049e-18f),
+};
+
+// 1 / log(2)
+MLXGEN_TABLE(log_2_reciprocal, 1) = {
+    MLXGEN_WIDE(1.44269502f, 1.92596303e-08f),
+};
+
+} // namespace for_float
+
+#ifndef __METAL_VERSION__
+// For results in double.
+namespace for_double {
+
+// (exp(r) - 1) / r, |r| <= log(2) / 2
+// error 1.8e-17
+inline constexpr double exp_series[11] = {
+    1.0,
+    0.5000000000000006,
+    0.16666666666666563,
+    0.041666666666573905,
+    0.008333333333397832,
+    0.0013888888932258893,
+    0.000198412697074685,
+    2.480150460212653e-05,
+    2.7557414788340586e-06,
+    2.7626262799016194e-07,
+    2.505209696724485e-08,
+};
+
+// (log(1 + g) - g) / g^2, 1/2 <= (1 + g)^2 <= 2
+// error 1.5e-17
+inline constexpr double log_series[21] = {
+    -0.5,
+    0.33333333333333376,
+    -0.24999999999999542,
+    0.19999999999974474,
+    -0.1666666666677904,
+    0.14285714290369397,
+    -0.12499999991537285,
+    0.11111110722513745,
+    -0.10000000109558548,
+    0.09090926646530627,
+    -0.08333347641726056,
+    0.0769184865949653,
+    -0.07142072133340738,
+    0.06673610667476837,
+    -0.06267971196630229,
+    0.05827345741957677,
+    -0.05343698887464021,
+    0.05390793365073583,
+    -0.06212423270774307,
+    0.05698915803840726,
+    -0.024734152850876295,
+};
+
+// log(2), as a number of 32 bits and the rest
+inline constexpr double log_2_parts[2] = {
+    0.6931471806019545,
+    -4.2009150726810846e-11,
+};
+
+// 1 / log(2)
+inline constexpr double log_2_reciprocal[1] = {
+    1.4426950408889634,
+};
+
+} // namespace for_double
+#endif
+
+} // namespace special
+} // namespace mlxops
