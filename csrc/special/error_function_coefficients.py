@@ -1,0 +1,165 @@
+"""Compute the coefficients of error_function.h.
+
+Run it to write `error_function_coefficients.h`; minimax.py, which it stands on, says more. Numbers
+such as 7.12.1 are equations of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+
+import mpmath as mp  # type: ignore[import-untyped]
+from minimax import DIGITS, Fit, Precision, Table, main
+from mpmath import mpf
+
+SMALL_ERF = 1
+"""Up to where erf is a polynomial."""
+
+SHIFT = 3
+"""The k in erfcx's variable 1 - 2 k / (x + k); 3 and 4 need the fewest coefficients."""
+
+SMALL_ERFINV = mpf(3) / 4
+"""Up to where erfinv is rational in its argument."""
+
+LARGEST_ROOT = mpf("27.3")
+"""sqrt(-log p) of the smallest subnormal p, rounded up."""
+
+
+def erf_over_x(z: mpf) -> mpf:
+    """erf(x) / x at x^2 = z."""
+    if z == 0:
+        return 2 / mp.sqrt(mp.pi)
+    x = mp.sqrt(z)
+    return mp.erf(x) / x
+
+
+def erfcx(x: mpf) -> mpf:
+    """exp(x^2) erfc(x)."""
+    if x < 50:
+        return mp.exp(x * x) * mp.erfc(x)
+    total = term = mpf(1)  # 7.12.1
+    for k in range(1, 60):
+        term *= -(2 * k - 1) / (2 * x * x)
+        total += term
+        if abs(term) < mpf(10) ** -DIGITS:
+            break
+    return total / (x * mp.sqrt(mp.pi))
+
+
+def erfcx_slope(x: mpf) -> mpf:
+    """The derivative of erfcx."""
+    if x < 50:
+        return 2 * x * erfcx(x) - 2 / mp.sqrt(mp.pi)
+    total = term = mpf(1)  # that of 7.12.1, term by term
+    for k in range(1, 60):
+        term *= -(2 * k - 1) / (2 * x * x)
+        total += (2 * k + 1) * term
+        if abs(term) < mpf(10) ** -DIGITS:
+            break
+    return -total / (x * x * mp.sqrt(mp.pi))
+
+
+def shifted_erfcx(t: mpf) -> mpf:
+    """(x + k) erfcx(x) at 1 - 2 k / (x + k) = t: from k, at x = 0, down to 1 / sqrt(pi)."""
+    if t == 1:
+        return 1 / mp.sqrt(mp.pi)
+    x = SHIFT * (1 + t) / (1 - t)
+    return (x + SHIFT) * erfcx(x)
+
+
+def shifted_slope(t: mpf) -> mpf:
+    """(x + k)^2 times the derivative of erfcx, in the same variable."""
+    if t == 1:
+        return -1 / mp.sqrt(mp.pi)
+    x = SHIFT * (1 + t) / (1 - t)
+    return (x + SHIFT) ** 2 * erfcx_slope(x)
+
+
+def erfinv_over_y(z: mpf) -> mpf:
+    """erfinv(y) / y at y^2 = z.
+
+    Fitted around the middle of its range: the coefficients in powers of z alternate in sign, and
+    most of their sum would cancel.
+    """
+    if z < mpf("1e-12"):  # 7.17.2
+        return mp.sqrt(mp.pi) / 2 * (1 + mp.pi * z / 12 + 7 * mp.pi**2 * z**2 / 480)
+    y = mp.sqrt(z)
+    return mp.erfinv(y) / y
+
+
+@functools.cache
+def erfcinv_over_root(s: mpf) -> mpf:
+    """x / s where erfc(x) = exp(-s^2): Newton's method for the logarithms."""
+    x = mp.sqrt(s * s - mp.log(mp.sqrt(mp.pi) * s)) if s > 2 else s / 2
+    for _ in range(60):
+        erfc = mp.erfc(x)
+        step = (mp.log(erfc) + s * s) * mp.sqrt(mp.pi) / 2 * mp.exp(x * x) * erfc
+        x += step
+        if abs(step) < mpf(10) ** -DIGITS * 100:
+            return x / s
+    raise ArithmeticError(f"no convergence at {s}")
+
+
+FITS = [
+    Fit(
+        "erf_small",
+        lambda z: erf_over_x(z) - 1,
+        mpf(0),
+        mpf(SMALL_ERF) ** 2,
+        (11, 0),
+        (6, 0),
+        f"erf(x) / x - 1 in x^2, |x| <= {SMALL_ERF}, relative to erf(x) / x",
+        erf_over_x,
+    ),
+    Fit(
+        "erfcx",
+        shifted_erfcx,
+        mpf(-1),
+        mpf(1),
+        (23, 0),
+        (12, 0),
+        f"(x + {SHIFT}) erfcx(x) in 1 - 2 * {SHIFT} / (x + {SHIFT}), 0 <= x",
+    ),
+    Fit(
+        "erfcx_slope",
+        shifted_slope,
+        mpf(-1),
+        mpf(1),
+        (24, 0),
+        (14, 0),
+        f"(x + {SHIFT})^2 erfcx'(x) in the same, 0 <= x",
+    ),
+    Fit(
+        "erfinv_small",
+        lambda t: erfinv_over_y(t + SMALL_ERFINV**2 / 2),
+        -(SMALL_ERFINV**2) / 2,
+        SMALL_ERFINV**2 / 2,
+        (6, 6),
+        (3, 3),
+        "erfinv(y) / y in y^2 - 9/32, |y| <= 3/4",
+    ),
+    Fit(
+        "erfinv_large",
+        erfcinv_over_root,
+        mp.sqrt(-mp.log(1 - SMALL_ERFINV)),
+        LARGEST_ROOT,
+        (11, 11),
+        (5, 5),
+        "erfcinv(p) / s in s = sqrt(-log p), p <= 1/4",
+    ),
+]
+
+
+def more(_: Precision) -> Sequence[Table]:
+    """Constants."""
+    return [
+        Table("sqrt_2", [mp.sqrt(2)]),
+        Table("sqrt_half", [mp.sqrt(mpf(1) / 2)]),
+        Table("normal_density_at_0", [1 / mp.sqrt(2 * mp.pi)]),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(__file__, FITS, more))
