@@ -38,6 +38,7 @@ def test_every_function_has_a_record():
         if op["module"] == "special" and "internal" not in op["tags"]
     }
     missing = special - {record.name for record in RECORDS.values()}
+    missing -= {"nextafter"}  # right is another value in each dtype: test_nextafter.py
     assert not missing, f"no record in tests/special/reference_*.py: {', '.join(sorted(missing))}"
 
 

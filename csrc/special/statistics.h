@@ -1,0 +1,439 @@
+// Functions of statistics and machine learning whose plain formulas lose digits
+// or lack the limits at the edges of their domains: logistic functions,
+// entropies, power transformations, losses.
+//
+// Numbers such as (4.2.19) are equations of https://dlmf.nist.gov.
+
+#pragma once
+
+#include "exp_log.h"
+#include "mlxgen/scalar.h"
+#include "statistics_coefficients.h"
+
+namespace mlxops {
+namespace special {
+
+/** exp(x) - 1. */
+template <typename T>
+T exp_m1(T x) {
+  return static_cast<T>(wide_expm1<T>(mlxgen::wide<T>(x)));
+}
+
+/** log(1 + x). */
+template <typename T>
+T log_1p(T x) {
+  return static_cast<T>(wide_log1p<T>(mlxgen::wide<T>(x)));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Logistic functions
+///////////////////////////////////////////////////////////////////////////////
+
+/** 1 / (1 + exp(-x)). */
+template <typename T>
+T expit(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = wide_exp<T>(-mlxgen::math::fabs(x));
+  return static_cast<T>(choose(x < 0, y, 1.0f) / (1 + y));
+}
+
+/** log(p / (1 - p)). */
+template <typename T>
+T logit(T value) {
+  using W = mlxgen::wide<T>;
+  W p = value;
+  // Near the zero at 1/2, log(1 + (2 p - 1) / (1 - p)), where 2 p - 1 is exact.
+  bool middle = p > 0.25f && p < 0.625f;
+  W ratio = choose(middle, 2 * p - 1, p) / (1 - p);
+  return static_cast<T>(wide_log_of_sum<T>(
+      choose(middle, 1.0f, ratio), choose(middle, ratio, 0.0f)));
+}
+
+/** log(1 + exp(x)). */
+template <typename T>
+T softplus(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = wide_log1p<T>(wide_exp<T>(-mlxgen::math::fabs(x)));
+  return static_cast<T>(choose(x > 0, x, 0.0f) + y);
+}
+
+/** log(expit(x)). */
+template <typename T>
+T log_expit(T x) {
+  return -softplus<T>(-x);
+}
+
+/** log(1 - exp(x)) for x <= 0. */
+template <typename T>
+T log1mexp(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  // Maechler, "Accurately computing log(1 - exp(-|a|))" (2012)
+  bool near = x > -0.6875f;
+  bool tiny = mlxgen::math::fabs(x) < 1e-18f;
+  W first = choose(near, choose(tiny, -x, -wide_expm1<T>(x)), 1.0f);
+  W second = choose(near, 0.0f, -wide_exp<T>(x));
+  return static_cast<T>(wide_log_of_sum<T>(first, second));
+}
+
+/** log2(2^x + 2^y). */
+template <typename T>
+T logaddexp2(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = first;
+  W y = second;
+  W log_2 = MLXGEN_COEFFICIENTS(T, log_of_2)[0];
+  W more = wide_log1p<T>(wide_exp<T>(-log_2 * mlxgen::math::fabs(x - y)));
+  W sum = choose(x > y, x, y) + more / log_2;
+  // Where both are infinite, too; NaN if one of them is.
+  sum = choose(x == y, x + 1, sum);
+  return static_cast<T>(choose(x != x, x, sum));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Entropies
+///////////////////////////////////////////////////////////////////////////////
+
+/** x log(y), 0 where x is 0 and y is a number. */
+template <typename T>
+T xlogy(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = first;
+  W y = second;
+  W product = x * wide_log<T>(y);
+  return static_cast<T>(choose(x == 0 && y == y, 0.0f, product));
+}
+
+/** x log(1 + y), 0 where x is 0 and y is a number. */
+template <typename T>
+T xlog1py(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = first;
+  W y = second;
+  W product = x * wide_log1p<T>(y);
+  return static_cast<T>(choose(x == 0 && y == y, 0.0f, product));
+}
+
+/** -x log(x), 0 at 0 and -inf below. */
+template <typename T>
+T entr(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = choose(x == 0, 0.0f, -x * wide_log<T>(x));
+  return static_cast<T>(choose(x < 0, -mlxgen::math::infinity(), y));
+}
+
+namespace detail {
+
+/**
+ * log(x / y) for positive numbers. Where they are near each other also
+ * excess = x / y - 1.
+ */
+template <typename T>
+inline mlxgen::wide<T> log_of_ratio(
+    mlxgen::wide<T> x,
+    mlxgen::wide<T> y,
+    MLXGEN_OUT(bool) near,
+    MLXGEN_OUT(mlxgen::wide<T>) excess) {
+  using W = mlxgen::wide<T>;
+  // x - y is exact there.
+  near = x < 2 * y && y < 2 * x;
+  // The quotient may be out of range where its logarithm is not.
+  const int shift = sizeof(T) == 8 ? 512 : 64;
+  W small = mlxgen::math::ldexp(W(1.0f), -shift);
+  W large = mlxgen::math::ldexp(W(1.0f), shift);
+  W tiny = mlxgen::math::ldexp(W(1.0f), sizeof(T) == 8 ? -1000 : -100);
+  bool above = tiny * x > y;
+  bool below = tiny * y > x;
+  W numerator = x * choose(above, small, choose(below, large, 1.0f));
+  W denominator = y * choose(above, large, choose(below, small, 1.0f));
+  excess = choose(near, x - y, numerator) / denominator;
+  W log = wide_log_of_sum<T>(
+      choose(near, 1.0f, excess), choose(near, excess, 0.0f));
+  W more = 2 * shift * MLXGEN_COEFFICIENTS(T, log_of_2)[0];
+  return log + choose(above, more, choose(below, -more, 0.0f));
+}
+
+} // namespace detail
+
+/** log(x / y) for positive numbers. */
+template <typename T>
+T log_ratio(T x, T y) {
+  using W = mlxgen::wide<T>;
+  bool near;
+  W excess;
+  return static_cast<T>(detail::log_of_ratio<T>(W(x), W(y), near, excess));
+}
+
+/** x log(x / y), 0 where x is 0 and y is not negative, else inf. */
+template <typename T>
+T rel_entr(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = first;
+  W y = second;
+  bool near;
+  W excess;
+  W log = detail::log_of_ratio<T>(x, y, near, excess);
+  W result = choose(x > 0 && y > 0, x * log, mlxgen::math::infinity());
+  result = choose(x == 0 && y >= 0, 0.0f, result);
+  return static_cast<T>(choose(x != x || y != y, x + y, result));
+}
+
+/** x log(x / y) - x + y, y where x is 0 and y is not negative, else inf. */
+template <typename T>
+T kl_div(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = first;
+  W y = second;
+  bool near;
+  W d;
+  W log = detail::log_of_ratio<T>(x, y, near, d);
+  // With x = y (1 + d), y ((1 + d) log(1 + d) - d) near d = 0.
+  W p = mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, divergence_p), d);
+  W q = mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, divergence_q), d);
+  W result = choose(near, y * d * d * (p / q), x * (log - 1) + y);
+  result = choose(x > 0 && y > 0, result, mlxgen::math::infinity());
+  result = choose(x == 0 && y >= 0, y, result);
+  return static_cast<T>(choose(x != x || y != y, x + y, result));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Quotients with a removable singularity, and their derivatives
+///////////////////////////////////////////////////////////////////////////////
+
+/** (exp(x) - 1) / x. */
+template <typename T>
+T exprel(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  bool tiny = mlxgen::math::fabs(x) < 1e-18f;
+  W y = choose(tiny, 1.0f, wide_expm1<T>(x) / x);
+  // exp(x) overflows before the quotient does.
+  W large = wide_exp<T>(x - 32) * (MLXGEN_COEFFICIENTS(T, exp_32)[0] / x);
+  y = choose(x > 80, large, y);
+  return static_cast<T>(choose(x == mlxgen::math::infinity(), x, y));
+}
+
+/**
+ * The n-th derivative of exprel, the integral of t^n exp(x t) over t from 0 to
+ * 1.
+ */
+template <typename T>
+T exprel_derivative(int n, T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W z = mlxgen::math::fabs(x);
+  if (x != x || z == mlxgen::math::infinity()) {
+    return x < 0 ? 0 : value;
+  }
+  if (z < n + 40) {
+    // (8.7.1), in the form of which all terms are positive.
+    bool negative = x < 0;
+    W sum = W(1.0f) / (n + 1);
+    W term = negative ? sum : W(1.0f);
+    for (int k = 1; k < 1000; ++k) {
+      term = term * z / (negative ? n + 1 + k : k);
+      W next = sum + (negative ? term : term / (n + 1 + k));
+      if (next == sum) {
+        break;
+      }
+      sum = next;
+    }
+    return static_cast<T>(negative ? sum * wide_exp<T>(x) : sum);
+  }
+  // By parts.
+  W y = wide_expm1<T>(x) / x;
+  W e = wide_exp<T>(x);
+  for (int k = 1; k <= n; ++k) {
+    y = (e - k * y) / x;
+  }
+  return static_cast<T>(y);
+}
+
+/**
+ * The n-th derivative of log(1 + x) / x, which is (-1)^n n! times the integral
+ * of t^n / (1 + x t)^(n + 1) over t from 0 to 1.
+ */
+template <typename T>
+T log1prel_derivative(int n, T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  if (!(x > -1)) {
+    return x == -1
+        ? (n % 2 != 0 ? -mlxgen::math::infinity() : mlxgen::math::infinity())
+        : mlxgen::math::nan();
+  }
+  if (x == mlxgen::math::infinity()) {
+    return 0;
+  }
+  // (15.8.1): (1 + x)^-(n + 1) times the sum of s^k / (n + 1 + k).
+  W s = x / (1 + x);
+  W sum = W(1.0f) / (n + 1);
+  if (mlxgen::math::fabs(s) < 0.5f) {
+    W power = 1.0f;
+    for (int k = 1; k < 100; ++k) {
+      power = power * s;
+      sum = sum + power / (n + 1 + k);
+    }
+  } else {
+    sum = wide_log1p<T>(x) / s;
+    for (int k = 1; k <= n; ++k) {
+      sum = (sum - W(1.0f) / k) / s;
+    }
+  }
+  W result = sum / (1 + x);
+  for (int k = 1; k <= n; ++k) {
+    result = result * -k / (1 + x);
+  }
+  return static_cast<T>(result);
+}
+
+/** sin(pi x) / (pi x). */
+template <typename T>
+T sinc(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = mlxgen::math::sinpi(x) / (MLXGEN_COEFFICIENTS(T, pi)[0] * x);
+  return static_cast<T>(choose(mlxgen::math::fabs(x) < 1e-9f, 1.0f, y));
+}
+
+/** The derivative of sinc. */
+template <typename T>
+T sinc_derivative(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W pi = MLXGEN_COEFFICIENTS(T, pi)[0];
+  // Where the formula cancels, the series (4.19.1) term by term.
+  W u = pi * x;
+  W sum = 1.0f;
+  for (int k = 12; k > 0; --k) {
+    sum = 1 - u * u * sum / (2 * k * (2 * k + 3));
+  }
+  W small = pi * u * sum / -3;
+  W y = (mlxgen::math::cospi(x) - mlxgen::math::sinpi(x) / u) / x;
+  return static_cast<T>(choose(mlxgen::math::fabs(x) < 0.5f, small, y));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Power transformations
+///////////////////////////////////////////////////////////////////////////////
+
+namespace detail {
+
+/** (exp(lmbda x) - 1) / lmbda, and its limit at lmbda = 0. */
+template <typename T>
+inline mlxgen::wide<T> power_difference(
+    mlxgen::wide<T> x,
+    mlxgen::wide<T> lmbda) {
+  bool small = mlxgen::math::fabs(lmbda) < 1e-19f;
+  return choose(small, x, wide_expm1<T>(lmbda * x) / lmbda);
+}
+
+/** log(1 + lmbda x) / lmbda, and its limit at lmbda = 0: the inverse of that.
+ */
+template <typename T>
+inline mlxgen::wide<T> log_quotient(mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
+  mlxgen::wide<T> product = lmbda * x;
+  bool small = mlxgen::math::fabs(product) < 1e-17f || lmbda == 0;
+  return choose(small, x, wide_log1p<T>(product) / lmbda);
+}
+
+} // namespace detail
+
+/** (x^lmbda - 1) / lmbda, or log(x) where lmbda is 0. */
+template <typename T>
+T boxcox(T x, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(
+      detail::power_difference<T>(wide_log<T>(W(x)), W(lmbda)));
+}
+
+/** boxcox(1 + x, lmbda). */
+template <typename T>
+T boxcox1p(T x, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(
+      detail::power_difference<T>(wide_log1p<T>(W(x)), W(lmbda)));
+}
+
+/** (1 + lmbda y)^(1 / lmbda), or exp(y) where lmbda is 0. */
+template <typename T>
+T inv_boxcox(T y, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(wide_exp<T>(detail::log_quotient<T>(W(y), W(lmbda))));
+}
+
+/** inv_boxcox(y, lmbda) - 1. */
+template <typename T>
+T inv_boxcox1p(T y, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(wide_expm1<T>(detail::log_quotient<T>(W(y), W(lmbda))));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Losses and lengths
+///////////////////////////////////////////////////////////////////////////////
+
+/** r^2 / 2 up to |r| = delta, then a line; inf for a negative delta. */
+template <typename T>
+T huber(T delta, T r) {
+  using W = mlxgen::wide<T>;
+  W d = delta;
+  W z = mlxgen::math::fabs(W(r));
+  W y = choose(z <= d, 0.5f * z * z, d * (z - 0.5f * d));
+  return static_cast<T>(choose(d < 0, mlxgen::math::infinity(), y));
+}
+
+/** delta^2 (sqrt(1 + (r / delta)^2) - 1); inf for a negative delta. */
+template <typename T>
+T pseudo_huber(T delta, T r) {
+  using W = mlxgen::wide<T>;
+  W d = delta;
+  W z = mlxgen::math::fabs(W(r));
+  // Without the difference: z^2 / (1 + root), or with the roles exchanged.
+  bool small = z <= d;
+  W ratio = choose(small, z, d) / choose(small, d, z);
+  W root = mlxgen::math::sqrt(1 + ratio * ratio);
+  W y = choose(small, z, d) * (z / (choose(small, 1.0f, ratio) + root));
+  y = choose((d == 0 && z == z) || (z == 0 && d == d), 0.0f, y);
+  return static_cast<T>(choose(d < 0, mlxgen::math::infinity(), y));
+}
+
+/** sqrt(x^2 + y^2). */
+template <typename T>
+T hypot(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = mlxgen::math::fabs(W(first));
+  W y = mlxgen::math::fabs(W(second));
+  W plain = mlxgen::math::sqrt(x * x + y * y);
+  // The squares may be out of range where the root is not.
+  W large = choose(x > y, x, y);
+  W ratio = choose(x > y, y, x) / large;
+  W scaled = large * mlxgen::math::sqrt(1 + ratio * ratio);
+  W h = choose(plain > 1e-12f && plain < 1e12f, plain, scaled);
+  h = choose(x == 0 && y == 0, 0.0f, h);
+  bool infinite =
+      x == mlxgen::math::infinity() || y == mlxgen::math::infinity();
+  return static_cast<T>(choose(infinite, mlxgen::math::infinity(), h));
+}
+
+/** |x| with the sign of y. */
+template <typename T>
+T copysign(T x, T y) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(mlxgen::math::copysign(W(x), W(y)));
+}
+
+/** cos(x) - 1. */
+template <typename T>
+T cosm1(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = mlxgen::math::sin(0.5f * x);
+  return static_cast<T>(0.0f - 2 * y * y);
+}
+
+} // namespace special
+} // namespace mlxops
