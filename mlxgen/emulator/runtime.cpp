@@ -149,6 +149,7 @@ std::vector<Region> regions;
 std::unordered_map<const void*, Shared> shared_memory;
 alignas(64) char arena[max_threadgroup_memory];
 size_t arena_used;
+size_t bound_memory; // threadgroup memory whose length the launch has set
 std::string error;
 const Entry* entry;
 uint32_t group_position[3];
@@ -720,13 +721,13 @@ bool run_grid(const Launch& launch, void* const* pointers) {
   simdgroups.resize(max_threads / simdgroup_size);
   std::vector<std::vector<uint8_t>> storage(max_buffers);
   void* shared[max_buffers] = {};
-  size_t shared_total = 0;
+  bound_memory = 0;
   for (int i = 0; i < max_buffers; ++i) {
     storage[i].resize(launch.shared_sizes[i]);
     shared[i] = storage[i].data();
-    shared_total += storage[i].size();
+    bound_memory += storage[i].size();
   }
-  if (shared_total > max_threadgroup_memory) {
+  if (bound_memory > max_threadgroup_memory) {
     error = "more than 32 KiB of threadgroup memory";
     return false;
   }
@@ -781,11 +782,12 @@ void* shared_storage(
     return found->second.memory;
   }
   size_t start = round_up(arena_used, std::max<size_t>(alignment, 16));
-  if (start + size > max_threadgroup_memory) {
+  size_t needed = start + size + bound_memory;
+  if (needed > max_threadgroup_memory) {
     fail(format(
         "threadgroup memory for %s: %zu bytes more than the 32 KiB there are",
         name,
-        start + size - max_threadgroup_memory));
+        needed - max_threadgroup_memory));
   }
   arena_used = start + size;
   shared_memory[key] = {arena + start, size};

@@ -208,6 +208,14 @@ def test_threadgroup_memory_has_32_kib(load, x):
         run(load, body, x)
 
 
+def test_threadgroup_memory_of_the_launch_counts(load, x):
+    body = "threadgroup float a[4096]; a[i] = x[i]; y[i] = a[i] + sizeof(t[0]);"
+    options = {"parameters": "threadgroup float* t [[threadgroup(0)]],"}
+    run(load, body, x, threadgroup_memory={0: 16 * 1024}, **options)
+    with pytest.raises(EmulationError, match="16 bytes more than the 32 KiB"):
+        run(load, body, x, threadgroup_memory={0: 16 * 1024 + 16}, **options)
+
+
 def test_threadgroup_memory_is_poisoned(load, x):
     y = run(load, "threadgroup float a[64]; y[i] = a[i];", x)
     assert np.isnan(y).all()

@@ -85,10 +85,10 @@ using bool_constant = integral_constant<bool, v>;
 using true_type = bool_constant<true>;
 using false_type = bool_constant<false>;
 
-#define MLXGEN_TRAIT(name, ...)                           \
-  template <typename T>                                   \
+#define MLXGEN_TRAIT(name, ...)                            \
+  template <typename T>                                    \
   inline constexpr __constant bool name##_v = __VA_ARGS__; \
-  template <typename T>                                   \
+  template <typename T>                                    \
   struct name : bool_constant<name##_v<T>> {};
 template <typename A, typename B>
 inline constexpr __constant bool is_same_v = __is_same(A, B);
@@ -161,9 +161,9 @@ struct numeric_limits {
   static constexpr __constant bool is_signed = true;
   static constexpr __constant bool is_integer = __is_integral(T);
   static constexpr __constant int digits = 8;
-#define MLXGEN_LIMIT(name)  \
+#define MLXGEN_LIMIT(name)    \
   static constexpr T name() { \
-    return T(1);            \
+    return T(1);              \
   }
   MLXGEN_LIMIT(max)
   MLXGEN_LIMIT(min)
@@ -196,17 +196,23 @@ T make_uniform(T);
 
 // --------------------------------------------------------------- functions
 
-#define MLXGEN_MATH(X)                                                        \
-  X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(ceil) X(cos) X(cosh)   \
-  X(cospi) X(exp) X(exp10) X(exp2) X(fabs) X(floor) X(fract) X(log) X(log10)  \
-  X(log2) X(rint) X(round) X(rsqrt) X(sin) X(sinh) X(sinpi) X(sqrt) X(tan)    \
-  X(tanh) X(tanpi) X(trunc) X(atan2) X(copysign) X(divide) X(fdim) X(fmax)    \
-  X(fmin) X(fmod) X(nextafter) X(pow) X(powr) X(fma) X(fmax3) X(fmin3)        \
-  X(fmedian3) X(ldexp) X(abs) X(min) X(max) X(min3) X(max3) X(median3)        \
-  X(clamp) X(mix) X(saturate) X(sign) X(step) X(smoothstep) X(clz) X(ctz)     \
-  X(popcount) X(reverse_bits) X(rotate) X(mulhi) X(madhi) X(mad24) X(mul24)   \
-  X(absdiff) X(addsat) X(subsat) X(hadd) X(rhadd) X(extract_bits)             \
-  X(insert_bits) X(cross) X(normalize)
+#define MLXGEN_MATH(X)                                                         \
+  X(acos)                                                                      \
+  X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(ceil) X(cos) X(cosh) X(cospi)   \
+      X(exp) X(exp10) X(exp2) X(fabs) X(floor) X(fract) X(log) X(log10)        \
+          X(log2) X(rint) X(round) X(rsqrt) X(sin) X(sinh) X(sinpi) X(sqrt)    \
+              X(tan) X(tanh) X(tanpi) X(trunc) X(atan2) X(copysign) X(divide)  \
+                  X(fdim) X(fmax) X(fmin) X(fmod) X(nextafter) X(pow) X(powr)  \
+                      X(fma) X(fmax3) X(fmin3) X(fmedian3) X(ldexp) X(abs)     \
+                          X(min) X(max) X(min3) X(max3) X(median3) X(clamp)    \
+                              X(mix) X(saturate) X(sign) X(step) X(smoothstep) \
+                                  X(clz) X(ctz) X(popcount) X(reverse_bits)    \
+                                      X(rotate) X(mulhi) X(madhi) X(mad24)     \
+                                          X(mul24) X(absdiff) X(addsat)        \
+                                              X(subsat) X(hadd) X(rhadd)       \
+                                                  X(extract_bits)              \
+                                                      X(insert_bits) X(cross)  \
+                                                          X(normalize)
 #define X(name)            \
   template <typename... T> \
   typename mlxgen_metal::Result<T...>::type name(T...);
@@ -276,16 +282,19 @@ void atomic_thread_fence(
     memory_order,
     thread_scope = thread_scope_device);
 
-#define MLXGEN_SIMD(X)                                                      \
-  X(simd_sum) X(simd_product) X(simd_min) X(simd_max) X(simd_and) X(simd_or) \
-  X(simd_xor) X(simd_prefix_inclusive_sum) X(simd_prefix_exclusive_sum)     \
-  X(simd_prefix_inclusive_product) X(simd_prefix_exclusive_product)         \
-  X(simd_broadcast) X(simd_broadcast_first) X(simd_shuffle)                 \
-  X(simd_shuffle_xor) X(simd_shuffle_down) X(simd_shuffle_up)               \
-  X(simd_shuffle_rotate_down) X(simd_shuffle_rotate_up)                     \
-  X(simd_shuffle_and_fill_down) X(simd_shuffle_and_fill_up)                 \
-  X(quad_broadcast) X(quad_shuffle) X(quad_shuffle_xor) X(quad_sum)
-#define X(name)                         \
+#define MLXGEN_SIMD(X)                                                        \
+  X(simd_sum)                                                                 \
+  X(simd_product) X(simd_min) X(simd_max) X(simd_and) X(simd_or) X(simd_xor)  \
+      X(simd_prefix_inclusive_sum) X(simd_prefix_exclusive_sum)               \
+          X(simd_prefix_inclusive_product) X(simd_prefix_exclusive_product)   \
+              X(simd_broadcast) X(simd_broadcast_first) X(simd_shuffle)       \
+                  X(simd_shuffle_xor) X(simd_shuffle_down) X(simd_shuffle_up) \
+                      X(simd_shuffle_rotate_down) X(simd_shuffle_rotate_up)   \
+                          X(simd_shuffle_and_fill_down)                       \
+                              X(simd_shuffle_and_fill_up) X(quad_broadcast)   \
+                                  X(quad_shuffle) X(quad_shuffle_xor)         \
+                                      X(quad_sum)
+#define X(name)                        \
   template <typename T, typename... A> \
   T name(T, A...);
 MLXGEN_SIMD(X)
@@ -309,31 +318,32 @@ struct atomic {
 };
 template <typename T>
 using same_t = typename mlxgen_metal::Identity<T>::type;
-#define MLXGEN_ATOMIC(space)                                                   \
-  template <typename T>                                                        \
-  T atomic_load_explicit(const volatile space atomic<T>*, memory_order);       \
-  template <typename T>                                                        \
-  void atomic_store_explicit(                                                  \
-      volatile space atomic<T>*, same_t<T>, memory_order);                     \
-  template <typename T>                                                        \
-  T atomic_exchange_explicit(volatile space atomic<T>*, same_t<T>, memory_order); \
-  template <typename T>                                                        \
-  bool atomic_compare_exchange_weak_explicit(                                  \
-      volatile space atomic<T>*,                                               \
-      __private T*,                                                            \
-      same_t<T>,                                                               \
-      memory_order,                                                            \
-      memory_order);                                                           \
-  MLXGEN_FETCH(space, add)                                                     \
-  MLXGEN_FETCH(space, sub)                                                     \
-  MLXGEN_FETCH(space, min)                                                     \
-  MLXGEN_FETCH(space, max)                                                     \
-  MLXGEN_FETCH(space, and)                                                     \
-  MLXGEN_FETCH(space, or)                                                      \
+#define MLXGEN_ATOMIC(space)                                             \
+  template <typename T>                                                  \
+  T atomic_load_explicit(const volatile space atomic<T>*, memory_order); \
+  template <typename T>                                                  \
+  void atomic_store_explicit(                                            \
+      volatile space atomic<T>*, same_t<T>, memory_order);               \
+  template <typename T>                                                  \
+  T atomic_exchange_explicit(                                            \
+      volatile space atomic<T>*, same_t<T>, memory_order);               \
+  template <typename T>                                                  \
+  bool atomic_compare_exchange_weak_explicit(                            \
+      volatile space atomic<T>*,                                         \
+      __private T*,                                                      \
+      same_t<T>,                                                         \
+      memory_order,                                                      \
+      memory_order);                                                     \
+  MLXGEN_FETCH(space, add)                                               \
+  MLXGEN_FETCH(space, sub)                                               \
+  MLXGEN_FETCH(space, min)                                               \
+  MLXGEN_FETCH(space, max)                                               \
+  MLXGEN_FETCH(space, and)                                               \
+  MLXGEN_FETCH(space, or)                                                \
   MLXGEN_FETCH(space, xor)
-#define MLXGEN_FETCH(space, name)       \
-  template <typename T>                 \
-  T atomic_fetch_##name##_explicit(     \
+#define MLXGEN_FETCH(space, name)   \
+  template <typename T>             \
+  T atomic_fetch_##name##_explicit( \
       volatile space atomic<T>*, same_t<T>, memory_order);
 MLXGEN_ATOMIC(__global)
 MLXGEN_ATOMIC(__local)
