@@ -55,4 +55,15 @@ void segment_sum(
   }
 }
 
+/** The same, which has no use for an order of the rows by their ids. */
+template <typename T>
+void segment_sum_sorted(
+    In<T> x,
+    In<int32_t> segment_ids,
+    In<uint32_t>,
+    int num_segments,
+    Out<T> out) {
+  segment_sum<T>(x, segment_ids, num_segments, out);
+}
+
 } // namespace mlxops::cpu

@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
@@ -49,6 +50,13 @@ COORDINATES = 48
 
 AXES = 24
 """Combinations of in_axes that are tried; of more, a random choice."""
+
+
+def metal_backend() -> Literal["gpu", "emulation"] | None:
+    """What runs Metal kernels here: a GPU, or `mlxgen metal-test` on the CPU, or nothing."""
+    if mx.metal.is_available():
+        return "gpu"
+    return "emulation" if os.environ.get("MLXGEN_METAL_EMULATION") else None
 
 
 @dataclass(frozen=True)

@@ -304,10 +304,10 @@ class View:
     # The op function with kernels
 
     @property
-    def fallback(self) -> str:
-        """The composition instead of a kernel that this backend lacks."""
-        args = [p.cpp for p in self.op.params] + ["stream"]
-        return cpp_call(f"return {self.composite_name}", args, ";", 4)
+    def own_transforms(self) -> bool:
+        """Whether the entry declares transforms that are not those of its composite."""
+        derived = self.op.jvp == "composite" and self.op.vmap not in ("manual", "none")
+        return not (self.all_composite and derived)
 
     @property
     def named_arrays(self) -> str:
@@ -419,10 +419,11 @@ class View:
                 named = f'mlxgen::named("{p.name}", {p.cpp})'
             args = [f'"{self.op.python_name}"', named]
             out = _assign(f"auto {dtype}", f"{p.rule}.resolve", args, 2) + "\n"
+        tail = f"{dtype}, stream, has_kernel" if self.forward else f"{dtype}, stream"
         if p.is_list:
-            push = f"    inputs.push_back(mlxgen::ready(item, {dtype}, stream));"
+            push = f"    inputs.push_back(mlxgen::ready(item, {tail}));"
             return f"{out}  for (const auto& item : {p.cpp}) {{\n{push}\n  }}"
-        value = f"mlxgen::ready({'*' if p.present else ''}{p.cpp}, {dtype}, stream)"
+        value = f"mlxgen::ready({'*' if p.present else ''}{p.cpp}, {tail})"
         if p.present:
             push = cpp_call("inputs.push_back", [value], ";", 4)
             return f"{out}  if ({p.cpp}) {{\n{push}\n  }}"
@@ -940,7 +941,7 @@ class View:
         if grad.kind is GradKind.COMPOSITE:
             return (
                 "      vjps.push_back(\n"
-                "          mlxgen::composite_vjp(composite, primals, cotangents, {arg})[0]);"
+                "          mlxgen::composite_vjp(forward, primals, cotangents, {arg})[0]);"
             )
         if p.name in joint_of:
             name, i = joint_of[p.name]

@@ -6,13 +6,17 @@
 
 using namespace metal;
 
-/** How many of the n ascending ids are below `bound`. */
-inline int count_below(device const int* ids, int n, int bound) {
+/** How many of the n ids, which ascend in this order, are below `bound`. */
+inline int count_below(
+    device const int* ids,
+    device const uint* order,
+    int n,
+    int bound) {
   int low = 0;
   int high = n;
   while (low < high) {
     int middle = low + (high - low) / 2;
-    if (ids[middle] < bound) {
+    if (ids[order[middle]] < bound) {
       low = middle + 1;
     } else {
       high = middle;
@@ -22,8 +26,8 @@ inline int count_below(device const int* ids, int n, int bound) {
 }
 
 /**
- * out[s] = sum of the x[i] with segment_ids[i] == s, for ascending ids, added
- * up in float.
+ * out[s] = sum of the x[i] with segment_ids[i] == s, added up in float; the ids
+ * ascend in the order of the rows that `order` lists.
  *
  * No atomics, and the same result in every run: a threadgroup finds the rows of
  * one segment by bisection, and its thread (i, j) of c x r adds up column i of
@@ -33,22 +37,23 @@ template <typename T>
 [[kernel]] void segment_sum_sorted(
     device const T* x [[buffer(0)]],
     device const int* segment_ids [[buffer(1)]],
-    device T* out [[buffer(2)]],
-    constant int& rows [[buffer(3)]],
-    constant int& width [[buffer(4)]],
+    device const uint* order [[buffer(2)]],
+    device T* out [[buffer(3)]],
+    constant int& rows [[buffer(4)]],
+    constant int& width [[buffer(5)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]]) {
   threadgroup float sums[256];
   int segment = group.y;
   int column = group.x * group_size.x + thread_in_group.x;
-  int first = count_below(segment_ids, rows, segment);
-  int last =
-      first + count_below(segment_ids + first, rows - first, segment + 1);
+  int first = count_below(segment_ids, order, rows, segment);
+  int last = first +
+      count_below(segment_ids, order + first, rows - first, segment + 1);
   float sum = 0;
   if (column < width) {
     for (int row = first + thread_in_group.y; row < last; row += group_size.y) {
-      sum += static_cast<float>(x[size_t(row) * width + column]);
+      sum += static_cast<float>(x[size_t(order[row]) * width + column]);
     }
   }
   sums[thread_in_group.y * group_size.x + thread_in_group.x] = sum;

@@ -4,8 +4,9 @@ A `.metal` file is translated to C++, compiled with the system's compiler, and r
 thread positions, barriers and simdgroups:
 
     library = load_metal("kernels/metal/segment.metal", include_dirs)
-    library.run("segment_sum_sorted_float32", [x, ids, out, np.int32(rows), np.int32(width)],
-                grid=(32, 8 * segments, 1), threadgroup=(32, 8, 1), outputs=[2])
+    library.run("segment_sum_sorted_float32",
+                [x, ids, order, out, np.int32(rows), np.int32(width)],
+                grid=(32, 8 * segments, 1), threadgroup=(32, 8, 1), outputs=[3])
 
 `translate` rewrites, `library` compiles and runs, `rules` refuses what C++ takes and Metal does
 not; `include/` holds Metal's library in C++ and the substitute of MLX's Metal device with which

@@ -1,6 +1,8 @@
 // What generated operators share, compiled once per library: op.h says what the
 // functions do.
 
+#include <typeinfo>
+
 #include "mlxgen/op.h"
 
 namespace mlxgen {
@@ -96,8 +98,9 @@ std::vector<Named> named(const char* name, const Arrays& arrays) {
   return out;
 }
 
-array ready(const array& a, Dtype dtype, const Stream& s) {
-  return mx::contiguous(mx::astype(a, dtype, s), false, s);
+array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
+  auto out = mx::astype(a, dtype, s);
+  return for_kernel ? mx::contiguous(out, false, s) : out;
 }
 
 namespace {
@@ -368,6 +371,99 @@ Arrays zeros_for(const Arrays& primals, const Stream& s) {
   return out;
 }
 
+namespace {
+
+/**
+ * An identity of a composite's outputs with the transforms of the operator for
+ * which it stands, and not those of what it is composed of. Its inputs are the
+ * operator's, then the composite's outputs.
+ */
+class StandIn : public Primitive {
+ public:
+  StandIn(std::shared_ptr<Primitive> op, size_t outputs)
+      : Primitive(op->stream()), op_(std::move(op)), outputs_(outputs) {}
+
+  void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
+    share(inputs, outputs);
+  }
+  void eval_gpu(const Arrays& inputs, Arrays& outputs) override {
+    share(inputs, outputs);
+  }
+  // The composite's outputs have no tangents and need no gradients.
+  Arrays jvp(
+      const Arrays& primals,
+      const Arrays& tangents,
+      const std::vector<int>& argnums) override {
+    return op_->jvp(own(primals), tangents, argnums);
+  }
+  Arrays vjp(
+      const Arrays& primals,
+      const Arrays& cotangents,
+      const std::vector<int>& argnums,
+      const Arrays& outputs) override {
+    return op_->vjp(own(primals), cotangents, argnums, outputs);
+  }
+  std::pair<Arrays, std::vector<int>> vmap(
+      const Arrays& inputs,
+      const std::vector<int>& axes) override {
+    return op_->vmap(own(inputs), own(axes));
+  }
+  const char* name() const override {
+    return op_->name();
+  }
+  bool is_equivalent(const Primitive& other) const override {
+    const auto& op = *static_cast<const StandIn&>(other).op_;
+    return typeid(*op_) == typeid(op) && op_->is_equivalent(op);
+  }
+  std::vector<Shape> output_shapes(const Arrays& inputs) override {
+    std::vector<Shape> shapes;
+    for (size_t i = inputs.size() - outputs_; i < inputs.size(); ++i) {
+      shapes.push_back(inputs[i].shape());
+    }
+    return shapes;
+  }
+
+ private:
+  template <typename T>
+  std::vector<T> own(const std::vector<T>& values) const {
+    return {values.begin(), values.end() - outputs_};
+  }
+  void share(const Arrays& inputs, Arrays& outputs) const {
+    for (size_t i = 0; i < outputs_; ++i) {
+      outputs[i].copy_shared_buffer(inputs[inputs.size() - outputs_ + i]);
+    }
+  }
+
+  std::shared_ptr<Primitive> op_;
+  size_t outputs_;
+};
+
+} // namespace
+
+Arrays without_gradients(const Arrays& inputs, const Stream& s) {
+  Arrays out;
+  for (const auto& in : inputs) {
+    out.push_back(mx::stop_gradient(in, s));
+  }
+  return out;
+}
+
+Arrays
+stand_in(std::shared_ptr<Primitive> op, Arrays inputs, const Arrays& outputs) {
+  std::vector<Shape> shapes;
+  std::vector<Dtype> dtypes;
+  for (const auto& out : outputs) {
+    shapes.push_back(out.shape());
+    dtypes.push_back(out.dtype());
+    inputs.push_back(out);
+  }
+  return array::make_arrays(
+      std::move(shapes),
+      dtypes,
+      std::make_shared<StandIn>(std::move(op), outputs.size()),
+      std::move(inputs));
+}
+
 Arrays with_arguments(
     Arrays inputs,
     const std::vector<int>& argnums,
@@ -532,15 +628,12 @@ Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {
 }
 
 bool Dispatch::has_kernel(const Stream& s, Dtype dtype) const {
+  auto backend = backend_of(s);
 #ifdef MLXGEN_EMULATE_METAL
-  // As on the GPU: the composite, which may stand on other kernels.
-  if (has_composite && dtype != mx::float64 &&
-      find(Backend::metal) == nullptr &&
-      std::getenv("MLXGEN_METAL_EMULATION") != nullptr) {
-    return false;
+  if (backend == Backend::cpu && emulates(dtype)) {
+    backend = Backend::metal;
   }
 #endif
-  auto backend = backend_of(s);
   auto row = backend ? find(*backend) : nullptr;
   return row != nullptr &&
       std::find(row->dtypes.begin(), row->dtypes.end(), dtype) !=
@@ -573,7 +666,11 @@ void Dispatch::run(
     const Arrays& inputs,
     Arrays& outputs) const {
 #ifdef MLXGEN_EMULATE_METAL
-  if (backend == Backend::cpu && emulates(inputs, outputs)) {
+  auto is_double = [](const array& a) { return a.dtype() == mx::float64; };
+  if (backend == Backend::cpu && find(Backend::metal) != nullptr &&
+      emulates(mx::float32) &&
+      std::none_of(inputs.begin(), inputs.end(), is_double) &&
+      std::none_of(outputs.begin(), outputs.end(), is_double)) {
     backend = Backend::metal;
   }
 #endif
@@ -591,20 +688,10 @@ void Dispatch::run_gpu(Primitive& self, const Arrays& inputs, Arrays& outputs)
 }
 
 #ifdef MLXGEN_EMULATE_METAL
-bool Dispatch::emulates(const Arrays& inputs, const Arrays& outputs) const {
-  auto row = find(Backend::metal);
-  if (row == nullptr || std::getenv("MLXGEN_METAL_EMULATION") == nullptr) {
-    return false;
-  }
-  bool known = false;
-  for (const auto& in : inputs) {
-    known = known ||
-        std::find(row->dtypes.begin(), row->dtypes.end(), in.dtype()) !=
-            row->dtypes.end();
-  }
-  auto is_double = [](const array& a) { return a.dtype() == mx::float64; };
-  return known && std::none_of(inputs.begin(), inputs.end(), is_double) &&
-      std::none_of(outputs.begin(), outputs.end(), is_double);
+bool Dispatch::emulates(Dtype dtype) const {
+  return dtype != mx::float64 &&
+      (has_composite || find(Backend::metal) != nullptr) &&
+      std::getenv("MLXGEN_METAL_EMULATION") != nullptr;
 }
 #endif
 

@@ -47,14 +47,15 @@ def test_segment_sum(load, rng, schedule, width, dtype):
     library = load("segment.metal")
     rows, segments = 200, 7
     x = rng.normal(size=(rows, width)).astype(dtype)
-    ids = np.sort(rng.integers(0, segments - 1, rows)).astype(np.int32)
+    ids = rng.integers(0, segments - 1, rows).astype(np.int32)
+    order = np.argsort(ids).astype(np.uint32)
     out = np.empty((segments, width), dtype)
     library.run(
         f"segment_sum_sorted_{np.dtype(dtype).name}",
-        [x, ids, out, np.int32(rows), np.int32(width)],
+        [x, ids, order, out, np.int32(rows), np.int32(width)],
         grid=((width + 31) // 32 * 32, 8 * segments),
         threadgroup=(32, 8),
-        outputs=[2],
+        outputs=[3],
         schedule=schedule,
     )
     expected = np.zeros((segments, width))

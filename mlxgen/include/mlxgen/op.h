@@ -102,8 +102,12 @@ struct DtypeRule {
 /** A list of arrays, as it is named in messages. */
 std::vector<Named> named(const char* name, const Arrays& arrays);
 
-/** An input as kernels that are not elementwise see it. */
-array ready(const array& a, Dtype dtype, const Stream& s);
+/** An input as kernels that are not elementwise, or composites, see it. */
+array ready(
+    const array& a,
+    Dtype dtype,
+    const Stream& s,
+    bool for_kernel = true);
 
 /**
  * The inputs of an elementwise op: promoted to one dtype that the kernels take,
@@ -187,8 +191,12 @@ class Dispatch {
   void run_gpu(Primitive& self, const Arrays& inputs, Arrays& outputs) const;
 
 #ifdef MLXGEN_EMULATE_METAL
-  /** Whether the Metal kernel runs in place of the CPU's (docs/metal.md). */
-  bool emulates(const Arrays& inputs, const Arrays& outputs) const;
+  /**
+   * Whether the operator is on the CPU what it is on the GPU (docs/metal.md):
+   * its Metal kernel, or its composite. float64, which Metal does not have, and
+   * operators for the CPU alone keep the CPU's kernel.
+   */
+  bool emulates(Dtype dtype) const;
 #endif
 
   const char* op;
@@ -333,6 +341,20 @@ class NotDifferentiable : public Primitive {
 /** Zeros for inputs without a tangent: a linear op's jvp is the op on tangents.
  */
 Arrays zeros_for(const Arrays& primals, const Stream& s);
+
+/** Inputs through which no gradient flows. */
+Arrays without_gradients(const Arrays& inputs, const Stream& s);
+
+/** The composite's outputs with the transforms of `op`, of the same inputs. */
+Arrays
+stand_in(std::shared_ptr<Primitive> op, Arrays inputs, const Arrays& outputs);
+
+/** What an operator is on a backend without a kernel for it. */
+template <typename Op>
+Arrays stand_in(const std::shared_ptr<Op>& op, const Arrays& inputs) {
+  return stand_in(
+      op, inputs, op->composite(without_gradients(inputs, op->stream())));
+}
 
 /** All inputs of a primitive, with those in `argnums` replaced by `values`. */
 Arrays with_arguments(
