@@ -188,17 +188,19 @@ def write_results(wanted: Sequence[Task], path: Path) -> None:
 def emulated_results(arguments: Sequence[str]) -> dict[str, np.ndarray]:
     """The results of the Metal kernels under the emulation that `mlxgen metal-test` built."""
     from mlxgen.diagnostics import Diagnostics
-    from mlxgen.emulator.package import environment
+    from mlxgen.emulator.package import EmulatedPackage
     from mlxgen.generate import load_settings
 
     settings = load_settings(ROOT, Diagnostics())
-    overlay = ROOT / "build" / "metal" / "package"
-    if settings is None or not overlay.exists():
+    if settings is None:
+        sys.exit("pyproject.toml has errors: see `mlxgen check`")
+    package = EmulatedPackage(settings, ROOT / "build" / "metal", {})
+    if not package.library.exists():
         sys.exit("The Metal kernels are not built for emulation: run `mlxgen metal-test` first")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.npz"
         command = [sys.executable, "-m", __spec__.name, *arguments, "--results", str(path)]
-        subprocess.run(command, cwd=ROOT, env=environment(settings, overlay), check=True)
+        subprocess.run(command, cwd=ROOT, env=package.environment(), check=True)
         with np.load(path) as file:
             return dict(file)
 

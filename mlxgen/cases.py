@@ -304,7 +304,7 @@ def _check_metal(s: Subject) -> None:
             high = [a.astype(s.dtype) if testing.is_float(a) else a for a in given]
             wanted = fn(*high)
             mx.eval(wanted)
-        with mx.stream(mx.gpu if mx.metal.is_available() else mx.cpu):
+        with mx.stream(mx.gpu if testing.metal_backend() == "gpu" else mx.cpu):
             got = fn(*given)
             like = [w.astype(g.dtype) for w, g in zip(wanted, got, strict=True)]
             testing.require_same(got, like, fn, "on Metal", "on the CPU", 1e-5)

@@ -406,25 +406,27 @@ def metal_test(project: Path, build_dir: Path | None, arguments: tuple[str, ...]
     """Run the project's tests with its Metal kernels on the CPU.
 
     Checks the kernels against Metal's own rules, builds the operators so that their Metal kernels
-    run through their generated launchers without a GPU, and runs pytest with ARGUMENTS
-    (`mlxgen metal-test -- tests/ops -k axpby`).
+    run through their generated launchers without a GPU, and runs pytest. Without ARGUMENTS it runs
+    the tests that [tool.mlxgen] names, and a kernel that none of them launches is an error;
+    ARGUMENTS are pytest's (`mlxgen metal-test -- tests/ops -k axpby`).
     """
     from .emulator import EmulationError
     from .emulator.package import build_package, check_kernels, run_tests
 
     diags = Diagnostics()
     settings = _settings(project, None, diags)
-    broken = check_kernels(settings)
-    for error in broken:
-        click.echo(str(error), err=True)
-    if broken:
-        raise Failure
+    folder = (build_dir or settings.root / "build" / "metal").resolve()
     try:
-        overlay = build_package(settings, build_dir or settings.root / "build" / "metal")
+        broken = check_kernels(settings)
+        for error in broken:
+            click.echo(str(error), err=True)
+        if broken:
+            raise Failure
+        package = build_package(settings, folder, say=click.echo)
     except EmulationError as error:
-        click.echo(str(error), err=True)
+        click.echo(f"error: {error}", err=True)
         raise Failure from error
-    sys.exit(run_tests(settings, overlay, arguments))
+    sys.exit(run_tests(package, arguments, complete=not arguments))
 
 
 @cli.command("metal-check")
@@ -539,8 +541,9 @@ def metal_mutate(
     settings = _settings(project, None, Diagnostics())
     try:
         expected = equivalents(equivalent or settings.root / "tests" / "mutants.yaml")
-        overlay = build_package(settings, build_dir or settings.root / "build" / "metal")
-        report = run(settings, overlay, Options("", ops, jobs), expected, arguments)
+        folder = (build_dir or settings.root / "build" / "metal").resolve()
+        package = build_package(settings, folder)
+        report = run(package, Options("", ops, jobs), expected, arguments)
     except EmulationError as error:
         click.echo(str(error), err=True)
         raise Failure from error

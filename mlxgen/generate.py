@@ -75,6 +75,7 @@ def plain_settings(root: Path, yaml: Path) -> Settings:
         metal=folder / "kernels" / "metal",
         python=folder / "python" / "ops",
         docs=folder / "docs",
+        tests=(folder / "tests",),
         version="0",
         mlx=None,
     )

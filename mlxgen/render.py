@@ -6,10 +6,11 @@ Templates hold the loops and the fixed text of each file; ``view.View`` spells a
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def shard_of(name: str, count: int) -> int:
     return zlib.crc32(name.encode()) % count
 
 
+@cache
+def _loops() -> str:
+    """What include/mlxgen/metal.h puts between a scalar function and its kernels."""
+    header = Path(__file__).parent / "include" / "mlxgen" / "metal.h"
+    found = re.search(
+        r'elementwise_source = R"metal\((.*?)\)metal"', header.read_text(encoding="utf-8"), re.S
+    )
+    assert found is not None
+    return found[1]
+
+
 class Renderer:
     """All files of a package."""
 
@@ -110,8 +122,13 @@ class Renderer:
             return json.dumps(op_dict(view), indent=1, ensure_ascii=False) + "\n", "json"
         if view.metal is None:
             return f"// {view.op.name} has no Metal kernel\n", "cpp"
-        wrapper = view.metal_wrapper if view.metal.scalar else ""
-        return self.metal_text(view.metal.include) + wrapper, "cpp"
+        return self.metal_library_source(view), "cpp"
+
+    def metal_library_source(self, view: View) -> str:
+        """What the launcher of an op with a Metal kernel lets the system compile."""
+        assert view.metal is not None
+        text = self.metal_text(view.metal.include)
+        return f"{text}{_loops()}\n{view.metal_wrapper}" if view.metal.scalar else text
 
     @cached_property
     def metal_paths(self) -> dict[str, tuple[Path, str]]:

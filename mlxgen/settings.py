@@ -12,6 +12,7 @@ csrc        ``csrc``                hand-written C++: CPU kernels (``*.h``), ``*
 metal       ``kernels/metal``       hand-written Metal kernels
 python      ``python/<name>``       the importable package
 docs        ``docs``                where the reference of the operators is written
+tests       ``["tests"]``           what ``mlxgen metal-test`` runs: folders or files
 =========== ======================= ====================================================
 
 Only ``yaml`` and ``python`` must exist. Paths are relative to pyproject.toml and stay inside the
@@ -38,7 +39,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-KEYS = ("name", "namespace", "yaml", "csrc", "metal", "python", "docs")
+KEYS = ("name", "namespace", "yaml", "csrc", "metal", "python", "docs", "tests")
 
 # Names that would hide the packages which generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
@@ -56,6 +57,7 @@ class Settings:
     metal: Path
     python: Path
     docs: Path
+    tests: tuple[Path, ...]
     version: str
     mlx: str | None  # the release that [project] dependencies pin with ==
 
@@ -91,8 +93,12 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
                 whole_key=True,
                 help=f"the keys are {', '.join(KEYS)}",
             )
+        elif key == "tests":
+            if not _texts(table[key]):
+                reader.error("MG704", "'tests' must be a list of paths", key)
         elif not isinstance(table[key], str) or not table[key]:
             reader.error("MG704", f"'{key}' must be a text, not {_describe(table[key])}", key)
+    tests = _texts(table.get("tests")) or ["tests"]
     table = {key: value for key, value in table.items() if isinstance(value, str) and value}
 
     name = table.get("name", re.sub(r"[-.]", "_", str(project.get("name", ""))))
@@ -130,6 +136,7 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
         root=root,
         name=name,
         namespace=namespace,
+        tests=tuple(_path(root, "tests", text, reader) for text in tests),
         version=str(project.get("version", "0")),
         mlx=_mlx_pin(project.get("dependencies", []), reader),
         **paths,
@@ -149,6 +156,12 @@ def _check_names(name: str, namespace: str, reader: _Reader) -> None:
         reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
     elif not all(re.fullmatch(r"[A-Za-z_]\w*", part, re.ASCII) for part in namespace.split("::")):
         reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
+
+
+def _texts(value: object) -> list[str]:
+    """A list of texts, none of them empty; or else nothing."""
+    good = isinstance(value, list) and all(isinstance(item, str) and item for item in value)
+    return list(value) if good and isinstance(value, list) else []
 
 
 def _path(root: Path, key: str, text: str, reader: _Reader) -> Path:

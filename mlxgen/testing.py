@@ -54,9 +54,9 @@ AXES = 24
 
 def metal_backend() -> Literal["gpu", "emulation"] | None:
     """What runs Metal kernels here: a GPU, or `mlxgen metal-test` on the CPU, or nothing."""
-    if mx.metal.is_available():
-        return "gpu"
-    return "emulation" if os.environ.get("MLXGEN_METAL_EMULATION") else None
+    if os.environ.get("MLXGEN_METAL_EMULATION"):
+        return "emulation"
+    return "gpu" if mx.metal.is_available() else None
 
 
 @dataclass(frozen=True)

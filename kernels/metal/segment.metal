@@ -7,11 +7,8 @@
 using namespace metal;
 
 /** How many of the n ids, which ascend in this order, are below `bound`. */
-inline int count_below(
-    device const int* ids,
-    device const uint* order,
-    int n,
-    int bound) {
+inline int
+count_below(device const int* ids, device const uint* order, int n, int bound) {
   int low = 0;
   int high = n;
   while (low < high) {

@@ -1,7 +1,8 @@
 """Compiles translated kernels, and runs them from Python.
 
-A library is one shared object: the translated source and the runtime. It is compiled once for
-each text (the file's name is a hash of everything that goes into it) and kept in a cache folder.
+A library is a shared object, made of the translated source; it needs another one, the runtime. It
+is compiled once for each text (the file's name is a hash of everything that goes into it) and kept
+in a cache folder.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,7 +106,7 @@ def cache_folder() -> Path:
 def _support() -> bytes:
     """A digest of everything that goes into a library beside the kernels."""
     digest = hashlib.sha256(" ".join(compiler()).encode())
-    for path in sorted([*INCLUDE.rglob("*.h"), HERE / "runtime.cpp", *HERE.glob("*.py")]):
+    for path in sorted([*(INCLUDE / "mlxgen_metal").glob("*.h"), HERE / "runtime.cpp"]):
         digest.update(path.read_bytes())
     return digest.digest()
 
@@ -137,37 +139,50 @@ def _produce(path: Path, arguments: Sequence[str], what: str) -> None:
         os.replace(out, path)
 
 
-def _runtime() -> Path:
-    path = cache_folder() / f"runtime-{_digest()}.o"
+def _shared(path: Path) -> list[str]:
+    """How to link a shared object that other ones find by its path."""
+    name = [f"-Wl,-install_name,{path}"] if sys.platform == "darwin" else []
+    # without -fsanitize, which would bring the compiler's runtime in place of ours
+    return ["-fno-sanitize=all", "-shared", *name]
+
+
+def runtime(folder: Path | None = None) -> Path:
+    """The shared object that runs kernels, which all libraries need.
+
+    Args:
+        folder: where compiled kernels are kept; `cache_folder()` if absent.
+
+    Raises:
+        EmulationError: if it does not compile.
+    """
+    path = (folder or cache_folder()) / f"runtime-{_digest()}.so"
     if not path.exists():
-        source = str(HERE / "runtime.cpp")
-        _produce(
-            path,
-            ["-c", "-O2", "-fno-sanitize=all", "-ftrivial-auto-var-init=uninitialized", source],
-            "the runtime",
-        )
+        options = ["-O2", "-ftrivial-auto-var-init=uninitialized", "-pthread"]
+        _produce(path, [*_shared(path), *options, str(HERE / "runtime.cpp")], "the runtime")
     return path
 
 
-def build(text: str, what: str) -> Path:
-    """The shared object of translated kernels; `what` names them in errors.
+def build(text: str, what: str, folder: Path | None = None) -> Path:
+    """The shared object of translated kernels.
+
+    Args:
+        text: C++, of `translate`.
+        what: names the kernels in errors.
+        folder: where compiled kernels are kept; `cache_folder()` if absent.
 
     Raises:
         EmulationError: with the compiler's errors, which point into the Metal source.
     """
-    folder = cache_folder()
-    name = _digest(text.encode())
-    path = folder / f"{name}.so"
+    folder = folder or cache_folder()
+    path = folder / f"{_digest(text.encode())}.so"
     if path.exists():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / f"{name}.cpp"
-    source.write_text(text, encoding="utf-8")
-    objects = folder / f"{name}.o"
-    _produce(objects, ["-c", str(source)], what)
-    # without -fsanitize, which would bring the compiler's runtime in place of ours
-    _produce(path, ["-fno-sanitize=all", "-shared", str(objects), str(_runtime())], what)
-    objects.unlink(missing_ok=True)
+    needed = runtime(folder)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        source, objects = Path(temporary) / "kernels.cpp", Path(temporary) / "kernels.o"
+        source.write_text(text, encoding="utf-8")
+        _run_compiler(["-c", str(source), "-o", str(objects)], what)
+        _produce(path, [*_shared(path), str(objects), str(needed)], what)
     return path
 
 
@@ -226,6 +241,7 @@ class _Launch(ctypes.Structure):
         ("schedule", ctypes.c_int32),
         ("align_start", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
+        ("seconds", ctypes.c_double),
     ]
 
 
@@ -253,6 +269,7 @@ class Library:
         self._handle = ctypes.CDLL(os.fspath(path))
         self._handle.mlxgen_metal_library.restype = ctypes.POINTER(_LibraryTable)
         self._handle.mlxgen_metal_launch.argtypes = [
+            ctypes.POINTER(_LibraryTable),
             ctypes.POINTER(_Launch),
             ctypes.c_char_p,
             ctypes.c_size_t,
@@ -303,6 +320,7 @@ class Library:
         seed: int = 0,
         align_start: bool = False,
         threadgroup_memory: Mapping[int, int] | None = None,
+        seconds: float = 0,
     ) -> None:
         """Run a kernel over NumPy arrays; those in `outputs` are written to.
 
@@ -318,6 +336,7 @@ class Library:
             seed: of the schedule "seeded".
             align_start: let buffers begin, rather than end, where memory may not be touched.
             threadgroup_memory: bytes for each threadgroup(i) parameter.
+            seconds: after which the launch is stopped; 0 for $MLXGEN_METAL_TIMEOUT, or 60.
 
         Raises:
             EmulationError: for a kernel that does what it must not: what, in which thread.
@@ -334,6 +353,7 @@ class Library:
         launch.schedule = SCHEDULES.index(schedule)
         launch.seed = seed
         launch.align_start = align_start
+        launch.seconds = seconds
         for index, size in (threadgroup_memory or {}).items():
             launch.shared_sizes[index] = size
         keep: list[Any] = []
@@ -360,7 +380,8 @@ class Library:
 
     def _launch(self, launch: _Launch) -> None:
         message = ctypes.create_string_buffer(4096)
-        if self._handle.mlxgen_metal_launch(ctypes.byref(launch), message, len(message)):
+        table, reference = ctypes.byref(self._table), ctypes.byref(launch)
+        if self._handle.mlxgen_metal_launch(table, reference, message, len(message)):
             raise EmulationError(message.value.decode(errors="replace"))
 
 

@@ -181,6 +181,7 @@ class _Server:
         self.terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         (self.folder / "cached.sh").write_text(_CACHED.format(folder=self.folder))
         os.environ["MLXGEN_METAL_CACHE"] = str(self.folder / "cache")
+        os.environ.pop("MLXGEN_METAL_PREBUILT", None)  # each library is asked for
 
     def say(self, text: str) -> None:
         """Tell the user."""

@@ -23,10 +23,9 @@ from pathlib import Path
 
 import yaml
 
-from ..settings import Settings
 from .library import EmulationError
 from .mutation import OPTIONS, RESULTS, Options, Outcome
-from .package import environment
+from .package import EmulatedPackage
 
 _BEGIN = "<!-- mutants: written by metal-mutate --write -->"
 _END = "<!-- mutants: end -->"
@@ -149,8 +148,7 @@ def _grouped(outcomes: Iterable[Outcome]) -> Iterator[str]:
 
 
 def run(
-    settings: Settings,
-    overlay: Path,
+    package: EmulatedPackage,
     options: Options,
     expected: Sequence[Equivalent],
     arguments: Sequence[str],
@@ -164,8 +162,8 @@ def run(
         given = Options(folder, options.ops, options.jobs)
         plugins = ["-p", "mlxgen.emulator.plugin", "-p", "mlxgen.emulator.mutation"]
         command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", *arguments]
-        env = {**environment(settings, overlay), OPTIONS: given.text()}
-        subprocess.run(command, cwd=settings.root, env=env, check=False)
+        env = {**package.environment(), OPTIONS: given.text()}
+        subprocess.run(command, cwd=package.settings.root, env=env, check=False)
         results = Path(folder, RESULTS)
         if not results.exists():
             raise EmulationError("the mutation run did not come to its end")

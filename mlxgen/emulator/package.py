@@ -1,9 +1,17 @@
 """Builds a package's operators so that their Metal kernels run on the CPU, and runs its tests.
 
 The operators' library is built a second time, with the substitute of MLX's Metal device
-(`include/mlx`) in front of MLX's own. A copy of the installed package takes it in; tests that
-import the package from there run the Metal kernels in place of the CPU's, through their generated
-launchers. Nothing else of the package differs.
+(`include/mlx`, `device.cpp`) in front of MLX's own, and their kernels are compiled, all at once. A
+copy of the installed package takes the library in; tests that import the package from there run the
+Metal kernels in place of the CPU's, through their generated launchers. Nothing else of the package
+differs.
+
+What is built stays in a folder, of which the next run compiles again what has changed:
+
+    build/     CMake's
+    package/   the copy of the package, with the library in it
+    kernels/   compiled kernels, by the hash of their source
+    libraries/ the source of each operator's Metal library, and the compiled one
 """
 
 from __future__ import annotations
@@ -11,18 +19,67 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from .. import generate as generator
+from ..diagnostics import Diagnostics
 from ..preprocess import OWN_INCLUDES
+from ..render import Renderer
 from ..settings import Settings
 from ..tokens import SourceError
-from .library import EmulationError, cache_folder
+from ..view import View
+from . import library
+from .library import EmulationError
 from .rules import check_rules
+from .translate import translate
 
 HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedPackage:
+    """A package whose Metal kernels run on the CPU.
+
+    Attributes:
+        settings: the project.
+        folder: where it was built.
+        kernels: for each operator with a Metal kernel, the host names that its launcher may ask
+            for, in the dtypes of its entry.
+    """
+
+    settings: Settings
+    folder: Path
+    kernels: Mapping[str, tuple[str, ...]]
+
+    @property
+    def path(self) -> Path:
+        """The folder to put on PYTHONPATH."""
+        return self.folder / "package"
+
+    @property
+    def library(self) -> Path:
+        """The operators' library."""
+        suffix = "dylib" if sys.platform == "darwin" else "so"
+        name = self.settings.name
+        return self.path / name / "lib" / f"lib{name}.{suffix}"
+
+    def environment(self) -> dict[str, str]:
+        """The environment in which the package's Metal kernels run on the CPU."""
+        path = os.environ.get("PYTHONPATH")
+        return {
+            **os.environ,
+            "MLXGEN_METAL_EMULATION": "1",
+            "MLXGEN_METAL_LIBRARY": str(self.library),
+            "MLXGEN_METAL_PREBUILT": str(self.folder / "libraries"),
+            "MLXGEN_METAL_CACHE": str(self.folder / "kernels"),
+            "PYTHONPATH": os.pathsep.join([str(self.path), *([path] if path else [])]),
+        }
 
 
 def installed(name: str) -> Path:
@@ -53,20 +110,33 @@ def mlx_include() -> Path:
     Raises:
         EmulationError: where MLX is not installed.
     """
-    found = importlib.util.find_spec("mlx")
-    for folder in (found.submodule_search_locations or []) if found else []:
-        if (Path(folder) / "include").is_dir():
-            return Path(folder) / "include"
-    raise EmulationError("MLX is not installed here")
+    folder = generator.mlx_include()
+    if folder is None:
+        raise EmulationError("MLX is not installed here")
+    return folder
 
 
-def build_package(settings: Settings, folder: Path, jobs: int = 2) -> Path:
-    """Build the operators for emulation in `folder`; the folder to put on PYTHONPATH.
+def build_package(
+    settings: Settings,
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> EmulatedPackage:
+    """Build the operators for emulation in `folder`, and compile their kernels.
+
+    Args:
+        settings: the project, whose package is installed.
+        folder: where to build; what it holds from before is used again.
+        jobs: compilers at a time; the machine's processors if absent.
+        say: told what takes a while.
 
     Raises:
         EmulationError: if the package is not installed, or does not build.
     """
+    jobs = jobs or os.cpu_count() or 1
     source = installed(settings.name)
+    views, renderer = _views(settings)
     build = folder / "build"
     build.mkdir(parents=True, exist_ok=True)
     _run(
@@ -76,54 +146,118 @@ def build_package(settings: Settings, folder: Path, jobs: int = 2) -> Path:
             f"-DMLXGEN_PROJECT={settings.root}",
             "-DMLXGEN_EMULATE_METAL=ON",
             f"-DPython_EXECUTABLE={sys.executable}",
-            # compiled once for tests: speed of the CPU kernels does not matter
-            "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
         ],
-        "configuring",
-    )
-    _run(
-        [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)],
-        "building",
+        f"configuring {settings.name} for emulation",
     )
     described = build / "generated" / "python" / "ops.json"
     if described.read_bytes() != (source / "ops.json").read_bytes():
         raise EmulationError(
-            f"the installed {settings.name} has other operators than {settings.yaml.name} now: "
-            "install it again (pip install .)"
+            f"{settings.name} is installed (in {source}) with other operators than "
+            f"{settings.relative(settings.yaml)} has now: install it again (pip install .)"
         )
-    overlay = folder / "package"
-    target = overlay / settings.name
-    shutil.copytree(
-        source,
-        target,
-        dirs_exist_ok=True,
-        ignore=shutil.ignore_patterns("__pycache__", "include"),
-    )
-    for library in (build / "lib").iterdir():
-        shutil.copy2(library, target / "lib" / library.name)
-    return overlay
+    say(f"Building {settings.name} for emulation")
+    command = [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)]
+    _run(command, f"building {settings.name} for emulation")
+    say(f"Compiling the Metal kernels of {len(views)} operators")
+    _compile_kernels(renderer, views, folder, jobs)
+    kernels = {view.op.name: tuple(_host_names(view)) for view in views}
+    package = EmulatedPackage(settings, folder, kernels)
+    shutil.rmtree(package.path, ignore_errors=True)
+    unneeded = shutil.ignore_patterns("__pycache__", "include", "lib")
+    shutil.copytree(source, package.path / settings.name, ignore=unneeded)
+    shutil.copytree(build / "lib", package.library.parent)
+    return package
 
 
-def environment(settings: Settings, overlay: Path) -> dict[str, str]:
-    """The environment in which the package's Metal kernels run on the CPU."""
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    library = overlay / settings.name / "lib" / f"lib{settings.name}.{suffix}"
-    path = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "MLXGEN_METAL_EMULATION": "1",
-        "MLXGEN_METAL_LIBRARY": str(library),
-        "MLXGEN_METAL_CACHE": str(cache_folder()),
-        "PYTHONPATH": os.pathsep.join([str(overlay), *([path] if path else [])]),
-    }
+def _views(settings: Settings) -> tuple[list[View], Renderer]:
+    """The operators with Metal kernels, and what writes their sources."""
+    diags = Diagnostics()
+    ops, sources = generator.load(settings, diags)
+    if not diags.ok:
+        raise EmulationError("the operators have errors: see `mlxgen check`")
+    renderer = Renderer(ops, settings, sources)
+    views = [view for view in renderer.views if view.metal is not None]
+    if not views:
+        yaml = settings.relative(settings.yaml)
+        raise EmulationError(f"no operator in {yaml} has a Metal kernel")
+    return views, renderer
 
 
-def run_tests(settings: Settings, overlay: Path, arguments: Sequence[str]) -> int:
-    """Run pytest over the package's tests with emulated Metal kernels; its exit status."""
-    command = [sys.executable, "-m", "pytest", "-p", "mlxgen.emulator.plugin", *arguments]
-    return subprocess.run(
-        command, cwd=settings.root, env=environment(settings, overlay), check=False
-    ).returncode
+def _host_names(view: View) -> Iterable[str]:
+    """The kernels that an operator's launcher may ask for."""
+    assert view.metal is not None
+    if not view.metal.scalar and not view.metal.templated:
+        yield view.metal.function
+        return
+    stems = [view.metal.function]
+    if view.metal.scalar:
+        stems = [f"{view.op.name}_dense", f"{view.op.name}_strided"]
+    for stem in stems:
+        for dtype in view.metal.dtypes:
+            yield f"{stem}_{dtype}"
+
+
+def _compile_kernels(renderer: Renderer, views: Sequence[View], folder: Path, jobs: int) -> None:
+    """Compile every operator's Metal library, as its launcher would when it first runs.
+
+    The source lies beside the compiled library, so that device.cpp can compare it with what the
+    launcher has.
+    """
+    prebuilt = folder / "libraries"
+    shutil.rmtree(prebuilt, ignore_errors=True)
+    prebuilt.mkdir()
+    cache = folder / "kernels"
+    runtime = library.runtime(cache)
+
+    def compile_library(view: View) -> Path:
+        assert view.metal is not None
+        name = view.metal_library(renderer.metal_text(view.metal.include))
+        path = prebuilt / f"{name}.metal"
+        path.write_text(renderer.metal_library_source(view), encoding="utf-8", newline="")
+        try:
+            made = library.build(translate(path).text, os.path.relpath(path), cache)
+        except SourceError as error:
+            raise EmulationError(str(error)) from error
+        (prebuilt / f"{name}.so").symlink_to(made)
+        return made
+
+    with ThreadPoolExecutor(jobs) as pool:
+        used = {runtime, *pool.map(compile_library, views)}
+    for path in cache.iterdir():  # of earlier versions of the kernels
+        if path.is_file() and path not in used:
+            path.unlink()
+
+
+def run_tests(package: EmulatedPackage, arguments: Sequence[str], *, complete: bool = False) -> int:
+    """Run pytest with emulated Metal kernels, in the project's folder.
+
+    Args:
+        package: what `build_package` made.
+        arguments: pytest's; if empty, the tests that the project's settings name, or else the
+            package's generated checks.
+        complete: a kernel that was not launched is an error.
+
+    Returns:
+        pytest's exit status; 1 where it was killed, which is explained on stderr.
+    """
+    settings = package.settings
+    given = list(arguments) or [str(path) for path in settings.tests if path.exists()]
+    given = given or ["--pyargs", f"{settings.name}.checks"]
+    now = package.folder / "running.txt"
+    now.unlink(missing_ok=True)
+    expected = package.folder / "kernels.txt"
+    lines = [f"{op} {name}" for op, names in package.kernels.items() for name in names]
+    expected.write_text("\n".join(lines), encoding="utf-8")
+    env = {**package.environment(), "MLXGEN_METAL_RUNNING": str(now)}
+    if complete:
+        env["MLXGEN_METAL_EXPECTED"] = str(expected)
+    command = [sys.executable, "-m", "pytest", "-p", "mlxgen.emulator.plugin", *given]
+    status = subprocess.run(command, cwd=settings.root, env=env, check=False).returncode
+    if status >= 0:
+        return status
+    test = now.read_text(encoding="utf-8") if now.exists() else "no test"
+    print(f"pytest was killed by {signal.Signals(-status).name} in {test}", file=sys.stderr)
+    return 1
 
 
 def _tool(name: str) -> list[str]:
@@ -131,15 +265,26 @@ def _tool(name: str) -> list[str]:
     return [str(beside)] if beside.exists() else [name]
 
 
-def _run(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> None:
+def _run(command: Sequence[str], what: str) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PATH": path, **(env or {})},
-    )
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": path},
+        )
+    except FileNotFoundError as error:
+        raise EmulationError(f"{what} needs {command[0]}: pip install cmake ninja") from error
     if done.returncode != 0:
-        text = (done.stdout + done.stderr).strip()
-        raise EmulationError(f"{what} the operators for emulation failed:\n{text[-4000:]}")
+        raise EmulationError(f"{what} failed:\n{_said(done.stdout + done.stderr)}")
+
+
+def _said(text: str, most: int = 40) -> str:
+    """A tool's errors: from the first one on, or else the last lines."""
+    lines = text.strip().splitlines()
+    for i, line in enumerate(lines):
+        if "error" in line.lower() or line.startswith("FAILED"):
+            return "\n".join(lines[i : i + most])
+    return "\n".join(lines[-most:])

@@ -1,8 +1,8 @@
 """A pytest plugin: tests fail if an emulated Metal kernel did what it must not.
 
 `mlxgen metal-test` uses it. Elsewhere: `pytest -p mlxgen.emulator.plugin`, in the environment that
-`mlxgen.emulator.package.environment` gives. The fixture `metal_launches` tells a test which kernels
-it has launched so far.
+`mlxgen.emulator.package.EmulatedPackage.environment` gives. The fixture `metal_launches` tells a
+test which kernels it has launched so far.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,38 @@ def metal_launches() -> Callable[[], Counter[str]]:
     return launches
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Write down which test runs, for whoever finds the process killed."""
+    if path := os.environ.get("MLXGEN_METAL_RUNNING"):
+        Path(path).write_text(nodeid, encoding="utf-8")
+
+
+def missing_kernels(expected: str, launched: Mapping[str, int]) -> dict[str, list[str]]:
+    """Kernels that were never launched, by operator.
+
+    Args:
+        expected: lines of an operator and one of its kernels.
+        launched: how often each kernel was.
+    """
+    missing: dict[str, list[str]] = {}
+    for line in expected.splitlines():
+        op, _, name = line.partition(" ")
+        if not launched.get(name):
+            missing.setdefault(op, []).append(name)
+    return missing
+
+
+def _missing() -> dict[str, list[str]]:
+    path = os.environ.get("MLXGEN_METAL_EXPECTED")
+    return missing_kernels(Path(path).read_text(encoding="utf-8"), _launched) if path else {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A kernel that no test has launched is an error, where all tests ran."""
+    if _missing() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say which kernels ran: a kernel that is not in this list was not tested."""
     if not os.environ.get("MLXGEN_METAL_LIBRARY"):
@@ -85,3 +118,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count:7d}  {name}")
     total = sum(_launched.values())
     terminalreporter.write_line(f"{total:7d}  launches of {len(_launched)} kernels")
+    for op, names in sorted(_missing().items()):
+        terminalreporter.write_line(
+            f"ERROR {op}: no test has launched {', '.join(names)}", red=True
+        )

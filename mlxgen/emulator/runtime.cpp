@@ -5,22 +5,27 @@
 //  - threadgroup memory is filled with NaN bytes before each threadgroup,
 //  - every buffer is copied between pages that may not be touched, inputs into
 //    memory that may not be written to, for the time of the launch,
-//  - lanes that wait in different places are an error.
+//  - lanes that wait in different places are an error,
+//  - a launch that takes too long is stopped.
 //
-// It is compiled once and linked into every library of kernels.
+// It is a shared library, which every library of kernels needs.
 
 #include "mlxgen_metal/runtime.h"
 
-#include <setjmp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -139,8 +144,12 @@ struct Shared {
 };
 
 std::mutex launch_mutex;
+pthread_t launching_thread;
 void* main_stack_pointer;
 Fiber* running;
+// Whether it is a kernel's own code that runs, which a signal may leave.
+volatile bool in_kernel;
+volatile bool out_of_time;
 Thread* running_thread;
 std::vector<Fiber> fibers;
 std::vector<Simdgroup> simdgroups;
@@ -185,21 +194,25 @@ std::string describe(const Fiber& fiber) {
       describe(group_position);
 }
 
+/** Leave the fiber; if it goes on, it does so here. */
 void to_main() {
-  void* ignored;
-  void** keep = running ? &running->stack_pointer : &ignored;
-  mlxgen_metal_switch(keep, main_stack_pointer);
+  in_kernel = false;
+  mlxgen_metal_switch(&running->stack_pointer, main_stack_pointer);
+  in_kernel = true;
 }
 
 /** Give up the launch; called on a fiber, it does not return. */
 [[noreturn]] void fail(const std::string& what) {
+  in_kernel = false;
   error = what + ", in " + describe(*running);
   to_main();
   __builtin_unreachable();
 }
 
 extern "C" void mlxgen_metal_fiber_main() {
+  in_kernel = true;
   entry->run(*running_thread);
+  in_kernel = false;
   running->state = State::done;
   to_main();
   __builtin_unreachable();
@@ -272,6 +285,85 @@ void set_positions(Thread& thread, uint32_t index, const uint64_t* offsets) {
   thread.position[quadgroup_index_in_threadgroup][0] = index / 4;
 }
 
+// ------------------------------------------------------------------ time limit
+
+constexpr int time_signal = SIGVTALRM;
+double time_limit; // of this launch, in seconds
+
+/** Sent to the launching thread once its time is over, again and again. */
+void on_time(int) {
+  if (!pthread_equal(pthread_self(), launching_thread)) {
+    return;
+  }
+  out_of_time = true;
+  if (in_kernel) {
+    to_main();
+  }
+}
+
+/** A thread that sends the signal. */
+class Watch {
+ public:
+  void start() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!started_) {
+      // For good: a signal may arrive after the launch.
+      struct sigaction action{};
+      action.sa_handler = on_time;
+      action.sa_flags = SA_NODEFER | SA_RESTART;
+      sigaction(time_signal, &action, nullptr);
+      std::thread([this] { run(); }).detach();
+      started_ = true;
+    }
+    launching_thread = pthread_self();
+    out_of_time = false;
+    deadline_ = std::chrono::steady_clock::now() +
+        std::chrono::microseconds(int64_t(time_limit * 1e6));
+    armed_ = true;
+    changed_.notify_one();
+  }
+  void stop() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    armed_ = false;
+  }
+
+ private:
+  void run() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      if (!armed_) {
+        changed_.wait(lock);
+      } else if (std::chrono::steady_clock::now() < deadline_) {
+        changed_.wait_until(lock, deadline_);
+      } else {
+        pthread_kill(launching_thread, time_signal);
+        changed_.wait_for(lock, std::chrono::milliseconds(50));
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::chrono::steady_clock::time_point deadline_;
+  bool armed_ = false;
+  bool started_ = false;
+};
+
+/** Never destroyed: its thread runs when the process exits, too. */
+Watch& watch() {
+  static auto* value = new Watch;
+  return *value;
+}
+
+double limit_of(const Launch& launch) {
+  auto given = getenv("MLXGEN_METAL_TIMEOUT");
+  double seconds = given ? atof(given) : 0;
+  return launch.seconds > 0 ? launch.seconds : seconds > 0 ? seconds : 60;
+}
+
 // ------------------------------------------------------------------ schedules
 
 struct Group {
@@ -292,6 +384,12 @@ bool resume(Group& group, uint32_t index) {
   running = &fiber;
   fiber.state = State::ready;
   mlxgen_metal_switch(&main_stack_pointer, fiber.stack_pointer);
+  if (out_of_time && error.empty()) {
+    error = format(
+                "no end within %g seconds (MLXGEN_METAL_TIMEOUT is the limit)",
+                time_limit) +
+        ", in " + describe(fiber);
+  }
   running = nullptr;
   if (!error.empty()) {
     return false;
@@ -528,12 +626,26 @@ void close_regions(bool keep) {
   regions.clear();
 }
 
+constexpr int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE};
+struct sigaction old_actions[3];
+
 /** A fault of a kernel, in the words of its buffers. */
 void on_fault(int signal, siginfo_t* info, void*) {
-  if (running == nullptr) {
-    ::signal(signal, SIG_DFL);
+  if (!in_kernel || !pthread_equal(pthread_self(), launching_thread)) {
+    // Not the kernel's: whoever was there before says more, when it repeats.
+    const char* parts[] = {
+        "[metal emulation] fault outside of a kernel, while ",
+        entry->name,
+        " was launched\n"};
+    for (auto part : parts) {
+      [[maybe_unused]] auto n = write(STDERR_FILENO, part, strlen(part));
+    }
+    for (int i = 0; i < 3; ++i) {
+      sigaction(fault_signals[i], &old_actions[i], nullptr);
+    }
     return;
   }
+  in_kernel = false;
   auto address = static_cast<uint8_t*>(info->si_addr);
   std::string what = signal == SIGFPE
       ? std::string("integer division by zero")
@@ -767,6 +879,16 @@ bool run_grid(const Launch& launch, void* const* pointers) {
   return true;
 }
 
+/** The runtime's own code on a fiber, which no signal may leave. */
+struct Inside {
+  Inside() {
+    in_kernel = false;
+  }
+  ~Inside() {
+    in_kernel = true;
+  }
+};
+
 } // namespace
 
 // ------------------------------------------------------------- what kernels
@@ -777,6 +899,7 @@ void* shared_storage(
     size_t size,
     size_t alignment,
     const char* name) {
+  Inside inside;
   auto found = shared_memory.find(key);
   if (found != shared_memory.end()) {
     return found->second.memory;
@@ -856,16 +979,17 @@ void __ubsan_handle_out_of_bounds_abort(BoundsPlace* place, uintptr_t index) {
 }
 
 int mlxgen_metal_launch(
+    const mlxgen_metal::Library* library,
     mlxgen_metal::Launch* launch,
     char* message,
     size_t capacity) {
   using namespace mlxgen_metal;
   std::lock_guard<std::mutex> lock(launch_mutex);
-  auto library = mlxgen_metal_library();
   error.clear();
   entry = &library->entries[launch->entry];
   random_state = launch->seed;
   arena_used = max_threadgroup_memory; // all of it may hold something
+  time_limit = limit_of(*launch);
   static std::vector<char> signal_stack(64 * 1024);
   stack_t stack{};
   stack_t old_stack{};
@@ -873,17 +997,18 @@ int mlxgen_metal_launch(
   stack.ss_size = signal_stack.size();
   sigaltstack(&stack, &old_stack);
   struct sigaction action{};
-  struct sigaction old[3];
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigaction(SIGSEGV, &action, &old[0]);
-  sigaction(SIGBUS, &action, &old[1]);
-  sigaction(SIGFPE, &action, &old[2]);
+  for (int i = 0; i < 3; ++i) {
+    sigaction(fault_signals[i], &action, &old_actions[i]);
+  }
+  watch().start();
   check_arguments(*launch);
   void* pointers[max_buffers] = {};
   if (error.empty() && open_regions(*launch, pointers)) {
     run_grid(*launch, pointers);
   }
+  watch().stop();
   for (auto& fiber : fibers) {
     if (fiber.stack != nullptr) {
       free_stacks.push_back(fiber.stack);
@@ -892,9 +1017,9 @@ int mlxgen_metal_launch(
   }
   running = nullptr;
   close_regions(error.empty());
-  sigaction(SIGSEGV, &old[0], nullptr);
-  sigaction(SIGBUS, &old[1], nullptr);
-  sigaction(SIGFPE, &old[2], nullptr);
+  for (int i = 0; i < 3; ++i) {
+    sigaction(fault_signals[i], &old_actions[i], nullptr);
+  }
   sigaltstack(&old_stack, nullptr);
   if (error.empty()) {
     return 0;

@@ -4,7 +4,9 @@ import mlx.core as mx
 import pytest
 from special.reference import FORMATS
 
-DEVICES = {"cpu": mx.cpu, **({"gpu": mx.gpu} if mx.metal.is_available() else {})}
+from mlxgen.testing import metal_backend
+
+DEVICES = {"cpu": mx.cpu, **({"gpu": mx.gpu} if metal_backend() == "gpu" else {})}
 
 
 @pytest.fixture(params=DEVICES, autouse=True)

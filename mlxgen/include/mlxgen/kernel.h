@@ -23,9 +23,9 @@
 
 // Compile a function for several instruction sets; the loader picks one.
 // Without `flatten` a long scalar kernel is not inlined into its loop, which
-// then is not vectorised.
+// then is not vectorised. Where Metal is emulated only compile time matters.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
-    defined(__linux__)
+    defined(__linux__) && !defined(MLXGEN_EMULATE_METAL)
 #define MLXGEN_MULTIVERSION \
   __attribute__((flatten, target_clones("default", "avx2", "arch=x86-64-v4")))
 #else

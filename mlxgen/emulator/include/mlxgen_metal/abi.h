@@ -1,5 +1,5 @@
 // The interface of a library of emulated kernels: what translated kernels, the
-// runtime linked to them, Python (ctypes, kernel.py) and the substitute of
+// runtime that runs them, Python (ctypes, library.py) and the substitute of
 // MLX's Metal device agree on. Plain C structures, so that no C++ ABI is
 // shared.
 
@@ -10,7 +10,7 @@
 
 namespace mlxgen_metal {
 
-constexpr uint32_t abi_version = 1;
+constexpr uint32_t abi_version = 2;
 constexpr int max_buffers = 31;
 constexpr uint32_t simdgroup_size = 32;
 constexpr uint32_t max_threads = 1024; // of a threadgroup
@@ -102,6 +102,7 @@ struct Launch {
   int32_t schedule;
   int32_t align_start; // guard the beginning of buffers exactly, not the end
   uint64_t seed;
+  double seconds; // the launch may take; 0: $MLXGEN_METAL_TIMEOUT, or 60
 };
 
 struct Library {
@@ -117,8 +118,13 @@ struct Library {
 extern "C" {
 /** What the library holds. */
 const mlxgen_metal::Library* mlxgen_metal_library();
-/** Run a kernel; the number of characters of the error in `message`, or 0. */
+/**
+ * Run a kernel of a library; the number of characters of the error in
+ * `message`, or 0. All libraries share one runtime, which runs one launch at a
+ * time.
+ */
 int mlxgen_metal_launch(
+    const mlxgen_metal::Library* library,
     mlxgen_metal::Launch* launch,
     char* message,
     size_t capacity);
