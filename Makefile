@@ -17,7 +17,7 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/include mlxgen/src benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test lint format bench accuracy docs build clean
+.PHONY: help demo test metal lint format bench accuracy docs build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -27,8 +27,12 @@ help: ## Show this list
 demo: .venv/.built ## Fit a negative binomial regression with mlxops
 	@$(BIN)/python examples/negative_binomial.py
 
-test: .venv/.built ## Run the tests (PYTEST_ARGS="-k name" for some)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": some, without it)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS); status=$$?; \
+	  $(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-test || status=1;) exit $$status
+
+metal: .venv/.built ## Run the operators' tests with their Metal kernels, on the CPU (PYTEST_ARGS)
+	@$(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
 
 lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff check .

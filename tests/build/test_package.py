@@ -33,7 +33,7 @@ FILES = {
     "mlx_ops.yaml": """
         - name: axpby
           signature: "axpby(array x, array y, float alpha=1, float beta=1) -> array"
-          dispatch: {cpu: axpby}
+          dispatch: {cpu: axpby, metal: axpby_metal}
           grad: {x: alpha * grad, y: beta * grad}
           variants: [function, method]
 
@@ -50,6 +50,14 @@ FILES = {
           return alpha * x + beta * y;
         }
         } // namespace tiny_ops::cpu
+        """,
+    "kernels/metal/axpby.metal": """
+        #include <metal_stdlib>
+        using namespace metal;
+        template <typename T>
+        T axpby_metal(T x, T y, float alpha, float beta) {
+          return T(alpha * x + beta * y);
+        }
         """,
     "python/tiny_ops/__init__.py": """
         from tiny_ops._load import *
@@ -179,6 +187,88 @@ def test_an_edit_compiles_one_operator(project: Path) -> None:
         assert "axpby.cpp.o" not in changed
     finally:
         path.write_text(text, encoding="utf-8")
+
+
+METAL_TESTS = """
+import mlx.core as mx
+import pytest
+import tiny_ops
+
+def test_dense(metal_launches):
+    assert tiny_ops.axpby(mx.ones(3), mx.ones(3), 2.0, 3.0).tolist() == [5, 5, 5]
+    assert metal_launches() == {"axpby_dense_float32": 1}
+
+def test_another(metal_launches):
+    tiny_ops.axpby(mx.ones(3, mx.float16), mx.ones(3, mx.float16)).tolist()
+"""
+
+
+def test_metal_kernels_are_tested_without_a_gpu(
+    project: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mlxgen metal-test` in a project elsewhere: what passes, and each way to fail."""
+    monkeypatch.setenv("MLXGEN_METAL_COMPILER", "false")  # all kernels are compiled before
+
+    def metal_test(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run("-m", "mlxgen", "metal-test", *arguments, cwd=project, path=site)
+
+    # Without tests of its own: the generated checks, which launch every kernel.
+    text = output(metal_test())
+    assert "passed" in text and "skipped" not in text
+    for layout in ("dense", "strided"):
+        for dtype in ("float32", "float16", "bfloat16"):
+            assert re.search(rf"\d+  axpby_{layout}_{dtype}$", text, re.MULTILINE)
+    assert "launches of 6 kernels" in text
+
+    tests = project / "tests" / "test_metal.py"
+    tests.parent.mkdir()
+    tests.write_text(METAL_TESTS, encoding="utf-8")
+    kernel = project / "kernels" / "metal" / "axpby.metal"
+    before = kernel.read_text(encoding="utf-8")
+    try:
+        done = metal_test()
+        assert done.returncode == 1 and "2 passed" in done.stdout
+        missing = "axpby_dense_bfloat16, axpby_strided_float16, axpby_strided_bfloat16, "
+        assert f"ERROR axpby: no test has launched {missing}axpby_strided_float32" in done.stdout
+        assert "1 passed" in output(metal_test("--", "tests", "-k", "dense"))
+
+        tests.write_text("import os\ndef test_killed():\n    os.kill(os.getpid(), 11)\n", "utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert "pytest was killed by SIGSEGV in tests/test_metal.py::test_killed" in done.stderr
+
+        tests.write_text(METAL_TESTS, encoding="utf-8")
+        endless = "for (int i = 0; x == x; ++i) { y += i; }\n  return T(alpha"
+        kernel.write_text(before.replace("return T(alpha", endless), encoding="utf-8")
+        monkeypatch.setenv("MLXGEN_METAL_TIMEOUT", "0.5")
+        done = metal_test("--", "tests", "-k", "dense")
+        assert "emulated Metal kernels went wrong" in done.stdout
+        assert "axpby_dense_float32: no end within 0.5 seconds" in done.stdout
+
+        kernel.write_text(before.replace("T(alpha * x", "T(alpha * z"), encoding="utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert re.search(r"error: .*tiny_ops\.axpby\.\w+\.metal.* does not compile", done.stderr)
+        assert re.search(r":\d+:\d+: error: .*\Wz\W", done.stderr)
+
+        kernel.write_text(before.replace("float alpha", "double alpha"), encoding="utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert "axpby.metal:4:21: Metal has no double" in done.stderr
+    finally:
+        kernel.write_text(before, encoding="utf-8")
+        shutil.rmtree(tests.parent)
+
+    yaml = project / "mlx_ops.yaml"
+    entries = yaml.read_text(encoding="utf-8")
+    try:
+        yaml.write_text(entries.replace("float beta=1", "float beta=2"), encoding="utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert "error: tiny_ops is installed (in " in done.stderr
+        assert "with other operators than mlx_ops.yaml has now: install it again" in done.stderr
+    finally:
+        yaml.write_text(entries, encoding="utf-8")
 
 
 def test_a_mistake_is_reported_as_it_is(project: Path) -> None:

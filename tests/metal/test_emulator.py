@@ -1,9 +1,13 @@
 """What the emulation runs as Metal does, and what it refuses."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from mlxgen.emulator import EmulationError, check_rules
+from mlxgen.emulator import SCHEDULES, EmulationError, check_rules
 from mlxgen.emulator.library import Bfloat16
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -229,6 +233,50 @@ def test_the_initialiser_of_threadgroup_memory_does_not_count(load, x):
 def test_outputs_are_poisoned(load, x):
     y = run(load, "if (i < 60) y[i] = x[i];", x)
     assert np.isnan(y[60:]).all() and not np.isnan(y[:60]).any()
+
+
+@pytest.mark.parametrize(
+    "body, thread",
+    [
+        ("for (uint n = 0; x[0] == x[0]; ++n) { y[i] += n; }", r"\(\d+, 0, 0\)"),
+        ("if (i == 7) { for (uint n = 0; x[0] == x[0]; ++n) { y[i] += n; } }", r"\(7, 0, 0\)"),
+        ("while (x[0] == x[0]) { threadgroup_barrier(mem_flags::mem_none); }", r"\(\d+, 0, 0\)"),
+        ("while (x[0] == x[0]) { y[i] += simd_sum(x[i]); }", r"\(\d+, 0, 0\)"),
+    ],
+)
+def test_a_kernel_that_does_not_end(load, x, body, thread):
+    message = rf"f: no end within 0.2 seconds .*, in thread {thread} of threadgroup \(0, 0, 0\)"
+    for schedule in SCHEDULES:
+        with pytest.raises(EmulationError, match=message):
+            run(load, body, x, schedule=schedule, seconds=0.2)
+    np.testing.assert_array_equal(run(load, "y[i] = x[i];", x), x)  # nothing is left behind
+
+
+def test_the_time_limit_of_all_launches(load, x, monkeypatch):
+    monkeypatch.setenv("MLXGEN_METAL_TIMEOUT", "0.1")
+    with pytest.raises(EmulationError, match=r"no end within 0.1 seconds \(MLXGEN_METAL_TIMEOUT"):
+        run(load, "while (x[0] == x[0]) { y[i] += 1; }", x)
+
+
+def test_a_fault_of_the_caller_says_what_was_launched(load):
+    """It ends the process, as anywhere else; but what was going on is told."""
+    text = (
+        f"{HEAD}[[kernel]] void copied(device const float* x, device float* y) {{ y[0] = x[0]; }}"
+    )
+    load(text=text)
+    script = f"""
+import ctypes, numpy
+from mlxgen.emulator import load_metal
+nowhere = numpy.ctypeslib.as_array((ctypes.c_float * 4).from_address(8))
+y = numpy.zeros(4, numpy.float32)
+library = load_metal("test.metal", text={text!r})
+library.run("copied", [nowhere, y], grid=(1,), threadgroup=(1,), outputs=[1])
+"""
+    command = [sys.executable, "-X", "faulthandler", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGSEGV
+    assert "fault outside of a kernel, while copied was launched" in done.stderr
+    assert "Segmentation fault" in done.stderr and "in run" in done.stderr
 
 
 @pytest.mark.parametrize(
