@@ -54,8 +54,10 @@ def test_launchers_compile(target: str, tmp_path: Path) -> None:
     assert diags.ok
     folders = [HERE / "include", tmp_path / "include", tmp_path, settings.csrc]
     folders += [HERE.parent / "include", mlx_include()]
-    zig(
-        *("-target", target, "-std=c++20", "-fPIC", "-w", "-D_METAL_", "-DMLXGEN_EMULATE_METAL"),
-        *('-DMLXGEN_METAL_COMPILER="mlxgen"', *(f"-I{folder}" for folder in folders)),
-        *("-c", tmp_path / "src" / "segment_sum_sorted.cpp", "-o", tmp_path / "launcher.o"),
-    )
+    for source in (tmp_path / "src" / "segment_sum_sorted.cpp", HERE / "device.cpp"):
+        zig(
+            *("-target", target, "-std=c++20", "-fPIC", "-w"),
+            *("-D_METAL_", "-DMLXGEN_EMULATE_METAL", '-DMLXGEN_METAL_COMPILER="mlxgen"'),
+            *(f"-I{folder}" for folder in folders),
+            *("-c", source, "-o", tmp_path / "launcher.o"),
+        )
