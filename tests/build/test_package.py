@@ -254,7 +254,7 @@ def test_metal_kernels_are_tested_without_a_gpu(
         kernel.write_text(before.replace("float alpha", "double alpha"), encoding="utf-8")
         done = metal_test()
         assert done.returncode == 1
-        assert "axpby.metal:4:21: Metal has no double" in done.stderr
+        assert "axpby.metal:4:25: Metal has no double" in done.stderr
     finally:
         kernel.write_text(before, encoding="utf-8")
         shutil.rmtree(tests.parent)
