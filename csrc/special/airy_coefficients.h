@@ -1,7 +1,7 @@
+// clang-format off
+
 // Coefficients of the approximations in airy.h.
 // Written by airy_coefficients.py, which says how they are found: do not edit.
-
-// clang-format off
 
 #pragma once
 

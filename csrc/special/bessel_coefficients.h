@@ -1,8 +1,7 @@
-// Coefficients of the approximations in bessel.h.
-// Written by bessel_coefficients.py, which says how they are found: do not
-// edit.
-
 // clang-format off
+
+// Coefficients of the approximations in bessel.h.
+// Written by bessel_coefficients.py, which says how they are found: do not edit.
 
 #pragma once
 
