@@ -493,16 +493,16 @@ N gamma_series(N a, wide<T> x) {
   N d = a;
   W x4 = x * x * (x * x);
   for (int n = 0; n < most_steps; n += 4) {
-    // Four terms with one division.
+    // Four terms with one division, which need not wait for those before.
     N d1 = d + 1;
     N d2 = d + 2;
     N d3 = d + 3;
     d = d + 4;
     N d34 = d3 * d;
     N d234 = d2 * d34;
-    term = term / (d1 * d234);
-    sum = sum + term * (x * (d234 + x * (d34 + x * (d + x))));
-    term = x4 * term;
+    N inverse = 1 / (d1 * d234);
+    sum = sum + term * (inverse * (x * (d234 + x * (d34 + x * (d + x)))));
+    term = term * (x4 * inverse);
     if (math::fabs(value_of(term)) < Limits<T>::term() * value_of(sum) &&
         !(math::fabs(rate_of(term)) >
           Limits<T>::term() * math::fabs(rate_of(sum)))) {

@@ -75,8 +75,8 @@ MLXGEN_TABLE(scaled_erfc_q, 7) = {
     MLXGEN_WIDE(1.0f, 0.0f),
 };
 
-// f_n of the uniform expansion, n = 0 to 18
-MLXGEN_TABLE(uniform_gamma, 19) = {
+// f_n of the uniform expansion, n = 0 to 16
+MLXGEN_TABLE(uniform_gamma, 17) = {
     MLXGEN_WIDE(1.0f, 0.0f),
     MLXGEN_WIDE(-0.333333343f, 9.93410776e-09f),
     MLXGEN_WIDE(0.0833333358f, -2.48352694e-09f),
@@ -94,13 +94,11 @@ MLXGEN_TABLE(uniform_gamma, 19) = {
     MLXGEN_WIDE(-4.38203607e-09f, 4.88874231e-17f),
     MLXGEN_WIDE(9.14769982e-10f, -2.37619063e-17f),
     MLXGEN_WIDE(-2.55141932e-11f, -8.06199228e-19f),
-    MLXGEN_WIDE(-5.83077198e-11f, -1.56194251e-18f),
-    MLXGEN_WIDE(2.43619482e-11f, -2.01972406e-19f),
 };
 
-// f_n of the uniform expansion, n = 0 to 18, as polynomials in r^2
+// f_n of the uniform expansion, n = 0 to 16, as polynomials in r^2
 // (times r for odd n) of n / 2 + 1 coefficients each
-MLXGEN_TABLE(uniform_beta, 100) = {
+MLXGEN_TABLE(uniform_beta, 81) = {
     MLXGEN_WIDE(1.0f, 0.0f),
     MLXGEN_WIDE(-0.333333343f, 9.93410776e-09f),
     MLXGEN_WIDE(0.0625f, 0.0f),
@@ -182,25 +180,6 @@ MLXGEN_TABLE(uniform_beta, 100) = {
     MLXGEN_WIDE(-1.25745736e-15f, 1.90896088e-23f),
     MLXGEN_WIDE(1.62864647e-15f, -1.91236071e-23f),
     MLXGEN_WIDE(-3.89315692e-16f, -1.2301624e-23f),
-    MLXGEN_WIDE(-2.66205526e-12f, 1.83488015e-20f),
-    MLXGEN_WIDE(-2.22172645e-11f, 6.50160032e-19f),
-    MLXGEN_WIDE(-2.7763937e-11f, 8.70282926e-20f),
-    MLXGEN_WIDE(-5.66675309e-12f, -8.21560308e-20f),
-    MLXGEN_WIDE(2.47542499e-14f, -2.39803618e-22f),
-    MLXGEN_WIDE(-3.41685332e-14f, -1.38327358e-21f),
-    MLXGEN_WIDE(1.5183894e-14f, 8.13879181e-22f),
-    MLXGEN_WIDE(-3.92664611e-15f, 1.58359649e-22f),
-    MLXGEN_WIDE(4.44852598e-16f, 1.19166756e-23f),
-    MLXGEN_WIDE(9.47430407e-14f, 8.28449e-22f),
-    MLXGEN_WIDE(3.4236869e-12f, -4.28340197e-20f),
-    MLXGEN_WIDE(1.19910392e-11f, -1.0586799e-19f),
-    MLXGEN_WIDE(8.00411994e-12f, 2.7919181e-19f),
-    MLXGEN_WIDE(8.42267011e-13f, 1.35392785e-20f),
-    MLXGEN_WIDE(1.13197085e-14f, 2.66506446e-22f),
-    MLXGEN_WIDE(-7.83878171e-15f, -3.55691324e-22f),
-    MLXGEN_WIDE(3.35620055e-15f, 1.05225759e-22f),
-    MLXGEN_WIDE(-8.38309514e-16f, -5.06348161e-24f),
-    MLXGEN_WIDE(9.29334573e-17f, -7.70463584e-25f),
 };
 
 // sqrt(2 pi)

@@ -16,7 +16,7 @@ from mpmath import mpf
 LARGE = 8
 """From here on Gamma is Stirling's formula times `gamma_star`."""
 
-UNIFORM_TERMS: dict[Precision, int] = {"full": 32, "half": 18}
+UNIFORM_TERMS: dict[Precision, int] = {"full": 32, "half": 16}
 """How many f_n the uniform expansions take: enough for nu >= 12 and |zeta| <= 1."""
 
 
