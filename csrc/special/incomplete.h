@@ -150,12 +150,30 @@ N sqrt_of(N x) {
   return number_like(x, y, rate_of(x) / (2 * y));
 }
 
+/** A number out of a table. */
+#ifdef MLXGEN_TWOFOLD
+inline mlxgen::twofold entry(MLXGEN_IN_CONSTANT const mlxgen::Pair& c) {
+  return mlxgen::twofold(c.hi, c.lo);
+}
+#endif
+#ifndef __METAL_VERSION__
+inline double entry(const double& c) {
+  return c;
+}
+#endif
+
+/** yes or no. Metal does not mix variables and results of calls in a ?:. */
+template <typename N>
+N choose(bool condition, N yes, N no) {
+  return condition ? yes : no;
+}
+
 /** c[0] + c[1] x + c[2] x^2 + ... */
-template <typename T, typename N, typename C, int n>
+template <typename N, typename C, int n>
 N polynomial_of(MLXGEN_IN_CONSTANT const C (&c)[n], N x) {
-  N y = N(wide<T>(c[n - 1]));
+  N y = N(entry(c[n - 1]));
   for (int i = n - 2; i >= 0; --i) {
-    y = y * x + wide<T>(c[i]);
+    y = y * x + entry(c[i]);
   }
   return y;
 }
@@ -200,13 +218,13 @@ MLXGEN_NUMBER float large = 8;
 /** Gamma(z) / (sqrt(2 pi / z) (z / e)^z) for z >= large (5.11.3). */
 template <typename T, typename N>
 N gamma_star(N z) {
-  return polynomial_of<T>(MLXGEN_COEFFICIENTS(T, gamma_star), 1 / z);
+  return polynomial_of(MLXGEN_COEFFICIENTS(T, gamma_star), 1 / z);
 }
 
 /** 1 / Gamma(1 + r) - 1 for 0 <= r <= 1. */
 template <typename T, typename N>
 N reciprocal_gamma_less_1(N r) {
-  N fit = polynomial_of<T>(MLXGEN_COEFFICIENTS(T, reciprocal_gamma), r);
+  N fit = polynomial_of(MLXGEN_COEFFICIENTS(T, reciprocal_gamma), r);
   return r * (1 - r) * fit;
 }
 
@@ -245,7 +263,7 @@ Deviation<wide<T>> deviation(wide<T> t, wide<T> ratio) {
   // log(1 + t) = 2 atanh(f) (4.6.6), and t - 2 f = f t.
   W f = t / (t + 2);
   W z = f * f;
-  W rest = 2 * (z * polynomial_of<T>(MLXGEN_COEFFICIENTS(T, atanh_rest), z));
+  W rest = 2 * (z * polynomial_of(MLXGEN_COEFFICIENTS(T, atanh_rest), z));
   return Deviation<W>{f * (t - rest), f * (rest + 2)};
 }
 
@@ -283,13 +301,14 @@ struct Tail {
 /** The part asked for. */
 template <typename T, typename W>
 T part_of(Tail<W> tail, bool below) {
-  return static_cast<T>(tail.below == below ? tail.part : 1 - tail.part);
+  return static_cast<T>(
+      choose<W>(tail.below == below, tail.part, 1 - tail.part));
 }
 
 /** The derivative of the part below. */
 template <typename T, typename W>
 T rate_of_tail(Tail<Dual<W>> tail) {
-  return static_cast<T>(tail.below ? tail.part.rate : -tail.part.rate);
+  return static_cast<T>(choose<W>(tail.below, tail.part.rate, -tail.part.rate));
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -357,7 +376,7 @@ N uniform_gamma(N nu, N zeta) {
   UniformSum<W, N> series(zeta, nu);
   MLXGEN_IN_CONSTANT const auto& f = MLXGEN_COEFFICIENTS(T, uniform_gamma);
   for (int n = sizeof(f) / sizeof(f[0]) - 1; n > 0; --n) {
-    series.step(n, N(W(f[n])));
+    series.step(n, N(entry(f[n])));
   }
   return series.result();
 }
@@ -372,11 +391,11 @@ N uniform_beta(N nu, N zeta, N r) {
   N square = r * r;
   for (int n = sizeof(gamma) / sizeof(gamma[0]) - 1; n > 0; --n) {
     int begin = end - (n / 2 + 1);
-    N f = N(W(c[end - 1]));
+    N f = N(entry(c[end - 1]));
     for (int i = end - 2; i >= begin; --i) {
-      f = f * square + W(c[i]);
+      f = f * square + entry(c[i]);
     }
-    series.step(n, n % 2 == 0 ? f : f * r);
+    series.step(n, choose<N>(n % 2 == 0, f, f * r));
     end = begin;
   }
   return series.result();
@@ -390,13 +409,13 @@ template <typename T, typename W>
 Tail<W> uniform_tail(W nu, W zeta, W sum, W half_square, W, W) {
   // exp(z^2) erfc(z) by a rational function, at z^2 = nu zeta^2 / 2.
   W v = 1 / (1 + math::sqrt(half_square) / 2);
-  W gauss = v * polynomial_of<T>(MLXGEN_COEFFICIENTS(T, scaled_erfc_p), v) /
-      polynomial_of<T>(MLXGEN_COEFFICIENTS(T, scaled_erfc_q), v);
+  W gauss = v * polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_p), v) /
+      polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_q), v);
   W correction =
-      sum / (W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu));
+      sum / (entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu));
   W root = math::exp(-half_square / 2);
   bool below = zeta < 0;
-  W part = gauss / 2 + (below ? -correction : correction);
+  W part = gauss / 2 + choose<W>(below, -correction, correction);
   return Tail<W>{root * part * root, below};
 }
 
@@ -406,7 +425,7 @@ uniform_tail(Dual<W> nu, W, Dual<W> sum, W half_square, W log, W over_zeta) {
   // The derivative of erfc is elementary, and no erfc is needed.
   W rate = -over_zeta -
       (log * sum.value - sum.value * nu.rate / (2 * nu.value) + sum.rate);
-  W size = W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu.value);
+  W size = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu.value);
   W root = math::exp(-half_square / 2);
   return Tail<Dual<W>>{Dual<W>(W(0.0f), root * (rate / size) * root), true};
 }
@@ -477,7 +496,7 @@ Scale<wide<T>, N> small_gamma_scale(N a, wide<T> x, wide<T> log_x) {
 template <typename T, typename N>
 Scale<wide<T>, N> large_gamma_scale(N a, Deviation<wide<T>> x) {
   using W = wide<T>;
-  W root_two_pi = W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  W root_two_pi = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
   return Scale<W, N>{
       math::exp(value_of(a) * x.phi * -0.5f),
       1 / (root_two_pi * sqrt_of(a) * gamma_star<T>(a)),
@@ -554,7 +573,7 @@ Tail<N> gamma_near_zero(N a, wide<T> x) {
   N share = a * sum;
   N above = -e.less_1 - e.value * share;
   bool below = value_of(above) > 0.5f;
-  return Tail<N>{below ? e.value * (share + 1) : above, below};
+  return Tail<N>{choose<N>(below, e.value * (share + 1), above), below};
 }
 
 /** For finite a >= 0 and x > 0. */
@@ -572,7 +591,7 @@ Tail<N> incomplete_gamma(N a, wide<T> x) {
     }
     W zeta = math::sqrt(2 * from_a.phi);
     if (zeta <= 1) {
-      zeta = below ? -zeta : zeta;
+      zeta = choose<W>(below, -zeta, zeta);
       W over_zeta = t == 0 ? W(1.0f) : from_a.log / zeta;
       N zeta_of_a = number_like(a, zeta, -(over_zeta + zeta / 2) / a_value);
       return uniform_tail<T>(
@@ -713,7 +732,7 @@ Scale<wide<T>, N> beta_scale(N a, N b, Place<wide<T>> at) {
   W t = -at.excess / a_value;
   Deviation<W> from_x = deviation<T>(t, at.x * s_value / a_value);
   W exponent = -a_value * from_x.phi - b_value * from_y.phi;
-  W root_two_pi = W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  W root_two_pi = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
   return Scale<W, N>{
       math::exp(exponent / 2),
       sqrt_of(unscaled) * ratio / (root_two_pi * gamma_star<T>(a)),
@@ -773,11 +792,11 @@ N log_gamma_ratio(N z, N a) {
   N w0 = 1 / z;
   N w1 = 1 / (z + a);
   int last = sizeof(c) / sizeof(c[0]) - 1;
-  N star = N(W(c[last]));
+  N star = N(entry(c[last]));
   N slope = star - star;
   for (int i = last - 1; i >= 0; --i) {
     slope = slope * w1 + star;
-    star = star * w0 + W(c[i]);
+    star = star * w0 + entry(c[i]);
   }
   N change = -(slope * v * w1) / star;
   N log_z = number_like(a, math::log(value_of(z)), rate_of(z) / value_of(z));
@@ -815,7 +834,7 @@ Tail<N> beta_near_zero(N a, N b, wide<T> x) {
   Exponential<N> e = exponential(v);
   N above = a / s - b / s * (e.less_1 + e.value * share);
   bool below = value_of(above) > 0.5f;
-  return Tail<N>{below ? b / s * e.value * (share + 1) : above, below};
+  return Tail<N>{choose<N>(below, b / s * e.value * (share + 1), above), below};
 }
 
 /** For finite a, b >= 0, not both 0, and 0 < x < 1, y = 1 - x. */
@@ -837,7 +856,7 @@ Tail<N> incomplete_beta(N a, N b, wide<T> x, wide<T> y) {
     }
     W zeta = math::sqrt(2 * (half_square / nu));
     if (zeta <= 1) {
-      zeta = below ? -zeta : zeta;
+      zeta = choose<W>(below, -zeta, zeta);
       W x0 = a_value / s;
       W y0 = b_value / s;
       // Derivatives of nu and of -nu zeta^2 / 2 in the varied parameter.
