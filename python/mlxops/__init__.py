@@ -10,3 +10,8 @@ makes operators methods of ``mx.array``. The rest of the package is generated wh
 
 from mlxops._load import *
 from mlxops._load import __version__ as __version__
+from mlxops.special import digamma as digamma
+from mlxops.special import gammaln as gammaln
+from mlxops.special import lgamma as lgamma
+from mlxops.special import polygamma as polygamma
+from mlxops.special import psi as psi

@@ -1,0 +1,581 @@
+// The gamma function and its relatives: gamma, rgamma, lgamma, digamma,
+// polygamma, the zeta functions, the beta functions.
+//
+// They are straight-line code, so that the generated loops over them are
+// vectorised: every alternative is computed, then one is chosen. Most have
+// three ranges for z = |x|,
+//
+//   z < 1        one step of the recurrence, up to 1 <= z < 2
+//   1 <= z < 6   a rational function, with the zeros of the result factored out
+//   6 <= z       the asymptotic (Stirling) expansion, a polynomial in 1/z^2
+//
+// and negative x follow by reflection. Numbers such as (5.5.3) are equations of
+// the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
+//
+// Near their zeros on the negative axis, lgamma, digamma and polygamma are
+// differences, with errors of a few units in the last place of the terms that
+// cancel; of results in float that is seen only in polygamma.
+
+#pragma once
+
+#include "elementary.h"
+#include "gamma_coefficients.h"
+#include "mlxgen/scalar.h"
+
+namespace mlxops {
+namespace special {
+
+namespace detail {
+
+// Where the asymptotic expansions begin; they are fitted for it.
+MLXGEN_NUMBER float large_z = 6.0f;
+
+/** log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2 for large z (5.11.1). */
+template <typename T>
+inline mlxgen::wide<T> stirling_correction(mlxgen::wide<T> z) {
+  mlxgen::wide<T> r = 1 / z;
+  return r * math::polynomial(MLXOPS_TABLE(lgamma_large), r * r);
+}
+
+/** log Gamma(z) for 0 <= z < 6; of which below 1 log z is to be subtracted. */
+template <typename T>
+inline mlxgen::wide<T> lgamma_middle(mlxgen::wide<T> z) {
+  using W = mlxgen::wide<T>;
+  // Gamma(1 + z) = z Gamma(z) (5.5.1). log Gamma is zero at 1 and 2; the
+  // factors t - 1 and t - 2 are exact where they matter.
+  bool small = z < 1;
+  W t = small ? z + 1 : z;
+  W zeros = (small ? z : z - 1) * (small ? z - 1 : z - 2);
+  return zeros *
+      (math::polynomial(MLXOPS_TABLE(lgamma_middle_p), t) /
+       math::polynomial(MLXOPS_TABLE(lgamma_middle_q), t));
+}
+
+/** sin(pi x) / pi, exact at integers. */
+template <typename T>
+inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
+  using W = mlxgen::wide<T>;
+  W whole = math::rint(x);
+  W r = x - whole;
+  W y = r * math::polynomial(MLXOPS_TABLE(sine), r * r);
+  W half = whole * 0.5f;
+  return half == math::rint(half) ? y : -y;
+}
+
+} // namespace detail
+
+/**
+ * log |Gamma(x)|. Infinite at the poles x = 0, -1, -2, ...; -inf at -inf, as
+ * scipy.special.gammaln has it.
+ */
+template <typename T>
+T lgamma(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W z = math::fabs(x);
+  bool small = z < 1;
+  bool negative = x < 0;
+  W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
+  W asymptotic = (z - 0.5f) * (log<T>(z) - 1) +
+      (half_log - 0.5f + detail::stirling_correction<T>(z));
+  W body = z >= detail::large_z ? asymptotic : detail::lgamma_middle<T>(z);
+
+  // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
+  // z and the subtracted log z cancel.
+  W sine = math::fabs(detail::sine_over_pi<T>(z));
+  W positive_factor = small ? z : W(1);
+  W negative_factor = small ? sine : z * sine;
+  W log_factor = log<T>(negative ? negative_factor : positive_factor);
+
+  W result = (negative ? -body : body) - log_factor;
+  result = negative && sine == 0 ? W(math::infinity()) : result;
+  result = x == -math::infinity() ? x : result;
+  return static_cast<T>(result);
+}
+
+namespace detail {
+
+/** psi(x). */
+template <typename T>
+inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
+  using W = mlxgen::wide<T>;
+  W z = math::fabs(x);
+  bool small = z < 1;
+  bool large = z >= large_z;
+  bool negative = x < 0;
+
+  // psi(1 + z), or psi(z) where z >= 1.
+  W t = small ? z + 1 : z;
+  W zero =
+      (t - W(MLXOPS_TABLE(digamma_root)[0])) - W(MLXOPS_TABLE(digamma_root)[1]);
+  W numerator = zero * math::polynomial(MLXOPS_TABLE(digamma_middle_p), t);
+  W denominator = math::polynomial(MLXOPS_TABLE(digamma_middle_q), t);
+  W quotient = (large ? W(1) : numerator) / (large ? z : denominator);
+
+  // (5.11.2)
+  W w = quotient * quotient;
+  W asymptotic = log<T>(z) -
+      (0.5f * quotient + w * math::polynomial(MLXOPS_TABLE(digamma_large), w));
+  W body = large ? asymptotic : quotient;
+
+  // psi(z) = psi(1 + z) - 1/z (5.5.2) for small z, and
+  // psi(-z) = psi(1 + z) + pi cot(pi z)   (5.5.4)
+  //         = psi(z) + 1/z + 1/r - r polynomial(r^2), z = integer + r.
+  // The reciprocals share a division.
+  W r = z - math::rint(z);
+  W positive_numerator = small ? W(-1) : W(0);
+  W negative_numerator = small ? W(1) : z + r;
+  W negative_denominator = small ? r : z * r;
+  W poles = (negative ? negative_numerator : positive_numerator) /
+      (negative ? negative_denominator : x);
+  W rest = r * math::polynomial(MLXOPS_TABLE(cotangent), r * r);
+
+  W result = (body + poles) - (negative ? rest : W(0));
+  result = negative && r == 0 ? W(math::nan()) : result;
+  return result;
+}
+
+} // namespace detail
+
+/**
+ * psi(x), the derivative of log Gamma(x). -inf at 0, inf at -0, NaN at the
+ * other poles and at -inf.
+ */
+template <typename T>
+T digamma(T value) {
+  return static_cast<T>(detail::digamma<T>(value));
+}
+
+namespace detail {
+
+/** psi'(x). */
+template <typename T>
+inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
+  using W = mlxgen::wide<T>;
+  W z = math::fabs(x);
+  bool large = z >= large_z;
+  bool negative = x < 0;
+
+  // psi'(z) for large z (5.15.8), else psi'(1 + z) = psi'(z) - 1/z^2 (5.15.5).
+  W numerator = math::polynomial(MLXOPS_TABLE(trigamma_middle_p), z);
+  W denominator = math::polynomial(MLXOPS_TABLE(trigamma_middle_q), z);
+  W quotient = (large ? W(1) : numerator) / (large ? z : denominator);
+  W w = quotient * quotient;
+  W asymptotic = quotient +
+      w * (0.5f + quotient * math::polynomial(MLXOPS_TABLE(trigamma_large), w));
+  W body = large ? asymptotic : quotient;
+
+  // psi'(-z) = (pi / sin(pi z))^2 - psi'(1 + z) (5.15.6)
+  W sine = sine_over_pi<T>(z);
+  W pole = 1 / (negative ? sine : z);
+  pole = pole * pole;
+  W positive_result = body + (large ? W(0) : pole);
+  W negative_result = pole - (body - (large ? w : W(0)));
+
+  W result = negative ? negative_result : positive_result;
+  result = x == -math::infinity() ? W(math::infinity()) : result;
+  return result;
+}
+
+} // namespace detail
+
+/**
+ * psi'(x), the derivative of digamma; positive. Infinite at the poles and, as
+ * scipy.special.polygamma has it, at -inf.
+ */
+template <typename T>
+T trigamma(T value) {
+  return static_cast<T>(detail::trigamma<T>(value));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// gamma and its reciprocal
+///////////////////////////////////////////////////////////////////////////////
+
+namespace detail {
+
+/** Gamma(x), or its reciprocal; not for the poles on the negative axis. */
+template <typename T>
+inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
+  using W = mlxgen::wide<T>;
+  W z = math::fabs(x);
+  bool small = z < large_z;
+  bool negative = x < 0;
+
+  // With t = z, or z + 6 below 6 (5.5.1),
+  //   Gamma(z) = Gamma(t) / (z (z + 1) ... (z + 5))
+  //   Gamma(t) = sqrt(2 pi) t^(t - 1/2) exp(-t) g(1/t)   (5.11.3)
+  // and 1 / Gamma(-z) = -z Gamma(z) sin(pi z) / pi (5.5.3). Positive x have
+  // Gamma(z) from this and negative x the reciprocal, or else 1 over it, which
+  // changes the signs of exponents and the sides of a quotient.
+  bool upright = negative == reciprocal;
+  // At t = 200 every result has long been 0 or infinite.
+  W t = small ? z + large_z : z > 200 ? W(200) : z;
+  W exponent = t - 0.5f;
+  Scaled<W> y =
+      power_in_parts<T>(t, upright ? exponent : -exponent, upright ? -t : t);
+
+  W root = MLXOPS_TABLE(sqrt_2_pi)[0];
+  W above = root * math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t);
+  W sine = sine_over_pi<T>(z);
+  above = negative ? above * (small ? -sine : -z * sine) : above;
+  W product = (z + 1) * (z + 2) * ((z + 3) * (z + 4)) * (z + 5);
+  W below = small ? (negative ? product : product * x) : W(1);
+  // What z + 6 has lost of z, to first order: psi(t) is nearly a line.
+  W lost = small ? z - (t - large_z) : W(0);
+  above = above + above * (lost * (t * 0.125f + 1));
+  y.x = y.x * ((upright ? above : below) / (upright ? below : above));
+
+  // Where products of x might be subnormal, Gamma(x) = 1/x (5.7.1).
+  return z < 1e-18f ? (reciprocal ? x : 1 / x) : unscaled(y);
+}
+
+} // namespace detail
+
+/**
+ * Gamma(x). NaN at the poles -1, -2, ... and -inf, infinite at 0 with its sign,
+ * as scipy.special.gamma has it.
+ */
+template <typename T>
+T gamma(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = detail::gamma_or_reciprocal<T>(x, false);
+  // Factorials are exact.
+  W factorial = x < 0 ? W(math::nan()) : math::rint(y);
+  return static_cast<T>(x == math::rint(x) ? factorial : y);
+}
+
+/** 1 / Gamma(x), which is 0 at the poles of Gamma, and at both infinities. */
+template <typename T>
+T rgamma(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = detail::gamma_or_reciprocal<T>(x, true);
+  bool pole = x < 0 && x == math::rint(x);
+  return static_cast<T>(pole ? W(0) : y);
+}
+
+/** The first or second derivative of rgamma, for order 1 or 2. */
+template <typename T>
+T rgamma_derivative(int order, T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  bool reflected = x < 0.5f;
+  W z = reflected ? 1 - x : x;
+  W psi = detail::digamma<T>(z);
+  W prime = detail::trigamma<T>(z);
+  W scale = detail::gamma_or_reciprocal<T>(z, !reflected);
+  // 1 / Gamma(x) = sin(pi x) Gamma(1 - x) / pi (5.5.3), whose derivatives have
+  // no poles for x < 1.
+  W pi = MLXOPS_TABLE(pi)[0];
+  W sine = detail::sine_over_pi<T>(x);
+  W cosine = detail::sine_over_pi<T>(0.5f - x) * pi;
+  W first = reflected ? cosine - sine * psi : -psi;
+  W second = reflected ? sine * (psi * psi + prime - pi * pi) - 2 * cosine * psi
+                       : psi * psi - prime;
+  return static_cast<T>(scale * (order == 1 ? first : second));
+}
+
+/** The sign of Gamma(x): 1 or -1, NaN at the poles -1, -2, ... and -inf. */
+template <typename T>
+T gammasgn(T value) {
+  // Half of the integer below x tells whether that is even.
+  T below = math::floor(value) * T(0.5f);
+  T sign = below == math::floor(below) ? T(1) : T(-1);
+  sign = value < 0 ? sign : math::copysign(T(1), value);
+  sign = value < 0 && value == math::floor(value) ? T(math::nan()) : sign;
+  return value == value ? sign : value;
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// polygamma and the zeta functions
+///////////////////////////////////////////////////////////////////////////////
+
+namespace detail {
+
+/**
+ * The sum over k >= 0 of (size / (x + k))^s / size, for s = 1 + extra and
+ * positive arguments; for extra <= 0, where the sum diverges, its continuation.
+ */
+template <typename T>
+inline mlxgen::wide<T>
+zeta_sum(mlxgen::wide<T> x, mlxgen::wide<T> size, mlxgen::wide<T> extra) {
+  // Euler-Maclaurin summation (25.11.5 with further terms): the first terms
+  // one by one, then the tail from a on as an integral and corrections. With
+  // so many of both, the error is below that of rounding for all s and x.
+  using W = mlxgen::wide<T>;
+  constexpr int terms = sizeof(T) == sizeof(float) ? 5 : 6;
+  constexpr int corrections = sizeof(T) == sizeof(float) ? 10 : 16;
+  W s = extra + 1;
+  W sum = 0;
+  MLXOPS_UNROLL
+  for (int k = 0; k < terms; ++k) {
+    sum = sum + reciprocal_power<T>((x + k) / size, s);
+  }
+  W a = x + terms;
+  W last = reciprocal_power<T>(a / size, s);
+  W rest = 0.5f;
+  W factor = s / a;
+  W square = 1 / (a * a);
+  MLXOPS_UNROLL
+  for (int j = 0; j < corrections; ++j) {
+    rest = rest + W(MLXOPS_TABLE(bernoulli)[j]) * factor;
+    factor = factor * ((s + (2 * j + 1)) * (s + (2 * j + 2)) * square);
+  }
+  W direct = sum / size;
+  // The corrections overflow where they are nothing.
+  return last == 0 ? direct : direct + last * (a / size / extra + rest / size);
+}
+
+/** Where the sum over k >= 0 of (x + k)^-s has its largest term: |x + k|. */
+template <typename W>
+inline W distance_to_pole(W x) {
+  return x < 0.5f ? math::fabs(x - math::rint(x)) : x;
+}
+
+/**
+ * size^(s - 1) times the sum over k >= 0 of (x + k)^-s, with size the distance
+ * of x to its nearest pole and s = 1 + extra, which is whole for negative x;
+ * parity is (-1)^s.
+ */
+template <typename T>
+inline mlxgen::wide<T> zeta_near_pole(
+    mlxgen::wide<T> x,
+    mlxgen::wide<T> size,
+    mlxgen::wide<T> extra,
+    mlxgen::wide<T> parity) {
+  using W = mlxgen::wide<T>;
+  // x = f + whole, so that the terms are those of f^-s and, for negative x,
+  //   zeta(s, 1 + f) + (-1)^s (zeta(s, 1 - f) - zeta(s, 1 - x)).
+  bool negative = x < 0.5f;
+  W f = negative ? x - math::rint(x) : x;
+  W sign = f < 0 ? parity : W(1);
+  W sum = zeta_sum<T>(f + 1, size, extra) + sign / size;
+  W between = zeta_sum<T>(1 - f, size, extra) - zeta_sum<T>(1 - x, size, extra);
+  sum = negative ? sum + parity * between : sum;
+  return sum;
+}
+
+} // namespace detail
+
+/**
+ * The n-th derivative of digamma for n >= 2, (-1)^(n+1) n! zeta(n + 1, x)
+ * (5.15.1), with scipy's values at poles: infinite, and positive for odd n,
+ * negative for even n.
+ */
+template <typename T>
+T higher_polygamma(int n, T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W size = detail::distance_to_pole(x);
+  W parity = n % 2 != 0 ? W(1) : W(-1);
+  W sum = detail::zeta_near_pole<T>(x, size, W(n), parity);
+
+  // n! = sqrt(2 pi n) (n / e)^n g(1/n) (5.11.3): it alone may be out of range.
+  W order = n;
+  W factor = math::sqrt(order) * W(MLXOPS_TABLE(sqrt_2_pi)[0]) *
+      math::polynomial(MLXOPS_TABLE(factorial), 1 / order);
+  W base = order * W(MLXOPS_TABLE(inverse_e)[0]) / size;
+  Scaled<W> y = power_in_parts<T>(base, order, W(0));
+  y.x = y.x * (factor * sum);
+
+  W result = unscaled(y);
+  result =
+      (size == 0) | (x == -math::infinity()) ? W(math::infinity()) : result;
+  result = x == math::infinity() ? W(0) : result;
+  return static_cast<T>(parity * result);
+}
+
+/**
+ * zeta(s, x), the sum over k >= 0 of (x + k)^-s (25.11.1), for s > 1. Infinite
+ * at s = 1 and where x is 0, -1, -2, ...; else, as scipy.special.zeta has it,
+ * NaN for s < 1, and for negative x unless s is whole.
+ */
+template <typename T>
+T hurwitz_zeta(T value_s, T value_x) {
+  using W = mlxgen::wide<T>;
+  W given = value_s;
+  W x = value_x;
+  // Long before this, every power is 0, 1 or infinite.
+  W s = given > 1e30f ? W(1e30f) : given;
+  W size = detail::distance_to_pole(x);
+  W half = s * 0.5f;
+  W parity = half == math::rint(half) ? W(1) : W(-1);
+  W sum = detail::zeta_near_pole<T>(x, size, s - 1, parity);
+  Scaled<W> y = power_in_parts<T>(size, 1 - s, W(0));
+  y.x = y.x * sum;
+
+  W result = unscaled(y);
+  result = x == math::infinity() ? W(0) : result;
+  result = (x < 0) & (s != math::rint(s)) ? W(math::nan()) : result;
+  result = (x <= 0) & (x == math::rint(x)) ? W(math::infinity()) : result;
+  result = given == 1 ? W(math::infinity()) : result;
+  result = (given >= 1) & (x == x) ? result : W(math::nan());
+  return static_cast<T>(result);
+}
+
+/** zeta(x), for all real x (25.2.1). Infinite at 1, NaN at -inf. */
+template <typename T>
+T riemann_zeta(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  bool negative = x < 0;
+  // zeta(1 - y) = 2 (2 pi)^-y cos(pi y / 2) Gamma(y) zeta(y) (25.4.1)
+  W extra = negative ? -x : x - 1;
+  extra = extra > 400 ? W(400) : extra;
+  W y = extra + 1;
+  W zeta = 1 + detail::zeta_sum<T>(W(2), W(1), extra);
+
+  // (2 pi)^-y Gamma(y) as in gamma_or_reciprocal.
+  bool small = y < detail::large_z;
+  W t = small ? y + detail::large_z : y;
+  Scaled<W> factor =
+      power_in_parts<T>(t, t - 0.5f, -(t + y * W(MLXOPS_TABLE(log_2_pi)[0])));
+  W root = MLXOPS_TABLE(sqrt_2_pi)[0];
+  W product = y * (y + 1) * ((y + 2) * (y + 3)) * ((y + 4) * (y + 5));
+  W sine = detail::sine_over_pi<T>(0.5f * x) * W(MLXOPS_TABLE(pi)[0]);
+  factor.x = factor.x * (2 * root * sine * zeta) *
+      math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t) /
+      (small ? product : W(1));
+  W reflected = sine == 0 ? W(0) : unscaled(factor);
+
+  W result = negative ? reflected : zeta;
+  result = x == -math::infinity() ? W(math::nan()) : result;
+  return static_cast<T>(result);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// beta
+///////////////////////////////////////////////////////////////////////////////
+
+namespace detail {
+
+/**
+ * log B(a, b) = log Gamma(a) + log Gamma(b) - log Gamma(a + b) (5.12.1) for
+ * positive a and b; of which log `divisor` remains to be subtracted.
+ *
+ * Where Stirling's expansion holds for b, the larger one, differences of large
+ * terms are taken before anything is computed, as in DiDonato and Morris,
+ * "Algorithm 708: significant digit computation of the incomplete beta function
+ * ratios" (1992).
+ */
+template <typename T>
+inline mlxgen::wide<T> log_beta(
+    mlxgen::wide<T> a,
+    mlxgen::wide<T> b,
+    MLXGEN_OUT(mlxgen::wide<T>) divisor) {
+  using W = mlxgen::wide<T>;
+  W p = a < b ? a : b;
+  W q = a < b ? b : a;
+  W s = p + q;
+  bool large_q = q >= large_z;
+  bool large_p = p >= large_z;
+
+  W correction_q = stirling_correction<T>(q);
+  W correction_s = stirling_correction<T>(s);
+  W body_p = lgamma_middle<T>(p);
+  W body_q = lgamma_middle<T>(q);
+  W body_s = lgamma_middle<T>(s);
+  W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
+  W log_1 = log<T>(large_q ? q : s);
+  bool large_s = s >= large_z;
+  W large_body_s = (s - 0.5f) * (log_1 - 1) + (half_log - 0.5f + correction_s);
+  // q < 6: three times log Gamma, each without log z below 1.
+  W direct = body_p + body_q - (large_s ? large_body_s : body_s);
+  W below_1 = p < 1 ? p : W(1);
+  W others = (q < 1 ? q : W(1)) / (s < 1 ? s : W(1));
+  divisor = large_p ? W(1) : below_1;
+  divisor = large_q ? divisor : divisor * others;
+
+  // p < 6 <= q: log Gamma(q) - log Gamma(q + p) from (5.11.1).
+  W h = p / q;
+  W log_1p = log1p<T>(h);
+  W difference =
+      correction_q - correction_s - (p * log_1p + (q - 0.5f) * log_1p);
+  W mixed = body_p - p * (log_1 - 1) + difference;
+
+  // Both large.
+  W both = (p - 0.5f) * log<T>(h) - 0.5f * log_1 +
+      (half_log + stirling_correction<T>(p) + difference);
+  W result = large_p ? both : large_q ? mixed : direct;
+  W infinite = p > 0 ? W(-math::infinity()) : W(0);
+  return q == math::infinity() ? infinite : result;
+}
+
+/** B(a, b) = factor exp(result), for any signs. */
+template <typename T>
+inline mlxgen::wide<T> signed_log_beta(
+    mlxgen::wide<T> a,
+    mlxgen::wide<T> b,
+    MLXGEN_OUT(mlxgen::wide<T>) above,
+    MLXGEN_OUT(mlxgen::wide<T>) below) {
+  using W = mlxgen::wide<T>;
+  W p = a < b ? a : b;
+  W q = a < b ? b : a;
+  W s = p + q;
+  bool negative = p < 0;
+  bool both = q < 0;
+  bool falling = (p < 0) & (s <= 0) & (q >= 0);
+
+  // By reflection (5.5.3) of those of p, q and s that are negative:
+  //   q > 0 >= s   B(q, 1 - s) sin(pi s) / sin(pi p)
+  //   q, s > 0     pi / (q sin(pi p) B(1 - p, s))
+  //   q < 0        pi sin(pi s) / ((1 - s) sin(pi p) sin(pi q) B(1 - p, 1 - q))
+  W u = falling ? q : 1 - p;
+  W v = both ? 1 - q : s;
+  v = falling ? 1 - s : v;
+  u = negative ? u : p;
+  v = negative ? v : q;
+  W divisor;
+  W result = log_beta<T>(u, v, divisor);
+  W sine_p = sine_over_pi<T>(p);
+  W sine_q = sine_over_pi<T>(q);
+  W sine_s = sine_over_pi<T>(s);
+  // Where all are whole, the quotient of the sines is (-1)^q.
+  bool whole = falling & (sine_p == 0) & (sine_s == 0);
+  W half = q * 0.5f;
+  W sign = half == math::rint(half) ? W(1) : W(-1);
+  sine_p = whole ? W(1) : sine_p;
+  sine_s = whole ? sign : sine_s;
+
+  W above_both = sine_s * divisor;
+  W below_both = (1 - s) * sine_p * sine_q;
+  W below_one = (q == math::infinity() ? W(1) : q) * sine_p;
+  above = both ? above_both : divisor;
+  below = both ? below_both : below_one;
+  above = falling ? sine_s : above;
+  below = falling ? sine_p * divisor : below;
+  above = negative ? above : W(1);
+  below = negative ? below : divisor;
+  result = falling ? -result : result;
+  return negative ? -result : result;
+}
+
+} // namespace detail
+
+/** log |B(a, b)|. */
+template <typename T>
+T betaln(T a, T b) {
+  using W = mlxgen::wide<T>;
+  W above;
+  W below;
+  W y = detail::signed_log_beta<T>(W(a), W(b), above, below);
+  W result = y + (log<T>(math::fabs(above)) - log<T>(math::fabs(below)));
+  return static_cast<T>(result);
+}
+
+/** B(a, b) = Gamma(a) Gamma(b) / Gamma(a + b) (5.12.1). */
+template <typename T>
+T beta(T a, T b) {
+  using W = mlxgen::wide<T>;
+  W above;
+  W below;
+  W y = detail::signed_log_beta<T>(W(a), W(b), above, below);
+  W root = exp<T>(0.5f * y);
+  W result = root * (above / below) * root;
+  return static_cast<T>(result);
+}
+
+} // namespace special
+} // namespace mlxops

@@ -1,0 +1,214 @@
+"""Compute the coefficients of the gamma function and its relatives: writes gamma_coefficients.h.
+
+See `minimax.py` for how they are found. Numbers such as 5.11.1 are equations of the Digital Library
+of Mathematical Functions, https://dlmf.nist.gov.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import mpmath as mp  # type: ignore[import-untyped]
+from minimax import DIGITS, Fit, Precision, Table, limit, main, parts
+from mpmath import mpf
+
+LARGE = 6
+"""Where the asymptotic expansions take over from the rational functions."""
+
+with mp.workdps(DIGITS):
+    ROOT_OF_DIGAMMA = mp.findroot(mp.digamma, mpf("1.4616"))
+
+# --- The functions that are approximated ----------------------------------------------------------
+
+
+def lgamma_middle(z: mpf) -> mpf:
+    """log Gamma without its zeros."""
+    return mp.loggamma(z) / ((z - 1) * (z - 2))
+
+
+def digamma_middle(z: mpf) -> mpf:
+    """psi without its positive zero."""
+    return mp.digamma(z) / (z - ROOT_OF_DIGAMMA)
+
+
+def trigamma_middle(z: mpf) -> mpf:
+    """psi'(z) without its pole at 0; 5.15.5."""
+    return mp.polygamma(1, 1 + z)
+
+
+def bernoulli_sum(w: mpf, term: Callable[[int], mpf]) -> mpf:
+    """sum_k term(k) w^k, an asymptotic series: stopped at its smallest term."""
+    total, previous = mpf(0), mp.inf
+    for k in range(1000):
+        value = term(k) * w**k
+        if abs(value) > previous or abs(value) < mpf(10) ** -DIGITS:
+            break
+        total, previous = total + value, abs(value)
+    return total
+
+
+def lgamma_large(w: mpf) -> mpf:
+    """z (log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2) at z^2 = 1/w; 5.11.1."""
+    if w < mpf(1) / 400:
+        return bernoulli_sum(w, lambda k: mp.bernoulli(2 * k + 2) / ((2 * k + 2) * (2 * k + 1)))
+    z = 1 / mp.sqrt(w)
+    return z * (mp.loggamma(z) - (z - mpf(1) / 2) * mp.log(z) + z - mp.log(2 * mp.pi) / 2)
+
+
+def digamma_large(w: mpf) -> mpf:
+    """z^2 (log z - 1 / (2 z) - psi(z)) at z^2 = 1/w; 5.11.2."""
+    if w < mpf(1) / 400:
+        return bernoulli_sum(w, lambda k: mp.bernoulli(2 * k + 2) / (2 * k + 2))
+    z = 1 / mp.sqrt(w)
+    return (mp.log(z) - 1 / (2 * z) - mp.digamma(z)) / w
+
+
+def trigamma_large(w: mpf) -> mpf:
+    """z^3 (psi'(z) - 1/z - 1 / (2 z^2)) at z^2 = 1/w; 5.15.8."""
+    if w < mpf(1) / 400:
+        return bernoulli_sum(w, lambda k: mp.bernoulli(2 * k + 2))
+    z = 1 / mp.sqrt(w)
+    return z**3 * (mp.polygamma(1, z) - 1 / z - w / 2)
+
+
+def cotangent(u: mpf) -> mpf:
+    """(1 - pi r cot(pi r)) / r^2 at r^2 = u."""
+    if u == 0:
+        return 2 * mp.zeta(2)
+    r = mp.sqrt(u)
+    return (1 - mp.pi * r * mp.cot(mp.pi * r)) / u
+
+
+def sine(u: mpf) -> mpf:
+    """sin(pi r) / (pi r) at r^2 = u."""
+    return mp.sincpi(mp.sqrt(u))
+
+
+def gamma_large(u: mpf) -> mpf:
+    """Gamma(z) / (sqrt(2 pi) z^(z - 1/2) exp(-z)) at z = 1/u; 5.11.3."""
+    return mp.exp(u * lgamma_large(u * u)) if u else mpf(1)
+
+
+# --- The tables -----------------------------------------------------------------------------------
+
+FITS = [
+    Fit(
+        "lgamma_middle",
+        limit(lgamma_middle, mpf(1), mpf(2)),
+        mpf(1),
+        mpf(LARGE),
+        (8, 8),
+        (7, 7),
+        f"log Gamma(z) / ((z - 1) (z - 2)) on 1 <= z <= {LARGE}",
+    ),
+    Fit(
+        "lgamma_large",
+        lgamma_large,
+        mpf(0),
+        1 / mpf(LARGE) ** 2,
+        (7, 0),
+        (6, 0),
+        f"(log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2) z in 1/z^2, {LARGE} <= z",
+    ),
+    Fit(
+        "gamma_large",
+        gamma_large,
+        mpf(0),
+        1 / mpf(LARGE),
+        (9, 0),
+        (5, 0),
+        f"Gamma(z) / (sqrt(2 pi) z^(z - 1/2) exp(-z)) in 1/z, {LARGE} <= z",
+    ),
+    Fit(
+        "factorial",
+        gamma_large,
+        mpf(0),
+        mpf(1) / 2,
+        (14, 0),
+        (7, 0),
+        "n! / (sqrt(2 pi n) (n / e)^n) in 1/n, 2 <= n",
+    ),
+    Fit(
+        "digamma_middle",
+        limit(digamma_middle, ROOT_OF_DIGAMMA),
+        mpf(1),
+        mpf(LARGE),
+        (7, 7),
+        (7, 6),
+        f"psi(z) / (z - root) on 1 <= z <= {LARGE}",
+    ),
+    Fit(
+        "digamma_large",
+        digamma_large,
+        mpf(0),
+        1 / mpf(LARGE) ** 2,
+        (7, 0),
+        (6, 0),
+        f"(log z - 1 / (2 z) - psi(z)) z^2 in 1/z^2, {LARGE} <= z",
+    ),
+    Fit(
+        "trigamma_middle",
+        trigamma_middle,
+        mpf(0),
+        mpf(LARGE),
+        (7, 8),
+        (4, 5),
+        f"psi'(1 + z) on 0 <= z <= {LARGE}",
+    ),
+    Fit(
+        "trigamma_large",
+        trigamma_large,
+        mpf(0),
+        1 / mpf(LARGE) ** 2,
+        (7, 0),
+        (3, 0),
+        f"(psi'(z) - 1 / z - 1 / (2 z^2)) z^3 in 1/z^2, {LARGE} <= z",
+    ),
+    Fit(
+        "sine",
+        sine,
+        mpf(0),
+        mpf(1) / 4,
+        (8, 0),
+        (7, 0),
+        "sin(pi r) / (pi r) in r^2, |r| <= 1/2",
+    ),
+    Fit(
+        "cotangent",
+        cotangent,
+        mpf(0),
+        mpf(1) / 4,
+        (13, 0),
+        (12, 0),
+        "(1 - pi r cot(pi r)) / r^2 in r^2, |r| <= 1/2",
+    ),
+]
+
+BERNOULLI_TERMS: dict[Precision, int] = {"full": 16, "half": 10}
+"""Terms of the Euler-Maclaurin tail of the zeta function."""
+
+
+def more(precision: Precision) -> list[Table]:
+    """The tables that are not fits."""
+    terms = range(1, BERNOULLI_TERMS[precision] + 1)
+    return [
+        Table(
+            "bernoulli",
+            [mp.bernoulli(2 * k) / mp.factorial(2 * k) for k in terms],
+            "B_2k / (2k)!, k = 1, 2 and so on",
+        ),
+        Table(
+            "digamma_root",
+            parts(ROOT_OF_DIGAMMA, 53 if precision == "full" else 24),
+            "the positive zero of psi, in two parts",
+        ),
+        Table("pi", [mp.pi]),
+        Table("inverse_e", [mp.exp(-1)], "1 / e"),
+        Table("sqrt_2_pi", [mp.sqrt(2 * mp.pi)]),
+        Table("log_2_pi", [mp.log(2 * mp.pi)]),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(__file__, FITS, more))
