@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mlxgen.emulator import Library, load_metal
+from mlxgen.preprocess import OWN_INCLUDES
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"
@@ -40,7 +41,9 @@ def load(cache):
 
     def load(path: str | Path = "test.metal", text: str | None = None, **options) -> Library:
         name = KERNELS / path if text is None and not Path(path).is_absolute() else path
-        return load_metal(name, [mlx_include(), KERNELS], text=text, **options)
+        return load_metal(
+            name, [mlx_include(), KERNELS, ROOT / "csrc", Path(OWN_INCLUDES)], text=text, **options
+        )
 
     return load
 

@@ -67,9 +67,9 @@ def test_segment_sum(load, rng, schedule, width, dtype):
 @pytest.mark.parametrize("count", (1, 31, 32, 33, 1000))
 def test_lgamma(load, rng, count):
     source = """
-    #include "gamma.metal"
+    #include "special/gamma.h"
     [[kernel]] void lgamma(device const float* x, device float* y,
-        uint i [[thread_position_in_grid]]) { y[i] = lgamma_metal(x[i]); }
+        uint i [[thread_position_in_grid]]) { y[i] = mlxops::special::lgamma(x[i]); }
     """
     library = load("test.metal", text=source)
     x = rng.uniform(0.1, 50, count).astype(np.float32)

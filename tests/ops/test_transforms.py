@@ -26,8 +26,8 @@ def primitives(tmp_path, *outputs):
     [
         (lambda x, y: mlxops.lgamma(x) + mlxops.lgamma(x), "Lgamma", 1),
         (lambda x, y: mlxops.lgamma(x) + mlxops.lgamma(y), "Lgamma", 2),
-        (lambda x, y: mlxops.polygamma(1, x) + mlxops.polygamma(1, x), "Polygamma", 1),
-        (lambda x, y: mlxops.polygamma(1, x) + mlxops.polygamma(2, x), "Polygamma", 2),
+        (lambda x, y: mlxops.polygamma(3, x) + mlxops.polygamma(3, x), "HigherPolygamma", 1),
+        (lambda x, y: mlxops.polygamma(3, x) + mlxops.polygamma(2, x), "HigherPolygamma", 2),
         (lambda x, y: mlxops.axpby(x, y, 2.0) + mlxops.axpby(x, y, 2.0), "Axpby", 1),
         (lambda x, y: mlxops.axpby(x, y, 2.0) + mlxops.axpby(x, y, 3.0), "Axpby", 2),
         (lambda x, y: mlxops.axpby(x, y) + mlxops.axpby(y, x), "Axpby", 2),
