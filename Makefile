@@ -27,8 +27,9 @@ help: ## Show this list
 demo: .venv/.built ## Fit a negative binomial regression with mlxops
 	@$(BIN)/python examples/negative_binomial.py
 
-test: .venv/.built ## Run the tests (PYTEST_ARGS="-k name" for some)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: .venv/.built ## Run the tests, then those of `make metal` (PYTEST_ARGS="-k name": some, alone)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS); status=$$?; \
+	  $(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-test || status=1;) exit $$status
 
 metal: .venv/.built ## Run the operators' tests with their Metal kernels, on the CPU (PYTEST_ARGS)
 	@$(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
