@@ -18,6 +18,7 @@ the project's and MLX's headers into the text.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -229,7 +230,8 @@ def embed_metal(
     """
     path = os.fspath(path)
     embedder = _Embedder([os.fspath(folder) for folder in include_dirs], path)
-    return embedder.file(path, read_source(path), os.path.basename(path), conditional=False)
+    text = embedder.file(path, read_source(path), os.path.basename(path), conditional=False)
+    return re.sub(r"\n{3,}", "\n\n", text)  # where something was left out
 
 
 class _Embedder:

@@ -20,7 +20,7 @@ from . import metal as metal_source
 from .kernels import Sources, metal_stem
 from .model import Form, Op
 from .settings import Settings
-from .view import View, cpp_string, raw_string
+from .view import View, cpp_string, line_comment, raw_string
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARD = 16  # operators per binding file, about
@@ -40,6 +40,7 @@ def environment() -> jinja2.Environment:
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
     env.filters["cpp_string"] = cpp_string
+    env.filters["line_comment"] = partial(line_comment, indent=0)
     return env
 
 

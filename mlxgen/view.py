@@ -817,9 +817,10 @@ class View:
         assert self.metal is not None
         if self.metal.scalar:
             name = self.op.name
+            start, choice = "  std::string name =", f'dense ? "{name}_dense_" : "{name}_strided_";'
+            between = " " if len(start) + 1 + len(choice) <= WIDTH else "\n      "
             return (
-                f'  std::string name = dense ? "{name}_dense_" : "{name}_strided_";\n'
-                "  name += mlxgen::metal::type_name(inputs[0].dtype());"
+                f"{start}{between}{choice}\n  name += mlxgen::metal::type_name(inputs[0].dtype());"
             )
         if not self.metal.templated:
             return f'  std::string name = "{self.metal.function}";'
@@ -976,6 +977,9 @@ class View:
             prefix = "      term = "
             if self.op.single:
                 text = f"{prefix}{{{expr.cpp(6, len(prefix) + 1, 2)}}};"
+                below = expr.cpp(10, 10, 2)
+                if "\n" in text and ("\n" not in below or " ? " in below.replace("\n", " ")):
+                    text = f"{prefix}{{\n          {below}}};"
             else:
                 text = f"{prefix}{expr.cpp(6, len(prefix))};"
             out.append((self._position_test(p), text))
@@ -989,6 +993,24 @@ class View:
                     )
                 )
         return out
+
+    @property
+    def output_shapes_head(self) -> str:
+        """How the definition of output_shapes begins."""
+        name = f"std::vector<mx::Shape> {self.op.class_name}::output_shapes("
+        parameter = "const std::vector<mx::array>& inputs) {"
+        between = "" if len(name + parameter) <= WIDTH else "\n    "
+        return f"{name}{between}{parameter}"
+
+    @property
+    def same_shapes(self) -> str:
+        """The shapes of an elementwise op's outputs: the first input's."""
+        shapes = ["inputs[0].shape()"] * len(self.op.outputs)
+        line = f"  return {{{', '.join(shapes)}}};"
+        if len(line) <= WIDTH:
+            return line
+        inner = ",\n      ".join(shapes)
+        return f"  return {{\n      {inner}}};"
 
     # Composites and bound functions with a gradient of their own
 

@@ -83,7 +83,10 @@ def test_dispatch_table_is_a_copy():
 
 
 def test_every_kernel_has_the_dtypes_that_were_asked_for():
+    internal = {op["name"] for op in OPS if "internal" in op["tags"]}
     for op, row in mlxops.dispatch_table().items():
+        if op in internal:
+            continue  # what a composite calls may be for one dtype alone
         assert set(row["cpu"]["dtypes"]) >= {"float16", "bfloat16", "float32", "float64"}, op
 
 

@@ -27,7 +27,8 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
     defined(__linux__) && !defined(MLXGEN_EMULATE_METAL)
 #define MLXGEN_MULTIVERSION \
-  __attribute__((flatten, target_clones("default", "avx2", "arch=x86-64-v4")))
+  __attribute__((           \
+      flatten, target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else
 #define MLXGEN_MULTIVERSION
 #endif
