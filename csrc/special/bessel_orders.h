@@ -265,6 +265,13 @@ inline void steed_fraction(
   for (int k = 2; k < 200; ++k) {
     a = a - static_cast<float>(2 * (k - 1));
     c = -(a * c) / static_cast<float>(k);
+    if (math::fabs(c) > 1e25f) {
+      // c grows as k! and what it is multiplied with falls: by 2^64, out of
+      // float's way.
+      c = c * 5.42101086e-20f;
+      before = before * 1.84467441e19f;
+      now = now * 1.84467441e19f;
+    }
     W after = (before - b * now) / a;
     before = now;
     now = after;

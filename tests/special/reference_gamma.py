@@ -60,7 +60,7 @@ def beta(a, b):
 def betaln(a, b):
     if pole(a) or pole(b) or pole(a + b):
         return None
-    with mpmath.workdps(120):
+    with mpmath.workdps(400):
         return mpmath.re(mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(a + b))
 
 
@@ -151,6 +151,7 @@ RECORDS = [
         {"all": Region(union(linear(-20, 20), POLES))},
         scipy=scipy.special.gammasgn,
         special=[(x,) for x in (0.0, -0.0, -1.0, -2.0, -100.0, math.inf, -math.inf, math.nan)],
+        smooth=(linear(0.5, 10),),
     ),
     Record(
         "zeta",
@@ -179,6 +180,10 @@ RECORDS = [
         scipy=scipy.special.beta,
         arity=2,
         special=[(0.0, 2.0), (-5.0, 2.0), (-5.0, 6.0), (-2.5, 1.5), (math.nan, 1.0)],
+        corrections=[
+            ((-5.0, 6.0), -math.inf, "the sign depends on the side of the pole"),
+            ((-2.5, 1.5), 0.0, "the sign depends on the side of the pole of gamma(a + b)"),
+        ],
         smooth=(linear(0.5, 4), linear(0.5, 4)),
     ),
     Record(

@@ -123,7 +123,8 @@ def test_any_argument_gives_a_result_soon(dtype, device):
     assert np.all((below >= 0) & (below <= 1) & (above >= 0) & (above <= 1))
     np.testing.assert_allclose(below + above, 1, rtol=4 * format.eps)
     assert np.all(to_numpy(gradient(mlxops.special.betainc, 0, [a, b, z])) <= 0)
-    assert np.all(to_numpy(gradient(mlxops.special.betainc, 1, [a, b, z])) >= 0)
+    # Pairs of floats, on Metal, do not keep the sign of what is below the normal floats.
+    assert np.all(to_numpy(gradient(mlxops.special.betainc, 1, [a, b, z])) >= -format.tiny)
 
 
 def test_second_derivatives_in_parameters_are_refused():
