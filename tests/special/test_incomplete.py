@@ -21,7 +21,7 @@ from special.reference_incomplete import (
     paired,
 )
 
-from mlxgen.testing import to_numpy
+from mlxgen.testing import metal_backend, to_numpy
 
 COUNT = 60
 
@@ -123,8 +123,9 @@ def test_any_argument_gives_a_result_soon(dtype, device):
     assert np.all((below >= 0) & (below <= 1) & (above >= 0) & (above <= 1))
     np.testing.assert_allclose(below + above, 1, rtol=4 * format.eps)
     assert np.all(to_numpy(gradient(mlxops.special.betainc, 0, [a, b, z])) <= 0)
-    # Pairs of floats, on Metal, do not keep the sign of what is below the normal floats.
-    assert np.all(to_numpy(gradient(mlxops.special.betainc, 1, [a, b, z])) >= -format.tiny)
+    # On Metal alone, pairs of floats do not keep the sign of what is below the normal floats.
+    least = -format.tiny if dtype == "float32" and metal_backend() is not None else 0
+    assert np.all(to_numpy(gradient(mlxops.special.betainc, 1, [a, b, z])) >= least)
 
 
 def test_second_derivatives_in_parameters_are_refused():
