@@ -370,9 +370,7 @@ def _check_compile(s: Subject) -> None:
 
 def _check_compile_vjp(s: Subject) -> None:
     """The compiled vjp gives the same."""
-    args = s.draw(mx.float32)
-    given = [*args, *(mx.ones_like(out) for out in s.function(*args))]
-    pull = testing.pullback(s.function, args, s.argnums())
+    pull, given = _pulled(s, mx.float32)
     compiled = Function(mx.compile(pull.call), pull.op, pull.args, pull.outputs)
     testing.check_forward(compiled, pull, given, what="compiled", source="in a plain call")
 
@@ -389,6 +387,21 @@ def _check_precision(s: Subject) -> None:
             )
 
 
+def _pulled(s: Subject, dtype: mx.Dtype) -> tuple[Function, Arrays]:
+    """The vjp in a dtype, and its arguments: those of the operator, and cotangents."""
+    args = s.draw(dtype)
+    cotangents = [mx.ones_like(out) for out in s.function(*args)]
+    return testing.pullback(s.function, args, s.argnums()), [*args, *cotangents]
+
+
+def _check_precision_vjp(s: Subject) -> None:
+    """The vjp in float16 and bfloat16 agrees with float32."""
+    for name in ("float16", "bfloat16"):
+        if s.has_dtype(name):
+            # Each step of a gradient's formula rounds, and differences of terms magnify that.
+            testing.check_precision(*_pulled(s, mx.float32), getattr(mx, name), ulps=16)
+
+
 def _check_layouts(s: Subject) -> None:
     """Strides do not matter, whatever the dtype."""
     for name in ("float32", "float16", "bfloat16"):
@@ -398,9 +411,9 @@ def _check_layouts(s: Subject) -> None:
 
 def _check_layouts_vjp(s: Subject) -> None:
     """Strides do not matter to the vjp, nor those of the cotangents."""
-    args = s.draw(mx.float32)
-    given = [*args, *(mx.ones_like(out) for out in s.function(*args))]
-    testing.check_layouts(testing.pullback(s.function, args, s.argnums()), given, rtol=1e-4)
+    for name, rtol in (("float32", 1e-4), ("float16", 0.03), ("bfloat16", 0.25)):
+        if s.has_dtype(name):  # a sum of other order is rounded otherwise
+            testing.check_layouts(*_pulled(s, getattr(mx, name)), rtol=rtol)
 
 
 def _check_sizes(s: Subject) -> None:
@@ -437,6 +450,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     # What MLX fuses is compiled by a C++ compiler, in a second or so: one sample is enough.
     "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
     "precision": (_check_precision, _differentiable),
+    "precision_vjp": (_check_precision_vjp, _differentiable),
     "layouts": (_check_layouts, lambda s: True),
     "layouts_vjp": (_check_layouts_vjp, _differentiable),
     "sizes": (_check_sizes, lambda s: s.is_elementwise),

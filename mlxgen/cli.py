@@ -217,7 +217,7 @@ def show(project: Path, yaml_path: Path | None, op: str, part: str | None) -> No
 
     PART is one of header, source, binding, stub, doc, metal, json; header and source if absent.
     """
-    from .diagnostics import Span, suggest
+    from .diagnostics import COMMAND_LINE, did_you_mean
     from .render import Renderer
 
     diags = Diagnostics()
@@ -226,12 +226,8 @@ def show(project: Path, yaml_path: Path | None, op: str, part: str | None) -> No
         found = next((o for o in ops if op in (o.name, o.python_name, o.path)), None)
         if found is None:
             if diags.ok:
-                guess = suggest(op, [o.name for o in ops])
-                diags.error(
-                    "MG606",
-                    f"no operator '{op}'" + (f" (did you mean '{guess}'?)" if guess else ""),
-                    Span("command line", 1, 1, 1, 1),
-                )
+                near = did_you_mean(op, [o.name for o in ops])
+                diags.error("MG606", f"no operator '{op}'{near}", COMMAND_LINE)
             raise Failure
     except Failure:
         _finish(diags, "text")

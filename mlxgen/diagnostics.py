@@ -42,7 +42,11 @@ class Span:
     end_column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+COMMAND_LINE = Span("command line", 0, 0, 0, 0)
+"""Where the names stand that options give."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from . import settings as settings_module
 from . import write as writer
-from .diagnostics import Diagnostics, Span, did_you_mean
+from .diagnostics import COMMAND_LINE, Diagnostics, Span, did_you_mean
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -122,7 +122,6 @@ def select(
 
     names = {op.name for op in ops} | {op.python_name for op in ops}
     known = [*sorted(names), *(f"tag:{t}" for t in TAGS)]
-    where = Span("command line", 1, 1, 1, 1)
 
     def matches(op: Op, pattern: str) -> bool:
         if pattern.startswith("tag:"):
@@ -134,7 +133,7 @@ def select(
             diags.error(
                 "MG606",
                 f"no operator or tag '{pattern}'" + did_you_mean(pattern, known),
-                where,
+                COMMAND_LINE,
                 help="give an operator's name, or tag:NAME",
             )
     return [

@@ -211,10 +211,14 @@ class Op:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Where it runs."""
-        if self.form is not Form.KERNELS:
-            return ("cpu", "gpu")
-        return tuple(k.backend for k in self.kernels)
+        """Where it runs: metal is a kernel of its own, gpu what MLX's operators do there."""
+        own = tuple(k.backend for k in self.kernels)
+        composed = self.forward is not None
+        return (*own, *(b for b in ("cpu", "gpu") if composed and not self.has_kernel(b)))
+
+    def has_kernel(self, place: str) -> bool:
+        """Whether there is a kernel for the cpu or the gpu."""
+        return self.kernel("metal" if place == "gpu" else place) is not None
 
     def kernel(self, backend: str) -> Kernel | None:
         """The kernel of a backend."""

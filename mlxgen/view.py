@@ -7,9 +7,10 @@ A template loops and inserts; whatever depends on more than one fact of an opera
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,19 @@ def cpp_declare(result: str, name: str, params: Sequence[str], tail: str, indent
 def cpp_comment(text: str) -> str:
     """A documentation comment, its paragraphs wrapped."""
     lines: list[str] = []
-    for line in text.strip().replace("*/", "* /").splitlines():
+    for line in _joined(text.strip().replace("*/", "* /").splitlines()):
         lines += textwrap.wrap(line, WIDTH - 3, break_long_words=False) or [""]
     if len(lines) == 1 and len(lines[0]) + 7 <= WIDTH:
         return f"/** {lines[0]} */"
     body = "\n".join(f" * {line}".rstrip() for line in lines)
     return f"/**\n{body}\n */"
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Paragraphs as one line each; lists, code and whatever else is indented line by line."""
+    plain = re.compile(r"[A-Za-z0-9`\"'(\[]")
+    for is_plain, group in itertools.groupby(lines, lambda line: plain.match(line) is not None):
+        yield from [" ".join(group)] if is_plain else group
 
 
 def line_comment(text: str, indent: int) -> str:

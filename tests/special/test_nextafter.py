@@ -56,6 +56,17 @@ def test_float64():
         np.testing.assert_array_equal(got, np.nextafter(x, y))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_strides(dtype):
+    with mx.stream(mx.cpu):
+        x = mx.array([[1.0, -2, 0], [3, 4, 5]]).astype(getattr(mx, dtype))
+        y = mx.array([[2.0, -3, -1], [-3, 4, 9]]).astype(getattr(mx, dtype))
+        wanted = special.nextafter(x, y)
+        got = special.nextafter(mx.contiguous(x.T).T, y[:, ::-1][:, ::-1])
+        assert mx.array_equal(got, wanted).item()
+        assert mx.array_equal(got > x, y > x).item() and mx.array_equal(got < x, y < x).item()
+
+
 def test_bfloat16_steps_through_all_numbers():
     one, two = (mx.array(x, dtype=mx.bfloat16) for x in (1.0, 2.0))
     x = one

@@ -1,7 +1,8 @@
 // The runtime that generated operators stand on: dtype rules, error messages,
 // the dispatch table, and the parts of vmap and jvp that do not depend on the
-// operator. Header-only; its symbols stay hidden inside each package's library,
-// so that packages built with different versions of mlxgen can share a process.
+// operator. Compiled once per package (src/op.cpp); its symbols stay hidden in
+// that library, so that packages built with different versions of mlxgen can
+// share a process.
 
 #pragma once
 
