@@ -76,9 +76,10 @@ def cpp_comment(text: str) -> str:
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
     """Paragraphs as one line each; lists, code and whatever else is indented line by line."""
-    plain = re.compile(r"[A-Za-z0-9`\"'(\[]")
+    plain = re.compile(r"(?!\d+[.)] )[A-Za-z0-9`\"'(\[]")
     for is_plain, group in itertools.groupby(lines, lambda line: plain.match(line) is not None):
-        yield from [" ".join(group)] if is_plain else group
+        same = list(group)
+        yield from [" ".join(same)] if is_plain else same
 
 
 def line_comment(text: str, indent: int) -> str:
@@ -460,10 +461,15 @@ class View:
             return "  return {" + self.op.shapes[0].expr.cpp(2, 10, 3) + "};"
         return "  return {\n      " + ",\n      ".join(items) + "};"
 
-    def shape_call(self, member: bool) -> str:
-        """A call of the shape function."""
-        args = [p.member if member and not p.type.is_array else p.cpp for p in self.rule_params]
-        return f"{self.op.name}_shapes({', '.join(args)})"
+    def shape_statement(self, member: bool) -> str:
+        """The shapes, for the operation or as the member function's result."""
+        values = [p.member if member and not p.type.is_array else p.cpp for p in self.rule_params]
+        names = braces(cpp_string(p.name) for p in self.rule_params)
+        rule = f"{self.op.name}_shapes"
+        args = [cpp_string(self.op.python_name), rule, names, *values]
+        if member:
+            return cpp_call("return mlxgen::shapes_of", args, ";", 2)
+        return _assign("auto shapes", "mlxgen::shapes_of", args, 2)
 
     @property
     def dtypes_list(self) -> str:

@@ -71,6 +71,15 @@ void fail(
   fail(op, what, shown);
 }
 
+void require_lengths(const std::vector<Shape>& shapes) {
+  for (const auto& shape : shapes) {
+    if (std::any_of(shape.begin(), shape.end(), [](auto n) { return n < 0; })) {
+      throw std::invalid_argument(
+          "The shape of the output would be " + show(shape) + ".");
+    }
+  }
+}
+
 int choice(
     const char* op,
     const char* name,

@@ -76,6 +76,12 @@ FORMS = {
             x: grad if w is None else grad * w
             w: grad * x
           vmap: batch
+
+        # A shape that arguments can make impossible.
+        - signature: "middle(x: array, cut: int) -> array"
+          dispatch: {cpu: middle}
+          shape: "[x.shape[1] - 2 * cut]"
+          grad: none
         """,
 }
 
@@ -115,6 +121,12 @@ SOURCES = {
         void weighted(mlxgen::In<T> x, mlxgen::In<T> w, mlxgen::Out<T> out) {
           for (int64_t i = 0; i < x.size(); ++i) {
             out[i] = w ? static_cast<T>(x[i] * w[i]) : x[i];
+          }
+        }
+        template <typename T>
+        void middle(mlxgen::In<T> x, int cut, mlxgen::Out<T> out) {
+          for (int64_t i = 0; i < out.size(); ++i) {
+            out[i] = x[cut + i];
           }
         }
         } // namespace kernels
@@ -235,7 +247,7 @@ def test_side_by_side(site: Path) -> None:
         """
         assert (first.add(x, y) + mlxops.add(x, y) + second.add(x, y)).tolist() == [12, 18]
         assert set(first.dispatch_table()) == {"add"} and "lgamma" in mlxops.dispatch_table()
-        assert set(language.dispatch_table()) == {"cube", "weighted"}
+        assert set(language.dispatch_table()) == {"cube", "middle", "weighted"}
         """,
     )
 
@@ -310,5 +322,23 @@ def test_manual_and_optional(site: Path) -> None:
         grads = mx.grad(lambda a, b: w(a, b).sum(), argnums=(0, 1))(x, y)
         assert [g.tolist() for g in grads] == [[3, 4], [1, 2]]
         assert mx.vmap(w, in_axes=(0, None))(mx.stack([x, y]), y).tolist() == [[3, 8], [9, 16]]
+        """,
+    )
+
+
+def test_shapes_that_cannot_be(site: Path) -> None:
+    """Raised when the graph is built, with the operator's name and its arguments."""
+    _run(
+        site,
+        """
+        middle, m = language.middle, mx.array([[1.0, 2.0, 3.0, 4.0]])
+        assert middle(m, 1).tolist() == [2, 3] and middle(m, 2).tolist() == []
+        message = "[middle] The shape of the output would be (-2). Got x: float32 (1, 4), cut: 3."
+        raises(message, middle, m, 3)
+        raises("[middle] Axis 1 is out of range for an array with 1 dimensions. Got x: float32 (2)",
+            middle, x, 0)
+        compiled = mx.compile(lambda a: middle(a, 2), shapeless=True)
+        assert compiled(m).tolist() == [] and compiled(mx.ones((1, 5))).tolist() == [1]
+        raises("[middle] The shape of the output would be (-1)", compiled, mx.ones((1, 3)))
         """,
     )

@@ -9,6 +9,7 @@ import pytest
 
 from mlxgen import generate
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.view import cpp_comment
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -38,6 +39,27 @@ def test_cpp_is_as_clang_format_leaves_it(generated: Path) -> None:
         [BIN / "clang-format", "--dry-run", "-Werror", *files], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[:2000]
+
+
+def test_documentation_is_wrapped_by_paragraphs() -> None:
+    paragraph = "One two three four five six seven eight nine ten eleven\ntwelve thirteen, and"
+    text = f"{paragraph} fourteen.\n\n- a list\n- of two\n\n1. numbers\n2. too\n\n    code(\n    1)\n"
+    assert cpp_comment(text).splitlines() == [
+        "/**",
+        " * One two three four five six seven eight nine ten eleven twelve thirteen, and",
+        " * fourteen.",
+        " *",
+        " * - a list",
+        " * - of two",
+        " *",
+        " * 1. numbers",
+        " * 2. too",
+        " *",
+        " *     code(",
+        " *     1)",
+        " */",
+    ]
+    assert cpp_comment("Short.") == "/** Short. */"
 
 
 def test_no_trace_of_templates(generated: Path) -> None:

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,28 @@ fail(const char* op, const std::string& what, const std::vector<Shown>& args);
 
 [[noreturn]] void
 fail(const char* op, const std::string& what, const std::vector<Named>& args);
+
+/** Raise unless every length is at least 0. */
+void require_lengths(const std::vector<Shape>& shapes);
+
+/** What an op's shape rule gives for its arguments, which errors show. */
+template <typename... Args>
+std::vector<Shape> shapes_of(
+    const char* op,
+    std::vector<Shape> (*rule)(Args...),
+    std::initializer_list<const char*> names,
+    const std::type_identity_t<Args>&... args) {
+  try {
+    auto shapes = rule(args...);
+    require_lengths(shapes);
+    return shapes;
+  } catch (const std::exception& error) {
+    std::vector<Shown> shown;
+    auto name = names.begin();
+    (shown.emplace_back(*name++, show(args)), ...);
+    fail(op, error.what(), shown);
+  }
+}
 
 /** Which of `choices` a string attribute is; raises if it is none of them. */
 int choice(
