@@ -1,4 +1,7 @@
-"""The command line: ``python -m benchmarks [GROUP ...] [--quick] [--json] [--write]``."""
+"""The command line: ``python -m benchmarks [GROUP ...] [--quick] [--json] [--write]``.
+
+Interrupted (Control-C, or SIGTERM), it reports what it has measured and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import dataclasses
 import importlib
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 
 from rich.console import Console
 
@@ -17,13 +22,16 @@ from .report import TITLES, table, update_page
 
 def main() -> int:
     """Measure and report. The exit status says nothing about the aims."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure and report.")
     parser.add_argument(
         "groups", nargs="*", metavar="GROUP", help=f"all if none is given: {', '.join(TITLES)}"
     )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--write", action="store_true", help="write them to docs/benchmarks.md")
+    parser.add_argument(
+        "--only", default="", metavar="NAMES", help="of the special functions these: lgamma,erf"
+    )
     args = parser.parse_args()
     unknown = set(args.groups) - set(TITLES)
     if unknown:
@@ -31,15 +39,23 @@ def main() -> int:
     if args.write and args.quick:
         parser.error("the page holds full sizes: --write does not go with --quick")
 
+    if args.write and args.only:
+        parser.error("the page holds all functions: --write does not go with --only")
+
     # One core, as MLX's CPU backend, NumPy and SciPy use.
     os.environ.setdefault("MLXGEN_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results: list[Result] = []
+    complete = False
     progress = Console(stderr=True)
-    with progress.status("") as status:
-        options = Options(quick=args.quick, progress=lambda what: status.update(what))
+    with suppress(KeyboardInterrupt), progress.status("") as status:
+        only = frozenset(filter(None, args.only.split(",")))
+        options = Options(args.quick, progress=lambda what: status.update(what), only=only)
         for group in args.groups or TITLES:
             module = importlib.import_module(f"{__package__}.{group}")
-            results += module.measure(options)
+            for result in module.measure(options):
+                results.append(result)
+        complete = True
     if args.json:
         rows = [dataclasses.asdict(result) for result in results]
         print(json.dumps({"machine": machine(), "results": rows}, indent=1))
@@ -47,6 +63,8 @@ def main() -> int:
         console = Console(width=None if sys.stdout.isatty() else 150)
         console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
         console.print(table(results))
+    if not complete:
+        return 130
     if args.write:
         update_page(results, machine())
     return 0

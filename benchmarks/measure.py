@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import platform
 import statistics
@@ -32,6 +33,7 @@ class Options:
 
     quick: bool
     progress: Callable[[str], None]
+    only: frozenset[str] = frozenset()  # the special functions to measure; empty: all
 
 
 class Timings:
@@ -56,6 +58,8 @@ def alternate(
     rounds: int,
     calls: int = 1,
     collect: bool = False,
+    budget: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Timings:
     """Time functions in turns.
 
@@ -64,21 +68,33 @@ def alternate(
         rounds: How often the turn goes round.
         calls: Calls in a row that one timing is the mean of.
         collect: Let Python's garbage collector run during the calls, as it does for everybody.
+        budget: Seconds after which no round begins any more. Where the calls beforehand have taken
+            that long already, they are the only round.
+        clock: Gives the seconds: of the wall, or of the processor (``time.process_time``), which
+            goes on for this process alone.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for function in functions.values():
+    begin = clock()
+    beforehand = {}
+    for name, function in functions.items():
+        start = clock()
         function()
+        beforehand[name] = [clock() - start]
+    if clock() - begin > budget:
+        return Timings(beforehand)
     for i in range(rounds):
+        if i and clock() - begin > budget:
+            break
         order = list(functions.items())
         shift = i % len(order)  # nobody is always the first
         for name, function in order[shift:] + order[:shift]:
             gc.collect()
             if not collect:
                 gc.disable()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls):
                 function()
-            times[name].append((time.perf_counter() - start) / calls)
+            times[name].append((clock() - start) / calls)
             gc.enable()
     return Timings(times)
 

@@ -3,11 +3,17 @@
 Everything in one process on one core, each call allocating its result. The compositions are those
 of ``compositions.py``, what PyTensor's MLX backend has to do; they are timed as they are and
 through ``mx.compile``. Memory is what MLX holds at most beside the inputs, in units of the output.
+
+Times are of the processor, not of the wall: on one core they are the same but for what other
+processes take. A function is timed in turns with what it is compared with until that has taken
+``BUDGET`` seconds, so that all of them take five minutes: what is slow is timed once, what is fast
+seven times.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +30,11 @@ from special.reference import Record
 
 AT_SPEED = 1.05  # of SciPy's time: no slower, within what the measurement can tell
 COPY_SHARE = 0.8  # of the speed of copying memory: no function can be much faster
+ROUNDS = 7
+BUDGET = 1.5  # seconds of rounds for a function and dtype
+# Compositions of hundreds of ops, for each few of which mx.compile runs a compiler: for minutes.
+HUGE = {"gammainc", "gammaincc", "betainc"}
+SMALL = 2**14  # numbers to warm up with, and to measure a composition's memory with
 FIVEFOLD = {
     *("lgamma", "gammaln", "digamma", "psi", "i0", "i0e", "i1", "i1e", "ndtri"),
     *("erf", "erfc", "erfcx", "erfinv", "erfcinv"),
@@ -81,18 +92,20 @@ ARGUMENTS: dict[str, Sequence[tuple[float, float]]] = {
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """The results of this group. ``LookupError`` where one that is asked for is unknown."""
+    records: dict[str, Record] = {}
+    for record in RECORDS.values():
+        records.setdefault(record.name, record)  # of several outputs one
+    unknown = options.only - set(records)
+    if unknown:
+        raise LookupError(f"no such function: {', '.join(sorted(unknown))}")
     size = 2**16 if options.quick else 2**22
-    rounds = 3 if options.quick else 7
-    seen = set()
     with mx.stream(mx.cpu):
-        for record in RECORDS.values():
-            if record.name in seen:  # further outputs of the same function
-                continue
-            seen.add(record.name)
+        for name, record in records.items():
             for dtype in ("float32", "float64"):
-                options.progress(f"time {record.name} of {dtype}")
-                yield _result(record, dtype, size, rounds)
+                if not options.only or name in options.only:
+                    options.progress(f"time {name} of {dtype}")
+                    yield _result(record, dtype, size)
 
 
 def inputs(record: Record, dtype: str, size: int) -> list[np.ndarray]:
@@ -113,10 +126,11 @@ def peak(function, arrays: Sequence[mx.array]) -> float:
     return mx.get_peak_memory() - before
 
 
-def _result(record: Record, dtype: str, size: int, rounds: int) -> Result:
+def _result(record: Record, dtype: str, size: int) -> Result:
     numbers = inputs(record, dtype, size)
     arrays = [mx.array(x, dtype=getattr(mx, dtype)) for x in numbers]
     mx.eval(arrays)
+    small = [x[:SMALL] for x in arrays]
     copied = np.empty_like(numbers[0])
 
     def ours(*x: mx.array) -> mx.array:
@@ -130,50 +144,50 @@ def _result(record: Record, dtype: str, size: int, rounds: int) -> Result:
         functions["SciPy"] = lambda: record.scipy_call(record.head, *numbers)
     composition = COMPOSITIONS.get(record.name)
     if composition is not None:
-        compiled = mx.compile(composition)
         functions["composition"] = lambda: mx.eval(composition(*arrays))
-        functions["compiled"] = lambda: mx.eval(compiled(*arrays))
-    # What takes a second need not be timed often.
-    times = alternate(functions, rounds=1)
-    if max(times.seconds(name) for name in functions) < 1:
-        times = alternate(functions, rounds=rounds)
-    else:
-        times = alternate(functions, rounds=min(rounds, 3))
+        if record.name not in HUGE:
+            compiled = mx.compile(composition)
+            mx.eval(compiled(*small))  # a compiler runs
+            functions["compiled"] = lambda: mx.eval(compiled(*arrays))
+    mx.eval(ours(*small))
+    times = alternate(functions, rounds=ROUNDS, budget=BUDGET, clock=time.process_time)
 
     # All of a function's outputs are computed, whichever is looked at.
-    output = arrays[0].nbytes * len(_outputs(record, arrays))
-    memory = peak(lambda *x: _outputs(record, x), arrays) / output
-    moved = sum(x.nbytes for x in numbers) + output
+    outputs = len(_outputs(record, small))
+    memory = peak(lambda *x: _outputs(record, x), arrays) / (arrays[0].nbytes * outputs)
+    moved = sum(x.nbytes for x in numbers) + arrays[0].nbytes * outputs
     bandwidth = moved / (2 * copied.nbytes) / times.ratio("ours", "copy")
     each = times.seconds("ours") / size
-    texts = [f"{duration(each)} per element, {bandwidth:.0%} of copying speed"]
+    value = duration(each)
+    if bandwidth >= COPY_SHARE / 2:
+        value += f", {bandwidth:.0%} of copying speed"
     aims, met = [], [memory <= MEMORY]
     data = {"seconds": times.seconds("ours"), "bandwidth": bandwidth, "memory": memory}
     if "SciPy" in functions:
         faster = data["SciPy"] = times.ratio("SciPy", "ours")
         factor = 5 if record.name in FIVEFOLD and dtype == "float32" else 1
-        texts.append(f"SciPy takes {faster:.2g}x")
-        aims.append(f"{factor}x SciPy" if factor > 1 else "SciPy's speed")
+        value += f"; SciPy {_factor(faster)}"
+        aims.append(f"SciPy {factor}x")
         met.append(faster >= factor / AT_SPEED or bandwidth >= COPY_SHARE)
     if composition is not None:
         slower = data["composition"] = times.ratio("composition", "ours")
-        data["compiled"] = times.ratio("compiled", "ours")
-        data["composition memory"] = peak(composition, arrays) / output
-        texts.append(
-            f"the composition {slower:.2g}x, compiled {data['compiled']:.2g}x, "
-            f"with {data['composition memory']:.2g}x the memory"
-        )
-        aims.append("20x the composition")
+        value += f"; composition {_factor(slower)}"
+        if "compiled" in functions:
+            data["compiled"] = times.ratio("compiled", "ours")
+            value += f" (compiled {_factor(data['compiled'])})"
+        data["composition memory"] = peak(composition, small) / small[0].nbytes
+        value += f" with {_factor(data['composition memory'])} the memory"
+        aims.append(f"composition {TWENTYFOLD}x")
         met.append(slower >= TWENTYFOLD)
-    aims.append("no temporaries")
-    return Result(
-        "special",
-        f"{record.name}, {dtype}",
-        "; ".join(texts) + ("" if memory <= MEMORY else f"; memory {memory:.2g}x the output"),
-        ", ".join(aims),
-        all(met),
-        data,
-    )
+    if memory > MEMORY:
+        value += f"; memory {_factor(memory)} the output"
+    what = f"`{record.name}` {dtype}"
+    return Result("special", what, value, ", ".join(aims), all(met), data)
+
+
+def _factor(ratio: float) -> str:
+    """Two digits, and those before the point."""
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
 
 
 def _outputs(record: Record, arrays: Sequence[mx.array]) -> Sequence[mx.array]:
