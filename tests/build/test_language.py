@@ -333,12 +333,12 @@ def test_shapes_that_cannot_be(site: Path) -> None:
         """
         middle, m = language.middle, mx.array([[1.0, 2.0, 3.0, 4.0]])
         assert middle(m, 1).tolist() == [2, 3] and middle(m, 2).tolist() == []
-        message = "[middle] The shape of the output would be (-2). Got x: float32 (1, 4), cut: 3."
+        message = "[middle] The shape of the output would be (-2,). Got x: float32 (1, 4), cut: 3."
         raises(message, middle, m, 3)
-        raises("[middle] Axis 1 is out of range for an array with 1 dimensions. Got x: float32 (2)",
-            middle, x, 0)
+        message = "[middle] Axis 1 is out of range for an array with 1 dimensions. Got x: float32"
+        raises(message, middle, x, 0)
         compiled = mx.compile(lambda a: middle(a, 2), shapeless=True)
         assert compiled(m).tolist() == [] and compiled(mx.ones((1, 5))).tolist() == [1]
-        raises("[middle] The shape of the output would be (-1)", compiled, mx.ones((1, 3)))
+        raises("[middle] The shape of the output would be (-1,)", compiled, mx.ones((1, 3)))
         """,
     )

@@ -43,8 +43,8 @@ def test_cpp_is_as_clang_format_leaves_it(generated: Path) -> None:
 
 def test_documentation_is_wrapped_by_paragraphs() -> None:
     paragraph = "One two three four five six seven eight nine ten eleven\ntwelve thirteen, and"
-    text = f"{paragraph} fourteen.\n\n- a list\n- of two\n\n1. numbers\n2. too\n\n    code(\n    1)\n"
-    assert cpp_comment(text).splitlines() == [
+    lists = "- a list\n- of two\n\n1. numbers\n2. too\n\n    code(\n    1)\n"
+    assert cpp_comment(f"{paragraph} fourteen.\n\n{lists}").splitlines() == [
         "/**",
         " * One two three four five six seven eight nine ten eleven twelve thirteen, and",
         " * fourteen.",
