@@ -148,6 +148,55 @@ T digamma(T value) {
 
 namespace detail {
 
+/** (p(x) - p(y)) / (x - y) of a polynomial, without subtracting. */
+template <typename W, typename C, int N>
+inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
+  W value = W(c[N - 1]);
+  W slope = 0;
+  MLXOPS_UNROLL
+  for (int i = N - 2; i >= 0; --i) {
+    slope = slope * y + value;
+    value = value * x + W(c[i]);
+  }
+  return slope;
+}
+
+} // namespace detail
+
+/**
+ * psi(a) - psi(a + b), which is small beside either where b is small beside a.
+ */
+template <typename T>
+T digamma_difference(T value_a, T value_b) {
+  using W = mlxgen::wide<T>;
+  W a = value_a;
+  W b = value_b;
+  W s = a + b;
+  // Where both are positive, all terms are b times something positive: those of
+  //   psi(z) = psi(z + 6) - 1/z - 1/(z + 1) - ... - 1/(z + 5)   (5.5.2)
+  //   psi(z) = log z - 1 / (2 z) - w p(w), w = 1/z^2            (5.11.2)
+  W steps = 0;
+  MLXOPS_UNROLL
+  for (int k = 0; k < 6; ++k) {
+    steps = steps + b / (s + k) / (a + k);
+  }
+  W u = 1 / (a + detail::large_z);
+  W v = 1 / (s + detail::large_z);
+  W x = u * u;
+  W y = v * v;
+  W p = math::polynomial(MLXOPS_TABLE(digamma_large), x);
+  W slope = detail::divided_difference(MLXOPS_TABLE(digamma_large), x, y);
+  // x - y = b (u + v) u v
+  W expansion = b * v * (u * 0.5f + u * (u + v) * (p + y * slope));
+  W result = -(steps + (log1p<T>(b * u) + expansion));
+  result = (s == math::infinity()) & (a < s) ? W(-math::infinity()) : result;
+  bool positive = (a > 0) & (s > 0);
+  W direct = detail::digamma<T>(a) - detail::digamma<T>(s);
+  return static_cast<T>(positive ? result : direct);
+}
+
+namespace detail {
+
 /** psi'(x). */
 template <typename T>
 inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {

@@ -7,6 +7,7 @@ from importlib.resources import files
 from itertools import product
 
 import mlx.core as mx
+import mlxops
 import mpmath
 import numpy as np
 import pytest
@@ -103,6 +104,27 @@ def test_second_derivatives(name, format):
             continue
         orders = tuple(int(k == i) + int(k == j) for k in range(record.arity))
         assert_right(record, format, twice(*arrays), points, orders)
+
+
+def test_gradients_of_betaln_do_not_cancel(device):
+    """psi(a) - psi(a + b), where b is far smaller than a too."""
+    random = np.random.default_rng(5)
+    for name in FORMATS:
+        format = FORMATS[name]
+        if name == "float64" and device == mx.gpu:
+            continue
+        a, b = (format.round(np.exp(random.uniform(*np.log(r), 300))) for r in RANGES)
+        with mpmath.workdps(60):
+            psi = mpmath.digamma
+            pairs = zip(map(mpmath.mpf, a), map(mpmath.mpf, b), strict=True)
+            exact = np.array([float(psi(x) - psi(x + y)) for x, y in pairs])
+        got = derivative(mlxops.special.betaln, 0)(format.array(a), format.array(b))
+        rtol = {"float64": 2e-15, "float32": 1.3e-7}.get(name, 0.51 * format.eps)
+        normal = np.abs(exact) > format.tiny
+        np.testing.assert_allclose(to_numpy(got)[normal], exact[normal], rtol=rtol)
+
+
+RANGES = (1e-3, 1e4), (1e-4, 1e4)
 
 
 def test_every_derivative_is_tested():

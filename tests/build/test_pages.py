@@ -1,0 +1,106 @@
+"""What README.md and docs/own-package.md tell a reader to write, done word for word."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from textwrap import dedent
+
+import mlx.core as mx
+import pytest
+
+import mlxgen
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGE = (ROOT / "docs" / "own-package.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code of a page in a language."""
+    return [dedent(code) for _, name, code in FENCE.findall(page) if name == language]
+
+
+def files(page: str) -> dict[str, str]:
+    """The code whose first line, a comment, says which file it is."""
+    found = {}
+    for _, _, code in FENCE.findall(page):
+        text = dedent(code)
+        if name := re.match(r"(?:#|//) ([\w./]+\.\w+)\n", text):
+            found[name[1]] = text
+    return found
+
+
+def softsign() -> str:
+    """The entry of the first own operator."""
+    (entry,) = (code for code in blocks(README, "yaml") if "softsign" in code)
+    return entry
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of docs/own-package.md, with the README's operator added to its own."""
+    root = tmp_path_factory.mktemp("myops")
+    written = files(PACKAGE) | {"csrc/softsign.h": files(README)["csrc/softsign.h"]}
+    assert {"pyproject.toml", "mlx_ops.yaml", "csrc/relu6.h", "python/myops/__init__.py"} <= {
+        *written
+    }
+    written["mlx_ops.yaml"] += "\n" + softsign()
+    for name, text in written.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def run(*command: str, cwd: Path, path: Path | None = None) -> str:
+    """What Python prints, with this mlxgen and, before it, the modules in ``path``."""
+    places = [str(path)] if path else []
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*places, str(Path(mlxgen.__file__).parents[1])]),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
+    }
+    command = (sys.executable, *command)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    return done.stdout + done.stderr + f"exit {done.returncode}"
+
+
+def test_own_package(project: Path, tmp_path: Path) -> None:
+    script = "from mlxgen import build; build.build_wheel('dist')"
+    printed = run("-c", script, cwd=project)
+    assert printed.endswith("exit 0"), printed
+    (wheel,) = (project / "dist").glob("myops-0.1.0-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "mlx").symlink_to(Path(mx.__file__).parent)
+    printed = run("-m", "pytest", "-q", "--pyargs", "myops.checks", cwd=tmp_path, path=tmp_path)
+    assert re.search(r"\n\d\d passed in [\d.]+s\nexit 0$", printed), printed
+
+
+def test_mistake(project: Path) -> None:
+    """The message that the README shows for a mistyped name."""
+    (shown,) = (code for code in blocks(README, "text") if "MG303" in code)
+    yaml = project / "mlx_ops.yaml"
+    text = yaml.read_text(encoding="utf-8")
+    yaml.write_text(text.replace("x: grad / square", "x: gard / square"), encoding="utf-8")
+    try:
+        printed = run("-m", "mlxgen", "check", cwd=project)
+    finally:
+        yaml.write_text(text, encoding="utf-8")
+    printed, shown = (re.sub(r" *\b\d+(:8| \|)", r" N\1", text) for text in (printed, shown))
+    assert shown in printed  # but for the number of the line
+
+
+@pytest.mark.parametrize("code", [code for code in blocks(README, "python") if ">>>" in code])
+def test_sessions(code: str) -> None:
+    """What the README shows of a session in Python."""
+    test = doctest.DocTestParser().get_doctest(code, {"mx": mx}, "README.md", None, None)
+    said: list[str] = []
+    with mx.stream(mx.cpu):
+        result = doctest.DocTestRunner().run(test, out=said.append)
+    assert result.attempted and not result.failed, "".join(said)
