@@ -81,6 +81,10 @@ namespace mlxgen {
 
 #ifdef MLXGEN_TWOFOLD
 
+#ifdef __FAST_MATH__
+#error "mlxgen/scalar.h needs exact sums of floats: compile without fast math"
+#endif
+
 /** A constant, the sum of two floats. */
 struct Pair {
   float hi;
