@@ -32,7 +32,8 @@ SCHEDULES: tuple[Schedule, ...] = ("natural", "ascending", "descending", "seeded
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
-# Kernels must compute as they are written: no contraction, no excess precision.
+# Kernels compute as they are written: no contraction (but see MLXGEN_METAL_FLAGS in docs/metal.md),
+# no excess precision.
 _FLAGS = (
     "-std=c++20",
     "-O1",
@@ -90,6 +91,7 @@ def compiler() -> tuple[str, ...]:
         flags.append("-fexcess-precision=16" if intel else "-march=native")
     else:
         flags.append("-fsanitize-recover=bounds")
+    flags += os.environ.get("MLXGEN_METAL_FLAGS", "").split()
     return (*command, *flags, f"-I{INCLUDE}")
 
 

@@ -42,6 +42,12 @@ def _(primals, cotangent, _):
 def refuses(x, ids):
     return _refuses(x, ids)
 
+def calls_refuses(x, ids):
+    return 2 * _refuses(x, ids)
+
+def hidden(x):
+    return mx.sin(x)
+
 def straight(x):
     return mx.stop_gradient(x)
 
@@ -91,9 +97,12 @@ OPS = [
         "lists",
         arg("arrays", "list of arrays"),
         arg("weight", optional=True),
-        composite="sum(a for a in arrays[:1]) + sum(arrays[1]) if weight is None else missing(x)",
+        composite="sum(a for a in arrays[:1]) + sum(arrays[1]) if weight is None else weight",
         elementwise=False,
     ),
+    op("inner", X, tags=["internal"]),
+    op("hidden", X, composite="inner(x)", form="composite"),
+    op("calls_refuses", X, arg("ids", dtype="int32"), grad={"ids": "none"}, elementwise=False),
 ]
 
 
@@ -157,10 +166,15 @@ def test_declared_zero(package):
         cases.CHECKS["vjp"][0](wrong)
 
 
-def test_what_cannot_be_checked_is_skipped_with_a_reason(package):
+def test_composites_of_internal_operators_are_not_evaluated(package):
     run(package, "forward", "lists")
-    with pytest.raises(pytest.skip.Exception, match="'missing' is not defined"):
-        run(package, "forward", "lists", {"weight": {}})
+    tests = cases.make_tests(package, [cases.case(package.hidden)])
+    assert "test_vjp" in tests and "test_forward" not in tests
+
+
+def test_what_an_operator_cannot_do_is_skipped_with_a_reason(package):
+    with pytest.raises(pytest.skip.Exception, match=r"\[refuses\] Not differentiable"):
+        run(package, "vjp", "calls_refuses", {"ids": {"values": [0, 2], "dtype": "int32"}})
 
 
 def test_names_of_tests(package):
