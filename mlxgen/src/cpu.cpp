@@ -9,6 +9,7 @@
 #include <memory>
 #include <new>
 
+#include "mlxgen/memory.h"
 #include "mlxgen/threads.h"
 
 namespace mlxgen::cpu {
@@ -21,7 +22,7 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
   }
   for (auto& out : outputs) {
     if (out.data_shared_ptr() == nullptr) {
-      out.set_data(mx::allocator::malloc(out.nbytes()));
+      out.set_data(allocate(out.nbytes()));
     }
     encoder.set_output_array(out);
   }

@@ -3,6 +3,7 @@
 
 #include <typeinfo>
 
+#include "mlxgen/memory.h"
 #include "mlxgen/op.h"
 
 namespace mlxgen {
@@ -251,12 +252,12 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
     }
     if (dense) {
       out.set_data(
-          mx::allocator::malloc(out.nbytes()),
+          allocate(out.nbytes()),
           first.data_size(),
           first.strides(),
           first.flags());
     } else {
-      out.set_data(mx::allocator::malloc(out.nbytes()));
+      out.set_data(allocate(out.nbytes()));
     }
   }
   return dense;
