@@ -74,20 +74,38 @@ inline wide<T> positive_erfcx(wide<T> x) {
 
 /** The x with erf(x) = y and erfc(x) = p, for p <= 1: y = 1 - p. */
 template <typename T>
-inline wide<T> inverse(wide<T> y, wide<T> p) {
-  wide<T> s = math::sqrt(-wide_log<T>(p));
-  bool small = p > 0.25f;
-  wide<T> x = small ? y : s;
-  wide<T> z = small ? y * y - 0.28125f : s;
-  wide<T> numerator = small
-      ? math::polynomial(MLXGEN_COEFFICIENTS(T, erfinv_small_p), z)
-      : math::polynomial(MLXGEN_COEFFICIENTS(T, erfinv_large_p), z);
-  wide<T> denominator = small
-      ? math::polynomial(MLXGEN_COEFFICIENTS(T, erfinv_small_q), z)
-      : math::polynomial(MLXGEN_COEFFICIENTS(T, erfinv_large_q), z);
-  x = x * (numerator / denominator);
-  return p == 0 ? wide<T>(math::infinity()) : x;
-}
+struct Inverse {};
+
+template <>
+struct Inverse<float> {
+  static wide<float> of(wide<float> y, wide<float> p) {
+    // x / y is smooth in w = -log(p), from small y to the end.
+    wide<float> w = -wide_log<float>(p);
+    wide<float> x = y *
+        (math::polynomial(for_float::erfinv_p, w) /
+         math::polynomial(for_float::erfinv_q, w));
+    return p == 0 ? wide<float>(math::infinity()) : x;
+  }
+};
+
+#ifndef __METAL_VERSION__
+template <>
+struct Inverse<double> {
+  static double of(double y, double p) {
+    double s = math::sqrt(-wide_log<double>(p));
+    bool small = p > 0.25;
+    double x = small ? y : s;
+    double z = small ? y * y - 0.28125 : s;
+    double numerator = small ? math::polynomial(for_double::erfinv_small_p, z)
+                             : math::polynomial(for_double::erfinv_large_p, z);
+    double denominator = small
+        ? math::polynomial(for_double::erfinv_small_q, z)
+        : math::polynomial(for_double::erfinv_large_q, z);
+    x = x * (numerator / denominator);
+    return p == 0 ? math::infinity() : x;
+  }
+};
+#endif
 
 } // namespace detail
 
@@ -159,7 +177,7 @@ T erfinv(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
   W z = mlxgen::math::fabs(x);
-  W y = mlxgen::math::copysign(detail::inverse<T>(z, 1 - z), x);
+  W y = mlxgen::math::copysign(detail::Inverse<T>::of(z, 1 - z), x);
   return static_cast<T>(y);
 }
 
@@ -169,7 +187,7 @@ T erfcinv(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
   bool left = x > 1;
-  W y = detail::inverse<T>(left ? x - 1 : 1 - x, left ? 2 - x : x);
+  W y = detail::Inverse<T>::of(left ? x - 1 : 1 - x, left ? 2 - x : x);
   return static_cast<T>(left ? -y : y);
 }
 
@@ -208,7 +226,7 @@ T ndtri(T value) {
   using W = mlxgen::wide<T>;
   W p = value;
   bool left = p < 0.5f;
-  W y = detail::inverse<T>(
+  W y = detail::Inverse<T>::of(
       left ? 1 - 2 * p : 2 * p - 1, left ? 2 * p : 2 * (1 - p));
   W x = MLXGEN_COEFFICIENTS(T, sqrt_2)[0] * y;
   return static_cast<T>(left ? -x : x);

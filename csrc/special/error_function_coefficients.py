@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import mpmath as mp  # type: ignore[import-untyped]
-from minimax import DIGITS, Fit, Precision, Table, main
+from minimax import DIGITS, Fit, Precision, Table, main, remez
 from mpmath import mpf
 
 SMALL_ERF = 1
@@ -25,6 +25,12 @@ SMALL_ERFINV = mpf(3) / 4
 
 LARGEST_ROOT = mpf("27.3")
 """sqrt(-log p) of the smallest subnormal p, rounded up."""
+
+LARGEST_LOGARITHM = mpf(104)
+"""-log p of the smallest subnormal p of float, rounded up."""
+
+FOLD = mpf(8)
+"""The k in w / (w + k), the variable in which a function of w = -log p is fitted."""
 
 
 def erf_over_x(z: mpf) -> mpf:
@@ -102,6 +108,26 @@ def erfcinv_over_root(s: mpf) -> mpf:
     raise ArithmeticError(f"no convergence at {s}")
 
 
+def folded_erfinv(u: mpf) -> mpf:
+    """erfinv(y) / y at y = 1 - exp(-w) where w / (w + k) = u."""
+    w = FOLD * u / (1 - u)
+    y = -mp.expm1(-w)
+    if w < 1:
+        return erfinv_over_y(y * y)
+    s = mp.sqrt(w)
+    return s * erfcinv_over_root(s) / y
+
+
+def unfolded(coefficients: Sequence[mpf]) -> list[mpf]:
+    """A polynomial in u = w / (w + k), times (w + k)^n with its degree n, in powers of w."""
+    n = len(coefficients) - 1
+    powers = [mpf(0)] * (n + 1)
+    for i, c in enumerate(coefficients):
+        for j in range(n - i + 1):
+            powers[i + j] += c * mp.binomial(n - i, j) * FOLD ** (n - i - j)
+    return powers
+
+
 FITS = [
     Fit(
         "erf_small",
@@ -131,13 +157,17 @@ FITS = [
         (14, 0),
         f"(x + {SHIFT})^2 erfcx'(x) in the same, 0 <= x",
     ),
+]
+
+
+INVERSE_FITS = [
     Fit(
         "erfinv_small",
         lambda t: erfinv_over_y(t + SMALL_ERFINV**2 / 2),
         -(SMALL_ERFINV**2) / 2,
         SMALL_ERFINV**2 / 2,
         (6, 6),
-        (3, 3),
+        (0, 0),
         "erfinv(y) / y in y^2 - 9/32, |y| <= 3/4",
     ),
     Fit(
@@ -146,15 +176,33 @@ FITS = [
         mp.sqrt(-mp.log(1 - SMALL_ERFINV)),
         LARGEST_ROOT,
         (11, 11),
-        (5, 5),
+        (0, 0),
         "erfcinv(p) / s in s = sqrt(-log p), p <= 1/4",
     ),
 ]
+"""For results in double alone."""
 
 
-def more(_: Precision) -> Sequence[Table]:
-    """Constants."""
+def inverse_of_float() -> list[Table]:
+    """For results in float alone: one rational function, since the root takes longer than this."""
+    end = LARGEST_LOGARITHM
+    folded_p, folded_q, error = remez(folded_erfinv, mpf(0), end / (end + FOLD), 9, 9)
+    p, q = unfolded(folded_p), unfolded(folded_q)
+    about = f"erfinv(y) / y in w = -log(1 - y), w <= {end}\nerror {mp.nstr(error, 2)}"
     return [
+        Table("erfinv_p", [c / q[0] for c in p], about),
+        Table("erfinv_q", [c / q[0] for c in q]),
+    ]
+
+
+def more(precision: Precision) -> Sequence[Table]:
+    """The inverse, and constants."""
+    if precision == "full":
+        inverse = [table for fit in INVERSE_FITS for table in fit.tables("full")]
+    else:
+        inverse = inverse_of_float()
+    return [
+        *inverse,
         Table("sqrt_2", [mp.sqrt(2)]),
         Table("sqrt_half", [mp.sqrt(mpf(1) / 2)]),
         Table("normal_density_at_0", [1 / mp.sqrt(2 * mp.pi)]),
