@@ -75,10 +75,18 @@ T lgamma(T value) {
   W z = math::fabs(x);
   bool small = z < 1;
   bool negative = x < 0;
+  bool large = z >= detail::large_z;
+  // stirling_correction and lgamma_middle, with one division for both.
+  W t = small ? z + 1 : z;
+  W zeros = (small ? z : z - 1) * (small ? z - 1 : z - 2);
+  W numerator = zeros * math::polynomial(MLXOPS_TABLE(lgamma_middle_p), t);
+  W denominator = math::polynomial(MLXOPS_TABLE(lgamma_middle_q), t);
+  W quotient = (large ? W(1) : numerator) / (large ? z : denominator);
+  W correction = quotient *
+      math::polynomial(MLXOPS_TABLE(lgamma_large), quotient * quotient);
   W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
-  W asymptotic = (z - 0.5f) * (log<T>(z) - 1) +
-      (half_log - 0.5f + detail::stirling_correction<T>(z));
-  W body = z >= detail::large_z ? asymptotic : detail::lgamma_middle<T>(z);
+  W asymptotic = (z - 0.5f) * (log<T>(z) - 1) + (half_log - 0.5f + correction);
+  W body = large ? asymptotic : quotient;
 
   // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
   // z and the subtracted log z cancel.
@@ -273,10 +281,15 @@ inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
   // What z + 6 has lost of z, to first order: psi(t) is nearly a line.
   W lost = small ? z - (t - large_z) : W(0);
   above = above + above * (lost * (t * 0.125f + 1));
-  y.x = y.x * ((upright ? above : below) / (upright ? below : above));
-
   // Where products of x might be subnormal, Gamma(x) = 1/x (5.7.1).
-  return z < 1e-18f ? (reciprocal ? x : 1 / x) : unscaled(y);
+  bool tiny = z < 1e-18f;
+  W numerator = upright ? above : below;
+  W denominator = upright ? below : above;
+  W quotient = (tiny ? W(1) : numerator) / (tiny ? x : denominator);
+  y.x = y.x * quotient;
+  W near_0 = reciprocal ? x : quotient;
+  W result = unscaled(y);
+  return tiny ? near_0 : result;
 }
 
 } // namespace detail
@@ -344,26 +357,21 @@ T gammasgn(T value) {
 namespace detail {
 
 /**
- * The sum over k >= 0 of (size / (x + k))^s / size, for s = 1 + extra and
- * positive arguments; for extra <= 0, where the sum diverges, its continuation.
+ * The sum over k >= 0 of (size / (a + k))^s / size from the first of these
+ * powers, for a >= 5.
  */
 template <typename T>
-inline mlxgen::wide<T>
-zeta_sum(mlxgen::wide<T> x, mlxgen::wide<T> size, mlxgen::wide<T> extra) {
-  // Euler-Maclaurin summation (25.11.5 with further terms): the first terms
-  // one by one, then the tail from a on as an integral and corrections. With
-  // so many of both, the error is below that of rounding for all s and x.
+inline mlxgen::wide<T> zeta_tail(
+    mlxgen::wide<T> a,
+    mlxgen::wide<T> last,
+    mlxgen::wide<T> size,
+    mlxgen::wide<T> extra) {
+  // Euler-Maclaurin summation (25.11.5 with further terms): an integral and
+  // corrections. With so many of them and of the terms before, the error is
+  // below that of rounding for all s and a.
   using W = mlxgen::wide<T>;
-  constexpr int terms = sizeof(T) == sizeof(float) ? 5 : 6;
   constexpr int corrections = sizeof(T) == sizeof(float) ? 10 : 16;
   W s = extra + 1;
-  W sum = 0;
-  MLXOPS_UNROLL
-  for (int k = 0; k < terms; ++k) {
-    sum = sum + reciprocal_power<T>((x + k) / size, s);
-  }
-  W a = x + terms;
-  W last = reciprocal_power<T>(a / size, s);
   W rest = 0.5f;
   W factor = s / a;
   W square = 1 / (a * a);
@@ -372,9 +380,42 @@ zeta_sum(mlxgen::wide<T> x, mlxgen::wide<T> size, mlxgen::wide<T> extra) {
     rest = rest + W(MLXOPS_TABLE(bernoulli)[j]) * factor;
     factor = factor * ((s + (2 * j + 1)) * (s + (2 * j + 2)) * square);
   }
-  W direct = sum / size;
   // The corrections overflow where they are nothing.
-  return last == 0 ? direct : direct + last * (a / size / extra + rest / size);
+  return last == 0 ? last : last * (a / size / extra + rest / size);
+}
+
+/**
+ * The sum over k >= 0 of (size / (x + k))^s / size, for s = 1 + extra and
+ * positive arguments; for extra <= 0, where the sum diverges, its continuation.
+ */
+template <typename T>
+inline mlxgen::wide<T>
+zeta_sum(mlxgen::wide<T> x, mlxgen::wide<T> size, mlxgen::wide<T> extra) {
+  using W = mlxgen::wide<T>;
+  constexpr int terms = sizeof(T) == sizeof(float) ? 5 : 6;
+  W s = extra + 1;
+  W sum = 0;
+  MLXOPS_UNROLL
+  for (int k = 0; k < terms; ++k) {
+    sum = sum + reciprocal_power<T>((x + k) / size, s);
+  }
+  W a = x + terms;
+  W last = reciprocal_power<T>(a / size, s);
+  return sum / size + zeta_tail<T>(a, last, size, extra);
+}
+
+/** zeta(1 + extra), with the powers of primes alone. */
+template <typename T>
+inline mlxgen::wide<T> zeta_of_primes(mlxgen::wide<T> extra) {
+  using W = mlxgen::wide<T>;
+  W s = extra + 1;
+  W two = reciprocal_power<T>(W(2), s);
+  W three = reciprocal_power<T>(W(3), s);
+  W five = reciprocal_power<T>(W(5), s);
+  W seven = reciprocal_power<T>(W(7), s);
+  W four = two * two;
+  W sum = seven + two * three + five + four + three + two;
+  return 1 + (sum + zeta_tail<T>(W(8), two * four, W(1), extra));
 }
 
 /** Where the sum over k >= 0 of (x + k)^-s has its largest term: |x + k|. */
@@ -474,7 +515,7 @@ T riemann_zeta(T value) {
   W extra = negative ? -x : x - 1;
   extra = extra > 400 ? W(400) : extra;
   W y = extra + 1;
-  W zeta = 1 + detail::zeta_sum<T>(W(2), W(1), extra);
+  W zeta = detail::zeta_of_primes<T>(extra);
 
   // (2 pi)^-y Gamma(y) as in gamma_or_reciprocal.
   bool small = y < detail::large_z;
