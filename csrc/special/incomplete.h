@@ -22,6 +22,7 @@
 
 #pragma once
 
+#include "exp_log.h"
 #include "incomplete_coefficients.h"
 #include "mlxgen/scalar.h"
 
@@ -119,7 +120,7 @@ Dual<W> number_like(Dual<W>, W value, W rate) {
   return Dual<W>(value, rate);
 }
 
-template <typename N>
+template <typename T, typename N>
 N log1p_of(N x) {
   return number_like(
       x, math::log1p(value_of(x)), rate_of(x) / (1 + value_of(x)));
@@ -131,7 +132,7 @@ struct Exponential {
   N less_1;
 };
 
-template <typename N>
+template <typename T, typename N>
 Exponential<N> exponential(N x) {
   auto less_1 = math::expm1(value_of(x));
   auto value = less_1 + 1;
@@ -202,10 +203,10 @@ struct Limits<float> {
     return 120;
   }
   static float term() {
-    return 1e-11f;
+    return 1e-9f;
   }
   static float change() {
-    return 2e-10f;
+    return 1e-8f;
   }
 };
 
@@ -215,10 +216,11 @@ MLXGEN_NUMBER int most_steps = 200;
 // From here on, Gamma by gamma_star.
 MLXGEN_NUMBER float large = 8;
 
-/** Gamma(z) / (sqrt(2 pi / z) (z / e)^z) for z >= large (5.11.3). */
+/** Gamma(z) / (sqrt(2 pi / z) (z / e)^z) from 1 / z, for z >= large (5.11.3).
+ */
 template <typename T, typename N>
-N gamma_star(N z) {
-  return polynomial_of(MLXGEN_COEFFICIENTS(T, gamma_star), 1 / z);
+N gamma_star(N inverse) {
+  return polynomial_of(MLXGEN_COEFFICIENTS(T, gamma_star), inverse);
 }
 
 /** 1 / Gamma(1 + r) - 1 for 0 <= r <= 1. */
@@ -228,21 +230,42 @@ N reciprocal_gamma_less_1(N r) {
   return r * (1 - r) * fit;
 }
 
-/** 1 / Gamma(1 + z) for 0 <= z < 2 large. */
+// For all z below, with Z = z + 9 (5.5.1, 5.11.3),
+//
+//   1 / Gamma(1 + z) = (z + 1) ... (z + 8) / Gamma(Z)
+//     = exp(Z - z log Z) Z^(-17/2) (z + 1) ... (z + 8) /
+//       (sqrt(2 pi) gamma_star(Z)),
+//
+// without a loop, whose length no processor foresees.
+
+MLXGEN_NUMBER float shift = 9;
+
+/** (z + 1) ... (z + 8) */
+template <typename N>
+N rising(N z) {
+  N u = z * (z + shift);
+  return ((u + 8) * (u + 14)) * ((u + 18) * (u + 20));
+}
+
+/** w^(17/2) */
+template <typename N>
+N rising_power(N w) {
+  N w2 = w * w;
+  N w4 = w2 * w2;
+  return w4 * w4 * sqrt_of(w);
+}
+
+/** exp(z log Z - Z) / Gamma(1 + z) from z and 1 / Z. */
 template <typename T, typename N>
-N reciprocal_gamma(N z) {
-  N product = N(wide<T>(1.0f));
-  while (value_of(z) >= 1) {
-    product = product * z;
-    z = z - 1;
-  }
-  return (1 + reciprocal_gamma_less_1<T>(z)) / product;
+N reciprocal_gamma(N z, N inverse) {
+  return rising(z) * rising_power(inverse) /
+      (gamma_star<T>(inverse) * entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]));
 }
 
 /** log Gamma(1 + r) for 0 <= r <= 1, to full relative accuracy. */
 template <typename T, typename N>
 N log_gamma_plus_1(N r) {
-  return -log1p_of(reciprocal_gamma_less_1<T>(r));
+  return -log1p_of<T>(reciprocal_gamma_less_1<T>(r));
 }
 
 /** How far a ratio is from 1, in two measures. */
@@ -306,9 +329,9 @@ T part_of(Tail<W> tail, bool below) {
 }
 
 /** The derivative of the part below. */
-template <typename T, typename W>
-T rate_of_tail(Tail<Dual<W>> tail) {
-  return static_cast<T>(choose<W>(tail.below, tail.part.rate, -tail.part.rate));
+template <typename W>
+W rate_of_tail(Tail<Dual<W>> tail) {
+  return choose<W>(tail.below, tail.part.rate, -tail.part.rate);
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -365,24 +388,25 @@ struct UniformSum {
     sum = sum * zeta + b;
   }
 
-  N result() {
-    return sum / (1 + b1 * inverse);
+  /** The sum is result / (1 + b_1 / nu). */
+  N divisor() {
+    return 1 + b1 * inverse;
   }
 };
 
 template <typename T, typename N>
-N uniform_gamma(N nu, N zeta) {
+UniformSum<wide<T>, N> uniform_gamma(N nu, N zeta) {
   using W = wide<T>;
   UniformSum<W, N> series(zeta, nu);
   MLXGEN_IN_CONSTANT const auto& f = MLXGEN_COEFFICIENTS(T, uniform_gamma);
   for (int n = sizeof(f) / sizeof(f[0]) - 1; n > 0; --n) {
     series.step(n, N(entry(f[n])));
   }
-  return series.result();
+  return series;
 }
 
 template <typename T, typename N>
-N uniform_beta(N nu, N zeta, N r) {
+UniformSum<wide<T>, N> uniform_beta(N nu, N zeta, N r) {
   using W = wide<T>;
   UniformSum<W, N> series(zeta, nu);
   MLXGEN_IN_CONSTANT const auto& gamma = MLXGEN_COEFFICIENTS(T, uniform_gamma);
@@ -398,7 +422,7 @@ N uniform_beta(N nu, N zeta, N r) {
     series.step(n, choose<N>(n % 2 == 0, f, f * r));
     end = begin;
   }
-  return series.result();
+  return series;
 }
 
 /**
@@ -406,22 +430,31 @@ N uniform_beta(N nu, N zeta, N r) {
  * dual numbers vary, `over_zeta` the same divided by zeta, with its limit at 0.
  */
 template <typename T, typename W>
-Tail<W> uniform_tail(W nu, W zeta, W sum, W half_square, W, W) {
-  // exp(z^2) erfc(z) by a rational function, at z^2 = nu zeta^2 / 2.
+Tail<W>
+uniform_tail(W nu, W zeta, UniformSum<W, W> series, W half_square, W, W) {
+  // exp(z^2) erfc(z) / 2 by a rational function, at z^2 = nu zeta^2 / 2, and
+  // the correction, over one denominator.
   W v = 1 / (1 + math::sqrt(half_square) / 2);
-  W gauss = v * polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_p), v) /
-      polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_q), v);
-  W correction =
-      sum / (entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu));
-  W root = math::exp(-half_square / 2);
+  W p = v * polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_p), v);
+  W q = 2 * polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_q), v);
+  W divisor = series.divisor() *
+      (entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu));
   bool below = zeta < 0;
-  W part = gauss / 2 + choose<W>(below, -correction, correction);
+  W correction = q * choose<W>(below, -series.sum, series.sum);
+  W root = math::exp(-half_square / 2);
+  W part = (p * divisor + correction) / (q * divisor);
   return Tail<W>{root * part * root, below};
 }
 
 template <typename T, typename W>
-Tail<Dual<W>>
-uniform_tail(Dual<W> nu, W, Dual<W> sum, W half_square, W log, W over_zeta) {
+Tail<Dual<W>> uniform_tail(
+    Dual<W> nu,
+    W,
+    UniformSum<W, Dual<W>> series,
+    W half_square,
+    W log,
+    W over_zeta) {
+  Dual<W> sum = series.sum / series.divisor();
   // The derivative of erfc is elementary, and no erfc is needed.
   W rate = -over_zeta -
       (log * sum.value - sum.value * nu.rate / (2 * nu.value) + sum.rate);
@@ -433,6 +466,18 @@ uniform_tail(Dual<W> nu, W, Dual<W> sum, W half_square, W log, W over_zeta) {
 ///////////////////////////////////////////////////////////////////////////////
 // Continued fractions
 ///////////////////////////////////////////////////////////////////////////////
+
+/** Numbers below this may be multiplied by some thousands eight times. */
+#ifdef MLXGEN_TWOFOLD
+inline float far_from_overflow(mlxgen::twofold) {
+  return 1e10f;
+}
+#endif
+#ifndef __METAL_VERSION__
+inline float far_from_overflow(double) {
+  return 1e38f;
+}
+#endif
 
 /** 1 / (d_0 + c_1 / (d_1 + c_2 / (d_2 + ...))), by the recurrences (1.12.5). */
 template <typename W, typename N>
@@ -458,38 +503,47 @@ struct Fraction {
   }
 
   /**
-   * Divide by the denominator, which makes top the value. Whether that has
-   * settled since the last time, the derivative compared with weight * value.
+   * Whether the value has settled since the last time, its derivative compared
+   * with weight * value.
    */
   bool settle(MLXGEN_OUT(N) last, W weight, float tolerance) {
-    N factor = 1 / bottom;
-    top = top * factor;
-    top_before = top_before * factor;
-    bottom_before = bottom_before * factor;
-    bottom = N(W(1.0f));
-    N change = top - last;
-    last = top;
-    W size = math::fabs(value_of(top));
-    W rate = math::fabs(rate_of(top)) + weight * size;
+    N value = top / bottom;
+    N change = value - last;
+    last = value;
+    if (!(math::fabs(value_of(bottom)) < far_from_overflow(weight))) {
+      N factor = 1 / bottom;
+      top = value;
+      top_before = top_before * factor;
+      bottom_before = bottom_before * factor;
+      bottom = N(W(1.0f));
+    }
+    W size = math::fabs(value_of(value));
+    W rate = math::fabs(rate_of(value)) + weight * size;
     return !(math::fabs(value_of(change)) > tolerance * size) &&
         !(math::fabs(rate_of(change)) > tolerance * rate);
   }
 };
 
-// Steps between two of these divisions. The terms of all fractions here are
+// Steps between two looks at the value. The terms of all fractions here are
 // below some thousands, so that nothing overflows in between.
-MLXGEN_NUMBER int steps_per_division = 4;
+MLXGEN_NUMBER int steps_per_look = 4;
 
 ///////////////////////////////////////////////////////////////////////////////
 // Incomplete gamma functions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** x^a exp(-x) / Gamma(a + 1), for a < 2 large. */
+/** x^a exp(-x) / Gamma(a + 1), for a not large. */
 template <typename T, typename N>
-Scale<wide<T>, N> small_gamma_scale(N a, wide<T> x, wide<T> log_x) {
+Scale<wide<T>, N> small_gamma_scale(N a, wide<T> x) {
   using W = wide<T>;
+  W a_value = value_of(a);
+  N inverse = 1 / (a + shift);
+  W log = math::log(x * value_of(inverse));
+  W exponent = a_value * log + ((a_value - x) + shift);
   return Scale<W, N>{
-      math::exp((value_of(a) * log_x - x) / 2), reciprocal_gamma<T>(a), log_x};
+      math::exp(exponent / 2),
+      reciprocal_gamma<T>(a, inverse),
+      log + shift * value_of(inverse)};
 }
 
 /** The same for a >= large, from the deviation of x / a. */
@@ -499,7 +553,7 @@ Scale<wide<T>, N> large_gamma_scale(N a, Deviation<wide<T>> x) {
   W root_two_pi = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
   return Scale<W, N>{
       math::exp(value_of(a) * x.phi * -0.5f),
-      1 / (root_two_pi * sqrt_of(a) * gamma_star<T>(a)),
+      1 / (root_two_pi * sqrt_of(a) * gamma_star<T>(1 / a)),
       x.log};
 }
 
@@ -542,7 +596,7 @@ N gamma_fraction(N a, wide<T> x, wide<T> weight) {
     W w = W(static_cast<float>(n));
     d = d + 2;
     fraction.step(w * (a - w), d);
-    if (n % steps_per_division == 0 &&
+    if (n % steps_per_look == 0 &&
         fraction.settle(last, weight, Limits<T>::change())) {
       break;
     }
@@ -569,7 +623,7 @@ Tail<N> gamma_near_zero(N a, wide<T> x) {
       break;
     }
   }
-  Exponential<N> e = exponential(v);
+  Exponential<N> e = exponential<T>(v);
   N share = a * sum;
   N above = -e.less_1 - e.value * share;
   bool below = value_of(above) > 0.5f;
@@ -591,7 +645,7 @@ Tail<N> incomplete_gamma(N a, wide<T> x) {
     }
     W zeta = math::sqrt(2 * from_a.phi);
     if (zeta <= 1) {
-      zeta = choose<W>(below, -zeta, zeta);
+      zeta = math::copysign(zeta, t);
       W over_zeta = t == 0 ? W(1.0f) : from_a.log / zeta;
       N zeta_of_a = number_like(a, zeta, -(over_zeta + zeta / 2) / a_value);
       return uniform_tail<T>(
@@ -614,8 +668,7 @@ Tail<N> incomplete_gamma(N a, wide<T> x) {
   if (!below && x > 2 * Limits<T>::exponent()) {
     return Tail<N>{N(W(0.0f)), false};
   }
-  W log_x = math::log(x);
-  Scale<W, N> scale = small_gamma_scale<T>(a, x, log_x);
+  Scale<W, N> scale = small_gamma_scale<T>(a, x);
   N part = below ? gamma_series<T>(a, x) : a * gamma_fraction<T>(a, x, W(1.0f));
   return Tail<N>{scaled(scale, part), below};
 }
@@ -682,12 +735,6 @@ Place<W> mirrored(Place<W> at) {
   return Place<W>{at.y, at.x, -at.excess};
 }
 
-/** log x from x and 1 - x. */
-template <typename W>
-W log_of_part(W x, W y) {
-  return x < 0.5f ? math::log(x) : math::log1p(-y);
-}
-
 /**
  * x^a y^b / B(a, b).
  *
@@ -709,33 +756,45 @@ Scale<wide<T>, N> beta_scale(N a, N b, Place<wide<T>> at) {
   W s_value = a_value + b_value;
   N s = a + b;
   N unscaled = a * (b / s);
+  W root_two_pi = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  N inverse_a = 1 / (a + shift);
   if (b_value < large) {
-    W log_x = log_of_part(at.x, at.y);
-    W log_y = log_of_part(at.y, at.x);
+    N inverse_b = 1 / (b + shift);
+    N inverse_s = 1 / (s + shift);
+    N ratio = (s + shift) * inverse_a * inverse_b;
+    W log_x = math::log(at.x * (s_value + shift) * value_of(inverse_a));
+    W log_y = math::log(at.y * (s_value + shift) * value_of(inverse_b));
+    W exponent = a_value * log_x + b_value * log_y + shift;
+    N above = rising(a) * rising(b) * gamma_star<T>(inverse_s);
+    N below = rising(s) * (gamma_star<T>(inverse_a) * root_two_pi) *
+        gamma_star<T>(inverse_b);
+    W a_slope = log_x + shift * value_of(inverse_a - inverse_s);
+    W b_slope = log_y + shift * value_of(inverse_b - inverse_s);
     return Scale<W, N>{
-        math::exp((a_value * log_x + b_value * log_y) / 2),
-        unscaled * reciprocal_gamma<T>(a) * reciprocal_gamma<T>(b) /
-            reciprocal_gamma<T>(s),
-        rate_of(a) * log_x + rate_of(b) * log_y};
+        math::exp(exponent / 2),
+        unscaled * rising_power(ratio) * (above / below),
+        rate_of(a) * a_slope + rate_of(b) * b_slope};
   }
   W u = at.excess / b_value;
   Deviation<W> from_y = deviation<T>(u, at.y * s_value / b_value);
-  N ratio = gamma_star<T>(s) / gamma_star<T>(b);
+  N ratio = gamma_star<T>(1 / s) / gamma_star<T>(1 / b);
   if (a_value < large) {
-    W log_sx = math::log(s_value) + log_of_part(at.x, at.y);
-    W exponent = a_value * log_sx - s_value * at.x - b_value * from_y.phi;
+    W sx = s_value * at.x;
+    W log_x = math::log(sx * value_of(inverse_a));
+    W exponent =
+        a_value * log_x + ((a_value - sx) + shift) - b_value * from_y.phi;
+    W a_slope = log_x + shift * value_of(inverse_a);
     return Scale<W, N>{
         math::exp(exponent / 2),
-        a * sqrt_of(b / s) * reciprocal_gamma<T>(a) * ratio,
-        rate_of(a) * log_sx + rate_of(b) * from_y.log};
+        a * sqrt_of(b / s) * reciprocal_gamma<T>(a, inverse_a) * ratio,
+        rate_of(a) * a_slope + rate_of(b) * from_y.log};
   }
   W t = -at.excess / a_value;
   Deviation<W> from_x = deviation<T>(t, at.x * s_value / a_value);
   W exponent = -a_value * from_x.phi - b_value * from_y.phi;
-  W root_two_pi = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
   return Scale<W, N>{
       math::exp(exponent / 2),
-      sqrt_of(unscaled) * ratio / (root_two_pi * gamma_star<T>(a)),
+      sqrt_of(unscaled) * ratio / (root_two_pi * gamma_star<T>(1 / a)),
       rate_of(a) * from_x.log + rate_of(b) * from_y.log};
 }
 
@@ -762,7 +821,7 @@ N beta_fraction(N a, N b, Place<wide<T>> at, wide<T> weight) {
     inverse = 1 / (a + (2 * w + 1));
     N d = upper + ((a + w) * inverse) * (excess + (1 + w * two_less_x)) + w;
     fraction.step(c, d);
-    if (m % steps_per_division == 0 &&
+    if (m % steps_per_look == 0 &&
         fraction.settle(last, weight, Limits<T>::change())) {
       break;
     }
@@ -800,8 +859,8 @@ N log_gamma_ratio(N z, N a) {
   }
   N change = -(slope * v * w1) / star;
   N log_z = number_like(a, math::log(value_of(z)), rate_of(z) / value_of(z));
-  return a * log_z + (a - 0.5f) * log - z * phi + log1p_of(change) -
-      log1p_of(product);
+  return a * log_z + (a - 0.5f) * log - z * phi + log1p_of<T>(change) -
+      log1p_of<T>(product);
 }
 
 /**
@@ -831,7 +890,7 @@ Tail<N> beta_near_zero(N a, N b, wide<T> x) {
   }
   N s = a + b;
   N share = a * sum;
-  Exponential<N> e = exponential(v);
+  Exponential<N> e = exponential<T>(v);
   N above = a / s - b / s * (e.less_1 + e.value * share);
   bool below = value_of(above) > 0.5f;
   return Tail<N>{choose<N>(below, b / s * e.value * (share + 1), above), below};
@@ -856,7 +915,7 @@ Tail<N> incomplete_beta(N a, N b, wide<T> x, wide<T> y) {
     }
     W zeta = math::sqrt(2 * (half_square / nu));
     if (zeta <= 1) {
-      zeta = choose<W>(below, -zeta, zeta);
+      zeta = math::copysign(zeta, -at.excess);
       W x0 = a_value / s;
       W y0 = b_value / s;
       // Derivatives of nu and of -nu zeta^2 / 2 in the varied parameter.
@@ -932,9 +991,10 @@ T beta_part(T a, T b, T x, bool want_below) {
       want_below);
 }
 
-/** The derivative of I_x(a, b) with dual numbers that begin with these. */
-template <typename T, typename W>
-T beta_rate(T a, T b, T x, W a_rate, W b_rate) {
+/** The derivative of I_x(a, b) in a or in b. */
+template <typename T>
+T beta_rate(T a, T b, T x, bool in_a) {
+  using W = wide<T>;
   if (beta_undefined(a, b, x)) {
     return math::nan();
   }
@@ -942,11 +1002,18 @@ T beta_rate(T a, T b, T x, W a_rate, W b_rate) {
     return 0;
   }
   W scale = huge_scale(a, b);
-  return rate_of_tail<T>(incomplete_beta<T>(
-      Dual<W>(W(a) * scale, a_rate * scale),
-      Dual<W>(W(b) * scale, b_rate * scale),
+  W a_value = W(a) * scale;
+  W b_value = W(b) * scale;
+  // By the logarithm of a large parameter: the derivative of 1 / a in a may be
+  // below the smallest number where the result is not.
+  W varied = choose<W>(in_a, a_value, b_value);
+  W unit = choose<W>(varied > 1, varied, W(1.0f));
+  Tail<Dual<W>> tail = incomplete_beta<T>(
+      Dual<W>(a_value, choose<W>(in_a, unit, W(0.0f))),
+      Dual<W>(b_value, choose<W>(in_a, W(0.0f), unit)),
       W(x),
-      1 - W(x)));
+      1 - W(x));
+  return static_cast<T>(rate_of_tail(tail) / unit * scale);
 }
 
 } // namespace incomplete_detail
@@ -978,7 +1045,8 @@ T gammainc_grad_a(T a, T x) {
   if (x == 0 || infinite) {
     return 0;
   }
-  return rate_of_tail<T>(incomplete_gamma<T>(Dual<W>(W(a), W(1.0f)), W(x)));
+  return static_cast<T>(
+      rate_of_tail(incomplete_gamma<T>(Dual<W>(W(a), W(1.0f)), W(x))));
 }
 
 /** The derivative of P(a, x) in x: x^(a-1) exp(-x) / Gamma(a). */
@@ -1005,9 +1073,11 @@ T gammainc_grad_x(T a, T x) {
     return static_cast<T>(scaled(scale, 1 / ratio));
   }
   // Without the factor x, which can underflow where the result does not.
-  W exponent = (a_value - 1) * math::log(x_value) - x_value;
+  W inverse = 1 / (a_value + shift);
+  W exponent = (a_value - 1) * math::log(x_value) +
+      a_value * math::log(inverse) + ((a_value - x_value) + shift);
   W root = math::exp(exponent / 2);
-  W rest = a_value * reciprocal_gamma<T>(a_value);
+  W rest = a_value * reciprocal_gamma<T>(a_value, inverse);
   return static_cast<T>(root * rest * root);
 }
 
@@ -1030,15 +1100,13 @@ T betaincc(T a, T b, T x) {
 /** The derivative of I_x(a, b) in a; never positive. */
 template <typename T>
 T betainc_grad_a(T a, T b, T x) {
-  using W = mlxgen::wide<T>;
-  return incomplete_detail::beta_rate(a, b, x, W(1.0f), W(0.0f));
+  return incomplete_detail::beta_rate(a, b, x, true);
 }
 
 /** The derivative of I_x(a, b) in b; never negative. */
 template <typename T>
 T betainc_grad_b(T a, T b, T x) {
-  using W = mlxgen::wide<T>;
-  return incomplete_detail::beta_rate(a, b, x, W(0.0f), W(1.0f));
+  return incomplete_detail::beta_rate(a, b, x, false);
 }
 
 /** The derivative of I_x(a, b) in x: x^(a-1) (1-x)^(b-1) / B(a, b). */
