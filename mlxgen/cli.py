@@ -539,7 +539,7 @@ def metal_mutate(
         expected = equivalents(equivalent or settings.root / "tests" / "mutants.yaml")
         folder = (build_dir or settings.root / "build" / "metal").resolve()
         package = build_package(settings, folder)
-        report = run(package, Options("", ops, jobs), expected, arguments)
+        report = run(package, Options("", "", ops, jobs), expected, arguments)
     except EmulationError as error:
         click.echo(str(error), err=True)
         raise Failure from error

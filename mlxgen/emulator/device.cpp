@@ -328,9 +328,7 @@ void CommandEncoder::dispatch(
   mlxgen_metal::mutate(launch, bytes, *library->table);
   // Pointers and values only: inputs are computed by earlier tasks.
   cpu::get_command_encoder(stream_).dispatch(
-      [launch,
-       bytes = state_->bytes,
-       library = state_->kernel->library]() mutable {
+      [launch, bytes, library]() mutable {
         std::vector<char> message(4096);
         int failed = library->launch(
             library->table, &launch, message.data(), message.size());

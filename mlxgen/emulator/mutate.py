@@ -6,6 +6,9 @@ or gone. Only functions that the wanted kernels call are changed, and no include
 the scalar functions of elementwise operators are not, since they have no index, and tests of their
 accuracy.
 
+All changes of a library go into one text, in which the number of a change switches it on
+(`Switched`, changes.h): it is compiled once, not once for each.
+
 `launch_mutants` changes what a launcher asks for, as recorded launches show it: each binding
 dropped, exchanged with another one, or bound as an output in place of an input; each set_bytes of
 another size or with other numbers; each dimension of the grid and the threadgroup; each dtype's
@@ -20,14 +23,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from ..tokens import lex
+from ..tokens import Token, lex
 
 _BARRIERS = frozenset({"threadgroup_barrier", "simdgroup_barrier"})
 _MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+_SWITCHED = {"<": "less", "<=": "at_most", ">": "greater", ">=": "at_least"}  # in changes.h
 _OTHER_TYPE = {
     "float": "half",
     "half": "float",
@@ -51,14 +55,28 @@ class Mutant:
     Attributes:
         name: what is changed, in words: unique among the mutants of an operator.
         kernels: the host names of the kernels that it may concern.
-        source: the changed source of the kernels' library, or None.
-        launch: the change of launches ($MLXGEN_METAL_MUTATE), or None.
+        source: the source of the kernels' library with this change alone, or None for a change of
+            launches.
+        number: what switches the change on in the library's switched source.
+        launch: the change of launches ($MLXGEN_METAL_MUTATE), or None. With a source, how launches
+            reach the change in the switched one.
     """
 
     name: str
     kernels: tuple[str, ...]
     source: str | None = None
+    number: int = 0
     launch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """New text in place of the characters from `start` to `end`, `{}` in it for the switch."""
+
+    start: int
+    end: int
+    alone: str
+    switched: str
 
 
 # ------------------------------------------------------------------------------------- sources
@@ -74,7 +92,15 @@ class _Body:
     parameters: tuple[int, int]
 
 
-def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]) -> list[Mutant]:
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The mutants of a library's source, and the text that holds them all."""
+
+    mutants: list[Mutant]
+    text: str
+
+
+def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]) -> Switched:
     """The mutants of a library's source.
 
     Args:
@@ -84,14 +110,33 @@ def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]
         kernels: the host names of the kernels, for `Mutant.kernels`.
     """
     file = _File(text)
-    found: list[tuple[str, str]] = []
+    mutants: list[Mutant] = []
+    edits: list[_Edit] = []
     for body in file.called(functions):
-        found += [(f"{body.name}: {what}", changed) for what, changed in file.changes(body)]
-    found += file.instantiations(functions)
-    return [
-        Mutant(name, tuple(kernels), source=changed)
-        for name, (_, changed) in zip(_unique([name for name, _ in found]), found, strict=True)
-    ]
+        for what, parts in file.changes(body):
+            number = len(mutants) + 1
+            edits += [replace(e, switched=e.switched.format(_switch(number))) for e in parts]
+            changed = _edited(text, [(e.start, e.end, e.alone) for e in parts])
+            mutants.append(Mutant(f"{body.name}: {what}", tuple(kernels), changed, number))
+    for mutant, part in file.instantiations(functions, kernels):
+        mutants.append(mutant)
+        edits += part
+    names = _unique([mutant.name for mutant in mutants])
+    named = [replace(mutant, name=name) for mutant, name in zip(mutants, names, strict=True)]
+    return Switched(named, _edited(text, [(e.start, e.end, e.switched) for e in edits]))
+
+
+def _switch(number: int) -> str:
+    return f"mlxgen_metal::is_changed({number})"
+
+
+def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """The text with other text in these places."""
+    pieces, at = [], 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        pieces += [text[at:start], new]
+        at = end
+    return "".join([*pieces, text[at:]])
 
 
 def _unique(names: Iterable[str]) -> Iterator[str]:
@@ -214,36 +259,42 @@ class _File:
 
     # -- changes
 
-    def _replaced(self, first: int, last: int, new: str) -> str:
-        """The text with `new` in place of the tokens from `first` to `last`."""
-        start, end = self.tokens[first].offset, self.tokens[last].end
-        return self.text[:start] + new + self.text[end:]
-
     def _line(self, i: int) -> str:
         start = self.text.rfind("\n", 0, self.tokens[i].offset) + 1
         end = self.text.find("\n", start)
         return self.text[start:end].split("//")[0].strip()
 
-    def changes(self, body: _Body) -> Iterator[tuple[str, str]]:
-        """The changed texts of one function, each with what was done."""
+    def changes(self, body: _Body) -> Iterator[tuple[str, list[_Edit]]]:
+        """What can be changed in one function, in words and as edits."""
         pointers = self._pointers(body)
         for i in range(body.start + 1, body.stop):
             token, where = self.tokens[i], f"in `{self._line(i)}`"
             if token.text in _BARRIERS:
-                yield f"{token.text} removed", self._replaced(i, self._closing(i + 1), "")
+                yield f"{token.text} removed", self._removed(i)
             elif token.text == "[" and self._is_index(i):
-                close = self._closing(i)
-                inner = self.text[token.end : self.tokens[close].offset]
-                shown = " ".join(inner.split())
-                yield (
-                    f"[{shown}] one higher {where}",
-                    self._replaced(i, close, f"[({inner}) + 1]"),
-                )
+                inner, edits = self._higher(i)
+                yield f"[{inner}] one higher {where}", edits
             elif token.text in _MOVED and token.before and self.tokens[i + 1].before:
                 new = _MOVED[token.text]
-                yield f"{token.text} to {new} {where}", self._replaced(i, i, new)
+                switched = f"< mlxgen_metal::{_SWITCHED[token.text]}({{}}) >"
+                yield (
+                    f"{token.text} to {new} {where}",
+                    [_Edit(token.offset, token.end, new, switched)],
+                )
             elif token.text in pointers and self._text(i + 1) == "+" and self._text(i - 1) != ".":
-                yield f"{token.text} + 1 {where}", self._replaced(i, i, f"{token.text} + 1")
+                yield f"{token.text} + 1 {where}", [_Edit(token.end, token.end, " + 1", " + {}")]
+
+    def _removed(self, i: int) -> list[_Edit]:
+        """Without the call of the function at `i`."""
+        start, end = self.tokens[i].offset, self.tokens[self._closing(i + 1)].end
+        alone = _Edit(start, start, "(true ? void() : ", "({} ? void() : ")
+        return [alone, _Edit(end, end, ")", ")")]
+
+    def _higher(self, i: int) -> tuple[str, list[_Edit]]:
+        """The index in the brackets at `i`, and edits that make it one higher."""
+        start, end = self.tokens[i].end, self.tokens[self._closing(i)].offset
+        edits = [_Edit(start, start, "(", "("), _Edit(end, end, ") + 1", ") + {}")]
+        return " ".join(self.text[start:end].split()), edits
 
     def _pointers(self, body: _Body) -> set[str]:
         """The names of the pointers that a function declares: `T* name`."""
@@ -264,9 +315,10 @@ class _File:
             return False
         return not (self.tokens[i - 2].kind == "name" and self.tokens[i - 2].text != "return")
 
-    def instantiations(self, functions: Collection[str]) -> list[tuple[str, str]]:
+    def instantiations(
+        self, functions: Collection[str], kernels: Sequence[str]
+    ) -> Iterator[tuple[Mutant, list[_Edit]]]:
         """Each instantiation with another type, and without it."""
-        found = []
         all_kernels = {body.name for body in self.bodies}
         for start, stop in self._statements:
             tokens = self.tokens[start:stop]
@@ -278,23 +330,37 @@ class _File:
                 continue
             if others and not others & set(functions):
                 continue
-            places = [
-                start + k
-                for k, token in enumerate(tokens)
-                if token.text in _OTHER_TYPE and self._text(start + k + 1) in (")", ">")
+            types = [
+                token
+                for token, after in zip(tokens, [*tokens[1:], None], strict=True)
+                if token.text in _OTHER_TYPE and after and after.text in (")", ">")
             ]
-            if not places:
-                continue
-            shown = " ".join(self.text[tokens[0].offset : tokens[-1].end].split())
-            shown = re.sub(r"template \[\[host_name\(\"(.*?)\"\)\]\].*", r"\1", shown)
-            other = _OTHER_TYPE[self.tokens[places[0]].text]
-            changed = self.text
-            for place in reversed(places):
-                token = self.tokens[place]
-                changed = changed[: token.offset] + other + changed[token.end :]
-            found.append((f"{shown} for {other}", changed))
-            found.append((f"{shown} removed", self._replaced(start, stop - 1, "")))
-        return found
+            if types:
+                yield from self._instantiated(tokens, types, kernels)
+
+    def _instantiated(
+        self, tokens: Sequence[Token], types: Sequence[Token], kernels: Sequence[str]
+    ) -> Iterator[tuple[Mutant, list[_Edit]]]:
+        """The mutants of one instantiation; in the switched source the other one has a name."""
+        start, end = tokens[0].offset, tokens[-1].end
+        shown = " ".join(self.text[start:end].split())
+        shown = re.sub(r"template \[\[host_name\(\"(.*?)\"\)\]\].*", r"\1", shown)
+        other = _OTHER_TYPE[types[0].text]
+        changes = [(token.offset, token.end, other) for token in types]
+        hosts = [token for token in tokens if token.text.strip('"') in kernels]
+        concerned = tuple(kernels)
+        launch = removal = None
+        added = []
+        if len(hosts) == 1:
+            host = hosts[0].text.strip('"')
+            concerned = (host,)
+            launch, removal = f"{host} kernel {host}@{other}", f"{host} missing"
+            named = [*changes, (hosts[0].offset, hosts[0].end, f'"{host}@{other}"')]
+            added = [_Edit(end, end, "", f" {_edited(self.text[:end], named)[start:]}")]
+        changed = _edited(self.text, changes)
+        yield Mutant(f"{shown} for {other}", concerned, changed, 0, launch), added
+        removed = _edited(self.text, [(start, end, "")])
+        yield Mutant(f"{shown} removed", concerned, removed, 0, removal), []
 
 
 def _foreign_parts(text: str) -> list[tuple[int, int]]:

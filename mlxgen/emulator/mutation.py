@@ -4,9 +4,11 @@
 process, which starts in milliseconds:
 
 1. One child runs all tests, as `mlxgen metal-test` does. It writes down which launches each test
-   makes (mutation.h), and keeps the kernels' sources.
-2. From these the mutants follow (`mutate`). For each, a child runs the tests that launch its
-   kernels, those that found most mutants before first, until one fails.
+   makes (mutation.h).
+2. From these the mutants follow (`mutate`); those of a library's source are compiled as one. For
+   each, a child runs the tests that launch its kernels, those that found most mutants before
+   first, until one fails.
+3. Outcomes are kept, by everything that went into them: the next run tries what is new (`_Kept`).
 
 No child inherits threads: MLX starts its own with the first computation, and the parent computes
 nothing. Tests that fail without a mutant are left out.
@@ -14,15 +16,16 @@ nothing. Tests that fail without a mutant are left out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,17 +33,12 @@ from typing import Any
 from ..metal import scan_metal
 from ..tokens import SourceError
 from .library import EmulationError, build
-from .mutate import Launches, Mutant, launch_mutants, source_mutants
+from .mutate import Launches, Mutant, Switched, launch_mutants, source_mutants
 from .translate import translate
 
 OPTIONS = "MLXGEN_METAL_MUTATION"  # the variable with the options, as JSON
 RESULTS = "results.json"  # in the folder
 
-_CACHED = """\
-# The compiled library of a source file: the mutant's, or the one that was recorded.
-name=$(basename "$2" .metal)
-cat "$1/$name.path" 2>/dev/null || cat "{folder}/$name.path"
-"""
 _PATIENCE = 10  # seconds of CPU time beyond three times what the tests took: a loop without end
 _HANGS = 600.0  # seconds on the clock
 _PAUSE = 0.005
@@ -56,11 +54,13 @@ class Options:
 
     Attributes:
         folder: an empty one, for the results and everything on the way.
+        kept: where outcomes stay for the next run.
         ops: the operators whose kernels are changed; all if empty.
         jobs: how many mutants run at the same time.
     """
 
     folder: str
+    kept: str
     ops: tuple[str, ...] = ()
     jobs: int = 2
 
@@ -72,7 +72,7 @@ class Options:
     def given(cls) -> Options:
         """Those in the environment."""
         values = json.loads(os.environ[OPTIONS])
-        return cls(values["folder"], tuple(values["ops"]), values["jobs"])
+        return cls(values["folder"], values["kept"], tuple(values["ops"]), values["jobs"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ class _Test:
     """What a test does without mutants."""
 
     number: int
+    name: str
     seconds: float
     kernels: set[str] = field(default_factory=set)  # "library kernel"
 
@@ -110,27 +111,73 @@ class _Library:
 
     op: str
     name: str
-    text: str
+    path: Path
     functions: dict[str, str]  # the kernel function of each host name
     launches: dict[str, Launches] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)  # all launches, as they were recorded
     tests: list[_Test] = field(default_factory=list)
-    found: Counter[int] = field(default_factory=Counter)  # mutants found by each test
+    found: Counter[str] = field(default_factory=Counter)  # mutants found by each test
 
     def mutants(self) -> Iterator[tuple[str, Mutant]]:
         """All mutants, with their kind."""
-        names = [name for launches in self.launches.values() for name in launches.kernels]
-        for mutant in source_mutants(self.text, self.launches, names):
+        for mutant in self.changed().mutants:
             yield "kernel", mutant
         for function, launches in self.launches.items():
             same = [name for name, other in self.functions.items() if other == function]
             for mutant in launch_mutants(launches, function, same):
                 yield "launcher", mutant
 
+    def changed(self) -> Switched:
+        """The mutants of the source."""
+        names = sorted(name for launches in self.launches.values() for name in launches.kernels)
+        return source_mutants(self.path.read_text(encoding="utf-8"), self.launches, names)
+
     def tests_of(self, mutant: Mutant) -> list[_Test]:
         """The tests that can notice, the likeliest and shortest first."""
         wanted = {f"{self.name} {kernel}" for kernel in mutant.kernels}
         found = [test for test in self.tests if test.kernels & wanted]
-        return sorted(found, key=lambda t: (-self.found[t.number], t.seconds))
+        return sorted(found, key=lambda t: (-self.found[t.name], t.seconds))
+
+
+class _Kept:
+    """The outcomes of a library's mutants, in a file, as long as nothing that matters changes."""
+
+    def __init__(self, folder: str, library: _Library, items: Sequence[Any]) -> None:
+        self.path = Path(folder, f"{library.op}.json")
+        self.key = self._key(library, items)
+        self.outcomes: dict[str, list[str]] = {}
+        if self.path.exists():
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            if kept["key"] == self.key:
+                self.outcomes = kept["outcomes"]
+
+    @staticmethod
+    def _key(library: _Library, items: Sequence[Any]) -> str:
+        """Of the kernels, what launchers did with them, the tests, and the emulation."""
+        tests = [items[test.number] for test in library.tests]
+        beside = {path for item in tests for path in item.path.parent.glob("*.py")}
+        digest = hashlib.sha256(library.path.read_bytes())
+        for path in (*_emulation(), *sorted(beside)):
+            digest.update(path.read_bytes())
+        for text in (*sorted(library.rows), *sorted(test.name for test in library.tests)):
+            digest.update(text.encode())
+        return digest.hexdigest()
+
+    def add(self, name: str, how: str, by: str) -> None:
+        """Keep an outcome."""
+        self.outcomes[name] = [how, by]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"key": self.key, "outcomes": self.outcomes})
+        new = self.path.with_suffix(".new")  # in one piece, whenever the run is stopped
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.path)
+
+
+def _emulation() -> list[Path]:
+    """The files that emulation and mutants are made of."""
+    here = Path(__file__).parent
+    files = [*here.glob("*.py"), *here.glob("*.cpp"), *here.glob("include/**/*.h")]
+    return sorted(files)
 
 
 # ------------------------------------------------------------------------------------- children
@@ -179,9 +226,8 @@ class _Server:
         self.options = options
         self.folder = Path(options.folder)
         self.terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        (self.folder / "cached.sh").write_text(_CACHED.format(folder=self.folder))
-        os.environ["MLXGEN_METAL_CACHE"] = str(self.folder / "cache")
-        os.environ.pop("MLXGEN_METAL_PREBUILT", None)  # each library is asked for
+        self.prebuilt = Path(os.environ["MLXGEN_METAL_PREBUILT"])
+        self.switched: dict[str, Path] = {}  # libraries with all mutants in them
 
     def say(self, text: str) -> None:
         """Tell the user."""
@@ -218,9 +264,6 @@ class _Server:
         trace = self.folder / "trace"
         trace.touch()
         os.environ["MLXGEN_METAL_TRACE"] = str(trace)
-        os.environ["MLXGEN_METAL_COMPILER"] = (
-            f"'{sys.executable}' -m mlxgen.emulator.mutation '{self.folder}'"
-        )
         watcher = self._watcher()
         tests, failing = [], []
         rows: dict[str, Any] = {}
@@ -234,7 +277,7 @@ class _Server:
                 elif launched:
                     new = [rows.setdefault(line, json.loads(line)) for line in set(launched)]
                     kernels = sorted({f"{row['library']} {row['kernel']}" for row in new})
-                    tests.append({"number": number, "seconds": seconds, "kernels": kernels})
+                    tests.append([number, item.nodeid, seconds, kernels])
         recorded = {"tests": tests, "failing": failing, "launches": list(rows.values())}
         (self.folder / "record.json").write_text(json.dumps(recorded))
         return 0
@@ -247,15 +290,16 @@ class _Server:
             if self.options.ops and op not in self.options.ops:
                 continue
             if name not in libraries:
-                path = self.folder / f"{name}.metal"
+                path = self.prebuilt / f"{name}.metal"
                 found = scan_metal([path]).instantiations
                 functions = {i.host_name: i.function.split("::")[-1] for i in found}
-                libraries[name] = _Library(op, name, path.read_text(), functions)
+                libraries[name] = _Library(op, name, path, functions)
             library = libraries[name]
+            library.rows.append(json.dumps(row))
             function = library.functions[row["kernel"]]
             library.launches.setdefault(function, Launches()).add(row)
-        for given in recorded["tests"]:
-            test = _Test(given["number"], given["seconds"], set(given["kernels"]))
+        for number, nodeid, seconds, kernels in recorded["tests"]:
+            test = _Test(number, nodeid, seconds, set(kernels))
             for name in {kernel.split()[0] for kernel in test.kernels} & set(libraries):
                 libraries[name].tests.append(test)
         return sorted(libraries.values(), key=lambda library: library.op)
@@ -264,18 +308,19 @@ class _Server:
 
     def run(self) -> list[Outcome]:
         """The outcomes of all mutants, in their order."""
-        work = [
-            (library, kind, mutant)
-            for library in self.record()
-            for kind, mutant in library.mutants()
-        ]
-        outcomes: dict[int, Outcome] = {}
+        work: list[tuple[_Library, _Kept, str, Mutant]] = []
+        for library in self.record():
+            kept = _Kept(self.options.kept, library, self.items)
+            work += [(library, kept, kind, mutant) for kind, mutant in library.mutants()]
+        new = [n for n, (_, kept, _, mutant) in enumerate(work) if mutant.name not in kept.outcomes]
+        self.say(f"{len(work)} mutants, {len(work) - len(new)} of them as in an earlier run")
+        self._compile({work[n][0].name: work[n][0] for n in new}.values())
         running: dict[int, tuple[int, float]] = {}  # by process: number, and until when
-        waiting = list(reversed(range(len(work))))
+        waiting = new[::-1]
         while waiting or running:
             while waiting and len(running) < self.options.jobs:
                 number = waiting.pop()
-                library, _, mutant = work[number]
+                library, _, _, mutant = work[number]
                 running[self._start(number, library, mutant)] = number, time.monotonic() + _HANGS
             time.sleep(_PAUSE)
             for child, (number, until) in list(running.items()):
@@ -286,12 +331,31 @@ class _Server:
                     ended, status = os.waitpid(child, 0)
                 if ended:
                     del running[child]
-                    library, kind, mutant = work[number]
+                    library, kept, _, mutant = work[number]
                     how, by = self._how(number, status, endless)
-                    outcomes[number] = Outcome(library.op, kind, mutant.name, how, by)
-                    self._learn(library, by)
+                    kept.add(mutant.name, how, by)
+                    library.found[by] += 1
                     self.say(f"{how:8s} {library.op}: {mutant.name}")
-        return [outcomes[number] for number in range(len(work))]
+        return [
+            Outcome(library.op, kind, mutant.name, *kept.outcomes[mutant.name])
+            for library, kept, kind, mutant in work
+        ]
+
+    def _compile(self, libraries: Collection[_Library]) -> None:
+        """Compile each library with all mutants in it; those that fail are compiled one by one."""
+        self.say(f"Compiling the mutants of {len(libraries)} operators")
+
+        def compile_all(library: _Library) -> None:
+            path = self.folder / f"{library.name}.metal"
+            path.write_text(library.changed().text, encoding="utf-8")
+            try:
+                text = f'#include "mlxgen_metal/changes.h"\n{translate(path).text}'
+                self.switched[library.name] = build(text, os.fspath(path))
+            except (EmulationError, SourceError) as error:
+                self.say(f"{library.op}: the mutants compile one by one only: {error}")
+
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(compile_all, libraries))
 
     def _start(self, number: int, library: _Library, mutant: Mutant) -> int:
         tests = library.tests_of(mutant)
@@ -307,18 +371,24 @@ class _Server:
 
     def _try(self, folder: Path, library: _Library, mutant: Mutant, tests: Sequence[_Test]) -> int:
         """In a child: run tests until one fails."""
-        os.environ["MLXGEN_METAL_COMPILER"] = f"sh '{self.folder}/cached.sh' '{folder}'"
-        if mutant.launch is not None:
-            os.environ["MLXGEN_METAL_MUTATE"] = mutant.launch
+        launch = mutant.launch
         if mutant.source is not None:
-            path = folder / f"{library.name}.metal"
-            path.write_text(mutant.source)
-            try:
-                compiled = build(translate(path).text, os.fspath(path))
-            except (EmulationError, SourceError) as error:
-                (folder / "failure").write_text(str(error))
-                return _NOT_COMPILED
-            (folder / f"{library.name}.path").write_text(f"{compiled}\n")
+            switchable = mutant.number or launch
+            made = self.switched.get(library.name) if switchable else None
+            if made is None:
+                launch = None
+                path = folder / f"{library.name}.metal"
+                path.write_text(mutant.source, encoding="utf-8")
+                try:
+                    made = build(translate(path).text, os.fspath(path))
+                except (EmulationError, SourceError) as error:
+                    (folder / "failure").write_text(str(error))
+                    return _NOT_COMPILED
+            else:
+                os.environ["MLXGEN_METAL_CHANGE"] = str(mutant.number)
+            self._put_in_place(folder / "libraries", library, made)
+        if launch is not None:
+            os.environ["MLXGEN_METAL_MUTATE"] = launch
         watcher = self._watcher()
         for k, test in enumerate(tests):
             following = self.items[tests[k + 1].number] if k + 1 < len(tests) else None
@@ -326,11 +396,20 @@ class _Server:
             if failures:
                 text = "\n".join(failures)
                 checks = "[metal emulation]" in text or "emulated Metal kernels" in text
-                found = {"test": test.number, "how": "checks" if checks else "results"}
+                found = {"test": test.name, "how": "checks" if checks else "results"}
                 (folder / "found.json").write_text(json.dumps(found))
                 (folder / "failure").write_text(text)
                 return _FAILED
         return _PASSED
+
+    def _put_in_place(self, folder: Path, library: _Library, made: Path) -> None:
+        """Let this compiled library be found in place of the recorded one."""
+        folder.mkdir()
+        for path in self.prebuilt.iterdir():
+            if path.name != f"{library.name}.so":
+                (folder / path.name).symlink_to(path)
+        (folder / f"{library.name}.so").symlink_to(made)
+        os.environ["MLXGEN_METAL_PREBUILT"] = str(folder)
 
     def _how(self, number: int, status: int, endless: bool) -> tuple[str, str]:
         folder = self.folder / str(number)
@@ -344,16 +423,11 @@ class _Server:
                 return "refused", ""
             if code == _FAILED:
                 found = json.loads((folder / "found.json").read_text())
-                return found["how"], self.items[found["test"]].nodeid
+                return found["how"], found["test"]
             raise EmulationError(
                 f"a mutant's tests cannot be run:\n{(folder / 'log').read_text()[-4000:]}"
             )
         return "checks", ""  # a signal ended it
-
-    def _learn(self, library: _Library, by: str) -> None:
-        for test in library.tests if by else ():
-            if self.items[test.number].nodeid == by:
-                library.found[test.number] += 1
 
 
 def pytest_runtestloop(session: Any) -> bool | None:
@@ -371,22 +445,3 @@ def pytest_runtestloop(session: Any) -> bool | None:
     text = json.dumps([asdict(outcome) for outcome in outcomes])
     (server.folder / RESULTS).write_text(text)
     return True
-
-
-def main(folder: str, source: str) -> int:
-    """Compile the library at `source` as `compile` does, and keep both in the folder."""
-    from .compile import main as compile_main
-
-    shutil.copy(source, folder)
-    path = Path(folder, Path(source).name)
-    try:
-        compiled = build(translate(path).text, source)
-    except (EmulationError, SourceError):
-        return compile_main(source)  # which says what is wrong
-    path.with_suffix(".path").write_text(f"{compiled}\n")
-    print(compiled)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -153,13 +153,13 @@ def run(
     expected: Sequence[Equivalent],
     arguments: Sequence[str],
 ) -> Report:
-    """Run the project's tests on mutants; `options.folder` is not used.
+    """Run the project's tests on mutants; its folders are not used.
 
     Raises:
         EmulationError: where the tests cannot be run.
     """
     with tempfile.TemporaryDirectory(prefix="mlxgen-mutants-") as folder:
-        given = Options(folder, options.ops, options.jobs)
+        given = replace(options, folder=folder, kept=str(package.folder / "mutants"))
         plugins = ["-p", "mlxgen.emulator.plugin", "-p", "mlxgen.emulator.mutation"]
         command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", *arguments]
         env = {**package.environment(), OPTIONS: given.text()}

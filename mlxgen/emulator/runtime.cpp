@@ -100,6 +100,12 @@ mlxgen_metal_switch:
 #endif
 
 namespace mlxgen_metal {
+
+const int change = [] {
+  auto given = getenv("MLXGEN_METAL_CHANGE");
+  return given ? atoi(given) : 0;
+}();
+
 namespace {
 
 enum class State : uint8_t { fresh, ready, at_simd, at_barrier, done };

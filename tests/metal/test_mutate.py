@@ -3,14 +3,16 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
 from mlxgen.emulator import EmulationError
-from mlxgen.emulator.library import INCLUDE, compiler
+from mlxgen.emulator.library import INCLUDE, build, compiler
 from mlxgen.emulator.mutate import Launches, launch_mutants, source_mutants
 from mlxgen.emulator.mutation import Outcome
 from mlxgen.emulator.mutation_report import Equivalent, Report, equivalents, write_page
+from mlxgen.emulator.translate import translate
 
 SOURCE = """\
 #include <metal_stdlib>
@@ -45,7 +47,7 @@ decltype(f<half>) f<half>;
 
 
 def test_what_is_changed_in_kernels():
-    mutants = source_mutants(SOURCE, ["f"], ["f_float32"])
+    mutants = source_mutants(SOURCE, ["f"], ["f_float32"]).mutants
     assert [mutant.name for mutant in mutants] == [
         "helper: < to <= in `return 1 < n ? p[n - 1] : *(p + n);`",
         "helper: [n - 1] one higher in `return 1 < n ? p[n - 1] : *(p + n);`",
@@ -63,9 +65,75 @@ def test_what_is_changed_in_kernels():
     assert all(mutant.kernels == ("f_float32",) for mutant in mutants)
     changed = {mutant.name: mutant.source for mutant in mutants}
     assert "p[(n - 1) + 1]" in mutants[1].source
-    assert "barrier" not in changed["f: threadgroup_barrier removed"]
+    assert "(true ? void() : threadgroup_barrier(" in changed["f: threadgroup_barrier removed"]
     assert "decltype(f<float>) f<float>;" in changed["f_float16 for float"]
     assert "f_float16" not in changed["f_float16 removed"]
+
+
+def test_all_changes_in_one_source():
+    """Without its switch, none is made; the instantiations get names of their own."""
+    source = source_mutants(SOURCE, ["f"], ["f_float32", "f_float16"])
+    switched = source.text
+    for text in (
+        "1 < mlxgen_metal::less(mlxgen_metal::is_changed(1)) > n ? p[(n - 1) + mlxgen_metal::is_c",
+        "*(p + mlxgen_metal::is_changed(3) + n)",
+        "(mlxgen_metal::is_changed(5) ? void() : threadgroup_barrier(mem_flags::mem_threadgroup));",
+        "i < mlxgen_metal::at_least(mlxgen_metal::is_changed(6)) > n",
+        'instantiate_kernel("f_float32", f, float) instantiate_kernel("f_float32@half", f, half)',
+    ):
+        assert text in switched
+    mutants = {mutant.name: mutant for mutant in source.mutants}
+    assert mutants["f_float16 for float"].launch == "f_float16 kernel f_float16@float"
+    assert mutants["f_float16 removed"].launch == "f_float16 missing"
+    assert mutants["f_float16 removed"].kernels == ("f_float16",)
+
+
+SWITCHED = """#include <metal_stdlib>
+using namespace metal;
+[[kernel]] void f(
+    device const float* x [[buffer(0)]],
+    device int* y [[buffer(1)]],
+    uint i [[thread_position_in_grid]]) {
+  device const float* from = x + i;
+  bool a = from[0] < 1, b = from[0] <= 1, c = from[0] > 1, d = from[0] >= 1;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = a + 2 * b + 4 * c + 8 * d;
+}
+"""
+RUN_SWITCHED = """
+import sys
+import numpy as np
+from mlxgen.emulator.library import Library
+x, y = np.array([0, 1, 2, 3], np.float32), np.zeros(3, np.int32)
+Library(sys.argv[1]).run("f", [x, y], grid=(3,), threadgroup=(3,), outputs=[1])
+print(*y)
+"""
+
+
+def test_switched_changes_do_what_they_say(tmp_path, cache):
+    path = tmp_path / "test.metal"
+    found = source_mutants(SWITCHED, ["f"], ["f"])
+    path.write_text(found.text)
+    library = build(f'#include "mlxgen_metal/changes.h"\n{translate(path).text}', "test")
+    done = {}
+    for number, mutant in enumerate([None, *found.mutants]):
+        env = {**os.environ, "MLXGEN_METAL_CHANGE": str(number)}
+        command = [sys.executable, "-c", RUN_SWITCHED, str(library)]
+        run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        what = mutant.name.removeprefix("f: ").split(" in ")[0] if mutant else "nothing"
+        done[what] = [*done.get(what, []), run.stdout.strip() or run.stderr.splitlines()[-1]]
+    bound = done.pop("[i] one higher")[0]
+    assert "access outside of buffer 1 (y)" in bound
+    assert done == {
+        "nothing": ["3 10 12"],
+        "x + 1": ["10 12 12"],
+        "[0] one higher": ["2 10 12", "3 8 12", "3 14 12", "11 10 12"],
+        "< to <=": ["3 11 12"],
+        "<= to <": ["3 8 12"],
+        "> to >=": ["3 14 12"],
+        ">= to >": ["3 2 12"],
+        "threadgroup_barrier removed": ["3 10 12"],
+    }
 
 
 def test_scalar_functions_are_left_alone():
@@ -77,7 +145,7 @@ def test_scalar_functions_are_left_alone():
       y[i] = scalar<C>(x[mlxgen::offset_of(0)]);
     }
     """
-    names = [mutant.name for mutant in source_mutants(source, ["f_dense"], [])]
+    names = [mutant.name for mutant in source_mutants(source, ["f_dense"], []).mutants]
     assert any(name.startswith("offset_of") for name in names)
     assert not any(name.startswith("scalar") for name in names)
 

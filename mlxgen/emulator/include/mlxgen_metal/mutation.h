@@ -13,8 +13,10 @@
 //     value I        set_bytes with other numbers
 //     grid D N       N more (or fewer) threads along dimension D
 //     group D N M    N / M times the threadgroup along dimension D
-//     by_groups      the grid counts threadgroups, or does not any more
+//     by_groups      the grid counts threadgroups, or does not any more; not in
+//                    launches that would take minutes then
 //     kernel NAME    another kernel of the same library
+//     missing        the library has no such kernel
 
 #pragma once
 
@@ -26,6 +28,7 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -136,7 +139,17 @@ inline void mutate(Launch& launch, Bytes& bytes, const Library& library) {
     auto size = launch.group[i] * m.number(1) / m.number(2);
     launch.group[i] = std::max<uint64_t>(size, 1);
   } else if (m.change == "by_groups") {
-    launch.by_threadgroups = !launch.by_threadgroups;
+    uint64_t threads = 1;
+    for (int d = 0; d < 3; ++d) {
+      threads *= launch.grid[d] * launch.group[d];
+    }
+    if (launch.by_threadgroups || threads <= uint64_t(1) << 18) {
+      launch.by_threadgroups = !launch.by_threadgroups;
+    }
+  } else if (m.change == "missing") {
+    throw std::runtime_error(
+        std::string("[metal emulation] No kernel is named ") +
+        library.entries[launch.entry].name);
   } else if (m.change == "kernel" && !m.arguments.empty()) {
     for (int k = 0; k < library.entry_count; ++k) {
       if (m.arguments[0] == library.entries[k].name) {

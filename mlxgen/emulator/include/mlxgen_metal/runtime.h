@@ -51,6 +51,9 @@ Lanes exchange(
     const char* file,
     int line);
 
+/** The planted mistake that kernels make: $MLXGEN_METAL_CHANGE, or 0. */
+extern const int change;
+
 /** End the launch with an error: the emulation, or Metal, has no such thing. */
 void unsupported(const char* what);
 
