@@ -51,6 +51,9 @@ COORDINATES = 48
 AXES = 24
 """Combinations of in_axes that are tried; of more, a random choice."""
 
+MANY = 2053
+"""Elements of a long array: not a multiple of a row of an emulated grid (mlxgen/metal.h)."""
+
 
 def metal_backend() -> Literal["gpu", "emulation"] | None:
     """What runs Metal kernels here: a GPU, or `mlxgen metal-test` on the CPU, or nothing."""
@@ -750,7 +753,7 @@ def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: flo
 
 
 def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
-    """An elementwise function: empty and 0-d arguments, and arguments that broadcast.
+    """An elementwise function: empty, 0-d and long arguments, and arguments that broadcast.
 
     Raises:
         AssertionError: An output has another shape, dtype or value.
@@ -765,6 +768,16 @@ def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float
         require_same(got, empty, whole, f"arguments of shape {shape}", "from others", rtol)
     got = whole(*(a[0] for a in ones))
     require_same(got, [w[0] for w in wanted], whole, "0-d arguments", "in an array", rtol)
+    shape = np.broadcast_shapes(*(a.shape for a in args))
+    plain = [contiguous(mx.broadcast_to(a, shape)) for a in args]
+    index = mx.arange(MANY) % plain[0].size
+    wanted = [w.reshape(-1)[index] for w in whole(*plain)]
+    long = [a.reshape(-1)[index] for a in plain]
+    for what, given in (
+        (f"{MANY} elements", long),
+        (f"{MANY} elements with gaps between", [mx.repeat(a, 2)[::2] for a in long]),
+    ):
+        require_same(whole(*given), wanted, whole, what, "in a smaller array", rtol)
     for i in range(len(args)) if len(args) > 1 else ():
         for smaller in reductions(args[i]):
             given = replaced(args, [i], [smaller])

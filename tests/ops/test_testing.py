@@ -318,6 +318,13 @@ def test_sizes():
     with fails(r"'y' of shape \(1, 4\)"):
         testing.check_sizes(lambda x, y: x if y.shape == (1, 4) else x + y, SINGLE)
 
+    def short(x, y):
+        first = mx.arange(x.size) < 2048
+        return mx.where(first.reshape(x.shape), x + y, 0) if x.size > 12 else x + y
+
+    with fails(r"2053 elements: the result\[\d+\] is"):
+        testing.check_sizes(short, SINGLE)
+
 
 def test_forward():
     testing.check_forward(shift, mx.add, SINGLE)
