@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
 # Kernels compute as they are written: no contraction (but see MLXGEN_METAL_FLAGS in docs/metal.md),
-# no excess precision.
+# no excess precision. The sanitizers' calls end in the runtime, not in the compiler's libraries.
 _FLAGS = (
     "-std=c++20",
     "-O1",
@@ -41,7 +41,7 @@ _FLAGS = (
     "-fno-math-errno",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
-    "-fsanitize=bounds",
+    "-fsanitize=bounds,thread",
     "-ftrivial-auto-var-init=pattern",
     "-w",
 )
@@ -89,8 +89,9 @@ def compiler() -> tuple[str, ...]:
         # half rounds at every operation; on arm64, where the processor can
         intel = platform.machine() in ("x86_64", "AMD64")
         flags.append("-fexcess-precision=16" if intel else "-march=native")
+        flags.append("--param=tsan-instrument-func-entry-exit=0")
     else:
-        flags.append("-fsanitize-recover=bounds")
+        flags += ["-fsanitize-recover=bounds", "-mllvm", "-tsan-instrument-func-entry-exit=0"]
     flags += os.environ.get("MLXGEN_METAL_FLAGS", "").split()
     return (*command, *flags, f"-I{INCLUDE}")
 

@@ -6,6 +6,7 @@
 //  - every buffer is copied between pages that may not be touched, inputs into
 //    memory that may not be written to, for the time of the launch,
 //  - lanes that wait in different places are an error,
+//  - accesses to the same memory that nothing orders are one (races.h),
 //  - a launch that takes too long is stopped.
 //
 // It is a shared library, which every library of kernels needs.
@@ -28,6 +29,8 @@
 #include <thread>
 #include <unordered_map>
 #include <vector>
+
+#include "mlxgen_metal/races.h"
 
 #ifndef MAP_NORESERVE
 #define MAP_NORESERVE 0
@@ -141,12 +144,14 @@ struct Region {
   size_t size;
   bool output;
   bool fill;
+  size_t item; // the size of an element, 1 where it is not known
   std::string name;
 };
 
 struct Shared {
   void* memory;
   size_t size;
+  const char* name;
 };
 
 std::mutex launch_mutex;
@@ -274,6 +279,7 @@ bool prepare(Fiber& fiber) {
 }
 
 void set_positions(Thread& thread, uint32_t index, const uint64_t* offsets) {
+  races::thread = index;
   uint32_t p[3] = {index, 0, 0};
   if (group_threads[1] * group_threads[2] != 1) {
     p[0] = index % group_threads[0];
@@ -370,6 +376,43 @@ double limit_of(const Launch& launch) {
   return launch.seconds > 0 ? launch.seconds : seconds > 0 ? seconds : 60;
 }
 
+// ----------------------------------------------------------------------- races
+
+/** What the memory of a race is called. */
+std::string named(const uint8_t* address) {
+  for (const auto& region : regions) {
+    if (address >= region.copy && address < region.copy + region.size) {
+      return format("%s, byte %td", region.name.c_str(), address - region.copy);
+    }
+  }
+  for (const auto& [key, variable] : shared_memory) {
+    auto start = static_cast<uint8_t*>(variable.memory);
+    if (address >= start && address < start + variable.size) {
+      return format("%s, byte %td", variable.name, address - start);
+    }
+  }
+  return "threadgroup memory";
+}
+
+std::string described(
+    const uint8_t* at,
+    races::Race race,
+    races::Stamp other,
+    bool writes) {
+  std::string what = "race: " + named(at);
+  what += writes ? " is written" : " is read";
+  if (race == races::among_threadgroups) {
+    return what + ", which another threadgroup uses too, not atomically";
+  }
+  return what + ", which " + describe(fibers[other & 1023]) +
+      " uses too, with no barrier between";
+}
+
+std::string described_write() {
+  const auto& p = races::pending;
+  return described(p.at, p.race, p.other, true);
+}
+
 // ------------------------------------------------------------------ schedules
 
 struct Group {
@@ -395,6 +438,9 @@ bool resume(Group& group, uint32_t index) {
                 "no end within %g seconds (MLXGEN_METAL_TIMEOUT is the limit)",
                 time_limit) +
         ", in " + describe(fiber);
+  }
+  if (error.empty() && races::settle()) {
+    error = described_write() + ", in " + describe(fiber);
   }
   running = nullptr;
   if (!error.empty()) {
@@ -518,6 +564,7 @@ bool release_barrier(Group& group) {
         format(", which %u threads never reach", group.count - group.live);
     return false;
   }
+  races::next_stretch();
   for (uint32_t i = 0; i < group.count; ++i) {
     if (fibers[i].state == State::at_barrier) {
       fibers[i].state = State::ready;
@@ -532,6 +579,7 @@ bool run_group(Group& group, int schedule) {
   for (uint32_t i = 0; i < group.count; ++i) {
     fibers[i] = Fiber{nullptr, nullptr, State::fresh, i, 0, "", 0, ""};
   }
+  races::next_threadgroup();
   memset(arena, 0xFF, arena_used);
   arena_used = 0;
   shared_memory.clear();
@@ -758,6 +806,13 @@ void check_arguments(const Launch& launch) {
   }
 }
 
+size_t size_of(int32_t code) {
+  return code >= complex64 || code == int64 || code == uint64 ? 8
+      : code == int32 || code == uint32 || code == float32    ? 4
+      : code >= int16                                         ? 2
+                                                              : 1;
+}
+
 /** Copy all buffers; those that overlap become one. */
 bool open_regions(const Launch& launch, void** pointers) {
   struct Span {
@@ -784,6 +839,7 @@ bool open_regions(const Launch& launch, void** pointers) {
           std::max(last->start + last->size, a.start + a.size) - last->start;
       last->output = last->output || a.output;
       last->fill = last->fill && a.fill;
+      last->item = std::min(last->item, size_of(a.code));
       last->name += " and " + named(i);
     } else {
       Region region{};
@@ -791,6 +847,7 @@ bool open_regions(const Launch& launch, void** pointers) {
       region.size = a.size;
       region.output = a.output != 0;
       region.fill = a.fill != 0;
+      region.item = size_of(a.code);
       region.name = named(i);
       regions.push_back(region);
     }
@@ -799,6 +856,13 @@ bool open_regions(const Launch& launch, void** pointers) {
   for (auto& region : regions) {
     if (!open_region(region, launch.align_start != 0)) {
       return false;
+    }
+  }
+  races::begin();
+  races::watch(arena, sizeof(arena), 1, true);
+  for (auto& region : regions) {
+    if (region.output) {
+      races::watch(region.copy, region.size, region.item, false);
     }
   }
   for (int i : bound) {
@@ -844,6 +908,7 @@ bool run_grid(const Launch& launch, void* const* pointers) {
     storage[i].resize(launch.shared_sizes[i]);
     shared[i] = storage[i].data();
     bound_memory += storage[i].size();
+    races::watch(storage[i].data(), storage[i].size(), 1, true);
   }
   if (bound_memory > max_threadgroup_memory) {
     error = "more than 32 KiB of threadgroup memory";
@@ -919,7 +984,7 @@ void* shared_storage(
         needed - max_threadgroup_memory));
   }
   arena_used = start + size;
-  shared_memory[key] = {arena + start, size};
+  shared_memory[key] = {arena + start, size, name};
   return arena + start;
 }
 
@@ -963,6 +1028,61 @@ void out_of_bounds(const char* file, int line, long long index) {
 }
 
 } // namespace mlxgen_metal
+
+namespace mlxgen_metal {
+namespace {
+
+inline void access(void* p, size_t size, bool writes) {
+  if (__builtin_expect(races::settle(), 0)) {
+    fail(described_write());
+  }
+  races::Stamp other;
+  auto race = races::access(p, size, writes, other);
+  if (__builtin_expect(race != races::none, 0)) {
+    fail(described(static_cast<uint8_t*>(p), race, other, false));
+  }
+}
+
+} // namespace
+} // namespace mlxgen_metal
+
+// The compiler's calls for accesses to memory (-fsanitize=thread).
+#define MLXGEN_ACCESS(size)                    \
+  void __tsan_read##size(void* p) {            \
+    mlxgen_metal::access(p, size, false);      \
+  }                                            \
+  void __tsan_write##size(void* p) {           \
+    mlxgen_metal::access(p, size, true);       \
+  }                                            \
+  void __tsan_unaligned_read##size(void* p) {  \
+    mlxgen_metal::access(p, size, false);      \
+  }                                            \
+  void __tsan_unaligned_write##size(void* p) { \
+    mlxgen_metal::access(p, size, true);       \
+  }                                            \
+  void __tsan_volatile_read##size(void* p) {   \
+    mlxgen_metal::access(p, size, false);      \
+  }                                            \
+  void __tsan_volatile_write##size(void* p) {  \
+    mlxgen_metal::access(p, size, true);       \
+  }
+extern "C" {
+MLXGEN_ACCESS(1)
+MLXGEN_ACCESS(2)
+MLXGEN_ACCESS(4)
+MLXGEN_ACCESS(8)
+MLXGEN_ACCESS(16)
+#undef MLXGEN_ACCESS
+void __tsan_read_range(void* p, size_t) {
+  mlxgen_metal::access(p, 1, false);
+}
+void __tsan_write_range(void* p, size_t size) {
+  mlxgen_metal::access(p, size < 16 ? size : 16, true);
+}
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+}
 
 // The compiler's own check of indices (-fsanitize=bounds) reports here.
 extern "C" {

@@ -60,8 +60,10 @@ def test_two_threadgroup_variables_in_a_row(load, x):
         np.testing.assert_allclose(y, 6 * x[::-1], rtol=1e-6)
 
 
-def test_a_missing_barrier_shows(load, x):
-    body = "threadgroup float a[64]; a[i] = x[i]; y[i] = a[63 - i];"
+def test_a_missing_simdgroup_barrier_shows(load, x):
+    """By the orders of threads: `test_races` has barriers of threadgroups."""
+    x = x[:32].copy()
+    body = "threadgroup float a[32]; a[i] = x[i]; y[i] = a[31 - i];"
     expected = x[::-1]
     seen = [
         not np.array_equal(run(load, body, x, schedule=schedule), expected)
@@ -168,7 +170,8 @@ def test_overloads_by_address_space(load, x):
     template <typename T> T first(threadgroup const T* p) {{ return p[0]; }}
     [[kernel]] void f(device const float* x, device float* y, uint i [[thread_position_in_grid]]) {{
       threadgroup float a[1];
-      a[0] = 2;
+      if (i == 0) a[0] = 2;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
       y[i] = first(x) + first(&a[0]);
     }}"""
     y = np.empty_like(x)
@@ -300,6 +303,86 @@ library.run("copied", [nowhere, y], grid=(1,), threadgroup=(1,), outputs=[1])
 def test_divergence(load, x, body, message):
     with pytest.raises(EmulationError, match=message):
         run(load, body, x)
+
+
+RACES = [
+    # threads of one threadgroup, then threads of several
+    ("y[i / 64] = x[i];", 256, r"buffer 1 \(y\), byte \d+ is written, which thread \(\d+, 0, 0\)"),
+    ("threadgroup float s[64]; s[j] = x[i]; y[i] = s[63 - j];", 64, r"race: s, byte \d+ is"),
+    ("y[i] = x[i]; y[i] += y[i ^ 32];", 64, r"race: buffer 1 \(y\), byte \d+ is"),
+    ("y[j] = x[i];", 128, "another threadgroup uses too"),
+    ("y[i] = x[i] + y[j];", 128, "another threadgroup uses too"),
+    # what orders them
+    (
+        "threadgroup float s[64]; s[j] = x[i]; threadgroup_barrier(mem_flags::mem_threadgroup);"
+        "y[i] = s[63 - j];",
+        256,
+        None,
+    ),
+    ("y[i] = x[i]; threadgroup_barrier(mem_flags::mem_device); y[i ^ 32] += 1;", 64, None),
+    (
+        "threadgroup float s[32]; s[j % 32] = x[i]; simdgroup_barrier(mem_flags::mem_threadgroup);"
+        "y[i] = s[31 - j % 32];",
+        32,
+        None,
+    ),
+    ("atomic_fetch_add_explicit(n, 1, memory_order_relaxed); y[i] = x[i];", 256, None),
+    # the same value
+    ("y[0] = x[0]; y[i / 64 + 1] = x[1];", 256, None),
+    ("y[0] = x[i];", 256, r"byte 0 is written"),
+]
+
+
+@pytest.mark.parametrize("body, count, message", RACES)
+@pytest.mark.parametrize("schedule", ["natural", "descending", "seeded"])
+def test_races(load, rng, body, count, message, schedule):
+    """They show in every order; the natural one gives what the author expects."""
+    source = f"""{HEAD}
+    [[kernel]] void f(device const float* x, device float* y, device atomic<int>* n,
+        uint i [[thread_position_in_grid]], uint j [[thread_position_in_threadgroup]]) {{
+        {body} }}"""
+    library = load(text=source)
+    x, counter = rng.normal(size=256).astype(np.float32), np.zeros(1, np.int32)
+
+    def launch():
+        library.run(
+            "f",
+            [x, np.zeros_like(x), counter],
+            grid=(count,),
+            threadgroup=(64,),
+            outputs=[1, 2],
+            fill=False,
+            schedule=schedule,
+        )
+
+    for _ in range(2):  # nothing is left of the first launch
+        if message is None:
+            launch()
+        else:
+            with pytest.raises(EmulationError, match=message):
+                launch()
+
+
+@pytest.mark.parametrize("schedule", ["natural", "descending", "seeded"])
+def test_races_in_place(load, rng, schedule):
+    """An output in its input's memory, as MLX gives: each thread may use its own element."""
+    source = f"""{HEAD}
+    [[kernel]] void own(device const float* x, device float* y,
+        uint i [[thread_position_in_grid]]) {{ y[i] = x[i] + 1; }}
+    [[kernel]] void other(device const float* x, device float* y,
+        uint i [[thread_position_in_grid]]) {{ y[i] = x[i ^ 32] + 1; }}
+    [[kernel]] void beyond(device const float* x, device float* y,
+        uint i [[thread_position_in_grid]]) {{ y[i] = x[i ^ 128] + 1; }}"""
+    library = load(text=source)
+    given = rng.normal(size=256).astype(np.float32)
+    launch = {"grid": (256,), "threadgroup": (64,), "outputs": [1], "schedule": schedule}
+    x = given.copy()
+    library.run("own", [x, x], **launch)
+    np.testing.assert_array_equal(x, given + 1)
+    for kernel, message in (("other", "no barrier between"), ("beyond", "another threadgroup")):
+        x = given.copy()
+        with pytest.raises(EmulationError, match=rf"race: .* is (read|written).*{message}"):
+            library.run(kernel, [x, x], **launch)
 
 
 def test_the_size_of_set_bytes(load, x):

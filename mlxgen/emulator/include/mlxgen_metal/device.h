@@ -1,6 +1,6 @@
 // Metal's operations between threads, in C++: barriers, simdgroups, atomics.
 // Threads are fibers of one thread of the system, so atomics are plain
-// operations; races between threadgroups are not modelled.
+// operations, of which races.h takes no notice.
 
 #pragma once
 
@@ -53,7 +53,7 @@ namespace mlxgen_metal {
 
 /** The value of a lane; NaN bytes for one that takes no part. */
 template <typename T>
-T value_of(const Lanes& lanes, uint32_t lane) {
+MLXGEN_UNWATCHED T value_of(const Lanes& lanes, uint32_t lane) {
   T out;
   if (lane < simdgroup_size && (lanes.active >> lane & 1)) {
     __builtin_memcpy(&out, lanes.slots + 64 * lane, sizeof(T));
@@ -332,21 +332,23 @@ template <typename T>
 using same_t = typename mlxgen_metal::Identity<T>::type;
 
 template <typename T>
-T atomic_load_explicit(const atomic<T>* object, memory_order) {
+MLXGEN_UNWATCHED T atomic_load_explicit(const atomic<T>* object, memory_order) {
   return object->value;
 }
 template <typename T>
-void atomic_store_explicit(atomic<T>* object, same_t<T> x, memory_order) {
+MLXGEN_UNWATCHED void
+atomic_store_explicit(atomic<T>* object, same_t<T> x, memory_order) {
   object->value = x;
 }
 template <typename T>
-T atomic_exchange_explicit(atomic<T>* object, same_t<T> x, memory_order) {
+MLXGEN_UNWATCHED T
+atomic_exchange_explicit(atomic<T>* object, same_t<T> x, memory_order) {
   T old = object->value;
   object->value = x;
   return old;
 }
 template <typename T>
-bool atomic_compare_exchange_weak_explicit(
+MLXGEN_UNWATCHED bool atomic_compare_exchange_weak_explicit(
     atomic<T>* object,
     T* expected,
     same_t<T> desired,
@@ -362,7 +364,7 @@ bool atomic_compare_exchange_weak_explicit(
 #define MLXGEN_ATOMIC(name, types, result)            \
   template <typename T>                               \
     requires(types)                                   \
-  T atomic_fetch_##name##_explicit(                   \
+  MLXGEN_UNWATCHED T atomic_fetch_##name##_explicit(  \
       atomic<T>* object, same_t<T> x, memory_order) { \
     T old = object->value;                            \
     object->value = static_cast<T>(result);           \

@@ -73,7 +73,7 @@ constexpr Parameter described(const Declared& d) {
 }
 
 template <typename P>
-P argument(const Thread& thread, const Declared& d) {
+MLXGEN_UNWATCHED P argument(const Thread& thread, const Declared& d) {
   if constexpr (std::is_pointer_v<P>) {
     auto table = d.kind == threadgroup_memory ? thread.shared : thread.buffers;
     return static_cast<P>(table[d.index]);
@@ -112,10 +112,10 @@ template <typename... P, void (*Function)(P...), const Declared* Table>
 struct Bound<Function, Table> {
   static constexpr int count = int(sizeof...(P));
   template <int... I>
-  static void call(const Thread& thread, Sequence<I...>) {
+  MLXGEN_UNWATCHED static void call(const Thread& thread, Sequence<I...>) {
     Function(argument<P>(thread, Table[I])...);
   }
-  static void run(const Thread& thread) {
+  MLXGEN_UNWATCHED static void run(const Thread& thread) {
     call(thread, typename MakeSequence<count>::type());
   }
   template <int... I>

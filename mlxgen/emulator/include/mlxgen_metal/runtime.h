@@ -6,6 +6,9 @@
 
 #include "mlxgen_metal/abi.h"
 
+// Of a function that is not the kernel's own: no accesses that races.h watches.
+#define MLXGEN_UNWATCHED __attribute__((no_sanitize("thread")))
+
 namespace mlxgen_metal {
 
 /** The attributes of position parameters, as indices into Thread::position. */
