@@ -61,10 +61,6 @@ _SPACES = _DROPPED | {"constant"}
 _SPECIFIERS = _SPACES | {"const", "constexpr", "static", "inline", "volatile"}
 _AFTER_FUNCTION = frozenset({"{", ";", ":", "const", "noexcept", "->", "=", "override"}) | _SPACES
 _UNSUPPORTED = {
-    "simdgroup_matrix": "simdgroup matrices",
-    "simdgroup_float8x8": "simdgroup matrices",
-    "simdgroup_half8x8": "simdgroup matrices",
-    "simdgroup_bfloat8x8": "simdgroup matrices",
     "texture1d": "textures",
     "texture2d": "textures",
     "texture3d": "textures",

@@ -407,7 +407,6 @@ def test_dtypes_of_buffers(load, x):
 @pytest.mark.parametrize(
     "source, message",
     [
-        ("simdgroup_float8x8 m;", "simdgroup matrices"),
         ("texture2d<float> t;", "textures"),
         ("threadgroup float a[2] = {1, 2};", "cannot be initialised"),
         ("float z = undeclared(1);", "test.metal:4.*undeclared"),

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "mlxgen_metal/device.h"
+#include "mlxgen_metal/matrix.h"
 
 namespace mlxgen_metal {
 
