@@ -670,6 +670,25 @@ bool open_region(Region& region, bool align_start) {
   return true;
 }
 
+/** Report a write beside a buffer, on the side where no guard is. */
+void check_slack() {
+  for (const auto& region : regions) {
+    if (!region.output || region.size == 0) {
+      continue; // which could only be read, or not even that
+    }
+    auto end = region.copy + region.size;
+    for (auto p = region.open; p < region.open + region.opened; ++p) {
+      if (p == region.copy) {
+        p = end;
+      }
+      if (p < region.open + region.opened && *p != 0xFF && error.empty()) {
+        error = "access outside of " + region.name +
+            format(" at byte %td of %zu", p - region.copy, region.size);
+      }
+    }
+  }
+}
+
 void close_regions(bool keep) {
   for (auto& region : regions) {
     if (keep && region.output && region.size > 0) {
@@ -1142,6 +1161,9 @@ int mlxgen_metal_launch(
     }
   }
   running = nullptr;
+  if (error.empty()) {
+    check_slack();
+  }
   close_regions(error.empty());
   for (int i = 0; i < 3; ++i) {
     sigaction(fault_signals[i], &old_actions[i], nullptr);

@@ -363,6 +363,24 @@ def test_races(load, rng, body, count, message, schedule):
                 launch()
 
 
+@pytest.mark.parametrize("align_start", [False, True])
+@pytest.mark.parametrize("index, byte", [("i + 1", 256), ("int(i) - 1", -4)])
+def test_writes_beside_an_output(load, x, align_start, index, byte):
+    """On the side of the guard, and on the other one."""
+    source = f"""{HEAD}
+    [[kernel]] void f(device const float* x, device float* y,
+        uint i [[thread_position_in_grid]]) {{ y[{index}] = x[i]; }}"""
+    with pytest.raises(EmulationError, match=rf"outside of buffer 1 \(y\) at byte {byte} of 256"):
+        load(text=source).run(
+            "f",
+            [x[:64].copy(), np.zeros(64, np.float32)],
+            grid=(64,),
+            threadgroup=(64,),
+            outputs=[1],
+            align_start=align_start,
+        )
+
+
 @pytest.mark.parametrize("schedule", ["natural", "descending", "seeded"])
 def test_races_in_place(load, rng, schedule):
     """An output in its input's memory, as MLX gives: each thread may use its own element."""
