@@ -425,8 +425,15 @@ def _check_layouts_vjp(s: Subject) -> None:
 
 
 def _check_sizes(s: Subject) -> None:
-    """Empty, 0-d and broadcast arguments."""
-    testing.check_sizes(s.function, s.draw(mx.float32))
+    """Empty, 0-d, broadcast and long arguments."""
+    args = s.draw(mx.float32)
+    testing.check_sizes(s.function, args)
+    testing.check_long(s.function, args)
+
+
+def _check_sizes_vjp(s: Subject) -> None:
+    """Long arguments of the vjp."""
+    testing.check_long(*_pulled(s, mx.float32), rtol=1e-4)
 
 
 def _check_checkpoint(s: Subject) -> None:
@@ -462,6 +469,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "layouts": (_check_layouts, lambda s: True),
     "layouts_vjp": (_check_layouts_vjp, _differentiable),
     "sizes": (_check_sizes, lambda s: s.is_elementwise),
+    "sizes_vjp": (_check_sizes_vjp, lambda s: s.is_elementwise and _differentiable(s)),
     "checkpoint": (_check_checkpoint, _differentiable),
 }
 """The kinds of tests: the check of a case, and whether there is anything to check."""

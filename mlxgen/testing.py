@@ -753,7 +753,7 @@ def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: flo
 
 
 def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
-    """An elementwise function: empty, 0-d and long arguments, and arguments that broadcast.
+    """An elementwise function: empty and 0-d arguments, and arguments that broadcast.
 
     Raises:
         AssertionError: An output has another shape, dtype or value.
@@ -768,16 +768,6 @@ def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float
         require_same(got, empty, whole, f"arguments of shape {shape}", "from others", rtol)
     got = whole(*(a[0] for a in ones))
     require_same(got, [w[0] for w in wanted], whole, "0-d arguments", "in an array", rtol)
-    shape = np.broadcast_shapes(*(a.shape for a in args))
-    plain = [contiguous(mx.broadcast_to(a, shape)) for a in args]
-    index = mx.arange(MANY) % plain[0].size
-    wanted = [w.reshape(-1)[index] for w in whole(*plain)]
-    long = [a.reshape(-1)[index] for a in plain]
-    for what, given in (
-        (f"{MANY} elements", long),
-        (f"{MANY} elements with gaps between", [mx.repeat(a, 2)[::2] for a in long]),
-    ):
-        require_same(whole(*given), wanted, whole, what, "in a smaller array", rtol)
     for i in range(len(args)) if len(args) > 1 else ():
         for smaller in reductions(args[i]):
             given = replaced(args, [i], [smaller])
@@ -785,6 +775,24 @@ def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float
             plain = [contiguous(mx.broadcast_to(a, shape)) for a in given]
             what = f"'{whole.arg(i)}' of shape {smaller.shape}"
             require_same(whole(*given), whole(*plain), whole, what, "broadcast before", rtol)
+
+
+def check_long(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
+    """An elementwise function: arrays of more elements than kernels share by simple means.
+
+    Raises:
+        AssertionError: An element has another value than in a smaller array.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    shape = np.broadcast_shapes(*(a.shape for a in args))
+    plain = [contiguous(mx.broadcast_to(a, shape)) for a in args]
+    index = mx.arange(MANY) % plain[0].size
+    wanted = [w.reshape(-1)[index] for w in whole(*plain)]
+    long = [a.reshape(-1)[index] for a in plain]
+    gaps = [mx.repeat(a, 2)[::2] for a in long]
+    for what, given in ((f"{MANY} elements", long), (f"{MANY} elements with gaps", gaps)):
+        require_same(whole(*given), wanted, whole, what, "in a smaller array", rtol)
 
 
 def reductions(x: mx.array) -> Arrays:

@@ -318,12 +318,16 @@ def test_sizes():
     with fails(r"'y' of shape \(1, 4\)"):
         testing.check_sizes(lambda x, y: x if y.shape == (1, 4) else x + y, SINGLE)
 
+
+def test_long_arrays():
+    testing.check_long(shift, SINGLE)
+
     def short(x, y):
         first = mx.arange(x.size) < 2048
         return mx.where(first.reshape(x.shape), x + y, 0) if x.size > 12 else x + y
 
     with fails(r"2053 elements: the result\[\d+\] is"):
-        testing.check_sizes(short, SINGLE)
+        testing.check_long(short, SINGLE)
 
 
 def test_forward():
