@@ -27,12 +27,13 @@ help: ## Show this list
 demo: .venv/.built ## Fit a negative binomial regression with mlxops
 	@$(BIN)/python examples/negative_binomial.py
 
-test: .venv/.built ## Run the tests, then those of `make metal` (PYTEST_ARGS="-k name": some, alone)
+test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": some tests, alone)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS); status=$$?; \
-	  $(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-test || status=1;) exit $$status
+	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
 
-metal: .venv/.built ## Run the operators' tests with their Metal kernels, on the CPU (PYTEST_ARGS)
-	@$(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
+	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS)) || status=1; exit $$status
 
 lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff check .
