@@ -29,6 +29,7 @@ from .package import EmulatedPackage
 
 _BEGIN = "<!-- mutants: written by metal-mutate --write -->"
 _END = "<!-- mutants: end -->"
+_FEW = 8  # operators that are listed by name
 _FOUND = ("checks", "results", "endless", "refused")
 _SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may take its time
 
@@ -144,7 +145,9 @@ def _grouped(outcomes: Iterable[Outcome]) -> Iterator[str]:
         name = re.sub(rf"\b{re.escape(outcome.op)}(?=_dense|_strided)", "\\*", outcome.name)
         ops.setdefault(name, []).append(outcome.op)
     for name, those in ops.items():
-        yield f"{', '.join(dict.fromkeys(those))}: {name}"
+        distinct = list(dict.fromkeys(those))
+        shown = ", ".join(distinct) if len(distinct) <= _FEW else f"{len(distinct)} operators"
+        yield f"{shown}: {name}"
 
 
 def run(
