@@ -464,7 +464,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "compile": (_check_compile, lambda s: True),
     # What MLX fuses is compiled by a C++ compiler, in a second or so: one sample is enough.
     "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
-    "precision": (_check_precision, _differentiable),
+    "precision": (_check_precision, lambda s: _differentiable(s) or s.is_scalar_kernel),
     "precision_vjp": (_check_precision_vjp, _differentiable),
     "layouts": (_check_layouts, lambda s: True),
     "layouts_vjp": (_check_layouts_vjp, _differentiable),
