@@ -116,6 +116,8 @@ enum class State : uint8_t { fresh, ready, at_simd, at_barrier, done };
 constexpr size_t stack_size = 256 * 1024;
 constexpr size_t guard_size = size_t(1) << 30;
 constexpr int slot_size = 64;
+// The bytes beside an output: not NaN, which is what comes of inputs' ends.
+constexpr uint8_t beside_output = 0xA5;
 
 struct Fiber {
   void* stack_pointer;
@@ -653,7 +655,7 @@ bool open_region(Region& region, bool align_start) {
   region.base = static_cast<uint8_t*>(base);
   region.open = region.base + guard_size;
   mprotect(region.open, region.opened, PROT_READ | PROT_WRITE);
-  memset(region.open, 0xFF, region.opened);
+  memset(region.open, region.output ? beside_output : 0xFF, region.opened);
   region.copy =
       align_start ? region.open : region.open + region.opened - region.size;
   if (region.fill) {
@@ -681,7 +683,7 @@ void check_slack() {
       if (p == region.copy) {
         p = end;
       }
-      if (p < region.open + region.opened && *p != 0xFF && error.empty()) {
+      if (p < region.open + region.opened && *p != beside_output && error.empty()) {
         error = "access outside of " + region.name +
             format(" at byte %td of %zu", p - region.copy, region.size);
       }

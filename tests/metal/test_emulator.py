@@ -369,7 +369,7 @@ def test_writes_beside_an_output(load, x, align_start, index, byte):
     """On the side of the guard, and on the other one."""
     source = f"""{HEAD}
     [[kernel]] void f(device const float* x, device float* y,
-        uint i [[thread_position_in_grid]]) {{ y[{index}] = x[i]; }}"""
+        uint i [[thread_position_in_grid]]) {{ y[{index}] = as_type<float>(~0u); }}"""
     with pytest.raises(EmulationError, match=rf"outside of buffer 1 \(y\) at byte {byte} of 256"):
         load(text=source).run(
             "f",
