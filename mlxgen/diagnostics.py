@@ -1244,7 +1244,8 @@ CODES: dict[str, Code] = {
     "MG801": Code(
         "C++ that Metal does not have",
         "Metal's language has no double, virtual functions, exceptions, dynamic memory, run-time "
-        "types, goto, inline assembler or namespace std.",
+        "types, goto, inline assembler or namespace std. Names such as half and kernel are "
+        "keywords and cannot be those of variables.",
         "[[kernel]] void scale(device float* x, uint i [[thread_position_in_grid]]) {\n"
         "  double y = x[i];\n  x[i] = 2 * y;\n}",
         "[[kernel]] void scale(device float* x, uint i [[thread_position_in_grid]]) {\n"

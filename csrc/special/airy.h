@@ -141,9 +141,9 @@ inline void monotone(
   if (!(size < 1e4f)) {
     // Over- and underflow; NaN stays.
     bool known = x > 2;
-    ai = known ? W(0) : x;
-    aip = known ? W(-0.0f) : x;
-    bi = known ? W(math::infinity()) : x;
+    ai = known ? W(0) : W(x);
+    aip = known ? W(-0.0f) : W(x);
+    bi = known ? W(math::infinity()) : W(x);
     bip = bi;
     return;
   }
@@ -170,8 +170,8 @@ inline void monotone(
     bip = math::polynomial(MLXGEN_COEFFICIENTS(T, bip_large), u);
   }
   bool infinite = growth == math::infinity();
-  bi = infinite ? growth : bi / root * (1 + rest) * growth * growth;
-  bip = infinite ? growth : bip * root * (1 + rest) * growth * growth;
+  bi = infinite ? W(growth) : bi / root * (1 + rest) * growth * growth;
+  bip = infinite ? W(growth) : bip * root * (1 + rest) * growth * growth;
 }
 
 /** Of -x, for 2 < x. */

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import mpmath as mp  # type: ignore[import-untyped]
 from minimax import DIGITS, Fit, Function, Precision, Table, limit, main, parts
@@ -85,6 +86,7 @@ def bi_large(derivative: int) -> Function:
     return f
 
 
+@cache
 def turned(w: mpf, derivative: int) -> mpf:
     """sqrt(pi) x^(1/4) (Bi(-x) + i Ai(-x)) e^(-i (xi + pi/4)) at xi^2 = 1/w; 9.7.9 and 9.7.11.
 

@@ -41,15 +41,15 @@ inline wide<T> modified_i0(wide<T> x) {
   using W = wide<T>;
   W z = math::fabs(x);
   bool small = z <= 8;
-  W u = 1 / (small ? W(8) : z);
+  W u = 1 / (small ? W(8) : W(z));
   W near = math::polynomial(MLXGEN_COEFFICIENTS(T, i0_small), z * z);
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, i0_large), u) / math::sqrt(z);
   if (scaled) {
-    return small ? near * math::exp(-z) : far;
+    return small ? near * math::exp(-z) : W(far);
   }
   // (10.40.1); in two halves, as e^z overflows before the result does.
   W root = math::exp(0.5f * z);
-  W product = root == math::infinity() ? root : far * root * root;
+  W product = root == math::infinity() ? W(root) : far * root * root;
   return small ? near : product;
 }
 
@@ -59,15 +59,15 @@ inline wide<T> modified_i1(wide<T> x) {
   using W = wide<T>;
   W z = math::fabs(x);
   bool small = z <= 8;
-  W u = 1 / (small ? W(8) : z);
+  W u = 1 / (small ? W(8) : W(z));
   W near = x * math::polynomial(MLXGEN_COEFFICIENTS(T, i1_small), z * z);
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, i1_large), u) / math::sqrt(z);
   if (scaled) {
     return small ? near * math::exp(-z) : math::copysign(far, x);
   }
   W root = math::exp(0.5f * z);
-  W product = root == math::infinity() ? root : far * root * root;
-  return small ? near : math::copysign(product, x);
+  W product = root == math::infinity() ? W(root) : far * root * root;
+  return small ? W(near) : math::copysign(product, x);
 }
 
 /** K_0(x), or e^x K_0(x). */
@@ -76,18 +76,19 @@ inline wide<T> modified_k0(wide<T> x) {
   using W = wide<T>;
   bool small = x <= 1;
   W w = x * x;
-  W u = 1 / (small ? W(1) : x);
+  W u = 1 / (small ? W(1) : W(x));
   // (10.31.2)
   W near = math::polynomial(MLXGEN_COEFFICIENTS(T, k0_small), w) -
-      math::log(small ? x : W(1)) *
+      math::log(small ? W(x) : W(1)) *
           math::polynomial(MLXGEN_COEFFICIENTS(T, i0_unit), w);
   // (10.40.2)
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, k0_large_p), u) /
       (math::polynomial(MLXGEN_COEFFICIENTS(T, k0_large_q), u) * math::sqrt(x));
   // In two halves, as e^-x underflows by steps where the result does.
-  W root = math::exp(small ? (scaled ? x : W(0)) : (scaled ? W(0) : -0.5f * x));
-  W result = small ? (scaled ? near * root : near) : far * root * root;
-  return x < 0 ? W(math::nan()) : result;
+  W root =
+      math::exp(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
+  W result = small ? (scaled ? near * root : W(near)) : far * root * root;
+  return x < 0 ? W(math::nan()) : W(result);
 }
 
 /** K_1(x), or e^x K_1(x). */
@@ -96,18 +97,19 @@ inline wide<T> modified_k1(wide<T> x) {
   using W = wide<T>;
   bool small = x <= 1;
   W w = x * x;
-  W u = 1 / (small ? W(1) : x);
+  W u = 1 / (small ? W(1) : W(x));
   // (10.31.1)
-  W logarithm = math::log(small ? x : W(1)) *
+  W logarithm = math::log(small ? W(x) : W(1)) *
       math::polynomial(MLXGEN_COEFFICIENTS(T, i1_unit), w);
   W near = 1 / x +
       x * (logarithm + math::polynomial(MLXGEN_COEFFICIENTS(T, k1_small), w));
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, k1_large_p), u) /
       (math::polynomial(MLXGEN_COEFFICIENTS(T, k1_large_q), u) * math::sqrt(x));
-  W root = math::exp(small ? (scaled ? x : W(0)) : (scaled ? W(0) : -0.5f * x));
-  W result = small ? (scaled ? near * root : near) : far * root * root;
-  result = x == 0 ? W(math::infinity()) : result;
-  return x < 0 ? W(math::nan()) : result;
+  W root =
+      math::exp(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
+  W result = small ? (scaled ? near * root : W(near)) : far * root * root;
+  result = x == 0 ? W(math::infinity()) : W(result);
+  return x < 0 ? W(math::nan()) : W(result);
 }
 
 } // namespace bessel_detail
@@ -206,8 +208,8 @@ half_turns(mlxgen::twofold argument, float offset, MLXGEN_OUT(float) sign) {
     add_turns(product.lo, units, rest);
   }
   float whole = mlxgen::native::rint(units + offset);
-  float half = 0.5f * whole;
-  sign = mlxgen::native::rint(half) == half ? 1.0f : -1.0f;
+  float halved = 0.5f * whole;
+  sign = mlxgen::native::rint(halved) == halved ? 1.0f : -1.0f;
   return rest + ((units - whole) + offset);
 }
 
@@ -332,7 +334,7 @@ inline W log_ratio(W x, W less, W zero, W log_zero) {
   bool close = x > 0.5f * zero;
   W quotient = x / zero;
   W error = (less - (quotient - 1) * zero) / zero;
-  return math::log(close ? quotient : x) + (close ? error : -log_zero);
+  return math::log(close ? W(quotient) : W(x)) + (close ? W(error) : -log_zero);
 }
 
 /** J_0(x), or Y_0(x) with offset -1/4, for x >= 3. */
@@ -388,7 +390,7 @@ T j1(T value) {
   W near = small_j1<T>(x);
   W far = large_1<T>(x, -0.25f);
   W y = chosen<T>(small, near, far);
-  y = value < 0 ? -y : y;
+  y = value < 0 ? -y : W(y);
   return value == 0 ? value : static_cast<T>(y);
 }
 
@@ -412,7 +414,7 @@ T y0(T value) {
           math::polynomial(MLXGEN_COEFFICIENTS(T, y0_small), x * x);
   W far = large_0<T>(x, -0.25f);
   W y = chosen<T>(small, near, far);
-  return static_cast<T>(x < 0 ? W(math::nan()) : y);
+  return static_cast<T>(x < 0 ? W(math::nan()) : W(y));
 }
 
 /** The Bessel function Y_1(x); -inf at 0, NaN below. */
@@ -435,8 +437,8 @@ T y1(T value) {
           math::polynomial(MLXGEN_COEFFICIENTS(T, y1_small), x * x) / x;
   W far = large_1<T>(x, -0.75f);
   W y = chosen<T>(small, near, far);
-  y = x == 0 ? W(-math::infinity()) : y;
-  return static_cast<T>(x < 0 ? W(math::nan()) : y);
+  y = x == 0 ? W(-math::infinity()) : W(y);
+  return static_cast<T>(x < 0 ? W(math::nan()) : W(y));
 }
 
 } // namespace special

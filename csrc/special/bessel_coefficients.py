@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import mpmath as mp  # type: ignore[import-untyped]
 from minimax import DIGITS, Fit, Function, Precision, Table, limit, main, parts
@@ -44,6 +45,28 @@ def hankel_term(n: int, k: int) -> mpf:
     return product
 
 
+# Computing K and Y takes longest by far, and of order 1 longer still. Both are needed several times
+# for the same arguments.
+
+
+@cache
+def besselk(n: int, x: mpf, digits: int) -> mpf:
+    """K_n(x) for n = 0 and 1, that one from 10.28.2."""
+    with mp.workdps(digits):
+        if n == 0:
+            return mp.besselk(0, x)
+        return (1 / x - mp.besseli(1, x) * besselk(0, x, digits)) / mp.besseli(0, x)
+
+
+@cache
+def bessely(n: int, x: mpf) -> mpf:
+    """Y_n(x) for n = 0 and 1, that one from 10.5.2."""
+    with mp.workdps(DIGITS + 2 * GUARD):
+        if n == 0:
+            return mp.bessely(0, x)
+        return (mp.besselj(1, x) * bessely(0, x) - 2 / (mp.pi * x)) / mp.besselj(0, x)
+
+
 # --- I and K --------------------------------------------------------------------------------------
 
 
@@ -74,7 +97,7 @@ def k0_small(w: mpf) -> mpf:
     if w == 0:
         return mp.log(2) - mp.euler
     x = mp.sqrt(w)
-    return mp.besselk(0, x) + mp.log(x) * mp.besseli(0, x)
+    return besselk(0, x, DIGITS) + mp.log(x) * mp.besseli(0, x)
 
 
 def k1_small(w: mpf) -> mpf:
@@ -83,7 +106,7 @@ def k1_small(w: mpf) -> mpf:
         return (2 * mp.euler - 1 - 2 * mp.log(2)) / 4
     with mp.workdps(DIGITS + 2 * GUARD):
         x = mp.sqrt(w)
-        return (mp.besselk(1, x) - 1 / x - mp.log(x) * mp.besseli(1, x)) / x
+        return (besselk(1, x, mp.mp.dps) - 1 / x - mp.log(x) * mp.besseli(1, x)) / x
 
 
 def k_large(n: int) -> Function:
@@ -93,7 +116,7 @@ def k_large(n: int) -> Function:
         if u < mpf(1) / 200:
             terms = (hankel_term(n, k) * u**k for k in range(60))
             return mp.fsum(terms) * mp.sqrt(mp.pi / 2)
-        return mp.besselk(n, 1 / u) * mp.exp(1 / u) / mp.sqrt(u)
+        return besselk(n, 1 / u, DIGITS) * mp.exp(1 / u) / mp.sqrt(u)
 
     return f
 
@@ -118,12 +141,13 @@ def y_small(n: int, zero: mpf) -> Function:
         with mp.workdps(DIGITS + 2 * GUARD):
             w = max(w, mpf(10) ** -(DIGITS + GUARD))
             x = mp.sqrt(w)
-            y = mp.bessely(n, x) - 2 / mp.pi * mp.log(x / zero) * mp.besselj(n, x)
+            y = bessely(n, x) - 2 / mp.pi * mp.log(x / zero) * mp.besselj(n, x)
             return x**n * y / (w - zero**2)
 
     return limit(f, zero**2)
 
 
+@cache
 def hankel(n: int, w: mpf) -> mpf:
     """sqrt(pi x / 2) e^(-i(x - pi/4 - n pi/2)) (J_n(x) + i Y_n(x)) at x^2 = 1/w; 10.17.5."""
     with mp.workdps(DIGITS + GUARD):
@@ -132,7 +156,7 @@ def hankel(n: int, w: mpf) -> mpf:
             return mp.fsum(terms)
         x = 1 / mp.sqrt(w)
         turned = mp.exp(-mp.j * (x - mp.pi / 4 - n * mp.pi / 2))
-        return (mp.besselj(n, x) + mp.j * mp.bessely(n, x)) * turned * mp.sqrt(mp.pi * x / 2)
+        return (mp.besselj(n, x) + mp.j * bessely(n, x)) * turned * mp.sqrt(mp.pi * x / 2)
 
 
 def modulus(n: int) -> Function:

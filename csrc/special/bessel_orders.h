@@ -134,7 +134,7 @@ first_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
         break;
       }
     }
-    exponent = scaled ? W(0) : x;
+    exponent = scaled ? W(0) : W(x);
     return sum / (W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(x));
   }
   if (x <= 8 && v < static_cast<float>(Precision<T>::large_order)) {
@@ -145,12 +145,12 @@ first_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
         m * math::polynomial(MLXGEN_COEFFICIENTS(T, temme_1), m * m);
     // A power of 2, so that only what is too small in the end becomes so.
     constexpr float large = 1125899906842624.0f; // 2^50
-    W half = 0.5f * x;
-    W product = large * gamma * math::pow(half, m);
+    W halved = 0.5f * x;
+    W product = large * gamma * math::pow(halved, m);
     for (int j = 1; j <= static_cast<int>(n); ++j) {
-      product = product * (half / (m + j));
+      product = product * (halved / (m + j));
     }
-    W square = half * half;
+    W square = halved * halved;
     W term(1.0f);
     W sum(1.0f);
     for (int k = 1; k < 100; ++k) {
@@ -323,7 +323,7 @@ second_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
   W above;
   if (x <= 2) {
     temme_series<T>(m, x, here, above);
-    exponent = scaled ? x : W(0);
+    exponent = scaled ? W(x) : W(0);
   } else {
     steed_fraction<T>(m, x, here, above);
     exponent = scaled ? W(0) : -x;
@@ -331,7 +331,8 @@ second_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
   W twice = 2 / x;
   for (int k = 1; k <= static_cast<int>(n); ++k) {
     // Where 2 / x overflows K_m+2 does.
-    W next = k == static_cast<int>(n) ? above : here + (m + k) * twice * above;
+    W next =
+        k == static_cast<int>(n) ? W(above) : here + (m + k) * twice * above;
     here = above;
     above = next;
   }
@@ -343,13 +344,13 @@ template <typename W>
 inline W raised(W number, W exponent) {
   W root = math::exp(0.5f * exponent);
   W product = number * root;
-  return root == math::infinity() ? product : product * root;
+  return root == math::infinity() ? W(product) : product * root;
 }
 
 template <typename W>
 inline bool is_odd(W whole) {
-  W half = 0.5f * whole;
-  return math::rint(half) != half;
+  W halved = 0.5f * whole;
+  return math::rint(halved) != halved;
 }
 
 /** I_v(x), or e^-|x| I_v(x). */
@@ -385,13 +386,13 @@ inline wide<T> modified_first(T order, T argument, bool scaled) {
     if (reflected) {
       // (10.27.2)
       number = second_kind<T>(u, z, false, exponent);
-      exponent = scaled ? exponent - z : exponent;
+      exponent = scaled ? exponent - z : W(exponent);
       number =
           number * math::sinpi(u) * W(MLXGEN_COEFFICIENTS(T, two_over_pi)[0]);
       result = result + raised(number, exponent);
     }
   }
-  return negative ? -result : result;
+  return negative ? -result : W(result);
 }
 
 /** K_v(x), or e^x K_v(x). */

@@ -84,7 +84,7 @@ struct Inverse<float> {
     wide<float> x = y *
         (math::polynomial(for_float::erfinv_p, w) /
          math::polynomial(for_float::erfinv_q, w));
-    return p == 0 ? wide<float>(math::infinity()) : x;
+    return p == 0 ? wide<float>(math::infinity()) : wide<float>(x);
   }
 };
 
@@ -142,17 +142,27 @@ T erfcx(T value) {
       choose(x < 0, 2 * detail::exp_of_square<T>(z, 1) - y, y));
 }
 
-/** The derivative of erfcx: 2 x erfcx(x) - 2 / sqrt(pi), without its loss. */
+/**
+ * The first or second derivative of erfcx, for order 1 or 2: 2 x erfcx(x) -
+ * 2 / sqrt(pi) and 2 erfcx(x) + 2 x erfcx'(x) without their loss of digits.
+ */
 template <typename T>
-T erfcx_derivative(T value) {
+T erfcx_derivative(int order, T value) {
   using W = mlxgen::wide<T>;
+  using mlxgen::math::polynomial;
   W x = value;
   W z = mlxgen::math::fabs(x);
   W u = 1 / (z + 3);
-  W slope = u * u *
-      mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, erfcx_slope), 1 - 6 * u);
-  W left = 4 * x * detail::exp_of_square<T>(z, 1) + slope;
-  return static_cast<T>(choose(x < 0, left, slope));
+  W t = 1 - 6 * u;
+  W slope = u * u * polynomial(MLXGEN_COEFFICIENTS(T, erfcx_slope), t);
+  W curvature =
+      u * u * u * polynomial(MLXGEN_COEFFICIENTS(T, erfcx_curvature), t);
+  // erfcx(-x) = 2 exp(x^2) - erfcx(x) (7.4.3)
+  W growth = 4 * detail::exp_of_square<T>(z, 1);
+  W first = choose(x < 0, x * growth + slope, slope);
+  W second =
+      choose(x < 0, growth + 2 * x * (x * growth) - curvature, curvature);
+  return static_cast<T>(order == 1 ? first : second);
 }
 
 /** exp(-x^2). */
@@ -187,8 +197,8 @@ T erfcinv(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
   bool left = x > 1;
-  W y = detail::Inverse<T>::of(left ? x - 1 : 1 - x, left ? 2 - x : x);
-  return static_cast<T>(left ? -y : y);
+  W y = detail::Inverse<T>::of(left ? x - 1 : 1 - x, left ? 2 - x : W(x));
+  return static_cast<T>(left ? -y : W(y));
 }
 
 /** The cumulative normal distribution, erfc(-x / sqrt(2)) / 2. */
@@ -229,7 +239,7 @@ T ndtri(T value) {
   W y = detail::Inverse<T>::of(
       left ? 1 - 2 * p : 2 * p - 1, left ? 2 * p : 2 * (1 - p));
   W x = MLXGEN_COEFFICIENTS(T, sqrt_2)[0] * y;
-  return static_cast<T>(left ? -x : x);
+  return static_cast<T>(left ? -x : W(x));
 }
 
 } // namespace special

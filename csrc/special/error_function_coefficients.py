@@ -67,6 +67,19 @@ def erfcx_slope(x: mpf) -> mpf:
     return -total / (x * x * mp.sqrt(mp.pi))
 
 
+def erfcx_curvature(x: mpf) -> mpf:
+    """The second derivative of erfcx."""
+    if x < 50:
+        return 2 * erfcx(x) + 2 * x * erfcx_slope(x)
+    total = term = mpf(1)  # that of 7.12.1, term by term
+    for k in range(1, 60):
+        term *= -(2 * k - 1) / (2 * x * x)
+        total += (2 * k + 1) * (k + 1) * term
+        if abs(term) < mpf(10) ** -DIGITS:
+            break
+    return 2 * total / (x**3 * mp.sqrt(mp.pi))
+
+
 def shifted_erfcx(t: mpf) -> mpf:
     """(x + k) erfcx(x) at 1 - 2 k / (x + k) = t: from k, at x = 0, down to 1 / sqrt(pi)."""
     if t == 1:
@@ -81,6 +94,14 @@ def shifted_slope(t: mpf) -> mpf:
         return -1 / mp.sqrt(mp.pi)
     x = SHIFT * (1 + t) / (1 - t)
     return (x + SHIFT) ** 2 * erfcx_slope(x)
+
+
+def shifted_curvature(t: mpf) -> mpf:
+    """(x + k)^3 times the second derivative of erfcx, in the same variable."""
+    if t == 1:
+        return 2 / mp.sqrt(mp.pi)
+    x = SHIFT * (1 + t) / (1 - t)
+    return (x + SHIFT) ** 3 * erfcx_curvature(x)
 
 
 def erfinv_over_y(z: mpf) -> mpf:
@@ -156,6 +177,15 @@ FITS = [
         (24, 0),
         (14, 0),
         f"(x + {SHIFT})^2 erfcx'(x) in the same, 0 <= x",
+    ),
+    Fit(
+        "erfcx_curvature",
+        shifted_curvature,
+        mpf(-1),
+        mpf(1),
+        (25, 0),
+        (15, 0),
+        f"(x + {SHIFT})^3 erfcx''(x) in the same, 0 <= x",
     ),
 ]
 

@@ -1,9 +1,12 @@
-// exp, expm1, log and log1p for the scalar functions of this folder, in forms
-// that a loop can be vectorised over on every system: straight-line code, with
-// no call. The C library's have vector variants on some systems only.
+// exp, expm1, log, log1p and powers for the scalar functions of this folder, in
+// forms that a loop can be vectorised over on every system: straight-line code,
+// with no call. The C library's have vector variants on some systems only, and
+// take twice the time.
 //
 //   wide_exp<T>(x)    x and the result are wide<T>, with the precision that a
 //                     result in T needs
+//   power_in_parts<T>(x, y, shift)
+//                     exp(y log x + shift), which may be out of range
 //
 // Where wide<T> is twofold they are those of mlxgen/scalar.h. Numbers such as
 // (4.6.1) are equations of https://dlmf.nist.gov.
@@ -15,6 +18,13 @@
 
 namespace mlxops {
 namespace special {
+
+/** x 2^exponent, where x is near 1 and the whole may be out of range. */
+template <typename W>
+struct Scaled {
+  W x;
+  W exponent;
+};
 
 #ifndef __METAL_VERSION__
 
@@ -65,30 +75,66 @@ inline double expm1_without_powers(double x, double& k) {
   return r * mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, exp_series), r);
 }
 
-/** log(x) + more for x > 0, where |more| is small beside x. */
+/** exp(x + low), for a low much below x. */
 template <typename T>
-inline double log_and_more(double x, double more) {
-  // x = 2^k m with sqrt(1/2) <= m < sqrt(2), from the bits of x: k is how many
-  // exponents x is above sqrt(1/2). 1023 more makes it positive for the shift.
+inline Scaled<double> exp_in_parts(double x, double low) {
+  // Beyond these bounds every power is 0 or infinite.
+  x = x > 800 ? 800 : x < -800 ? -800 : x;
+  const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
+  double k = mlxgen::math::rint(
+      (x + low) * MLXGEN_COEFFICIENTS(T, log_2_reciprocal)[0]);
+  double r = (x - k * log_2[0]) - k * log_2[1] + low;
+  r = r > 1 ? 1 : r < -1 ? -1 : r;
+  double y =
+      r * mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, exp_series), r);
+  return {1 + y, k};
+}
+
+/** The mantissa of x > 0, from sqrt(1/2) to sqrt(2), and its exponent. */
+template <typename T>
+inline Scaled<double> split(double x) {
+  // From the bits of x: how many exponents x is above sqrt(1/2). 1023 more
+  // makes it positive for the shift.
   constexpr uint64_t sqrt_half = 0x3fe6a09e667f3bcd;
   constexpr uint64_t one = uint64_t{1023} << 52;
   bool tiny = sizeof(T) == 8 && x < 0x1p-1000;
-  auto bits = std::bit_cast<uint64_t>(choose(tiny, x * 0x1p200, x));
+  auto bits = std::bit_cast<uint64_t>(tiny ? x * 0x1p200 : x);
   uint64_t exponent = (bits - sqrt_half + one) >> 52;
   auto m = std::bit_cast<double>(bits - (exponent << 52) + one);
   // To double, through the last bits of 2^52: there is no instruction for
   // 64-bit integers before AVX-512.
   constexpr double two_52 = 0x1p52;
   auto k = std::bit_cast<double>(std::bit_cast<uint64_t>(two_52) | exponent);
-  k -= choose(tiny, two_52 + 1023 + 200, two_52 + 1023);
+  return {m, k - (two_52 + (tiny ? 1023 + 200 : 1023))};
+}
 
-  // log(1 + g) by a polynomial (4.6.1): a rational function would need fewer
-  // terms, but a division takes longer than those.
+/** log(1 + g) - g for a mantissa 1 + g. */
+template <typename T>
+inline double log_tail(double g) {
+  const auto& series = MLXGEN_COEFFICIENTS(T, log_series);
+  if constexpr (sizeof(T) == 4) {
+    // (4.6.1) needs no division.
+    return g * g * mlxgen::math::polynomial(series, g);
+  } else {
+    // Of (4.6.6) a third of the terms is enough. With f = g / (g + 2) the
+    // logarithm is 2 f + f^3 polynomial(f^2), where 2 f = g - f g: the rounding
+    // of f then matters little.
+    double f = g / (g + 2);
+    double z = f * f;
+    double square = 0.5 * g * g;
+    double rest = z * mlxgen::math::polynomial(series, z);
+    return f * (square + rest) - square;
+  }
+}
+
+/** log(x) + more for x > 0, where |more| is small beside x. */
+template <typename T>
+inline double log_and_more(double x, double more) {
   const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
-  double g = m - 1;
-  double series =
-      mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, log_series), g);
-  return k * log_2[0] + (g + (g * g * series + (k * log_2[1] + more)));
+  Scaled<double> s = split<T>(x);
+  double k = s.exponent;
+  double g = s.x - 1;
+  return k * log_2[0] + (g + (log_tail<T>(g) + (k * log_2[1] + more)));
 }
 
 } // namespace detail
@@ -142,6 +188,55 @@ inline double wide_log1p(double x) {
   return x == 0 ? x : y;
 }
 
+/** The number that was scaled. */
+inline double unscaled(Scaled<double> y) {
+  double n = y.exponent;
+  n = n > 2040 ? 2040 : n < -2040 ? -2040 : n;
+  double part = mlxgen::math::rint(n * 0.5);
+  return y.x * detail::two_to_the(part) * detail::two_to_the(n - part);
+}
+
+/** x^-y for x >= 1 and y >= 0; below 1e-299 it is 0. */
+template <typename T>
+inline double reciprocal_power(double x, double y) {
+  double exponent = -y * detail::log_and_more<T>(x, 0);
+  bool tiny = exponent < -690;
+  Scaled<double> e = detail::exp_in_parts<T>(tiny ? -690 : exponent, 0);
+  return tiny ? 0 : e.x * detail::two_to_the(e.exponent);
+}
+
+/**
+ * exp(y log x + shift) for x > 0 and any y, to some units in the last place
+ * however large the exponent is; for NaN of anything NaN.
+ */
+template <typename T>
+inline Scaled<double> power_in_parts(double x, double y, double shift) {
+  // log x = k log 2 + high + low, where high has 26 bits, and so has the upper
+  // part of y: their product is exact, as is that of k.
+  Scaled<double> s = detail::split<T>(x);
+  double k = s.exponent;
+  double g = s.x - 1;
+  double tail = detail::log_tail<T>(g);
+  constexpr double grid = 0x1.8p26; // what is added to it is rounded to 2^-26
+  double high = (g + tail + grid) - grid;
+  double low = (g - high) + tail;
+  y = y > 1e290 ? 1e290 : y < -1e290 ? -1e290 : y;
+  double part = y * 134217729; // 2^27 + 1
+  double y_high = part - (part - y);
+  double y_low = y - y_high;
+
+  double whole = mlxgen::math::rint(y * k);
+  double fraction = (y_high * k - whole) + y_low * k;
+  double product = y_high * high;
+  double sum = product + shift;
+  double back = sum - product;
+  double lost = (product - (sum - back)) + (shift - back);
+  const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
+  lost += fraction * (log_2[0] + log_2[1]) + (y_low * high + y * low);
+  Scaled<double> e = detail::exp_in_parts<T>(sum, lost);
+  return {e.x, e.exponent + whole};
+}
+
 #endif
 
 #ifdef MLXGEN_TWOFOLD
@@ -169,12 +264,32 @@ template <typename T>
 inline mlxgen::twofold wide_log_of_sum(mlxgen::twofold x, mlxgen::twofold y) {
   mlxgen::twofold log_1 =
       y == 0 ? mlxgen::twofold(0.0f) : mlxgen::math::log1p(y);
-  return x == 1 ? log_1 : mlxgen::math::log(x + y);
+  return x == 1 ? mlxgen::twofold(log_1) : mlxgen::math::log(x + y);
 }
 
 template <typename T>
 inline mlxgen::twofold wide_log1p(mlxgen::twofold x) {
   return mlxgen::math::log1p(x);
+}
+
+inline mlxgen::twofold unscaled(Scaled<mlxgen::twofold> y) {
+  return mlxgen::math::ldexp(y.x, static_cast<int>(y.exponent));
+}
+
+template <typename T>
+inline mlxgen::twofold reciprocal_power(mlxgen::twofold x, mlxgen::twofold y) {
+  return mlxgen::math::exp(-y * mlxgen::math::log(x));
+}
+
+template <typename T>
+inline Scaled<mlxgen::twofold>
+power_in_parts(mlxgen::twofold x, mlxgen::twofold y, mlxgen::twofold shift) {
+  mlxgen::twofold e = y * mlxgen::math::log(x) + shift;
+  e = e > 300 ? mlxgen::twofold(300.0f) : mlxgen::twofold(e);
+  e = e < -300 ? mlxgen::twofold(-300.0f) : mlxgen::twofold(e);
+  float n = mlxgen::native::rint(e.hi * 1.44269502f);
+  mlxgen::twofold r = e - n * mlxgen::twofold(0.693147182f, -1.90465421e-09f);
+  return Scaled<mlxgen::twofold>{mlxgen::math::exp(r), mlxgen::twofold(n)};
 }
 
 #endif

@@ -26,8 +26,17 @@ def log_series(g: mpf) -> mpf:
     return (mp.log1p(g) - g) / g**2
 
 
+def log_series_of_square(z: mpf) -> mpf:
+    """(log((1 + f) / (1 - f)) - 2 f) / (f z) at f^2 = z; DLMF 4.6.6."""
+    if z < mpf("1e-6"):
+        return sum(2 * z**k / (2 * k + 3) for k in range(8))
+    f = mp.sqrt(z)
+    return (2 * mp.atanh(f) - 2 * f) / (f * z)
+
+
 with mp.workdps(DIGITS):
     LOG_2 = mp.log(2)
+    END = mp.sqrt(2) - 1
     FITS = [
         Fit(
             "exp_series",
@@ -38,22 +47,37 @@ with mp.workdps(DIGITS):
             (6, 0),
             "(exp(r) - 1) / r, |r| <= log(2) / 2",
         ),
-        Fit(
+    ]
+    LOG_SERIES: dict[Precision, Fit] = {
+        "half": Fit(
             "log_series",
             log_series,
             mp.sqrt(mpf(1) / 2) - 1,
-            mp.sqrt(2) - 1,
-            (20, 0),
+            END,
+            (10, 0),
             (10, 0),
             "(log(1 + g) - g) / g^2, 1/2 <= (1 + g)^2 <= 2",
         ),
-    ]
+        "full": Fit(
+            "log_series",
+            log_series_of_square,
+            mpf(0),
+            (END / (END + 2)) ** 2,
+            (6, 0),
+            (6, 0),
+            "(log(1 + g) / f - 2) / f^2 in f^2, f = g / (g + 2), 1/2 <= (1 + g)^2 <= 2",
+        ),
+    }
 
 
 def more(precision: Precision) -> Sequence[Table]:
-    """log(2) as the first 32 bits, whose product with an exponent is exact, and the rest."""
+    """The logarithm's series, and log(2) in two parts.
+
+    The first has 32 bits, so that its product with an exponent is exact.
+    """
     high = rounded(LOG_2, 32)
     return [
+        *LOG_SERIES[precision].tables(precision),
         Table("log_2_parts", [high, LOG_2 - high], "log(2), as a number of 32 bits and the rest"),
         Table("log_2_reciprocal", [1 / LOG_2], "1 / log(2)"),
     ]

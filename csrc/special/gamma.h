@@ -18,12 +18,25 @@
 
 #pragma once
 
-#include "elementary.h"
+#include "exp_log.h"
 #include "gamma_coefficients.h"
 #include "mlxgen/scalar.h"
 
 namespace mlxops {
 namespace special {
+
+namespace math = mlxgen::math;
+
+// The coefficients for results of type T.
+#define MLXOPS_TABLE(name) MLXGEN_COEFFICIENTS(T, name)
+
+// Before a loop that is to be unrolled, as the loop around it is not vectorised
+// otherwise.
+#if defined(__GNUC__) && !defined(__clang__)
+#define MLXOPS_UNROLL _Pragma("GCC unroll 32")
+#else
+#define MLXOPS_UNROLL
+#endif
 
 namespace detail {
 
@@ -44,8 +57,8 @@ inline mlxgen::wide<T> lgamma_middle(mlxgen::wide<T> z) {
   // Gamma(1 + z) = z Gamma(z) (5.5.1). log Gamma is zero at 1 and 2; the
   // factors t - 1 and t - 2 are exact where they matter.
   bool small = z < 1;
-  W t = small ? z + 1 : z;
-  W zeros = (small ? z : z - 1) * (small ? z - 1 : z - 2);
+  W t = small ? z + 1 : W(z);
+  W zeros = (small ? W(z) : z - 1) * (small ? z - 1 : z - 2);
   return zeros *
       (math::polynomial(MLXOPS_TABLE(lgamma_middle_p), t) /
        math::polynomial(MLXOPS_TABLE(lgamma_middle_q), t));
@@ -58,8 +71,8 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
   W whole = math::rint(x);
   W r = x - whole;
   W y = r * math::polynomial(MLXOPS_TABLE(sine), r * r);
-  W half = whole * 0.5f;
-  return half == math::rint(half) ? y : -y;
+  W halved = whole * 0.5f;
+  return halved == math::rint(halved) ? W(y) : -y;
 }
 
 } // namespace detail
@@ -77,26 +90,27 @@ T lgamma(T value) {
   bool negative = x < 0;
   bool large = z >= detail::large_z;
   // stirling_correction and lgamma_middle, with one division for both.
-  W t = small ? z + 1 : z;
-  W zeros = (small ? z : z - 1) * (small ? z - 1 : z - 2);
+  W t = small ? z + 1 : W(z);
+  W zeros = (small ? W(z) : z - 1) * (small ? z - 1 : z - 2);
   W numerator = zeros * math::polynomial(MLXOPS_TABLE(lgamma_middle_p), t);
   W denominator = math::polynomial(MLXOPS_TABLE(lgamma_middle_q), t);
-  W quotient = (large ? W(1) : numerator) / (large ? z : denominator);
+  W quotient = (large ? W(1) : W(numerator)) / (large ? z : denominator);
   W correction = quotient *
       math::polynomial(MLXOPS_TABLE(lgamma_large), quotient * quotient);
   W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
-  W asymptotic = (z - 0.5f) * (log<T>(z) - 1) + (half_log - 0.5f + correction);
+  W asymptotic =
+      (z - 0.5f) * (wide_log<T>(z) - 1) + (half_log - 0.5f + correction);
   W body = large ? asymptotic : quotient;
 
   // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
   // z and the subtracted log z cancel.
   W sine = math::fabs(detail::sine_over_pi<T>(z));
-  W positive_factor = small ? z : W(1);
-  W negative_factor = small ? sine : z * sine;
-  W log_factor = log<T>(negative ? negative_factor : positive_factor);
+  W positive_factor = small ? W(z) : W(1);
+  W negative_factor = small ? W(sine) : z * sine;
+  W log_factor = wide_log<T>(negative ? negative_factor : positive_factor);
 
-  W result = (negative ? -body : body) - log_factor;
-  result = negative && sine == 0 ? W(math::infinity()) : result;
+  W result = (negative ? -body : W(body)) - log_factor;
+  result = negative && sine == 0 ? W(math::infinity()) : W(result);
   result = x == -math::infinity() ? x : result;
   return static_cast<T>(result);
 }
@@ -113,16 +127,16 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   bool negative = x < 0;
 
   // psi(1 + z), or psi(z) where z >= 1.
-  W t = small ? z + 1 : z;
+  W t = small ? z + 1 : W(z);
   W zero =
       (t - W(MLXOPS_TABLE(digamma_root)[0])) - W(MLXOPS_TABLE(digamma_root)[1]);
   W numerator = zero * math::polynomial(MLXOPS_TABLE(digamma_middle_p), t);
   W denominator = math::polynomial(MLXOPS_TABLE(digamma_middle_q), t);
-  W quotient = (large ? W(1) : numerator) / (large ? z : denominator);
+  W quotient = (large ? W(1) : W(numerator)) / (large ? z : denominator);
 
   // (5.11.2)
   W w = quotient * quotient;
-  W asymptotic = log<T>(z) -
+  W asymptotic = wide_log<T>(z) -
       (0.5f * quotient + w * math::polynomial(MLXOPS_TABLE(digamma_large), w));
   W body = large ? asymptotic : quotient;
 
@@ -133,13 +147,13 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   W r = z - math::rint(z);
   W positive_numerator = small ? W(-1) : W(0);
   W negative_numerator = small ? W(1) : z + r;
-  W negative_denominator = small ? r : z * r;
+  W negative_denominator = small ? W(r) : z * r;
   W poles = (negative ? negative_numerator : positive_numerator) /
       (negative ? negative_denominator : x);
   W rest = r * math::polynomial(MLXOPS_TABLE(cotangent), r * r);
 
-  W result = (body + poles) - (negative ? rest : W(0));
-  result = negative && r == 0 ? W(math::nan()) : result;
+  W result = (body + poles) - (negative ? W(rest) : W(0));
+  result = negative && r == 0 ? W(math::nan()) : W(result);
   return result;
 }
 
@@ -196,8 +210,8 @@ T digamma_difference(T value_a, T value_b) {
   W slope = detail::divided_difference(MLXOPS_TABLE(digamma_large), x, y);
   // x - y = b (u + v) u v
   W expansion = b * v * (u * 0.5f + u * (u + v) * (p + y * slope));
-  W result = -(steps + (log1p<T>(b * u) + expansion));
-  result = (s == math::infinity()) & (a < s) ? W(-math::infinity()) : result;
+  W result = -(steps + (wide_log1p<T>(b * u) + expansion));
+  result = (s == math::infinity()) & (a < s) ? W(-math::infinity()) : W(result);
   bool positive = (a > 0) & (s > 0);
   W direct = detail::digamma<T>(a) - detail::digamma<T>(s);
   return static_cast<T>(positive ? result : direct);
@@ -216,7 +230,7 @@ inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
   // psi'(z) for large z (5.15.8), else psi'(1 + z) = psi'(z) - 1/z^2 (5.15.5).
   W numerator = math::polynomial(MLXOPS_TABLE(trigamma_middle_p), z);
   W denominator = math::polynomial(MLXOPS_TABLE(trigamma_middle_q), z);
-  W quotient = (large ? W(1) : numerator) / (large ? z : denominator);
+  W quotient = (large ? W(1) : W(numerator)) / (large ? z : denominator);
   W w = quotient * quotient;
   W asymptotic = quotient +
       w * (0.5f + quotient * math::polynomial(MLXOPS_TABLE(trigamma_large), w));
@@ -226,11 +240,11 @@ inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
   W sine = sine_over_pi<T>(z);
   W pole = 1 / (negative ? sine : z);
   pole = pole * pole;
-  W positive_result = body + (large ? W(0) : pole);
-  W negative_result = pole - (body - (large ? w : W(0)));
+  W positive_result = body + (large ? W(0) : W(pole));
+  W negative_result = pole - (body - (large ? W(w) : W(0)));
 
   W result = negative ? negative_result : positive_result;
-  result = x == -math::infinity() ? W(math::infinity()) : result;
+  result = x == -math::infinity() ? W(math::infinity()) : W(result);
   return result;
 }
 
@@ -253,7 +267,9 @@ namespace detail {
 
 /** Gamma(x), or its reciprocal; not for the poles on the negative axis. */
 template <typename T>
-inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
+inline Scaled<mlxgen::wide<T>> gamma_in_parts(
+    mlxgen::wide<T> x,
+    bool reciprocal) {
   using W = mlxgen::wide<T>;
   W z = math::fabs(x);
   bool small = z < large_z;
@@ -267,17 +283,17 @@ inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
   // changes the signs of exponents and the sides of a quotient.
   bool upright = negative == reciprocal;
   // At t = 200 every result has long been 0 or infinite.
-  W t = small ? z + large_z : z > 200 ? W(200) : z;
+  W t = small ? z + large_z : z > 200 ? W(200) : W(z);
   W exponent = t - 0.5f;
-  Scaled<W> y =
-      power_in_parts<T>(t, upright ? exponent : -exponent, upright ? -t : t);
+  Scaled<W> y = power_in_parts<T>(
+      t, upright ? W(exponent) : -exponent, upright ? -t : W(t));
 
   W root = MLXOPS_TABLE(sqrt_2_pi)[0];
   W above = root * math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t);
   W sine = sine_over_pi<T>(z);
-  above = negative ? above * (small ? -sine : -z * sine) : above;
+  above = negative ? above * (small ? -sine : -z * sine) : W(above);
   W product = (z + 1) * (z + 2) * ((z + 3) * (z + 4)) * (z + 5);
-  W below = small ? (negative ? product : product * x) : W(1);
+  W below = small ? (negative ? W(product) : product * x) : W(1);
   // What z + 6 has lost of z, to first order: psi(t) is nearly a line.
   W lost = small ? z - (t - large_z) : W(0);
   above = above + above * (lost * (t * 0.125f + 1));
@@ -285,11 +301,17 @@ inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
   bool tiny = z < 1e-18f;
   W numerator = upright ? above : below;
   W denominator = upright ? below : above;
-  W quotient = (tiny ? W(1) : numerator) / (tiny ? x : denominator);
-  y.x = y.x * quotient;
+  W quotient = (tiny ? W(1) : W(numerator)) / (tiny ? x : denominator);
   W near_0 = reciprocal ? x : quotient;
-  W result = unscaled(y);
-  return tiny ? near_0 : result;
+  y.x = tiny ? W(near_0) : y.x * quotient;
+  y.exponent = tiny ? W(0) : W(y.exponent);
+  return y;
+}
+
+/** The same as a number. */
+template <typename T>
+inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
+  return unscaled(gamma_in_parts<T>(x, reciprocal));
 }
 
 } // namespace detail
@@ -315,7 +337,7 @@ T rgamma(T value) {
   W x = value;
   W y = detail::gamma_or_reciprocal<T>(x, true);
   bool pole = x < 0 && x == math::rint(x);
-  return static_cast<T>(pole ? W(0) : y);
+  return static_cast<T>(pole ? W(0) : W(y));
 }
 
 /** The first or second derivative of rgamma, for order 1 or 2. */
@@ -324,7 +346,7 @@ T rgamma_derivative(int order, T value) {
   using W = mlxgen::wide<T>;
   W x = value;
   bool reflected = x < 0.5f;
-  W z = reflected ? 1 - x : x;
+  W z = reflected ? 1 - x : W(x);
   W psi = detail::digamma<T>(z);
   W prime = detail::trigamma<T>(z);
   W scale = detail::gamma_or_reciprocal<T>(z, !reflected);
@@ -381,7 +403,7 @@ inline mlxgen::wide<T> zeta_tail(
     factor = factor * ((s + (2 * j + 1)) * (s + (2 * j + 2)) * square);
   }
   // The corrections overflow where they are nothing.
-  return last == 0 ? last : last * (a / size / extra + rest / size);
+  return last == 0 ? W(last) : last * (a / size / extra + rest / size);
 }
 
 /**
@@ -421,7 +443,7 @@ inline mlxgen::wide<T> zeta_of_primes(mlxgen::wide<T> extra) {
 /** Where the sum over k >= 0 of (x + k)^-s has its largest term: |x + k|. */
 template <typename W>
 inline W distance_to_pole(W x) {
-  return x < 0.5f ? math::fabs(x - math::rint(x)) : x;
+  return x < 0.5f ? math::fabs(x - math::rint(x)) : W(x);
 }
 
 /**
@@ -439,11 +461,11 @@ inline mlxgen::wide<T> zeta_near_pole(
   // x = f + whole, so that the terms are those of f^-s and, for negative x,
   //   zeta(s, 1 + f) + (-1)^s (zeta(s, 1 - f) - zeta(s, 1 - x)).
   bool negative = x < 0.5f;
-  W f = negative ? x - math::rint(x) : x;
-  W sign = f < 0 ? parity : W(1);
+  W f = negative ? x - math::rint(x) : W(x);
+  W sign = f < 0 ? W(parity) : W(1);
   W sum = zeta_sum<T>(f + 1, size, extra) + sign / size;
   W between = zeta_sum<T>(1 - f, size, extra) - zeta_sum<T>(1 - x, size, extra);
-  sum = negative ? sum + parity * between : sum;
+  sum = negative ? sum + parity * between : W(sum);
   return sum;
 }
 
@@ -472,8 +494,8 @@ T higher_polygamma(int n, T value) {
 
   W result = unscaled(y);
   result =
-      (size == 0) | (x == -math::infinity()) ? W(math::infinity()) : result;
-  result = x == math::infinity() ? W(0) : result;
+      (size == 0) | (x == -math::infinity()) ? W(math::infinity()) : W(result);
+  result = x == math::infinity() ? W(0) : W(result);
   return static_cast<T>(parity * result);
 }
 
@@ -488,20 +510,20 @@ T hurwitz_zeta(T value_s, T value_x) {
   W given = value_s;
   W x = value_x;
   // Long before this, every power is 0, 1 or infinite.
-  W s = given > 1e30f ? W(1e30f) : given;
+  W s = given > 1e30f ? W(1e30f) : W(given);
   W size = detail::distance_to_pole(x);
-  W half = s * 0.5f;
-  W parity = half == math::rint(half) ? W(1) : W(-1);
+  W halved = s * 0.5f;
+  W parity = halved == math::rint(halved) ? W(1) : W(-1);
   W sum = detail::zeta_near_pole<T>(x, size, s - 1, parity);
   Scaled<W> y = power_in_parts<T>(size, 1 - s, W(0));
   y.x = y.x * sum;
 
   W result = unscaled(y);
-  result = x == math::infinity() ? W(0) : result;
-  result = (x < 0) & (s != math::rint(s)) ? W(math::nan()) : result;
-  result = (x <= 0) & (x == math::rint(x)) ? W(math::infinity()) : result;
-  result = given == 1 ? W(math::infinity()) : result;
-  result = (given >= 1) & (x == x) ? result : W(math::nan());
+  result = x == math::infinity() ? W(0) : W(result);
+  result = (x < 0) & (s != math::rint(s)) ? W(math::nan()) : W(result);
+  result = (x <= 0) & (x == math::rint(x)) ? W(math::infinity()) : W(result);
+  result = given == 1 ? W(math::infinity()) : W(result);
+  result = (given >= 1) & (x == x) ? W(result) : W(math::nan());
   return static_cast<T>(result);
 }
 
@@ -513,13 +535,13 @@ T riemann_zeta(T value) {
   bool negative = x < 0;
   // zeta(1 - y) = 2 (2 pi)^-y cos(pi y / 2) Gamma(y) zeta(y) (25.4.1)
   W extra = negative ? -x : x - 1;
-  extra = extra > 400 ? W(400) : extra;
+  extra = extra > 400 ? W(400) : W(extra);
   W y = extra + 1;
   W zeta = detail::zeta_of_primes<T>(extra);
 
   // (2 pi)^-y Gamma(y) as in gamma_or_reciprocal.
   bool small = y < detail::large_z;
-  W t = small ? y + detail::large_z : y;
+  W t = small ? y + detail::large_z : W(y);
   Scaled<W> factor =
       power_in_parts<T>(t, t - 0.5f, -(t + y * W(MLXOPS_TABLE(log_2_pi)[0])));
   W root = MLXOPS_TABLE(sqrt_2_pi)[0];
@@ -527,11 +549,11 @@ T riemann_zeta(T value) {
   W sine = detail::sine_over_pi<T>(0.5f * x) * W(MLXOPS_TABLE(pi)[0]);
   factor.x = factor.x * (2 * root * sine * zeta) *
       math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t) /
-      (small ? product : W(1));
+      (small ? W(product) : W(1));
   W reflected = sine == 0 ? W(0) : unscaled(factor);
 
   W result = negative ? reflected : zeta;
-  result = x == -math::infinity() ? W(math::nan()) : result;
+  result = x == -math::infinity() ? W(math::nan()) : W(result);
   return static_cast<T>(result);
 }
 
@@ -568,25 +590,25 @@ inline mlxgen::wide<T> log_beta(
   W body_q = lgamma_middle<T>(q);
   W body_s = lgamma_middle<T>(s);
   W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
-  W log_1 = log<T>(large_q ? q : s);
+  W log_1 = wide_log<T>(large_q ? q : s);
   bool large_s = s >= large_z;
   W large_body_s = (s - 0.5f) * (log_1 - 1) + (half_log - 0.5f + correction_s);
   // q < 6: three times log Gamma, each without log z below 1.
   W direct = body_p + body_q - (large_s ? large_body_s : body_s);
-  W below_1 = p < 1 ? p : W(1);
-  W others = (q < 1 ? q : W(1)) / (s < 1 ? s : W(1));
-  divisor = large_p ? W(1) : below_1;
-  divisor = large_q ? divisor : divisor * others;
+  W below_1 = p < 1 ? W(p) : W(1);
+  W others = (q < 1 ? W(q) : W(1)) / (s < 1 ? W(s) : W(1));
+  divisor = large_p ? W(1) : W(below_1);
+  divisor = large_q ? W(divisor) : divisor * others;
 
   // p < 6 <= q: log Gamma(q) - log Gamma(q + p) from (5.11.1).
   W h = p / q;
-  W log_1p = log1p<T>(h);
+  W log_1p = wide_log1p<T>(h);
   W difference =
       correction_q - correction_s - (p * log_1p + (q - 0.5f) * log_1p);
   W mixed = body_p - p * (log_1 - 1) + difference;
 
   // Both large.
-  W both = (p - 0.5f) * log<T>(h) - 0.5f * log_1 +
+  W both = (p - 0.5f) * wide_log<T>(h) - 0.5f * log_1 +
       (half_log + stirling_correction<T>(p) + difference);
   W result = large_p ? both : large_q ? mixed : direct;
   W infinite = p > 0 ? W(-math::infinity()) : W(0);
@@ -612,9 +634,9 @@ inline mlxgen::wide<T> signed_log_beta(
   //   q > 0 >= s   B(q, 1 - s) sin(pi s) / sin(pi p)
   //   q, s > 0     pi / (q sin(pi p) B(1 - p, s))
   //   q < 0        pi sin(pi s) / ((1 - s) sin(pi p) sin(pi q) B(1 - p, 1 - q))
-  W u = falling ? q : 1 - p;
-  W v = both ? 1 - q : s;
-  v = falling ? 1 - s : v;
+  W u = falling ? W(q) : 1 - p;
+  W v = both ? 1 - q : W(s);
+  v = falling ? 1 - s : W(v);
   u = negative ? u : p;
   v = negative ? v : q;
   W divisor;
@@ -624,22 +646,28 @@ inline mlxgen::wide<T> signed_log_beta(
   W sine_s = sine_over_pi<T>(s);
   // Where all are whole, the quotient of the sines is (-1)^q.
   bool whole = falling & (sine_p == 0) & (sine_s == 0);
-  W half = q * 0.5f;
-  W sign = half == math::rint(half) ? W(1) : W(-1);
-  sine_p = whole ? W(1) : sine_p;
+  W halved = q * 0.5f;
+  W sign = halved == math::rint(halved) ? W(1) : W(-1);
+  sine_p = whole ? W(1) : W(sine_p);
   sine_s = whole ? sign : sine_s;
 
   W above_both = sine_s * divisor;
   W below_both = (1 - s) * sine_p * sine_q;
-  W below_one = (q == math::infinity() ? W(1) : q) * sine_p;
+  W below_one = (q == math::infinity() ? W(1) : W(q)) * sine_p;
   above = both ? above_both : divisor;
   below = both ? below_both : below_one;
   above = falling ? sine_s : above;
-  below = falling ? sine_p * divisor : below;
-  above = negative ? above : W(1);
+  below = falling ? sine_p * divisor : W(below);
+  above = negative ? W(above) : W(1);
   below = negative ? below : divisor;
-  result = falling ? -result : result;
-  return negative ? -result : result;
+  result = falling ? -result : W(result);
+  return negative ? -result : W(result);
+}
+
+/** Whether x is 0, -1, -2, ... */
+template <typename W>
+inline bool is_pole(W x) {
+  return (x <= 0) & (x == math::rint(x));
 }
 
 } // namespace detail
@@ -651,20 +679,139 @@ T betaln(T a, T b) {
   W above;
   W below;
   W y = detail::signed_log_beta<T>(W(a), W(b), above, below);
-  W result = y + (log<T>(math::fabs(above)) - log<T>(math::fabs(below)));
+  W result =
+      y + (wide_log<T>(math::fabs(above)) - wide_log<T>(math::fabs(below)));
+  bool poles = detail::is_pole(W(a)) & detail::is_pole(W(b));
+  result = poles ? W(math::infinity()) : W(result);
   return static_cast<T>(result);
 }
 
-/** B(a, b) = Gamma(a) Gamma(b) / Gamma(a + b) (5.12.1). */
+namespace detail {
+
+/** Whether Gamma(x) is negative, for an x that is no pole. */
+template <typename W>
+inline bool gamma_is_negative(W x) {
+  W halved = math::floor(x) * 0.5f;
+  return (x < 0) & (halved != math::floor(halved));
+}
+
+} // namespace detail
+
+/**
+ * B(a, b) = Gamma(a) Gamma(b) / Gamma(a + b) (5.12.1). Signs at poles are those
+ * of scipy.special.beta: Gamma is positive there, but with two poles above the
+ * result is (-1)^b infinite.
+ */
 template <typename T>
-T beta(T a, T b) {
+T beta(T value_a, T value_b) {
+  using W = mlxgen::wide<T>;
+  W a = value_a;
+  W b = value_b;
+  W above;
+  W below;
+  W y = detail::signed_log_beta<T>(a, b, above, below);
+  W root = wide_exp<T>(0.5f * y);
+  W result = root * (above / below) * root;
+
+  bool pole_a = detail::is_pole(a);
+  bool pole_b = detail::is_pole(b);
+  bool pole_sum = detail::is_pole(a + b);
+  W halved = b * 0.5f;
+  bool odd = halved != math::rint(halved);
+  bool minus = detail::gamma_is_negative(a) != detail::gamma_is_negative(b);
+  W infinite = pole_a & pole_b & odd ? -math::infinity() : math::infinity();
+  W zero = minus ? -0.0f : 0.0f;
+  result = pole_a | pole_b
+      ? ((pole_a & pole_b) | !pole_sum ? W(infinite) : W(result))
+      : (pole_sum ? W(zero) : W(result));
+  result = (a != a) | (b != b) ? a + b : W(result);
+  return static_cast<T>(result);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Quotients of gamma functions
+///////////////////////////////////////////////////////////////////////////////
+
+namespace detail {
+
+/** factor / B(a, b), for any signs; 0 at the poles of B. */
+template <typename T>
+inline mlxgen::wide<T> over_beta(
+    Scaled<mlxgen::wide<T>> factor,
+    mlxgen::wide<T> a,
+    mlxgen::wide<T> b) {
   using W = mlxgen::wide<T>;
   W above;
   W below;
-  W y = detail::signed_log_beta<T>(W(a), W(b), above, below);
-  W root = exp<T>(0.5f * y);
-  W result = root * (above / below) * root;
-  return static_cast<T>(result);
+  W y = signed_log_beta<T>(a, b, above, below);
+  Scaled<W> e = power_in_parts<T>(W(1), W(0), -y);
+  e.x = e.x * (below / above) * factor.x;
+  e.exponent = e.exponent + factor.exponent;
+  // A pole of one of a and b is one of B, unless it is one of a + b, too.
+  bool pole = is_pole(a) | is_pole(b);
+  bool vanishes = (is_pole(a) & is_pole(b)) | (pole & !is_pole(a + b));
+  return vanishes ? W(0) : unscaled(e);
+}
+
+/** x, or the integer next to it where that is certain. */
+template <typename W>
+inline W made_whole(W x, bool whole) {
+  return whole & (math::fabs(x) < 1e12f) ? math::rint(x) : W(x);
+}
+
+} // namespace detail
+
+/**
+ * The rising factorial, Gamma(x + m) / Gamma(x) (5.2.5), for any m. Infinite at
+ * the poles of Gamma(x + m), 0 at those of Gamma(x), where both are the limit
+ * for whole m, as scipy.special.poch has it.
+ */
+template <typename T>
+T poch(T value_x, T value_m) {
+  using W = mlxgen::wide<T>;
+  W x = value_x;
+  W m = value_m;
+  // Gamma(m) / B(x, m) for positive m, or one over it from x + m up to x.
+  bool down = m < 0;
+  W size = math::fabs(m);
+  W start = down ? x + m : W(x);
+  W y =
+      detail::over_beta<T>(detail::gamma_in_parts<T>(size, false), start, size);
+  y = down ? 1 / y : W(y);
+  bool pole = detail::is_pole(x);
+  bool pole_of_sum = detail::is_pole(x + m);
+  y = detail::made_whole(
+      y, !down & (x == math::rint(x)) & (m == math::rint(m)));
+  y = pole & !pole_of_sum ? W(0) : W(y);
+  y = pole_of_sum & !pole ? W(math::infinity()) : W(y);
+  // For the smallest m the result is 1 + m psi(x).
+  y = (size < 1e-30f) & !pole ? W(1) : W(y);
+  W infinity = math::infinity();
+  y = x == infinity ? (down ? W(0) : W(infinity)) : W(y);
+  y = m == infinity ? (x > 0 ? W(infinity) : W(math::nan())) : W(y);
+  y = (m == -infinity) | (x == -infinity) ? W(math::nan()) : W(y);
+  y = m == 0 ? W(1) : W(y);
+  return static_cast<T>((x != x) | (m != m) ? x + m : W(y));
+}
+
+/**
+ * The binomial coefficient, Gamma(n + 1) / (Gamma(k + 1) Gamma(n - k + 1))
+ * (1.2.6), for any n and k; NaN where n is -1, -2, ...
+ */
+template <typename T>
+T binom(T value_n, T value_k) {
+  using W = mlxgen::wide<T>;
+  W n = value_n;
+  W k = value_k;
+  Scaled<W> factor = {1 / (n + 1), W(0)};
+  W y = detail::over_beta<T>(factor, n - k + 1, k + 1);
+  bool whole = n == math::rint(n);
+  y = detail::made_whole(y, whole & (k == math::rint(k)));
+  W infinity = math::infinity();
+  y = (n == infinity) & (k > 0) & (k < infinity) ? W(infinity) : W(y);
+  y = whole & (n < 0) ? W(math::nan()) : W(y);
+  y = (k == 0) & !(whole & (n < 0)) & (n == n) ? W(1) : W(y);
+  return static_cast<T>(y);
 }
 
 } // namespace special

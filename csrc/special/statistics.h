@@ -232,16 +232,16 @@ T exprel_derivative(int n, T value) {
     // (8.7.1), in the form of which all terms are positive.
     bool negative = x < 0;
     W sum = W(1.0f) / (n + 1);
-    W term = negative ? sum : W(1.0f);
+    W term = negative ? W(sum) : W(1.0f);
     for (int k = 1; k < 1000; ++k) {
       term = term * z / (negative ? n + 1 + k : k);
-      W next = sum + (negative ? term : term / (n + 1 + k));
+      W next = sum + (negative ? W(term) : term / (n + 1 + k));
       if (next == sum) {
         break;
       }
       sum = next;
     }
-    return static_cast<T>(negative ? sum * wide_exp<T>(x) : sum);
+    return static_cast<T>(negative ? sum * wide_exp<T>(x) : W(sum));
   }
   // By parts.
   W y = wide_expm1<T>(x) / x;

@@ -36,6 +36,7 @@ _WORDS = {
     "std": "Metal has no namespace std; its library is in namespace metal",
 }
 _SPACES = ("device", "constant", "threadgroup", "thread")
+_KEYWORDS = frozenset({*_SPACES, "half", "bfloat", "kernel", "vertex", "fragment"})
 _LOCAL_HELP = "device, constant, threadgroup or thread"
 _NO_TYPES = frozenset(
     {*_SPACES, "auto", "return", "delete", "throw", "case", "else", "goto", "do", "using"}
@@ -126,7 +127,11 @@ def own_files(tokens: Sequence[Token], own: Callable[[str], bool]) -> list[int]:
 
 def _words(scanner: Translator, indices: Sequence[int], found: list[SourceError]) -> None:
     for i in indices:
-        message = _WORDS.get(scanner.texts[i])
+        word = scanner.texts[i]
+        message = _WORDS.get(word)
+        declared = scanner.text(i + 1) == "=" and scanner.tokens[i - 1].kind == "name"
+        if word in _KEYWORDS and declared:
+            message = f"'{word}' is a keyword of Metal; name the variable otherwise"
         if message is None:
             continue
         if scanner.texts[i] == "delete" and scanner.texts[i - 1] == "=":

@@ -104,8 +104,19 @@ def check_spaces(
 def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) -> list[BrokenRule]:
     """The address spaces that do not fit in the Metal source that operators use.
 
-    Each file is read once, with the kernels that are generated around its scalar functions, so that
-    these are instantiated. What is wrong in those is reported at the operator's entry.
+    What is wrong in a kernel that is generated is reported at the operator's entry.
+    """
+    checks = read_project(ops, sources, jobs)
+    return [error for path in checks for error in checks[path].errors]
+
+
+def read_project(
+    ops: Sequence[Op], sources: Sources, jobs: int | None = None
+) -> dict[Path, SpaceCheck]:
+    """What came of each file of Metal source that operators use.
+
+    Each is read once, with the kernels that are generated around its scalar functions, so that
+    these are instantiated.
     """
     settings = sources.settings
     groups: dict[Path, list[View]] = {}
@@ -117,7 +128,7 @@ def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) 
             path = folder / kernel.include if shown.startswith("..") else Path(shown)
             groups.setdefault(path, []).append(View(op, settings))
 
-    def check(path: Path) -> list[BrokenRule]:
+    def check(path: Path) -> SpaceCheck:
         text = f'#include "{path.name}"\n{_elementwise_source()}'
         starts: list[tuple[int, Op]] = []
         for view in groups[path]:
@@ -125,16 +136,17 @@ def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) 
                 starts.append((text.count("\n") + 1, view.op))
                 text += view.metal_wrapper + "\n"
         generated = os.fspath(path.with_name(f"{path.name} and what is generated around it"))
+        done = check_spaces(generated, sources.metal_includes, text=text)
         found = []
-        for error in check_spaces(generated, sources.metal_includes, text=text).errors:
+        for error in done.errors:
             if error.span.file == generated and starts:
                 op = [op for line, op in starts if line <= error.span.line][-1]
                 error = BrokenRule(error.code, error.message, Span(op.file, op.line, 1, op.line, 1))
             found.append(error)
-        return found
+        return SpaceCheck(tuple(found), done.unknown)
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-        return [error for errors in pool.map(check, groups) for error in errors]
+        return dict(zip(groups, pool.map(check, groups), strict=True))
 
 
 def _elementwise_source() -> str:

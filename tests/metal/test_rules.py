@@ -53,6 +53,16 @@ def test_variable_with_address_space(text: str) -> None:
     assert codes(body(text)) == []
 
 
+@pytest.mark.parametrize("word", ["half", "bfloat", "kernel", "device"])
+def test_keyword_as_the_name_of_a_variable(word: str) -> None:
+    assert codes(body(f"float {word} = x[0]; x[0] = 2;")) == ["MG801"]
+
+
+@pytest.mark.parametrize("text", ["half y = half(1);", "using T = half; T y = 1;", "y.half_ = 1;"])
+def test_keyword_as_a_type(text: str) -> None:
+    assert codes(body(text)) == []
+
+
 def kernel(declared: str, *arguments: str) -> str:
     rows = "".join(
         f'template [[host_name("f{i}")]] [[kernel]] decltype(f<{a}>) f<{a}>;\n'

@@ -301,6 +301,7 @@ class Record:
         arity: The number of array arguments.
         head: Attributes before the arrays where a region does not say.
         output: Which output, for functions with several (one record for each).
+        variant: What tells this record from another one of the same function.
         special: Arguments whose results are SciPy's: zeros, infinities, NaN and poles. Default: all
             combinations of 0, -0, 1, -1, inf, -inf and NaN.
         corrections: Where SciPy is not followed: arguments, the right value and why. NaN among
@@ -319,6 +320,7 @@ class Record:
     arity: int = 1
     head: tuple[Any, ...] = ()
     output: int | None = None
+    variant: str = ""
     special: Sequence[tuple[float, ...]] | None = None
     corrections: Sequence[tuple[tuple[float, ...], float, str]] = ()
     smooth: tuple[Axis, ...] | None = None
@@ -330,8 +332,9 @@ class Record:
 
     @property
     def id(self) -> str:
-        """Its name, and the output where there are several."""
-        return self.name if self.output is None else f"{self.name}[{self.output}]"
+        """Its name, and which record of several."""
+        which = self.variant if self.output is None else str(self.output)
+        return f"{self.name}[{which}]" if which else self.name
 
     def call(self, head: tuple[Any, ...], *arrays: mx.array) -> mx.array:
         """Our function."""

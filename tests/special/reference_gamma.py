@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import mpmath
 import scipy.special
@@ -18,6 +19,7 @@ from special.reference import (
     negative,
     subnormal,
     union,
+    values,
 )
 
 
@@ -47,9 +49,19 @@ def gammasgn(x):
 
 
 def zeta(x, q):
-    # mpmath's error is absolute.
+    if x <= 1 or pole(q) or (q < 0 and x != mpmath.floor(x)):
+        return None
+    # mpmath's error is absolute, and terms of both signs cancel.
     with mpmath.workdps(120):
-        return None if x <= 1 else mpmath.zeta(x, q)
+        steps = int(max(mpmath.ceil(-q), 0))
+        terms = [(q + k) ** -x for k in range(steps)]
+        return mpmath.fsum(terms) + mpmath.zeta(x, q + steps)
+
+
+def riemann_zeta(x):
+    # Near the zeros the error is absolute, here too.
+    with mpmath.workdps(120):
+        return None if x == 1 else mpmath.zeta(x)
 
 
 def beta(a, b):
@@ -64,9 +76,35 @@ def betaln(a, b):
         return mpmath.re(mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(a + b))
 
 
+def poch(z, m):
+    if pole(z) or pole(z + m):
+        return None
+    with mpmath.workdps(mpmath.mp.dps + 60):
+        return mpmath.gammaprod([z + m], [z])
+
+
+def binom(n, k):
+    if pole(n + 1):
+        return None
+    with mpmath.workdps(mpmath.mp.dps + 60):
+        return mpmath.gammaprod([n + 1], [k + 1, n - k + 1])
+
+
 STEEP = "steep: an argument's last digit changes the result by more"
+ZETA_ZEROS = "there are zeros between, near which terms cancel"
 POLES = near(0, -1, -2, -3, -10, -50)
 BETWEEN_POLES = "between two poles: as SciPy, the reflection formula cancels near the zeros"
+# Arguments of beta where they or their sum may be poles of gamma.
+AT_POLES = [
+    *product([*range(-6, 8), -0.0], repeat=2),
+    *product([i + 0.5 for i in range(-5, 5)], repeat=2),
+    *product([-5.0, -2.0, 0.0], [-3.5, -0.25, 0.5]),
+    *product([-3.5, -0.25, 0.5], [-5.0, -2.0, 0.0]),
+    *[(-2.25, 0.25), (0.75, -9.75), (-100.5, 0.5), (-201.0, 3.0)],
+]
+
+WHOLE = [*range(-5, 7), -0.0, 20.0]
+MIXED = [-3.5, -0.25, 0.5, 2.5, *WHOLE]
 
 RECORDS = [
     Record(
@@ -159,6 +197,8 @@ RECORDS = [
         {
             "small": Region(linear(1.01, 12), linear(0.1, 30)),
             "large": Region(linear(1.5, 6), log(1, 1e4), conditioned=STEEP),
+            "negative": Region(integers(2, 9), negative(linear(0.02, 12)), conditioned=ZETA_ZEROS),
+            "poles": Region(values(2, 3, 5, 8), near(0, -1, -2, -7), conditioned=ZETA_ZEROS),
         },
         scipy=scipy.special.zeta,
         arity=2,
@@ -170,6 +210,23 @@ RECORDS = [
         undifferentiable=(0,),
     ),
     Record(
+        "zeta",
+        riemann_zeta,
+        {
+            "right": Region(linear(1.01, 12)),
+            "large": Region(log(10, 1e6)),
+            "pole": Region(near(1)),
+            "strip": Region(linear(0, 0.99)),
+            "zero": Region(both(log(1e-30, 0.5))),
+            "negative": Region(negative(linear(0, 30)), conditioned=ZETA_ZEROS),
+            "zeros": Region(near(-2, -4, -10, -30), conditioned=ZETA_ZEROS),
+            "far negative": Region(negative(linear(30, 275)), conditioned=STEEP),
+        },
+        scipy=scipy.special.zeta,
+        variant="Riemann",
+        special=[(x,) for x in (0.0, -0.0, 1.0, -2.0, -4.0, math.inf, -math.inf, math.nan)],
+    ),
+    Record(
         "beta",
         beta,
         {
@@ -179,11 +236,7 @@ RECORDS = [
         },
         scipy=scipy.special.beta,
         arity=2,
-        special=[(0.0, 2.0), (-5.0, 2.0), (-5.0, 6.0), (-2.5, 1.5), (math.nan, 1.0)],
-        corrections=[
-            ((-5.0, 6.0), -math.inf, "the sign depends on the side of the pole"),
-            ((-2.5, 1.5), 0.0, "the sign depends on the side of the pole of gamma(a + b)"),
-        ],
+        special=[*AT_POLES, (math.nan, 1.0), (1.0, math.nan)],
         smooth=(linear(0.5, 4), linear(0.5, 4)),
     ),
     Record(
@@ -196,7 +249,39 @@ RECORDS = [
         },
         scipy=scipy.special.betaln,
         arity=2,
-        special=[(0.0, 2.0), (-5.0, 2.0), (math.inf, 2.0), (math.nan, 1.0)],
+        special=[*AT_POLES, (math.inf, 2.0), (math.nan, 1.0)],
         smooth=(linear(0.5, 4), linear(0.5, 4)),
+    ),
+    Record(
+        "poch",
+        poch,
+        {
+            "small": Region(linear(0.05, 12), linear(-8, 8), conditioned=STEEP),
+            "negative": Region(linear(-9.7, -0.2), linear(-8.3, 9.1), conditioned=STEEP),
+            "whole": Region(integers(1, 20), integers(0, 12)),
+            "large": Region(log(20, 1e6), linear(-5, 5), conditioned=STEEP),
+            "tiny": Region(linear(0.5, 20), both(log(1e-30, 1)), conditioned=STEEP),
+        },
+        scipy=scipy.special.poch,
+        arity=2,
+        special=[*product(MIXED, repeat=2), (math.inf, 1.0), (2.5, math.inf), (math.nan, 1.0)],
+        smooth=(linear(0.5, 4), linear(0.5, 3)),
+    ),
+    Record(
+        "binom",
+        binom,
+        {
+            "small": Region(linear(0.05, 12), linear(-3, 14), conditioned=STEEP),
+            "negative": Region(linear(-9.7, -0.2), linear(-8.3, 9.1), conditioned=STEEP),
+            "whole": Region(integers(0, 40), integers(0, 20)),
+            "large": Region(log(20, 1e5), linear(0, 9), conditioned=STEEP),
+        },
+        scipy=scipy.special.binom,
+        arity=2,
+        special=[
+            *[p for p in product(MIXED, repeat=2) if scipy.special.binom(*p) != 0],
+            *((5.0, 8.0), (3.0, -2.0), (math.inf, 1.0), (math.nan, 1.0), (2.0, 3.0)),
+        ],
+        smooth=(linear(1, 6), linear(0.5, 1.5)),
     ),
 ]

@@ -7,6 +7,8 @@ and integrals of the density where parameters are large.
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 import scipy.special
@@ -124,6 +126,87 @@ def betaincc(a, b, x):
     return beta_parts(a, b, x)[1] if 0 < x < 1 else 1 - x
 
 
+def quantile(x, p, below, tails, density, inner, outer):
+    """Where a tail is p: Newton's method for its logarithm, in the variable inner(x), from x on.
+
+    tails(x) are the two parts, density(x) the derivative of the one below in that variable.
+    """
+    u = inner(x)
+    for _ in range(100):
+        x = outer(u)
+        part = tails(x)[0 if below else 1]
+        step = part * mpmath.log(p / part) / density(x)
+        u += step if below else -step
+        if abs(step) < mpf(10) ** (5 - mp.dps) * (1 + abs(u)):
+            return outer(u)
+    raise ArithmeticError(f"no convergence at {x}")
+
+
+def gamma_quantile(a, p, below):
+    if not 0 < p < 1:
+        return None
+    if p > 0.5:
+        with mp.workdps(2 * mp.dps + 20):
+            p = 1 - p
+        below = not below
+    start = (scipy.special.gammaincinv if below else scipy.special.gammainccinv)(float(a), float(p))
+    with mp.workdps(mp.dps + 15):
+        if start < 1e-290:  # DLMF 8.7.1
+            below_p = p if below else 1 - p
+            start = mpmath.exp((mpmath.log(below_p) + mpmath.loggamma(a + 1)) / a)
+        return quantile(
+            mpf(start),
+            p,
+            below,
+            lambda x: gamma_parts(a, x),
+            lambda x: mpmath.exp(a * mpmath.log(x) - x - mpmath.loggamma(a)),
+            mpmath.log,
+            mpmath.exp,
+        )
+
+
+def beta_quantile(a, b, p, below):
+    if not 0 < p < 1:
+        return None
+    if p > 0.5:
+        with mp.workdps(2 * mp.dps + 20):
+            p = 1 - p
+        below = not below
+    if not below:  # from the other end, where all digits are
+        with mp.workdps(3 * mp.dps):
+            return 1 - beta_quantile(b, a, p, True)
+    start = scipy.special.betaincinv(float(a), float(b), float(p))
+    if not 1e-290 < start < 1 - 1e-9:  # the middle, where SciPy is no help
+        start = float(a / (a + b))
+    log_beta = mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(a + b)
+    with mp.workdps(mp.dps + 15):
+        return quantile(
+            mpf(start),
+            p,
+            True,
+            lambda x: beta_parts(a, b, x),
+            lambda x: mpmath.exp(a * mpmath.log(x) + b * mpmath.log1p(-x) - log_beta),
+            lambda x: mpmath.log(x) - mpmath.log1p(-x),
+            lambda u: 1 / (1 + mpmath.exp(-u)),
+        )
+
+
+def gammaincinv(a, p):
+    return gamma_quantile(a, p, True)
+
+
+def gammainccinv(a, q):
+    return gamma_quantile(a, q, False)
+
+
+def betaincinv(a, b, p):
+    return beta_quantile(a, b, p, True)
+
+
+def betainccinv(a, b, q):
+    return beta_quantile(a, b, q, False)
+
+
 # Points -------------------------------------------------------------------------------------------
 
 
@@ -226,6 +309,40 @@ NAN_CORRECTIONS = [
 # In float32, formulas of MLX's log and digamma, whose difference cancels.
 GRADIENT = {"float32": 1e-4, "float64": 2e-6}
 
+STEEP = "the result is a power of the arguments"
+PROBABILITY = union(log(1e-12, 0.5), linear(0.05, 0.99))
+
+
+def gamma_quantiles():
+    return {
+        "small": Region(log(0.1, 12), PROBABILITY, conditioned=STEEP),
+        "middle": Region(log(2, 1000), PROBABILITY, conditioned=STEEP),
+        "tails": Region(log(0.5, 100), log(1e-30, 0.1), conditioned=STEEP),
+        "large": Region(log(1e3, 1e4), linear(0.01, 0.9), conditioned=STEEP),
+    }
+
+
+def beta_quantiles():
+    return {
+        "small": Region(log(0.1, 8), log(0.1, 8), PROBABILITY, conditioned=STEEP),
+        "middle": Region(log(1, 500), log(1, 500), PROBABILITY, conditioned=STEEP),
+        "tails": Region(log(0.5, 50), log(0.5, 50), log(1e-30, 0.1), conditioned=STEEP),
+    }
+
+
+GAMMA_ENDS = [
+    *((a, p) for a in (0.5, 2.0) for p in (0.0, 1.0, -0.5, 1.5, math.nan)),
+    *((0.0, 0.5), (-1.0, 0.5), (math.inf, 0.5), (math.nan, 0.5)),
+]
+BETA_ENDS = [
+    *((0.5, 2.0, p) for p in (0.0, 1.0, -0.5, 1.5, math.nan)),
+    *((0.0, 1.0, 0.5), (1.0, 0.0, 0.5), (-1.0, 1.0, 0.5), (math.nan, 1.0, 0.5)),
+    *((math.inf, 1.0, 0.5), (1.0, math.inf, 0.5)),
+]
+QUANTILE_SMOOTH = (linear(0.5, 20), linear(0.05, 0.95))
+# Above the mode, where the second derivative in p has a zero.
+BETA_QUANTILE_SMOOTH = (linear(0.6, 15), linear(0.6, 15), linear(0.6, 0.95))
+
 RECORDS = [
     Record(
         "gammainc",
@@ -268,6 +385,50 @@ RECORDS = [
         special=BETA_SPECIAL,
         corrections=NAN_CORRECTIONS,
         smooth=BETA_SMOOTH,
+        once=BETA_ONCE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "gammaincinv",
+        gammaincinv,
+        gamma_quantiles(),
+        scipy=scipy.special.gammaincinv,
+        arity=2,
+        special=GAMMA_ENDS,
+        smooth=QUANTILE_SMOOTH,
+        once=NOT_TWICE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "gammainccinv",
+        gammainccinv,
+        gamma_quantiles(),
+        scipy=scipy.special.gammainccinv,
+        arity=2,
+        special=GAMMA_ENDS,
+        smooth=QUANTILE_SMOOTH,
+        once=NOT_TWICE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "betaincinv",
+        betaincinv,
+        beta_quantiles(),
+        scipy=scipy.special.betaincinv,
+        arity=3,
+        special=BETA_ENDS,
+        smooth=BETA_QUANTILE_SMOOTH,
+        once=BETA_ONCE,
+        gradient=GRADIENT,
+    ),
+    Record(
+        "betainccinv",
+        betainccinv,
+        beta_quantiles(),
+        scipy=scipy.special.betainccinv,
+        arity=3,
+        special=BETA_ENDS,
+        smooth=BETA_QUANTILE_SMOOTH,
         once=BETA_ONCE,
         gradient=GRADIENT,
     ),

@@ -22,6 +22,14 @@ LIMITS = [
     ("sinc", (0.0,), (0.0,)),
     ("exprel", (0.0,), (0.5,)),
     ("boxcox", (3.0, 0.0), (1 / 3, math.log(3) ** 2 / 2)),
+    # x**lmbda vanishes with its derivative, or outgrows everything.
+    ("boxcox", (0.0, 2.0), (0.0, 0.25)),
+    ("boxcox", (0.0, 0.5), (math.inf, 4.0)),
+    ("boxcox", (0.0, 0.0), (math.inf, math.inf)),
+    ("boxcox", (0.0, -1.0), (math.inf, math.inf)),
+    ("boxcox", (math.inf, -2.0), (0.0, 0.25)),
+    ("boxcox1p", (-1.0, 2.0), (0.0, 0.25)),
+    ("boxcox1p", (-1.0, -2.0), (math.inf, math.inf)),
     ("inv_boxcox", (2.0, 0.0), (math.exp(2), -2 * math.exp(2))),
     ("erfinv", (1.0,), (math.inf,)),
     ("ndtri", (0.0,), (math.inf,)),
@@ -41,3 +49,17 @@ def test_gradient(name, point, wanted):
     function = getattr(special, name)
     got = [mx.grad(function, argnums=i)(*arrays).item() for i in range(len(point))]
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+# Where the plain formula of the second derivative cancels.
+SECOND = [
+    ("erfcx", 0.0, 2.0),
+    ("erfcx", 1e3, 2 / (math.sqrt(math.pi) * 1e9)),
+    ("erfcx", 1e10, 2 / (math.sqrt(math.pi) * 1e30)),
+]
+
+
+@pytest.mark.parametrize(("name", "point", "wanted"), SECOND)
+def test_second_derivative(name, point, wanted):
+    second = mx.grad(mx.grad(getattr(special, name)))
+    np.testing.assert_allclose(second(mx.array(point)).item(), wanted, rtol=1e-5)

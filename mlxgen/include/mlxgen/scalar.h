@@ -27,6 +27,8 @@
 //                                  for_double::name; that one is in C++ only
 //
 // Literals must be exact in float: 0.5f, not 0.1f; MLXGEN_WIDE has the others.
+// `? :` between a wide value and a wide variable may be refused on Metal, where
+// the variable's type has an address space: write `c ? W(0) : W(x)`.
 //
 // A test in C++ may define MLXGEN_TWOFOLD, and wide<float> is twofold there
 // too.
@@ -146,7 +148,7 @@ struct twofold {
   twofold() = default;
   constexpr twofold(float x) : hi(x), lo(0) {}
   constexpr twofold(float high, float low) : hi(high), lo(low) {}
-  constexpr twofold(Pair x) : hi(x.hi), lo(x.lo) {}
+  constexpr twofold(MLXGEN_IN_CONSTANT const Pair& x) : hi(x.hi), lo(x.lo) {}
 
   constexpr explicit operator float() const {
     return hi;
@@ -454,11 +456,11 @@ inline bool isinf(twofold x) {
 
 inline twofold fabs(twofold x) {
   // By the sign bit, so that -0 becomes 0.
-  return (bits_of(x.hi) >> 31) != 0 ? -x : x;
+  return (bits_of(x.hi) >> 31) != 0 ? -x : twofold(x);
 }
 
 inline twofold copysign(twofold x, twofold y) {
-  return ((bits_of(x.hi) ^ bits_of(y.hi)) >> 31) != 0 ? -x : x;
+  return ((bits_of(x.hi) ^ bits_of(y.hi)) >> 31) != 0 ? -x : twofold(x);
 }
 
 inline twofold floor(twofold x) {
@@ -497,7 +499,7 @@ inline twofold ldexp(twofold x, int n) {
     x = twofold(x.hi * power, x.lo * power);
     n -= step;
   }
-  return isinf(x) ? twofold(x.hi) : x;
+  return isinf(x) ? twofold(x.hi) : twofold(x);
 }
 
 inline twofold sqrt(twofold x) {
@@ -694,7 +696,7 @@ inline twofold sine(twofold x, int quarter) {
   twofold r = (q - whole) * 0.5f;
   int turn = (static_cast<int>(whole) + quarter) & 3;
   twofold y = (turn & 1) != 0 ? small_cospi(r) : small_sinpi(r);
-  return (turn & 2) != 0 ? -y : y;
+  return (turn & 2) != 0 ? -y : twofold(y);
 }
 
 /** sin(pi x) for 0, cos(pi x) for 1. */
@@ -708,8 +710,7 @@ inline twofold sine_of_pi(twofold x, int quarter) {
   twofold r = half_turns - 0.5f * whole;
   int turn = (static_cast<int>(whole) + quarter) & 3;
   twofold y = (turn & 1) != 0 ? small_cospi(r) : small_sinpi(r);
-  y = (turn & 2) != 0 ? -y : y;
-  return y;
+  return (turn & 2) != 0 ? -y : twofold(y);
 }
 
 } // namespace detail
@@ -739,7 +740,7 @@ inline twofold expm1(twofold x) {
   float k;
   twofold r = detail::without_powers(x, k);
   twofold y = detail::small_expm1(r);
-  return k == 0 ? y : ldexp(y + 1.0f, static_cast<int>(k)) - 1.0f;
+  return k == 0 ? twofold(y) : ldexp(y + 1.0f, static_cast<int>(k)) - 1.0f;
 }
 
 inline twofold log(twofold x) {
@@ -756,7 +757,7 @@ inline twofold log(twofold x) {
 inline twofold log1p(twofold x) {
   // Near 0, where log(1 + x) would lose digits of x.
   if (native::fabs(x.hi) < 0.25f) {
-    return x.hi == 0 ? x : detail::twice_atanh(x / (x + 2.0f));
+    return x.hi == 0 ? twofold(x) : detail::twice_atanh(x / (x + 2.0f));
   }
   return log(x + 1.0f);
 }
@@ -764,17 +765,17 @@ inline twofold log1p(twofold x) {
 /** sin(pi x), exact at integers and halves. */
 inline twofold sinpi(twofold x) {
   twofold y = detail::sine_of_pi(x, 0);
-  return y.hi == 0 ? copysign(twofold(0.0f), x) : y;
+  return y.hi == 0 ? copysign(twofold(0.0f), x) : twofold(y);
 }
 
 /** cos(pi x), exact at integers and halves. */
 inline twofold cospi(twofold x) {
   twofold y = detail::sine_of_pi(x, 1);
-  return y.hi == 0 ? twofold(0.0f) : y;
+  return y.hi == 0 ? twofold(0.0f) : twofold(y);
 }
 
 inline twofold sin(twofold x) {
-  return x.hi == 0 ? x : detail::sine(x, 0);
+  return x.hi == 0 ? twofold(x) : detail::sine(x, 0);
 }
 
 inline twofold cos(twofold x) {
