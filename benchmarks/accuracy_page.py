@@ -72,7 +72,7 @@ def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
             + "\n"
         )
     for name, group in by_function.items():
-        picture = folder / f"{re.sub(r'[^a-z0-9_]', '_', name)}.png"
+        picture = folder / f"{re.sub(r'[^a-z0-9_]+', '_', name.lower()).strip('_')}.png"
         plot(name, group, picture)
         parts.append(
             f"## {name}\n\n![errors of {name}]({folder.name}/{picture.name})\n\n"
