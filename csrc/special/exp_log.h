@@ -108,23 +108,15 @@ inline Scaled<double> split(double x) {
   return {m, k - (two_52 + (tiny ? 1023 + 200 : 1023))};
 }
 
-/** log(1 + g) - g for a mantissa 1 + g. */
-template <typename T>
+/** Double's log(1 + g) - g for a mantissa 1 + g. */
 inline double log_tail(double g) {
-  const auto& series = MLXGEN_COEFFICIENTS(T, log_series);
-  if constexpr (sizeof(T) == 4) {
-    // (4.6.1) needs no division.
-    return g * g * mlxgen::math::polynomial(series, g);
-  } else {
-    // Of (4.6.6) a third of the terms is enough. With f = g / (g + 2) the
-    // logarithm is 2 f + f^3 polynomial(f^2), where 2 f = g - f g: the rounding
-    // of f then matters little.
-    double f = g / (g + 2);
-    double z = f * f;
-    double square = 0.5 * g * g;
-    double rest = z * mlxgen::math::polynomial(series, z);
-    return f * (square + rest) - square;
-  }
+  // (4.6.6): with f = g / (g + 2) the logarithm is 2 f + f^3 polynomial(f^2),
+  // where 2 f = g - f g: the rounding of f then matters little.
+  double f = g / (g + 2);
+  double z = f * f;
+  double square = 0.5 * g * g;
+  double rest = z * mlxgen::math::polynomial(for_double::log_series, z);
+  return f * (square + rest) - square;
 }
 
 /** log(x) + more for x > 0, where |more| is small beside x. */
@@ -134,7 +126,14 @@ inline double log_and_more(double x, double more) {
   Scaled<double> s = split<T>(x);
   double k = s.exponent;
   double g = s.x - 1;
-  return k * log_2[0] + (g + (log_tail<T>(g) + (k * log_2[1] + more)));
+  double tail;
+  if constexpr (sizeof(T) == 4) {
+    // (4.6.1) has more terms, but no division.
+    tail = g * g * mlxgen::math::polynomial(for_float::log_series, g);
+  } else {
+    tail = log_tail(g);
+  }
+  return k * log_2[0] + (g + (tail + (k * log_2[1] + more)));
 }
 
 } // namespace detail
@@ -171,6 +170,24 @@ inline double checked_log(double x, double y) {
 template <typename T>
 inline double wide_log(double x) {
   return checked_log(x, detail::log_and_more<T>(x, 0));
+}
+
+/**
+ * log(x) for 0 < x < infinity, else some number or NaN. For results in float
+ * that are differences of logarithms: to 1e-14, where wide_log has 1e-10.
+ */
+template <typename T>
+inline double fine_log(double x) {
+  if constexpr (sizeof(T) == 4) {
+    const auto& log_2 = for_float::log_2_parts;
+    Scaled<double> s = detail::split<T>(x);
+    double g = s.x - 1;
+    double tail =
+        g * g * mlxgen::math::polynomial(for_float::long_log_series, g);
+    return s.exponent * (log_2[0] + log_2[1]) + (g + tail);
+  } else {
+    return detail::log_and_more<T>(x, 0);
+  }
 }
 
 /** log(x + y), where what the sum loses by rounding counts: |x| >= |y|. */
@@ -211,30 +228,38 @@ inline double reciprocal_power(double x, double y) {
  */
 template <typename T>
 inline Scaled<double> power_in_parts(double x, double y, double shift) {
-  // log x = k log 2 + high + low, where high has 26 bits, and so has the upper
-  // part of y: their product is exact, as is that of k.
-  Scaled<double> s = detail::split<T>(x);
-  double k = s.exponent;
-  double g = s.x - 1;
-  double tail = detail::log_tail<T>(g);
-  constexpr double grid = 0x1.8p26; // what is added to it is rounded to 2^-26
-  double high = (g + tail + grid) - grid;
-  double low = (g - high) + tail;
   y = y > 1e290 ? 1e290 : y < -1e290 ? -1e290 : y;
-  double part = y * 134217729; // 2^27 + 1
-  double y_high = part - (part - y);
-  double y_low = y - y_high;
+  if constexpr (sizeof(T) == 4) {
+    double e = y * fine_log<T>(x) + shift;
+    e = e > 1e5 ? 1e5 : e < -1e5 ? -1e5 : e;
+    double k;
+    double z = 1 + detail::expm1_without_powers<T>(e, k);
+    return {z, k};
+  } else {
+    // log x = k log 2 + high + low, where high has 26 bits, and so has the
+    // upper part of y: their product is exact, as is that of k.
+    Scaled<double> s = detail::split<T>(x);
+    double k = s.exponent;
+    double g = s.x - 1;
+    double tail = detail::log_tail(g);
+    constexpr double grid = 0x1.8p26; // what is added is rounded to 2^-26
+    double high = (g + tail + grid) - grid;
+    double low = (g - high) + tail;
+    double part = y * 134217729; // 2^27 + 1
+    double y_high = part - (part - y);
+    double y_low = y - y_high;
 
-  double whole = mlxgen::math::rint(y * k);
-  double fraction = (y_high * k - whole) + y_low * k;
-  double product = y_high * high;
-  double sum = product + shift;
-  double back = sum - product;
-  double lost = (product - (sum - back)) + (shift - back);
-  const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
-  lost += fraction * (log_2[0] + log_2[1]) + (y_low * high + y * low);
-  Scaled<double> e = detail::exp_in_parts<T>(sum, lost);
-  return {e.x, e.exponent + whole};
+    double whole = mlxgen::math::rint(y * k);
+    double fraction = (y_high * k - whole) + y_low * k;
+    double product = y_high * high;
+    double sum = product + shift;
+    double back = sum - product;
+    double lost = (product - (sum - back)) + (shift - back);
+    const auto& log_2 = for_double::log_2_parts;
+    lost += fraction * (log_2[0] + log_2[1]) + (y_low * high + y * low);
+    Scaled<double> e = detail::exp_in_parts<T>(sum, lost);
+    return {e.x, e.exponent + whole};
+  }
 }
 
 #endif
@@ -257,6 +282,11 @@ inline mlxgen::twofold wide_expm1(mlxgen::twofold x) {
 
 template <typename T>
 inline mlxgen::twofold wide_log(mlxgen::twofold x) {
+  return mlxgen::math::log(x);
+}
+
+template <typename T>
+inline mlxgen::twofold fine_log(mlxgen::twofold x) {
   return mlxgen::math::log(x);
 }
 

@@ -70,14 +70,26 @@ with mp.workdps(DIGITS):
     }
 
 
-def more(precision: Precision) -> Sequence[Table]:
-    """The logarithm's series, and log(2) in two parts.
+    LONG_LOG_SERIES = Fit(
+        "long_log_series",
+        log_series,
+        mp.sqrt(mpf(1) / 2) - 1,
+        END,
+        (17, 0),
+        (17, 0),
+        "(log(1 + g) - g) / g^2, 1/2 <= (1 + g)^2 <= 2",
+    )
 
-    The first has 32 bits, so that its product with an exponent is exact.
+
+def more(precision: Precision) -> Sequence[Table]:
+    """The logarithm's series, for float two, and log(2) in two parts.
+
+    The first of these has 32 bits, so that its product with an exponent is exact.
     """
     high = rounded(LOG_2, 32)
     return [
         *LOG_SERIES[precision].tables(precision),
+        *(LONG_LOG_SERIES.tables(precision) if precision == "half" else ()),
         Table("log_2_parts", [high, LOG_2 - high], "log(2), as a number of 32 bits and the rest"),
         Table("log_2_reciprocal", [1 / LOG_2], "1 / log(2)"),
     ]

@@ -99,7 +99,7 @@ T lgamma(T value) {
       math::polynomial(MLXOPS_TABLE(lgamma_large), quotient * quotient);
   W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
   W asymptotic =
-      (z - 0.5f) * (wide_log<T>(z) - 1) + (half_log - 0.5f + correction);
+      (z - 0.5f) * (fine_log<T>(z) - 1) + (half_log - 0.5f + correction);
   W body = large ? asymptotic : quotient;
 
   // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
@@ -107,10 +107,10 @@ T lgamma(T value) {
   W sine = math::fabs(detail::sine_over_pi<T>(z));
   W positive_factor = small ? W(z) : W(1);
   W negative_factor = small ? W(sine) : z * sine;
-  W log_factor = wide_log<T>(negative ? negative_factor : positive_factor);
+  W log_factor = fine_log<T>(negative ? negative_factor : positive_factor);
 
   W result = (negative ? -body : W(body)) - log_factor;
-  result = negative && sine == 0 ? W(math::infinity()) : W(result);
+  result = sine == 0 && x <= 0 ? W(math::infinity()) : W(result);
   result = x == -math::infinity() ? x : result;
   return static_cast<T>(result);
 }
@@ -136,7 +136,7 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
 
   // (5.11.2)
   W w = quotient * quotient;
-  W asymptotic = wide_log<T>(z) -
+  W asymptotic = fine_log<T>(z) -
       (0.5f * quotient + w * math::polynomial(MLXOPS_TABLE(digamma_large), w));
   W body = large ? asymptotic : quotient;
 
@@ -283,10 +283,9 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   // changes the signs of exponents and the sides of a quotient.
   bool upright = negative == reciprocal;
   // At t = 200 every result has long been 0 or infinite.
-  W t = small ? z + large_z : z > 200 ? W(200) : W(z);
-  W exponent = t - 0.5f;
-  Scaled<W> y = power_in_parts<T>(
-      t, upright ? W(exponent) : -exponent, upright ? -t : W(t));
+  W t = choose(small, z + large_z, choose(z > 200, W(200), z));
+  W sign = upright ? W(1) : W(-1);
+  Scaled<W> y = power_in_parts<T>(t, sign * (t - 0.5f), -sign * t);
 
   W root = MLXOPS_TABLE(sqrt_2_pi)[0];
   W above = root * math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t);
@@ -299,9 +298,9 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   above = above + above * (lost * (t * 0.125f + 1));
   // Where products of x might be subnormal, Gamma(x) = 1/x (5.7.1).
   bool tiny = z < 1e-18f;
-  W numerator = upright ? above : below;
-  W denominator = upright ? below : above;
-  W quotient = (tiny ? W(1) : W(numerator)) / (tiny ? x : denominator);
+  W numerator = choose(tiny, W(1), choose(upright, above, below));
+  W denominator = choose(tiny, x, choose(upright, below, above));
+  W quotient = numerator / denominator;
   W near_0 = reciprocal ? x : quotient;
   y.x = tiny ? W(near_0) : y.x * quotient;
   y.exponent = tiny ? W(0) : W(y.exponent);

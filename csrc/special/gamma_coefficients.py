@@ -108,7 +108,7 @@ FITS = [
         mpf(0),
         1 / mpf(LARGE) ** 2,
         (7, 0),
-        (6, 0),
+        (4, 0),
         f"(log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2) z in 1/z^2, {LARGE} <= z",
     ),
     Fit(
@@ -144,7 +144,7 @@ FITS = [
         mpf(0),
         1 / mpf(LARGE) ** 2,
         (7, 0),
-        (6, 0),
+        (4, 0),
         f"(log z - 1 / (2 z) - psi(z)) z^2 in 1/z^2, {LARGE} <= z",
     ),
     Fit(

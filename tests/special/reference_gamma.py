@@ -94,6 +94,9 @@ STEEP = "steep: an argument's last digit changes the result by more"
 ZETA_ZEROS = "there are zeros between, near which terms cancel"
 POLES = near(0, -1, -2, -3, -10, -50)
 BETWEEN_POLES = "between two poles: as SciPy, the reflection formula cancels near the zeros"
+# On the negative axis, first where both terms that cancel are rational, then where one is a series.
+ROOTS_OF_LGAMMA = near(-2.4570247382208, -2.7476826467274, -3.9552942848586, -6.0013852944532)
+ROOTS_OF_DIGAMMA = near(-0.5040830082645, -1.5734984731624, -6.6784182130734, -20.745616863608)
 # Arguments of beta where they or their sum may be poles of gamma.
 AT_POLES = [
     *product([*range(-6, 8), -0.0], repeat=2),
@@ -116,6 +119,7 @@ RECORDS = [
             "zeros": Region(near(1, 2)),
             "branches": Region(near(0.5, 1.5, 2.5, 7, 8, 10)),
             "negative": Region(negative(log(1e-30, 300)), conditioned=BETWEEN_POLES),
+            "roots": Region(ROOTS_OF_LGAMMA, conditioned=BETWEEN_POLES),
             "poles": Region(POLES, conditioned=BETWEEN_POLES),
             "subnormal": Region(both(subnormal())),
             "overflow": Region(near(crossing(mpmath.loggamma, 10, 2.6e305))),
@@ -132,6 +136,7 @@ RECORDS = [
             "small": Region(linear(0.01, 20)),
             "root": Region(near(1.4616321449683622), conditioned="its only positive zero"),
             "negative": Region(negative(log(1e-30, 300)), conditioned=BETWEEN_POLES),
+            "roots": Region(ROOTS_OF_DIGAMMA, conditioned=BETWEEN_POLES),
             "poles": Region(POLES, conditioned=BETWEEN_POLES),
             "subnormal": Region(both(subnormal())),
         },
