@@ -154,7 +154,7 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
 
   W result = (body + poles) - (negative ? W(rest) : W(0));
   result = negative && r == 0 ? W(math::nan()) : W(result);
-  return result;
+  return x == math::infinity() ? x : result; // fine_log is not for that
 }
 
 } // namespace detail
