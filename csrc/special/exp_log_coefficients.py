@@ -69,7 +69,6 @@ with mp.workdps(DIGITS):
         ),
     }
 
-
     LONG_LOG_SERIES = Fit(
         "long_log_series",
         log_series,
