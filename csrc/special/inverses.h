@@ -1,12 +1,13 @@
 // The inverses of the incomplete gamma and beta functions in their last
 // argument: the quantiles of the gamma and the beta distribution.
 //
-// Newton's method finds where the logarithm of the smaller tail is that of the
+// Halley's method finds where the logarithm of the smaller tail is that of the
 // given probability, as a function of log x, or of log(x / (1 - x)). In these
 // variables the densities are log-concave, and with them both tails (Bagnoli
-// and Bergstrom, "Log-concave probability and its applications", 2005): a step
-// never passes the root from the side where the tail is too small, and the
-// error g of the logarithm becomes less than g^2.
+// and Bergstrom, "Log-concave probability and its applications", 2005), so that
+// the derivative never vanishes. A step makes of the logarithm's error g one of
+// about g^3; from where the search begins, two steps are the rule. Where x is
+// so small that its power series has one term, that is the result.
 
 #pragma once
 
@@ -23,7 +24,7 @@ namespace inverse_detail {
 namespace math = mlxgen::math;
 using incomplete_detail::Tail;
 
-// What derivatives are computed in: Newton's method needs few of their digits.
+// What derivatives are computed in: a step needs few of their digits.
 #ifdef MLXGEN_TWOFOLD
 using Number = float;
 #else
@@ -42,17 +43,24 @@ struct Search {
   bool below; // whether the tail is the one below x
   bool found;
 
-  /** Go on, from the tail at x and how fast it changes with log x. */
-  void step(Tail<W> tail, W rate) {
+  /**
+   * Go on, from the tail at x, how fast it changes with log x, and how fast the
+   * logarithm of that does.
+   */
+  void step(Tail<W> tail, W rate, W drift) {
     W part = tail.below == below ? W(tail.part) : 1 - tail.part;
     bool up = (part < p) == below;
     low = up ? W(x) : W(low);
     high = up ? W(high) : W(x);
     W g = wide_log<T>(part / p);
+    // Halley's step: the rate itself changes with log x, by rate * drift.
     W change = g * (part / rate);
+    W bend = 1 + 0.5f * (g - (below ? change : -change) * drift);
+    bend = bend < 0.5f ? W(0.5f) : W(bend);
+    change = change / bend;
     W next = x * wide_exp<T>(below ? -change : W(change));
     bool inside = next > low && next < high;
-    constexpr float close = sizeof(T) == sizeof(float) ? 1e-5f : 1e-8f;
+    constexpr float close = sizeof(T) == sizeof(float) ? 3e-4f : 3e-6f;
     found = math::fabs(g) < close;
     if (!inside && !found) {
       // Between both in log x, where the tail or its derivative underflows.
@@ -67,30 +75,54 @@ struct Search {
 // So many steps take no function here.
 MLXGEN_NUMBER int most_steps = 200;
 
+/** Where a normal variable has p <= 1/2 above it, to 0.003 (26.2.22). */
+inline Number normal_quantile(Number p) {
+  Number t = math::sqrt(-2 * math::log(p));
+  return t - (2.30753f + 0.27061f * t) / (1 + t * (0.99229f + 0.04481f * t));
+}
+
+// Where x is that small, only the first term of a power series counts.
+MLXGEN_NUMBER float tiny = 1e-20f;
+// Where it is that small, this is a good start.
+MLXGEN_NUMBER float small = 0.1f;
+
+/** Where to begin for the gamma distribution; below `tiny` it is the result. */
+template <typename T>
+mlxgen::wide<T> gamma_start(mlxgen::wide<T> a, mlxgen::wide<T> p, bool below) {
+  using W = mlxgen::wide<T>;
+  if (a < 1) {
+    // P(a, x) = x^a / Gamma(a + 1) (1 + O(x)) (8.7.1)
+    W log_p = wide_log<T>(below ? W(p) : 1 - p);
+    W log_gamma = incomplete_detail::log_gamma_plus_1<T>(a);
+    W x = wide_exp<T>((log_p + log_gamma) / a);
+    // From above, a bound for a sub-gamma variable (Boucheron, Lugosi and
+    // Massart, "Concentration inequalities", 2013, section 2.4).
+    W size = -wide_log<T>(p);
+    W most = a + math::sqrt(2 * a * size) + size;
+    return below || x < small ? W(x) : W(most);
+  }
+  // The cube root of a gamma variable is nearly normal (Wilson and Hilferty,
+  // "The distribution of chi-square", 1931).
+  Number n = 1 / (9 * static_cast<Number>(a));
+  Number z = normal_quantile(static_cast<Number>(p)) * math::sqrt(n);
+  Number root = (below ? -z : z) + (1 - n);
+  if (root > small) {
+    return a * W(root * root * root);
+  }
+  W log_gamma = W(lgamma<Number>(static_cast<Number>(a + 1)));
+  return wide_exp<T>((wide_log<T>(p) + log_gamma) / a);
+}
+
 /** The x at which the part below or above is p <= 1/2, for a > 0. */
 template <typename T>
 mlxgen::wide<T>
 gamma_quantile(mlxgen::wide<T> a, mlxgen::wide<T> p, bool below) {
   using W = mlxgen::wide<T>;
-  // Bounds that the root lies above, or below: P(a, x) <= x^a / Gamma(a + 1)
-  // (8.7.1), and that of a sub-gamma variable (Boucheron, Lugosi and Massart,
-  // "Concentration inequalities", 2013, section 2.4).
-  W log_p = wide_log<T>(p);
-  W deviation = math::sqrt(-2 * a * log_p);
-  W log_gamma = W(lgamma<Number>(static_cast<Number>(a + 1)));
-  W least = wide_exp<T>((log_p + log_gamma) / a);
-  least = a - deviation > least ? a - deviation : W(least);
-  W most = a + deviation - log_p;
-  // For small a, Q(a, x) is nearly 1 - x^a / Gamma(a + 1) up to x = 1.
-  W power = wide_exp<T>((wide_log<T>(1 - p) + log_gamma) / a);
-  W start = a < 1 && power < 0.1f && power > 0 ? W(power) : W(most);
-  Search<T> search = {
-      below ? W(least) : W(start),
-      W(0),
-      below ? a + 1 : 2 * most,
-      p,
-      below,
-      false};
+  W start = gamma_start<T>(a, p, below);
+  if (a < 1 && start < tiny) {
+    return start;
+  }
+  Search<T> search = {start, W(0), W(math::infinity()), p, below, false};
   for (int i = 0; i < most_steps && !search.found; ++i) {
     W x = search.x;
     if (!(x > 0)) {
@@ -98,7 +130,8 @@ gamma_quantile(mlxgen::wide<T> a, mlxgen::wide<T> p, bool below) {
     }
     Number rate =
         gammainc_grad_x<Number>(static_cast<Number>(a), static_cast<Number>(x));
-    search.step(incomplete_detail::incomplete_gamma<T>(a, x), x * W(rate));
+    search.step(
+        incomplete_detail::incomplete_gamma<T>(a, x), x * W(rate), a - x);
   }
   return search.x;
 }
@@ -120,6 +153,48 @@ T inverse_of_gamma(T a, mlxgen::wide<T> p, mlxgen::wide<T> q) {
   return static_cast<T>(gamma_quantile<T>(W(a), below ? W(p) : W(q), below));
 }
 
+/** Where to begin for the beta distribution; where that is certain, the end. */
+template <typename T>
+mlxgen::wide<T> beta_start(
+    mlxgen::wide<T> a,
+    mlxgen::wide<T> b,
+    mlxgen::wide<T> p,
+    bool below,
+    MLXGEN_OUT(bool) certain) {
+  using W = mlxgen::wide<T>;
+  W start = a / b;
+  bool both = a >= 1 && b >= 1;
+  if (both) {
+    // (26.5.22) of Abramowitz and Stegun's handbook
+    Number z = normal_quantile(static_cast<Number>(p));
+    z = below ? -z : z;
+    Number u = 1 / (2 * static_cast<Number>(a) - 1);
+    Number v = 1 / (2 * static_cast<Number>(b) - 1);
+    Number h = 2 / (u + v);
+    Number c = (z * z - 3) / 6;
+    Number w = (v - u) * (c + 0.8333333f - 0.6666667f / h);
+    w = h + c > 0 ? z * math::sqrt(h + c) / h + w : Number(0);
+    w = w == w ? w : Number(0); // from numbers out of float's range
+    start = start * wide_exp<T>(W(2 * w));
+  }
+  if (both && p > 1e-8f) {
+    return start;
+  }
+  // I_x(a, b) = x^a / (a B(a, b)) (1 + O(b x)) (8.17.7), and from the other end
+  // the same in 1 - x.
+  W divisor;
+  W log_beta = detail::log_beta<T>(a, b, divisor);
+  W log_left = wide_log<T>(below ? W(p) : 1 - p);
+  W log_right = wide_log<T>(below ? 1 - p : W(p));
+  W x = wide_exp<T>((log_left + log_beta + wide_log<T>(a / divisor)) / a);
+  W y = wide_exp<T>((log_right + log_beta + wide_log<T>(b / divisor)) / b);
+  W left = x * (1 + b);
+  W right = y * (1 + a);
+  certain = left < tiny || right < tiny;
+  start = right < small ? 1 / y : W(start);
+  return left < small ? W(x) : W(start);
+}
+
 /** The odds x / (1 - x) at which the part below or above is p <= 1/2. */
 template <typename T>
 mlxgen::wide<T> beta_quantile(
@@ -128,7 +203,9 @@ mlxgen::wide<T> beta_quantile(
     mlxgen::wide<T> p,
     bool below) {
   using W = mlxgen::wide<T>;
-  Search<T> search = {a / b, W(0), W(math::infinity()), p, below, false};
+  bool certain = false;
+  W start = beta_start<T>(a, b, p, below, certain);
+  Search<T> search = {start, W(0), W(math::infinity()), p, below, certain};
   for (int i = 0; i < most_steps && !search.found; ++i) {
     W odds = search.x;
     W y = 1 / (1 + odds);
@@ -142,7 +219,9 @@ mlxgen::wide<T> beta_quantile(
         static_cast<Number>(left ? b : a),
         static_cast<Number>(left ? x : y));
     search.step(
-        incomplete_detail::incomplete_beta<T>(a, b, x, y), x * (y * W(rate)));
+        incomplete_detail::incomplete_beta<T>(a, b, x, y),
+        x * (y * W(rate)),
+        a * y - b * x);
   }
   return search.x;
 }
