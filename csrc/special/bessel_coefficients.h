@@ -389,19 +389,9 @@ MLXGEN_TABLE(two_over_pi, 1) = {
     MLXGEN_WIDE(0.636619747f, 2.5682553e-08f),
 };
 
-// pi
-MLXGEN_TABLE(pi, 1) = {
-    MLXGEN_WIDE(3.14159274f, -8.74227766e-08f),
-};
-
 // sqrt(pi/2)
 MLXGEN_TABLE(sqrt_half_pi, 1) = {
     MLXGEN_WIDE(1.25331414f, -1.43301024e-10f),
-};
-
-// sqrt(2 pi)
-MLXGEN_TABLE(sqrt_two_pi, 1) = {
-    MLXGEN_WIDE(2.50662827f, -2.86602048e-10f),
 };
 
 } // namespace for_float
@@ -987,19 +977,9 @@ inline constexpr double two_over_pi[1] = {
     0.6366197723675814,
 };
 
-// pi
-inline constexpr double pi[1] = {
-    3.141592653589793,
-};
-
 // sqrt(pi/2)
 inline constexpr double sqrt_half_pi[1] = {
     1.2533141373155003,
-};
-
-// sqrt(2 pi)
-inline constexpr double sqrt_two_pi[1] = {
-    2.5066282746310007,
 };
 
 } // namespace for_double

@@ -361,9 +361,7 @@ def more(precision: Precision) -> Sequence[Table]:
             tables.append(Table(f"log_{name}_zero", [mp.log(value)], "its logarithm"))
     for name, value, about in (
         ("two_over_pi", 2 / mp.pi, "2/pi"),
-        ("pi", +mp.pi, "pi"),
         ("sqrt_half_pi", mp.sqrt(mp.pi / 2), "sqrt(pi/2)"),
-        ("sqrt_two_pi", mp.sqrt(2 * mp.pi), "sqrt(2 pi)"),
     ):
         tables.append(Table(name, [value], about))
     return tables

@@ -24,6 +24,7 @@
 #pragma once
 
 #include "bessel_coefficients.h"
+#include "exp_log_coefficients.h"
 #include "mlxgen/scalar.h"
 
 namespace mlxops {

@@ -198,6 +198,26 @@ inline double wide_log_of_sum(double x, double y) {
   return checked_log(sum, detail::log_and_more<T>(sum, rest / sum));
 }
 
+/**
+ * log(1 - exp(x)) for x <= 0: Maechler, "Accurately computing log(1 -
+ * exp(-|a|))" (2012).
+ */
+template <typename T>
+inline double wide_log1mexp(double x) {
+  double k;
+  double y = detail::expm1_without_powers<T>(x, k);
+  double power = detail::scaled<T>(1 + y, k);
+  power = choose(x < -detail::exp_end<T>, 0, power);
+  // Near 0, where k is 0 or -1, of -expm1(x); that of tiny x is -x.
+  double near = choose(k == 0, -y, 0.5 - 0.5 * y);
+  near = choose(x > -1e-18, -x, near);
+  bool far = x < -0.6875;
+  double sum = choose(far, 1 - power, near);
+  // What the difference loses counts where it is near 1.
+  double rest = choose(far, (1 - sum) - power, 0);
+  return checked_log(sum, detail::log_and_more<T>(sum, rest));
+}
+
 template <typename T>
 inline double wide_log1p(double x) {
   bool small = x < 1;
@@ -295,6 +315,15 @@ inline mlxgen::twofold wide_log_of_sum(mlxgen::twofold x, mlxgen::twofold y) {
   mlxgen::twofold log_1 =
       y == 0 ? mlxgen::twofold(0.0f) : mlxgen::math::log1p(y);
   return x == 1 ? mlxgen::twofold(log_1) : mlxgen::math::log(x + y);
+}
+
+template <typename T>
+inline mlxgen::twofold wide_log1mexp(mlxgen::twofold x) {
+  mlxgen::twofold near = -mlxgen::math::expm1(x);
+  near = x > -1e-18f ? -x : mlxgen::twofold(near);
+  mlxgen::twofold power = mlxgen::math::exp(x);
+  return x > -0.6875f ? mlxgen::math::log(near)
+                      : wide_log_of_sum<T>(mlxgen::twofold(1.0f), -power);
 }
 
 template <typename T>

@@ -75,6 +75,15 @@ MLXGEN_TABLE(log_2_reciprocal, 1) = {
     MLXGEN_WIDE(1.44269502f, 1.92596303e-08f),
 };
 
+MLXGEN_TABLE(pi, 1) = {
+    MLXGEN_WIDE(3.14159274f, -8.74227766e-08f),
+};
+
+// sqrt(2 pi)
+MLXGEN_TABLE(sqrt_two_pi, 1) = {
+    MLXGEN_WIDE(2.50662827f, -2.86602048e-10f),
+};
+
 } // namespace for_float
 
 #ifndef __METAL_VERSION__
@@ -118,6 +127,15 @@ inline constexpr double log_2_parts[2] = {
 // 1 / log(2)
 inline constexpr double log_2_reciprocal[1] = {
     1.4426950408889634,
+};
+
+inline constexpr double pi[1] = {
+    3.141592653589793,
+};
+
+// sqrt(2 pi)
+inline constexpr double sqrt_two_pi[1] = {
+    2.5066282746310007,
 };
 
 } // namespace for_double

@@ -81,9 +81,9 @@ with mp.workdps(DIGITS):
 
 
 def more(precision: Precision) -> Sequence[Table]:
-    """The logarithm's series, for float two, and log(2) in two parts.
+    """The logarithm's series, for float two, log(2) in two parts, and constants of several files.
 
-    The first of these has 32 bits, so that its product with an exponent is exact.
+    The first part has 32 bits, so that its product with an exponent is exact.
     """
     high = rounded(LOG_2, 32)
     return [
@@ -91,6 +91,8 @@ def more(precision: Precision) -> Sequence[Table]:
         *(LONG_LOG_SERIES.tables(precision) if precision == "half" else ()),
         Table("log_2_parts", [high, LOG_2 - high], "log(2), as a number of 32 bits and the rest"),
         Table("log_2_reciprocal", [1 / LOG_2], "1 / log(2)"),
+        Table("pi", [+mp.pi]),
+        Table("sqrt_two_pi", [mp.sqrt(2 * mp.pi)], "sqrt(2 pi)"),
     ]
 
 

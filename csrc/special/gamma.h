@@ -14,7 +14,7 @@
 //
 // Near their zeros on the negative axis, lgamma, digamma and polygamma are
 // differences, with errors of a few units in the last place of the terms that
-// cancel; of results in float that is seen only in polygamma.
+// cancel; results in float are made of terms with more digits.
 
 #pragma once
 
@@ -287,7 +287,7 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   W sign = upright ? W(1) : W(-1);
   Scaled<W> y = power_in_parts<T>(t, sign * (t - 0.5f), -sign * t);
 
-  W root = MLXOPS_TABLE(sqrt_2_pi)[0];
+  W root = MLXOPS_TABLE(sqrt_two_pi)[0];
   W above = root * math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t);
   W sine = sine_over_pi<T>(z);
   above = negative ? above * (small ? -sine : -z * sine) : W(above);
@@ -439,6 +439,15 @@ inline mlxgen::wide<T> zeta_of_primes(mlxgen::wide<T> extra) {
   return 1 + (sum + zeta_tail<T>(W(8), two * four, W(1), extra));
 }
 
+// For sums that may cancel: wide<T> with all of its digits.
+#ifdef MLXGEN_TWOFOLD
+template <typename T>
+using fine = T;
+#else
+template <typename T>
+using fine = double;
+#endif
+
 /** Where the sum over k >= 0 of (x + k)^-s has its largest term: |x + k|. */
 template <typename W>
 inline W distance_to_pole(W x) {
@@ -457,13 +466,14 @@ inline mlxgen::wide<T> zeta_near_pole(
     mlxgen::wide<T> extra,
     mlxgen::wide<T> parity) {
   using W = mlxgen::wide<T>;
+  using F = fine<T>;
   // x = f + whole, so that the terms are those of f^-s and, for negative x,
   //   zeta(s, 1 + f) + (-1)^s (zeta(s, 1 - f) - zeta(s, 1 - x)).
   bool negative = x < 0.5f;
   W f = negative ? x - math::rint(x) : W(x);
   W sign = f < 0 ? W(parity) : W(1);
-  W sum = zeta_sum<T>(f + 1, size, extra) + sign / size;
-  W between = zeta_sum<T>(1 - f, size, extra) - zeta_sum<T>(1 - x, size, extra);
+  W sum = zeta_sum<F>(f + 1, size, extra) + sign / size;
+  W between = zeta_sum<F>(1 - f, size, extra) - zeta_sum<F>(1 - x, size, extra);
   sum = negative ? sum + parity * between : W(sum);
   return sum;
 }
@@ -485,7 +495,7 @@ T higher_polygamma(int n, T value) {
 
   // n! = sqrt(2 pi n) (n / e)^n g(1/n) (5.11.3): it alone may be out of range.
   W order = n;
-  W factor = math::sqrt(order) * W(MLXOPS_TABLE(sqrt_2_pi)[0]) *
+  W factor = math::sqrt(order) * W(MLXOPS_TABLE(sqrt_two_pi)[0]) *
       math::polynomial(MLXOPS_TABLE(factorial), 1 / order);
   W base = order * W(MLXOPS_TABLE(inverse_e)[0]) / size;
   Scaled<W> y = power_in_parts<T>(base, order, W(0));
@@ -543,7 +553,7 @@ T riemann_zeta(T value) {
   W t = small ? y + detail::large_z : W(y);
   Scaled<W> factor =
       power_in_parts<T>(t, t - 0.5f, -(t + y * W(MLXOPS_TABLE(log_2_pi)[0])));
-  W root = MLXOPS_TABLE(sqrt_2_pi)[0];
+  W root = MLXOPS_TABLE(sqrt_two_pi)[0];
   W product = y * (y + 1) * ((y + 2) * (y + 3)) * ((y + 4) * (y + 5));
   W sine = detail::sine_over_pi<T>(0.5f * x) * W(MLXOPS_TABLE(pi)[0]);
   factor.x = factor.x * (2 * root * sine * zeta) *
@@ -627,7 +637,8 @@ inline mlxgen::wide<T> signed_log_beta(
   W s = p + q;
   bool negative = p < 0;
   bool both = q < 0;
-  bool falling = (p < 0) & (s <= 0) & (q >= 0);
+  W falls = choose(negative, choose(s <= 0, W(1), W(0)), W(0));
+  bool falling = choose(both, W(0), falls) > 0;
 
   // By reflection (5.5.3) of those of p, q and s that are negative:
   //   q > 0 >= s   B(q, 1 - s) sin(pi s) / sin(pi p)
@@ -644,11 +655,11 @@ inline mlxgen::wide<T> signed_log_beta(
   W sine_q = sine_over_pi<T>(q);
   W sine_s = sine_over_pi<T>(s);
   // Where all are whole, the quotient of the sines is (-1)^q.
-  bool whole = falling & (sine_p == 0) & (sine_s == 0);
+  bool whole = math::fabs(sine_p) + math::fabs(sine_s) == 0;
   W halved = q * 0.5f;
   W sign = halved == math::rint(halved) ? W(1) : W(-1);
-  sine_p = whole ? W(1) : W(sine_p);
-  sine_s = whole ? sign : sine_s;
+  sine_p = choose(whole, choose(falling, W(1), sine_p), sine_p);
+  sine_s = choose(whole, choose(falling, sign, sine_s), sine_s);
 
   W above_both = sine_s * divisor;
   W below_both = (1 - s) * sine_p * sine_q;
@@ -663,10 +674,13 @@ inline mlxgen::wide<T> signed_log_beta(
   return negative ? -result : W(result);
 }
 
-/** Whether x is 0, -1, -2, ... */
+/**
+ * The order of Gamma's pole at x: 1 at 0, -1, -2, ..., else 0. A number, since
+ * gcc does not vectorise much arithmetic of bool.
+ */
 template <typename W>
-inline bool is_pole(W x) {
-  return (x <= 0) & (x == math::rint(x));
+inline W pole_at(W x) {
+  return choose(x == math::rint(x), choose(x <= 0, W(1), W(0)), W(0));
 }
 
 } // namespace detail
@@ -680,8 +694,8 @@ T betaln(T a, T b) {
   W y = detail::signed_log_beta<T>(W(a), W(b), above, below);
   W result =
       y + (wide_log<T>(math::fabs(above)) - wide_log<T>(math::fabs(below)));
-  bool poles = detail::is_pole(W(a)) & detail::is_pole(W(b));
-  result = poles ? W(math::infinity()) : W(result);
+  W poles = detail::pole_at(W(a)) + detail::pole_at(W(b));
+  result = poles == 2 ? W(math::infinity()) : W(result);
   return static_cast<T>(result);
 }
 
@@ -712,18 +726,16 @@ T beta(T value_a, T value_b) {
   W root = wide_exp<T>(0.5f * y);
   W result = root * (above / below) * root;
 
-  bool pole_a = detail::is_pole(a);
-  bool pole_b = detail::is_pole(b);
-  bool pole_sum = detail::is_pole(a + b);
+  W poles = detail::pole_at(a) + detail::pole_at(b);
+  W order = poles - detail::pole_at(a + b);
   W halved = b * 0.5f;
-  bool odd = halved != math::rint(halved);
+  W infinity = math::infinity();
+  W odd = choose(halved == math::rint(halved), infinity, -infinity);
   bool minus = detail::gamma_is_negative(a) != detail::gamma_is_negative(b);
-  W infinite = pole_a & pole_b & odd ? -math::infinity() : math::infinity();
-  W zero = minus ? -0.0f : 0.0f;
-  result = pole_a | pole_b
-      ? ((pole_a & pole_b) | !pole_sum ? W(infinite) : W(result))
-      : (pole_sum ? W(zero) : W(result));
-  result = (a != a) | (b != b) ? a + b : W(result);
+  W infinite = choose(poles > 1, odd, infinity);
+  W zero = choose(minus, W(-0.0f), W(0));
+  result = choose(order > 0, infinite, choose(order < 0, zero, result));
+  result = choose(a == a, choose(b == b, result, b), a);
   return static_cast<T>(result);
 }
 
@@ -746,16 +758,17 @@ inline mlxgen::wide<T> over_beta(
   Scaled<W> e = power_in_parts<T>(W(1), W(0), -y);
   e.x = e.x * (below / above) * factor.x;
   e.exponent = e.exponent + factor.exponent;
-  // A pole of one of a and b is one of B, unless it is one of a + b, too.
-  bool pole = is_pole(a) | is_pole(b);
-  bool vanishes = (is_pole(a) & is_pole(b)) | (pole & !is_pole(a + b));
-  return vanishes ? W(0) : unscaled(e);
+  // Poles of B are those of a and b, unless they are cancelled by one of a + b.
+  W order = pole_at(a) + pole_at(b) - pole_at(a + b);
+  return choose(order > 0, W(0), unscaled(e));
 }
 
-/** x, or the integer next to it where that is certain. */
+/** x, or if y and z are whole the integer next to it, where that is certain. */
 template <typename W>
-inline W made_whole(W x, bool whole) {
-  return whole & (math::fabs(x) < 1e12f) ? math::rint(x) : W(x);
+inline W made_whole(W x, W y, W z) {
+  W whole = choose(math::fabs(x) < 1e12f, math::rint(x), x);
+  W next = choose(y == math::rint(y), whole, x);
+  return choose(z == math::rint(z), next, x);
 }
 
 } // namespace detail
@@ -773,24 +786,22 @@ T poch(T value_x, T value_m) {
   // Gamma(m) / B(x, m) for positive m, or one over it from x + m up to x.
   bool down = m < 0;
   W size = math::fabs(m);
-  W start = down ? x + m : W(x);
-  W y =
+  W start = choose(down, x + m, x);
+  W up =
       detail::over_beta<T>(detail::gamma_in_parts<T>(size, false), start, size);
-  y = down ? 1 / y : W(y);
-  bool pole = detail::is_pole(x);
-  bool pole_of_sum = detail::is_pole(x + m);
-  y = detail::made_whole(
-      y, !down & (x == math::rint(x)) & (m == math::rint(m)));
-  y = pole & !pole_of_sum ? W(0) : W(y);
-  y = pole_of_sum & !pole ? W(math::infinity()) : W(y);
+  W y = choose(down, 1 / up, detail::made_whole(up, x, m));
   // For the smallest m the result is 1 + m psi(x).
-  y = (size < 1e-30f) & !pole ? W(1) : W(y);
+  W pole = detail::pole_at(x);
+  y = choose(size < 1e-30f, choose(pole > 0, y, W(1)), y);
   W infinity = math::infinity();
-  y = x == infinity ? (down ? W(0) : W(infinity)) : W(y);
-  y = m == infinity ? (x > 0 ? W(infinity) : W(math::nan())) : W(y);
-  y = (m == -infinity) | (x == -infinity) ? W(math::nan()) : W(y);
-  y = m == 0 ? W(1) : W(y);
-  return static_cast<T>((x != x) | (m != m) ? x + m : W(y));
+  W order = detail::pole_at(x + m) - pole;
+  y = choose(order < 0, W(0), choose(order > 0, infinity, y));
+  y = choose(x == infinity, choose(down, W(0), infinity), y);
+  W nan = math::nan();
+  y = choose(m == infinity, choose(x > 0, infinity, nan), y);
+  y = choose(m == -infinity, nan, choose(x == -infinity, nan, y));
+  y = choose(m == 0, W(1), y);
+  return static_cast<T>(choose(x == x, choose(m == m, y, m), x));
 }
 
 /**
@@ -804,12 +815,12 @@ T binom(T value_n, T value_k) {
   W k = value_k;
   Scaled<W> factor = {1 / (n + 1), W(0)};
   W y = detail::over_beta<T>(factor, n - k + 1, k + 1);
-  bool whole = n == math::rint(n);
-  y = detail::made_whole(y, whole & (k == math::rint(k)));
+  y = detail::made_whole(y, n, k);
   W infinity = math::infinity();
-  y = (n == infinity) & (k > 0) & (k < infinity) ? W(infinity) : W(y);
-  y = whole & (n < 0) ? W(math::nan()) : W(y);
-  y = (k == 0) & !(whole & (n < 0)) & (n == n) ? W(1) : W(y);
+  W large = choose(k > 0, choose(k < infinity, infinity, y), y);
+  y = choose(n == infinity, large, y);
+  y = choose(k == 0, choose(n == n, W(1), n), y);
+  y = choose(detail::pole_at(n + 1) > 0, W(math::nan()), y);
   return static_cast<T>(y);
 }
 

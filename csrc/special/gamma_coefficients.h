@@ -183,17 +183,9 @@ MLXGEN_TABLE(digamma_root, 2) = {
     MLXGEN_WIDE(1.24381501e-08f, -1.26544644e-16f),
 };
 
-MLXGEN_TABLE(pi, 1) = {
-    MLXGEN_WIDE(3.14159274f, -8.74227766e-08f),
-};
-
 // 1 / e
 MLXGEN_TABLE(inverse_e, 1) = {
     MLXGEN_WIDE(0.36787945f, -9.14975562e-09f),
-};
-
-MLXGEN_TABLE(sqrt_2_pi, 1) = {
-    MLXGEN_WIDE(2.50662827f, -2.86602048e-10f),
 };
 
 MLXGEN_TABLE(log_2_pi, 1) = {
@@ -414,17 +406,9 @@ inline constexpr double digamma_root[2] = {
     9.549995429965697e-17,
 };
 
-inline constexpr double pi[1] = {
-    3.141592653589793,
-};
-
 // 1 / e
 inline constexpr double inverse_e[1] = {
     0.36787944117144233,
-};
-
-inline constexpr double sqrt_2_pi[1] = {
-    2.5066282746310007,
 };
 
 inline constexpr double log_2_pi[1] = {

@@ -203,9 +203,7 @@ def more(precision: Precision) -> list[Table]:
             parts(ROOT_OF_DIGAMMA, 53 if precision == "full" else 24),
             "the positive zero of psi, in two parts",
         ),
-        Table("pi", [mp.pi]),
         Table("inverse_e", [mp.exp(-1)], "1 / e"),
-        Table("sqrt_2_pi", [mp.sqrt(2 * mp.pi)]),
         Table("log_2_pi", [mp.log(2 * mp.pi)]),
     ]
 

@@ -182,11 +182,6 @@ MLXGEN_TABLE(uniform_beta, 81) = {
     MLXGEN_WIDE(-3.89315692e-16f, -1.2301624e-23f),
 };
 
-// sqrt(2 pi)
-MLXGEN_TABLE(sqrt_two_pi, 1) = {
-    MLXGEN_WIDE(2.50662827f, -2.86602048e-10f),
-};
-
 } // namespace for_float
 
 #ifndef __METAL_VERSION__
@@ -604,11 +599,6 @@ inline constexpr double uniform_beta[289] = {
     -1.832004159549612e-28,
     3.623550935713554e-29,
     -3.011097558317281e-30,
-};
-
-// sqrt(2 pi)
-inline constexpr double sqrt_two_pi[1] = {
-    2.5066282746310007,
 };
 
 } // namespace for_double

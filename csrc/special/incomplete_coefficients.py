@@ -160,7 +160,6 @@ def more(precision: Precision) -> list[Table]:
             [c for row in rows for c in row],
             f"{about}, as polynomials in r^2\n(times r for odd n) of n / 2 + 1 coefficients each",
         ),
-        Table("sqrt_two_pi", [mp.sqrt(2 * mp.pi)], "sqrt(2 pi)"),
     ]
 
 

@@ -68,14 +68,7 @@ T log_expit(T x) {
 /** log(1 - exp(x)) for x <= 0. */
 template <typename T>
 T log1mexp(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  // Maechler, "Accurately computing log(1 - exp(-|a|))" (2012)
-  bool near = x > -0.6875f;
-  bool tiny = mlxgen::math::fabs(x) < 1e-18f;
-  W first = choose(near, choose(tiny, -x, -wide_expm1<T>(x)), 1.0f);
-  W second = choose(near, 0.0f, -wide_exp<T>(x));
-  return static_cast<T>(wide_log_of_sum<T>(first, second));
+  return static_cast<T>(wide_log1mexp<T>(mlxgen::wide<T>(value)));
 }
 
 /** log2(2^x + 2^y). */

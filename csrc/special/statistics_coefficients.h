@@ -31,10 +31,6 @@ MLXGEN_TABLE(divergence_q, 5) = {
     MLXGEN_WIDE(1.0f, 0.0f),
 };
 
-MLXGEN_TABLE(pi, 1) = {
-    MLXGEN_WIDE(3.14159274f, -8.74227766e-08f),
-};
-
 MLXGEN_TABLE(log_of_2, 1) = {
     MLXGEN_WIDE(0.693147182f, -1.90465421e-09f),
 };
@@ -72,10 +68,6 @@ inline constexpr double divergence_q[8] = {
     241.2357743188437,
     26.36089931857989,
     1.0,
-};
-
-inline constexpr double pi[1] = {
-    3.141592653589793,
 };
 
 inline constexpr double log_of_2[1] = {

@@ -36,7 +36,6 @@ FITS = [
 def more(_: Precision) -> Sequence[Table]:
     """Constants."""
     return [
-        Table("pi", [+mp.pi]),
         Table("log_of_2", [mp.log(2)]),
         Table("exp_32", [mp.exp(32)]),
     ]

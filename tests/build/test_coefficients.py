@@ -1,11 +1,14 @@
-"""The headers of coefficients in csrc/special are what their scripts write."""
+"""The headers in csrc/special: of coefficients, what their scripts write; all of them, in one file."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import mlxgen
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "csrc" / "special"
@@ -32,3 +35,16 @@ def test_another_header_is_noticed(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "exp_log_coefficients.h is out of date" in done.stdout
+
+
+def test_headers_can_be_included_together(tmp_path):
+    headers = sorted(FOLDER.glob("*.h"))
+    lines = [f'#include "special/{path.name}"' for path in headers]
+    source = tmp_path / "all.cpp"
+    source.write_text("\n".join(lines) + "\n")
+    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
+    include = [f"-I{FOLDER.parent}", f"-I{Path(mlxgen.__file__).parent / 'include'}"]
+    command = [compiler, "-std=c++20", "-fsyntax-only", *include, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(headers) > 10
