@@ -28,7 +28,7 @@ demo: .venv/.built ## Fit a negative binomial regression with mlxops
 	@$(BIN)/python examples/negative_binomial.py
 
 test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": some tests, alone)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS); status=$$?; \
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),--numprocesses=auto --dist=loadfile); status=$$?; \
 	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
 
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)

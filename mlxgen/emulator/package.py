@@ -231,6 +231,8 @@ def _compile_kernels(renderer: Renderer, views: Sequence[View], folder: Path, jo
 def run_tests(package: EmulatedPackage, arguments: Sequence[str], *, complete: bool = False) -> int:
     """Run pytest with emulated Metal kernels, in the project's folder.
 
+    Where pytest-xdist is installed, and no arguments are given, on all cores.
+
     Args:
         package: what `build_package` made.
         arguments: pytest's; if empty, the tests that the project's settings name, or else the
@@ -243,6 +245,8 @@ def run_tests(package: EmulatedPackage, arguments: Sequence[str], *, complete: b
     settings = package.settings
     given = list(arguments) or [str(path) for path in settings.tests if path.exists()]
     given = given or ["--pyargs", f"{settings.name}.checks"]
+    if not arguments and importlib.util.find_spec("xdist"):
+        given += ["--numprocesses=auto", "--dist=worksteal"]
     now = package.folder / "running.txt"
     now.unlink(missing_ok=True)
     expected = package.folder / "kernels.txt"

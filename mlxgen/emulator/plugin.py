@@ -103,9 +103,18 @@ def _missing() -> dict[str, list[str]]:
     return missing_kernels(Path(path).read_text(encoding="utf-8"), _launched) if path else {}
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What one of pytest-xdist's workers has launched; one that crashed does not say."""
+    _launched.update(getattr(node, "workeroutput", {}).get("metal_launches", {}))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A kernel that no test has launched is an error, where all tests ran."""
-    if _missing() and session.exitstatus == pytest.ExitCode.OK:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["metal_launches"] = dict(_launched)
+    elif _missing() and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
