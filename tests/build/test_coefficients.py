@@ -1,4 +1,4 @@
-"""The headers in csrc/special: of coefficients, what their scripts write; all of them, in one file."""
+"""The headers in csrc/special: coefficients are what their scripts write; none clashes with another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlxgen
 import pytest
+
+import mlxgen
 
 FOLDER = Path(__file__).parents[2] / "csrc" / "special"
 SCRIPTS = sorted(FOLDER.glob("*_coefficients.py"))
