@@ -1,4 +1,4 @@
-"""The headers in csrc/special: coefficients are what their scripts write; none clashes with another."""
+"""The headers in csrc/special: coefficients are what their scripts write; no names clash."""
 
 from __future__ import annotations
 
