@@ -46,6 +46,10 @@ class Timings:
         """The median."""
         return statistics.median(self.rounds[name])
 
+    def least(self, name: str) -> float:
+        """The least, for what takes long: other processes only add to a time."""
+        return min(self.rounds[name])
+
     def ratio(self, name: str, to: str) -> float:
         """``name`` as a multiple of ``to``: the median over the rounds."""
         pairs = zip(self.rounds[name], self.rounds[to], strict=True)

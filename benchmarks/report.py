@@ -18,6 +18,7 @@ TITLES = {
     "calls": "Call overhead",
     "kernels": "CPU kernels",
     "special": "Special functions",
+    "cores": "Several cores",
     "emulation": "Emulated Metal kernels",
     "lines": "Lines of code",
 }

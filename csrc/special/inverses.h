@@ -92,13 +92,13 @@ mlxgen::wide<T> gamma_start(mlxgen::wide<T> a, mlxgen::wide<T> p, bool below) {
   using W = mlxgen::wide<T>;
   if (a < 1) {
     // P(a, x) = x^a / Gamma(a + 1) (1 + O(x)) (8.7.1)
-    W log_p = wide_log<T>(below ? W(p) : 1 - p);
+    W log_p = wide_log<T>(p);
+    W log_rest = wide_log1p<T>(-p);
     W log_gamma = incomplete_detail::log_gamma_plus_1<T>(a);
-    W x = wide_exp<T>((log_p + log_gamma) / a);
+    W x = wide_exp<T>(((below ? W(log_p) : log_rest) + log_gamma) / a);
     // From above, a bound for a sub-gamma variable (Boucheron, Lugosi and
     // Massart, "Concentration inequalities", 2013, section 2.4).
-    W size = -wide_log<T>(p);
-    W most = a + math::sqrt(2 * a * size) + size;
+    W most = a + math::sqrt(-2 * a * log_p) - log_p;
     return below || x < small ? W(x) : W(most);
   }
   // The cube root of a gamma variable is nearly normal (Wilson and Hilferty,
@@ -184,8 +184,10 @@ mlxgen::wide<T> beta_start(
   // the same in 1 - x.
   W divisor;
   W log_beta = detail::log_beta<T>(a, b, divisor);
-  W log_left = wide_log<T>(below ? W(p) : 1 - p);
-  W log_right = wide_log<T>(below ? 1 - p : W(p));
+  W log_p = wide_log<T>(p);
+  W log_rest = wide_log1p<T>(-p);
+  W log_left = below ? W(log_p) : log_rest;
+  W log_right = below ? W(log_rest) : log_p;
   W x = wide_exp<T>((log_left + log_beta + wide_log<T>(a / divisor)) / a);
   W y = wide_exp<T>((log_right + log_beta + wide_log<T>(b / divisor)) / b);
   W left = x * (1 + b);

@@ -98,6 +98,9 @@ BETWEEN_POLES = "between two poles: as SciPy, the reflection formula cancels nea
 ROOTS_OF_LGAMMA = near(-2.4570247382208, -2.7476826467274, -3.9552942848586, -6.0013852944532)
 ROOTS_OF_DIGAMMA = near(-0.5040830082645, -1.5734984731624, -6.6784182130734, -20.745616863608)
 ROOTS_OF_TETRAGAMMA = near(-0.49571567691304, -1.4987861940098, -3.499683980605, -6.4998957702454)
+CLOSE = (
+    "a float is so close to -0.4957157 that 27 of the 48 bits that Metal has cancel; on CPUs: 1 ulp"
+)
 # Arguments of beta where they or their sum may be poles of gamma.
 AT_POLES = [
     *product([*range(-6, 8), -0.0], repeat=2),
@@ -154,7 +157,9 @@ RECORDS = [
             "order 20": Region(linear(0.1, 50), head=(20,)),
             "integers": Region(integers(1, 100), head=(3,)),
             "negative": Region(negative(log(1e-10, 100)), conditioned=BETWEEN_POLES),
-            "roots": Region(ROOTS_OF_TETRAGAMMA, head=(2,), conditioned=BETWEEN_POLES),
+            "roots": Region(
+                ROOTS_OF_TETRAGAMMA, head=(2,), ulps=20, because=CLOSE, conditioned=BETWEEN_POLES
+            ),
             "poles": Region(POLES, head=(2,), conditioned=BETWEEN_POLES),
         },
         scipy=scipy.special.polygamma,
@@ -205,7 +210,9 @@ RECORDS = [
             "small": Region(linear(1.01, 12), linear(0.1, 30)),
             "large": Region(linear(1.5, 6), log(1, 1e4), conditioned=STEEP),
             "negative": Region(integers(2, 9), negative(linear(0.02, 12)), conditioned=ZETA_ZEROS),
-            "zeros": Region(values(3), ROOTS_OF_TETRAGAMMA, conditioned=ZETA_ZEROS),
+            "zeros": Region(
+                values(3), ROOTS_OF_TETRAGAMMA, ulps=20, because=CLOSE, conditioned=ZETA_ZEROS
+            ),
             "poles": Region(values(2, 3, 5, 8), near(0, -1, -2, -7), conditioned=ZETA_ZEROS),
         },
         scipy=scipy.special.zeta,

@@ -145,3 +145,29 @@ def test_second_derivatives_in_parameters_are_refused():
     first = mx.grad(lambda a: mlxops.special.gammainc(a, x).sum())
     with pytest.raises(ValueError, match="Not differentiable"):
         mx.grad(lambda a: first(a).sum())(mx.array([2.0]))
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_quantiles_for_small_parameters(name, device):
+    """Where a power series has one term, or the result is 0: searches in vain took 200 steps."""
+    if name == "float64" and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    format = FORMATS[name]
+    special = mlxops.special
+    a, b, p = mpf(2) ** -6, mpf(2) ** -5, mpf("0.375")
+    wanted = [
+        ("gammaincinv", (a, p), (p * mpmath.gamma(a + 1)) ** (1 / a)),
+        ("gammainccinv", (a, 1 - p), (p * mpmath.gamma(a + 1)) ** (1 / a)),
+        ("betaincinv", (a, b, p), (p * a * mpmath.beta(a, b)) ** (1 / a)),
+        ("betainccinv", (a, b, 1 - p), (p * a * mpmath.beta(a, b)) ** (1 / a)),
+        ("betaincinv", (b, a, 1 - p), mpf(1)),
+        # Q(a, x) = a E1(x) for small a, and E1(x) = 1 there.
+        ("gammainccinv", (mpf(2) ** -100, mpf(2) ** -100), mpf("0.2647370104515432")),
+        ("gammainccinv", (mpf(2) ** -100, mpf(2) ** -10), mpf(0)),
+        ("gammaincinv", (mpf(2) ** -14, mpf("0.75")), mpf(0)),
+        ("betaincinv", (mpf(2) ** -14, mpf(2) ** -15, mpf("0.125")), mpf(0)),
+    ]
+    for function, arguments, value in wanted:
+        got = getattr(special, function)(*(format.array([float(x)]) for x in arguments)).item()
+        close = 4 * format.eps if name == "float32" else 1e-13
+        assert abs(got - value) <= close * value, (function, arguments, got, value)
