@@ -67,6 +67,11 @@ class Diagnostic:
         return f"op '{self.op}': {self.message}" if self.op else self.message
 
 
+def _one_line(message: str) -> str:
+    """With the line breaks and the like of names that it quotes as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+
+
 class Diagnostics:
     """Collects what all stages report; the same thing said twice is kept once."""
 
@@ -86,7 +91,7 @@ class Diagnostics:
         notes: Sequence[str] = (),
     ) -> None:
         """Report an error; ``code`` must be in ``CODES``."""
-        self.add(Diagnostic(code, message, span, "error", help, tuple(notes), op))
+        self.add(Diagnostic(code, _one_line(message), span, "error", help, tuple(notes), op))
 
     def warning(
         self,
@@ -99,7 +104,7 @@ class Diagnostics:
         notes: Sequence[str] = (),
     ) -> None:
         """Report something that does not stop the generation; ``code`` must be in ``CODES``."""
-        self.add(Diagnostic(code, message, span, "warning", help, tuple(notes), op))
+        self.add(Diagnostic(code, _one_line(message), span, "warning", help, tuple(notes), op))
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Take in a diagnostic; ``ValueError`` when its code is not explained in ``CODES``."""

@@ -55,7 +55,8 @@ struct Search {
     W g = wide_log<T>(part / p);
     // Halley's step: the rate itself changes with log x, by rate * drift.
     W change = g * (part / rate);
-    W bend = 1 + 0.5f * (g - (below ? change : -change) * drift);
+    W along = change * drift;
+    W bend = 1 + 0.5f * (below ? g - along : g + along);
     bend = bend < 0.5f ? W(0.5f) : W(bend);
     change = change / bend;
     W next = x * wide_exp<T>(below ? -change : W(change));
@@ -95,7 +96,7 @@ mlxgen::wide<T> gamma_start(mlxgen::wide<T> a, mlxgen::wide<T> p, bool below) {
     W log_p = wide_log<T>(p);
     W log_rest = wide_log1p<T>(-p);
     W log_gamma = incomplete_detail::log_gamma_plus_1<T>(a);
-    W x = wide_exp<T>(((below ? W(log_p) : log_rest) + log_gamma) / a);
+    W x = wide_exp<T>(((below ? log_p : log_rest) + log_gamma) / a);
     // From above, a bound for a sub-gamma variable (Boucheron, Lugosi and
     // Massart, "Concentration inequalities", 2013, section 2.4).
     W most = a + math::sqrt(-2 * a * log_p) - log_p;
@@ -186,8 +187,8 @@ mlxgen::wide<T> beta_start(
   W log_beta = detail::log_beta<T>(a, b, divisor);
   W log_p = wide_log<T>(p);
   W log_rest = wide_log1p<T>(-p);
-  W log_left = below ? W(log_p) : log_rest;
-  W log_right = below ? W(log_rest) : log_p;
+  W log_left = below ? log_p : log_rest;
+  W log_right = below ? log_rest : log_p;
   W x = wide_exp<T>((log_left + log_beta + wide_log<T>(a / divisor)) / a);
   W y = wide_exp<T>((log_right + log_beta + wide_log<T>(b / divisor)) / b);
   W left = x * (1 + b);

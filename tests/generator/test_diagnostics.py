@@ -41,6 +41,14 @@ def carets(text: str, span: Span) -> list[str]:
     return [line[8:] for line in diags.render_text().splitlines()[1:3]]
 
 
+def test_messages_are_of_one_line():
+    diags = collector()
+    diags.error("MG110", "the name '\nxp2' \u2028 is not an identifier", KEY)
+    assert [item.message for item in diags.sorted()] == [
+        r"the name '\nxp2' \u2028 is not an identifier"
+    ]
+
+
 def test_text():
     diags = collector()
     message = "unknown key 'varients' (did you mean 'variants'?)"
