@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import mlx.core as mx
 
 from .compositions import COMPOSITIONS
-from .measure import Options, Result, alternate, duration
+from .measure import Options, Result, alternate, duration, keep_memory
 from .special import HUGE, RECORDS, TWENTYFOLD, inputs
 
 ROUNDS = 7
@@ -62,6 +62,7 @@ def _times(name: str, dtype: str, size: int, threads: int) -> tuple[float, float
 
 
 def _run(name: str, dtype: str, size: int) -> list[float]:
+    keep_memory()
     record = RECORDS[name]
     arrays = [mx.array(x, dtype=getattr(mx, dtype)) for x in inputs(record, dtype, size)]
     with mx.stream(mx.cpu):

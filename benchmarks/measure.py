@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import os
@@ -101,6 +102,19 @@ def alternate(
             times[name].append((clock() - start) / calls)
             gc.enable()
     return Timings(times)
+
+
+def keep_memory() -> None:
+    """Let this process keep what it frees, where the C library is glibc.
+
+    Otherwise arrays of 32 MB are new memory at every call: what the kernel takes to hand it out
+    differs from minute to minute, and is more than what the fastest functions take.
+    """
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        m_trim_threshold, m_mmap_threshold = -1, -3
+        libc.mallopt(m_mmap_threshold, 2**30)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
 def run_command(command: list[str]) -> str:

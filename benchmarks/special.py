@@ -1,6 +1,7 @@
 """mlxops.special on 4M numbers of float32 and float64, against SciPy and compositions of MLX's ops.
 
-Everything in one process on one core, each call allocating its result. The compositions are those
+Everything in one process on one core, each call allocating its result, from memory that the process
+keeps. The compositions are those
 of ``compositions.py``, what PyTensor's MLX backend has to do; they are timed as they are and
 through ``mx.compile``. Memory is what MLX holds at most beside the inputs, in units of the output.
 
@@ -21,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from .compositions import COMPOSITIONS
-from .measure import Options, Result, alternate, duration
+from .measure import Options, Result, alternate, duration, keep_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -106,6 +107,7 @@ def measure(options: Options) -> Iterator[Result]:
     if unknown:
         raise LookupError(f"no such function: {', '.join(sorted(unknown))}")
     size = 2**16 if options.quick else 2**22
+    keep_memory()
     with mx.stream(mx.cpu):
         for name, record in records.items():
             for dtype in ("float32", "float64"):
