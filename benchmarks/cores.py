@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import mlx.core as mx
 
 from .compositions import COMPOSITIONS
-from .measure import Options, Result, alternate, duration, keep_memory
+from .measure import Options, Result, alternate, duration, keep_memory, run_command
 from .special import HUGE, RECORDS, TWENTYFOLD, inputs
 
 ROUNDS = 7
@@ -49,15 +48,8 @@ def measure(options: Options) -> Iterator[Result]:
 
 def _times(name: str, dtype: str, size: int, threads: int) -> tuple[float, float]:
     """Seconds of the wall for a number, and those of the composition."""
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, name, dtype, str(size)],
-        env={**os.environ, "MLXGEN_NUM_THREADS": str(threads)},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-4000:])
-    ours, composition = json.loads(done.stdout)
+    command = [sys.executable, "-m", __name__, name, dtype, str(size)]
+    ours, composition = json.loads(run_command(command, MLXGEN_NUM_THREADS=str(threads)))
     return ours / size, composition / size
 
 

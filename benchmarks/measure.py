@@ -117,9 +117,13 @@ def keep_memory() -> None:
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def run_command(command: list[str]) -> str:
-    """Run a program to its end; what it printed. ``RuntimeError`` with that when it fails."""
-    done = subprocess.run(command, capture_output=True, text=True)
+def run_command(command: list[str], **variables: str) -> str:
+    """Run a program to its end, with variables of the environment; what it printed.
+
+    ``RuntimeError`` with that when it fails.
+    """
+    env = {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return done.stdout

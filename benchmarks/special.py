@@ -1,9 +1,9 @@
 """mlxops.special on 4M numbers of float32 and float64, against SciPy and compositions of MLX's ops.
 
 Everything in one process on one core, each call allocating its result, from memory that the process
-keeps. The compositions are those
-of ``compositions.py``, what PyTensor's MLX backend has to do; they are timed as they are and
-through ``mx.compile``. Memory is what MLX holds at most beside the inputs, in units of the output.
+keeps. The compositions are those of ``compositions.py``, what PyTensor's MLX backend has to do;
+they are timed as they are and through ``mx.compile``. Memory is what MLX holds at most beside the
+inputs, in units of the output.
 
 Times are of the processor, not of the wall: on one core they are the same but for what other
 processes take. A function is timed in turns with what it is compared with until that has taken
