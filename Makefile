@@ -33,7 +33,7 @@ test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": s
 
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
-	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS)) || status=1; exit $$status
+	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
 
 lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff check .

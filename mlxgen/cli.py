@@ -397,8 +397,16 @@ def _operators(path: Path, project: Path) -> list[dict[str, Any]]:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to build; `build/metal` in the project if absent.",
 )
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=0),
+    help="Processes that share the tests, 0 for one per core; needs pytest-xdist.",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def metal_test(project: Path, build_dir: Path | None, arguments: tuple[str, ...]) -> None:
+def metal_test(
+    project: Path, build_dir: Path | None, jobs: int | None, arguments: tuple[str, ...]
+) -> None:
     """Run the project's tests with its Metal kernels on the CPU.
 
     Checks the kernels against Metal's own rules, builds the operators so that their Metal kernels
@@ -419,10 +427,11 @@ def metal_test(project: Path, build_dir: Path | None, arguments: tuple[str, ...]
         if broken:
             raise Failure
         package = build_package(settings, folder, say=click.echo)
+        status = run_tests(package, arguments, complete=not arguments, jobs=jobs)
     except EmulationError as error:
         click.echo(f"error: {error}", err=True)
         raise Failure from error
-    sys.exit(run_tests(package, arguments, complete=not arguments))
+    sys.exit(status)
 
 
 @cli.command("metal-check")

@@ -7,7 +7,8 @@
 // and Bergstrom, "Log-concave probability and its applications", 2005), so that
 // the derivative never vanishes. A step makes of the logarithm's error g one of
 // about g^3; from where the search begins, two steps are the rule. Where x is
-// so small that its power series has one term, that is the result.
+// so small that its power series has one term, that is the result. Numbers such
+// as (8.7.1) are equations of https://dlmf.nist.gov.
 
 #pragma once
 
@@ -76,7 +77,10 @@ struct Search {
 // So many steps take no function here.
 MLXGEN_NUMBER int most_steps = 200;
 
-/** Where a normal variable has p <= 1/2 above it, to 0.003 (26.2.22). */
+/**
+ * Where a normal variable has p <= 1/2 above it, to 0.003: (26.2.22) of
+ * Abramowitz and Stegun's handbook.
+ */
 inline Number normal_quantile(Number p) {
   Number t = math::sqrt(-2 * math::log(p));
   return t - (2.30753f + 0.27061f * t) / (1 + t * (0.99229f + 0.04481f * t));

@@ -228,25 +228,36 @@ def _compile_kernels(renderer: Renderer, views: Sequence[View], folder: Path, jo
             path.unlink()
 
 
-def run_tests(package: EmulatedPackage, arguments: Sequence[str], *, complete: bool = False) -> int:
+def run_tests(
+    package: EmulatedPackage,
+    arguments: Sequence[str],
+    *,
+    complete: bool = False,
+    jobs: int | None = None,
+) -> int:
     """Run pytest with emulated Metal kernels, in the project's folder.
-
-    Where pytest-xdist is installed, and no arguments are given, on all cores.
 
     Args:
         package: what `build_package` made.
         arguments: pytest's; if empty, the tests that the project's settings name, or else the
             package's generated checks.
         complete: a kernel that was not launched is an error.
+        jobs: processes among which pytest-xdist shares the tests, 0 for one per core. None: pytest
+            alone.
 
     Returns:
         pytest's exit status; 1 where it was killed, which is explained on stderr.
+
+    Raises:
+        EmulationError: pytest-xdist is asked for and not installed.
     """
     settings = package.settings
+    if jobs is not None and not importlib.util.find_spec("xdist"):
+        raise EmulationError("--jobs needs pytest-xdist: pip install pytest-xdist")
     given = list(arguments) or [str(path) for path in settings.tests if path.exists()]
     given = given or ["--pyargs", f"{settings.name}.checks"]
-    if not arguments and importlib.util.find_spec("xdist"):
-        given += ["--numprocesses=auto", "--dist=worksteal"]
+    if jobs is not None:
+        given += [f"--numprocesses={jobs or 'auto'}", "--dist=worksteal"]
     now = package.folder / "running.txt"
     now.unlink(missing_ok=True)
     expected = package.folder / "kernels.txt"

@@ -70,7 +70,8 @@ def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.Comple
     """Run Python with this mlxgen and, before it, the modules in ``path``."""
     paths = [str(path)] if path else []
     env = {
-        **os.environ,
+        # As outside of pytest-xdist, whose workers do not make workers.
+        **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")},
         "PYTHONPATH": os.pathsep.join([*paths, str(Path(mlxgen.__file__).parents[1])]),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
     }
@@ -231,6 +232,10 @@ def test_metal_kernels_are_tested_without_a_gpu(
         missing = "axpby_dense_bfloat16, axpby_strided_float16, axpby_strided_bfloat16, "
         assert f"ERROR axpby: no test has launched {missing}axpby_strided_float32" in done.stdout
         assert "1 passed" in output(metal_test("--", "tests", "-k", "dense"))
+        shared = metal_test("--jobs", "2")  # what the workers launched counts together
+        assert shared.returncode == 1 and "2 passed" in shared.stdout
+        assert "created: 2/2 workers" in shared.stdout
+        assert f"ERROR axpby: no test has launched {missing}axpby_strided_float32" in shared.stdout
 
         tests.write_text("import os\ndef test_killed():\n    os.kill(os.getpid(), 11)\n", "utf-8")
         done = metal_test()
