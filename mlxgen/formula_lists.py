@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import formula_operators as operators
 from . import formula_values as values
-from .cpp_expr import Call, Lambda, Node, Text, Unary
+from .cpp_expr import Call, Lambda, Node, Text
 from .formula_binding import Args, arguments, bind, wrong_kind
 from .formula_operators import is_none
 from .formula_values import MODULES, K, Value, several
@@ -98,10 +98,8 @@ def item(c: Compiler, value: Value, node: ast.Subscript) -> Value | None:
             value = Value(K.ARRAYS, Call("mlxgen::as_arrays", [value.node]), node)
         return Value(K.ARRAY, _array_item(value, index), node)
     if value.of is not None:  # x.shape[i]
-        array = value.of.node
-        if isinstance(array, Text | Unary):
-            return Value(K.INT, values.member(array, "shape", values.narrow(index)), node)
-        return Value(K.INT, Call("mlxgen::dim", [array, values.narrow(index)]), node)
+        # Not the member shape(i), whose error names neither axis nor array.
+        return Value(K.INT, Call("mlxgen::dim", [value.of.node, values.narrow(index)]), node)
     return Value(K.INT, Call("mlxgen::item", [value.node, values.narrow(index)]), node)
 
 
