@@ -435,8 +435,13 @@ class _Matcher:
         extra = len(outputs) if len(outputs) > 1 else 0
         if len(params) != len(inputs) + extra:
             return f"it takes {several(len(params))}, the entry needs {len(inputs) + extra}"
-        if len(function.template) > 1:
-            return "it has more than one template parameter"
+        if len(function.template) > 1 and not _by_sign(function):
+            return (
+                "beside the dtype it can have one template parameter, `bool positive = false`, "
+                "which is true where all inputs are above 0"
+            )
+        if _by_sign(function) and "complex64" in self.group:
+            return "'positive' is for real numbers, and the entry allows complex64"
         t = function.template[0] if function.template else None
         for p, param in zip(inputs, params, strict=False):
             base = "T" if t is not None and param.base == t else param.base
@@ -592,6 +597,7 @@ class _Cpu(_Matcher):
             dtypes=tuple(dtypes),
             scalar=self.op.elementwise,
             templated=bool(function.template),
+            by_sign=self.op.elementwise and _by_sign(function),
             by_reference=len(self.op.signature.outputs) > 1,
             elements=self.output_elements() or (),
         )
@@ -635,6 +641,11 @@ class _Cpu(_Matcher):
         if given != names and sorted(given) == sorted(names):
             return f"its parameters are in the order {', '.join(given)}"
         return None
+
+
+def _by_sign(function: cxx.Function) -> bool:
+    """Whether a scalar function can be compiled for positive inputs."""
+    return function.template[1:] == ("positive",) and function.template_defaults[1] == "false"
 
 
 def _attribute(type: Type) -> str:

@@ -115,6 +115,7 @@ class Kernel:
     scalar: bool  # a scalar function around which the loop is generated
     shared: bool = False  # `include` is a header of csrc, on Metal too
     templated: bool = True
+    by_sign: bool = False  # scalar function that is compiled for positive inputs as well
     by_reference: bool = False  # scalar function that returns through references
     elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)
     bindings: tuple[Binding, ...] = ()

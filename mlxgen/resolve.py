@@ -61,9 +61,10 @@ CATEGORIES = {
 LOCALS = frozenset(
     """C apply arg axes batched bfloat composite constant count dense device dtype element encoder
     eval_cpu eval_gpu forward gradient grid_x grid_y group_x group_y half has_kernel i in int32_t
-    int64_t is_equivalent item joint jvp jvps k kDispatch kDtypes kKernels like name ndim next one
-    op other output_shapes pipeline primitive pullback run_cpu run_metal shape shapes size_t source
-    tag task term thread_grid thread_index to uint2 vjp vjps vmap""".split()  # noqa: SIM905
+    int64_t interleaved is_equivalent item joint jvp jvps k kDispatch kDtypes kKernels like name
+    ndim next one op other output_shapes pipeline positive primitive pullback run_cpu run_metal
+    shape shapes size_t source tag task term thread_grid thread_index to uint2 vjp vjps
+    vmap""".split()  # noqa: SIM905
 )
 _HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
 

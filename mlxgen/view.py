@@ -603,7 +603,7 @@ class View:
         """Its body: one element."""
         assert self.cpu is not None
         args = [f"{p.cpp}[k]" if p.type.is_array else p.cpp for p in self.op.params]
-        function = self.cpu.function
+        function = self.cpu.function + ("<T, positive>" if self.cpu.by_sign else "")
         if self.cpu.by_reference:
             args += [f"{name}[k]" for name in self.out_names]
             return cpp_call(function, args, ";", 4)
@@ -613,6 +613,8 @@ class View:
     def loop_lambda(self) -> str:
         """Head of the lambda that elementwise() runs."""
         params = ["const auto& in", "const auto& out", "int64_t count"]
+        if self.cpu is not None and self.cpu.by_sign:
+            params.append("auto positive")
         captures = "[" + ", ".join(self.captures(False)) + "]"
         return cpp_call(captures, params, " {", 6)
 
@@ -624,7 +626,9 @@ class View:
         args.append("count")
         for p in self.attributes:
             args.append(f"static_cast<T>({p.cpp})" if p.type.kind is Kind.FLOAT else p.cpp)
-        return cpp_call(f"{self.op.name}_loop<T>", args, ";", 8)
+        assert self.cpu is not None
+        types = "T, positive()" if self.cpu.by_sign else "T"
+        return cpp_call(f"{self.op.name}_loop<{types}>", args, ";", 8)
 
     def captures(self, views: bool) -> list[str]:
         """Captures of the lambda that runs a CPU kernel."""

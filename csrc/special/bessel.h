@@ -21,6 +21,7 @@
 #pragma once
 
 #include "bessel_coefficients.h"
+#include "exp_log.h"
 #include "mlxgen/scalar.h"
 
 namespace mlxops {
@@ -45,10 +46,10 @@ inline wide<T> modified_i0(wide<T> x) {
   W near = math::polynomial(MLXGEN_COEFFICIENTS(T, i0_small), z * z);
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, i0_large), u) / math::sqrt(z);
   if (scaled) {
-    return small ? near * math::exp(-z) : W(far);
+    return small ? near * wide_exp<T>(-z) : W(far);
   }
   // (10.40.1); in two halves, as e^z overflows before the result does.
-  W root = math::exp(0.5f * z);
+  W root = wide_exp<T>(0.5f * z);
   W product = root == math::infinity() ? W(root) : far * root * root;
   return small ? near : product;
 }
@@ -63,9 +64,9 @@ inline wide<T> modified_i1(wide<T> x) {
   W near = x * math::polynomial(MLXGEN_COEFFICIENTS(T, i1_small), z * z);
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, i1_large), u) / math::sqrt(z);
   if (scaled) {
-    return small ? near * math::exp(-z) : math::copysign(far, x);
+    return small ? near * wide_exp<T>(-z) : math::copysign(far, x);
   }
-  W root = math::exp(0.5f * z);
+  W root = wide_exp<T>(0.5f * z);
   W product = root == math::infinity() ? W(root) : far * root * root;
   return small ? W(near) : math::copysign(product, x);
 }
@@ -79,14 +80,14 @@ inline wide<T> modified_k0(wide<T> x) {
   W u = 1 / (small ? W(1) : W(x));
   // (10.31.2)
   W near = math::polynomial(MLXGEN_COEFFICIENTS(T, k0_small), w) -
-      math::log(small ? W(x) : W(1)) *
+      wide_log<T>(small ? W(x) : W(1)) *
           math::polynomial(MLXGEN_COEFFICIENTS(T, i0_unit), w);
   // (10.40.2)
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, k0_large_p), u) /
       (math::polynomial(MLXGEN_COEFFICIENTS(T, k0_large_q), u) * math::sqrt(x));
   // In two halves, as e^-x underflows by steps where the result does.
   W root =
-      math::exp(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
+      wide_exp<T>(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
   W result = small ? (scaled ? near * root : W(near)) : far * root * root;
   return x < 0 ? W(math::nan()) : W(result);
 }
@@ -99,14 +100,14 @@ inline wide<T> modified_k1(wide<T> x) {
   W w = x * x;
   W u = 1 / (small ? W(1) : W(x));
   // (10.31.1)
-  W logarithm = math::log(small ? W(x) : W(1)) *
+  W logarithm = wide_log<T>(small ? W(x) : W(1)) *
       math::polynomial(MLXGEN_COEFFICIENTS(T, i1_unit), w);
   W near = 1 / x +
       x * (logarithm + math::polynomial(MLXGEN_COEFFICIENTS(T, k1_small), w));
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, k1_large_p), u) /
       (math::polynomial(MLXGEN_COEFFICIENTS(T, k1_large_q), u) * math::sqrt(x));
   W root =
-      math::exp(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
+      wide_exp<T>(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
   W result = small ? (scaled ? near * root : W(near)) : far * root * root;
   result = x == 0 ? W(math::infinity()) : W(result);
   return x < 0 ? W(math::nan()) : W(result);

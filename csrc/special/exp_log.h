@@ -75,16 +75,13 @@ inline double expm1_without_powers(double x, double& k) {
   return r * mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, exp_series), r);
 }
 
-/** exp(x + low), for a low much below x. */
+/** exp(x + low) for |x| <= 1e6, and a low much below x. */
 template <typename T>
 inline Scaled<double> exp_in_parts(double x, double low) {
-  // Beyond these bounds every power is 0 or infinite.
-  x = x > 800 ? 800 : x < -800 ? -800 : x;
   const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
   double k = mlxgen::math::rint(
       (x + low) * MLXGEN_COEFFICIENTS(T, log_2_reciprocal)[0]);
   double r = (x - k * log_2[0]) - k * log_2[1] + low;
-  r = r > 1 ? 1 : r < -1 ? -1 : r;
   double y =
       r * mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, exp_series), r);
   return {1 + y, k};
@@ -207,15 +204,15 @@ inline double wide_log1mexp(double x) {
   double k;
   double y = detail::expm1_without_powers<T>(x, k);
   double power = detail::scaled<T>(1 + y, k);
-  power = choose(x < -detail::exp_end<T>, 0, power);
-  // Near 0, where k is 0 or -1, of -expm1(x); that of tiny x is -x.
-  double near = choose(k == 0, -y, 0.5 - 0.5 * y);
-  near = choose(x > -1e-18, -x, near);
-  bool far = x < -0.6875;
-  double sum = choose(far, 1 - power, near);
+  power = x < -detail::exp_end<T> ? 0 : power;
+  // From -log(2) / 2 on of -expm1(x).
+  bool near = k == 0;
+  double sum = choose(near, -y, 1 - power);
   // What the difference loses counts where it is near 1.
-  double rest = choose(far, (1 - sum) - power, 0);
-  return checked_log(sum, detail::log_and_more<T>(sum, rest));
+  double rest = choose(near, 0, (1 - sum) - power);
+  double log = detail::log_and_more<T>(sum, rest);
+  double end = choose(sum == 0, -mlxgen::math::infinity(), mlxgen::math::nan());
+  return choose(sum > 0, log, end);
 }
 
 template <typename T>
@@ -225,10 +222,13 @@ inline double wide_log1p(double x) {
   return x == 0 ? x : y;
 }
 
-/** The number that was scaled. */
+/** The number that was scaled; the exponent of a moderate one is below 2000. */
+template <bool moderate = false>
 inline double unscaled(Scaled<double> y) {
   double n = y.exponent;
-  n = n > 2040 ? 2040 : n < -2040 ? -2040 : n;
+  if (!moderate) {
+    n = choose(n > 2040, 2040, choose(n < -2040, -2040, n));
+  }
   double part = mlxgen::math::rint(n * 0.5);
   return y.x * detail::two_to_the(part) * detail::two_to_the(n - part);
 }
@@ -244,14 +244,20 @@ inline double reciprocal_power(double x, double y) {
 
 /**
  * exp(y log x + shift) for x > 0 and any y, to some units in the last place
- * however large the exponent is; for NaN of anything NaN.
+ * however large the exponent is; for NaN of anything NaN. Where it is known
+ * that y, y log x and the shift are below 1e4, `moderate` leaves out the
+ * checks.
  */
-template <typename T>
+template <typename T, bool moderate = false>
 inline Scaled<double> power_in_parts(double x, double y, double shift) {
-  y = y > 1e290 ? 1e290 : y < -1e290 ? -1e290 : y;
+  if (!moderate) {
+    y = choose(y > 1e290, 1e290, choose(y < -1e290, -1e290, y));
+  }
   if constexpr (sizeof(T) == 4) {
     double e = y * fine_log<T>(x) + shift;
-    e = e > 1e5 ? 1e5 : e < -1e5 ? -1e5 : e;
+    if (!moderate) {
+      e = choose(e > 1e9, 1e9, choose(e < -1e9, -1e9, e));
+    }
     double k;
     double z = 1 + detail::expm1_without_powers<T>(e, k);
     return {z, k};
@@ -277,6 +283,13 @@ inline Scaled<double> power_in_parts(double x, double y, double shift) {
     double lost = (product - (sum - back)) + (shift - back);
     const auto& log_2 = for_double::log_2_parts;
     lost += fraction * (log_2[0] + log_2[1]) + (y_low * high + y * low);
+    if (!moderate) {
+      // The power is 0 or infinite long before, and what is lost no longer
+      // below the sum.
+      bool large = mlxgen::math::fabs(sum) > 1e6;
+      sum = choose(large, mlxgen::math::copysign(1e6, sum), sum);
+      lost = choose(large, 0, lost);
+    }
     Scaled<double> e = detail::exp_in_parts<T>(sum, lost);
     return {e.x, e.exponent + whole};
   }
@@ -331,6 +344,7 @@ inline mlxgen::twofold wide_log1p(mlxgen::twofold x) {
   return mlxgen::math::log1p(x);
 }
 
+template <bool moderate = false>
 inline mlxgen::twofold unscaled(Scaled<mlxgen::twofold> y) {
   return mlxgen::math::ldexp(y.x, static_cast<int>(y.exponent));
 }
@@ -340,12 +354,12 @@ inline mlxgen::twofold reciprocal_power(mlxgen::twofold x, mlxgen::twofold y) {
   return mlxgen::math::exp(-y * mlxgen::math::log(x));
 }
 
-template <typename T>
+template <typename T, bool moderate = false>
 inline Scaled<mlxgen::twofold>
 power_in_parts(mlxgen::twofold x, mlxgen::twofold y, mlxgen::twofold shift) {
   mlxgen::twofold e = y * mlxgen::math::log(x) + shift;
-  e = e > 300 ? mlxgen::twofold(300.0f) : mlxgen::twofold(e);
-  e = e < -300 ? mlxgen::twofold(-300.0f) : mlxgen::twofold(e);
+  e = e > 1e6f ? mlxgen::twofold(1e6f) : mlxgen::twofold(e);
+  e = e < -1e6f ? mlxgen::twofold(-1e6f) : mlxgen::twofold(e);
   float n = mlxgen::native::rint(e.hi * 1.44269502f);
   mlxgen::twofold r = e - n * mlxgen::twofold(0.693147182f, -1.90465421e-09f);
   return Scaled<mlxgen::twofold>{mlxgen::math::exp(r), mlxgen::twofold(n)};

@@ -9,7 +9,9 @@
 //   1 <= z < 6   a rational function, with the zeros of the result factored out
 //   6 <= z       the asymptotic (Stirling) expansion, a polynomial in 1/z^2
 //
-// and negative x follow by reflection. Numbers such as (5.5.3) are equations of
+// and negative x follow by reflection. Where a function is told that arguments
+// are `positive`, the compiler removes what is for the others; results are the
+// same. Numbers such as (5.5.3) are equations of
 // the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 //
 // Near their zeros on the negative axis, lgamma, digamma and polygamma are
@@ -81,13 +83,13 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
  * log |Gamma(x)|. Infinite at the poles x = 0, -1, -2, ...; -inf at -inf, as
  * scipy.special.gammaln has it.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T lgamma(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
-  W z = math::fabs(x);
+  W z = positive ? W(x) : math::fabs(x);
   bool small = z < 1;
-  bool negative = x < 0;
+  bool reflected = !positive && x <= 0;
   bool large = z >= detail::large_z;
   // stirling_correction and lgamma_middle, with one division for both.
   W t = small ? z + 1 : W(z);
@@ -98,33 +100,30 @@ T lgamma(T value) {
   W correction = quotient *
       math::polynomial(MLXOPS_TABLE(lgamma_large), quotient * quotient);
   W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
-  W asymptotic =
-      (z - 0.5f) * (fine_log<T>(z) - 1) + (half_log - 0.5f + correction);
+  W log_z = fine_log<T>(z);
+  W asymptotic = (z - 0.5f) * (log_z - 1) + (half_log - 0.5f + correction);
   W body = large ? asymptotic : quotient;
+  W direct = body - (small ? W(log_z) : W(0));
 
   // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
   // z and the subtracted log z cancel.
   W sine = math::fabs(detail::sine_over_pi<T>(z));
-  W positive_factor = small ? W(z) : W(1);
-  W negative_factor = small ? W(sine) : z * sine;
-  W log_factor = fine_log<T>(negative ? negative_factor : positive_factor);
-
-  W result = (negative ? -body : W(body)) - log_factor;
-  result = sine == 0 && x <= 0 ? W(math::infinity()) : W(result);
-  result = x == -math::infinity() ? x : result;
-  return static_cast<T>(result);
+  W other = -body - fine_log<T>(small ? W(sine) : z * sine);
+  other = sine == 0 ? W(math::infinity()) : W(other);
+  other = x == -math::infinity() ? x : other;
+  return static_cast<T>(reflected ? other : direct);
 }
 
 namespace detail {
 
 /** psi(x). */
-template <typename T>
+template <typename T, bool positive = false>
 inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   using W = mlxgen::wide<T>;
-  W z = math::fabs(x);
+  W z = positive ? W(x) : math::fabs(x);
   bool small = z < 1;
   bool large = z >= large_z;
-  bool negative = x < 0;
+  bool negative = !positive && x < 0;
 
   // psi(1 + z), or psi(z) where z >= 1.
   W t = small ? z + 1 : W(z);
@@ -163,9 +162,9 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
  * psi(x), the derivative of log Gamma(x). -inf at 0, inf at -0, NaN at the
  * other poles and at -inf.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T digamma(T value) {
-  return static_cast<T>(detail::digamma<T>(value));
+  return static_cast<T>(detail::digamma<T, positive>(value));
 }
 
 namespace detail {
@@ -188,7 +187,7 @@ inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
 /**
  * psi(a) - psi(a + b), which is small beside either where b is small beside a.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T digamma_difference(T value_a, T value_b) {
   using W = mlxgen::wide<T>;
   W a = value_a;
@@ -212,20 +211,20 @@ T digamma_difference(T value_a, T value_b) {
   W expansion = b * v * (u * 0.5f + u * (u + v) * (p + y * slope));
   W result = -(steps + (wide_log1p<T>(b * u) + expansion));
   result = (s == math::infinity()) & (a < s) ? W(-math::infinity()) : W(result);
-  bool positive = (a > 0) & (s > 0);
+  bool above_0 = positive || ((a > 0) & (s > 0));
   W direct = detail::digamma<T>(a) - detail::digamma<T>(s);
-  return static_cast<T>(positive ? result : direct);
+  return static_cast<T>(above_0 ? result : direct);
 }
 
 namespace detail {
 
 /** psi'(x). */
-template <typename T>
+template <typename T, bool positive = false>
 inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
   using W = mlxgen::wide<T>;
-  W z = math::fabs(x);
+  W z = positive ? W(x) : math::fabs(x);
   bool large = z >= large_z;
-  bool negative = x < 0;
+  bool negative = !positive && x < 0;
 
   // psi'(z) for large z (5.15.8), else psi'(1 + z) = psi'(z) - 1/z^2 (5.15.5).
   W numerator = math::polynomial(MLXOPS_TABLE(trigamma_middle_p), z);
@@ -239,13 +238,11 @@ inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
   // psi'(-z) = (pi / sin(pi z))^2 - psi'(1 + z) (5.15.6)
   W sine = sine_over_pi<T>(z);
   W pole = 1 / (negative ? sine : z);
-  pole = pole * pole;
-  W positive_result = body + (large ? W(0) : W(pole));
-  W negative_result = pole - (body - (large ? W(w) : W(0)));
-
-  W result = negative ? negative_result : positive_result;
-  result = x == -math::infinity() ? W(math::infinity()) : W(result);
-  return result;
+  pole = large && !negative ? W(0) : W(pole);
+  W other = (large ? W(w) : W(0)) - body;
+  W result = pole * pole + (negative ? other : body);
+  bool at_end = !positive && x == -math::infinity();
+  return at_end ? W(math::infinity()) : W(result);
 }
 
 } // namespace detail
@@ -254,9 +251,9 @@ inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
  * psi'(x), the derivative of digamma; positive. Infinite at the poles and, as
  * scipy.special.polygamma has it, at -inf.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T trigamma(T value) {
-  return static_cast<T>(detail::trigamma<T>(value));
+  return static_cast<T>(detail::trigamma<T, positive>(value));
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -265,15 +262,18 @@ T trigamma(T value) {
 
 namespace detail {
 
-/** Gamma(x), or its reciprocal; not for the poles on the negative axis. */
-template <typename T>
+/**
+ * Gamma(x), or its reciprocal; not for the poles on the negative axis. Where it
+ * is known that |x| is below 1000, `moderate` leaves out some checks.
+ */
+template <typename T, bool positive, bool moderate>
 inline Scaled<mlxgen::wide<T>> gamma_in_parts(
     mlxgen::wide<T> x,
     bool reciprocal) {
   using W = mlxgen::wide<T>;
-  W z = math::fabs(x);
+  W z = positive ? W(x) : math::fabs(x);
   bool small = z < large_z;
-  bool negative = x < 0;
+  bool negative = !positive && x < 0;
 
   // With t = z, or z + 6 below 6 (5.5.1),
   //   Gamma(z) = Gamma(t) / (z (z + 1) ... (z + 5))
@@ -282,10 +282,9 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   // Gamma(z) from this and negative x the reciprocal, or else 1 over it, which
   // changes the signs of exponents and the sides of a quotient.
   bool upright = negative == reciprocal;
-  // At t = 200 every result has long been 0 or infinite.
-  W t = choose(small, z + large_z, choose(z > 200, W(200), z));
+  W t = choose(small, z + large_z, z);
   W sign = upright ? W(1) : W(-1);
-  Scaled<W> y = power_in_parts<T>(t, sign * (t - 0.5f), -sign * t);
+  Scaled<W> y = power_in_parts<T, moderate>(t, sign * (t - 0.5f), -sign * t);
 
   W root = MLXOPS_TABLE(sqrt_two_pi)[0];
   W above = root * math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t);
@@ -308,9 +307,16 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
 }
 
 /** The same as a number. */
-template <typename T>
+template <typename T, bool positive = false>
 inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
-  return unscaled(gamma_in_parts<T>(x, reciprocal));
+  using W = mlxgen::wide<T>;
+  // Long before 200 every result is 0 or infinite; below, signs alternate.
+  x = choose(x > 200, W(200), x);
+  if (!positive) {
+    W end = W(-200) + (x - math::rint(x * 0.5f) * 2);
+    x = choose(x < -200, end, x);
+  }
+  return unscaled<true>(gamma_in_parts<T, positive, true>(x, reciprocal));
 }
 
 } // namespace detail
@@ -319,23 +325,23 @@ inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
  * Gamma(x). NaN at the poles -1, -2, ... and -inf, infinite at 0 with its sign,
  * as scipy.special.gamma has it.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T gamma(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
-  W y = detail::gamma_or_reciprocal<T>(x, false);
+  W y = detail::gamma_or_reciprocal<T, positive>(x, false);
   // Factorials are exact.
-  W factorial = x < 0 ? W(math::nan()) : math::rint(y);
+  W factorial = !positive && x < 0 ? W(math::nan()) : math::rint(y);
   return static_cast<T>(x == math::rint(x) ? factorial : y);
 }
 
 /** 1 / Gamma(x), which is 0 at the poles of Gamma, and at both infinities. */
-template <typename T>
+template <typename T, bool positive = false>
 T rgamma(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
-  W y = detail::gamma_or_reciprocal<T>(x, true);
-  bool pole = x < 0 && x == math::rint(x);
+  W y = detail::gamma_or_reciprocal<T, positive>(x, true);
+  bool pole = !positive && x < 0 && x == math::rint(x);
   return static_cast<T>(pole ? W(0) : W(y));
 }
 
@@ -346,9 +352,9 @@ T rgamma_derivative(int order, T value) {
   W x = value;
   bool reflected = x < 0.5f;
   W z = reflected ? 1 - x : W(x);
-  W psi = detail::digamma<T>(z);
-  W prime = detail::trigamma<T>(z);
-  W scale = detail::gamma_or_reciprocal<T>(z, !reflected);
+  W psi = detail::digamma<T, true>(z);
+  W prime = detail::trigamma<T, true>(z);
+  W scale = detail::gamma_or_reciprocal<T, true>(z, !reflected);
   // 1 / Gamma(x) = sin(pi x) Gamma(1 - x) / pi (5.5.3), whose derivatives have
   // no poles for x < 1.
   W pi = MLXOPS_TABLE(pi)[0];
@@ -402,7 +408,8 @@ inline mlxgen::wide<T> zeta_tail(
     factor = factor * ((s + (2 * j + 1)) * (s + (2 * j + 2)) * square);
   }
   // The corrections overflow where they are nothing.
-  return last == 0 ? W(last) : last * (a / size / extra + rest / size);
+  W tail = last * a / size / extra + last / size * rest;
+  return last == 0 ? W(last) : W(tail);
 }
 
 /**
@@ -449,9 +456,10 @@ using fine = double;
 #endif
 
 /** Where the sum over k >= 0 of (x + k)^-s has its largest term: |x + k|. */
-template <typename W>
+template <bool positive, typename W>
 inline W distance_to_pole(W x) {
-  return x < 0.5f ? math::fabs(x - math::rint(x)) : W(x);
+  bool near = !positive && x < 0.5f;
+  return near ? math::fabs(x - math::rint(x)) : W(x);
 }
 
 /**
@@ -459,7 +467,7 @@ inline W distance_to_pole(W x) {
  * of x to its nearest pole and s = 1 + extra, which is whole for negative x;
  * parity is (-1)^s.
  */
-template <typename T>
+template <typename T, bool positive>
 inline mlxgen::wide<T> zeta_near_pole(
     mlxgen::wide<T> x,
     mlxgen::wide<T> size,
@@ -469,9 +477,9 @@ inline mlxgen::wide<T> zeta_near_pole(
   using F = fine<T>;
   // x = f + whole, so that the terms are those of f^-s and, for negative x,
   //   zeta(s, 1 + f) + (-1)^s (zeta(s, 1 - f) - zeta(s, 1 - x)).
-  bool negative = x < 0.5f;
+  bool negative = !positive && x < 0.5f;
   W f = negative ? x - math::rint(x) : W(x);
-  W sign = f < 0 ? W(parity) : W(1);
+  W sign = !positive && f < 0 ? W(parity) : W(1);
   W sum = zeta_sum<F>(f + 1, size, extra) + sign / size;
   W between = zeta_sum<F>(1 - f, size, extra) - zeta_sum<F>(1 - x, size, extra);
   sum = negative ? sum + parity * between : W(sum);
@@ -485,13 +493,13 @@ inline mlxgen::wide<T> zeta_near_pole(
  * (5.15.1), with scipy's values at poles: infinite, and positive for odd n,
  * negative for even n.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T higher_polygamma(int n, T value) {
   using W = mlxgen::wide<T>;
   W x = value;
-  W size = detail::distance_to_pole(x);
+  W size = detail::distance_to_pole<positive>(x);
   W parity = n % 2 != 0 ? W(1) : W(-1);
-  W sum = detail::zeta_near_pole<T>(x, size, W(n), parity);
+  W sum = detail::zeta_near_pole<T, positive>(x, size, W(n), parity);
 
   // n! = sqrt(2 pi n) (n / e)^n g(1/n) (5.11.3): it alone may be out of range.
   W order = n;
@@ -513,17 +521,17 @@ T higher_polygamma(int n, T value) {
  * at s = 1 and where x is 0, -1, -2, ...; else, as scipy.special.zeta has it,
  * NaN for s < 1, and for negative x unless s is whole.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T hurwitz_zeta(T value_s, T value_x) {
   using W = mlxgen::wide<T>;
   W given = value_s;
   W x = value_x;
   // Long before this, every power is 0, 1 or infinite.
   W s = given > 1e30f ? W(1e30f) : W(given);
-  W size = detail::distance_to_pole(x);
+  W size = detail::distance_to_pole<positive>(x);
   W halved = s * 0.5f;
   W parity = halved == math::rint(halved) ? W(1) : W(-1);
-  W sum = detail::zeta_near_pole<T>(x, size, s - 1, parity);
+  W sum = detail::zeta_near_pole<T, positive>(x, size, s - 1, parity);
   Scaled<W> y = power_in_parts<T>(size, 1 - s, W(0));
   y.x = y.x * sum;
 
@@ -551,15 +559,15 @@ T riemann_zeta(T value) {
   // (2 pi)^-y Gamma(y) as in gamma_or_reciprocal.
   bool small = y < detail::large_z;
   W t = small ? y + detail::large_z : W(y);
-  Scaled<W> factor =
-      power_in_parts<T>(t, t - 0.5f, -(t + y * W(MLXOPS_TABLE(log_2_pi)[0])));
+  Scaled<W> factor = power_in_parts<T, true>(
+      t, t - 0.5f, -(t + y * W(MLXOPS_TABLE(log_2_pi)[0])));
   W root = MLXOPS_TABLE(sqrt_two_pi)[0];
   W product = y * (y + 1) * ((y + 2) * (y + 3)) * ((y + 4) * (y + 5));
   W sine = detail::sine_over_pi<T>(0.5f * x) * W(MLXOPS_TABLE(pi)[0]);
   factor.x = factor.x * (2 * root * sine * zeta) *
       math::polynomial(MLXOPS_TABLE(gamma_large), 1 / t) /
       (small ? W(product) : W(1));
-  W reflected = sine == 0 ? W(0) : unscaled(factor);
+  W reflected = sine == 0 ? W(0) : unscaled<true>(factor);
 
   W result = negative ? reflected : zeta;
   result = x == -math::infinity() ? W(math::nan()) : W(result);
@@ -620,12 +628,12 @@ inline mlxgen::wide<T> log_beta(
   W both = (p - 0.5f) * wide_log<T>(h) - 0.5f * log_1 +
       (half_log + stirling_correction<T>(p) + difference);
   W result = large_p ? both : large_q ? mixed : direct;
-  W infinite = p > 0 ? W(-math::infinity()) : W(0);
-  return q == math::infinity() ? infinite : result;
+  W infinite = choose(p > 0, W(-math::infinity()), W(0));
+  return choose(q == math::infinity(), infinite, result);
 }
 
 /** B(a, b) = factor exp(result), for any signs. */
-template <typename T>
+template <typename T, bool positive = false>
 inline mlxgen::wide<T> signed_log_beta(
     mlxgen::wide<T> a,
     mlxgen::wide<T> b,
@@ -635,8 +643,8 @@ inline mlxgen::wide<T> signed_log_beta(
   W p = a < b ? a : b;
   W q = a < b ? b : a;
   W s = p + q;
-  bool negative = p < 0;
-  bool both = q < 0;
+  bool negative = !positive && p < 0;
+  bool both = !positive && q < 0;
   W falls = choose(negative, choose(s <= 0, W(1), W(0)), W(0));
   bool falling = choose(both, W(0), falls) > 0;
 
@@ -678,23 +686,25 @@ inline mlxgen::wide<T> signed_log_beta(
  * The order of Gamma's pole at x: 1 at 0, -1, -2, ..., else 0. A number, since
  * gcc does not vectorise much arithmetic of bool.
  */
-template <typename W>
+template <bool positive = false, typename W>
 inline W pole_at(W x) {
-  return choose(x == math::rint(x), choose(x <= 0, W(1), W(0)), W(0));
+  return positive
+      ? W(0)
+      : choose(x == math::rint(x), choose(x <= 0, W(1), W(0)), W(0));
 }
 
 } // namespace detail
 
 /** log |B(a, b)|. */
-template <typename T>
+template <typename T, bool positive = false>
 T betaln(T a, T b) {
   using W = mlxgen::wide<T>;
   W above;
   W below;
-  W y = detail::signed_log_beta<T>(W(a), W(b), above, below);
+  W y = detail::signed_log_beta<T, positive>(W(a), W(b), above, below);
   W result =
       y + (wide_log<T>(math::fabs(above)) - wide_log<T>(math::fabs(below)));
-  W poles = detail::pole_at(W(a)) + detail::pole_at(W(b));
+  W poles = detail::pole_at<positive>(W(a)) + detail::pole_at<positive>(W(b));
   result = poles == 2 ? W(math::infinity()) : W(result);
   return static_cast<T>(result);
 }
@@ -715,19 +725,19 @@ inline bool gamma_is_negative(W x) {
  * of scipy.special.beta: Gamma is positive there, but with two poles above the
  * result is (-1)^b infinite.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T beta(T value_a, T value_b) {
   using W = mlxgen::wide<T>;
   W a = value_a;
   W b = value_b;
   W above;
   W below;
-  W y = detail::signed_log_beta<T>(a, b, above, below);
+  W y = detail::signed_log_beta<T, positive>(a, b, above, below);
   W root = wide_exp<T>(0.5f * y);
   W result = root * (above / below) * root;
 
-  W poles = detail::pole_at(a) + detail::pole_at(b);
-  W order = poles - detail::pole_at(a + b);
+  W poles = detail::pole_at<positive>(a) + detail::pole_at<positive>(b);
+  W order = poles - detail::pole_at<positive>(a + b);
   W halved = b * 0.5f;
   W infinity = math::infinity();
   W odd = choose(halved == math::rint(halved), infinity, -infinity);
@@ -746,7 +756,7 @@ T beta(T value_a, T value_b) {
 namespace detail {
 
 /** factor / B(a, b), for any signs; 0 at the poles of B. */
-template <typename T>
+template <typename T, bool positive = false>
 inline mlxgen::wide<T> over_beta(
     Scaled<mlxgen::wide<T>> factor,
     mlxgen::wide<T> a,
@@ -754,12 +764,13 @@ inline mlxgen::wide<T> over_beta(
   using W = mlxgen::wide<T>;
   W above;
   W below;
-  W y = signed_log_beta<T>(a, b, above, below);
+  W y = signed_log_beta<T, positive>(a, b, above, below);
   Scaled<W> e = power_in_parts<T>(W(1), W(0), -y);
   e.x = e.x * (below / above) * factor.x;
   e.exponent = e.exponent + factor.exponent;
   // Poles of B are those of a and b, unless they are cancelled by one of a + b.
-  W order = pole_at(a) + pole_at(b) - pole_at(a + b);
+  W order = pole_at<positive>(a) + pole_at<positive>(b);
+  order = order - pole_at<positive>(a + b);
   return choose(order > 0, W(0), unscaled(e));
 }
 
@@ -778,23 +789,23 @@ inline W made_whole(W x, W y, W z) {
  * the poles of Gamma(x + m), 0 at those of Gamma(x), where both are the limit
  * for whole m, as scipy.special.poch has it.
  */
-template <typename T>
+template <typename T, bool positive = false>
 T poch(T value_x, T value_m) {
   using W = mlxgen::wide<T>;
   W x = value_x;
   W m = value_m;
   // Gamma(m) / B(x, m) for positive m, or one over it from x + m up to x.
-  bool down = m < 0;
-  W size = math::fabs(m);
+  bool down = !positive && m < 0;
+  W size = positive ? W(m) : math::fabs(m);
   W start = choose(down, x + m, x);
-  W up =
-      detail::over_beta<T>(detail::gamma_in_parts<T>(size, false), start, size);
+  Scaled<W> factor = detail::gamma_in_parts<T, true, false>(size, false);
+  W up = detail::over_beta<T, positive>(factor, start, size);
   W y = choose(down, 1 / up, detail::made_whole(up, x, m));
   // For the smallest m the result is 1 + m psi(x).
-  W pole = detail::pole_at(x);
+  W pole = detail::pole_at<positive>(x);
   y = choose(size < 1e-30f, choose(pole > 0, y, W(1)), y);
   W infinity = math::infinity();
-  W order = detail::pole_at(x + m) - pole;
+  W order = detail::pole_at<positive>(x + m) - pole;
   y = choose(order < 0, W(0), choose(order > 0, infinity, y));
   y = choose(x == infinity, choose(down, W(0), infinity), y);
   W nan = math::nan();

@@ -114,7 +114,7 @@ mlxgen::wide<T> gamma_start(mlxgen::wide<T> a, mlxgen::wide<T> p, bool below) {
   if (root > small) {
     return a * W(root * root * root);
   }
-  W log_gamma = W(lgamma<Number>(static_cast<Number>(a + 1)));
+  W log_gamma = W(lgamma<Number, true>(static_cast<Number>(a + 1)));
   return wide_exp<T>((wide_log<T>(p) + log_gamma) / a);
 }
 

@@ -31,12 +31,11 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
 
 namespace {
 
-// A block of every operand stays in the first-level cache. Loops always run
-// over a multiple of `lane` elements (padded if need be): an element's result
-// then never depends on its place, as it would where a vectorised body and a
-// scalar tail round differently.
-constexpr int64_t block = 512;
+// Loops always run over a multiple of `lane` elements (padded if need be): an
+// element's result then never depends on its place, as it would where a
+// vectorised body and a scalar tail round differently.
 constexpr int64_t lane = 64;
+static_assert(block % lane == 0);
 
 // What one thread takes at a time, and how many microseconds must be left for
 // others to be woken: that takes them a few tens.

@@ -77,6 +77,11 @@ FORMS = {
             w: grad * x
           vmap: batch
 
+        # Compiled for positive inputs too: whether it was that is in its results.
+        - signature: "by_sign(n: int, x: array, y: array) -> (sum: array, fast: array)"
+          dispatch: {cpu: by_sign}
+          grad: none
+
         # A shape that arguments can make impossible.
         - signature: "middle(x: array, cut: int) -> array"
           dispatch: {cpu: middle}
@@ -116,6 +121,11 @@ SOURCES = {
         template <typename T>
         T cube(T x) {
           return x * x * x;
+        }
+        template <typename T, bool positive = false>
+        void by_sign(int n, T x, T y, T& sum, T& fast) {
+          sum = x + n * y;
+          fast = positive;
         }
         template <typename T>
         void weighted(mlxgen::In<T> x, mlxgen::In<T> w, mlxgen::Out<T> out) {
@@ -247,7 +257,7 @@ def test_side_by_side(site: Path) -> None:
         """
         assert (first.add(x, y) + mlxops.add(x, y) + second.add(x, y)).tolist() == [12, 18]
         assert set(first.dispatch_table()) == {"add"} and "lgamma" in mlxops.dispatch_table()
-        assert set(language.dispatch_table()) == {"cube", "middle", "weighted"}
+        assert set(language.dispatch_table()) == {"by_sign", "cube", "middle", "weighted"}
         """,
     )
 
@@ -322,6 +332,41 @@ def test_manual_and_optional(site: Path) -> None:
         grads = mx.grad(lambda a, b: w(a, b).sum(), argnums=(0, 1))(x, y)
         assert [g.tolist() for g in grads] == [[3, 4], [1, 2]]
         assert mx.vmap(w, in_axes=(0, None))(mx.stack([x, y]), y).tolist() == [[3, 8], [9, 16]]
+        """,
+    )
+
+
+def test_loop_for_positive_inputs(site: Path) -> None:
+    """It takes the blocks of 512 elements in which every input is above 0, and no others."""
+    _run(
+        site,
+        """
+        import numpy as np
+        rng = np.random.default_rng(0)
+        for dtype in (mx.float16, mx.float32, mx.float64, mx.int32):
+            for size in (1, 63, 64, 512, 2000, 20_000):
+                for other in (0.0, -0.0, -1.0, float("nan")):
+                    numbers = rng.integers(1, 20, (2, size)).astype(float)
+                    numbers[rng.integers(2), rng.integers(size)] = other
+                    last = numbers.copy()
+                    last[:, -1] = 1
+                    for a in (numbers, np.abs(numbers) + 1, last):
+                        if dtype == mx.int32:
+                            a = np.nan_to_num(a)
+                        x, y = (mx.array(row, dtype=dtype) for row in a)
+                        sum, fast = language.by_sign(2, x, y)
+                        assert np.array_equal(np.array(sum, float), a[0] + 2 * a[1], True)
+                        cuts = set(range(512, size, 512))
+                        if dtype != mx.float16:  # what is left is padded in a block of its own
+                            cuts |= {size // 64 * 64} - {0, size}
+                        blocks = np.split((a > 0).all(axis=0), sorted(cuts))
+                        wanted = np.concatenate([np.full(len(b), b.all()) for b in blocks])
+                        assert np.array_equal(np.array(fast, float), wanted), (dtype, size)
+        x = mx.arange(1.0, 7.0).reshape(2, 3)
+        assert language.by_sign(1, x.T, x.T)[1].tolist() == [[1, 1]] * 3
+        assert language.by_sign(1, x[1:, ::-1], 1.0)[1].tolist() == [[1, 1, 1]]
+        assert language.by_sign(1, mx.array(2.0), mx.array(0.0))[1].item() == 0
+        assert language.by_sign(1, mx.zeros((0,)), 1.0)[1].shape == (0,)
         """,
     )
 

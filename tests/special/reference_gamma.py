@@ -209,6 +209,7 @@ RECORDS = [
         {
             "small": Region(linear(1.01, 12), linear(0.1, 30)),
             "large": Region(linear(1.5, 6), log(1, 1e4), conditioned=STEEP),
+            "beside one": Region(values(1.000001, 1.01, 1.5), log(), conditioned=STEEP),
             "negative": Region(integers(2, 9), negative(linear(0.02, 12)), conditioned=ZETA_ZEROS),
             "zeros": Region(
                 values(3), ROOTS_OF_TETRAGAMMA, ulps=20, because=CLOSE, conditioned=ZETA_ZEROS
@@ -276,6 +277,7 @@ RECORDS = [
             "whole": Region(integers(1, 20), integers(0, 12)),
             "large": Region(log(20, 1e6), linear(-5, 5), conditioned=STEEP),
             "tiny": Region(linear(0.5, 20), both(log(1e-30, 1)), conditioned=STEEP),
+            "scales": Region(log(high=1e-3), linear(20, 300), conditioned=STEEP),
         },
         scipy=scipy.special.poch,
         arity=2,

@@ -10,8 +10,9 @@ import mlx.core as mx
 import mlxops
 import numpy as np
 import pytest
+from special.exact import points_of
 from special.records import FAMILIES, RECORDS
-from special.reference import FORMATS, pair
+from special.reference import FORMATS, compute, pair
 
 from mlxgen.testing import to_numpy
 
@@ -121,6 +122,22 @@ def test_nan_in_nan_out(record):
         return  # the special values hold these
     out = record.call(record.head, mx.array([float("nan")]))
     assert np.isnan(to_numpy(out)).all()
+
+
+def test_neighbours_do_not_matter(record, format):
+    """Where all arguments of a block are positive, another loop may compute the same results."""
+    for region in record.regions:
+        points = np.stack(points_of(record, region, format))
+        head = record.head_of(region)
+        positive = np.all(points > 0, axis=0)
+        points = points[:, positive] if positive.any() else points
+        # A guest of the other sign in every block.
+        where = np.arange(0, points.shape[1], 60)
+        mixed = np.insert(points, where, -points[:, :1], axis=1)
+        among = np.delete(compute(record, head, format, *mixed), where + np.arange(len(where)))
+        alone = compute(record, head, format, *points)
+        np.testing.assert_array_equal(among, alone)
+        np.testing.assert_array_equal(np.signbit(among), np.signbit(alone))
 
 
 def operators():

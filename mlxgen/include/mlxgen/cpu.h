@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -51,6 +52,10 @@ void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
 ///////////////////////////////////////////////////////////////////////////////
 
 namespace cpu {
+
+// How many elements are taken at a time where they are looked at first: those
+// of every operand stay in the first-level cache.
+constexpr int64_t block = 512;
 
 /** Allocate the outputs and tell the encoder what the next task uses. */
 mx::cpu::CommandEncoder&
@@ -104,6 +109,51 @@ void elementwise(
     using C = accum_t<typename decltype(tag)::type>;
     run_elementwise(stream, inputs, outputs, loop_over<C, NIn, NOut>(loop));
   });
+}
+
+/** Whether all of these numbers are above 0. */
+template <typename T>
+MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
+  int others = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    others |= x[k] > 0 ? 0 : 1;
+  }
+  return others == 0;
+}
+
+/**
+ * The same for loops that are compiled twice: `loop(inputs, outputs, n,
+ * positive)` is called for blocks of elements, with a constant that tells
+ * whether all of their inputs are above 0.
+ */
+template <size_t NIn, size_t NOut, typename... Ts, typename F>
+void elementwise_by_sign(
+    Types<Ts...> types,
+    const Stream& stream,
+    const Arrays& inputs,
+    Arrays& outputs,
+    const F& loop) {
+  elementwise<NIn, NOut>(
+      types, stream, inputs, outputs, [loop](auto in, auto out, int64_t count) {
+        for (int64_t rest = count; rest > 0; rest -= block) {
+          int64_t n = std::min(rest, block);
+          bool positive = true;
+          for (auto x : in) {
+            positive = positive && all_positive(x, n);
+          }
+          if (positive) {
+            loop(in, out, n, std::true_type());
+          } else {
+            loop(in, out, n, std::false_type());
+          }
+          for (auto& x : in) {
+            x += n;
+          }
+          for (auto& x : out) {
+            x += n;
+          }
+        }
+      });
 }
 
 } // namespace cpu

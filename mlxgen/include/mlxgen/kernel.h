@@ -51,6 +51,36 @@ using mx::complex64_t;
 using mx::float16_t;
 using mx::Shape;
 
+/**
+ * Makes gcc compute two vectors of double at a time, so that one has something
+ * to do while the other waits: call it with the index in every iteration of a
+ * loop. gcc takes as many iterations together as fill a vector of the smallest
+ * type in the loop, and here that is one of four bytes. Loops over float are
+ * left alone: many compute in double, and so in two vectors. clang interleaves
+ * by itself.
+ */
+template <typename T>
+class Interleaved {
+ public:
+  void operator()(int64_t) {}
+};
+
+#if defined(__GNUC__) && !defined(__clang__)
+template <>
+class Interleaved<double> {
+ public:
+  void operator()(int64_t k) {
+    seen_ ^= static_cast<int32_t>(k);
+  }
+  ~Interleaved() {
+    asm volatile("" : : "r"(seen_)); // as if it was used
+  }
+
+ private:
+  int32_t seen_ = 0;
+};
+#endif
+
 /** The type in which a kernel should add up values of type T. */
 template <typename T>
 struct Accumulator {

@@ -24,12 +24,12 @@ inline constexpr double line[3] = {0.5, 0.1, 0.0};
 
 } // namespace tables
 
-template <typename T>
+template <typename T, bool positive = false>
 T bent(T x, float a) {
   using namespace tables;
   mlxgen::wide<T> z = x;
   z = a * mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, line), z);
-  return static_cast<T>(x < 0 ? -z : z);
+  return static_cast<T>(!positive && x < 0 ? -z : z);
 }
 
 template <typename T>
