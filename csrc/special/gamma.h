@@ -11,8 +11,8 @@
 //
 // and negative x follow by reflection. Where a function is told that arguments
 // are `positive`, the compiler removes what is for the others; results are the
-// same. Numbers such as (5.5.3) are equations of
-// the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
+// same. Numbers such as (5.5.3) are equations of the Digital Library of
+// Mathematical Functions, https://dlmf.nist.gov.
 //
 // Near their zeros on the negative axis, lgamma, digamma and polygamma are
 // differences, with errors of a few units in the last place of the terms that
@@ -310,7 +310,8 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
   using W = mlxgen::wide<T>;
-  // Long before 200 every result is 0 or infinite; below, signs alternate.
+  // At 200 every result has long been 0 or infinite, and at -200 so it is with
+  // signs that alternate between the poles.
   x = choose(x > 200, W(200), x);
   if (!positive) {
     W end = W(-200) + (x - math::rint(x * 0.5f) * 2);
