@@ -64,6 +64,7 @@ def alternate(
     calls: int = 1,
     collect: bool = False,
     budget: float = math.inf,
+    turn: float = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timings:
     """Time functions in turns.
@@ -75,6 +76,7 @@ def alternate(
         collect: Let Python's garbage collector run during the calls, as it does for everybody.
         budget: Seconds after which no round begins any more. Where the calls beforehand have taken
             that long already, they are the only round.
+        turn: Seconds that a function has in each round: what is quicker is timed several times.
         clock: Gives the seconds: of the wall, or of the processor (``time.process_time``), which
             goes on for this process alone.
     """
@@ -96,10 +98,15 @@ def alternate(
             gc.collect()
             if not collect:
                 gc.disable()
-            start = clock()
-            for _ in range(calls):
-                function()
-            times[name].append((clock() - start) / calls)
+            first = clock()
+            while True:
+                start = clock()
+                for _ in range(calls):
+                    function()
+                stop = clock()
+                times[name].append((stop - start) / calls)
+                if stop - first >= turn:
+                    break
             gc.enable()
     return Timings(times)
 

@@ -8,7 +8,7 @@ inputs, in units of the output.
 Times are of the processor, not of the wall: on one core they are the same but for what other
 processes take. A function is timed in turns with what it is compared with until that has taken
 ``BUDGET`` seconds, so that all of them take ten minutes: what is slow is timed once, what is fast
-five times, of which the least counts.
+in five rounds, for ``TURN`` seconds in each. The least counts.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ AT_SPEED = 1.05  # of SciPy's time: no slower, within what the measurement can t
 COPY_SHARE = 0.8  # of the speed of copying memory: no function can be much faster
 ROUNDS = 5
 BUDGET = 3  # seconds of rounds for a function and dtype
+TURN = 0.1  # seconds for one of them in a round
 # Compositions of hundreds of ops, for each few of which mx.compile runs a compiler: for minutes.
 HUGE = {"gammainc", "gammaincc", "betainc"}
 SMALL = 2**14  # numbers to warm up with, and to measure a composition's memory with
@@ -163,7 +164,7 @@ def _result(record: Record, dtype: str, size: int) -> Result:
             mx.eval(compiled(*small))  # a compiler runs
             functions["compiled"] = lambda: mx.eval(compiled(*arrays))
     functions["ours"]()  # what is quick suffers from memory that is new
-    times = alternate(functions, rounds=ROUNDS, budget=BUDGET, clock=time.process_time)
+    times = alternate(functions, rounds=ROUNDS, budget=BUDGET, turn=TURN, clock=time.process_time)
 
     # All of a function's outputs are computed, whichever is looked at.
     outputs = len(_outputs(record, small))
