@@ -424,10 +424,10 @@ def join(op: str, nodes: Sequence[Node]) -> Node:
     return out
 
 
-def member(node: Node, name: str, *args: Node) -> Node:
-    """``x.name(args)`` of a name, else a helper: chains of members do not break well."""
+def member(node: Node, name: str) -> Node:
+    """``x.name()`` of a name, else a helper: chains of members do not break well."""
     if isinstance(node, Text):
-        return Call(f"{node.flat}.{name}", args)
+        return Call(f"{node.flat}.{name}", [])
     if isinstance(node, Unary) and node.op == "*":
-        return Call(f"{node.operand.flat}->{name}", args)
-    return Call(f"mlxgen::{name}", [node, *args])
+        return Call(f"{node.operand.flat}->{name}", [])
+    return Call(f"mlxgen::{name}", [node])

@@ -122,7 +122,7 @@ MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
 }
 
 /**
- * The same for loops that are compiled twice: `loop(inputs, outputs, n,
+ * `elementwise` for loops that are compiled twice: `loop(inputs, outputs, n,
  * positive)` is called for blocks of elements, with a constant that tells
  * whether all of their inputs are above 0.
  */
