@@ -14,7 +14,7 @@ ACCURACY_ARGS ?=
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
-CPP_SOURCES := $(shell find csrc kernels mlxgen/include mlxgen/src benchmarks -type f \
+CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
 .PHONY: help demo test metal lint format bench accuracy docs build clean
@@ -63,7 +63,7 @@ clean: ## Remove everything that was built, and .venv
 
 # The environment: the generator as it lies here, what building needs for the
 # MLX that pyproject.toml pins, and the tools.
-.venv/.ready: pyproject.toml mlxgen/pyproject.toml mlxgen/build.py mlxgen/compat.py
+.venv/.ready: pyproject.toml mlxgen/pyproject.toml mlxgen/package/backend.py mlxgen/package/compat.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo 'mlxops needs Python 3.10 or newer: make PYTHON=python3.12' >&2; exit 1; }
 	@echo 'Preparing .venv'

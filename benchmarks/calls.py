@@ -15,7 +15,7 @@ from types import ModuleType
 import mlx.core as mx
 import mlxops
 
-from mlxgen import compat
+from mlxgen.package import compat
 
 from .measure import Options, Result, alternate, duration, run_command
 

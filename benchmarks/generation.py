@@ -19,9 +19,9 @@ from pathlib import Path
 
 import yaml
 
-from mlxgen import generate as generator
+from mlxgen.command import generate as generator
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.settings import Settings
+from mlxgen.read.settings import Settings
 
 from .measure import Options, Result, alternate, duration
 from .synthetic import write_project

@@ -43,7 +43,7 @@ def build_twice(folder: Path, size: int) -> tuple[float, float, int]:
     yaml = write_project(folder, size, version("mlx"))
     build = folder / "build"
     configure = [sys.executable, "-m", "cmake", "-G", "Ninja"]
-    configure += ["-S", str(Path(mlxgen.__file__).parent / "cmake"), "-B", str(build)]
+    configure += ["-S", str(Path(mlxgen.__file__).parent / "package" / "cmake"), "-B", str(build)]
     configure += [f"-DMLXGEN_PROJECT={folder}", f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={_ninja()}"]
 

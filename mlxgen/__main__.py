@@ -1,5 +1,5 @@
 """``python -m mlxgen`` is the ``mlxgen`` command."""
 
-from .cli import main
+from .command.cli import main
 
 main()

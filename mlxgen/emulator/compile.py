@@ -6,7 +6,7 @@ What is wrong is printed too, with exit status 1.
 
 import sys
 
-from ..tokens import SourceError
+from .frontend.tokens import SourceError
 from .library import EmulationError, build
 from .translate import translate
 

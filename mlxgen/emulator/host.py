@@ -31,15 +31,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import generate as generator
+from ..command import generate as generator
 from ..diagnostics import Diagnostics, Span
-from ..model import Op
-from ..settings import Settings
+from ..model.op import Op
+from ..read.settings import Settings
 from .library import cache_folder
 
 HERE = Path(__file__).resolve().parent
 SDK = HERE / "sdk"
-RUNTIME = HERE.parent / "include"
+RUNTIME = HERE.parent / "runtime" / "include"
 
 TARGET = "aarch64-macos.14.0"
 # What pip calls the systems whose wheels are good enough: Apple silicon, from macOS 14 on.

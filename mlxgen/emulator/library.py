@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..tokens import SourceError
+from .frontend.tokens import SourceError
 from .translate import MAX_BUFFERS, translate
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from ..tokens import Token, lex
+from .frontend.tokens import Token, lex
 
 _BARRIERS = frozenset({"threadgroup_barrier", "simdgroup_barrier"})
 _MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}

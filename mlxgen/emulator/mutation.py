@@ -30,8 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..metal import scan_metal
-from ..tokens import SourceError
+from .frontend.metal import scan_metal
+from .frontend.tokens import SourceError
 from .library import EmulationError, build
 from .mutate import Launches, Mutant, Switched, launch_mutants, source_mutants
 from .translate import translate

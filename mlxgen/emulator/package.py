@@ -27,14 +27,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import generate as generator
+from ..command import generate as generator
 from ..diagnostics import Diagnostics
-from ..preprocess import OWN_INCLUDES
-from ..render import Renderer
-from ..settings import Settings
-from ..tokens import SourceError
-from ..view import View
+from ..read.settings import Settings
+from ..render.files import Renderer
+from ..render.view import View
 from . import library
+from .frontend.preprocess import OWN_INCLUDES
+from .frontend.tokens import SourceError
 from .library import EmulationError
 from .rules import check_rules
 from .translate import translate
@@ -142,7 +142,7 @@ def build_package(
     _run(
         [
             *_tool("cmake"),
-            *("-S", str(HERE.parent / "cmake"), "-B", str(build), "-G", "Ninja"),
+            *("-S", str(HERE.parent / "package" / "cmake"), "-B", str(build), "-G", "Ninja"),
             f"-DMLXGEN_PROJECT={settings.root}",
             "-DMLXGEN_EMULATE_METAL=ON",
             f"-DPython_EXECUTABLE={sys.executable}",

@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..cxx import Function
 from ..diagnostics import Span
-from ..metal import DEFINES, LIBRARY_INCLUDES, Instantiation
-from ..preprocess import OWN_INCLUDES, Preprocessor, include_of
-from ..tokens import SourceError, Token, lex, read_source
+from .frontend.cxx import Function
+from .frontend.metal import DEFINES, LIBRARY_INCLUDES, Instantiation
+from .frontend.preprocess import OWN_INCLUDES, Preprocessor, include_of
+from .frontend.tokens import SourceError, Token, lex, read_source
 from .translate import Translator, without_pragmas
 
 _WORDS = {

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..diagnostics import Span
-from ..kernels import Sources
-from ..metal import DEFINES, MetalScanner
-from ..model import Op
-from ..preprocess import OWN_INCLUDES, Preprocessor
-from ..tokens import SourceError
-from ..view import View
+from ..model.op import Op
+from ..read.sources import Sources
+from ..render.view import View
+from .frontend.metal import DEFINES, MetalScanner
+from .frontend.preprocess import OWN_INCLUDES, Preprocessor
+from .frontend.tokens import SourceError
 from .rules import BrokenRule
 from .translate import Translator, without_pragmas
 

@@ -23,12 +23,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..cxx import Function
-from ..cxx_types import Param
 from ..diagnostics import Span
-from ..metal import DEFINES, Instantiation, MetalScanner
-from ..preprocess import Preprocessor
-from ..tokens import SourceError, Token
+from .frontend.cxx import Function
+from .frontend.cxx_types import Param
+from .frontend.metal import DEFINES, Instantiation, MetalScanner
+from .frontend.preprocess import Preprocessor
+from .frontend.tokens import SourceError, Token
 
 # The indices of mlxgen_metal::Position, by attribute.
 POSITIONS = {

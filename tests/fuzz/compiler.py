@@ -45,7 +45,7 @@ class Compiler:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # A copy, so that headers which are edited meanwhile still are those that were compiled.
-        shutil.copytree(Path(mlxgen.__file__).parent / "include", folder / "include")
+        shutil.copytree(Path(mlxgen.__file__).parent / "runtime" / "include", folder / "include")
         includes = [
             str(HERE / "stubs"),
             _folder("mlx", "include"),

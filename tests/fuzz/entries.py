@@ -1,6 +1,6 @@
 """Random entries that are mostly right, with names and texts chosen to clash with generated code.
 
-Formulas come from generator/formula_samples.py, whose arguments get other names here. The kernels
+Formulas come from formula/formula_samples.py, whose arguments get other names here. The kernels
 that an entry needs are written from what mlxgen says would fit, so that this is tested too.
 """
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from generator.formula_samples import ARGUMENTS, Formulas
+from formula.formula_samples import ARGUMENTS, Formulas
 
-from mlxgen.buffers import METAL_TYPES
+from mlxgen.check.resolve import LOCALS
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.mlx_api import table
-from mlxgen.resolve import LOCALS
-from mlxgen.schema import TAGS
-from mlxgen.signature import Kind, Type
+from mlxgen.formula.mlx import table
+from mlxgen.model.dtypes import METAL_TYPES
+from mlxgen.model.signature import Kind, Type
+from mlxgen.read.keys import TAGS
 
 # Names that other code has: of C and C++ libraries, of Python, and what mlxgen makes of names.
 STRANGE = """

@@ -25,8 +25,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample import project
 
-from mlxgen import cxx, generate, kernels, metal, render
+from mlxgen.check import kernels
+from mlxgen.command import generate
 from mlxgen.diagnostics import LINE_BREAK, Diagnostics
+from mlxgen.emulator.frontend import cxx, metal
+from mlxgen.render import files as render
 
 SECONDS = float(os.environ.get("MLXGEN_FUZZ_SECONDS", "60"))
 SEED = int(os.environ.get("MLXGEN_FUZZ_SEED", "0"))

@@ -7,12 +7,12 @@ import re
 import pytest
 from sample import project
 
-from mlxgen import generate
+from mlxgen.check.resolve import _HELPERS, LOCALS
+from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.resolve import _HELPERS, LOCALS
-from mlxgen.signature import RESERVED
-from mlxgen.signature_parser import clash
-from mlxgen.tokens import Lexed, lex
+from mlxgen.emulator.frontend.tokens import Lexed, lex
+from mlxgen.model.signature import RESERVED
+from mlxgen.read.signature import clash
 
 
 def identifiers(lexed: Lexed) -> set[str]:

@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxgen import cases, testing
-from mlxgen.testing import to_numpy
+from mlxgen import testing
+from mlxgen.testing import cases, to_numpy
 
 SOURCE = """
 import mlx.core as mx

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from mlxgen import generate
+from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 
 ROOT = Path(__file__).resolve().parents[2]

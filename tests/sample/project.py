@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mlxgen import generate
+from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.settings import Settings
+from mlxgen.read.settings import Settings
 
 HERE = Path(__file__).parent
 YAML = HERE / "mlx_ops.yaml"

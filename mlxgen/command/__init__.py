@@ -1,0 +1,1 @@
+"""What people run: check, generate, show, list, diff, and the files that they write."""

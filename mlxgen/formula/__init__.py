@@ -1,0 +1,1 @@
+"""Formulas: Python expressions of the YAML, checked and compiled to calls of MLX's C++ API."""

@@ -1,0 +1,1 @@
+"""What an operator is, as data: kinds, dtypes, signatures, resolved operators."""

@@ -1,0 +1,46 @@
+"""MLX's dtypes: their categories, and how C++ and Metal spell them. The one table of them."""
+
+from __future__ import annotations
+
+INTEGER = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("bool_", *INTEGER, *FLOATING, "complex64")
+"""MLX's dtypes by their names in mlx.core."""
+
+CATEGORIES = {
+    "floating": FLOATING,
+    "integer": INTEGER,
+    "signedinteger": INTEGER[4:],
+    "unsignedinteger": INTEGER[:4],
+    "inexact": (*FLOATING, "complex64"),
+    "number": (*INTEGER, *FLOATING, "complex64"),
+    "generic": DTYPES,
+}
+"""What `dtypes` may say instead of listing them."""
+
+CPP_TYPES = {
+    "bool_": "bool",
+    **{name: f"{name}_t" for name in INTEGER},
+    "float16": "mx::float16_t",
+    "bfloat16": "mx::bfloat16_t",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "mx::complex64_t",
+}
+"""The C++ type of an element."""
+
+METAL_TYPES: dict[str, tuple[str, ...]] = {
+    "bool_": ("bool",),
+    "int8": ("int8_t", "char"),
+    "int16": ("int16_t", "short"),
+    "int32": ("int", "int32_t"),
+    "int64": ("int64_t", "long"),
+    "uint8": ("uint8_t", "uchar"),
+    "uint16": ("uint16_t", "ushort"),
+    "uint32": ("uint", "uint32_t", "unsigned int"),
+    "uint64": ("uint64_t", "ulong"),
+    "float16": ("half", "float16_t"),
+    "bfloat16": ("bfloat16_t", "bfloat"),
+    "float32": ("float",),
+}
+"""How Metal spells an element's type; those that are not here it does not have."""

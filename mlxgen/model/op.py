@@ -1,0 +1,228 @@
+"""The resolved operators: everything decided, nothing left to look up.
+
+``resolve`` builds these from the YAML; templates, ``ops.json``, ``mlxgen diff`` and the
+documentation read them. All are immutable, and their invariants are checked by ``resolve``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from ..formula.compile import Expr
+from ..read.keys import OpEntry
+from .signature import Arg, Kind, Output, Signature, Type
+
+
+class Form(enum.Enum):
+    """How the forward is given."""
+
+    BIND = "bind"
+    COMPOSITE = "composite"
+    KERNELS = "kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument as generated C++ sees it."""
+
+    arg: Arg
+    cpp: str  # name of the parameter and local
+    position: str = ""  # C++ expression of its first index among a primitive's inputs (arrays)
+    present: str = ""  # C++ condition under which it is among them, if it is optional
+    dtype: str | None = None  # fixed MLX dtype, such as int32; None: the op's promoted dtype
+    integral: bool = False  # fixed to integers: never differentiable
+    rule: str = "kDtypes"  # C++ name of the dtype rule that applies to it
+
+    @property
+    def name(self) -> str:
+        """Name in the entry."""
+        return self.arg.name
+
+    @property
+    def type(self) -> Type:
+        """Type in the entry."""
+        return self.arg.type
+
+    @property
+    def member(self) -> str:
+        """Name of the primitive's member that keeps an attribute."""
+        return f"{self.cpp}_"
+
+    @property
+    def is_list(self) -> bool:
+        """Whether this is a list of arrays."""
+        return self.arg.type.kind is Kind.ARRAYS
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeRule:
+    """Dtypes that a group of arguments may have together."""
+
+    name: str  # C++ name
+    dtypes: tuple[str, ...]
+    integers: str  # to_float32 | keep | error
+    params: tuple[Parameter, ...]
+
+
+class GradKind(enum.Enum):
+    """How the gradient of some arguments is given."""
+
+    FORMULA = "formula"
+    FUNCTION = "function"
+    ZERO = "zero"
+    NONE = "none"
+    COMPOSITE = "composite"
+
+
+@dataclass(frozen=True, slots=True)
+class Grad:
+    """The gradient of one argument, or of several at once."""
+
+    params: tuple[Parameter, ...]
+    kind: GradKind
+    text: str = ""
+    expr: Expr | None = None
+    function: str = ""
+
+    @property
+    def joint(self) -> bool:
+        """Whether one expression gives several gradients (or those of a list)."""
+        return (
+            self.kind is GradKind.FUNCTION
+            or len(self.params) > 1
+            or (self.kind is GradKind.FORMULA and self.params[0].is_list)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One buffer of a Metal launch."""
+
+    index: int
+    holds: str  # input | output | bytes (a number) | vector (of numbers)
+    value: str  # C++ expression of it
+    type: str = ""  # bytes: the number's C++ type
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A backend's kernel."""
+
+    backend: str  # cpu | metal
+    name: str  # as in the entry
+    function: str  # qualified C++ name, or host name prefix on Metal
+    include: str  # header (CPU) or .metal file, relative to its folder
+    dtypes: tuple[str, ...]
+    scalar: bool  # a scalar function around which the loop is generated
+    shared: bool = False  # `include` is a header of csrc, on Metal too
+    templated: bool = True
+    by_sign: bool = False  # scalar function that is compiled for positive inputs as well
+    by_reference: bool = False  # scalar function that returns through references
+    elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)
+    bindings: tuple[Binding, ...] = ()
+    constants: tuple[tuple[str, Expr], ...] = ()
+    grid: tuple[Expr, ...] = ()
+    threadgroup: tuple[Expr, ...] = ()
+    zero: tuple[int, ...] = ()
+    uses: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A formula per output for its shape or dtype."""
+
+    text: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A check of the arguments."""
+
+    text: str
+    expr: Expr
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator."""
+
+    entry: OpEntry
+    name: str
+    python_name: str
+    class_name: str
+    signature: Signature
+    params: tuple[Parameter, ...]
+    form: Form
+    file: str
+    line: int
+    elementwise: bool
+    forward: Expr | None  # composite, or the call of the bound function
+    forward_text: str
+    kernels: tuple[Kernel, ...]
+    grads: tuple[Grad, ...]
+    own_gradient: bool  # declared for a bound function or composite: replaces MLX's
+    jvp: str  # elementwise | linear | formula | vjp | composite | none | manual
+    jvp_exprs: tuple[tuple[Parameter, Expr], ...]
+    vmap: str
+    shapes: tuple[Rule, ...]
+    out_dtypes: tuple[Rule | None, ...]
+    rules: tuple[DtypeRule, ...]
+    checks: tuple[Condition, ...]
+    calls: tuple[str, ...]  # entries that its formulas call
+    includes: tuple[str, ...]  # csrc headers that its formulas need
+    module: str
+    tags: frozenset[str] = field(default_factory=frozenset)
+    manual: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Python does not see it."""
+        return "internal" in self.tags
+
+    @property
+    def has_primitive(self) -> bool:
+        """Whether the op has a Primitive class of its own."""
+        return self.form is Form.KERNELS
+
+    @property
+    def arrays(self) -> tuple[Parameter, ...]:
+        """The array parameters, in order."""
+        return tuple(p for p in self.params if p.type.is_array)
+
+    @property
+    def attributes(self) -> tuple[Parameter, ...]:
+        """The other parameters, in order."""
+        return tuple(p for p in self.params if not p.type.is_array)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The outputs."""
+        return self.signature.outputs
+
+    @property
+    def single(self) -> bool:
+        """Whether the C++ function returns one array."""
+        return len(self.outputs) == 1 and self.outputs[0].type.kind is Kind.ARRAY
+
+    @property
+    def path(self) -> str:
+        """Dotted name in Python, without the package."""
+        return f"{self.module}.{self.python_name}" if self.module else self.python_name
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Where it runs: metal is a kernel of its own, gpu what MLX's operators do there."""
+        own = tuple(k.backend for k in self.kernels)
+        composed = self.forward is not None
+        return (*own, *(b for b in ("cpu", "gpu") if composed and not self.has_kernel(b)))
+
+    def has_kernel(self, place: str) -> bool:
+        """Whether there is a kernel for the cpu or the gpu."""
+        return self.kernel("metal" if place == "gpu" else place) is not None
+
+    def kernel(self, backend: str) -> Kernel | None:
+        """The kernel of a backend."""
+        return next((k for k in self.kernels if k.backend == backend), None)

@@ -1,0 +1,185 @@
+"""The build backend (PEP 517, PEP 660) of packages made with mlxgen.
+
+A package needs a pyproject.toml, its YAML file and its kernels; no CMake of its own::
+
+    [build-system]
+    requires = ["mlxgen"]
+    build-backend = "mlxgen.build"
+
+The work is scikit-build-core's, which runs the CMakeLists.txt that comes with mlxgen. This module
+adds what it cannot know: the build requirements that depend on MLX (an extension works only with
+the nanobind that fits the installed MLX, and only with that release of MLX), and the settings,
+which follow from ``[tool.mlxgen]``. What a project says in its own ``[tool.scikit-build]`` table or
+on the command line (``--config-settings``) still counts.
+
+The build directory is kept (``build/`` in the project), so that building again compiles only what
+changed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..diagnostics import Diagnostics
+from ..read import settings
+from . import compat
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ConfigSettings = Mapping[str, "str | list[str]"]
+
+# What builds a package, beside MLX and nanobind; the extra "build" in mlxgen/pyproject.toml.
+TOOLS = ("scikit-build-core>=0.11", "cmake>=3.26", "ninja>=1.11")
+
+HERE = Path(__file__).resolve().parent
+
+# The oldest macOS that MLX's wheels run on; its headers do not compile for older ones.
+MACOS = "14.0"
+
+
+def requirements(root: Path) -> list[str]:
+    """Everything that has to be installed to build the project in the folder ``root``.
+
+    MLX is the release that the project pins; without a pin the one that is installed.
+    """
+    project = _settings(root)
+    mlx = project.mlx or _installed_mlx()
+    if mlx is None:
+        raise SystemExit(
+            f"mlxgen: which MLX should {project.name} be built for? Its pyproject.toml pins none: "
+            f'write dependencies = ["mlx[cpu]==X.Y.Z"] in [project]'
+        )
+    return [
+        *_generator_requirements(),
+        *TOOLS,
+        compat.nanobind_requirement(mlx),
+        f"mlx[cpu]=={mlx}",
+    ]
+
+
+def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) -> list[str]:
+    """PEP 517."""
+    return requirements(Path())
+
+
+def get_requires_for_build_editable(config_settings: ConfigSettings | None = None) -> list[str]:
+    """PEP 660."""
+    return requirements(Path())
+
+
+def get_requires_for_build_sdist(config_settings: ConfigSettings | None = None) -> list[str]:
+    """PEP 517. Nothing is compiled for a source distribution."""
+    return [TOOLS[0]]
+
+
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: ConfigSettings | None = None
+) -> str:
+    """PEP 517."""
+    return str(
+        _backend().prepare_metadata_for_build_wheel(metadata_directory, _config(config_settings))
+    )
+
+
+def prepare_metadata_for_build_editable(
+    metadata_directory: str, config_settings: ConfigSettings | None = None
+) -> str:
+    """PEP 660."""
+    return str(
+        _backend().prepare_metadata_for_build_editable(metadata_directory, _config(config_settings))
+    )
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: ConfigSettings | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """PEP 517."""
+    return str(
+        _backend().build_wheel(wheel_directory, _config(config_settings), metadata_directory)
+    )
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: ConfigSettings | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """PEP 660."""
+    return str(
+        _backend().build_editable(wheel_directory, _config(config_settings), metadata_directory)
+    )
+
+
+def build_sdist(sdist_directory: str, config_settings: ConfigSettings | None = None) -> str:
+    """PEP 517."""
+    return str(_backend().build_sdist(sdist_directory, _config(config_settings)))
+
+
+def _settings(root: Path) -> settings.Settings:
+    diagnostics = Diagnostics()
+    project = settings.load(root, diagnostics)
+    if project is None:
+        diagnostics.print(sys.stderr)
+        raise SystemExit(1)
+    return project
+
+
+def _backend() -> ModuleType:
+    try:
+        import scikit_build_core.build
+    except ModuleNotFoundError:  # only possible without build isolation
+        tools = " ".join(f"'{tool}'" for tool in requirements(Path()))
+        raise SystemExit(
+            f"mlxgen: the build tools are missing: run `{sys.executable} -m pip install {tools}`"
+        ) from None
+    return scikit_build_core.build
+
+
+def _config(given: ConfigSettings | None) -> dict[str, str | list[str]]:
+    """scikit-build-core's settings for the project in the working directory."""
+    project = _settings(Path())
+    if sys.platform == "darwin":
+        os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)
+    return {
+        "cmake.source-dir": str(HERE / "cmake"),
+        "cmake.build-type": "Release",
+        "cmake.define.MLXGEN_PROJECT": str(project.root),
+        "build-dir": "build",
+        "wheel.packages": [project.relative(project.python)],
+        "wheel.install-dir": project.name,
+        "sdist.exclude": ["/build", "/.venv"],
+        **(given or {}),
+    }
+
+
+def _installed_mlx() -> str | None:
+    try:
+        return importlib.metadata.version("mlx")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _generator_requirements() -> list[str]:
+    """What mlxgen itself needs, if it is used where its sources lie (``backend-path``)."""
+    path = HERE.parent / "pyproject.toml"
+    if not path.is_file():
+        return []
+    return list(tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"])
+
+
+def print_requirements() -> None:
+    """The requirements of the project in the working directory, one a line."""
+    print("\n".join(requirements(Path())))

@@ -1,0 +1,21 @@
+"""Runs a module of the mlxgen that this file belongs to: ``python run.py mlxgen.probe ...``.
+
+CMake may be using an mlxgen that is not installed, or not the one that is. Neither is that left to
+``PYTHONPATH``: pip's isolated builds do not bear their own folders in it.
+"""
+
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+folder = Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location(
+    "mlxgen", folder / "__init__.py", submodule_search_locations=[str(folder)]
+)
+assert spec is not None
+assert spec.loader is not None
+sys.modules["mlxgen"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["mlxgen"])
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,117 @@
+"""What CMake has to know before it can build a package: ``python -m mlxgen.probe --output FILE``.
+
+Writes ``set(...)`` commands: the project's settings, where the installed MLX and nanobind are
+(after checking that they fit, see compat.py), and which functions of glibc's libmvec the compiler
+may call from vectorised loops. One process answers it all, since each start of Python costs CMake
+more than the answers do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..diagnostics import Diagnostics
+from ..read import settings
+from . import compat
+
+# C functions which may have vector variants, by arguments (see include/mlxgen/simd_math.h).
+EXPONENTIAL = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "cbrt", "erf", "erfc")
+TRIGONOMETRIC = ("sin", "cos", "tan", "asin", "acos", "atan")
+HYPERBOLIC = ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
+UNARY = (*EXPONENTIAL, *TRIGONOMETRIC, *HYPERBOLIC)
+BINARY = ("atan2", "hypot", "pow")
+
+# The instruction sets for which GCC calls a vector variant on x86-64 (SSE, AVX, AVX2, AVX-512),
+# with the number of doubles in a register. A function counts only when it has all, for float and
+# double: a loop is compiled for several.
+_ISAS = {"b": 2, "c": 4, "d": 4, "e": 8}
+
+
+def vector_symbols() -> dict[str, list[str]]:
+    """The C functions that have vector variants on this machine, with the symbols of these."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return {}
+    try:
+        library = ctypes.CDLL("libmvec.so.1")
+    except OSError:
+        return {}
+    found = {}
+    for name in (*UNARY, *BINARY):
+        arguments = "vv" if name in BINARY else "v"
+        symbols = [
+            f"_ZGV{isa}N{lanes * per_double}{arguments}_{name}{suffix}"
+            for isa, lanes in _ISAS.items()
+            for suffix, per_double in (("", 1), ("f", 2))
+        ]
+        if all(hasattr(library, symbol) for symbol in symbols):
+            found[name] = symbols
+    return found
+
+
+def cmake_variables(project: settings.Settings) -> dict[str, str | list[str]]:
+    """The answers, by the name of the CMake variable. Raises ``compat.CompatError``."""
+    found = compat.find()
+    try:
+        import mlx.core
+    except ImportError as error:
+        raise compat.CompatError(f"MLX {found.mlx_version} cannot be imported: {error}") from error
+    vector = vector_symbols()
+    return {
+        "MLXGEN_NAME": project.name,
+        "MLXGEN_NAMESPACE": project.namespace,
+        "MLXGEN_VERSION": project.version,
+        "MLXGEN_CSRC": str(project.csrc),
+        "MLXGEN_METAL": str(project.metal),
+        "MLXGEN_MLX_ROOT": str(found.mlx),
+        "MLXGEN_MLX_CORE": str(found.mlx_core),
+        # The module's own word: a build from source says more than its distribution's version.
+        "MLXGEN_MLX_VERSION": mlx.core.__dict__["__version__"],
+        "MLXGEN_NANOBIND_ROOT": str(found.nanobind),
+        "MLXGEN_NANOBIND_VERSION": found.nanobind_version,
+        "MLXGEN_VECTOR_FUNCTIONS": list(vector),
+        "MLXGEN_VECTOR_SYMBOLS": [symbol for symbols in vector.values() for symbol in symbols],
+    }
+
+
+def to_cmake(variables: Mapping[str, str | list[str]]) -> str:
+    """``set`` commands, with bracket arguments so that nothing in a path needs escaping."""
+    lines = []
+    for name, value in variables.items():
+        items = [value] if isinstance(value, str) else value
+        lines.append(f"set({name} {' '.join(f'[==[{item}]==]' for item in items)})\n")
+    return "".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the commands; 1 with the reason on stderr when the package cannot be built here."""
+    parser = argparse.ArgumentParser(prog="python -m mlxgen.probe", description=__doc__)
+    parser.add_argument("--project", type=Path, default=Path(), help="folder of the pyproject.toml")
+    parser.add_argument("--output", type=Path, required=True, help="the CMake file to write")
+    options = parser.parse_args(arguments)
+    diagnostics = Diagnostics()
+    project = settings.load(options.project, diagnostics)
+    if project is None:
+        diagnostics.print(sys.stderr)
+        return 1
+    try:
+        variables = cmake_variables(project)
+    except compat.CompatError as error:
+        print(f"mlxgen: {error}", file=sys.stderr)
+        return 1
+    if project.mlx not in (None, variables["MLXGEN_MLX_VERSION"]):
+        print(
+            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed"
+            f" {variables['MLXGEN_MLX_VERSION']}, the only one that it will work with",
+            file=sys.stderr,
+        )
+    options.output.write_text(to_cmake(variables), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

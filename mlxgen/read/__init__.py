@@ -1,0 +1,1 @@
+"""From text to located data: YAML, signatures, settings, hand-written C++ and Metal."""

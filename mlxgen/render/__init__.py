@@ -1,0 +1,1 @@
+"""From resolved operators to text: C++, Metal, Python, CMake."""

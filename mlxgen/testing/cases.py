@@ -1,0 +1,536 @@
+"""The generated checks of a package: its operators' samples, and tests of them for pytest.
+
+mlxgen writes for every package a module of two calls: ``case`` for each sample of an entry, and
+``make_tests``, which reads from the package's ``ops.json`` what there is to expect of an operator
+and returns a parametrised test for each kind of check in ``testing``::
+
+    CASES = [case(mlxops.lgamma, {"x": {"low": 0.1, "high": 6}})]
+    globals().update(make_tests(mlxops, CASES))
+
+A test is skipped only where the operator, or what it is composed of, says that it cannot do this.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.resources
+import json
+import math
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, reduce
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from .. import testing
+from . import Arrays, Function
+
+DISTANCE = 0.1
+"""How far samples stay from the points of `away_from`; further than differences reach."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator's function and one of its samples."""
+
+    function: Callable[..., Any]
+    sample: Mapping[str, Any]
+
+
+def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) -> Case:
+    """A sample of an operator.
+
+    Args:
+        function: The operator, as a function of its package.
+        sample: For an array, a mapping with `shape`, `low`, `high`, `values`, `dtype`, `away_from`:
+            random numbers from `low` to `high`, none within 0.1 of the points `away_from`, or the
+            given `values`. For a list of arrays, a list of those. For another argument, its value.
+            An array that is left out has shape (3, 4) and numbers from -2 to 2; an optional one
+            that is left out is None.
+    """
+    return Case(function, sample or {})
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One array of a call: its name, and what numbers it holds."""
+
+    arg: str  # the argument
+    index: int | None  # in a list of arrays
+    dtype: mx.Dtype | None  # None: the one that is tested
+    shape: tuple[int, ...]
+    low: float
+    high: float
+    values: Any
+    away_from: tuple[float, ...]
+
+    @classmethod
+    def of(cls, arg: Mapping[str, Any], given: Mapping[str, Any], index: int | None) -> Slot:
+        """An argument of `ops.json` with its part of a sample."""
+        dtype = given.get("dtype") or arg["dtype"]
+        values = given.get("values")
+        shape = given.get("shape", (3, 4))
+        low, high = given.get("low", -2), given.get("high", 2)
+        if values is not None:
+            values = np.asarray(values)
+            shape, low, high = values.shape, values.min(), values.max()
+        return cls(
+            arg=arg["name"],
+            index=index,
+            dtype=None if dtype is None else getattr(mx, dtype),
+            shape=tuple(shape),
+            low=float(low),
+            high=float(high),
+            values=values,
+            away_from=tuple(given.get("away_from") or ()),
+        )
+
+    @property
+    def name(self) -> str:
+        """The array's name in messages."""
+        return self.arg if self.index is None else f"{self.arg}[{self.index}]"
+
+    @property
+    def step(self) -> float:
+        """Step for differences: smaller in a narrow domain."""
+        span = self.high - self.low
+        return min(testing.STEP, span / 200) if span > 0 else testing.STEP
+
+    def draw(self, dtype: mx.Dtype, rng: np.random.Generator) -> mx.array:
+        """The array, in `dtype` unless it has one of its own."""
+        dtype = self.dtype or dtype
+        if self.values is not None:
+            return mx.array(self.values, dtype=dtype)
+        if not mx.issubdtype(dtype, mx.inexact):
+            low, high = math.ceil(self.low), math.floor(self.high)
+            if mx.issubdtype(dtype, mx.unsignedinteger) or dtype == mx.bool_:
+                low, high = max(low, 0), max(high, 1)
+            return mx.array(rng.integers(low, high, self.shape, endpoint=True), dtype=dtype)
+        # Moved by the stencil, the numbers are still in the domain.
+        margin = len(testing.STENCIL) * self.step
+        values = np.full(self.shape, np.nan)
+        for _ in range(200):
+            near = [np.abs(values - point) < DISTANCE for point in self.away_from]
+            wrong = np.logical_or.reduce([np.isnan(values), *near])
+            if not wrong.any():
+                return mx.array(values, dtype=dtype)
+            count = int(wrong.sum())
+            values[wrong] = rng.uniform(self.low + margin, self.high - margin, count)
+        raise ValueError(
+            f"the sample of '{self.name}' has no numbers from {self.low} to {self.high} that are "
+            f"{DISTANCE} away from {list(self.away_from)}"
+        )
+
+
+class Subject:
+    """A case, with what the package's ``ops.json`` says of its operator."""
+
+    def __init__(self, package: ModuleType, op: Mapping[str, Any], case: Case, number: int) -> None:
+        self.package = package
+        self.op = op
+        self.case = case
+        self.number = number  # among the samples of this operator
+        self.path = ".".join(filter(None, (op["module"], op["python_name"])))
+        self.has_kernels = op["form"] == "kernels"
+        # what runs is the composite, in place of a kernel too
+        backend = "metal" if testing.metal_backend() else "cpu"
+        self.is_composed = not self.has_kernels or backend not in op["kernels"]
+        self.is_scalar_kernel = self.has_kernels and op["elementwise"]
+        self.is_elementwise = op["elementwise"] or "elementwise" in op["tags"]
+        self.slots = list(self._slots())
+        self.steps = [slot.step for slot in self.slots]
+        self.function = Function(
+            lambda *arrays: case.function(**self.keywords(arrays)),
+            op["python_name"],
+            tuple(slot.name for slot in self.slots),
+            tuple(output["name"] for output in op["outputs"]),
+        )
+
+    def _slots(self) -> Iterator[Slot]:
+        for arg in self.op["args"]:
+            given = self.case.sample.get(arg["name"])
+            if arg["kind"] == "list of arrays":
+                for i, item in enumerate([{}, {}] if given is None else given):
+                    yield Slot.of(arg, item, i)
+            elif arg["kind"] == "array" and (given is not None or not arg["optional"]):
+                yield Slot.of(arg, given or {}, None)
+
+    def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
+        """A call's arguments: these arrays, and what else the sample gives."""
+        kinds = {arg["name"]: arg["kind"] for arg in self.op["args"]}
+        out: dict[str, Any] = {name: None for name, kind in kinds.items() if kind == "array"}
+        for slot, a in zip(self.slots, arrays, strict=True):
+            if slot.index is None:
+                out[slot.arg] = a
+            else:
+                out.setdefault(slot.arg, []).append(a)
+        for name, value in self.case.sample.items():
+            if "array" not in kinds[name]:
+                is_dtype = kinds[name] == "dtype" and value is not None
+                out[name] = getattr(mx, value) if is_dtype else value
+        return out
+
+    def draw(self, dtype: mx.Dtype, seed: int = 0) -> Arrays:
+        """Arrays for a call; the same for the same seed, whatever other operators there are."""
+        name = zlib.crc32(f"{self.path} {self.number}".encode())
+        rngs = (np.random.default_rng((name, seed, i)) for i in range(len(self.slots)))
+        return [slot.draw(dtype, rng) for slot, rng in zip(self.slots, rngs, strict=True)]
+
+    def has_dtype(self, name: str) -> bool:
+        """Whether the operator computes in a floating dtype on the CPU."""
+        rules = [d for d in self.op["dtypes"].values() if len(d) > 1]
+        if "cpu" in self.op["kernels"]:
+            rules.append(self.op["kernels"]["cpu"]["dtypes"])
+        return all(name in rule for rule in rules)
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The dtype for derivatives."""
+        return mx.float64 if self.has_dtype("float64") else mx.float32
+
+    def argnums(self, *declared: str) -> list[int]:
+        """The arrays with such a declaration in place of a gradient; without any, the others."""
+        out = []
+        for i, (slot, a) in enumerate(zip(self.slots, self.draw(mx.float32), strict=True)):
+            word = str(self.op["grad"].get(slot.arg, "")).partition(" ")[0]
+            plain = testing.is_float(a) and word not in ("none", "zero")
+            if word in declared if declared else plain:
+                out.append(i)
+        return out
+
+    @cached_property
+    def reference(self) -> Function | None:
+        """The composite, evaluated by Python, unless it calls what Python does not see."""
+        text = self.op["composite"]
+        if text is None:
+            return None
+        tree = ast.parse(f"({text}\n)", f"<composite of {self.path}>", "eval")
+        called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if called & {op["name"] for op in _entries(self.package) if _is_internal(op)}:
+            return None
+        code = compile(tree, f"<composite of {self.path}>", "eval")
+        names = {**FORMULA_NAMES, "__builtins__": {}}
+        names |= {op["name"]: _resolve(self.package, op) for op in _operators(self.package)}
+        for arg in self.op["args"]:
+            default = arg["default"] if arg["has_default"] else None
+            names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
+
+        def evaluate(*arrays: mx.array) -> Any:
+            return eval(code, names | self.keywords(arrays))
+
+        return Function(evaluate, self.function.op, self.function.args, self.function.outputs)
+
+    def resized(self, arrays: Sequence[mx.array]) -> Arrays | None:
+        """Arguments of other shapes, if twice the first axis makes some."""
+        rank = max((a.ndim for a in arrays), default=0)
+        out = [mx.concatenate([a, a]) if a.ndim == rank > 0 else a for a in arrays]
+        try:
+            mx.eval(self.function(*out))
+        except ValueError:
+            return None
+        return out
+
+
+def _formula_function(name: str) -> Any:
+    """A function as formulas mean it: MLX's of arrays, Python's of numbers and lists."""
+    of_arrays, of_lists = getattr(mx, name), getattr(builtins, name, None)
+    of_numbers = getattr(np, name, math.erf)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if of_lists is not None and not isinstance(args[0], mx.array):
+            return of_lists(*args, **kwargs)
+        if args and all(isinstance(a, (bool, int, float)) for a in args):
+            return np.asarray(of_numbers(*args)).item()
+        return of_arrays(*args, **kwargs)
+
+    return call
+
+
+_NUMERIC = {n for n in dir(mx) if isinstance(getattr(np, n, None), np.ufunc)} | {"erf"}
+_LISTS = {"abs", "all", "any", "max", "min", "prod", "sum"}
+FORMULA_NAMES = {
+    **{n: getattr(mx, n) for n in dir(mx) if not n.startswith("_")},
+    **{n: _formula_function(n) for n in _NUMERIC | _LISTS},
+    **{f.__name__: f for f in (bool, enumerate, float, int, len, range, zip)},
+    "mx": mx,
+}
+"""What formulas can name beside arguments and other entries."""
+
+
+@cache
+def _entries(package: ModuleType) -> list[dict[str, Any]]:
+    text = importlib.resources.files(package).joinpath("ops.json").read_text("utf-8")
+    entries: list[dict[str, Any]] = json.loads(text)
+    return entries
+
+
+def _is_internal(op: Mapping[str, Any]) -> bool:
+    return "internal" in op["tags"]
+
+
+def _operators(package: ModuleType) -> list[dict[str, Any]]:
+    return [op for op in _entries(package) if not _is_internal(op)]
+
+
+def _resolve(package: ModuleType, op: Mapping[str, Any]) -> Any:
+    """An operator's function in its package."""
+    return reduce(getattr, filter(None, [*op["module"].split("."), op["python_name"]]), package)
+
+
+# The kinds of checks ------------------------------------------------------------------------------
+
+
+def _check_forward(s: Subject) -> None:
+    """The forward is the composite."""
+    assert s.reference is not None
+    source = "by the composite"
+    testing.check_forward(s.function, s.reference, s.draw(mx.float32), source=source)
+    if s.has_dtype("float64"):
+        with mx.stream(mx.cpu):
+            # MLX's exp and the like are no better than 1e-7 there either.
+            args = s.draw(mx.float64)
+            testing.check_forward(s.function, s.reference, args, source=source, rtol=1e-6)
+
+
+def _check_metal(s: Subject) -> None:
+    """On Metal float32 gives what float64 gives on the CPU: the forward and the vjp."""
+    rng = np.random.default_rng(0)
+    args = s.draw(mx.float32)
+    with mx.stream(mx.cpu):
+        low = [mx.array(rng.uniform(-1, 1, out.shape), out.dtype) for out in s.function(*args)]
+        mx.eval(low)
+    pull = testing.pullback(s.function, args, s.argnums())
+    functions = [(s.function, args), *([(pull, [*args, *low])] if s.argnums() else [])]
+    for fn, given in functions:
+        with mx.stream(mx.cpu):
+            high = [a.astype(s.dtype) if testing.is_float(a) else a for a in given]
+            wanted = fn(*high)
+            mx.eval(wanted)
+        with mx.stream(mx.gpu if testing.metal_backend() == "gpu" else mx.cpu):
+            got = fn(*given)
+            like = [w.astype(g.dtype) for w, g in zip(wanted, got, strict=True)]
+            testing.require_same(got, like, fn, "on Metal", "on the CPU", 1e-5)
+
+
+def _check_vjp(s: Subject) -> None:
+    """The vjp is the derivative; what is declared zero is zero."""
+    args, zero = s.draw(s.dtype), s.argnums("zero")
+    testing.check_vjp(s.function, args, s.argnums(), step=s.steps, dtype=s.dtype)
+    if zero:
+        with mx.stream(mx.cpu):
+            pull = testing.pullback(s.function, args, zero)
+            got = pull(*args, *(mx.ones_like(out) for out in s.function(*args)))
+            wanted = [mx.zeros_like(args[i]) for i in zero]
+            testing.require_same(got, wanted, pull, "declared zero", "by that", 0)
+
+
+def _check_jvp(s: Subject) -> None:
+    """The jvp is the derivative, in the arguments that have one."""
+    chosen = s.argnums()
+    if s.op["jvp"] == "formula":
+        chosen = [i for i in chosen if s.slots[i].arg in s.op["jvp_args"]]
+    testing.check_jvp(s.function, s.draw(s.dtype), chosen, step=s.steps, dtype=s.dtype)
+
+
+def _check_second(s: Subject) -> None:
+    """The vjp of the vjp is the second derivative."""
+    testing.check_second(s.function, s.draw(s.dtype), s.argnums(), step=s.steps, dtype=s.dtype)
+
+
+def _check_broadcast_vjp(s: Subject) -> None:
+    """The gradient of an argument that was broadcast is summed."""
+    args = s.draw(s.dtype)
+    for i in s.argnums():
+        for smaller in testing.reductions(args[i]):
+            given = testing.replaced(args, [i], [smaller])
+            options: dict[str, Any] = {"step": s.steps, "dtype": s.dtype, "limit": 4}
+            testing.check_vjp(s.function, given, s.argnums(), **options)
+
+
+def _check_none(s: Subject) -> None:
+    """Asking for the gradient of an argument that has none is an error."""
+    for i in s.argnums("none"):
+        testing.check_not_differentiable(s.function, s.draw(mx.float32), i)
+
+
+def _check_vmap(s: Subject) -> None:
+    """vmap, nested too, is a loop."""
+    testing.check_vmap(s.function, [s.draw(mx.float32, seed) for seed in range(3)])
+
+
+def _check_vmap_vjp(s: Subject) -> None:
+    """vmap of the vjp, and the vjp of vmap, are those of a loop."""
+    elements = [s.draw(mx.float32, seed) for seed in range(3)]
+    testing.check_vmap_vjp(s.function, elements, s.argnums())
+
+
+def _check_compile(s: Subject) -> None:
+    """Compiled, and compiled shapeless, it gives the same."""
+    args = s.draw(mx.float32)
+    testing.check_compile(s.function, args, s.resized(args))
+
+
+def _check_compile_vjp(s: Subject) -> None:
+    """The compiled vjp gives the same."""
+    pull, given = _pulled(s, mx.float32)
+    compiled = Function(mx.compile(pull.call), pull.op, pull.args, pull.outputs)
+    testing.check_forward(compiled, pull, given, what="compiled", source="in a plain call")
+
+
+def _check_precision(s: Subject) -> None:
+    """float16 and bfloat16 agree with float32."""
+    for name in ("float16", "bfloat16"):
+        if s.has_dtype(name):
+            # A scalar kernel computes in float32 and rounds once.
+            options: dict[str, Any] = {"ulps": 1, "keeps_dtype": True}
+            args, dtype = s.draw(mx.float32), getattr(mx, name)
+            testing.check_precision(
+                s.function, args, dtype, **(options if s.is_scalar_kernel else {})
+            )
+
+
+def _pulled(s: Subject, dtype: mx.Dtype) -> tuple[Function, Arrays]:
+    """The vjp in a dtype, and its arguments: those of the operator, and cotangents."""
+    args = s.draw(dtype)
+    cotangents = [mx.ones_like(out) for out in s.function(*args)]
+    return testing.pullback(s.function, args, s.argnums()), [*args, *cotangents]
+
+
+def _check_precision_vjp(s: Subject) -> None:
+    """The vjp in float16 and bfloat16 agrees with float32."""
+    for name in ("float16", "bfloat16"):
+        if s.has_dtype(name):
+            # Each step of a gradient's formula rounds, and differences of terms magnify that.
+            testing.check_precision(*_pulled(s, mx.float32), getattr(mx, name), ulps=16)
+
+
+def _check_layouts(s: Subject) -> None:
+    """Strides do not matter, whatever the dtype."""
+    for name in ("float32", "float16", "bfloat16"):
+        if s.has_dtype(name):
+            testing.check_layouts(s.function, s.draw(getattr(mx, name)))
+
+
+def _check_layouts_vjp(s: Subject) -> None:
+    """Strides do not matter to the vjp, nor those of the cotangents."""
+    for name, rtol in (("float32", 1e-4), ("float16", 0.03), ("bfloat16", 0.25)):
+        if s.has_dtype(name):  # a sum of other order is rounded otherwise
+            testing.check_layouts(*_pulled(s, getattr(mx, name)), rtol=rtol)
+
+
+def _check_sizes(s: Subject) -> None:
+    """Empty, 0-d, broadcast and long arguments."""
+    testing.check_sizes(s.function, s.draw(mx.float32))
+    for name in ("float32", "float16", "bfloat16"):
+        if s.has_dtype(name):
+            testing.check_long(s.function, s.draw(getattr(mx, name)))
+
+
+def _check_sizes_vjp(s: Subject) -> None:
+    """Long arguments of the vjp."""
+    testing.check_long(*_pulled(s, mx.float32), rtol=1e-4)
+
+
+def _check_checkpoint(s: Subject) -> None:
+    """Under mx.checkpoint the vjp is the same."""
+    testing.check_checkpoint(s.function, s.draw(mx.float32), s.argnums())
+
+
+def _on_metal(s: Subject) -> bool:
+    if testing.metal_backend() == "emulation":  # float32 is Metal's there
+        return s.has_dtype("float64")
+    return testing.metal_backend() == "gpu"
+
+
+def _differentiable(s: Subject) -> bool:
+    return bool(s.argnums())
+
+
+CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] = {
+    "forward": (_check_forward, lambda s: s.reference is not None),
+    "metal": (_check_metal, _on_metal),
+    "vjp": (_check_vjp, lambda s: bool(s.argnums() or s.argnums("zero"))),
+    "jvp": (_check_jvp, lambda s: _differentiable(s) and s.op["jvp"] != "none"),
+    "second": (_check_second, _differentiable),
+    "broadcast_vjp": (_check_broadcast_vjp, lambda s: s.is_elementwise and len(s.slots) > 1),
+    "none": (_check_none, lambda s: bool(s.argnums("none"))),
+    "vmap": (_check_vmap, lambda s: s.op["vmap"] != "none"),
+    "vmap_vjp": (_check_vmap_vjp, lambda s: _differentiable(s) and s.op["vmap"] != "none"),
+    "compile": (_check_compile, lambda s: True),
+    # What MLX fuses is compiled by a C++ compiler, in a second or so: one sample is enough.
+    "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
+    "precision": (_check_precision, lambda s: _differentiable(s) or s.is_scalar_kernel),
+    "precision_vjp": (_check_precision_vjp, _differentiable),
+    "layouts": (_check_layouts, lambda s: True),
+    "layouts_vjp": (_check_layouts_vjp, _differentiable),
+    "sizes": (_check_sizes, lambda s: s.is_elementwise),
+    "sizes_vjp": (_check_sizes_vjp, lambda s: s.is_elementwise and _differentiable(s)),
+    "checkpoint": (_check_checkpoint, _differentiable),
+}
+"""The kinds of tests: the check of a case, and whether there is anything to check."""
+
+
+def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable[..., None]]:
+    """Tests for pytest: a function per kind of check, parametrised by the cases.
+
+    Args:
+        package: A package that mlxgen built, with its ``ops.json``.
+        cases: What to check.
+
+    Returns:
+        The functions by name, for a test module's globals.
+    """
+    operators = {id(_resolve(package, op)): op for op in _operators(package)}
+    seen: dict[str, int] = {}
+    subjects = []
+    for c in cases:
+        op = operators.get(id(c.function))
+        if op is None:
+            raise LookupError(f"{c.function} is not an operator of {package.__name__}")
+        number = seen.setdefault(op["name"], 0)
+        seen[op["name"]] += 1
+        subjects.append(Subject(package, op, c, number))
+    tests = {}
+    for name, (check, applies) in CHECKS.items():
+        chosen = [s for s in subjects if applies(s)]
+        if chosen:
+            tests[f"test_{name}"] = _test(f"test_{name}", check, chosen)
+    return tests
+
+
+def _test(
+    name: str, check: Callable[[Subject], None], subjects: Sequence[Subject]
+) -> Callable[..., None]:
+    import pytest
+
+    def test(subject: Subject) -> None:
+        __tracebackhide__ = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                check(subject)
+            except ValueError as error:
+                if not _declared(subject, str(error)):
+                    raise
+                pytest.skip(str(error))
+
+    test.__name__ = test.__qualname__ = name
+    test.__doc__ = check.__doc__
+    ids = [f"{s.path}-{s.number}" if s.number else s.path for s in subjects]
+    parametrised: Callable[..., None] = pytest.mark.parametrize("subject", subjects, ids=ids)(test)
+    return parametrised
+
+
+def _declared(s: Subject, error: str) -> bool:
+    """Whether an error says of what the operator is made of that it cannot do this."""
+    if "Not differentiable with respect to" in error:
+        # Of an entry that a gradient calls. Of the operator itself it would be wrong here.
+        return not error.startswith(f"[{s.function.op}]")
+    limits = "Not implemented for", "cannot infer output shapes"
+    return s.is_composed and any(limit in error for limit in limits)

@@ -1,0 +1,251 @@
+"""What generating does to the output folder, with good entries and with bad ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sample import project
+
+from mlxgen.command import generate
+from mlxgen.diagnostics import Diagnostics
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the sample project."""
+    shutil.copytree(project.HERE, tmp_path / "project")
+    return tmp_path / "project"
+
+
+def run(folder: Path, **options: bool) -> tuple[generate.Result | None, list[str]]:
+    """Generate into ``folder/out``: what that did, and the codes of what is wrong."""
+    diags = Diagnostics()
+    settings = project.settings(folder / "mlx_ops.yaml")
+    result = generate.generate(settings, folder / "out", diags, **options)
+    return result, [item.code for item in diags.sorted()]
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Bytes and time of every file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in files
+    }
+
+
+def edit(folder: Path, old: str, new: str, file: str = "mlx_ops.yaml") -> None:
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+
+
+def test_errors_leave_the_output_untouched(folder: Path) -> None:
+    run(folder)
+    before = contents(folder / "out")
+    edit(folder, "composite: cap * tanh(x / cap)", "composite: cap * tanhh(x / cap)")
+    result, codes = run(folder)
+    assert (result, codes) == (None, ["MG304"])
+    assert contents(folder / "out") == before
+
+
+def test_errors_in_kernels_leave_the_output_untouched(folder: Path) -> None:
+    run(folder)
+    before = contents(folder / "out")
+    edit(folder, "T scale(T x, T a) {", "T scale(T a, T x {", "csrc/kernels.h")
+    assert run(folder)[0] is None
+    assert contents(folder / "out") == before
+
+
+def test_nothing_is_written_the_second_time(folder: Path) -> None:
+    assert run(folder)[0].changes.written
+    before = contents(folder / "out")
+    assert run(folder)[0].changes is None
+    assert contents(folder / "out") == before
+
+
+def test_a_file_that_was_changed_is_written_again(folder: Path) -> None:
+    run(folder)
+    before = (folder / "out/src/scale.cpp").read_bytes()
+    (folder / "out/src/scale.cpp").write_text("// mine\n")
+    assert run(folder)[0].changes.written == ("src/scale.cpp",)
+    assert (folder / "out/src/scale.cpp").read_bytes() == before
+
+
+def test_only_what_changed_is_written(folder: Path) -> None:
+    run(folder)
+    before = contents(folder / "out")
+    edit(folder, "composite: cap * tanh(x / cap)", "composite: tanh(x / cap) * cap")
+    changes = run(folder)[0].changes
+    assert changes.removed == ()
+    assert set(changes.written) == {"src/softcap.cpp", "python/ops.json"}
+    after = contents(folder / "out")
+    assert {name for name in after if after[name] != before[name]} == {
+        *changes.written,
+        ".mlxgen.json",
+    }
+
+
+def test_stale_files_are_removed_and_others_stay(folder: Path) -> None:
+    run(folder)
+    (folder / "out/src/mine.cpp").write_text("// not mlxgen's\n")
+    (folder / "out/notes").mkdir()
+    (folder / "out/notes/mine.txt").write_text("not mlxgen's\n")
+    edit(folder, "  module: nn.activations\n", "")
+    edit(folder, "scale2", "scale3")
+    edit(folder, "scale2", "scale3", "csrc/kernels.h")
+    edit(folder, "scale2", "scale3", "csrc/functions.cpp")
+    changes = run(folder)[0].changes
+    assert "src/scale2.cpp" in changes.removed and "src/scale3.cpp" in changes.written
+    files = contents(folder / "out")
+    assert not [name for name in files if "scale2" in name or "activations" in name]
+    assert not (folder / "out/python/nn").exists()
+    assert "src/mine.cpp" in files and "notes/mine.txt" in files
+
+
+def test_check_writes_nothing(folder: Path) -> None:
+    assert run(folder, check=True)[0].changes.written
+    assert not (folder / "out").exists()
+    run(folder)
+    before = contents(folder / "out")
+    edit(folder, "composite: cap * tanh(x / cap)", "composite: tanh(x / cap) * cap")
+    assert run(folder, check=True)[0].changes.written
+    assert contents(folder / "out") == before
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from mlxgen.command import generate
+from mlxgen.diagnostics import Diagnostics
+diags = Diagnostics()
+settings = generate.plain_settings(Path(), Path("mlx_ops.yaml"))
+assert generate.generate(settings, Path(sys.argv[1]), diags), diags.render_text()
+"""
+
+
+def test_the_same_input_gives_the_same_bytes(folder: Path) -> None:
+    outputs = []
+    for seed in ("1", "2"):
+        out = folder / f"out{seed}"
+        root = str(Path(generate.__file__).parents[2])
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root}
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(out)], cwd=folder, env=environment, check=True
+        )
+        files = {name: data for name, (data, _) in contents(out).items()}
+        files.pop(".mlxgen.json")  # which has times
+        outputs.append(files)
+    assert outputs[0] == outputs[1]
+
+
+def test_output_that_cannot_be_written(folder: Path) -> None:
+    (folder / "out").write_text("a file, where a folder should be\n")
+    assert run(folder) == (None, ["MG607"])
+    assert (folder / "out").read_text() == "a file, where a folder should be\n"
+
+
+def test_file_in_the_place_of_a_folder(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out/src").write_text("a file, where a folder should be\n")
+    assert run(folder) == (None, ["MG607"])
+
+
+@pytest.mark.parametrize("content", [b"- name: f\xe9\n", None, "folder"])
+def test_file_that_cannot_be_read(folder: Path, content: bytes | str | None) -> None:
+    yaml = folder / "mlx_ops.yaml"
+    yaml.unlink()
+    if isinstance(content, bytes):
+        yaml.write_bytes(content)
+    elif content:
+        yaml.mkdir()
+    assert run(folder) == (None, ["MG007"])
+
+
+def test_empty_file(folder: Path) -> None:
+    (folder / "mlx_ops.yaml").write_text("# nothing yet\n")
+    result, codes = run(folder)
+    assert codes == [] and result is not None and result.operators == 0
+
+
+def test_sources_that_cannot_be_read(folder: Path) -> None:
+    (folder / "csrc/latin.h").write_bytes(b"// \xe9\n")
+    assert run(folder) == (None, ["MG501"])
+
+
+def test_odd_files_in_the_sources(folder: Path) -> None:
+    (folder / "csrc/folder.h").mkdir()
+    (folder / "csrc/gone.h").symlink_to(folder / "nowhere.h")
+    assert set(run(folder)[1]) <= {"MG501"}
+
+
+def test_sources_behind_a_link(folder: Path) -> None:
+    (folder / "csrc").rename(folder / "sources")
+    (folder / "csrc").symlink_to(folder / "sources", target_is_directory=True)
+    assert run(folder)[1] == []
+    assert '#include "kernels.h"' in (folder / "out/src/scale.cpp").read_text()
+
+
+def test_long_chain_of_composites(folder: Path) -> None:
+    entries = [
+        f'- signature: "f{i}(x: array) -> array"\n  composite: f{i + 1}(x)\n' for i in range(1500)
+    ]
+    yaml = folder / "mlx_ops.yaml"
+    yaml.write_text(
+        "".join(entries) + '- signature: "f1500(x: array) -> array"\n  composite: exp(x)\n'
+    )
+    assert run(folder)[1] == []
+    yaml.write_text(
+        "".join(entries) + '- signature: "f1500(x: array) -> array"\n  composite: f7(x)\n'
+    )
+    assert run(folder)[1] == ["MG605"]
+
+
+def mlxgen(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(generate.__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-m", "mlxgen", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_command_line(folder: Path) -> None:
+    edit(folder, "composite: cap * tanh(x / cap)", "composite: cap * tanhh(x / cap)")
+    plain = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml")
+    assert plain.returncode == 1
+    assert (
+        "mlx_ops.yaml:24:20: error[MG304]: op 'softcap': unknown function 'tanhh'" in plain.stderr
+    )
+    found = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml", "--format", "json")
+    assert found.returncode == 1
+    (item,) = json.loads(found.stdout)
+    place = (item["code"], item["op"], item["file"], item["line"], item["column"])
+    assert place == ("MG304", "softcap", "mlx_ops.yaml", 24, 20)
+
+
+def test_command_line_with_unknown_operator(folder: Path) -> None:
+    found = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml", "--select", "softcapp")
+    assert found.returncode == 1
+    assert "error[MG606]: no operator or tag 'softcapp' (did you mean 'softcap'?)" in found.stderr
+    found = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml", "--select", "tag:nn")
+    assert found.returncode == 0
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[]", '{"key": 1, "files": [1]}', '{"files": null}'])
+def test_manifest_that_is_broken(folder: Path, manifest: str) -> None:
+    run(folder)
+    before = contents(folder / "out/src")
+    (folder / "out/.mlxgen.json").write_text(manifest)
+    result, codes = run(folder)
+    assert codes == [] and result is not None and result.changes.written == ()
+    assert contents(folder / "out/src") == before

@@ -1,0 +1,260 @@
+"""How mistakes are shown, and that every code is explained."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mlxgen
+from mlxgen.diagnostics import (
+    CODES,
+    RANGES,
+    Diagnostics,
+    Span,
+    did_you_mean,
+    errors_page,
+    explain,
+    suggest,
+)
+
+FILE = "ops.yaml"
+TEXT = "- name: axpby\n  varients: [function]\n"
+KEY = Span(FILE, 2, 3, 2, 11)
+
+
+def collector(text: str = TEXT) -> Diagnostics:
+    diags = Diagnostics()
+    diags.add_source(FILE, text)
+    return diags
+
+
+def carets(text: str, span: Span) -> list[str]:
+    """The source line and the caret line, without the gutter."""
+    diags = collector(text)
+    diags.error("MG001", "wrong", span)
+    return [line[8:] for line in diags.render_text().splitlines()[1:3]]
+
+
+def test_messages_are_of_one_line():
+    diags = collector()
+    diags.error("MG110", "the name '\nxp2' \u2028 is not an identifier", KEY)
+    assert [item.message for item in diags.sorted()] == [
+        r"the name '\nxp2' \u2028 is not an identifier"
+    ]
+
+
+def test_text():
+    diags = collector()
+    message = "unknown key 'varients' (did you mean 'variants'?)"
+    diags.error("MG001", message, KEY, op="axpby", help="write 'variants'", notes=["a", "b"])
+    diags.warning("MG003", "twice", Span(FILE, 1, 3, 1, 7))
+    assert diags.render_text() == (
+        "ops.yaml:1:3: warning[MG003]: twice\n"
+        "    1 | - name: axpby\n"
+        "      |   ^~~~\n"
+        f"ops.yaml:2:3: error[MG001]: op 'axpby': {message}\n"
+        "    2 |   varients: [function]\n"
+        "      |   ^~~~~~~~\n"
+        "help: write 'variants'\n"
+        "note: a\n"
+        "note: b\n"
+        "1 error, 1 warning\n"
+    )
+
+
+def test_nothing_to_say():
+    assert collector().render_text() == collector().render_text(color=True) == ""
+    assert collector().to_json() == "[]"
+    assert collector().ok
+
+
+def test_json():
+    diags = collector()
+    diags.error("MG001", "wrong", KEY, op="axpby", help="dö", notes=["n"])
+    assert "dö" in diags.to_json()
+    assert json.loads(diags.to_json()) == [
+        {
+            "file": FILE,
+            "line": 2,
+            "column": 3,
+            "end_line": 2,
+            "end_column": 11,
+            "code": "MG001",
+            "message": "wrong",
+            "severity": "error",
+            "help": "dö",
+            "notes": ["n"],
+            "op": "axpby",
+        }
+    ]
+
+
+def test_sorted_by_position_and_said_once():
+    diags = Diagnostics()
+    for line, column in ((3, 1), (1, 9), (1, 2), (3, 1)):
+        diags.error("MG001", "wrong", Span(FILE, line, column, line, column + 1))
+    diags.error("MG003", "another at the same place", Span(FILE, 3, 1, 3, 2))
+    places = [(item.span.line, item.span.column, item.code) for item in diags.sorted()]
+    assert places == [(1, 2, "MG001"), (1, 9, "MG001"), (3, 1, "MG001"), (3, 1, "MG003")]
+    assert len(diags) == 4
+    assert diags.summary() == "4 errors"
+
+
+def test_warnings_do_not_stop():
+    diags = collector()
+    diags.warning("MG001", "hm", KEY)
+    assert diags.ok
+    diags.error("MG001", "no", KEY)
+    assert not diags.ok
+
+
+def test_unexplained_code_is_refused():
+    with pytest.raises(ValueError, match="MG999"):
+        collector().error("MG999", "what?", KEY)
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "line", "marks"),
+    [
+        ("abc\n", (1, 2, 1, 3), "abc", " ^"),
+        ("abc\n", (1, 4, 1, 4), "abc", "   ^"),  # behind the end
+        ("abc\n", (1, 2, 1, 2), "abc", " ^"),  # nothing between characters
+        ("abc  \n", (1, 1, 1, 6), "abc", "^~~"),  # trailing blanks are not shown
+        ("\tab\n", (1, 2, 1, 4), " ab", " ^~"),  # a tab is as wide as shown
+        ("ab: |\n  x\n  y\n", (1, 5, 3, 4), "ab: |", "    ^"),  # only the first of many lines
+        ("日本x\n", (1, 2, 1, 3), "日本x", "  ^~"),  # wide characters
+        ("e\u0301x\n", (1, 3, 1, 4), "e\u0301x", " ^"),  # a combining accent has no width
+        ("a\r\nbc\r\n", (2, 1, 2, 3), "bc", "^~"),
+        ("a\rbc\rd\x0be", (3, 3, 3, 4), "d e", "  ^"),  # a vertical tab ends no line
+        ("a\x1b[2Jb", (1, 6, 1, 7), "a [2Jb", "     ^"),  # nothing for the terminal to obey
+    ],
+)
+def test_carets(text, span, line, marks):
+    assert carets(text, Span(FILE, *span)) == [line, marks]
+
+
+def test_long_lines_are_shown_around_the_span():
+    text = "x" * 300 + "HERE" + "y" * 300
+    line, marks = carets(text, Span(FILE, 1, 301, 1, 305))
+    assert len(line) < 200
+    assert line.startswith("...") and line[marks.index("^") :].startswith("HEREy")
+    assert marks.strip() == "^~~~"
+
+
+def test_files_are_read_when_not_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.metal").write_bytes(b"\xef\xbb\xbfkernel\xff\r\nvoid f()\r\n")
+    diags = Diagnostics()
+    diags.error("MG001", "here", Span("k.metal", 2, 6, 2, 7))
+    diags.error("MG001", "no such file", Span("other.metal", 2, 6, 2, 7))
+    diags.error("MG001", "no such line", Span("k.metal", 9, 6, 9, 7))
+    assert diags.render_text().splitlines() == [
+        "k.metal:2:6: error[MG001]: here",
+        "    2 | void f()",
+        "      |      ^",
+        "k.metal:9:6: error[MG001]: no such line",
+        "other.metal:2:6: error[MG001]: no such file",
+        "3 errors",
+    ]
+
+
+def test_colours_only_on_terminals(monkeypatch):
+    diags = collector("[bold]\n")  # not markup
+    diags.error("MG001", "wrong [red]", Span(FILE, 1, 1, 1, 7), help="h" * 300)
+    plain, coloured = diags.render_text(), diags.render_text(color=True)
+    assert "\x1b[" not in plain
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    assert "\x1b[1;31merror[MG001]\x1b[0m" in coloured
+    diags.warning("MG003", "hm", KEY)
+    assert "\x1b[1;33mwarning[MG003]\x1b[0m" in diags.render_text(color=True)
+    plain, coloured = diags.render_text(), diags.render_text(color=True)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def printed(stream: io.StringIO) -> str:
+        diags.print(stream)
+        return stream.getvalue()
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert printed(io.StringIO()) == plain
+    assert printed(Terminal()) == coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printed(Terminal()) == plain
+
+
+def test_rich_is_imported_only_for_colours():
+    code = "import sys, mlxgen.diagnostics as d; assert 'rich' not in sys.modules; d.Diagnostics()"
+    root = Path(mlxgen.__path__[0]).parent
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
+@pytest.mark.parametrize(
+    ("word", "candidates", "expected"),
+    [
+        ("varients", ["variants", "vmap", "grad"], "variants"),
+        ("Array", ["array", "axes"], "array"),
+        ("flaot", ["int", "float"], "float"),
+        ("x", ["y", "z"], None),
+        ("kernel", ["grad"], None),
+        ("grad", ["grad"], None),  # it is that already
+        ("a", [], None),
+    ],
+)
+def test_suggest(word, candidates, expected):
+    assert suggest(word, candidates) == expected
+
+
+def test_did_you_mean():
+    assert did_you_mean("varients", ["variants"]) == " (did you mean 'variants'?)"
+    assert did_you_mean("kernel", ["grad"]) == ""
+
+
+@given(st.text(max_size=8), st.lists(st.text(max_size=8), max_size=5))
+def test_suggest_gives_one_of_the_candidates(word, candidates):
+    found = suggest(word, candidates)
+    assert found is None or (found in candidates and found != word)
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_codes_are_explained(code):
+    entry = CODES[code]
+    assert re.fullmatch(r"MG\d{3}", code) and code[:3] in RANGES
+    assert entry.title and not entry.title.endswith(".")
+    assert entry.explanation.endswith(".")
+    assert entry.example_bad.strip() and entry.example_good.strip()
+    assert entry.example_bad != entry.example_good
+    page = explain(code.lower())
+    assert page.startswith(f"### {code}: {entry.title}\n")
+    assert entry.example_bad in page and entry.example_good in page
+    assert page in errors_page()
+
+
+def test_explain_unknown_code():
+    with pytest.raises(KeyError):
+        explain("MG999")
+
+
+def test_errors_page_is_in_order():
+    page = errors_page()
+    headings = re.findall(r"^### (MG\d{3}): ", page, re.MULTILINE)
+    assert headings == sorted(CODES)
+    assert page.endswith("\n") and not page.endswith("\n\n")
+    assert "\n\n\n" not in re.sub(r"```.*?```", "code", page, flags=re.DOTALL)
+
+
+def test_codes_are_those_that_the_sources_report():
+    reported: set[str] = set()
+    root = Path(mlxgen.__path__[0])
+    for path in root.rglob("*.py"):
+        codes = re.findall(r'"(MG[0-8]\d\d)"(?!: Code)', path.read_text(encoding="utf-8"))
+        reported.update(codes)
+    assert reported == set(CODES)

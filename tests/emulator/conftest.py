@@ -1,0 +1,87 @@
+"""Where the kernels' includes are, and a cache of compiled kernels for the tests."""
+
+import importlib.metadata
+import importlib.util
+import os
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxgen.emulator import Library, load_metal
+from mlxgen.emulator.frontend.preprocess import OWN_INCLUDES
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "kernels" / "metal"
+
+
+def mlx_include() -> Path:
+    """The folder of MLX's headers, its Metal kernels' among them."""
+    found = importlib.util.find_spec("mlx")
+    assert found is not None and found.submodule_search_locations is not None
+    folders = [Path(folder) / "include" for folder in found.submodule_search_locations]
+    return next(folder for folder in folders if folder.is_dir())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Compiled kernels are not kept, unless MLXGEN_METAL_CACHE says where."""
+    if "MLXGEN_METAL_CACHE" not in os.environ:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MLXGEN_METAL_CACHE", str(tmp_path_factory.mktemp("metal")))
+            yield
+    else:
+        yield
+
+
+@pytest.fixture(scope="session")
+def load(cache):
+    """Compiles a file of this project's kernels, or Metal source."""
+
+    def load(path: str | Path = "test.metal", text: str | None = None, **options) -> Library:
+        name = KERNELS / path if text is None and not Path(path).is_absolute() else path
+        return load_metal(
+            name, [mlx_include(), KERNELS, ROOT / "csrc", Path(OWN_INCLUDES)], text=text, **options
+        )
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def mlx_source():
+    """The text of a `.metal` file of the installed MLX, most of which are not in its wheels.
+
+    From $MLX_SOURCE, a folder with MLX's repository at that release; or from GitHub, kept in the
+    user's cache.
+    """
+
+    def read(name: str) -> str:
+        place = f"mlx/backend/metal/kernels/{name}"
+        if "MLX_SOURCE" in os.environ:
+            return Path(os.environ["MLX_SOURCE"], place).read_text()
+        version = importlib.metadata.version("mlx")
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        kept = Path(home, "mlxgen", f"mlx-{version}", name)
+        if not kept.exists():
+            url = f"https://raw.githubusercontent.com/ml-explore/mlx/v{version}/{place}"
+            try:
+                with urllib.request.urlopen(url, timeout=10) as answer:
+                    text = answer.read().decode()
+            except OSError as error:
+                if "REQUIRE_MLX_SOURCE" in os.environ:  # as in the workflow
+                    raise
+                pytest.skip(
+                    f"{name} is not in MLX's wheels, and GitHub cannot be reached ({error}): set "
+                    f"MLX_SOURCE to a copy of MLX's repository, v{version}"
+                )
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(text)
+        return kept.read_text()
+
+    return read
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

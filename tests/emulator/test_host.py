@@ -1,0 +1,209 @@
+"""The code around Metal kernels is compiled for macOS, and mistakes in it are reported.
+
+Without the network, and with nothing in the cache, there is no MLX for macOS: then these tests are
+skipped, but never where CI is set.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sample import project
+
+from mlxgen.command import cli
+from mlxgen.command.generate import load_settings
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.emulator import host
+from mlxgen.render.files import Renderer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache():
+    """Unlike compiled kernels, the wheel is kept in the user's cache."""
+
+
+@pytest.fixture(scope="session")
+def wheel() -> host.Wheel:
+    try:
+        return host.macos_wheel()
+    except host.HostUnavailable as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"the code for macOS was NOT checked: {error}")
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch):
+    """Changes what is generated for axpby."""
+
+    def plant(old: str, new: str) -> None:
+        original = Renderer.op_source
+
+        def changed(self, view):
+            text = original(self, view)
+            assert old in text or view.op.name != "axpby"
+            return text.replace(old, new, 1)
+
+        monkeypatch.setattr(Renderer, "op_source", changed)
+
+    return plant
+
+
+def reported(folder: Path, *ops: str) -> Diagnostics:
+    """What is wrong with operators of this repository, as it is generated now."""
+    diags = Diagnostics()
+    settings = load_settings(ROOT, diags)
+    assert settings is not None
+    host.check_host(settings, folder, diags, include=ops)
+    return diags
+
+
+def test_all_operators_compile(wheel: host.Wheel) -> None:
+    diags = Diagnostics()
+    settings = load_settings(ROOT, diags)
+    assert settings is not None
+    found = host.check_host(settings, ROOT / "build" / "macos", diags)
+    assert diags.render_text() == ""
+    named = {path.stem for path in found.files}
+    entries = json.loads((ROOT / "build" / "macos" / "python" / "ops.json").read_text())
+    assert named == {entry["name"] for entry in entries if "metal" in entry["kernels"]}
+
+
+def test_every_form_compiles(wheel: host.Wheel, tmp_path: Path) -> None:
+    diags = Diagnostics()
+    found = host.check_host(project.settings(project.YAML), tmp_path, diags)
+    assert diags.render_text() == ""
+    assert len(found.files) > 5
+
+
+MISTAKES = {
+    "method": (
+        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input(inputs[0], 0);",
+        "MG811",
+        "no member named 'set_input' in 'mlx::core::metal::CommandEncoder'",
+    ),
+    "argument": (
+        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input_array(inputs, 0);",
+        "MG811",
+        "no viable conversion from 'const std::vector<mx::array>'",
+    ),
+    "index": (
+        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input_array(inputs[0]);",
+        "MG811",
+        "too few arguments",
+    ),
+    "constant output": (
+        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_output_array(inputs[0], 0);",
+        "MG811",
+        "binding reference of type 'array' to value of type 'const",
+    ),
+    "an older interface": (
+        "mx::metal::get_command_encoder(stream())",
+        "mx::metal::device(stream().device).get_command_encoder(stream().index)",
+        "MG811",
+        "no member named 'get_command_encoder' in 'mlx::core::metal::Device'",
+    ),
+    "nothing exported": (
+        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input_array(inputs[0], mx::metal::is_nax_available());",
+        "MG812",
+        "needs mlx::core::metal::is_nax_available(), which MLX",
+    ),
+    "a pool": (
+        "encoder.set_input_array(inputs[0], 0);",
+        "auto pool = mx::metal::new_scoped_memory_pool();\nencoder.set_input_array(inputs[0], 0);",
+        "MG812",
+        "needs mlx::core::metal::new_scoped_memory_pool(), which MLX",
+    ),
+    "metal-cpp": (
+        '#include "mlxgen/metal.h"',
+        "namespace NS::Private::Class {\nvoid* s_kNSObject = nullptr;\n}",
+        "MG813",
+        "defines NS::Private::Class::s_kNSObject, which MLX",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_reported(mistake: str, wheel, plant, tmp_path: Path) -> None:
+    old, new, code, message = MISTAKES[mistake]
+    plant(old, new)
+    (found, *_) = reported(tmp_path, "axpby").sorted()
+    line = (ROOT / "mlx_ops.yaml").read_text().splitlines()[found.span.line - 1]
+    assert (found.code, found.op) == (code, "axpby")
+    assert message in found.message
+    assert found.span.file.endswith("mlx_ops.yaml")
+    assert "name: axpby" in line
+    if code == "MG811":
+        assert "axpby.cpp:" in found.notes[0]
+        assert new.splitlines()[0] in found.notes[0]
+
+
+def test_mistake_in_a_source_of_the_project_is_reported_there(wheel, tmp_path: Path) -> None:
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "scale.cpp").write_text(
+        "#ifdef _METAL_\n"
+        '#include "mlx/backend/metal/device.h"\n'
+        "void* library() {\n"
+        "  return mlx::core::metal::device(mlx::core::Device::gpu).library();\n"
+        "}\n"
+        "#endif\n"
+    )
+    yaml = tmp_path / "mlx_ops.yaml"
+    yaml.write_text('- signature: "f(x: array) -> array"\n  composite: exp(x)\n')
+    diags = Diagnostics()
+    host.check_host(project.settings(yaml), tmp_path / "out", diags)
+    (found,) = diags.sorted()
+    assert found.code == "MG811"
+    assert found.span.file.endswith("scale.cpp")
+    assert (found.span.line, found.op) == (4, None)
+
+
+def test_second_run_compiles_nothing(wheel, tmp_path: Path, monkeypatch) -> None:
+    assert reported(tmp_path, "axpby").ok
+    monkeypatch.setattr(host.HostCompiler, "_run", lambda *_: pytest.fail("compiled again"))
+    assert reported(tmp_path, "axpby").ok
+
+
+def test_change_of_an_include_compiles_again(wheel, tmp_path: Path) -> None:
+    (tmp_path / "one.h").write_text("int one();\n")
+    source = tmp_path / "one.cpp"
+    source.write_text('#include "one.h"\nint two() { return one(); }\n')
+    compiler = host.HostCompiler(wheel, [tmp_path])
+    assert compiler.compile(source).errors == ()
+    (tmp_path / "one.h").write_text("int uno();\n")
+    assert "undeclared identifier 'one'" in compiler.compile(source).errors[0].text
+
+
+class TestWithoutTheWheel:
+    @pytest.fixture(autouse=True)
+    def offline(self, monkeypatch, tmp_path: Path) -> None:
+        def refuse(*_):
+            raise host.HostUnavailable("MLX 0 for macOS cannot be downloaded: no network")
+
+        monkeypatch.setattr(host, "_downloaded", refuse)
+        monkeypatch.setattr(host.sys, "platform", "linux")
+        monkeypatch.setenv("MLXGEN_METAL_CACHE", str(tmp_path))
+
+    def test_it_is_said(self, monkeypatch) -> None:
+        monkeypatch.delenv("CI", raising=False)
+        result = CliRunner().invoke(cli.cli, ["metal-check", "--project", str(ROOT)])
+        assert result.exit_code == 0
+        assert "was NOT checked: MLX 0 for macOS cannot be downloaded" in result.output
+
+    @pytest.mark.parametrize("how", ["--require", "CI"])
+    def test_it_fails_where_it_must_run(self, how: str, monkeypatch) -> None:
+        arguments = ["metal-check", "--project", str(ROOT)]
+        monkeypatch.setenv("CI", "true" if how == "CI" else "")
+        arguments += [how] if how == "--require" else []
+        result = CliRunner().invoke(cli.cli, arguments)
+        assert isinstance(result.exception, cli.Failure)
+        assert "cannot be checked" in result.output

@@ -1,0 +1,224 @@
+"""The table of MLX's functions: it is that of the installed MLX, and every form compiles."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from formula import formula_samples as samples
+from formula.test_formula import check_cpp, compiled, errors, mlx_root
+
+from mlxgen.formula import mlx as mlx_api
+from mlxgen.formula.builtins import SPECIAL
+from mlxgen.formula.compile import Expr
+from mlxgen.formula.mlx import Function, Param, Slot, table
+
+# Formulas of a value for a slot: constants, and what is known at run time only.
+CONSTANTS = {
+    "array": "x",
+    "arrays": "[x, y]",
+    "int": "2",
+    "ints": "(0, 1)",
+    "ints1": "1",
+    "shape": "(2, 3)",
+    "shape1": "4",
+    "strides": "(3, 1)",
+    "bool": "True",
+    "float": "0.5",
+    "double": "0.5",
+    "str": "'constant'",
+    "dtype": "float16",
+    "pair": "(1, 2)",
+    "pair1": "2",
+    "triple": "(1, 2, 3)",
+    "triple1": "2",
+    "pairs": "((0, 1), (2, 3))",
+    "size": "3",
+    "fftnorm": "'ortho'",
+    "weak": "y",
+    "value": "0.5",
+    "value@dtype": "0.5",
+}
+VARIABLES = {
+    **CONSTANTS,
+    "array": "exp(x)",
+    "arrays": "xs",
+    "int": "n",
+    "ints": "ints",
+    "ints1": "n",
+    "shape": "x.shape",
+    "shape1": "big",
+    "strides": "ints",
+    "bool": "flag",
+    "float": "alpha",
+    "double": "n",
+    "str": "name",
+    "dtype": "x.dtype",
+    "pair": "ints",
+    "pair1": "x.ndim",
+    "triple": "ints",
+    "size": "x.size",
+    "fftnorm": "name",
+    "weak": "2",
+    "value": "n",
+    "value@dtype": "x",
+}
+OPTIONALS = {
+    **VARIABLES,
+    "array": "w",
+    "int": "axis0",
+    "ints": "axis",
+    "dtype": "dt",
+    "weak": "low",
+}
+
+
+def choice(param: Param, text: str) -> str:
+    """A constant that a parameter with enumerated strings takes."""
+    if param.annotation.startswith("Literal["):
+        return repr(ast.literal_eval(f"({param.annotation[8:-1]},)")[0])
+    return text
+
+
+def value_of(slot: Slot, values: dict[str, str]) -> str:
+    """A formula of the kind of a slot."""
+    if slot.type.startswith("'"):
+        return slot.type
+    if slot.optional and values is OPTIONALS:
+        return values.get(slot.type, "None")
+    return values[slot.type] if values is not OPTIONALS else VARIABLES[slot.type]
+
+
+def call(function: Function, slots: tuple[Slot, ...], values: dict[str, str]) -> str | None:
+    """A call of a function that needs the form with these slots."""
+    given: dict[str, str] = {}
+    arrays = 0
+    for slot in slots:
+        if not slot.type:
+            continue
+        name, _, part = slot.param.partition(".")
+        text = value_of(slot, values)
+        if slot.type == "weak":
+            arrays += 1
+            text = "x" if arrays == 1 else text
+        if part:
+            text = f"{given[name][:-1]}, {text})" if part == "1" else f"({text})"
+        given[name] = text
+    for signature in function.signatures:
+        names = {p.name for p in signature}
+        if not given.keys() <= names:
+            continue
+        arguments = []
+        for param in signature:
+            if param.name in given:
+                text = choice(param, given[param.name])
+                if param.kind == "*":
+                    text = text[1:-1] if text.startswith("[") else f"*{text}"
+                arguments.append(text if param.kind in ("/", "*") else f"{param.name}={text}")
+            elif param.kind == "/":
+                arguments.append("None")
+            elif param.takes_none and param.default not in (None, "None"):
+                arguments.append(f"{param.name}=None")
+        if any(p.kind == "*" for p in signature):
+            arguments = [a.partition("=")[2] if "subscripts=" in a else a for a in arguments]
+        return f"{function.name}({', '.join(arguments)})"
+    return None
+
+
+def calls() -> list[tuple[str, str]]:
+    """C++ function and formula of a call for each form, of three sorts of arguments."""
+    found = []
+    for name in table().names:
+        function = table().function(name)
+        assert function is not None
+        for form in function.forms:
+            for values in (CONSTANTS, VARIABLES, OPTIONALS):
+                text = call(function, form.slots, values)
+                if text is not None:
+                    found.append((form.cpp, text))
+    return list(dict.fromkeys(found))
+
+
+def test_every_form_compiles(tmp_path: Path) -> None:
+    items: list[tuple[str, str, Expr]] = []
+    for cpp, text in calls():
+        several = table().function(text.partition("(")[0])
+        assert several is not None
+        kind = "array" if several.result == "array" else "arrays"
+        want, result = samples.RESULTS[kind]
+        expr = compiled(text, want)
+        assert cpp.rpartition("::")[2] in expr.tree.flat, text
+        items.append((text, result, expr))
+    assert len(items) > 500
+    check_cpp(samples.translation_unit(items), tmp_path)
+
+
+def test_methods_are_functions() -> None:
+    for name in table().methods:
+        method = table().method(name)
+        assert method is not None
+        required = [p for p in method.signatures[0][1:] if p.default is None and p.kind != "*"]
+        values = {"int": "1", "Dtype": "float16", "int | tuple[int, ...]": "2"}
+        arguments = ", ".join(values[p.annotation] for p in required)
+        arguments = arguments or ("2, 3" if name == "reshape" else "")
+        compiled(
+            f"x.{name}({arguments})", samples.RESULTS["arrays" if name == "split" else "array"][0]
+        )
+
+
+def test_the_table_is_that_of_the_installed_mlx() -> None:
+    mx = pytest.importorskip("mlx.core")
+    stored = json.loads(mlx_api.TABLE.read_text())
+    if mx.__version__ != stored["mlx"]:
+        pytest.skip(f"the table is for MLX {stored['mlx']}")
+    assert mlx_api.derive(mlx_root()) == stored
+    done = subprocess.run(
+        [sys.executable, "-m", "mlxgen.formula.mlx"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "up to date" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_function_is_there_or_left_out_with_a_reason() -> None:
+    root = mlx_root()
+    aside = {  # no functions of arrays at all
+        *("default_device", "set_default_device", "is_available", "device_count", "device_info"),
+        *("default_stream", "set_default_stream", "new_stream", "new_thread_unsafe_stream"),
+        *("new_thread_local_stream", "clear_streams", "stream", "synchronize", "set_printoptions"),
+        *("get_printoptions", "printoptions", "disable_compile", "enable_compile"),
+        *("random.__getattr__",),
+    }
+    known = {*table().names, *SPECIAL, *table().omitted, *aside}
+    for module in mlx_api.MODULES:
+        stub = ast.parse((root / "core" / f"{module or '__init__'}.pyi").read_text())
+        for node in stub.body:
+            if isinstance(node, ast.FunctionDef):
+                name = f"{module}.{node.name}" if module else node.name
+                memory = "memory" in name or "cache" in name or name in ("set_wired_limit",)
+                assert name in known or memory or name == "get_array_buffer_size", name
+
+
+def test_functions_left_out_are_refused_with_the_reason() -> None:
+    for name, reason in table().omitted.items():
+        (report,) = errors(f"{name}(x)")
+        assert report[0] == "MG305" and reason in report[1]
+
+
+def test_aliases_and_names() -> None:
+    api = table()
+    assert api.function("acos") is api.function("arccos")
+    assert api.function("matrix_norm") is api.function("linalg.norm")
+    assert api.function("no_such_function") is None and api.method("matmul") is None
+    assert "linalg.norm" in api.names and "acos" in api.names
+
+
+def test_the_table_is_read_lazily() -> None:
+    code = (
+        "import sys, mlxgen.formula.compile, mlxgen.formula.mlx as api\n"
+        "assert api.table.cache_info().currsize == 0 and 'mlx' not in sys.modules\n"
+        "assert api.table().function('sum').forms\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

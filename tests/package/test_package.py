@@ -1,0 +1,341 @@
+"""A package made with mlxgen, from its sources to the wheel and its import.
+
+One small project is built once, as ``pip install`` would; the tests look at what came of it and
+change it. Everything runs in other processes, with the tools of this environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+import mlxgen
+from mlxgen.package import backend as build
+
+FILES = {
+    "pyproject.toml": """
+        [build-system]
+        requires = ["mlxgen"]
+        build-backend = "mlxgen.build"
+
+        [project]
+        name = "tiny-ops"
+        version = "1.2.3"
+        """,
+    "mlx_ops.yaml": """
+        - name: axpby
+          signature: "axpby(array x, array y, float alpha=1, float beta=1) -> array"
+          dispatch: {cpu: axpby, metal: axpby_metal}
+          grad: {x: alpha * grad, y: beta * grad}
+          variants: [function, method]
+
+        - name: twice
+          signature: "twice(x: array) -> array"
+          module: extra
+          composite: 2 * x
+        """,
+    "csrc/axpby.h": """
+        #pragma once
+        namespace tiny_ops::cpu {
+        template <typename T>
+        T axpby(T x, T y, T alpha, T beta) {
+          return alpha * x + beta * y;
+        }
+        } // namespace tiny_ops::cpu
+        """,
+    "kernels/metal/axpby.metal": """
+        #include <metal_stdlib>
+        using namespace metal;
+        template <typename T>
+        T axpby_metal(T x, T y, float alpha, float beta) {
+          return T(alpha * x + beta * y);
+        }
+        """,
+    "python/tiny_ops/__init__.py": """
+        from tiny_ops._load import *
+        from tiny_ops._load import __version__ as __version__
+        """,
+}
+
+
+def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python with this mlxgen and, before it, the modules in ``path``."""
+    paths = [str(path)] if path else []
+    env = {
+        # As outside of pytest-xdist, whose workers do not make workers.
+        **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")},
+        "PYTHONPATH": os.pathsep.join([*paths, str(Path(mlxgen.__file__).parents[1])]),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
+    }
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True
+    )
+
+
+def output(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, built; ``dist`` in it has the wheel, ``build`` what it was built in."""
+    root = tmp_path_factory.mktemp("project")
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(re.sub(r"(?m)^ {8}", "", text).lstrip("\n"), encoding="utf-8")
+    output(run("-c", "from mlxgen import build; build.build_wheel('dist')", cwd=root))
+    return root
+
+
+@pytest.fixture
+def site(project: Path, tmp_path: Path) -> Path:
+    """A folder with the package as it is installed: beside MLX, which its libraries look for."""
+    (wheel,) = (project / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "mlx").symlink_to(Path(mx.__file__).parent)
+    return tmp_path
+
+
+def test_wheel(project: Path) -> None:
+    (wheel,) = (project / "dist").glob("*.whl")
+    assert wheel.name.startswith("tiny_ops-1.2.3-cp3")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {re.sub(r"_ext\..*\.so|\.(so|dylib)$", "*", name) for name in archive.namelist()}
+        info = archive.read("tiny_ops/_build_info.py").decode()
+    assert {
+        "tiny_ops/__init__.py",
+        "tiny_ops/_build_info.py",
+        "tiny_ops/_ext/__init__.pyi",
+        "tiny_ops/_load.py",
+        "tiny_ops/*",
+        "tiny_ops/extra/__init__.py",
+        "tiny_ops/include/mlxgen/op.h",
+        "tiny_ops/include/tiny_ops/axpby.h",
+        "tiny_ops/lib/libtiny_ops*",
+        "tiny_ops/ops.json",
+        "tiny_ops/py.typed",
+    } <= names
+    assert f'MLX_VERSION = "{mx.__version__}"' in info
+    assert 'VERSION = "1.2.3"' in info
+
+
+def test_import_and_call(site: Path) -> None:
+    script = """
+import tiny_ops, mlx.core as mx
+from tiny_ops import extra
+import tiny_ops.extra
+x, y = mx.array([1.0, 2.0]), mx.array([3.0, 4.0])
+with mx.stream(mx.cpu):
+    assert tiny_ops.axpby(x, y, alpha=2.0).tolist() == [5.0, 8.0]
+    assert mx.grad(lambda x: tiny_ops.axpby(x, y, alpha=2.0).sum())(x).tolist() == [2.0, 2.0]
+    assert extra.twice(x).tolist() == [2.0, 4.0]
+    assert tiny_ops.install_methods() == tiny_ops.install_methods() == ["axpby"]
+    assert x.axpby(y).tolist() == [4.0, 6.0]
+assert {"axpby", "extra", "install_methods"} <= set(tiny_ops.__all__)
+print(tiny_ops.__version__, "mlxgen" in __import__("sys").modules)
+"""
+    assert output(run("-c", script, cwd=site, path=site)) == "1.2.3 False\n"
+
+
+def test_methods_of_others_stay(site: Path) -> None:
+    script = """
+import tiny_ops, mlx.core as mx
+mx.array.axpby = lambda self: None
+tiny_ops.install_methods()
+"""
+    done = run("-c", script, cwd=site, path=site)
+    assert "AttributeError: mx.array already has a method 'axpby'" in done.stderr
+
+
+def test_another_mlx(site: Path) -> None:
+    info = site / "tiny_ops" / "_build_info.py"
+    text = info.read_text(encoding="utf-8")
+    info.write_text(text.replace(f'"{mx.__version__}"', '"0.1.0"'), encoding="utf-8")
+    last = run("-c", "import tiny_ops", cwd=site, path=site).stderr.splitlines()[-1]
+    assert last.startswith("ImportError: tiny_ops 1.2.3 was built for MLX 0.1.0, but MLX ")
+    assert "-m pip install 'mlx[cpu]==0.1.0'`" in last
+
+
+def ninja(project: Path) -> list[str]:
+    """Build again; the names of what was compiled or linked."""
+    text = output(run("-m", "ninja", "-C", "build", cwd=project))
+    return re.findall(r"(?:Building|Linking) CXX .*?([\w.]+)$", text, re.MULTILINE)
+
+
+def test_nothing_changed(project: Path) -> None:
+    ninja(project)
+    assert ninja(project) == []
+
+
+def test_an_edit_compiles_one_operator(project: Path) -> None:
+    ninja(project)
+    path = project / "mlx_ops.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("2 * x", "x + x"), encoding="utf-8")
+    try:
+        changed = ninja(project)
+        assert "twice.cpp.o" in changed
+        assert "axpby.cpp.o" not in changed
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+METAL_TESTS = """
+import mlx.core as mx
+import pytest
+import tiny_ops
+
+def test_dense(metal_launches):
+    assert tiny_ops.axpby(mx.ones(3), mx.ones(3), 2.0, 3.0).tolist() == [5, 5, 5]
+    assert metal_launches() == {"axpby_dense_float32": 1}
+
+def test_another(metal_launches):
+    tiny_ops.axpby(mx.ones(3, mx.float16), mx.ones(3, mx.float16)).tolist()
+"""
+
+
+def test_metal_kernels_are_tested_without_a_gpu(
+    project: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mlxgen metal-test` in a project elsewhere: what passes, and each way to fail."""
+    monkeypatch.setenv("MLXGEN_METAL_COMPILER", "false")  # all kernels are compiled before
+
+    def metal_test(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run("-m", "mlxgen", "metal-test", *arguments, cwd=project, path=site)
+
+    # Without tests of its own: the generated checks, which launch every kernel.
+    text = output(metal_test())
+    assert "passed" in text and "skipped" not in text
+    for layout in ("dense", "strided"):
+        for dtype in ("float32", "float16", "bfloat16"):
+            assert re.search(rf"\d+  axpby_{layout}_{dtype}$", text, re.MULTILINE)
+    assert "launches of 6 kernels" in text
+
+    tests = project / "tests" / "test_metal.py"
+    tests.parent.mkdir()
+    tests.write_text(METAL_TESTS, encoding="utf-8")
+    kernel = project / "kernels" / "metal" / "axpby.metal"
+    before = kernel.read_text(encoding="utf-8")
+    try:
+        done = metal_test()
+        assert done.returncode == 1 and "2 passed" in done.stdout
+        missing = "axpby_dense_bfloat16, axpby_strided_float16, axpby_strided_bfloat16, "
+        assert f"ERROR axpby: no test has launched {missing}axpby_strided_float32" in done.stdout
+        assert "1 passed" in output(metal_test("--", "tests", "-k", "dense"))
+        shared = metal_test("--jobs", "2")  # what the workers launched counts together
+        assert shared.returncode == 1 and "2 passed" in shared.stdout
+        assert "created: 2/2 workers" in shared.stdout
+        assert f"ERROR axpby: no test has launched {missing}axpby_strided_float32" in shared.stdout
+
+        tests.write_text("import os\ndef test_killed():\n    os.kill(os.getpid(), 11)\n", "utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert "pytest was killed by SIGSEGV in tests/test_metal.py::test_killed" in done.stderr
+
+        tests.write_text(METAL_TESTS, encoding="utf-8")
+        endless = "for (int i = 0; x == x; ++i) { y += i; }\n  return T(alpha"
+        kernel.write_text(before.replace("return T(alpha", endless), encoding="utf-8")
+        monkeypatch.setenv("MLXGEN_METAL_TIMEOUT", "0.5")
+        done = metal_test("--", "tests", "-k", "dense")
+        assert "emulated Metal kernels went wrong" in done.stdout
+        assert "axpby_dense_float32: no end within 0.5 seconds" in done.stdout
+
+        kernel.write_text(before.replace("T(alpha * x", "T(alpha * z"), encoding="utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert re.search(r"error: .*tiny_ops\.axpby\.\w+\.metal.* does not compile", done.stderr)
+        assert re.search(r":\d+:\d+: error: .*\Wz\W", done.stderr)
+
+        kernel.write_text(before.replace("float alpha", "double alpha"), encoding="utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert "axpby.metal:4:25: Metal has no double" in done.stderr
+    finally:
+        kernel.write_text(before, encoding="utf-8")
+        shutil.rmtree(tests.parent)
+
+    yaml = project / "mlx_ops.yaml"
+    entries = yaml.read_text(encoding="utf-8")
+    try:
+        yaml.write_text(entries.replace("float beta=1", "float beta=2"), encoding="utf-8")
+        done = metal_test()
+        assert done.returncode == 1
+        assert "error: tiny_ops is installed (in " in done.stderr
+        assert "with other operators than mlx_ops.yaml has now: install it again" in done.stderr
+    finally:
+        yaml.write_text(entries, encoding="utf-8")
+
+
+def test_a_mistake_is_reported_as_it_is(project: Path) -> None:
+    path = project / "mlx_ops.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("variants", "varients"), encoding="utf-8")
+    try:
+        done = run("-m", "ninja", "-C", "build", cwd=project)
+        assert done.returncode != 0
+        shown = done.stdout + done.stderr
+        assert re.search(r"mlx_ops\.yaml:5:3: error\[MG\d+\]: .*did you mean 'variants'", shown)
+        assert "Traceback" not in shown
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def test_a_nanobind_that_does_not_fit(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "nanobind" / "src").mkdir(parents=True)
+    (tmp_path / "nanobind" / "__init__.py").touch()
+    (tmp_path / "nanobind" / "src" / "nb_abi.h").write_text("#define NB_INTERNALS_VERSION 15\n")
+    (tmp_path / "nanobind-2.8.0.dist-info").mkdir()
+    (tmp_path / "nanobind-2.8.0.dist-info" / "METADATA").write_text("Version: 2.8.0\n")
+    copy = tmp_path / "project"
+    shutil.copytree(project, copy, ignore=shutil.ignore_patterns("build", "dist"))
+    hook = "from mlxgen import build; build.build_wheel('dist')"
+    done = run("-c", hook, cwd=copy, path=tmp_path)
+    assert done.returncode != 0
+    shown = done.stdout + done.stderr
+    assert "mlxgen: nanobind 2.8.0 does not fit MLX" in shown
+    assert "Traceback" not in shown
+
+
+def test_requirements(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = build.requirements(project)
+    assert set(build.TOOLS) < set(found)
+    assert f"mlx[cpu]=={mx.__version__}" in found
+    assert any(re.fullmatch(r"nanobind==[\d.]+", item) for item in found)
+    monkeypatch.setattr(build, "_installed_mlx", lambda: None)
+    with pytest.raises(SystemExit, match="which MLX should tiny_ops be built for"):
+        build.requirements(project)
+
+
+def test_build_extra_is_what_the_backend_asks_for() -> None:
+    path = Path(mlxgen.__file__).with_name("pyproject.toml")
+    extras = build.tomllib.loads(path.read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert extras["build"] == [*build.TOOLS, "nanobind"]
+
+
+KINDS = (".py", ".h", ".cpp", ".j2", ".json", ".txt", ".in", ".typed", ".cl")
+
+
+def test_mlxgen_installs_all_its_files() -> None:
+    folder = Path(mlxgen.__file__).parent
+    settings = build.tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    setuptools = settings["tool"]["setuptools"]
+    folders = {name: folder.joinpath(*name.split(".")[1:]) for name in setuptools["packages"]}
+    installed = {path for place in folders.values() for path in place.glob("*.py")}
+    for name, patterns in setuptools["package-data"].items():
+        installed |= {path for pattern in patterns for path in folders[name].glob(pattern)}
+    for path in folder.rglob("*"):
+        ignored = {"__pycache__", "build", "mlxgen.egg-info"} & set(path.relative_to(folder).parts)
+        if path.is_file() and not ignored and path.suffix in KINDS:
+            assert path in installed

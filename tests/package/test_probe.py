@@ -1,0 +1,75 @@
+"""What CMake is told, and how it is told it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxgen.package import probe
+
+WriteProject = Callable[[str], Path]
+
+PYPROJECT = '[project]\nname = "tiny"\nversion = "1.0"\n'
+
+
+def test_variables(write_project: WriteProject, tmp_path: Path) -> None:
+    write_project(PYPROJECT)
+    output = tmp_path / "probe.cmake"
+    assert probe.main(["--project", str(tmp_path), "--output", str(output)]) == 0
+    text = output.read_text(encoding="utf-8")
+    assert "set(MLXGEN_NAME [==[tiny]==])" in text
+    assert f"set(MLXGEN_CSRC [==[{tmp_path / 'csrc'}]==])" in text
+    for name in ("MLX_ROOT", "MLX_VERSION", "NANOBIND_ROOT", "NANOBIND_VERSION"):
+        assert f"set(MLXGEN_{name} [==[" in text
+
+
+def test_pinned_release_is_not_the_installed_one(
+    write_project: WriteProject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(PYPROJECT + 'dependencies = ["mlx[cpu]==0.1.0"]\n')
+    arguments = ["--project", str(tmp_path), "--output", str(tmp_path / "probe.cmake")]
+    assert probe.main(arguments) == 0
+    assert "warning: tiny pins MLX 0.1.0" in capsys.readouterr().err
+
+
+def test_settings_are_checked(
+    write_project: WriteProject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(PYPROJECT + "[tool.mlxgen]\ncsrc = 3\n")
+    arguments = ["--project", str(tmp_path), "--output", str(tmp_path / "probe.cmake")]
+    assert probe.main(arguments) == 1
+    assert "pyproject.toml:5:8: error[MG704]" in capsys.readouterr().err
+
+
+def test_any_text_reaches_cmake_unchanged(tmp_path: Path) -> None:
+    value = 'a b;c ${d} "e" \\f ]]'
+    script = tmp_path / "script.cmake"
+    script.write_text(
+        probe.to_cmake({"ONE": value, "MANY": ["x", "y z"], "NONE": []})
+        + 'message("${ONE}|${MANY}|${NONE}")\n',
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "cmake", "-P", str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == f"{value}|x;y z|\n"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc",
+    reason="libmvec belongs to glibc on x86-64",
+)
+def test_vector_symbols() -> None:
+    found = probe.vector_symbols()
+    # In libmvec since its first release; the others came in glibc 2.35.
+    assert {"exp", "log", "sin", "cos", "pow"} <= set(found)
+    assert found["exp"][:2] == ["_ZGVbN2v_exp", "_ZGVbN4v_expf"]
+    assert found["pow"][-2:] == ["_ZGVeN8vv_pow", "_ZGVeN16vv_powf"]

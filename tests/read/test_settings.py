@@ -1,0 +1,141 @@
+"""The settings of a project: defaults, and every mistake reported with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxgen.diagnostics import CODES, Diagnostics
+from mlxgen.read import settings
+
+Load = Callable[[str], tuple[settings.Settings | None, Diagnostics]]
+
+
+@pytest.fixture
+def load(write_project: Callable[[str], Path]) -> Load:
+    """Load the settings of a project with the given pyproject.toml."""
+
+    def load(text: str) -> tuple[settings.Settings | None, Diagnostics]:
+        diagnostics = Diagnostics()
+        return settings.load(write_project(text), diagnostics), diagnostics
+
+    return load
+
+
+def test_defaults(load: Load) -> None:
+    found, _ = load('[project]\nname = "my-ops"\nversion = "1.2"\n')
+    assert found is not None
+    assert (found.name, found.namespace) == ("my_ops", "my_ops")
+    assert (found.version, found.mlx) == ("1.2", None)
+    paths = [found.yaml, found.csrc, found.metal, found.python, found.docs]
+    shown = [found.relative(path) for path in paths]
+    assert shown == ["mlx_ops.yaml", "csrc", "kernels/metal", "python/my_ops", "docs"]
+
+
+def test_settings_are_read(tmp_path: Path, load: Load) -> None:
+    (tmp_path / "ops.yaml").touch()
+    found, _ = load(
+        '[project]\nname = "x"\n'
+        '[tool.mlxgen]\nname = "tiny"\nnamespace = "a::b"\nyaml = "ops.yaml"\n'
+    )
+    assert found is not None
+    assert (found.name, found.namespace, found.yaml) == ("tiny", "a::b", tmp_path / "ops.yaml")
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "release"),
+    [
+        ('["mlx[cpu]==0.32.4"]', "0.32.4"),
+        ('["numpy", "mlx == 0.32.4 ; sys_platform == \'darwin\'"]', "0.32.4"),
+        ('["mlx-lm>=0.1"]', None),
+        ("[]", None),
+    ],
+)
+def test_mlx_pin(load: Load, dependencies: str, release: str | None) -> None:
+    found, _ = load(f'[project]\nname = "tiny"\ndependencies = {dependencies}\n')
+    assert found is not None
+    assert found.mlx == release
+
+
+@pytest.mark.parametrize("spec", ["mlx", "mlx>=0.30", "mlx[cpu]>=0.30,<0.40", "mlx==0.32.*"])
+def test_mlx_must_be_pinned(load: Load, spec: str) -> None:
+    found, diagnostics = load(f'[project]\nname = "tiny"\ndependencies = ["numpy", "{spec}"]\n')
+    assert found is None
+    (item,) = diagnostics.sorted()
+    assert (item.code, item.span.line) == ("MG709", 3)
+
+
+@pytest.mark.parametrize("code", sorted(code for code in CODES if code.startswith("MG7")))
+def test_documented_examples(load: Load, code: str) -> None:
+    entry = CODES[code]
+    if code != "MG701":
+        _, diagnostics = load(entry.example_bad)
+        assert code in {item.code for item in diagnostics.sorted()}
+    text = entry.example_good
+    if "[project]" not in text:
+        text = '[project]\nname = "tiny"\n' + text
+    elif "name =" not in text:
+        text = text.replace("[project]", '[project]\nname = "tiny"')
+    found, diagnostics = load(text)
+    assert found is not None, diagnostics.render_text()
+
+
+def test_no_pyproject(tmp_path: Path) -> None:
+    diagnostics = Diagnostics()
+    assert settings.load(tmp_path, diagnostics) is None
+    assert [item.code for item in diagnostics.sorted()] == ["MG701"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "column", "end"),
+    [
+        ('namspace = "x"', "MG703", 1, 9),
+        ("  csrc = 3  # three", "MG704", 10, 11),
+        ('csrc = ""', "MG704", 8, 10),
+        ('name = "class"', "MG705", 8, 15),
+        ('name = "mlx"', "MG705", 8, 13),
+        ('namespace = "a-b"', "MG705", 13, 18),
+        ('yaml = "none.yaml"', "MG706", 8, 19),
+        ('python = "python/none"', "MG706", 10, 23),
+        ('python = "python/ops"', "MG707", 10, 22),
+        ('docs = "/docs"', "MG708", 8, 15),
+        ('csrc = "a/../../b"', "MG708", 8, 19),
+    ],
+)
+def test_place(load: Load, line: str, code: str, column: int, end: int) -> None:
+    found, diagnostics = load(f'[project]\nname = "tiny"\n\n[tool.mlxgen]\n{line}\n')
+    assert found is None
+    item = next(item for item in diagnostics.sorted() if item.code == code)
+    assert (item.span.line, item.span.column, item.span.end_column) == (5, column, end)
+
+
+def test_all_mistakes_in_one_run(load: Load) -> None:
+    _, diagnostics = load(
+        '[project]\nname = "tiny"\ndependencies = ["mlx"]\n[tool.mlxgen]\nyml = "x"\ncsrc = 1\n',
+    )
+    assert [item.code for item in diagnostics.sorted()] == ["MG709", "MG703", "MG704"]
+    assert "did you mean 'yaml'" in diagnostics.render_text()
+
+
+def test_malformed_toml(load: Load) -> None:
+    _, diagnostics = load('[project]\nname = "tiny"\nversion = 1.\n')
+    (item,) = diagnostics.sorted()
+    assert (item.code, item.span.line) == ("MG702", 3)
+    assert "(at line" not in item.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tool = 3\n",
+        "project = 3\n",
+        '[tool]\nmlxgen = "x"\n',
+        '[project]\nname = "tiny"\nname = 2\n',
+    ],
+)
+def test_odd_documents(load: Load, text: str) -> None:
+    found, diagnostics = load(text)
+    assert found is None
+    assert not diagnostics.ok

@@ -1,0 +1,520 @@
+"""Entries as plain data, the place of everything in them, and what YAML lets pass and we do not."""
+
+import time
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlxgen.diagnostics import CODES, LINE_BREAK, Diagnostics, Span
+from mlxgen.read import yaml as source
+from mlxgen.read.yaml import Document, Entry
+
+LOADERS = [yaml.SafeLoader]
+if yaml.__with_libyaml__:
+    LOADERS.append(yaml.CSafeLoader)
+
+
+@pytest.fixture(params=LOADERS, ids=lambda loader: loader.__name__)
+def loader(request, monkeypatch):
+    """Both of PyYAML's parsers, since an installation may lack libyaml."""
+    monkeypatch.setattr(source, "_LOADER", request.param)
+
+
+def parse(text: str) -> tuple[Document | None, Diagnostics]:
+    diags = Diagnostics()
+    return Document.parse(text, "ops.yaml", diags), diags
+
+
+def entry(text: str) -> Entry:
+    document, diags = parse(text)
+    assert diags.render_text() == ""
+    assert document is not None
+    return document.entries[0]
+
+
+def offset(text: str, line: int, column: int) -> int:
+    starts = [0, *(match.end() for match in LINE_BREAK.finditer(text))]
+    return starts[line - 1] + column - 1
+
+
+def marked(text: str, span: Span) -> str:
+    """The piece of ``text`` that a span covers."""
+    start = offset(text, span.line, span.column)
+    return text[start : offset(text, span.end_line, span.end_column)]
+
+
+def errors(text: str) -> list[tuple[str, str, int]]:
+    """Code, marked piece and line of each error."""
+    _, diags = parse(text)
+    assert all(item.severity == "error" for item in diags.sorted())
+    return [(item.code, marked(text, item.span), item.span.line) for item in diags.sorted()]
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+
+def test_scalars_are_text(loader):
+    data = entry(
+        "- name: 12\n  composite: 0\n  shape: 1:30\n  doc: 2020-01-01\n"
+        "  grad: {x: 1e-5, y: .5, z: true, w: 0x10, v: 010}\n"
+        "  dispatch:\n    cpu: {kernel: k, grid: [1, 2, n], constants: {n: 1_000}}\n"
+        "  checks:\n    - that: False\n      else: 5\n"
+    ).data
+    assert data == {
+        "name": "12",
+        "composite": "0",
+        "shape": "1:30",
+        "doc": "2020-01-01",
+        "grad": {"x": "1e-5", "y": ".5", "z": "true", "w": "0x10", "v": "010"},
+        "dispatch": {
+            "cpu": {"kernel": "k", "grid": ["1", "2", "n"], "constants": {"n": "1_000"}},
+        },
+        "checks": [{"that": "False", "else": "5"}],
+    }
+
+
+def test_typed_keys_have_values(loader):
+    data = entry(
+        "- samples: [1, -2, 0, 0.5, +3, 1.5, 1e-5, 1E3, .5, 0x10, .inf, -.INF, true, off, ~,"
+        " '1', x, 010, 1:30, 2020-01-01, {a: 1}]\n  deprecated: true\n"
+    ).data
+    assert data["samples"] == [
+        *(
+            1,
+            -2,
+            0,
+            0.5,
+            3,
+            1.5,
+            1e-5,
+            1e3,
+            0.5,
+            16,
+            float("inf"),
+            float("-inf"),
+            True,
+            False,
+            None,
+        ),
+        *("1", "x", "010", "1:30", "2020-01-01", {"a": 1}),
+    ]
+    assert [type(value) for value in data["samples"][:6]] == [int, int, int, float, int, float]
+    assert data["deprecated"] is True
+
+
+def test_merge_keys(loader):
+    text = (
+        "- &a\n  name: a\n  grad: {x: '1', y: '2'}\n  samples: [1]\n"
+        "- &b\n  <<: *a\n  name: b\n  doc: B\n"
+        "- <<: [*b, *a]\n  name: c\n  grad:\n    <<: {x: '3', z: '4'}\n    x: '5'\n"
+    )
+    document, diags = parse(text)
+    assert diags.ok
+    assert [item.data for item in document.entries] == [
+        {"name": "a", "grad": {"x": "1", "y": "2"}, "samples": [1]},
+        {"name": "b", "grad": {"x": "1", "y": "2"}, "samples": [1], "doc": "B"},
+        {"name": "c", "grad": {"x": "5", "z": "4"}, "samples": [1], "doc": "B"},
+    ]
+    b, c = document.entries[1:]
+    assert marked(text, b.span(("grad", "y"))) == "'2'"
+    assert b.span(("grad", "y")).line == 3
+    assert c.span(("grad", "x")).line == 13
+    assert c.span(("grad", "z"), key=True).line == 12
+    assert c.span(("doc",)).line == 8
+
+
+def test_empty_files_have_no_entries(loader):
+    for text in ("", "\n", "# nothing\n", "---\n", "[]\n"):
+        document, diags = parse(text)
+        assert document.entries == [] and document.complete
+        assert len(diags) == 0
+
+
+def test_aliases_share_values(loader):
+    text = "- grad: &g\n    x: &f alpha * grad\n    y: *f\n- grad: *g\n"
+    document, diags = parse(text)
+    assert diags.ok
+    assert document.entries[1].data == {"grad": {"x": "alpha * grad", "y": "alpha * grad"}}
+    assert marked(text, document.entries[1].text_span(("grad", "y"), 8, 12)) == "grad"
+
+
+# ---- what is wrong -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # MG001: what YAML cannot read
+        ("- a: 'x\n", [("MG001", "'", 1)]),
+        ('- a: "x\n- b: 1\n', [("MG001", '"', 1)]),
+        ("- name: 'a\n  x: 1\n- name: 'b'\n", [("MG001", "'", 1)]),
+        ("- a: [1,\n- b: 2\n", [("MG001", "[", 1)]),
+        ("- a: {x: [1, 2}\n  b: c\n", [("MG001", "}", 1)]),
+        ('- a: "\\q"\n', [("MG001", "\\q", 1)]),
+        ("- a: b\n c: d\n", [("MG001", "c", 2)]),
+        ("- a: \x01b\n", [("MG001", "\x01", 1)]),
+        ("- a: x\u2028y\n", [("MG001", "\u2028", 1)]),
+        # MG002: tabs
+        ("- a: b\n\tc: d\n", [("MG002", "\t", 2)]),
+        ("-\ta: b\n", [("MG002", "\t", 1)]),
+        ("- a:\n\t\tb: c\n", [("MG002", "\t\t", 2)]),
+        # MG003: twice
+        ("- a: x\n  b: y\n  a: z\n", [("MG003", "a", 3)]),
+        ("- grad: {x: u, x: v, x: w}\n", [("MG003", "x", 1)] * 2),
+        ("- a: x\n  'a': z\n", [("MG003", "'a'", 2)]),
+        # MG004: no list
+        ("ops:\n  - a: b\n", [("MG004", "ops:", 1)]),
+        ("foo\n", [("MG004", "foo", 1)]),
+        # MG005: several documents
+        ("- a: b\n---\n- c: d\n--- # more\n- e: f\n", [("MG005", "---", 2), ("MG005", "---", 4)]),
+        # MG006: no mapping
+        ("- add\n- [x]\n- name:add\n", [("MG006", p, i) for i, p in enumerate(
+            ("add", "[x]", "name:add"), 1)]),
+        # MG008: depth
+        ("- a: &x\n    b: *x\n", [("MG008", "&x\n    b: *x", 1)]),
+        ("- a: &x [*x, *x]\n", [("MG008", "&x [*x, *x]", 1)]),
+        ("- &x\n  <<: *x\n  a: b\n", [("MG008", "&x\n  <<: *x\n  a: b", 1)]),
+        ("- a: " + "[" * 1000, [("MG008", "[", 1)]),
+        ("- " * 100_000 + "x", [("MG008", "-", 1)]),
+        # MG009: tags
+        ("- a: !mine b\n", [("MG009", "!mine b", 1)]),
+        ("- a: !!set {b: c}\n", [("MG009", "!!set {b: c}", 1)]),
+        ("- a: !!python/object:os.system [b]\n",
+         [("MG009", "!!python/object:os.system [b]", 1)]),
+        # MG010: booleans
+        ("- name: on\n", [("MG010", "on", 1)]),
+        ("- tags: [a, No]\n", [("MG010", "No", 1)]),
+        ("- grad:\n    x: off\n", [("MG010", "off", 2)]),
+        ("- grad:\n    no: x\n    true: y\n", [("MG010", "no", 2), ("MG010", "true", 3)]),
+        # MG011: keys
+        ("- 1: x\n", [("MG011", "1", 1)]),
+        ("- ? [a, b]\n  : x\n", [("MG011", "[a, b]", 1)]),
+        ("- ~: x\n", [("MG011", "~", 1)]),
+        ("- 2020-01-01: x\n", [("MG011", "2020-01-01", 1)]),
+        # MG012: no value
+        ("- grad:\n    x:\n    y: ~\n    z: null\n",
+         [("MG012", "", 2), ("MG012", "~", 3), ("MG012", "null", 4)]),
+        ("- samples:\n", [("MG012", "", 1)]),
+        ("- tags:\n  - a\n  -\n", [("MG012", "", 3)]),
+        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "", 1)]),
+        # MG013: quotes
+        ("- signature: f(x: array) -> array\n", [("MG013", ":", 1)]),
+        ("- grad:\n    x: *grad\n", [("MG013", "*", 2)]),
+        ("- a: @b\n", [("MG013", "@", 1)]),
+        ("- a: `b`\n", [("MG013", "`", 1)]),
+        # MG014: merges
+        ("- <<: foo\n", [("MG014", "foo", 1)]),
+        ("- <<: [{a: b}, c]\n", [("MG014", "c", 1)]),
+    ],
+)  # fmt: skip
+def test_errors(loader, text, expected):
+    found = errors(text)
+    if source._LOADER is yaml.SafeLoader and expected[0][0] in ("MG001", "MG002", "MG013"):
+        # PyYAML's own parser notices some mistakes elsewhere than libyaml.
+        assert len(found) == len(expected)
+        return
+    assert found == expected
+
+
+def test_errors_name_the_operator(loader):
+    _, diags = parse("- doc: x\n  grad: {x: }\n  name: add\n- grad: {x: }\n- name: [1, 2]\n  a:\n")
+    assert [item.op for item in diags.sorted()] == ["add", None, None]
+
+
+def test_no_value_says_what_to_write():
+    _, diags = parse(
+        "- grad:\n    x:\n- doc:\n- grad: {x: f(a, b)}\n- name: a\n  samples: {x: , y: [~]}\n"
+    )
+    assert [item.help for item in diags.sorted()] == [
+        "write 'none' where there is no gradient, 'zero' where it is zero",
+        "give it a value, or leave it out",
+        "between { and } a comma ends the value: put a value that has commas in quotes",
+    ]
+
+
+def test_unclosed_quotes_are_found_where_they_begin():
+    text = '- name: "add\n  signature: "f(x: array) -> array"\n- name: ok\n'
+    document, diags = parse(text)
+    assert diags.render_text() == (
+        'ops.yaml:1:9: error[MG001]: this " is not closed before line 2\n'
+        '    1 | - name: "add\n'
+        "      |         ^\n"
+        "1 error\n"
+    )
+    assert [item.data["name"] for item in document.entries] == ["ok"]
+
+
+def test_a_syntax_error_costs_one_entry(loader):
+    text = (
+        "- name: a\n- name: b\n  doc: x: y\n- name: c\n- name: d\n  grad: [\n- name: e\n"
+        "---\n- name: f\n  doc: 'x' y\n- name: g\n  doc: no\n"
+    )
+    document, diags = parse(text)
+    assert [item.data["name"] for item in document.entries] == ["a", "c", "e", "g"]
+    assert [item.clean for item in document.entries] == [True, True, True, False]
+    assert not document.complete
+    assert [item.code for item in diags.sorted()] == ["MG013", "MG001", "MG005", "MG001", "MG010"]
+    assert document.entries[2].span(("name",)) == Span("ops.yaml", 7, 9, 7, 10)
+
+
+def test_many_syntax_errors_come_to_an_end(loader):
+    document, diags = parse("- a: b: c\n" * 100)
+    assert document is None
+    assert 10 < len(diags) < 100
+
+
+def test_data_of_entries_with_errors():
+    text = "- name: a\n  name: b\n  no: x\n  1: y\n  '2': ''\n  doc: !t z\n"
+    document, diags = parse(text)
+    assert len(diags) == 4
+    assert document.entries[0].data == {
+        "name": "a", "no": "x", "1": "y", "2": "", "doc": "z",
+    }  # fmt: skip
+    assert not document.entries[0].clean and document.complete
+
+
+@pytest.mark.parametrize("code", sorted(code for code in CODES if code < "MG1"))
+def test_examples_of_codes(code):
+    if code == "MG007":
+        return
+    _, bad = parse(CODES[code].example_bad)
+    _, good = parse(CODES[code].example_good)
+    assert {item.code for item in bad.sorted()} == {code}
+    assert good.render_text() == ""
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    for name, raw, place in (
+        ("missing.yaml", None, (1, 1, 1, 1)),
+        ("latin.yaml", "- name: a\n  doc: é\n".encode("latin-1"), (2, 8, 2, 9)),
+        ("utf16.yaml", "- name: a\n".encode("utf-16"), (1, 1, 1, 2)),
+        (".", None, (1, 1, 1, 1)),
+    ):
+        path = tmp_path / name
+        if raw:
+            path.write_bytes(raw)
+        diags = Diagnostics()
+        assert Document.load(path, diags) is None
+        (item,) = diags.sorted()
+        assert (item.code, item.span) == ("MG007", Span(str(path), *place))
+
+
+def test_byte_order_mark_and_line_ends(tmp_path, loader):
+    path = tmp_path / "ops.yaml"
+    path.write_bytes("\ufeff- name: é\r\n  doc: |\r\n    a\r\n    b\r\n".encode())
+    diags = Diagnostics()
+    document = Document.load(path, diags)
+    item = document.entries[0]
+    assert diags.ok
+    assert item.data == {"name": "é", "doc": "a\nb\n"}
+    assert item.span(("name",)) == Span(str(path), 1, 9, 1, 10)
+    assert item.text_span(("doc",), 2, 3) == Span(str(path), 4, 5, 4, 6)
+    assert document.lines == ["- name: é", "  doc: |", "    a", "    b", ""]
+
+
+# ---- places ------------------------------------------------------------------------------------
+
+SPANS = """\
+# operators
+- name: axpby   # the first
+  grad:
+    x: alpha * grad
+
+    "y, z": [a,
+      b]
+  # a comment, not part of it
+
+- tags: [one, two]
+  doc: |
+    Text.
+
+  checks:
+    - that: n > 0
+      else: bad
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "path", "key", "expected"),
+    [
+        (0, ("name",), False, "axpby"),
+        (0, ("name",), True, "name"),
+        (0, ("grad",), True, "grad"),
+        (0, ("grad",), False, 'x: alpha * grad\n\n    "y, z": [a,\n      b]'),
+        (0, ("grad", "y, z"), True, '"y, z"'),
+        (0, ("grad", "y, z"), False, "[a,\n      b]"),
+        (0, ("grad", "y, z", 1), False, "b"),
+        (0, ("grad", "y, z", 1), True, "b"),
+        (1, ("tags", 1), False, "two"),
+        (1, ("doc",), False, "|\n    Text."),
+        (1, ("checks", 0), False, "that: n > 0\n      else: bad"),
+        (1, ("checks", 0, "else"), False, "bad"),
+        # what is not there: the nearest key, or the first line
+        (0, ("grad", "w"), False, "grad"),
+        (0, ("grad", "w", "v"), True, "grad"),
+        (0, ("vmap",), False, "name: axpby   # the first"),
+        (0, ("vmap", 0), True, "name: axpby   # the first"),
+        (0, ("name", "x"), False, "name"),
+        (1, ("tags", 2), False, "tags"),
+        (1, ("tags", -1), False, "tags"),
+        (1, ("tags", "x"), False, "tags"),
+        (1, ("checks", 0, "x"), False, "that: n > 0"),
+    ],
+)
+def test_spans(loader, index, path, key, expected):
+    document, diags = parse(SPANS)
+    assert diags.ok
+    assert marked(SPANS, document.entries[index].span(path, key=key)) == expected
+
+
+def test_span_of_an_entry(loader):
+    document, _ = parse(SPANS)
+    first, second = (marked(SPANS, item.span()) for item in document.entries)
+    assert first.startswith("name: axpby") and first.endswith("b]")
+    assert second.startswith("tags") and second.endswith("bad")
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("scalar", "piece", "expected"),
+    [
+        ("a * b", "*", "*"),
+        ("'it''s * b'", "*", "*"),
+        ("'it''s * b'", "'s", "''s"),
+        (r'"\x61 \u00e9\U0001F600 * \" b"', "*", "*"),
+        (r'"\x61 \u00e9\U0001F600 * \" b"', "\u00e9", r"\u00e9"),
+        (r'"\x61 \u00e9\U0001F600 * \" b"', "\U0001f600 *", r"\U0001F600 *"),
+        (r'"\x61 \u00e9\U0001F600 * \" b"', '"', r"\""),
+        ('"a \\\n      b * c"', "b", "b"),
+        ('"a\n\n      b\n    * c"', "*", "*"),
+        ("a\n      b   # c", "b", "b"),
+        ("a\n\n      b", "\nb", "\n\n      b"),
+        ("&anchor !!str 'x * y'", "*", "*"),
+        ("|\n    a\n     b * c\n    d\n", "*", "*"),
+        ("|\n    a\n     b * c\n    d\n", " b", " b"),
+        ("|  # a comment\n    a\n\n    * c\n", "*", "*"),
+        ("|2\n      a\n    * c\n", "*", "*"),
+        ("|2\n      a\n    * c\n", "  a", "  a"),
+        ("|-\n\n\n    a\n    * c\n", "*", "*"),
+        ("|+\n    a *\n\n\n", "*", "*"),
+        (">\n    a\n    b\n    * c\n", "*", "*"),
+        (">\n    a\n    b\n    * c\n", "b *", "b\n    *"),
+        (">\n    a\n\n\n    b\n      * more\n    d\n", "* more", "* more"),
+        (">-\n    a\n      - b\n\n      - c\n\n    d *\n", "*", "*"),
+        (">1\n    a\n   b *\n", "*", "*"),
+    ],
+)
+def test_text_span(loader, line_break, scalar, piece, expected):
+    text = f"- name: q\n  grad:\n    x: y\n  doc: {scalar}\n".replace("\n", line_break)
+    item = entry(text)
+    value = item.data["doc"]
+    start = value.index(piece)
+    span = item.text_span(("doc",), start, start + len(piece))
+    assert marked(text, span) == expected.replace("\n", line_break)
+
+
+def test_text_span_at_the_edges(loader):
+    text = "- doc: 'a''b'\n  name: |\n    x\n  tags: ''\n"
+    item = entry(text)
+    at_end = item.text_span(("doc",), 3, 3)
+    assert (at_end.column, at_end.end_column) == (13, 13)
+    assert marked(text, item.text_span(("doc",), 0, 3)) == "a''b"
+    assert marked(text, item.text_span(("doc",), 0, 4)) == "'a''b'"  # beyond: all of it
+    assert marked(text, item.text_span(("doc",), 2, 1)) == "'a''b'"
+    assert marked(text, item.text_span(("tags",), 0, 0)) == ""
+    assert marked(text, item.text_span(("name",), 0, 1)) == "x"
+    assert marked(text, item.text_span(("name",), 1, 2)) == "\n"  # the break is its line's
+    assert marked(text, item.text_span(("name", "x"), 0, 1)) == "name"
+    assert marked(text, item.text_span(("nothing",), 0, 1)) == "doc: 'a''b'"
+
+
+ATOMS = st.sampled_from(
+    [*"ab* ()[]{}:,'\"\\#|>-é日\n\n", "  ", "\n  ", " \n", "\t", "\u0301", "\U0001f600", "\xa0"]
+)
+VALUES = st.lists(ATOMS, max_size=25).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    VALUES,
+    st.sampled_from([None, "'", '"', "|", ">"]),
+    st.integers(10, 60),
+    st.booleans(),
+    st.integers(2, 6),
+    st.sampled_from(LOADERS),
+)
+def test_every_character_has_its_place(value, style, width, unicode, indent, yaml_loader):
+    """Whatever PyYAML writes, in all styles: a value's characters are found where they stand."""
+    text = yaml.dump(
+        [{"doc": value, "name": "next"}],
+        default_style=style, width=width, allow_unicode=unicode, indent=indent, sort_keys=False,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "_LOADER", yaml_loader)
+        item = entry(text)
+        assert item.data["doc"] == value
+    spans = [item.text_span(("doc",), i, i + 1) for i in range(len(value))]
+    assert [(s.line, s.column) for s in spans] == sorted((s.line, s.column) for s in spans)
+    for char, span in zip(value, spans, strict=True):
+        piece = marked(text, span)
+        if char in " \n\t":
+            assert not piece.strip() or piece in ("\\n", "\\t", "\\ ")
+        elif piece.startswith("\\") and len(piece) > 1:
+            assert yaml.safe_load(f'"{piece}"') == char
+        else:
+            assert piece == (char * 2 if char == piece[1:] == "'" else char)
+
+
+PIECES = st.sampled_from(
+    [
+        *("- ", "name: ", "grad:\n", "    ", "  ", "\n", "\n- ", "x", "no", "~", "1e-5", ": ", ","),
+        *("'", '"', "[", "]", "{", "}", "&a ", "*a", "<<: ", "|\n", ">-\n", "#", "!!set ", "!t "),
+        *("---\n", "...\n", "\t", "? ", "\\", "\ufeff", "\x00", "\r\n", "é", "@", "%", "1", "''"),
+    ]
+)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(PIECES, max_size=40).map("".join), st.sampled_from(LOADERS))
+def test_nothing_but_diagnostics(text, yaml_loader):
+    """Any text: no exception, places inside the file, an error wherever something is missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "_LOADER", yaml_loader)
+        document, diags = parse(text)
+        diags.render_text()
+    assert document is not None or not diags.ok
+    lines = LINE_BREAK.split(text.removeprefix("\ufeff"))
+    for item in diags.sorted():
+        span = item.span
+        assert 1 <= span.line <= span.end_line <= len(lines)
+        assert 1 <= span.column <= len(lines[span.line - 1]) + 1
+        assert (span.line, span.column) <= (span.end_line, span.end_column)
+    if document is not None:
+        assert diags.ok == (document.complete and all(item.clean for item in document.entries))
+        for item in document.entries:
+            assert all(isinstance(key, str) for key in item.data)
+            for key in item.data:
+                item.span((key,))
+                item.text_span((key,), 0, 1)
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="measures libyaml")
+def test_loading_takes_little_more_than_composing():
+    text = "".join(
+        f"- name: op{i}\n  signature: array op{i}(const array& x, const array& y)\n"
+        "  dispatch:\n    cpu: f\n    metal: f_metal\n  grad:\n    x: y * grad\n    y: x * grad\n"
+        for i in range(1000)
+    )
+
+    def best(run) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    compose = best(lambda: yaml.compose(text, Loader=yaml.CSafeLoader))
+    assert best(lambda: parse(text)) < 2 * compose  # without the garbage collection: about 0.7

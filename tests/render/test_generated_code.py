@@ -1,0 +1,153 @@
+"""What is generated for the shipped operators: its format, its pages, its types for checkers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxgen.command import generate
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.render.view import cpp_comment
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The generated files of mlxops."""
+    folder = tmp_path_factory.mktemp("generated")
+    diagnostics = Diagnostics()
+    settings = generate.load_settings(ROOT, diagnostics)
+    assert settings is not None
+    result = generate.generate(settings, folder, diagnostics)
+    assert result is not None, diagnostics.render_text()
+    return folder
+
+
+def test_cpp_is_as_clang_format_leaves_it(generated: Path) -> None:
+    (generated / ".clang-format").write_text((ROOT / ".clang-format").read_text())
+    files = [
+        str(path)
+        for path in [*generated.glob("src/*.cpp"), *generated.glob("include/**/*.h")]
+        if path.parent.name != "metal"  # embedded Metal sources, as their authors wrote them
+    ]
+    assert len(files) > 30
+    done = subprocess.run(
+        [BIN / "clang-format", "--dry-run", "-Werror", *files], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[:2000]
+
+
+def test_documentation_is_wrapped_by_paragraphs() -> None:
+    paragraph = "One two three four five six seven eight nine ten eleven\ntwelve thirteen, and"
+    lists = "- a list\n- of two\n\n1. numbers\n2. too\n\n    code(\n    1)\n"
+    assert cpp_comment(f"{paragraph} fourteen.\n\n{lists}").splitlines() == [
+        "/**",
+        " * One two three four five six seven eight nine ten eleven twelve thirteen, and",
+        " * fourteen.",
+        " *",
+        " * - a list",
+        " * - of two",
+        " *",
+        " * 1. numbers",
+        " * 2. too",
+        " *",
+        " *     code(",
+        " *     1)",
+        " */",
+    ]
+    assert cpp_comment("Short.") == "/** Short. */"
+
+
+def test_no_trace_of_templates(generated: Path) -> None:
+    for path in generated.rglob("*"):
+        if path.suffix in (".cpp", ".h", ".pyi", ".py", ".md"):
+            text = path.read_text()
+            assert "{{" not in text.replace("{{{", "").replace('{{"', "") or "{%" not in text
+            assert "\n\n\n\n" not in text, path
+            assert "\t" not in text or path.parent.name == "metal", path
+            if path.parent.name != "metal":
+                assert not any(line != line.rstrip() for line in text.splitlines()), path
+
+
+def test_pages_are_up_to_date() -> None:
+    """`make docs` after changing an operator or a message."""
+    diagnostics = Diagnostics()
+    settings = generate.load_settings(ROOT, diagnostics)
+    assert settings is not None
+    ops, sources = generate.load(settings, diagnostics)
+    for name, text in generate.doc_pages(ops, settings, sources).items():
+        assert (ROOT / "docs" / name).read_text() == text, f"run `make docs`: docs/{name} is old"
+
+
+def test_schema_accepts_the_shipped_file() -> None:
+    schema = json.loads((ROOT / "docs" / "mlx_ops.schema.json").read_text())
+    properties = schema["items"]["properties"]
+    assert schema["items"]["additionalProperties"] is False
+    import yaml
+
+    entries = yaml.safe_load((ROOT / "mlx_ops.yaml").read_text())
+    for entry in entries:
+        assert set(entry) <= set(properties)
+    assert all("description" in value for value in properties.values())
+
+
+RIGHT = """
+import mlx.core as mx
+import mlxops
+
+x: mx.array = mlxops.lgamma(mx.ones(3))
+y: mx.array = mlxops.axpby(x, 2.0, alpha=3, stream=mx.cpu)
+sin, cos = mlxops.sincos(x)
+both: tuple[mx.array, mx.array] = mlxops.rms_norm_residual(x, x, None, eps=1e-6)
+z: mx.array = mlxops.block_diag([x, y, 1.0])
+w: mx.array = mlxops.grid_sample(x, y, mode="nearest", padding_mode="border", align_corners=True)
+table: dict[str, dict[str, dict[str, str | list[str]]]] = mlxops.dispatch_table()
+mlxops.install_methods()
+alias: mx.array = mlxops.gammaln(0.5, stream=mx.default_stream(mx.cpu))
+"""
+
+WRONG = [
+    "mlxops.lgamma('x')",
+    "mlxops.lgamma()",
+    "mlxops.axpby(x)",
+    "mlxops.axpby(x, x, alpha='2')",
+    "mlxops.axpby(x, x, gamma=2)",
+    "mlxops.grid_sample(x, x, mode='cubic')",
+    "mlxops.grid_sample(x, x, 'nearest')",
+    "mlxops.segment_sum(x, x, 2.5)",
+    "mlxops.block_diag(x=[x])",
+    "a, b, c = mlxops.sincos(x)",
+    "number: int = mlxops.softcap(x)",
+    "mlxops.rms_norm_residual(x)",
+    "mlxops.lgamma(x, stream='cpu')",
+    "mlxops.no_such_operator(x)",
+]
+
+
+def _check(command: list[str], tmp_path: Path, text: str) -> tuple[int, str]:
+    file = tmp_path / "user.py"
+    file.write_text(text)
+    done = subprocess.run([*command, str(file)], capture_output=True, text=True, cwd=tmp_path)
+    return done.returncode, done.stdout + done.stderr
+
+
+MYPY = [sys.executable, "-m", "mypy", "--strict", "--python-executable", sys.executable]
+PYRIGHT = [str(BIN / "basedpyright"), "--level", "error", "--pythonpath", sys.executable]
+
+
+@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "pyright"])
+def test_type_checkers(checker: list[str], tmp_path: Path) -> None:
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    status, output = _check(checker, tmp_path, RIGHT)
+    assert status == 0, output
+    wrong = "\n".join(WRONG)
+    status, output = _check(
+        checker, tmp_path, f"import mlx.core as mx, mlxops\nx = mx.ones(3)\n{wrong}\n"
+    )
+    assert status != 0
+    for number, line in enumerate(WRONG, start=3):
+        assert f"user.py:{number}:" in output, f"accepted: {line}\n{output}"
