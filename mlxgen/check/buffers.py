@@ -30,6 +30,7 @@ from ..diagnostics import Span, did_you_mean
 from ..emulator.frontend import cxx
 from ..formula.compile import Expr
 from ..model.dtypes import METAL_TYPES
+from ..model.kinds import KINDS, METAL_INTS
 from ..model.op import Binding, Parameter
 from ..model.signature import Kind, with_article
 
@@ -37,18 +38,6 @@ if TYPE_CHECKING:
     from .resolve import OpResolver
 
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
-_INTS = {
-    **dict.fromkeys(("int", "int32_t"), "int"),
-    **dict.fromkeys(("uint", "uint32_t"), "uint32_t"),
-    **dict.fromkeys(("int64_t", "long"), "int64_t"),
-    **dict.fromkeys(("size_t", "uint64_t", "ulong"), "uint64_t"),
-}
-_NUMBERS: dict[Kind, dict[str, str]] = {
-    Kind.FLOAT: {"float": "float"},
-    Kind.BOOL: {"bool": "bool"},
-    Kind.INT: _INTS,
-    Kind.ENUM: _INTS,  # the index of the choice
-}
 _PROPERTIES = ("shape", "strides", "ndim", "size")
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 MAX_BUFFERS = 31
@@ -147,7 +136,7 @@ class Buffers:
         if name in self.outputs:
             return Binding(index, "output", self.output(param))
         if name in self.constants:
-            return _set_bytes(param, _INTS, f"const_{name}", index)
+            return _set_bytes(param, METAL_INTS, f"const_{name}", index)
         if name in self.attributes:
             return self.attribute(param, self.attributes[name], index)
         if name.startswith("has_") and name[4:] in self.arrays:
@@ -191,17 +180,17 @@ class Buffers:
 
     def attribute(self, param: cxx.Param, p: Parameter, index: int) -> Binding:
         """Binds a number, a bool or the index of a choice."""
-        if p.type.kind not in _NUMBERS or p.type.optional:
+        if not KINDS[p.type.kind].metal or p.type.optional:
             raise Misfit(f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}")
         # The index of an enumerated string is a local of the launch.
         value = p.cpp if p.type.kind is Kind.ENUM else p.member
-        return _set_bytes(param, _NUMBERS[p.type.kind], value, index)
+        return _set_bytes(param, KINDS[p.type.kind].metal, value, index)
 
     def presence(self, param: cxx.Param, p: Parameter, index: int) -> Binding:
         """Binds whether an optional array was given."""
         if not p.type.optional:
             raise Misfit(f"'{p.name}' is always there, so that nothing is called '{param.name}'")
-        return _set_bytes(param, _NUMBERS[Kind.BOOL], f"{p.cpp}.has_value()", index)
+        return _set_bytes(param, KINDS[Kind.BOOL].metal, f"{p.cpp}.has_value()", index)
 
     def array_property(self, param: cxx.Param, owner: str, suffix: str, index: int) -> Binding:
         """Binds an array's shape, strides, number of axes or size."""
@@ -213,7 +202,7 @@ class Buffers:
         else:
             array = f"outputs[{self.outputs[owner][0]}]"
         if suffix in ("ndim", "size"):
-            return _set_bytes(param, _INTS, f"{array}.{suffix}()", index)
+            return _set_bytes(param, METAL_INTS, f"{array}.{suffix}()", index)
         element = ("int", "int32_t") if suffix == "shape" else ("int64_t", "long")
         if param.space != "constant" or not param.pointer or param.base not in element:
             raise Misfit(f"'{param.name}' must be `constant const {element[0]}*`")
@@ -234,8 +223,8 @@ def declaration(
         for output, dtype in zip(op.signature.outputs, outputs, strict=True)
     ]
     for p in op.params:
-        if p.type.kind in _NUMBERS and not p.type.optional:
-            parts.append(f"constant {next(iter(_NUMBERS[p.type.kind]))}& {p.name}")
+        if KINDS[p.type.kind].metal and not p.type.optional:
+            parts.append(f"constant {KINDS[p.type.kind].metal_type}& {p.name}")
     parts += [f"constant int& {name}" for name in constants]
     template = "" if only else "template <typename T> "
     return f"{template}[[kernel]] void {name}({', '.join(parts)})"

@@ -20,6 +20,7 @@ from ..diagnostics import Span, did_you_mean
 from ..emulator.frontend import cxx, metal
 from ..formula.compile import Expr, Scope, Want, compile_formula
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
+from ..model.kinds import KINDS
 from ..model.op import Kernel, Parameter
 from ..model.signature import Kind, Type, with_article
 from ..read.keys import Backend, KernelEntry, Part
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
     from .resolve import OpResolver
 
 # Attributes that a scalar function can take, and the parameter types they fit.
-_SCALARS: dict[Kind, tuple[str, ...]] = {
-    Kind.FLOAT: ("T", "float", "double"),
-    Kind.INT: ("int", "int64_t", "T"),
-    Kind.BOOL: ("bool",),
-    Kind.ENUM: ("int",),
-}
 # The dtype rule of outputs in which half precision is accumulated: accum_t<T> in C++.
 _ACCUMULATOR = re.compile(r"result_type\((\w+)\.dtype, *(?:mx\.)?float32\)")
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
@@ -228,7 +223,7 @@ class _Matcher:
                     if p.type.optional
                     else f"an array of fixed dtype {p.dtype}"
                 )
-            elif p.type.kind in _SCALARS and not p.type.optional:
+            elif KINDS[p.type.kind].scalars and not p.type.optional:
                 continue
             else:
                 what = with_article(p.type)
@@ -278,7 +273,7 @@ class _Matcher:
         parts = []
         for p in self.op.params:
             kind = p.type.kind
-            base = "T" if kind is Kind.ARRAY else _SCALARS.get(kind, ("?",))[0]
+            base = "T" if kind is Kind.ARRAY else (KINDS[kind].scalars or ("?",))[0]
             parts.append(f"{base} {p.name}")
         outputs = self.op.signature.outputs
         if len(outputs) > 1:
@@ -309,7 +304,7 @@ class _Matcher:
             if p.type.is_array:
                 allowed: tuple[str, ...] = ("T",) if t else ("float", "double")
             else:
-                allowed = _SCALARS[p.type.kind]
+                allowed = KINDS[p.type.kind].scalars
             if base not in allowed:
                 return (
                     f"'{param.name}' is {param.type}, '{p.name}' ({p.type.python}) needs "

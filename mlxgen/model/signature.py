@@ -19,11 +19,13 @@ Characteristics of this layer:
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from .kinds import KINDS
+from .kinds import Kind as Kind  # most of its users want Type too
 
 Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors of a text: code, message, start and end offset in the text, help."""
@@ -46,40 +48,6 @@ RESERVED = {
     **dict.fromkeys(("mx", "mlx", "mlxgen", "std"), "generated C++ has a namespace of that name"),
 }
 """Names that an argument cannot have, and why (nor an output, except ``out``)."""
-
-
-class Kind(enum.Enum):
-    """What an argument is; the value is how messages call it."""
-
-    ARRAY = "array"
-    ARRAYS = "list of arrays"
-    FLOAT = "float"
-    INT = "int"
-    BOOL = "bool"
-    STR = "string"
-    ENUM = "enumerated string"
-    INTS = "list of ints"
-    SHAPE = "shape"
-    AXES = "axes"
-    DTYPE = "dtype"
-
-    __hash__ = object.__hash__  # by identity: Enum's own is written in Python
-
-
-_NAMES = {  # in generated C++, in Python's annotations and in torch's schema language
-    Kind.ARRAY: ("mx::array", "array", "Tensor"),
-    Kind.ARRAYS: ("std::vector<mx::array>", "list[array]", "Tensor[]"),
-    Kind.FLOAT: ("double", "float", "float"),
-    Kind.INT: ("int", "int", "int"),
-    Kind.BOOL: ("bool", "bool", "bool"),
-    Kind.STR: ("std::string", "str", "str"),
-    Kind.ENUM: ("std::string", "Literal[{}]", "enum({})"),
-    Kind.INTS: ("std::vector<int>", "Sequence[int]", "int[]"),
-    Kind.SHAPE: ("mx::Shape", "Sequence[int]", "SymInt[]"),
-    Kind.AXES: ("std::vector<int>", "int | Sequence[int]", "int[1]"),
-    Kind.DTYPE: ("mx::Dtype", "Dtype", "ScalarType"),
-}
-_BY_VALUE = (Kind.FLOAT, Kind.INT, Kind.BOOL, Kind.DTYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +76,19 @@ class Type:
     @property
     def cpp(self) -> str:
         """The type of a value in generated C++."""
-        name = "float" if self.single else "int64_t" if self.int64 else _NAMES[self.kind][0]
+        name = "float" if self.single else "int64_t" if self.int64 else KINDS[self.kind].cpp
         return f"std::optional<{name}>" if self.optional else name
 
     @property
     def cpp_param(self) -> str:
         """The type of a parameter in generated C++: numbers by value, others by const reference."""
-        return self.cpp if self.kind in _BY_VALUE else f"const {self.cpp}&"
+        by_value = KINDS[self.kind].by_value
+        return self.cpp if by_value else f"const {self.cpp}&"
 
     @property
     def python(self) -> str:
         """The annotation of a parameter in a stub, as in MLX's own."""
-        name = _NAMES[self.kind][1].format(self.listed_choices)
+        name = KINDS[self.kind].python.format(self.listed_choices)
         if self.length is not None:
             name = f"int | tuple[{', '.join(['int'] * self.length)}]"
         return f"{name} | None" if self.optional else name
@@ -127,7 +96,7 @@ class Type:
     @property
     def torch(self) -> str:
         """The type in torch's schema language, to which ``enum("a", "b")`` is added."""
-        name = _NAMES[self.kind][2].format(self.listed_choices)
+        name = KINDS[self.kind].torch.format(self.listed_choices)
         if self.length is not None:
             name = f"int[{self.length}]"
         return f"{name}?" if self.optional else name
@@ -181,7 +150,7 @@ class Default:
         if isinstance(value, float):
             return _cpp_float(value, self.type.single)
         if isinstance(value, tuple):
-            prefix = _NAMES[self.type.kind][0] if self.type.optional else ""
+            prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
             return f"{prefix}{{{', '.join(map(str, value))}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"

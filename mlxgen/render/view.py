@@ -18,6 +18,7 @@ from typing import Any
 from ..formula.compile import Expr
 from ..formula.cpp_expr import Binary, Call
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
+from ..model.kinds import BY_VALUE, KINDS
 from ..model.op import Binding, Grad, GradKind, Kernel, Op, Parameter
 from ..model.signature import Kind
 from ..read.keys import ArraySample
@@ -221,7 +222,7 @@ class View:
         params = ["mx::Stream stream"]
         inits = ["mx::Primitive(stream)"]
         for name, type in self.state:
-            passed = type if type in _BY_VALUE else f"const {type}&"
+            passed = type if type in BY_VALUE else f"const {type}&"
             params.append(f"{passed} {name[:-1]}")
             inits.append(f"{name}({name[:-1]})")
         head = cpp_declare("explicit", self.op.class_name, params, "", 2)
@@ -581,7 +582,7 @@ class View:
         out += [f"T* {name}" for name in self.out_names]
         out.append("int64_t count")
         for p in self.attributes:
-            out.append(f"{_SCALAR_CPP[p.type.kind]} {p.cpp}")
+            out.append(f"{KINDS[p.type.kind].scalars[0]} {p.cpp}")
         return out
 
     @property
@@ -731,7 +732,7 @@ class View:
             params.append(f"constant int64_t& count [[buffer({n})]]")
             n += 1
             for p in attributes:
-                params.append(f"constant {_SCALAR_METAL[p.type.kind]}& {p.cpp} [[buffer({n})]]")
+                params.append(f"constant {KINDS[p.type.kind].metal_type}& {p.cpp} [[buffer({n})]]")
                 n += 1
             if variant == "strided":
                 params.append(f"constant const int* shape [[buffer({n})]]")
@@ -802,7 +803,7 @@ class View:
         out.append(f"  encoder.set_bytes(static_cast<int64_t>(outputs[0].size()), {n});")
         n += 1
         for p in self.attributes:
-            ctype = {"float": "float", "int": "int", "bool": "bool"}[_SCALAR_METAL[p.type.kind]]
+            ctype = KINDS[p.type.kind].metal_type
             value = p.cpp if p.type.kind is Kind.ENUM else p.member
             out.append(
                 cpp_call("encoder.set_bytes", [f"static_cast<{ctype}>({value})", str(n)], ";", 2)
@@ -1245,11 +1246,6 @@ def _item(text: str) -> str:
     return textwrap.fill(
         text, 88, initial_indent="    ", subsequent_indent="      ", break_long_words=False
     )
-
-
-_BY_VALUE = {"float", "double", "int", "int64_t", "bool", "mx::Dtype"}
-_SCALAR_CPP = {Kind.FLOAT: "T", Kind.INT: "int", Kind.BOOL: "bool", Kind.ENUM: "int"}
-_SCALAR_METAL = {Kind.FLOAT: "float", Kind.INT: "int", Kind.BOOL: "bool", Kind.ENUM: "int"}
 
 
 def _qualified(element: str) -> str:

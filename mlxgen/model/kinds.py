@@ -1,0 +1,78 @@
+"""The kinds of arguments, and how C++, Python, torch, MLX's own functions and kernels call each.
+
+The one table of them: whoever needs a column takes it from ``KINDS``. Elements of arrays are in
+dtypes.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Kind(enum.Enum):
+    """What an argument is; the value is how messages call it."""
+
+    ARRAY = "array"
+    ARRAYS = "list of arrays"
+    FLOAT = "float"
+    INT = "int"
+    BOOL = "bool"
+    STR = "string"
+    ENUM = "enumerated string"
+    INTS = "list of ints"
+    SHAPE = "shape"
+    AXES = "axes"
+    DTYPE = "dtype"
+
+    __hash__ = object.__hash__  # by identity: Enum's own is written in Python
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What a kind is called. Kernels take the kinds that have ``scalars`` and ``metal``."""
+
+    cpp: str  # in generated C++
+    python: str  # in annotations; {}: the strings of an enumerated one
+    torch: str  # in torch's schema language
+    slot: str  # in the table of MLX's functions
+    by_value: bool = False  # how C++ passes it
+    scalars: tuple[str, ...] = ()  # types of a CPU kernel's parameter; the first is the usual one
+    metal: Mapping[str, str] = field(default_factory=dict)  # the same on Metal: type -> C++'s
+
+    @property
+    def metal_type(self) -> str:
+        """The usual type of a Metal kernel's parameter."""
+        return next(iter(self.metal))
+
+
+METAL_INTS: Mapping[str, str] = {
+    **dict.fromkeys(("int", "int32_t"), "int"),
+    **dict.fromkeys(("uint", "uint32_t"), "uint32_t"),
+    **dict.fromkeys(("int64_t", "long"), "int64_t"),
+    **dict.fromkeys(("size_t", "uint64_t", "ulong"), "uint64_t"),
+}
+"""Metal's integers, and C++'s of the same width."""
+
+KINDS: Mapping[Kind, Spelling] = {
+    Kind.ARRAY: Spelling("mx::array", "array", "Tensor", "array"),
+    Kind.ARRAYS: Spelling("std::vector<mx::array>", "list[array]", "Tensor[]", "arrays"),
+    Kind.FLOAT: Spelling(
+        "double", "float", "float", "float", True, ("T", "float", "double"), {"float": "float"}
+    ),
+    Kind.INT: Spelling("int", "int", "int", "int", True, ("int", "int64_t", "T"), METAL_INTS),
+    Kind.BOOL: Spelling("bool", "bool", "bool", "bool", True, ("bool",), {"bool": "bool"}),
+    Kind.STR: Spelling("std::string", "str", "str", "str"),
+    # Kernels get the index of the choice.
+    Kind.ENUM: Spelling(
+        "std::string", "Literal[{}]", "enum({})", "str", False, ("int",), METAL_INTS
+    ),
+    Kind.INTS: Spelling("std::vector<int>", "Sequence[int]", "int[]", "ints"),
+    Kind.SHAPE: Spelling("mx::Shape", "Sequence[int]", "SymInt[]", "shape"),
+    Kind.AXES: Spelling("std::vector<int>", "int | Sequence[int]", "int[1]", "ints1"),
+    Kind.DTYPE: Spelling("mx::Dtype", "Dtype", "ScalarType", "dtype", True),
+}
+
+BY_VALUE = frozenset({"float", "int64_t"} | {k.cpp for k in KINDS.values() if k.by_value})
+"""The C++ types that are passed by value; all others by const reference."""
