@@ -838,7 +838,7 @@ def _own_call(op: OpResolver, target: str, path: tuple[str | int, ...]) -> tuple
     if function is None:
         return None, ""
     values = [*(p.cpp for p in op.params), "s"]
-    expr = Expr.call(spelled(op, function), values, outputs[0].type)
+    expr = Expr(outputs[0].type, f"{spelled(op, function)}({', '.join(values)})")
     return expr, f"{function.qualified_name}({', '.join(values)})"
 
 

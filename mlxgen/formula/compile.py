@@ -27,8 +27,8 @@ The language:
 
 Structure: this module reads names, operators, attributes, indices and comprehensions;
 ``formula_calls`` the calls; ``formula_values`` has the types and the conversions to C++ types;
-``mlx_api`` knows MLX's functions; ``cpp_expr`` prints. The generated C++ needs ``namespace mx =
-mlx::core;`` and ``#include "mlxgen/formula.h"``.
+``mlx_api`` knows MLX's functions; ``cpp_expr`` writes operators with their parentheses. The
+generated C++ needs ``namespace mx = mlx::core;`` and ``#include "mlxgen/formula.h"``.
 """
 
 from __future__ import annotations
@@ -128,24 +128,10 @@ class Expr:
     """A compiled formula."""
 
     type: Type
-    tree: Node
+    cpp: str  # on one line
     names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
     ops: frozenset[str] = frozenset()  # entries that it calls
     mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
-
-    def cpp(self, indent: int = 4, column: int = 0, tail: int = 1) -> str:
-        """The C++ text, formatted as clang-format does for MLX.
-
-        ``indent`` is the indentation of the statement that it is part of, ``column`` where it
-        starts (0: at the indentation), ``tail`` the columns that follow on its last line (a
-        semicolon is 1).
-        """
-        return self.tree.layout(column or indent, indent, tail, hang=True)
-
-    @classmethod
-    def call(cls, function: str, args: Sequence[str], type: Type) -> Expr:
-        """A call of a C++ function with arguments given as C++ text (for entries that bind one)."""
-        return cls(type, Call(function, [Text(a) for a in args]))
 
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:
@@ -336,7 +322,8 @@ class Compiler:
                 "split it into several entries, or decide about arguments that may be None first",
             )
             return None
-        return Expr(type_, node, frozenset(self.names), frozenset(self.ops), frozenset(self.mlx))
+        names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
+        return Expr(type_, node.flat, names, ops, mlx)
 
     def result(self, value: Value, want: Want) -> tuple[Node, Type] | None:
         """The value as what is wanted."""

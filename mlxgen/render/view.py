@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ..formula.compile import Expr
-from ..formula.cpp_expr import Binary, Call
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
 from ..model.kinds import BY_VALUE, KINDS
 from ..model.op import Binding, Grad, GradKind, Kernel, Op, Parameter
@@ -149,11 +148,6 @@ class View:
         """C++ return type."""
         return "mx::array" if self.op.single else "std::vector<mx::array>"
 
-    @property
-    def needs_stream(self) -> bool:
-        """Whether a composite uses its stream at all."""
-        return self.op.forward is not None and "s" in self.op.forward.cpp()
-
     # C++ signatures
 
     def parameters(self, defaults: bool) -> list[str]:
@@ -206,7 +200,7 @@ class View:
     def forward_return(self) -> str:
         """The statement that returns the composition."""
         assert self.op.forward is not None
-        return "  return " + self.op.forward.cpp(2, 9) + ";"
+        return "  return " + self.op.forward.cpp + ";"
 
     @property
     def doc_comment(self) -> str:
@@ -454,13 +448,7 @@ class View:
     @property
     def shape_return(self) -> str:
         """Its result."""
-        items = [rule.expr.cpp(6, 6) for rule in self.op.shapes]
-        line = "  return {" + ", ".join(items) + "};"
-        if len(line) <= WIDTH and "\n" not in line:
-            return line
-        if len(items) == 1:
-            return "  return {" + self.op.shapes[0].expr.cpp(2, 10, 3) + "};"
-        return "  return {\n      " + ",\n      ".join(items) + "};"
+        return "  return {" + ", ".join(rule.expr.cpp for rule in self.op.shapes) + "};"
 
     def shape_statement(self, member: bool) -> str:
         """The shapes, for the operation or as the member function's result."""
@@ -478,7 +466,7 @@ class View:
         items = []
         for i, _ in enumerate(self.op.outputs):
             rule = self.op.out_dtypes[i] if self.op.out_dtypes else None
-            items.append(rule.expr.cpp() if rule else "dtype")
+            items.append(rule.expr.cpp if rule else "dtype")
         return ", ".join(items)
 
     def check_statement(self, index: int) -> str:
@@ -498,8 +486,8 @@ class View:
                 inner = ",\n".join(" " * 12 + item for item in shown) + "});"
             fail = f"    mlxgen::fail(\n        {args[0]},\n        {args[1]},\n"
             fail += f"        {values}{{\n{inner}"
-        condition = check.expr.cpp(2, 8)
-        if "\n" in condition:
+        condition = check.expr.cpp
+        if len(condition) + 9 > WIDTH:
             local = _local(f"bool valid{index}", check.expr)
             return f"{local}\n  if (!valid{index}) {{\n{fail}\n  }}"
         return f"  if (!({condition})) {{\n{fail}\n  }}"
@@ -917,9 +905,7 @@ class View:
                 statement = _assign(f"auto {name}", grad.function, args, 2)
             else:
                 assert grad.expr is not None
-                prefix = f"  auto {name} = "
-                text = grad.expr.cpp(2, len(prefix))
-                statement = prefix + text + ";"
+                statement = _local(f"auto {name}", grad.expr)
             out.append((name, grad, statement))
         return out
 
@@ -971,10 +957,7 @@ class View:
                 index = str(i)
             return f"      vjps.push_back(mx::astype({name}[{index}], primals[arg].dtype(), s));"
         assert grad.expr is not None
-        text = grad.expr.cpp(6, len("      vjps.push_back("), 2)
-        if "\n" in text:
-            text = "\n          " + grad.expr.cpp(10, 10, 2)
-        return f"      vjps.push_back({text});"
+        return f"      vjps.push_back({grad.expr.cpp});"
 
     @property
     def jvp_uses(self) -> list[str]:
@@ -993,15 +976,8 @@ class View:
         out = []
         given = {p.name for p, _ in self.op.jvp_exprs}
         for p, expr in self.op.jvp_exprs:
-            prefix = "      term = "
-            if self.op.single:
-                text = f"{prefix}{{{expr.cpp(6, len(prefix) + 1, 2)}}};"
-                below = expr.cpp(10, 10, 2)
-                if "\n" in text and ("\n" not in below or " ? " in below.replace("\n", " ")):
-                    text = f"{prefix}{{\n          {below}}};"
-            else:
-                text = f"{prefix}{expr.cpp(6, len(prefix))};"
-            out.append((self._position_test(p), text))
+            text = f"{{{expr.cpp}}}" if self.op.single else expr.cpp
+            out.append((self._position_test(p), f"      term = {text};"))
         zeros = {p.name for g in self.op.grads if g.kind is GradKind.ZERO for p in g.params}
         for p in self.arrays:
             if p.name not in given and p.name not in zeros:
@@ -1255,14 +1231,8 @@ def _qualified(element: str) -> str:
 
 
 def _local(target: str, expr: Expr) -> str:
-    """``target = expression;`` as clang-format breaks it."""
-    text = expr.cpp(2, len(target) + 5)
-    if "\n" in text:
-        below = expr.cpp(2, 6)
-        logical = isinstance(expr.tree, Binary) and expr.tree.ops[0] in ("&&", "||")
-        if "\n" not in below or not (isinstance(expr.tree, Call) or logical):
-            return f"  {target} =\n      {below};"
-    return f"  {target} = {text};"
+    """``target = expression;``"""
+    return f"  {target} = {expr.cpp};"
 
 
 def _assign(target: str, function: str, args: Sequence[str], indent: int) -> str:

@@ -93,7 +93,7 @@ def translation_unit(items: Sequence[tuple[str, str, Expr]]) -> str:
     params = [f"    {type_.cpp_param} {name}" for name, type_ in ARGUMENTS.items()]
     listed = ",\n".join([*params, "    mx::StreamOrDevice s"])
     functions = [
-        f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  return {expr.cpp(2, 9)};\n}}\n"
+        f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  return {expr.cpp};\n}}\n"
         for i, (text, cpp, expr) in enumerate(items)
     ]
     return HEADER + "\n".join(functions)

@@ -12,7 +12,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +42,7 @@ def compiled(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) 
 
 def cpp(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> str:
     """The translation on one line."""
-    return compiled(text, want, scope).tree.flat
+    return compiled(text, want, scope).cpp
 
 
 def errors(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> list[Report]:
@@ -224,7 +223,7 @@ def test_other_results(text: str, want: Want, expected: str | None) -> None:
     expr = compiled(text, want)
     assert expr.type.kind is want.kind
     if expected is not None:
-        assert expr.tree.flat == expected
+        assert expr.cpp == expected
 
 
 def test_what_a_formula_uses() -> None:
@@ -430,25 +429,8 @@ def test_what_passes_compiles(translated: list[tuple[str, str, Expr]], tmp_path:
     check_cpp(samples.translation_unit(translated), tmp_path)
 
 
-def test_translations_are_formatted(translated: list[tuple[str, str, Expr]]) -> None:
-    program = Path(sys.executable).with_name("clang-format")
-    found = str(program) if program.exists() else shutil.which("clang-format")
-    if found is None:
-        pytest.skip("no clang-format")
-    config = Path(__file__).parents[2] / ".clang-format"
-    mark = "//@@\n"
-    texts = [f"int f() {{\n  return {e.cpp(2, 9)};\n}}\n" for _, _, e in translated]
-    done = subprocess.run(
-        [found, f"--style=file:{config}", "--assume-filename=f.cpp"],
-        input=mark.join(texts),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    formatted = done.stdout.split(mark)
-    wrong = [a for a, b in zip(texts, formatted, strict=True) if a.strip() != b.strip()]
-    # Lambdas inside operators, and the like, may break elsewhere.
-    assert len(wrong) <= len(texts) * 0.02, "\n".join(wrong)
+def test_translations_are_on_one_line(translated: list[tuple[str, str, Expr]]) -> None:
+    assert not any("\n" in expr.cpp for _, _, expr in translated)
 
 
 @given(st.randoms(use_true_random=False), st.data())
@@ -760,7 +742,7 @@ def test_values(tmp_path: Path) -> None:
             expected[i] = (text, eval(text, names))
         except Exception as error:
             raise AssertionError(f"Python does not take {text}") from error
-        lines.append(f"  keep({i}, {expr.cpp(2, 8)}); // {text}")
+        lines.append(f"  keep({i}, {expr.cpp}); // {text}")
     lines.append("}\n")
     (tmp_path / "run.cpp").write_text("\n".join(lines))
     mx.save_safetensors(str(tmp_path / "in.safetensors"), arrays)

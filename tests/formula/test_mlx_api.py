@@ -151,7 +151,7 @@ def test_every_form_compiles(tmp_path: Path) -> None:
         kind = "array" if several.result == "array" else "arrays"
         want, result = samples.RESULTS[kind]
         expr = compiled(text, want)
-        assert cpp.rpartition("::")[2] in expr.tree.flat, text
+        assert cpp.rpartition("::")[2] in expr.cpp, text
         items.append((text, result, expr))
     assert len(items) > 500
     check_cpp(samples.translation_unit(items), tmp_path)
