@@ -38,7 +38,7 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict mlxgen
+	@$(BIN)/mypy --strict mlxgen tools
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
