@@ -53,7 +53,7 @@ bench: .venv/.built ## Measure against MLX alone
 accuracy: .venv/.built ## Measure mlxops.special against mpmath (ACCURACY_ARGS=--write: the page)
 	@$(BIN)/python -m benchmarks.accuracy $(ACCURACY_ARGS)
 
-docs: .venv/.ready ## Write the reference of the operators and errors
+docs: .venv/.ready ## Write the reference of the operators, and the schema
 	@$(BIN)/mlxgen docs
 
 build: .venv/.built ## Generate, compile and install mlxops into .venv

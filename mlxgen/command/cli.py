@@ -305,9 +305,9 @@ def explain(code: str) -> None:
     """Explain an error code, such as MG403, with an example and its cure."""
     from .. import diagnostics
 
-    if code.upper() not in diagnostics.CODES:
+    if code.upper() not in diagnostics.sections():
         raise click.BadParameter(f"no such code: {code}")
-    text = diagnostics.explain(code.upper())
+    text = diagnostics.explain(code)
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown
@@ -321,7 +321,7 @@ def explain(code: str) -> None:
 @project_option
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
 def docs(project: Path, dry_run: bool) -> None:
-    """Write the reference pages: operators, errors, and the JSON Schema."""
+    """Write the reference pages: operators, and the JSON Schema."""
     from .generate import doc_pages
 
     diags = Diagnostics()

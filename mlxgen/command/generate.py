@@ -232,12 +232,10 @@ def _generate(
 
 def doc_pages(ops: list[Op], settings: Settings, sources: Sources) -> dict[str, str]:
     """The pages of the docs folder that follow from the operators and from mlxgen itself."""
-    from ..diagnostics import errors_page
     from ..read.keys import json_schema
     from ..render.files import Renderer
 
     return {
         "operators.md": Renderer(ops, settings, sources).reference(),
-        "errors.md": errors_page(),
         f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
     }

@@ -54,7 +54,7 @@ _VECTOR = re.compile(r"(\w+)([234])$")
 
 
 class BrokenRule(SourceError):
-    """A rule of Metal that source breaks; `code` is explained in docs/errors.md."""
+    """A rule of Metal that source breaks; `code` is explained in diagnostics/errors.md."""
 
     def __init__(self, code: str, message: str, span: Span, help: str | None = None) -> None:
         super().__init__(message, span, help)

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen.diagnostics import CODES
+from mlxgen.diagnostics import sections
 from mlxgen.formula.compile import Expr, Name, Scope, Want, compile_formula
 from mlxgen.model.signature import Kind, Type
 
@@ -51,7 +51,7 @@ def errors(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) ->
     expr = compile_formula(text, scope, want or Want.array(), lambda *r: reports.append(r))
     assert (expr is None) == bool(reports)
     for code, message, start, end, help in reports:
-        assert code in CODES and message
+        assert code in sections() and message
         assert 0 <= start < max(end, 1) and end <= max(len(text), 1), (text, start, end)
         assert help is None or help
     return reports

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pages import PAGES
 
-from mlxgen.diagnostics import CODES, Diagnostics
+from mlxgen.diagnostics import Diagnostics
 from mlxgen.read import settings
 
 Load = Callable[[str], tuple[settings.Settings | None, Diagnostics]]
@@ -67,13 +68,13 @@ def test_mlx_must_be_pinned(load: Load, spec: str) -> None:
     assert (item.code, item.span.line) == ("MG709", 3)
 
 
-@pytest.mark.parametrize("code", sorted(code for code in CODES if code.startswith("MG7")))
+@pytest.mark.parametrize("code", sorted(code for code in PAGES if code.startswith("MG7")))
 def test_documented_examples(load: Load, code: str) -> None:
-    entry = CODES[code]
+    entry = PAGES[code]
     if code != "MG701":
-        _, diagnostics = load(entry.example_bad)
+        _, diagnostics = load(entry.bad)
         assert code in {item.code for item in diagnostics.sorted()}
-    text = entry.example_good
+    text = entry.good
     if "[project]" not in text:
         text = '[project]\nname = "tiny"\n' + text
     elif "name =" not in text:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages import PAGES
 
-from mlxgen.diagnostics import CODES
 from mlxgen.model.dtypes import DTYPES
 from mlxgen.model.signature import (
     RESERVED,
@@ -44,7 +44,7 @@ def errors(text: str, spelling: str = "any") -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
-        assert code in CODES and message and help != ""
+        assert code in PAGES and message and help != ""
         assert 0 <= start <= end <= len(text)
         found.append((code, text[start:end]))
 
@@ -759,10 +759,10 @@ def codes_of_entry(text: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("code", sorted(code for code in CODES if code.startswith("MG2")))
+@pytest.mark.parametrize("code", sorted(code for code in PAGES if code.startswith("MG2")))
 def test_examples_of_codes(code):
-    assert codes_of_entry(CODES[code].example_bad) == {code}
-    assert codes_of_entry(CODES[code].example_good) == set()
+    assert codes_of_entry(PAGES[code].bad) == {code}
+    assert codes_of_entry(PAGES[code].good) == set()
 
 
 PIECES = st.sampled_from(

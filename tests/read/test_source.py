@@ -6,8 +6,9 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages import PAGES
 
-from mlxgen.diagnostics import CODES, LINE_BREAK, Diagnostics, Span
+from mlxgen.diagnostics import LINE_BREAK, Diagnostics, Span
 from mlxgen.read import yaml as source
 from mlxgen.read.yaml import Document, Entry
 
@@ -48,7 +49,6 @@ def marked(text: str, span: Span) -> str:
 def errors(text: str) -> list[tuple[str, str, int]]:
     """Code, marked piece and line of each error."""
     _, diags = parse(text)
-    assert all(item.severity == "error" for item in diags.sorted())
     return [(item.code, marked(text, item.span), item.span.line) for item in diags.sorted()]
 
 
@@ -275,12 +275,12 @@ def test_data_of_entries_with_errors():
     assert not document.entries[0].clean and document.complete
 
 
-@pytest.mark.parametrize("code", sorted(code for code in CODES if code < "MG1"))
+@pytest.mark.parametrize("code", sorted(code for code in PAGES if code < "MG1"))
 def test_examples_of_codes(code):
     if code == "MG007":
         return
-    _, bad = parse(CODES[code].example_bad)
-    _, good = parse(CODES[code].example_good)
+    _, bad = parse(PAGES[code].bad)
+    _, good = parse(PAGES[code].good)
     assert {item.code for item in bad.sorted()} == {code}
     assert good.render_text() == ""
 
