@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING
 
 from ..diagnostics import Span, did_you_mean
 from ..emulator.frontend import cxx
-from ..formula.compile import Expr
 from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS
-from ..model.op import Binding, Parameter
+from ..model.op import Binding, Expr, Parameter
 from ..model.signature import Kind, with_article
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, get_args
 
 from ..diagnostics import Span, did_you_mean
 from ..emulator.frontend import cxx, metal
-from ..formula.compile import Expr, Scope, Want, compile_formula
+from ..formula.compile import Scope, Want, compile_formula
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
 from ..model.kinds import KINDS
-from ..model.op import Kernel, Parameter
+from ..model.op import Expr, Kernel, Parameter
 from ..model.signature import Kind, Type, with_article
 from ..read.keys import Backend, KernelEntry, Part
 from ..read.settings import Settings

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
-from ..formula.compile import Expr, Name, Scope, Want, compile_formula
+from ..formula.compile import Name, Scope, Want, compile_formula
 from ..formula.mlx import table
 from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
 from ..model.op import (
     Condition,
     DtypeRule,
+    Expr,
     Form,
     Grad,
     GradKind,
@@ -28,6 +29,7 @@ from ..model.op import (
     Op,
     Parameter,
     Rule,
+    Written,
 )
 from ..model.signature import Kind, Signature, Type, combine, parse_signature, with_article
 from ..read.keys import ArraySample, GradFunction, OpEntry, validate
@@ -541,7 +543,7 @@ class OpResolver:
         exprs: list[Expr | None] = [forward, *(g.expr for g in grads), *(e for _, e in jvp_exprs)]
         calls = sorted({name for e in exprs if e for name in e.ops} - {self.draft.name})
         return Op(
-            entry=raw,
+            entry=_written(raw),
             name=self.draft.name,
             python_name=raw.python_name or self.draft.name,
             class_name=camel(self.draft.name),
@@ -1261,6 +1263,28 @@ class OpResolver:
                 help="use `batch` if leading axes are a batch, else `sequential`",
             )
         return raw.vmap or ("elementwise" if self.elementwise else "sequential")
+
+
+def _written(raw: OpEntry) -> Written:
+    """What is passed on of an entry as it stands."""
+    return Written(
+        doc=raw.doc,
+        args=raw.args,
+        returns=raw.returns,
+        composite=raw.composite,
+        samples=[{name: _plain(value) for name, value in s.items()} for s in raw.samples],
+        variants=raw.variants,
+        aliases=raw.aliases,
+        tags=raw.tags,
+        deprecated=raw.deprecated,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A sample's value without models."""
+    if isinstance(value, ArraySample):
+        return value.model_dump(exclude_defaults=True)
+    return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 def _sample_problem(type: Type, value: Any) -> str | None:

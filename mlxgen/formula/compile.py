@@ -45,6 +45,7 @@ from typing import Any
 
 from ..diagnostics import suggest
 from ..model.dtypes import DTYPES
+from ..model.op import Expr as Expr  # what compile_formula gives
 from ..model.signature import Kind, Signature, Type
 from . import calls, lists, operators, values
 from .cpp_expr import UNARY, Call, Node, Text
@@ -121,17 +122,6 @@ class Want:
     def dtype(cls) -> Want:
         """A dtype."""
         return cls(Kind.DTYPE)
-
-
-@dataclass(frozen=True, slots=True)
-class Expr:
-    """A compiled formula."""
-
-    type: Type
-    cpp: str  # on one line
-    names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
-    ops: frozenset[str] = frozenset()  # entries that it calls
-    mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
 
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:

@@ -7,10 +7,10 @@ documentation read them. All are immutable, and their invariants are checked by 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..formula.compile import Expr
-from ..read.keys import OpEntry
 from .signature import Arg, Kind, Output, Signature, Type
 
 
@@ -20,6 +20,32 @@ class Form(enum.Enum):
     BIND = "bind"
     COMPOSITE = "composite"
     KERNELS = "kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A compiled formula."""
+
+    type: Type
+    cpp: str  # on one line
+    names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
+    ops: frozenset[str] = frozenset()  # entries that it calls
+    mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an entry says to people, and what is passed on as it is written."""
+
+    doc: str | None = None
+    args: Mapping[str, str] = field(default_factory=dict)
+    returns: str | dict[str, str] | None = None
+    composite: str | None = None
+    samples: Sequence[Mapping[str, Any]] = ()  # arrays as mappings
+    variants: Sequence[str] = ()
+    aliases: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    deprecated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +175,7 @@ class Condition:
 class Op:
     """One operator."""
 
-    entry: OpEntry
+    entry: Written
     name: str
     python_name: str
     class_name: str

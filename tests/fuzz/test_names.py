@@ -33,20 +33,11 @@ def identifiers(lexed: Lexed) -> set[str]:
     return found
 
 
-def _constants(kernel: object) -> list[str]:
-    return list(getattr(kernel, "constants", {}))
-
-
-def _backends(op) -> list[object]:
-    given = op.entry.dispatch
-    return list(given.values()) if isinstance(given, dict) else []
-
-
 def own(op) -> set[str]:
     """What is named after the entry: its arguments, outputs, class and functions."""
     names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
     names |= {f"{op.name}_{part}" for part in _HELPERS}
-    names |= {f"const_{c}" for d in _backends(op) for c in _constants(d)}
+    names |= {f"const_{name}" for kernel in op.kernels for name, _ in kernel.constants}
     for p in op.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_", f"strides_{p.cpp}"}
         names |= {p.rule} - {"kDtypes"}
