@@ -59,7 +59,7 @@ def mlx_source():
     def read(name: str) -> str:
         place = f"mlx/backend/metal/kernels/{name}"
         if "MLX_SOURCE" in os.environ:
-            return Path(os.environ["MLX_SOURCE"], place).read_text()
+            return Path(ROOT, os.environ["MLX_SOURCE"], place).read_text()
         version = importlib.metadata.version("mlx")
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         kept = Path(home, "mlxgen", f"mlx-{version}", name)

@@ -45,6 +45,9 @@ def refuses(x, ids):
 def calls_refuses(x, ids):
     return 2 * _refuses(x, ids)
 
+def half_refuses(x, y):
+    return _refuses(x, mx.array([0, 2])) * mx.exp(y[:2])
+
 def hidden(x):
     return mx.sin(x)
 
@@ -102,6 +105,7 @@ OPS = [
     ),
     op("inner", X, tags=["internal"]),
     op("hidden", X, composite="inner(x)", form="composite"),
+    op("half_refuses", X, Y, elementwise=False),
     op("calls_refuses", X, arg("ids", dtype="int32"), grad={"ids": "none"}, elementwise=False),
 ]
 
@@ -172,9 +176,28 @@ def test_composites_of_internal_operators_are_not_evaluated(package):
     assert "test_vjp" in tests and "test_forward" not in tests
 
 
-def test_what_an_operator_cannot_do_is_skipped_with_a_reason(package):
-    with pytest.raises(pytest.skip.Exception, match=r"\[refuses\] Not differentiable"):
-        run(package, "vjp", "calls_refuses", {"ids": {"values": [0, 2], "dtype": "int32"}})
+def test_what_an_operator_cannot_do_is_not_tested(package):
+    """Its gradient calls what has none."""
+    sample = {"ids": {"values": [0, 2], "dtype": "int32"}}
+    tests = cases.make_tests(package, [cases.case(package.calls_refuses, sample)])
+    assert {"test_compile", "test_layouts"} <= tests.keys()
+    assert not tests.keys() & {"test_vjp", "test_second", "test_jvp", "test_layouts_vjp"}
+
+
+def test_what_has_a_gradient_is_tested(package):
+    s = subject(package, "half_refuses")
+    assert s.argnums() == [0, 1]
+    assert s.differentiable == [1] and s.twice == [1]
+    run(package, "vjp", "half_refuses")
+    run(package, "second", "half_refuses")
+
+
+def test_an_operator_that_cannot_do_what_it_declares(package):
+    """Its own refusal is a mistake: there is a test, and it fails."""
+    sample = {"ids": {"values": [0, 2], "dtype": "int32"}}
+    declared = OPS[3] | {"grad": {"ids": "none"}}
+    wrong = cases.Subject(package, declared, cases.case(package.refuses, sample), 0)
+    assert wrong.differentiable == [0]
 
 
 def test_names_of_tests(package):
