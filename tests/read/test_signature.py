@@ -828,10 +828,10 @@ def test_parsing_is_fast():
     text = "axpby(x: array, y: array, *, alpha: float = 1.0, beta: float = 1.0) -> array"
     best = math.inf
     for _ in range(10):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(100):
             parse(text)
-        best = min(best, (time.perf_counter() - start) / 100)
+        best = min(best, (time.process_time() - start) / 100)
     assert best < 200e-6  # 20 to 50 microseconds on machines of 2026
 
 

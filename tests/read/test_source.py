@@ -511,9 +511,9 @@ def test_loading_takes_little_more_than_composing():
     def best(run) -> float:
         times = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()
             run()
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         return min(times)
 
     compose = best(lambda: yaml.compose(text, Loader=yaml.CSafeLoader))
