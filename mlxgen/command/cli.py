@@ -218,7 +218,7 @@ def show(project: Path, yaml_path: Path | None, op: str, part: str | None) -> No
     PART is one of header, source, binding, stub, doc, metal, json; header and source if absent.
     """
     from ..diagnostics import COMMAND_LINE, did_you_mean
-    from ..render.files import Renderer
+    from ..render import files
 
     diags = Diagnostics()
     try:
@@ -232,11 +232,9 @@ def show(project: Path, yaml_path: Path | None, op: str, part: str | None) -> No
     except Failure:
         _finish(diags, "text")
         raise
-    renderer = Renderer(ops, settings, sources)
-    view = next(v for v in renderer.views if v.op is found)
     for name in [part] if part else ["header", "source"]:
-        text, language = renderer.part(view, name)
-        _print_code(text, language)
+        text = files.part(found, name, settings, sources.metal_text)
+        _print_code(text, files.PARTS[name])
 
 
 def _print_code(text: str, language: str) -> None:
@@ -264,29 +262,28 @@ def list_command(
 ) -> None:
     """List the operators: name, signature, backends, gradient."""
     from ..render.files import op_dict
-    from ..render.view import View
+    from ..render.view import gradient_summary
 
     diags = Diagnostics()
     try:
-        ops, _, settings = _load(project, yaml_path, diags, select, exclude)
+        ops, _, _ = _load(project, yaml_path, diags, select, exclude)
     except Failure:
         _finish(diags, "text")
         raise
-    views = [View(op, settings) for op in ops]
     if form == "json":
-        click.echo(json.dumps([op_dict(v) for v in views], indent=1, ensure_ascii=False))
+        click.echo(json.dumps([op_dict(op) for op in ops], indent=1, ensure_ascii=False))
         return
     from rich.console import Console
     from rich.table import Table
 
     table = Table("operator", "signature", "backends", "gradient", "tags")
-    for view in views:
+    for op in ops:
         table.add_row(
-            view.op.path,
-            view.op.signature.python(),
-            ", ".join(view.op.backends),
-            view.gradient_summary,
-            ", ".join(sorted(view.op.tags)),
+            op.path,
+            op.signature.python(),
+            ", ".join(op.backends),
+            gradient_summary(op),
+            ", ".join(sorted(op.tags)),
         )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
@@ -326,11 +323,11 @@ def docs(project: Path, dry_run: bool) -> None:
 
     diags = Diagnostics()
     try:
-        ops, sources, settings = _load(project, None, diags)
+        ops, _, settings = _load(project, None, diags)
     except Failure:
         _finish(diags, "text")
         raise
-    pages = doc_pages(ops, settings, sources)
+    pages = doc_pages(ops, settings)
     stale = []
     for name, text in pages.items():
         path = settings.docs / name
@@ -379,15 +376,14 @@ def _operators(path: Path, project: Path) -> list[dict[str, Any]]:
             raise click.BadParameter(f"{path} is not an ops.json")
         return data
     from ..render.files import op_dict
-    from ..render.view import View
 
     diags = Diagnostics()
     try:
-        ops, _, settings = _load(project, path, diags)
+        ops, _, _ = _load(project, path, diags)
     except Failure:
         diags.print(sys.stderr)
         raise
-    return [op_dict(View(op, settings)) for op in ops]
+    return [op_dict(op) for op in ops]
 
 
 @cli.command("metal-test", context_settings={"ignore_unknown_options": True})

@@ -198,7 +198,7 @@ def _generate(
     exclude: Sequence[str],
     check: bool,
 ) -> Result | None:
-    from ..render.files import Renderer
+    from ..render.files import package_files, pieces, sources_cmake
 
     ops, sources = load(settings, diags)
     if not diags.ok:
@@ -215,12 +215,12 @@ def _generate(
             if callee not in wanted:
                 wanted.add(callee)
                 stack.append(callee)
-    renderer = Renderer([op for op in ops if op.name in wanted], settings, sources)
-    files = {item.path: item.text() for item in renderer.outputs()}
+    made = [pieces(op, settings) for op in ops if op.name in wanted]
+    files = package_files(made, settings, sources.metal_text)
     if not diags.ok:
         return None
     depends = [str(p) for p in inputs.paths]
-    files["sources.cmake"] = renderer.sources_cmake(list(files), depends)
+    files["sources.cmake"] = sources_cmake(list(files), depends)
     try:
         changes = writer.write(output, files, inputs.key, dry_run=check)
     except OSError as error:
@@ -230,12 +230,12 @@ def _generate(
     return Result(changes, len(wanted))
 
 
-def doc_pages(ops: list[Op], settings: Settings, sources: Sources) -> dict[str, str]:
+def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:
     """The pages of the docs folder that follow from the operators and from mlxgen itself."""
     from ..read.keys import json_schema
-    from ..render.files import Renderer
+    from ..render.files import pieces, reference
 
     return {
-        "operators.md": Renderer(ops, settings, sources).reference(),
+        "operators.md": reference(pieces(op, settings) for op in ops),
         f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
     }

@@ -29,9 +29,10 @@ from pathlib import Path
 
 from ..command import generate as generator
 from ..diagnostics import Diagnostics
+from ..model.op import Kernel, Op
 from ..read.settings import Settings
-from ..render.files import Renderer
-from ..render.view import View
+from ..read.sources import Sources
+from ..render.files import metal_library_source
 from . import library
 from .frontend.preprocess import OWN_INCLUDES
 from .frontend.tokens import SourceError
@@ -136,7 +137,7 @@ def build_package(
     """
     jobs = jobs or os.cpu_count() or 1
     source = installed(settings.name)
-    views, renderer = _views(settings)
+    ops, sources = _operators(settings)
     build = folder / "build"
     build.mkdir(parents=True, exist_ok=True)
     _run(
@@ -158,9 +159,9 @@ def build_package(
     say(f"Building {settings.name} for emulation")
     command = [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)]
     _run(command, f"building {settings.name} for emulation")
-    say(f"Compiling the Metal kernels of {len(views)} operators")
-    _compile_kernels(renderer, views, folder, jobs)
-    kernels = {view.op.name: tuple(_host_names(view)) for view in views}
+    say(f"Compiling the Metal kernels of {len(ops)} operators")
+    _compile_kernels([op for op, _ in ops], sources, folder, jobs)
+    kernels = {op.name: tuple(_host_names(op, kernel)) for op, kernel in ops}
     package = EmulatedPackage(settings, folder, kernels)
     shutil.rmtree(package.path, ignore_errors=True)
     unneeded = shutil.ignore_patterns("__pycache__", "include", "lib")
@@ -169,35 +170,31 @@ def build_package(
     return package
 
 
-def _views(settings: Settings) -> tuple[list[View], Renderer]:
-    """The operators with Metal kernels, and what writes their sources."""
+def _operators(settings: Settings) -> tuple[list[tuple[Op, Kernel]], Sources]:
+    """The operators with Metal kernels, and the hand-written sources."""
     diags = Diagnostics()
     ops, sources = generator.load(settings, diags)
     if not diags.ok:
         raise EmulationError("the operators have errors: see `mlxgen check`")
-    renderer = Renderer(ops, settings, sources)
-    views = [view for view in renderer.views if view.metal is not None]
-    if not views:
+    found = [(op, kernel) for op in ops if (kernel := op.kernel("metal")) is not None]
+    if not found:
         yaml = settings.relative(settings.yaml)
         raise EmulationError(f"no operator in {yaml} has a Metal kernel")
-    return views, renderer
+    return found, sources
 
 
-def _host_names(view: View) -> Iterable[str]:
+def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
     """The kernels that an operator's launcher may ask for."""
-    assert view.metal is not None
-    if not view.metal.scalar and not view.metal.templated:
-        yield view.metal.function
+    if not kernel.scalar and not kernel.templated:
+        yield kernel.function
         return
-    stems = [view.metal.function]
-    if view.metal.scalar:
-        stems = [f"{view.op.name}_dense", f"{view.op.name}_strided"]
+    stems = [f"{op.name}_dense", f"{op.name}_strided"] if kernel.scalar else [kernel.function]
     for stem in stems:
-        for dtype in view.metal.dtypes:
+        for dtype in kernel.dtypes:
             yield f"{stem}_{dtype}"
 
 
-def _compile_kernels(renderer: Renderer, views: Sequence[View], folder: Path, jobs: int) -> None:
+def _compile_kernels(ops: Iterable[Op], sources: Sources, folder: Path, jobs: int) -> None:
     """Compile every operator's Metal library, as its launcher would when it first runs.
 
     The source lies beside the compiled library, so that device.cpp can compare it with what the
@@ -209,11 +206,11 @@ def _compile_kernels(renderer: Renderer, views: Sequence[View], folder: Path, jo
     cache = folder / "kernels"
     runtime = library.runtime(cache)
 
-    def compile_library(view: View) -> Path:
-        assert view.metal is not None
-        name = view.metal_library(renderer.metal_text(view.metal.include))
+    def compile_library(op: Op) -> Path:
+        name = f"{sources.settings.name}.{op.name}"
         path = prebuilt / f"{name}.metal"
-        path.write_text(renderer.metal_library_source(view), encoding="utf-8", newline="")
+        text = metal_library_source(op, sources.settings, sources.metal_text)
+        path.write_text(text, encoding="utf-8", newline="")
         try:
             made = library.build(translate(path).text, os.path.relpath(path), cache)
         except SourceError as error:
@@ -222,7 +219,7 @@ def _compile_kernels(renderer: Renderer, views: Sequence[View], folder: Path, jo
         return made
 
     with ThreadPoolExecutor(jobs) as pool:
-        used = {runtime, *pool.map(compile_library, views)}
+        used = {runtime, *pool.map(compile_library, ops)}
     for path in cache.iterdir():  # of earlier versions of the kernels
         if path.is_file() and path not in used:
             path.unlink()

@@ -30,6 +30,7 @@ class Sources:
         self.unread = False  # whether some file could not be read: what is missing may be in it
         self._headers: dict[str, str | None] = {}
         self._unreadable: dict[str, str | None] = {}
+        self._metal_texts: dict[tuple[str, bool], str] = {}
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
@@ -99,6 +100,14 @@ class Sources:
         """Where Metal includes are looked up."""
         mlx = [self.mlx_include] if self.mlx_include else []
         return [self.settings.metal, self.settings.csrc, Path(OWN_INCLUDES), *mlx]
+
+    def metal_text(self, include: str, shared: bool) -> str:
+        """A .metal file, or (`shared`) a header of csrc, with its includes."""
+        if (include, shared) not in self._metal_texts:
+            folder = self.settings.csrc if shared else self.settings.metal
+            text = metal.embed_metal(folder / include, self.metal_includes)
+            self._metal_texts[include, shared] = text
+        return self._metal_texts[include, shared]
 
     def unreadable(self, header: str) -> str | None:
         """Why a header of csrc cannot be read as Metal, or None; "" where that was reported."""

@@ -6,7 +6,6 @@ A template loops and inserts; whatever depends on more than one fact of an opera
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 import textwrap
@@ -131,7 +130,7 @@ class View:
     @property
     def origin(self) -> str:
         """Where the entry stands."""
-        return f"{Path(self.op.file).name}:{self.op.line}"
+        return Path(self.op.file).name
 
     @cached_property
     def cpu(self) -> Kernel | None:
@@ -769,13 +768,6 @@ class View:
             lines.append("")
         return "\n".join(lines)
 
-    def metal_library(self, source: str) -> str:
-        """The library's name: MLX keeps libraries by name, so the source's hash is part of it."""
-        digest = hashlib.sha256(
-            (source + (self.metal_wrapper if self.metal and self.metal.scalar else "")).encode()
-        ).hexdigest()[:12]
-        return f"{self.settings.name}.{self.op.name}.{digest}"
-
     @property
     def metal_bindings(self) -> list[str]:
         """Encoder calls of the launch."""
@@ -836,18 +828,15 @@ class View:
             f"  name += mlxgen::metal::type_name({self.tag_source}.dtype());"
         )
 
-    def metal_pipeline(self, source: str) -> str:
-        """The statement that gets the pipeline."""
+    @property
+    def metal_pipeline(self) -> str:
+        """The statements that get the pipeline."""
         assert self.metal is not None
         text = self.metal_source_name()
-        wrapped = f"mlxgen::metal::with_loops({text}, kKernels)"
-        value = wrapped if self.metal.scalar else f"std::string({text})"
-        args = ["stream()", f'"{self.metal_library(source)}"', "name", "source"]
-        pipeline = _assign("auto pipeline", "mlxgen::metal::pipeline", args, 2)
-        line = f"  auto source = [] {{ return {value}; }};"
-        if len(line) > WIDTH:
-            line = f"  auto source = [] {{\n    return {value};\n  }};"
-        return f"{line}\n{pipeline}"
+        sources = [f'"{self.settings.name}.{self.op.name}"', text]
+        sources += ["kKernels"] if self.metal.scalar else []
+        library = cpp_call("static const mlxgen::metal::Library library", sources, ";", 2)
+        return f"{library}\n  auto pipeline = library.pipeline(stream(), name);"
 
     @property
     def metal_geometry(self) -> list[str]:
@@ -1049,14 +1038,7 @@ class View:
     @property
     def gradient_summary(self) -> str:
         """One word on the gradient, for the reference."""
-        kinds = {g.kind for g in self.op.grads}
-        if "vjp" in self.op.manual:
-            return "hand-written"
-        if not kinds or kinds == {GradKind.COMPOSITE}:
-            return "of the composition" if self.op.forward is not None else "MLX's own"
-        if kinds == {GradKind.NONE}:
-            return "none"
-        return "function" if GradKind.FUNCTION in kinds else "formula"
+        return gradient_summary(self.op)
 
     @property
     def check_samples(self) -> list[str]:
@@ -1192,6 +1174,18 @@ class View:
             text = returns or ("The output array." if self.op.single else "The outputs.")
             parts.append("Returns:\n" + _item(f"{self.python_result}: {text}"))
         return "\n\n".join(parts)
+
+
+def gradient_summary(op: Op) -> str:
+    """One word on an operator's gradient, for the reference."""
+    kinds = {g.kind for g in op.grads}
+    if "vjp" in op.manual:
+        return "hand-written"
+    if not kinds or kinds == {GradKind.COMPOSITE}:
+        return "of the composition" if op.forward is not None else "MLX's own"
+    if kinds == {GradKind.NONE}:
+        return "none"
+    return "function" if GradKind.FUNCTION in kinds else "formula"
 
 
 def _binding_call(binding: Binding) -> str:

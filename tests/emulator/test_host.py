@@ -16,7 +16,7 @@ from mlxgen.command import cli
 from mlxgen.command.generate import load_settings
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import host
-from mlxgen.render.files import Renderer
+from mlxgen.render import files
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,14 +41,14 @@ def plant(monkeypatch: pytest.MonkeyPatch):
     """Changes what is generated for axpby."""
 
     def plant(old: str, new: str) -> None:
-        original = Renderer.op_source
+        original = files.op_source
 
-        def changed(self, view):
-            text = original(self, view)
-            assert old in text or view.op.name != "axpby"
+        def changed(op, settings):
+            text = original(op, settings)
+            assert old in text or op.name != "axpby"
             return text.replace(old, new, 1)
 
-        monkeypatch.setattr(Renderer, "op_source", changed)
+        monkeypatch.setattr(files, "op_source", changed)
 
     return plant
 

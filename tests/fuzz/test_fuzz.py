@@ -14,7 +14,6 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ from mlxgen.check import kernels
 from mlxgen.command import generate
 from mlxgen.diagnostics import LINE_BREAK, Diagnostics
 from mlxgen.emulator.frontend import cxx, metal
-from mlxgen.render import files as render
 
 SECONDS = float(os.environ.get("MLXGEN_FUZZ_SECONDS", "60"))
 SEED = int(os.environ.get("MLXGEN_FUZZ_SEED", "0"))
@@ -41,7 +39,6 @@ BUNDLE = 60  # packages in one translation unit
 def fast() -> Iterator[None]:
     """Templates are compiled, and the sample's sources scanned, once for all files."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(render, "environment", cache(render.environment))
     scan_cpp, scan_metal = cxx.scan_cpp, metal.scan_metal
 
     def once(scan):

@@ -24,18 +24,6 @@ inline std::string type_name(Dtype dtype) {
   return name == "bool" ? "bool_" : name;
 }
 
-/** The pipeline of a kernel, out of a library built from source once. */
-template <typename Source>
-MTL::ComputePipelineState* pipeline(
-    const Stream& s,
-    const std::string& library,
-    const std::string& host_name,
-    Source&& source) {
-  auto& device = mx::metal::device(s.device);
-  auto lib = device.get_library(library, std::forward<Source>(source));
-  return device.get_kernel(host_name, lib);
-}
-
 /** Bind a shape or strides; a 0-d array's are empty, which Metal refuses. */
 template <typename Vector>
 void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
@@ -138,10 +126,38 @@ inline int64_t offset_of(
 } // namespace mlxgen
 )metal";
 
-/** A scalar function's source with the generated kernels around it. */
-inline std::string with_loops(const char* source, const char* kernels) {
-  return std::string(source) + elementwise_source + kernels;
-}
+/**
+ * The kernels of an operator, compiled when the first of them is asked for. MLX
+ * keeps libraries by name alone, hence the hash of the source in it.
+ */
+class Library {
+ public:
+  Library(const char* name, const char* source)
+      : Library(name, std::string(source)) {}
+
+  /** A scalar function's source with the generated kernels around it. */
+  Library(const char* name, const char* source, const char* kernels)
+      : Library(name, std::string(source) + elementwise_source + kernels) {}
+
+  MTL::ComputePipelineState* pipeline(
+      const Stream& s,
+      const std::string& host_name) const {
+    auto& device = mx::metal::device(s.device);
+    auto library = device.get_library(name_, [this] { return source_; });
+    return device.get_kernel(host_name, library);
+  }
+
+ private:
+  Library(const char* name, std::string source)
+      : name_(name), source_(std::move(source)) {
+#ifndef MLXGEN_EMULATE_METAL // which compares the sources themselves
+    name_ += "." + std::to_string(std::hash<std::string>{}(source_));
+#endif
+  }
+
+  std::string name_;
+  std::string source_;
+};
 
 } // namespace mlxgen::metal
 
