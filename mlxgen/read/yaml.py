@@ -1,10 +1,10 @@
 """The YAML file as entries whose every piece knows its place.
 
-``Document.load`` composes the file once with libyaml, checks what YAML itself lets pass (keys given
-twice, ``no`` read as false, a forgotten value) and gives each entry as plain data for pydantic. The
-node graph stays, so that ``Entry.span`` finds the place of any key or value, and
-``Entry.text_span`` that of a few characters inside a formula, through quotes, escapes and block
-scalars. No ``Span`` exists until someone asks for one.
+``Document.load`` composes the file once with libyaml, which is nearly all that it costs: an entry
+is read when somebody asks for its ``data``, plain values for pydantic. Then, too, is checked what
+YAML lets pass (keys given twice, ``no`` read as false, a forgotten value). The node graph stays, so
+that ``Entry.span`` finds the place of any key or value, and ``Entry.text_span`` that of a few
+characters inside a formula, through quotes, escapes and block scalars.
 
 Characteristics of this layer:
 
@@ -28,7 +28,6 @@ from typing import Any
 
 import yaml
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
-from yaml.scanner import Scanner
 from yaml.tokens import (
     FlowMappingEndToken,
     FlowMappingStartToken,
@@ -56,6 +55,7 @@ _NAME_IN_TEXT = re.compile(
     r"\bname: *[\"']?(?P<name>\w+)|signature: *[\"']?[^\n(]*?(?P<signature>\w+)\("
 )
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
+_ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
 _NOT_FINITE = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
@@ -146,18 +146,44 @@ class Document:
 
 
 class Entry:
-    """One operator's mapping: plain ``data``, and the place of everything in it.
+    """One operator's mapping, and the place of everything in it."""
 
-    ``clean`` is false if its text had an error (reported): ``data`` may then lack something.
-    """
-
-    __slots__ = ("clean", "data", "document", "node")
-
-    def __init__(self, document: Document, node: Node, data: dict[str, Any], clean: bool) -> None:
+    def __init__(self, document: Document, node: Node, reader: _Reader) -> None:
         self.document = document
         self.node = node
-        self.data = data
-        self.clean = clean
+        self._reader = reader
+
+    @cached_property
+    def _read(self) -> tuple[dict[str, Any], bool]:
+        return self._reader.read(self)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Its keys and values; what is wrong in them is reported when they are asked for."""
+        return self._read[0]
+
+    @property
+    def clean(self) -> bool:
+        """Whether its text had no error; ``data`` may else lack something."""
+        return self._read[1]
+
+    @cached_property
+    def name(self) -> str | None:
+        """What messages call it, even if it is broken: its name, or its signature's."""
+        pairs = reversed([*_pairs(self.node)])  # what a merge brings does not hide its own
+        return name_of({key.value: value.value for key, value in pairs if key.tag == _STR})
+
+    @cached_property
+    def text(self) -> str:
+        """The text that it is written as, up to the next one's."""
+        return self.document.text[self.node.start_mark.index : self.node.end_mark.index]
+
+    @cached_property
+    def key(self) -> str:
+        """A text that entries have in common only if they say the same."""
+        # The column is what block scalars may count their indentation from.
+        text = f"{self.node.start_mark.column} {self.text}"
+        return f"{text}\n{self.data}" if _ALIAS.search(text) else text
 
     def span(self, path: KeyPath = (), key: bool = False) -> Span:
         """The span of the value (or, with ``key``, of the key) at ``path``.
@@ -335,28 +361,31 @@ def _without_error(text: str, error: Any, start: int) -> str:
 
 
 class _Reader:
-    """Turns nodes into plain data in one walk, and reports on the way what YAML let pass."""
+    """Turns entries' nodes into plain data, and reports on the way what YAML let pass."""
 
     def __init__(self, document: Document, diags: Diagnostics) -> None:
         self.document = document
         self.diags = diags
-        self.node: Node | None = None  # the entry that is read,
+        self.entry_read: Entry | None = None  # the entry that is read,
         self.key = ""  # its key that is read,
         self.clean = True  # and whether it has had no error so far
         self.open: set[Node] = set()  # the containers around the node that is read
         self.aliased: dict[tuple[Node, bool], Any] = {}  # what containers were read to
 
     def entry(self, node: Node) -> Entry | None:
-        self.node, self.key, self.clean = None, "", True
-        if not isinstance(node, MappingNode):
-            what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
-            help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
-            self.error("MG006", f"an entry must be a mapping, and this is {what}", node, help)
-            self.document.complete = False
-            return None
-        self.node = node
-        data = self.mapping(node, typed=False, top=True)
-        return Entry(self.document, node, data, self.clean)
+        """The entry that a node is; None, and an error, if it cannot be one."""
+        if isinstance(node, MappingNode):
+            return Entry(self.document, node, self)
+        what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
+        help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
+        self.error("MG006", f"an entry must be a mapping, and this is {what}", node, help)
+        self.document.complete = False
+        return None
+
+    def read(self, entry: Entry) -> tuple[dict[str, Any], bool]:
+        """An entry's data, and whether there was no error in it."""
+        self.entry_read, self.key, self.clean = entry, "", True
+        return self.mapping(entry.node, typed=False, top=True), self.clean
 
     def value(self, node: Node, typed: bool) -> Any:
         """Plain data of any node; None is YAML's null."""
@@ -473,9 +502,8 @@ class _Reader:
     def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
         self.clean = False
         span = self.document.at(*_extent(self.document.text, node))
-        pairs = _pairs(self.node) if self.node else ()
-        texts = {key.value: value.value for key, value in pairs if isinstance(key, ScalarNode)}
-        self.diags.error(code, message, span, help=help, op=name_of(texts))
+        op = self.entry_read.name if self.entry_read else None
+        self.diags.error(code, message, span, help=help, op=op)
 
 
 def name_of(data: Mapping[Any, Any]) -> str | None:
@@ -515,15 +543,16 @@ def _pairs(node: Node, seen: frozenset[Node] = frozenset()) -> Iterator[tuple[No
 
 _TRAILING = re.compile(r"(?:[\r\n]+[ \t]*(?:#[^\r\n]*)?)+\Z")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
-_FOLD = r"[ \t]*(?:\r\n|\r|\n)[ \t\r\n]*"
-_FLOW_TOKEN = {
-    '"': re.compile(
-        rf"(?P<fold>{_FOLD})|\\(?P<join>(?:\r\n|\r|\n)[ \t\r\n]*)"
-        r"|\\(?P<code>x..|u.{4}|U.{8})|\\(?P<escape>.)|."
-    ),
-    "'": re.compile(rf"(?P<fold>{_FOLD})|'(?P<quote>')|."),
-    "": re.compile(rf"(?P<fold>{_FOLD})|."),
+_UNITS = {
+    '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|.)|.", re.DOTALL),
+    "'": re.compile("''|.", re.DOTALL),
 }
+_CHARACTER = re.compile(".", re.DOTALL)
+_BLANKS = {
+    **dict(zip(" \t\r\n", " \t\r\n", strict=True)),
+    **{r"\n": "\n", r"\r": "\r", r"\t": "\t", "\\\t": "\t", r"\ ": " ", "\\\n": "", "\\\r": ""},
+}
+"""The blanks of scalars as they are written, those of double quotes among them."""
 
 
 def _extent(text: str, node: Node) -> tuple[int, int]:
@@ -541,68 +570,42 @@ def _in_flow(node: Node) -> bool:
 
 
 def _places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
-    """For each character of a scalar's value, and its end, the slice of ``text`` it comes from."""
+    """For each character of a scalar's value, and its end, the slice of ``text`` it comes from.
+
+    However it is written, the characters that are no blanks are those of the value. Blanks differ:
+    lines are indented, folded and joined. From the right, those that are alike belong together; of
+    the others, all stand where the blanks begin.
+    """
+    style = node.style or ""
     start, end = node.start_mark.index, node.end_mark.index
-    properties = _PROPERTIES.match(text, start, end)
-    start = properties.end() if properties else start
-    read = _block_places if node.style in ("|", ">") else _flow_places
-    value, places = read(text, start, end, node)
-    if value != node.value:
+    if properties := _PROPERTIES.match(text, start, end):
+        start = properties.end()
+    if style in ("|", ">"):
+        header = LINE_BREAK.search(text, start, end)
+        start = header.start() if header else end
+    else:
+        start, end = start + len(style), end - len(style)
+    solid: list[tuple[int, int]] = []
+    gaps: list[list[tuple[str, tuple[int, int]]]] = [[]]
+    for unit in _UNITS.get(style, _CHARACTER).finditer(text, start, end):
+        blank = _BLANKS.get(unit[0])
+        if blank is None:
+            solid.append(unit.span())
+            gaps.append([])
+        elif blank:
+            gaps[-1].append((blank, unit.span()))
+    pieces = re.split(r"([^ \t\r\n])", node.value)  # blanks, a character, blanks...
+    if len(pieces) != len(solid) + len(gaps):
         return []
+    places: list[tuple[int, int]] = []
+    for i, (blanks, gap) in enumerate(zip(pieces[::2], gaps, strict=True)):
+        alike: list[tuple[int, int]] = []
+        for blank in reversed(blanks):
+            if not gap or gap[-1][0] != blank:
+                break
+            alike.insert(0, gap.pop()[1])
+        before = places[-1][1] if places else start
+        first = gap[0][1] if gap else (before, before)
+        places += [first] * (len(blanks) - len(alike)) + alike + solid[i : i + 1]
     last = places[-1][1] if places else start
     return [*places, (last, last)]
-
-
-def _flow_places(
-    text: str, start: int, end: int, node: ScalarNode
-) -> tuple[str, list[tuple[int, int]]]:
-    """Plain and quoted scalars, decoded once more along with the places."""
-    style = node.style or ""
-    value, places = "", []
-    for match in _FLOW_TOKEN[style].finditer(text, start + len(style), end - len(style)):
-        kind = match.lastgroup
-        chars = match[0]
-        if kind in ("fold", "join"):  # one break is a blank (or nothing); each further one is kept
-            breaks = len(LINE_BREAK.findall(chars))
-            chars = "\n" * (breaks - 1) or (" " if kind == "fold" else "")
-        elif kind == "code":
-            chars = chr(int(match["code"][1:], 16))
-        elif kind == "escape":
-            chars = Scanner.ESCAPE_REPLACEMENTS.get(match["escape"], "")
-        elif kind == "quote":
-            chars = "'"
-        value += chars
-        places += [match.span()] * len(chars)
-    return value, places
-
-
-def _block_places(
-    text: str, start: int, end: int, node: ScalarNode
-) -> tuple[str, list[tuple[int, int]]]:
-    """Literal and folded scalars, whose lines stand in the value as they are, but for breaks."""
-    value = node.value
-    breaks = [match.span() for match in LINE_BREAK.finditer(text, start, end)]
-    bounds = zip((after for _, after in breaks), [*(at for at, _ in breaks[1:]), end], strict=True)
-    lines = [(at, stop) for at, stop in bounds if at < stop]
-    indent = _leading_blanks([text[at:stop] for at, stop in lines])
-    indent -= _leading_blanks(value.split("\n"))
-    read, places = "", []
-    last = breaks[0][0] if breaks else end
-    for at, stop in lines:
-        at = min(at + indent, stop)
-        if at == stop:
-            continue
-        rest = value[len(read) :]
-        newlines = len(rest) - len(rest.lstrip("\n"))
-        between = " " if read and node.style == ">" and rest.startswith(" ") else "\n" * newlines
-        places += [(last, last + 1)] * len(between) + [(i, i + 1) for i in range(at, stop)]
-        read += between + text[at:stop]
-        last = stop
-    rest = value[len(read) :]
-    newlines = len(rest) - len(rest.lstrip("\n"))
-    return read + "\n" * newlines, places + [(last, last + 1)] * newlines
-
-
-def _leading_blanks(lines: list[str]) -> int:
-    """Indentation of the first line that is not blank."""
-    return next((len(line) - len(line.lstrip(" ")) for line in lines if line.strip(" ")), 0)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pages import PAGES
 
@@ -25,7 +25,10 @@ def loader(request, monkeypatch):
 
 def parse(text: str) -> tuple[Document | None, Diagnostics]:
     diags = Diagnostics()
-    return Document.parse(text, "ops.yaml", diags), diags
+    document = Document.parse(text, "ops.yaml", diags)
+    for item in document.entries if document else ():
+        assert isinstance(item.data, dict)  # what is wrong in an entry is said when it is read
+    return document, diags
 
 
 def entry(text: str) -> Entry:
@@ -437,6 +440,7 @@ VALUES = st.lists(ATOMS, max_size=25).map("".join)
 
 
 @settings(max_examples=300, deadline=None)
+@example("  aaaaa a", ">", 10, False, 2, yaml.SafeLoader)  # which PyYAML writes as "  aaaaa\na"
 @given(
     VALUES,
     st.sampled_from([None, "'", '"', "|", ">"]),
@@ -454,7 +458,8 @@ def test_every_character_has_its_place(value, style, width, unicode, indent, yam
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "_LOADER", yaml_loader)
         item = entry(text)
-        assert item.data["doc"] == value
+    value = item.data["doc"]
+    assert value == yaml.load(text, yaml_loader)[0]["doc"]
     spans = [item.text_span(("doc",), i, i + 1) for i in range(len(value))]
     assert [(s.line, s.column) for s in spans] == sorted((s.line, s.column) for s in spans)
     for char, span in zip(value, spans, strict=True):
@@ -498,6 +503,25 @@ def test_nothing_but_diagnostics(text, yaml_loader):
             for key in item.data:
                 item.span((key,))
                 item.text_span((key,), 0, 1)
+
+
+def test_entries_are_read_when_asked():
+    text = (
+        "- &a\n  name: a\n  doc: Twice x.\n  doc: no\n- signature: array b(const array& x)\n"
+        "  doc: Twice x.\n- signature: array b(const array& x)\n  doc: Twice x.\n"
+        "- {<<: *a, name: c}\n-   name: a\n    doc: |2\n        x\n"
+    )
+    diags = Diagnostics()
+    document = Document.parse(text, "ops.yaml", diags)
+    a, b, again, c, d = document.entries
+    assert [item.name for item in document.entries] == ["a", "b", "b", "c", "a"]
+    assert b.text.startswith("signature: array b(") and b.text.endswith("doc: Twice x.\n")
+    assert b.key == again.key != a.key
+    assert diags.ok and b.clean and diags.ok
+    assert "Twice" in c.key and "Twice" not in c.text  # what it merges belongs to it
+    assert [item.code for item in diags.sorted()] == ["MG003"]
+    assert not a.clean
+    assert d.key.startswith("4 ")
 
 
 @pytest.mark.skipif(not yaml.__with_libyaml__, reason="measures libyaml")
