@@ -1,5 +1,4 @@
-"""The command line: check, generate, show, list, schema, explain, diff, metal-check,
-metal-test, metal-mutate.
+"""The command line: check, generate, show, list, schema, explain, docs, diff.
 
 Every command prints for people by default (rich, on a terminal) and for programs with
 ``--format json``. Exit status: 0 fine, 1 something is wrong in the project or would change, 2 wrong
@@ -9,53 +8,73 @@ use of the command line. Heavy imports wait until a command needs them.
 from __future__ import annotations
 
 import json
-import os
 import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from .. import __version__
-from ..diagnostics import Diagnostics
+from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
 
 if TYPE_CHECKING:
     from ..model.op import Op
     from ..read.settings import Settings
+    from ..read.sources import Sources
 
 click.rich_click.TEXT_MARKUP = "markdown"
 click.rich_click.SHOW_ARGUMENTS = True
 
-project_option = click.option(
-    "--project",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    help="Folder of the project's pyproject.toml.",
-)
-yaml_option = click.option(
-    "--yaml",
-    "yaml_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Another YAML file than the project's.",
-)
-format_option = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    help="Output for people or for programs.",
-)
-select_option = click.option(
-    "--select", "-s", multiple=True, help="Only these: an operator's name, or `tag:NAME`."
-)
-exclude_option = click.option("--exclude", "-x", multiple=True, help="All but these.")
+Names = tuple[str, ...]
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "project": click.option(
+        "--project",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=Path(),
+        help="Folder of the project's pyproject.toml.",
+    ),
+    "yaml": click.option(
+        "--yaml", "yaml_path", type=FILE, help="Another YAML file than the project's."
+    ),
+    "select": click.option(
+        "--select", "-s", multiple=True, help="Only these: an operator's name, or `tag:NAME`."
+    ),
+    "exclude": click.option("--exclude", "-x", multiple=True, help="All but these."),
+    "format": click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="Output for people or for programs.",
+    ),
+}
 
 
 class Failure(Exception):
     """Something was reported; the process ends with status 1."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.RichGroup):
+    """The commands here, and those of modules that are imported when they are asked for."""
+
+    elsewhere: dict[str, str] = {}  # noqa: RUF012  the module that has the command of this name
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.elsewhere])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.elsewhere:
+            import_module(self.elsewhere[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mlxgen")
 def cli() -> None:
     """**mlxgen** turns one YAML entry per operator into an MLX extension.
@@ -65,94 +84,100 @@ def cli() -> None:
     """
 
 
-def _settings(project: Path, yaml_path: Path | None, diags: Diagnostics) -> Settings:
-    from .generate import load_settings, plain_settings
+def command(*options: str, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+    """A command with these options, which is handed a ``Diagnostics`` before them.
 
-    if yaml_path is not None and not (project / "pyproject.toml").is_file():
-        return plain_settings(project, yaml_path)
-    settings = load_settings(project, diags)
+    When it fails, what it has reported is printed in the format that it was asked for.
+    """
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @wraps(function)
+        def run(**given: Any) -> None:
+            diags = Diagnostics()
+            try:
+                function(diags, **given)
+            except Failure:
+                if given.get("form") == "json":
+                    click.echo(diags.to_json())
+                elif len(diags):
+                    diags.print(sys.stderr)
+                raise
+
+        made: Callable[..., None] = run
+        for option in reversed(options):
+            made = OPTIONS[option](made)
+        register: Any = cli.command(name, **settings)
+        return register(made)
+
+    return decorate
+
+
+def require(value: bool) -> None:
+    """The command fails, unless ``value``."""
+    if not value:
+        raise Failure
+
+
+def settings_of(project: Path, diags: Diagnostics) -> Settings:
+    """The project's settings."""
+    from ..read.settings import load
+
+    settings = load(project, diags)
     if settings is None:
         raise Failure
     return settings
 
 
-def _load(
-    project: Path,
-    yaml_path: Path | None,
+def load(
     diags: Diagnostics,
-    include: tuple[str, ...] = (),
-    exclude: tuple[str, ...] = (),
+    project: Path,
+    yaml_path: Path | None = None,
+    select: Names = (),
+    exclude: Names = (),
     *,
     strict: bool = True,
-) -> tuple[list[Op], Any, Settings]:
+) -> tuple[list[Op], Sources, Settings]:
+    """The operators that are chosen; fails if anything is wrong with any, unless not ``strict``."""
     from . import generate as generator
 
-    settings = _settings(project, yaml_path, diags)
+    if yaml_path is not None and not (project / "pyproject.toml").is_file():
+        settings = generator.plain_settings(project, yaml_path)
+    else:
+        settings = settings_of(project, diags)
     ops, sources = generator.load(settings, diags, yaml_path)
-    if strict and not diags.ok:
-        raise Failure
-    chosen = generator.select(ops, include, exclude, diags)
-    if strict and not diags.ok:
-        raise Failure
+    require(diags.ok or not strict)
+    chosen = generator.select(ops, select, exclude, diags)
+    require(diags.ok or not strict)
     return chosen, sources, settings
 
 
-def _finish(diags: Diagnostics, form: str) -> None:
-    if form == "json":
-        click.echo(diags.to_json())
-    elif len(diags):
-        diags.print(sys.stderr)
-
-
-@cli.command()
-@project_option
-@yaml_option
-@select_option
-@exclude_option
-@format_option
-def check(
-    project: Path,
-    yaml_path: Path | None,
-    select: tuple[str, ...],
-    exclude: tuple[str, ...],
-    form: str,
-) -> None:
+@command("project", "yaml", "select", "exclude", "format")
+def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
     from . import generate as generator
 
-    diags = Diagnostics()
-    try:
-        ops, sources, _ = _load(project, yaml_path, diags, select, exclude)
-        generator.check_metal(ops, sources, diags)
-    except Failure:
-        _finish(diags, form)
-        raise
-    _finish(diags, form)
-    if not diags.ok:
-        raise Failure
-    if form == "text":
-        click.echo(f"{len(ops)} operators, no errors")
+    ops, sources, _ = load(diags, **chosen)
+    generator.check_metal(ops, sources, diags)
+    require(diags.ok)
+    click.echo(diags.to_json() if form == "json" else f"{len(ops)} operators, no errors")
 
 
-@cli.command()
-@project_option
+@command("project", "select", "exclude", "format")
 @click.option(
     "--output",
     "-o",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path("build/generated"),
     show_default=True,
     help="Folder for the generated files.",
 )
-@select_option
-@exclude_option
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
-@format_option
 def generate(
+    diags: Diagnostics,
     project: Path,
     output: Path,
-    select: tuple[str, ...],
-    exclude: tuple[str, ...],
+    select: Names,
+    exclude: Names,
     dry_run: bool,
     form: str,
 ) -> None:
@@ -163,113 +188,75 @@ def generate(
     """
     from . import generate as generator
 
-    diags = Diagnostics()
-    result = None
-    settings = generator.load_settings(project, diags)
-    if settings is not None:
-        result = generator.generate(
-            settings, output, diags, include=select, exclude=exclude, check=dry_run
-        )
+    settings = settings_of(project, diags)
+    result = generator.generate(
+        settings, output, diags, include=select, exclude=exclude, check=dry_run
+    )
     if result is None:
-        _finish(diags, form)
         raise Failure
-    changes = result.changes
+    written, removed, unchanged = [], [], 0
+    if result.changes is not None:
+        changes = result.changes
+        written, removed, unchanged = [*changes.written], [*changes.removed], changes.unchanged
     if form == "json":
-        click.echo(
-            json.dumps(
-                {
-                    "written": list(changes.written) if changes else [],
-                    "removed": list(changes.removed) if changes else [],
-                    "diagnostics": json.loads(diags.to_json()),
-                },
-                indent=1,
-            )
-        )
+        found = {"written": written, "removed": removed, "diagnostics": []}
+        click.echo(json.dumps(found, indent=1))
+    elif not written and not removed:
+        click.echo(f"{output}: up to date")
+    elif dry_run:
+        for path in written:
+            click.echo(f"would write {path}")
+        for path in removed:
+            click.echo(f"would remove {path}")
     else:
-        if len(diags):
-            diags.print(sys.stderr)
-        if changes is None or not changes.any:
-            click.echo(f"{output}: up to date")
-        elif dry_run:
-            for path in changes.written:
-                click.echo(f"would write {path}")
-            for path in changes.removed:
-                click.echo(f"would remove {path}")
-        else:
-            click.echo(
-                f"{output}: {result.operators} operators, {len(changes.written)} files written, "
-                f"{len(changes.removed)} removed, {changes.unchanged} unchanged"
-            )
-    if dry_run and changes is not None and changes.any:
-        raise Failure
+        click.echo(
+            f"{output}: {result.operators} operators, {len(written)} files written, "
+            f"{len(removed)} removed, {unchanged} unchanged"
+        )
+    if dry_run and (written or removed):
+        sys.exit(1)
 
 
 PARTS = ("header", "source", "binding", "stub", "doc", "metal", "json")
 
 
-@cli.command()
-@project_option
-@yaml_option
+@command("project", "yaml")
 @click.argument("op")
 @click.argument("part", type=click.Choice(PARTS), required=False)
-def show(project: Path, yaml_path: Path | None, op: str, part: str | None) -> None:
+def show(
+    diags: Diagnostics, project: Path, yaml_path: Path | None, op: str, part: str | None
+) -> None:
     """Print what an operator generates, without building.
 
     PART is one of header, source, binding, stub, doc, metal, json; header and source if absent.
     """
-    from ..diagnostics import COMMAND_LINE, did_you_mean
     from ..render import files
 
-    diags = Diagnostics()
-    try:
-        ops, sources, settings = _load(project, yaml_path, diags, strict=False)
-        found = next((o for o in ops if op in (o.name, o.python_name, o.path)), None)
-        if found is None:
-            if diags.ok:
-                near = did_you_mean(op, [o.name for o in ops])
-                diags.error("MG606", f"no operator '{op}'{near}", COMMAND_LINE)
-            raise Failure
-    except Failure:
-        _finish(diags, "text")
-        raise
+    ops, sources, settings = load(diags, project, yaml_path, strict=False)
+    found = next((o for o in ops if op in (o.name, o.python_name, o.path)), None)
+    if found is None:
+        if diags.ok:
+            near = did_you_mean(op, [o.name for o in ops])
+            diags.error("MG606", f"no operator '{op}'{near}", COMMAND_LINE)
+        raise Failure
     for name in [part] if part else ["header", "source"]:
         text = files.part(found, name, settings, sources.metal_text)
-        _print_code(text, files.PARTS[name])
+        if sys.stdout.isatty():
+            from rich.console import Console
+            from rich.syntax import Syntax
+
+            Console().print(Syntax(text, files.PARTS[name], background_color="default"))
+        else:
+            click.echo(text, nl=not text.endswith("\n"))
 
 
-def _print_code(text: str, language: str) -> None:
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.syntax import Syntax
-
-        Console().print(Syntax(text, language, background_color="default"))
-    else:
-        click.echo(text, nl=not text.endswith("\n"))
-
-
-@cli.command("list")
-@project_option
-@yaml_option
-@select_option
-@exclude_option
-@format_option
-def list_command(
-    project: Path,
-    yaml_path: Path | None,
-    select: tuple[str, ...],
-    exclude: tuple[str, ...],
-    form: str,
-) -> None:
+@command("project", "yaml", "select", "exclude", "format", name="list")
+def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
     """List the operators: name, signature, backends, gradient."""
     from ..render.files import op_dict
     from ..render.view import gradient_summary
 
-    diags = Diagnostics()
-    try:
-        ops, _, _ = _load(project, yaml_path, diags, select, exclude)
-    except Failure:
-        _finish(diags, "text")
-        raise
+    ops, _, _ = load(diags, **chosen)
     if form == "json":
         click.echo(json.dumps([op_dict(op) for op in ops], indent=1, ensure_ascii=False))
         return
@@ -278,13 +265,8 @@ def list_command(
 
     table = Table("operator", "signature", "backends", "gradient", "tags")
     for op in ops:
-        table.add_row(
-            op.path,
-            op.signature.python(),
-            ", ".join(op.backends),
-            gradient_summary(op),
-            ", ".join(sorted(op.tags)),
-        )
+        backends, tags = ", ".join(op.backends), ", ".join(sorted(op.tags))
+        table.add_row(op.path, op.signature.python(), backends, gradient_summary(op), tags)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -314,22 +296,15 @@ def explain(code: str) -> None:
         click.echo(text)
 
 
-@cli.command()
-@project_option
+@command("project")
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
-def docs(project: Path, dry_run: bool) -> None:
+def docs(diags: Diagnostics, project: Path, dry_run: bool) -> None:
     """Write the reference pages: operators, and the JSON Schema."""
     from .generate import doc_pages
 
-    diags = Diagnostics()
-    try:
-        ops, _, settings = _load(project, None, diags)
-    except Failure:
-        _finish(diags, "text")
-        raise
-    pages = doc_pages(ops, settings)
+    ops, _, settings = load(diags, project)
     stale = []
-    for name, text in pages.items():
+    for name, text in doc_pages(ops, settings).items():
         path = settings.docs / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
@@ -340,23 +315,20 @@ def docs(project: Path, dry_run: bool) -> None:
     verb = "out of date" if dry_run else "written"
     click.echo(f"{verb}: {', '.join(stale)}" if stale else "all pages are up to date")
     if stale and dry_run:
-        raise Failure
+        sys.exit(1)
 
 
-@cli.command()
-@click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@project_option
-@format_option
-def diff(old: Path, new: Path, project: Path, form: str) -> None:
+@command("project", "format")
+@click.argument("old", type=EXISTING_FILE)
+@click.argument("new", type=EXISTING_FILE)
+def diff(diags: Diagnostics, old: Path, new: Path, project: Path, form: str) -> None:
     """Compare two versions of the operators; exit 1 when the change breaks callers.
 
     OLD and NEW are YAML files, or the `ops.json` of two builds.
     """
     from .diff import compare
 
-    before, after = (_operators(path, project) for path in (old, new))
-    changes = compare(before, after)
+    changes = compare(_operators(diags, old, project), _operators(diags, new, project))
     breaking = [c for c in changes if c.breaking]
     if form == "json":
         click.echo(json.dumps([c.to_dict() for c in changes], indent=1))
@@ -366,10 +338,10 @@ def diff(old: Path, new: Path, project: Path, form: str) -> None:
             click.echo(f"{mark}  {change.op}: {change.message}")
         click.echo(f"{len(changes)} changes, {len(breaking)} breaking")
     if breaking:
-        raise Failure
+        sys.exit(1)
 
 
-def _operators(path: Path, project: Path) -> list[dict[str, Any]]:
+def _operators(diags: Diagnostics, path: Path, project: Path) -> list[dict[str, Any]]:
     if path.suffix == ".json":
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, list):
@@ -377,191 +349,13 @@ def _operators(path: Path, project: Path) -> list[dict[str, Any]]:
         return data
     from ..render.files import op_dict
 
-    diags = Diagnostics()
-    try:
-        ops, _, _ = _load(project, path, diags)
-    except Failure:
-        diags.print(sys.stderr)
-        raise
+    ops, _, _ = load(diags, project, path)
     return [op_dict(op) for op in ops]
-
-
-@cli.command("metal-test", context_settings={"ignore_unknown_options": True})
-@project_option
-@click.option(
-    "--build-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where to build; `build/metal` in the project if absent.",
-)
-@click.option(
-    "--jobs",
-    "-j",
-    type=click.IntRange(min=0),
-    help="Processes that share the tests, 0 for one per core; needs pytest-xdist.",
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def metal_test(
-    project: Path, build_dir: Path | None, jobs: int | None, arguments: tuple[str, ...]
-) -> None:
-    """Run the project's tests with its Metal kernels on the CPU.
-
-    Checks the kernels against Metal's own rules, builds the operators so that their Metal kernels
-    run through their generated launchers without a GPU, and runs pytest. Without ARGUMENTS it runs
-    the tests that [tool.mlxgen] names, and a kernel that none of them launches is an error;
-    ARGUMENTS are pytest's (`mlxgen metal-test -- tests/ops -k axpby`).
-    """
-    from ..emulator import EmulationError
-    from ..emulator.package import build_package, check_kernels, run_tests
-
-    diags = Diagnostics()
-    settings = _settings(project, None, diags)
-    folder = (build_dir or settings.root / "build" / "metal").resolve()
-    try:
-        broken = check_kernels(settings)
-        for error in broken:
-            click.echo(str(error), err=True)
-        if broken:
-            raise Failure
-        package = build_package(settings, folder, say=click.echo)
-        status = run_tests(package, arguments, complete=not arguments, jobs=jobs)
-    except EmulationError as error:
-        click.echo(f"error: {error}", err=True)
-        raise Failure from error
-    sys.exit(status)
-
-
-@cli.command("metal-check")
-@project_option
-@select_option
-@exclude_option
-@click.option(
-    "--build-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where to generate; `build/macos` in the project if absent.",
-)
-@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Compilers at a time.")
-@click.option(
-    "--require",
-    is_flag=True,
-    envvar="CI",
-    help="Fail where MLX for macOS or the compiler cannot be had; so it is where CI is set.",
-)
-@format_option
-def metal_check(
-    project: Path,
-    select: tuple[str, ...],
-    exclude: tuple[str, ...],
-    build_dir: Path | None,
-    jobs: int | None,
-    require: bool,
-    form: str,
-) -> None:
-    """Check Metal kernels and their launchers as macOS would, without a Mac.
-
-    The kernels' address spaces are compared. Every generated file with Metal code is compiled
-    against the headers of MLX's macOS wheel, and the symbols that it needs are compared with those
-    that the wheel's library exports.
-    """
-    from ..emulator.host import HostUnavailable, check_host
-    from ..emulator.spaces import available, check_project
-    from . import generate as generator
-
-    diags = Diagnostics()
-    try:
-        ops, sources, settings = _load(project, None, diags, select, exclude)
-    except Failure:
-        _finish(diags, form)
-        raise
-    generator.check_metal(ops, sources, diags)
-    folder = build_dir or settings.root / "build" / "macos"
-    try:
-        if not available():
-            raise HostUnavailable("ziglang is not installed: pip install ziglang")
-        for error in check_project(ops, sources, jobs):
-            diags.error(error.code, error.message, error.span)
-        found = check_host(settings, folder, diags, include=select, exclude=exclude, jobs=jobs)
-    except HostUnavailable as error:
-        _finish(diags, form)
-        verb = "cannot be checked" if require else "was NOT checked"
-        click.echo(f"the code for macOS {verb}: {error}", err=True)
-        if require or not diags.ok:
-            raise Failure from error
-        return
-    _finish(diags, form)
-    if not diags.ok:
-        raise Failure
-    if form == "text":
-        click.echo(
-            f"{len(found.files)} files compile with MLX {found.wheel.version} for macOS, which "
-            "exports all that they need"
-        )
-
-
-@cli.command("metal-mutate", context_settings={"ignore_unknown_options": True})
-@project_option
-@click.option(
-    "--build-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where to build; `build/metal` in the project if absent.",
-)
-@click.option("--op", "ops", multiple=True, help="Change the kernels of this operator only.")
-@click.option("--jobs", default=os.cpu_count() or 1, help="How many mutants run at the same time.")
-@click.option(
-    "--equivalent",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The mutants that change no result; `tests/mutants.yaml` in the project if absent.",
-)
-@click.option(
-    "--write",
-    "page",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Put the results into this Markdown page.",
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def metal_mutate(
-    project: Path,
-    build_dir: Path | None,
-    ops: tuple[str, ...],
-    jobs: int,
-    equivalent: Path | None,
-    page: Path | None,
-    arguments: tuple[str, ...],
-) -> None:
-    """Change the Metal kernels and their launchers one place at a time; do the tests notice?
-
-    Fails if they miss a change that is not listed as one without effect. ARGUMENTS are pytest's, as
-    for metal-test: which tests to run (`mlxgen metal-mutate -- tests/ops`).
-    """
-    from ..emulator import EmulationError
-    from ..emulator.mutation import Options
-    from ..emulator.mutation_report import equivalents, run, write_page
-    from ..emulator.package import build_package
-
-    if page is not None and ops:
-        raise click.UsageError("the page holds all operators: --write does not go with --op")
-    settings = _settings(project, None, Diagnostics())
-    try:
-        expected = equivalents(equivalent or settings.root / "tests" / "mutants.yaml")
-        folder = (build_dir or settings.root / "build" / "metal").resolve()
-        package = build_package(settings, folder)
-        report = run(package, Options("", "", ops, jobs), expected, arguments)
-    except EmulationError as error:
-        click.echo(str(error), err=True)
-        raise Failure from error
-    if page is not None:
-        write_page(page, report.page())
-    click.echo(report.summary())
-    if report.missed or (report.idle and not ops):
-        raise Failure
 
 
 def main() -> None:
     """Entry point of the ``mlxgen`` command."""
     try:
-        cli(standalone_mode=True)
+        cli()
     except Failure:
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

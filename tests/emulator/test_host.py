@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from sample import project
 
-from mlxgen.command import cli
+from mlxgen.__main__ import cli
+from mlxgen.command.cli import Failure
 from mlxgen.command.generate import load_settings
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import host
@@ -195,7 +196,7 @@ class TestWithoutTheWheel:
 
     def test_it_is_said(self, monkeypatch) -> None:
         monkeypatch.delenv("CI", raising=False)
-        result = CliRunner().invoke(cli.cli, ["metal-check", "--project", str(ROOT)])
+        result = CliRunner().invoke(cli, ["metal-check", "--project", str(ROOT)])
         assert result.exit_code == 0
         assert "was NOT checked: MLX 0 for macOS cannot be downloaded" in result.output
 
@@ -204,6 +205,6 @@ class TestWithoutTheWheel:
         arguments = ["metal-check", "--project", str(ROOT)]
         monkeypatch.setenv("CI", "true" if how == "CI" else "")
         arguments += [how] if how == "--require" else []
-        result = CliRunner().invoke(cli.cli, arguments)
-        assert isinstance(result.exception, cli.Failure)
+        result = CliRunner().invoke(cli, arguments)
+        assert isinstance(result.exception, Failure)
         assert "cannot be checked" in result.output

@@ -1,4 +1,4 @@
-// What kernels with planted mistakes call (`mlxgen metal-mutate`): all mistakes
+// What kernels with planted mistakes call (`tools/mutation`): all mistakes
 // are in one library, and $MLXGEN_METAL_CHANGE says which one is made.
 //
 // `a < less(is_changed(7)) > b` is `a < b`, and `a <= b` with change 7. Two

@@ -1,5 +1,5 @@
 // Records the launches of kernels, and changes one thing about them: how
-// `mlxgen metal-mutate` plants mistakes in launchers without compiling them
+// `tools/mutation` plants mistakes in launchers without compiling them
 // again. What a launcher asks of the command encoder ends up in a Launch, so
 // that a binding it forgets, or a size it gets wrong, is a change of that.
 //

@@ -9,10 +9,10 @@ import pytest
 
 from mlxgen.emulator import EmulationError
 from mlxgen.emulator.library import INCLUDE, build, compiler
-from mlxgen.emulator.mutate import Launches, launch_mutants, source_mutants
-from mlxgen.emulator.mutation import Outcome
-from mlxgen.emulator.mutation_report import Equivalent, Report, equivalents, write_page
 from mlxgen.emulator.translate import translate
+from tools.mutation.mutants import Launches, launch_mutants, source_mutants
+from tools.mutation.plugin import Outcome
+from tools.mutation.report import Equivalent, Report, equivalents, write_page
 
 SOURCE = """\
 #include <metal_stdlib>
@@ -187,6 +187,12 @@ def test_what_is_changed_in_launches():
         "the grid in threadgroups, not threads": "f_float32 by_groups 0",
         "launch of f_float32: f_float16 instead": "f_float32 kernel f_float16",
     }
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Compiled kernels are not kept."""
+    monkeypatch.setenv("MLXGEN_METAL_CACHE", str(tmp_path / "cache"))
 
 
 HARNESS = """

@@ -1,11 +1,11 @@
 """A pytest plugin that runs tests on mutants of Metal kernels and their launchers.
 
-`mlxgen metal-mutate` uses it. Tests are collected once; then every run is a forked child of that
-process, which starts in milliseconds:
+`python -m tools.mutation` uses it. Tests are collected once; then every run is a forked child of
+that process, which starts in milliseconds:
 
 1. One child runs all tests, as `mlxgen metal-test` does. It writes down which launches each test
    makes (mutation.h).
-2. From these the mutants follow (`mutate`); those of a library's source are compiled as one. For
+2. From these the mutants follow (`mutants`); those of a library's source are compiled as one. For
    each, a child runs the tests that launch its kernels, those that found most mutants before
    first, until one fails.
 3. Outcomes are kept, by everything that went into them: the next run tries what is new (`_Kept`).
@@ -30,11 +30,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .frontend.metal import scan_metal
-from .frontend.tokens import SourceError
-from .library import EmulationError, build
-from .mutate import Launches, Mutant, Switched, launch_mutants, source_mutants
-from .translate import translate
+import mlxgen.emulator
+from mlxgen.emulator.frontend.metal import scan_metal
+from mlxgen.emulator.frontend.tokens import SourceError
+from mlxgen.emulator.library import EmulationError, build
+from mlxgen.emulator.translate import translate
+
+from .mutants import Launches, Mutant, Switched, launch_mutants, source_mutants
 
 OPTIONS = "MLXGEN_METAL_MUTATION"  # the variable with the options, as JSON
 RESULTS = "results.json"  # in the folder
@@ -175,9 +177,10 @@ class _Kept:
 
 def _emulation() -> list[Path]:
     """The files that emulation and mutants are made of."""
-    here = Path(__file__).parent
-    files = [*here.glob("*.py"), *here.glob("*.cpp"), *here.glob("include/**/*.h")]
-    return sorted(files)
+    emulator = Path(mlxgen.emulator.__file__).parent
+    own = Path(__file__).parent.glob("*.py")
+    files = [path for what in ("*.py", "*.cpp", "include/**/*.h") for path in emulator.glob(what)]
+    return sorted([*own, *files])
 
 
 # ------------------------------------------------------------------------------------- children

@@ -15,7 +15,7 @@ another size or with other numbers; each dimension of the grid and the threadgro
 kernel. These are instructions to the substitute of MLX's Metal device (mutation.h), so that nothing
 is compiled again.
 
-`mutation` runs tests on them.
+`plugin` runs tests on them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from .frontend.tokens import Token, lex
+from mlxgen.emulator.frontend.tokens import Token, lex
 
 _BARRIERS = frozenset({"threadgroup_barrier", "simdgroup_barrier"})
 _MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}

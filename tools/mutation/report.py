@@ -1,4 +1,4 @@
-"""The mutation run as a command: its outcomes, those that cannot change a result, and the page.
+"""A mutation run: its outcomes, those that cannot change a result, and the page.
 
 Mutants that change no result are listed in a YAML file, with the reason:
 
@@ -12,6 +12,7 @@ the list matches no mutant that was missed: what a test finds is not equivalent.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,11 +24,15 @@ from pathlib import Path
 
 import yaml
 
-from .library import EmulationError
-from .mutation import OPTIONS, RESULTS, Options, Outcome
-from .package import EmulatedPackage
+from mlxgen.emulator.library import EmulationError
+from mlxgen.emulator.package import EmulatedPackage
 
-_BEGIN = "<!-- mutants: written by metal-mutate --write -->"
+from . import plugin
+from .plugin import OPTIONS, RESULTS, Options, Outcome
+
+ROOT = Path(__file__).parents[2]  # where `tools` can be imported
+
+_BEGIN = "<!-- mutants: written by tools.mutation --write -->"
 _END = "<!-- mutants: end -->"
 _FEW = 8  # operators that are listed by name
 _FOUND = ("checks", "results", "endless", "refused")
@@ -163,9 +168,10 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="mlxgen-mutants-") as folder:
         given = replace(options, folder=folder, kept=str(package.folder / "mutants"))
-        plugins = ["-p", "mlxgen.emulator.plugin", "-p", "mlxgen.emulator.mutation"]
+        plugins = ["-p", "mlxgen.emulator.plugin", "-p", plugin.__name__]
         command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", *arguments]
         env = {**package.environment(), OPTIONS: given.text()}
+        env["PYTHONPATH"] += os.pathsep + str(ROOT)
         subprocess.run(command, cwd=package.settings.root, env=env, check=False)
         results = Path(folder, RESULTS)
         if not results.exists():

@@ -1,0 +1,82 @@
+"""The command ``python -m tools.mutation``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import rich_click as click
+
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.emulator import EmulationError
+from mlxgen.emulator.package import build_package
+from mlxgen.read import settings as project_settings
+
+from .plugin import Options
+from .report import equivalents, run, write_page
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--project",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder of the project's pyproject.toml.",
+)
+@click.option(
+    "--build-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to build; `build/metal` in the project if absent.",
+)
+@click.option("--op", "ops", multiple=True, help="Change the kernels of this operator only.")
+@click.option("--jobs", default=os.cpu_count() or 1, help="How many mutants run at the same time.")
+@click.option(
+    "--equivalent",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The mutants that change no result; `tests/mutants.yaml` in the project if absent.",
+)
+@click.option(
+    "--write",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Put the results into this Markdown page.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def main(
+    project: Path,
+    build_dir: Path | None,
+    ops: tuple[str, ...],
+    jobs: int,
+    equivalent: Path | None,
+    page: Path | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Change the Metal kernels and their launchers one place at a time; do the tests notice?
+
+    Fails if they miss a change that is not listed as one without effect. ARGUMENTS are pytest's, as
+    for `mlxgen metal-test`: which tests to run (`python -m tools.mutation -- tests/ops`).
+    """
+    if page is not None and ops:
+        raise click.UsageError("the page holds all operators: --write does not go with --op")
+    diags = Diagnostics()
+    settings = project_settings.load(project, diags)
+    if settings is None:
+        diags.print(sys.stderr)
+        sys.exit(1)
+    try:
+        expected = equivalents(equivalent or settings.root / "tests" / "mutants.yaml")
+        folder = (build_dir or settings.root / "build" / "metal").resolve()
+        package = build_package(settings, folder)
+        report = run(package, Options("", "", ops, jobs), expected, arguments)
+    except EmulationError as error:
+        sys.exit(str(error))
+    if page is not None:
+        write_page(page, report.page())
+    click.echo(report.summary())
+    if report.missed or (report.idle and not ops):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tools.mutation")
