@@ -211,18 +211,24 @@ class Entry:
         return self.document.at(first, places[end - 1][1] if end > start else first)
 
     def _find(self, path: KeyPath) -> tuple[Node | None, Node, bool]:
-        """Key and value at ``path`` or of the nearest ancestor, and whether it is ``path``'s."""
+        """Key and value at ``path`` or of the nearest ancestor, and whether it is ``path``'s.
+
+        A short form stands for what is below it: ``cpu: f`` for ``cpu: {kernel: f}``, and one item
+        for a list of one.
+        """
         key_node, node = None, self.node
         for step in path:
-            if isinstance(node, MappingNode):
+            if isinstance(node, ScalarNode):
+                break
+            if isinstance(node, MappingNode) and isinstance(step, str):
                 pair = next((pair for pair in _pairs(node) if pair[0].value == step), None)
                 if pair is None:
                     return key_node, node, False
                 key_node, node = pair
-            elif isinstance(node, SequenceNode) and step in range(len(node.value)):
+            elif isinstance(node, SequenceNode):
+                if step not in range(len(node.value)):
+                    return key_node, node, False
                 key_node, node = None, node.value[step]
-            else:
-                return key_node, node, False
         return key_node, node, True
 
 

@@ -354,12 +354,15 @@ SPANS = """\
         (1, ("doc",), False, "|\n    Text."),
         (1, ("checks", 0), False, "that: n > 0\n      else: bad"),
         (1, ("checks", 0, "else"), False, "bad"),
+        # a short form stands for what is below it: a text for a mapping, one item for a list
+        (0, ("name", "x"), False, "axpby"),
+        (0, ("name", "x", 1), True, "name"),
+        (0, ("grad", 0, "x"), False, "alpha * grad"),
         # what is not there: the nearest key, or the first line
         (0, ("grad", "w"), False, "grad"),
         (0, ("grad", "w", "v"), True, "grad"),
         (0, ("vmap",), False, "name: axpby   # the first"),
         (0, ("vmap", 0), True, "name: axpby   # the first"),
-        (0, ("name", "x"), False, "name"),
         (1, ("tags", 2), False, "tags"),
         (1, ("tags", -1), False, "tags"),
         (1, ("tags", "x"), False, "tags"),
@@ -429,7 +432,7 @@ def test_text_span_at_the_edges(loader):
     assert marked(text, item.text_span(("tags",), 0, 0)) == ""
     assert marked(text, item.text_span(("name",), 0, 1)) == "x"
     assert marked(text, item.text_span(("name",), 1, 2)) == "\n"  # the break is its line's
-    assert marked(text, item.text_span(("name", "x"), 0, 1)) == "name"
+    assert marked(text, item.text_span(("name", "x"), 0, 1)) == "x"
     assert marked(text, item.text_span(("nothing",), 0, 1)) == "doc: 'a''b'"
 
 
