@@ -1,0 +1,467 @@
+"""What hand-written C++ and Metal declares, read by tree-sitter.
+
+The generator calls hand-written kernels, and has to refuse an entry that does not fit them before a
+compiler does so with an error in generated code:
+
+    for function in Reader(["csrc"]).file("csrc/kernels.h").functions:
+        function.qualified_name    # "mlxops::cpu::axpby"
+        function.template          # ("T",)
+        [p.type for p in function.params]    # ["T", "T", "T", "T"]
+
+Metal is C++ with attributes, address spaces and stages of its own. Those are blanked out before
+parsing, and read from the text around a declaration. Bodies of functions and of classes are not
+looked into. Types are text in one spelling: `float const *x` is of type "const float*", and a Metal
+address space comes first, "device const T*".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import tree_sitter
+import tree_sitter_cpp
+
+from ..diagnostics import Span
+from .preprocess import Preprocessor, SourceError, SourceText
+
+Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
+
+CPP = {"__cplusplus": "202002L"}
+# What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
+METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
+
+_PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_cpp.language()))
+_SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
+_SPACE = re.compile(rf"\b(?:{_SPACES})\b")
+_BLANKED = (
+    r"\[\[.*?\]\]"  # attributes
+    r"|\b[A-Z][A-Z0-9_]*_(?:API|EXPORT)\b"  # what a header that is not read tells the linker
+    r"|=\s*\{\s*\}(?=\s*[,)])"  # a default that the grammar of C++ does not know
+)
+_BLANKED_CPP = re.compile(_BLANKED, re.S)
+_BLANKED_METAL = re.compile(
+    rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&])"
+    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*\()",
+    re.S,
+)
+_ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
+_TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
+_NO_TYPE = frozenset(
+    "inline static constexpr consteval constinit extern virtual friend mutable register explicit "
+    "volatile restrict __restrict __restrict__ thread_local typename class struct union enum".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A function's parameter. Of `device const T* x [[buffer(0)]]`:
+
+    Attributes:
+        type: the whole type: "device const T*".
+        name: "x", or "" where it has none.
+        base: the type without what follows: "T".
+        space: the Metal address space that it points or refers to, or None: "device".
+        const: whether what it points or refers to (else the value itself) is const.
+        pointer: whether its outermost part is a pointer (or an array).
+        reference: whether its outermost part is a reference.
+        attributes: {"buffer": 0}.
+        default: the text of its default argument, or None.
+        span: its place.
+    """
+
+    type: str
+    name: str
+    base: str
+    space: str | None
+    const: bool
+    pointer: bool
+    reference: bool
+    attributes: Mapping[str, Attribute]
+    default: str | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that is declared or defined at namespace scope.
+
+    Attributes:
+        name: without its namespace and class: "axpby", "operator+".
+        namespace: "mlxops::cpu", or "" for the global one; inline and unnamed ones do not count.
+        class_name: X of `X::vjp`, or None.
+        template: the names of its template parameters ("" for one without a name).
+        template_defaults: their defaults as text, None for those without.
+        result: its return type; "" for constructors and the like.
+        params: its parameters.
+        is_kernel: whether it is a Metal kernel.
+        is_definition: whether it has a body here.
+        span: its name.
+    """
+
+    name: str
+    namespace: str
+    class_name: str | None
+    template: tuple[str, ...]
+    template_defaults: tuple[str | None, ...]
+    result: str
+    params: tuple[Param, ...]
+    is_kernel: bool
+    is_definition: bool
+    span: Span
+
+    @property
+    def qualified_name(self) -> str:
+        """The name with its namespace and class."""
+        return "::".join(filter(None, (self.namespace, self.class_name, self.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Instantiation:
+    """A kernel under the name by which the host finds it.
+
+    Attributes:
+        host_name: "segment_sum_float32"; the function's name for a kernel that is no template.
+        function: the kernel function as it is written there, without arguments.
+        arguments: its template arguments: ("float",); () for one that is no template.
+        span: the kernel's name, or the macro call that makes it.
+    """
+
+    host_name: str
+    function: str
+    arguments: tuple[str, ...]
+    span: Span
+
+
+@dataclass
+class File:
+    """What a file declares.
+
+    Attributes:
+        path: the file.
+        functions: those at namespace scope.
+        instantiations: of its kernels.
+        unread: the first place that the parser did not understand, or None.
+    """
+
+    path: str
+    functions: list[Function] = field(default_factory=list)
+    instantiations: list[Instantiation] = field(default_factory=list)
+    unread: Span | None = None
+
+
+class Reader:
+    """Reads the files of one language, each once.
+
+    Args:
+        folders: where includes are looked for.
+        metal: whether the files are Metal.
+        unread: how includes begin that are not read.
+    """
+
+    def __init__(
+        self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
+    ) -> None:
+        self.metal = metal
+        self.sources = Preprocessor(folders, METAL if metal else CPP, unread)
+        self._files: dict[str, File] = {}
+
+    def unit(self, path: str) -> list[File]:
+        """What a file and the files of the project that it includes declare."""
+        return [self.file(source.path) for source in self.sources.closure(path)]
+
+    def file(self, path: str) -> File:
+        """What a file declares; raises ``SourceError``."""
+        if path not in self._files:
+            self._files[path] = _Walk(self.sources.read(path), self.metal).file
+        return self._files[path]
+
+
+def find_function(functions: Iterable[Function], name: str) -> list[Function]:
+    """The functions called ``name``, which may leave out outer namespaces (``cpu::axpby``).
+
+    A member function is found only with its class (``Axpby::vjp``); a leading ``::`` asks for the
+    global namespace.
+    """
+    parts = name.replace(" ", "").split("::")
+    found = []
+    for function in functions:
+        own = ["", *function.qualified_name.split("::")]
+        members = len(function.class_name.split("::")) if function.class_name else 0
+        if own[-len(parts) :] == parts and len(parts) > members:
+            found.append(function)
+    return found
+
+
+@cache
+def normalised(text: str) -> str:
+    """A type or an expression in one spelling; "unsigned long" for "long unsigned int"."""
+    words = [word for word in _TOKEN.findall(text) if word not in _NO_TYPE]
+    sizes = {"unsigned", "signed", "short", "long", "int", "char", "double"}
+    if words and sizes.issuperset(words):
+        words.sort(key=["unsigned", "signed", "short", "long", "char", "double", "int"].index)
+        if words[-1] == "int" and len(words) > 1:
+            words.pop()
+        if words[0] in ("unsigned", "signed") and words[1:] != ["char"]:
+            words = [words[0], *(words[1:] or ["int"])][words[0] == "signed" :]
+    out = ""
+    for word in words:
+        if out and (word[0].isalnum() or word[0] == "_") and re.search(r"[\w>*&]$", out):
+            out += " "
+        out += ", " if word == "," else word
+    return re.sub(r"^::", "", out)
+
+
+@cache
+def _declared(text: str) -> tuple[bool, str]:
+    """Whether a type in front of its `*` and `&` is const, and what it is without that."""
+    outside = re.sub(r"<.*>", "", text, flags=re.S)
+    if not re.search(r"\bconst\b", outside):
+        return False, normalised(text)
+    before, angle, inside = text.partition("<")
+    inside, close, after = inside.rpartition(">")
+    plain = [re.sub(r"\bconst\b", " ", part) for part in (before, after)]
+    return True, normalised(f"{plain[0]}{angle}{inside}{close}{plain[1]}")
+
+
+class _Walk:
+    """One walk through a file's syntax tree, down to where functions are declared."""
+
+    def __init__(self, source: SourceText, metal: bool) -> None:
+        self.source = source
+        self.metal = metal
+        self.file = File(source.path)
+        self.text = source.text
+        blanked = _BLANKED_METAL if metal else _BLANKED_CPP
+        plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
+        # So that bytes are characters, as the rest counts them.
+        self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
+        root = _PARSER.parse(self.plain.encode()).root_node
+        self.scope(root, (), ())
+        if root.has_error:
+            source.check_brackets()
+            error = _first_error(root)
+            self.file.unread = source.span(error.start_byte, max(error.end_byte, 1))
+
+    def scope(
+        self,
+        node: tree_sitter.Node,
+        namespace: tuple[str, ...],
+        template: tuple[tree_sitter.Node, ...] | None,
+    ) -> None:
+        """Read the declarations in a node."""
+        for child in node.named_children:
+            match child.type:
+                case "function_definition" | "declaration":
+                    for declarator in child.children_by_field_name("declarator"):
+                        self.declaration(child, declarator, namespace, template)
+                case "template_declaration":
+                    params = child.child_by_field_name("parameters")
+                    self.scope(child, namespace, tuple(params.named_children) if params else ())
+                case "namespace_definition":
+                    name = self.spelled(child.child_by_field_name("name"))
+                    hidden = child.children[0].type == "inline"
+                    names = [n for n in name.split("::") if n and not n.startswith("inline ")]
+                    self.scope(child, namespace if hidden else (*namespace, *names), None)
+                case "template_instantiation":
+                    self.instantiation(child)
+                case "declaration_list" | "linkage_specification" | "ERROR":
+                    self.scope(child, namespace, template)
+                case "expression_statement":  # a macro that is not known
+                    self.file.unread = self.file.unread or self.span(child)
+
+    def span(self, node: tree_sitter.Node) -> Span:
+        """A node's place in the file."""
+        return self.source.span(node.start_byte, node.end_byte)
+
+    def spelled(self, node: tree_sitter.Node | None) -> str:
+        """A node's text in one spelling."""
+        return normalised(self.plain[node.start_byte : node.end_byte]) if node else ""
+
+    def path(self, node: tree_sitter.Node | None) -> tuple[list[str], tuple[str, ...]]:
+        """The components of a declared name, and the template arguments of the last one."""
+        names: list[str] = []
+        while node is not None and node.type == "qualified_identifier":
+            names.append(self.spelled(node.child_by_field_name("scope")).partition("<")[0])
+            node = node.child_by_field_name("name")
+        arguments: tuple[str, ...] = ()
+        if node is not None and node.type == "template_function":
+            given = node.child_by_field_name("arguments")
+            arguments = tuple(map(self.spelled, given.named_children)) if given else ()
+            node = node.child_by_field_name("name")
+        return [*filter(None, names), self.spelled(node)], arguments
+
+    def declaration(
+        self,
+        node: tree_sitter.Node,
+        declarator: tree_sitter.Node | None,
+        namespace: tuple[str, ...],
+        template: tuple[tree_sitter.Node, ...] | None,
+    ) -> None:
+        """Keep what is declared, if it is a function."""
+        start = declarator.start_byte if declarator else 0
+        while declarator and declarator.type in ("pointer_declarator", "reference_declarator"):
+            declarator = declarator.named_children[-1]
+        if declarator is None or declarator.type != "function_declarator":
+            return
+        name = declarator.child_by_field_name("declarator")
+        listed = declarator.child_by_field_name("parameters")
+        if name is None or listed is None or name.type == "parenthesized_declarator":
+            return
+        (*outer, last), arguments = self.path(name)
+        classes = [part for part in outer if part not in self.source.namespaces]
+        const, result = _declared(self.plain[node.start_byte : start])
+        result = "const " * const + result + self.plain[start : declarator.start_byte]
+        for child in declarator.named_children:
+            if child.type == "trailing_return_type":
+                result = self.plain[child.start_byte + 2 : child.end_byte]
+        names = [self.template_parameter(p) for p in template or ()]
+        before = node.prev_sibling
+        attributes = self.attributes(before.end_byte if before else 0, name.start_byte)
+        function = Function(
+            name=last,
+            namespace="::".join((*namespace, *outer[: len(outer) - len(classes)])),
+            class_name="::".join(classes) or None,
+            template=tuple(name for name, _ in names),
+            template_defaults=tuple(default for _, default in names),
+            result=normalised(result),
+            params=tuple(self.params(listed)),
+            is_kernel="kernel" in attributes,
+            is_definition=node.child_by_field_name("body") is not None,
+            span=self.span(name),
+        )
+        self.file.functions.append(function)
+        if function.is_kernel and function.is_definition and not names:
+            host_name = attributes.get("host_name") or function.qualified_name
+            self.instantiated(Instantiation(str(host_name), last, arguments, function.span))
+
+    def instantiation(self, node: tree_sitter.Node) -> None:
+        """Keep `template [[host_name("n")]] [[kernel]] ... f<float>...;`."""
+        name = node.child_by_field_name("declarator")
+        if name is None:
+            return
+        attributes = self.attributes(node.start_byte, name.start_byte)
+        if "kernel" not in attributes and "host_name" not in attributes:
+            return
+        listed = None
+        if name.type == "function_declarator":
+            listed = name.child_by_field_name("parameters")
+            name = name.child_by_field_name("declarator")
+        names, arguments = self.path(name)
+        span = self.span(name or node)
+        host_name = attributes.get("host_name")
+        if not isinstance(host_name, str):
+            raise SourceError(
+                f"the instantiation of {self.spelled(name)} has no host_name",
+                span,
+                'without [[host_name("...")]] the host cannot find the kernel',
+            )
+        if not arguments:
+            given = [p.type for p in self.params(listed)] if listed else []
+            found = find_function(self.file.functions, "::".join(names))
+            arguments = next(filter(None, (deduced(f, given) for f in found)), ())
+        if not arguments:
+            raise SourceError(
+                f"cannot tell the template arguments of this instantiation of {names[-1]}",
+                span,
+                f"write them: {names[-1]}<...>",
+            )
+        self.instantiated(Instantiation(host_name, "::".join(names), arguments, span))
+
+    def instantiated(self, made: Instantiation) -> None:
+        """Keep an instantiation under its own name."""
+        for other in self.file.instantiations:
+            if other.host_name == made.host_name:
+                message = f'host_name "{made.host_name}" exists already, from {other.span}'
+                raise SourceError(message, made.span)
+        self.file.instantiations.append(made)
+
+    def attributes(self, start: int, stop: int) -> dict[str, Attribute]:
+        """The attributes in a part of the text, and `kernel` where it stands without brackets."""
+        text = self.text[start:stop]
+        found: dict[str, Attribute] = {}
+        for inside in re.findall(r"\[\[(.*?)\]\]", text, re.S):
+            for name, given in _ATTRIBUTE.findall(inside):
+                value = "".join(re.findall(r'"([^"]*)"', given)) or given
+                found[name] = int(value) if value.isdecimal() else value or None
+        if self.metal and re.search(r"\bkernel\b", re.sub(r"\[\[.*?\]\]", "", text)):
+            found["kernel"] = None
+        return found
+
+    def template_parameter(self, node: tree_sitter.Node) -> tuple[str, str | None]:
+        """The name of a template parameter, and its default."""
+        text, _, default = self.plain[node.start_byte : node.end_byte].partition("=")
+        words = _TOKEN.findall(text)
+        name = words[-1] if len(words) > 1 and words[-1].isidentifier() else ""
+        pack = "..." if name and words[-2] == "..." else ""
+        return name + pack, normalised(default) or None
+
+    def params(self, listed: tree_sitter.Node) -> Iterable[Param]:
+        """The parameters between parentheses."""
+        children = listed.children
+        for i, node in enumerate(children[1:-1], 1):
+            if node.type != ",":
+                start, stop = children[i - 1].end_byte, children[i + 1].start_byte
+                if self.plain[start:stop].strip() != "void":
+                    yield self.param(node, start, stop)
+
+    def param(self, node: tree_sitter.Node, start: int, stop: int) -> Param:
+        """One parameter, which stands between the places."""
+        declarator = name = node.child_by_field_name("declarator")
+        while name is not None and name.type != "identifier":
+            name = name.child_by_field_name("declarator") or next(
+                (c for c in name.named_children if not c.type.startswith("type_q")), None
+            )
+        before = name.start_byte if name else stop
+        assign = self.text.find("=", node.start_byte, stop)
+        end = node.end_byte if assign < 0 else assign
+        first = declarator.start_byte if declarator else end
+        const, base = _declared(self.plain[node.start_byte : first])
+        front = self.plain[first : name.start_byte if name else end]
+        behind = self.plain[name.end_byte : end] if name else ""
+        space = _SPACE.search(re.sub(r"\[\[.*?\]\]", "", self.text[start:before], flags=re.S))
+        mark = re.sub(r"\[.*", "", re.sub(r"[^*&\[]", "", front))[-1:]
+        words = [space[0] if space else "", "const" if const else "", base]
+        attributes = self.attributes(start, stop)
+        inside = self.text[start : stop if assign < 0 else assign]
+        start += len(inside) - len(inside.lstrip())
+        return Param(
+            type=" ".join(filter(None, words)) + normalised(front + behind),
+            name=self.spelled(name),
+            base=base,
+            space=space[0] if space else None,
+            const=const,
+            pointer=mark == "*" or (not mark and "[" in front + behind),
+            reference=mark == "&",
+            attributes=attributes,
+            default=normalised(self.text[assign + 1 : stop]) if assign > 0 else None,
+            span=self.source.span(start, start + len(inside.strip())),
+        )
+
+
+def deduced(function: Function, types: Sequence[str]) -> tuple[str, ...]:
+    """The template arguments with which the parameters have these types; () if there are none."""
+    values: dict[str, str] = {}
+    if len(types) != len(function.params):
+        return ()
+    for param, given in zip(function.params, types, strict=True):
+        pattern = re.escape(param.type)
+        for name in function.template:
+            pattern = re.sub(rf"\b{name}\b", f"(?P<{name}>.+)", pattern, count=1)
+            pattern = re.sub(rf"(?<!<)\b{name}\b", f"(?P={name})", pattern)
+        match = re.fullmatch(pattern, given)
+        if not match or any(values.setdefault(k, v) != v for k, v in match.groupdict().items()):
+            return ()
+    pairs = zip(function.template, function.template_defaults, strict=True)
+    arguments = [values.get(name, default) for name, default in pairs]
+    return tuple(a for a in arguments if a is not None) if None not in arguments else ()
+
+
+def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
+    while child := next((c for c in node.children if c.has_error or c.is_missing), None):
+        if child.type == "ERROR" or child.is_missing:
+            return child
+        node = child
+    return node

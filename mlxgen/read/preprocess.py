@@ -1,0 +1,367 @@
+"""Macros, conditionals and includes of hand-written C++ and Metal, before tree-sitter parses them.
+
+MLX instantiates its Metal kernels with nested macros, so that these have to be expanded before
+anything can be found. This does as much of a C preprocessor as such sources need: a file's own text
+with the macros that it and what it includes define, and with the branches that its conditions
+choose. Included text is not put in: each file is read once, by itself.
+
+What a macro gives stands where it was called, everything else at its own place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ..diagnostics import Span
+
+OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
+"""The folder of mlxgen's own headers."""
+
+# Of headers of these only the macros are read: they declare nothing of the project's.
+LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
+
+_LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
+_NO_CODE = re.compile(rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\(.*?\)\1"|\\\n|({_LITERAL})', re.S)
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)", re.M)
+_DEFINITION = re.compile(r"\s*(\w+)(?:\(([^)]*)\))?(.*)")
+_INCLUDED = re.compile(r'\s*("([^"]+)"|<([^>]+)>)')
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
+_BRACKET = re.compile(rf"{_LITERAL}|[()\[\]{{}}]")
+_PARENTHESIS = re.compile(rf"{_LITERAL}|[(),]")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+class SourceError(Exception):
+    """Source text that cannot be read: what is wrong and where."""
+
+    def __init__(self, message: str, span: Span, help: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.span = span
+        self.help = help
+
+
+def plain_text(text: str) -> str:
+    """The text with spaces for comments and raw strings, every character at its place."""
+    return _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), text)
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """What an `#include` names."""
+
+    name: str
+    angled: bool
+    span: Span
+
+    @classmethod
+    def of(cls, source: SourceText, line: re.Match[str]) -> Include | None:
+        """That of a directive; None where a macro names it."""
+        found = _INCLUDED.match(line[2])
+        if found is None:
+            return None
+        start, stop = (line.start(2) + at for at in found.span(1))
+        return cls(found[2] or found[3], found[2] is None, source.original_span(start, stop))
+
+
+def find_include(include: Include, includer: str, folders: Sequence[str]) -> str | None:
+    """The path of an included file; None for a header of the system."""
+    for folder in folders if include.angled else (os.path.dirname(includer), *folders):
+        path = os.path.normpath(os.path.join(folder, include.name))
+        if os.path.isfile(path):
+            return path
+    if include.angled:
+        return None
+    shown = ["mlxgen's headers" if folder == OWN_INCLUDES else folder for folder in folders]
+    raise SourceError(
+        f'cannot find "{include.name}"',
+        include.span,
+        f"looked beside the file and in {', '.join(shown) or 'no folder'}; "
+        f"write <{include.name}> for a system header",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A macro; ``parameters`` is None for one without a parameter list."""
+
+    parameters: tuple[str, ...] | None
+    body: str
+
+    @classmethod
+    def parse(cls, parameters: str | None, body: str) -> Macro:
+        """That of a ``#define``."""
+        if parameters is None:
+            return cls(None, body.strip())
+        names = ("__VA_ARGS__" if p.strip() == "..." else p.strip() for p in parameters.split(","))
+        return cls(tuple(names), re.sub(r"\s*##\s*", "##", body.strip()))
+
+    def expanded(self, given: Sequence[str], macros: Mapping[str, Macro]) -> str:
+        """What a call gives, the macros that may stand in it expanded."""
+        names = self.parameters or ()
+        if names and names[-1].startswith("__VA_ARGS__"):
+            given = [*given[: len(names) - 1], ", ".join(given[len(names) - 1 :])]
+        raw = dict(zip(names, given, strict=False))
+
+        def replaced(found: re.Match[str]) -> str:
+            word, text = found[2] or found[1] or "", found.string
+            if word not in raw:
+                return found[0]
+            if found[1]:
+                return '"' + raw[word].replace("\\", "\\\\").replace('"', '\\"') + '"'
+            pasted = text[: found.start()].endswith("##") or text.startswith("##", found.end())
+            return raw[word] if pasted else expand(raw[word], macros)
+
+        body = re.sub(rf"{_LITERAL}|(?<!#)#\s*(\w+)|\b([A-Za-z_]\w*)", replaced, self.body)
+        return expand(body.replace("##", ""), macros)
+
+
+def calls(
+    text: str, macros: Mapping[str, Macro], start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, int, str]]:
+    """Where macros stand in a text, and what they give."""
+    stop = len(text) if stop is None else stop
+    used = macros.keys() & set(_WORD.findall(text, start, stop))
+    if not used:
+        return
+    pattern = re.compile(rf"{_LITERAL}|\b(?:{'|'.join(sorted(used))})\b")
+    while found := pattern.search(text, start, stop):
+        start = found.end()
+        macro = macros.get(found[0])
+        if macro is None:  # a literal
+            continue
+        given: list[str] = []
+        if macro.parameters is not None:
+            opened = len(text[start:stop]) - len(text[start:stop].lstrip()) + start
+            read = _arguments(text, opened, stop) if text.startswith("(", opened) else None
+            if read is None:
+                continue
+            given, start = read
+        others = {name: other for name, other in macros.items() if name != found[0]}
+        yield found.start(), start, macro.expanded(given, others)
+
+
+def expand(text: str, macros: Mapping[str, Macro]) -> str:
+    """The text with its macros replaced."""
+    out, at = [], 0
+    for start, stop, given in calls(text, macros):
+        out += [text[at:start], given]
+        at = stop
+    return "".join(out) + text[at:]
+
+
+def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | None:
+    """The arguments between parentheses, and the index behind them; None if it never closes."""
+    out, depth, start = [], 0, opened + 1
+    for found in _PARENTHESIS.finditer(text, opened, stop):
+        depth += (found[0] == "(") - (found[0] == ")")
+        if depth == 0 or (depth == 1 and found[0] == ","):
+            out.append(text[start : found.start()].strip())
+            start = found.end()
+        if depth == 0:
+            return out, start
+    return None
+
+
+@dataclass
+class SourceText:
+    """A file's text, as its own directives leave it.
+
+    Attributes:
+        path: the file.
+        original: its text.
+        plain: the same without comments.
+        text: what is left, macros expanded.
+        macros: those known at its end.
+        includes: the files that it includes itself, and by which name.
+        namespaces: names of those that it and what it includes open.
+    """
+
+    path: str
+    original: str
+    plain: str
+    text: str = ""
+    macros: dict[str, Macro] = field(default_factory=dict)
+    includes: dict[str, str] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
+    _starts: list[int] = field(default_factory=list)  # of pieces in the text
+    _places: list[tuple[int, int, bool]] = field(default_factory=list)  # and in the original
+
+    @classmethod
+    def load(cls, path: str, at: Span | None = None) -> SourceText:
+        """A file as it is; ``at`` is where one that cannot be read is reported."""
+        try:
+            original = Path(path).read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            span = at or Span(path, 1, 1, 1, 1)
+            raise SourceError(f"cannot read {path}: {reason}", span) from None
+        return cls(path, original, plain_text(original))
+
+    def directives(self) -> list[re.Match[str]]:
+        """The preprocessor's lines: group 1 is the word, group 2 what follows."""
+        return list(_DIRECTIVE.finditer(self.plain))
+
+    def add(self, piece: str, start: int, stop: int, verbatim: bool) -> None:
+        """Append a piece of text that stands at this place of the original."""
+        self._starts.append(len(self.text))
+        self._places.append((start, stop, verbatim))
+        self.text += piece
+
+    def span(self, start: int, stop: int) -> Span:
+        """The place of a part of the text in the file."""
+        return self.original_span(self._place(start)[0], max(self._place(stop - 1)))
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        i = bisect_right(self._starts, offset) - 1
+        if i < 0:
+            return 0, 0
+        start, stop, verbatim = self._places[i]
+        at = start + offset - self._starts[i]
+        return (at, at + 1) if verbatim else (start, stop)
+
+    def original_span(self, start: int, stop: int) -> Span:
+        """The place of a part of the original text."""
+        line, end_line = (bisect_right(self._lines, at) for at in (start, stop))
+        columns = start - self._lines[line - 1] + 1, stop - self._lines[end_line - 1] + 1
+        return Span(self.path, line, columns[0], end_line, columns[1])
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        return [0, *(m.end() for m in re.finditer("\n", self.original))]
+
+    def check_brackets(self) -> None:
+        """Raise for the first bracket that has no partner."""
+        opened: list[re.Match[str]] = []
+        for found in _BRACKET.finditer(self.text):
+            if found[0] in _CLOSING:
+                opened.append(found)
+            elif len(found[0]) == 1 and not opened:
+                raise SourceError(f"nothing opens this {found[0]!r}", self.span(*found.span()))
+            elif len(found[0]) == 1 and _CLOSING[(last := opened.pop())[0]] != found[0]:
+                place = self.span(*last.span())
+                raise SourceError(
+                    f"{found[0]!r} does not close {last[0]!r} of line {place.line}, "
+                    f"column {place.column}",
+                    self.span(*found.span()),
+                )
+        if opened:
+            raise SourceError(f"{opened[-1][0]!r} is never closed", self.span(*opened[-1].span()))
+
+
+class Preprocessor:
+    """Reads files, each once.
+
+    Args:
+        folders: where includes are looked for, after the folder of the file.
+        defines: macros that exist from the beginning.
+        unread: how includes begin that are passed over.
+    """
+
+    def __init__(
+        self, folders: Sequence[str], defines: Mapping[str, str], unread: tuple[str, ...] = ()
+    ) -> None:
+        self.folders = folders
+        self.unread = unread
+        self._defines = {name: Macro(None, body) for name, body in defines.items()}
+        self._read: dict[str, SourceText] = {}
+
+    def read(self, path: str, at: Span | None = None) -> SourceText:
+        """A file after preprocessing; raises ``SourceError``."""
+        if path not in self._read:
+            source = SourceText.load(path, at)
+            source.macros = dict(self._defines)
+            self._read[path] = source  # before its includes are, which may include it again
+            try:
+                self._run(source)
+            except SourceError:
+                del self._read[path]
+                raise
+        return self._read[path]
+
+    def _run(self, source: SourceText) -> None:
+        at = 0
+        # Of each open condition: does its branch count, did one, and where does it begin?
+        open_: list[tuple[bool, bool, int]] = [(True, True, 0)]
+        for line in source.directives():
+            active = open_[-1][0]
+            if active:
+                self._code(source, at, line.start())
+            at = line.end()
+            word, rest = line.groups()
+            if word in ("if", "ifdef", "ifndef"):
+                holds = active and self._holds(word, rest, source.macros)
+                open_.append((holds, holds or not active, line.start(1) - 1))
+            elif word in ("else", "elif") and len(open_) > 1:
+                _, done, start = open_.pop()
+                holds = not done and (word == "else" or self._holds("if", rest, source.macros))
+                open_.append((holds, done or holds, start))
+            elif word == "endif" and len(open_) > 1:
+                open_.pop()
+            elif active:
+                self._directive(source, line)
+        if len(open_) > 1:
+            place = open_[-1][2]
+            span = source.original_span(place, place + 1)
+            raise SourceError("this conditional has no #endif", span)
+        self._code(source, at, len(source.plain))
+        source.namespaces |= set(_WORD.findall(" ".join(_NAMESPACE.findall(source.text))))
+
+    def _code(self, source: SourceText, start: int, stop: int) -> None:
+        for first, last, given in calls(source.plain, source.macros, start, stop):
+            source.add(source.plain[start:first], start, first, True)
+            source.add(given, first, last, False)
+            start = last
+        source.add(source.plain[start:stop], start, stop, True)
+
+    def _directive(self, source: SourceText, line: re.Match[str]) -> None:
+        word, rest = line.groups()
+        if word == "define" and (found := _DEFINITION.match(rest)):
+            source.macros[found[1]] = Macro.parse(found[2], found[3])
+        elif word == "undef":
+            source.macros.pop(rest.strip(), None)
+        elif word == "include" and (include := Include.of(source, line)):
+            if include.name.startswith(self.unread or "\0"):
+                return
+            path = find_include(include, source.path, self.folders)
+            if path is not None:
+                included = self.read(path, include.span)
+                source.includes[path] = include.name
+                source.macros |= included.macros
+                source.namespaces |= included.namespaces
+
+    def _holds(self, word: str, rest: str, macros: Mapping[str, Macro]) -> bool:
+        """Whether a branch is read; so is one whose condition is not understood."""
+        if word != "if":
+            return (rest.strip() in macros) == (word == "ifdef")
+        text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
+        text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", expand(text, macros))
+        text = re.sub(r"\b[A-Za-z_]\w*", lambda m: str(int(m[0] == "true")), text)
+        for cpp, python in (("&&", " and "), ("||", " or "), (r"!(?!=)", " not ")):
+            text = re.sub(cpp if cpp[0] == "!" else re.escape(cpp), python, text)
+        try:
+            return bool(eval(text.strip(), {"__builtins__": {}}))
+        except (SyntaxError, ArithmeticError, TypeError, ValueError):
+            return True
+
+    def closure(self, path: str, *, libraries: bool = False) -> list[SourceText]:
+        """A file, and the files that it includes in the end; those of libraries only if asked."""
+        found: dict[str, SourceText] = {}
+        stack = [path]
+        while stack:
+            path = stack.pop(0)
+            if path not in found:
+                found[path] = self.read(path)
+                stack += [
+                    p
+                    for p, name in found[path].includes.items()
+                    if libraries or not name.startswith(LIBRARIES)
+                ]
+        return list(found.values())
