@@ -27,11 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..diagnostics import Span, did_you_mean
-from ..emulator.frontend import cxx
 from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS
 from ..model.op import Binding, Expr, Parameter
 from ..model.signature import Kind, with_article
+from ..read.cpp import Function, Param
 
 if TYPE_CHECKING:
     from .resolve import OpResolver
@@ -61,7 +61,7 @@ class Buffers:
     def __init__(
         self,
         op: OpResolver,
-        function: cxx.Function,
+        function: Function,
         constants: Mapping[str, Expr],
         outputs: Sequence[str | None],
         dtypes: Sequence[str],
@@ -126,7 +126,7 @@ class Buffers:
             what = f"its arrays are in the order {', '.join(given)}, not {', '.join(wanted)}"
             self.problems.append((what, here))
 
-    def binding(self, param: cxx.Param, index: int) -> Binding:
+    def binding(self, param: Param, index: int) -> Binding:
         """What a parameter holds; raises ``Misfit``."""
         name = param.name
         owner, _, suffix = name.rpartition("_")
@@ -148,7 +148,7 @@ class Buffers:
             "output, or list it under `constants`"
         )
 
-    def input(self, param: cxx.Param, p: Parameter) -> str:
+    def input(self, param: Param, p: Parameter) -> str:
         """The array that an input's parameter holds, another one where it is absent."""
         dtype = p.dtype or self.only
         if param.space not in ("device", "constant") or not param.pointer:
@@ -161,7 +161,7 @@ class Buffers:
         first = next((q.cpp for q in self.arrays.values() if not q.type.optional), "outputs[0]")
         return f"{p.cpp} ? *{p.cpp} : {first}"
 
-    def output(self, param: cxx.Param) -> str:
+    def output(self, param: Param) -> str:
         """The array that an output's parameter holds."""
         i, dtype = self.outputs[param.name]
         dtype = dtype or self.only
@@ -170,14 +170,14 @@ class Buffers:
         self.check_element(param, _ATOMIC.sub(r"\3", param.base), dtype)
         return f"outputs[{i}]"
 
-    def check_element(self, param: cxx.Param, base: str, dtype: str | None) -> None:
+    def check_element(self, param: Param, base: str, dtype: str | None) -> None:
         """Whether a buffer's element type is the dtype's, or the template parameter's for None."""
         fits = base == self.template if dtype is None else base in METAL_TYPES.get(dtype, ())
         if not fits:
             wanted = metal_type(dtype)
             raise Misfit(f"'{param.name}' is `{param.type}`, and the entry has {wanted} there")
 
-    def attribute(self, param: cxx.Param, p: Parameter, index: int) -> Binding:
+    def attribute(self, param: Param, p: Parameter, index: int) -> Binding:
         """Binds a number, a bool or the index of a choice."""
         if not KINDS[p.type.kind].metal or p.type.optional:
             raise Misfit(f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}")
@@ -185,13 +185,13 @@ class Buffers:
         value = p.cpp if p.type.kind is Kind.ENUM else p.member
         return _set_bytes(param, KINDS[p.type.kind].metal, value, index)
 
-    def presence(self, param: cxx.Param, p: Parameter, index: int) -> Binding:
+    def presence(self, param: Param, p: Parameter, index: int) -> Binding:
         """Binds whether an optional array was given."""
         if not p.type.optional:
             raise Misfit(f"'{p.name}' is always there, so that nothing is called '{param.name}'")
         return _set_bytes(param, KINDS[Kind.BOOL].metal, f"{p.cpp}.has_value()", index)
 
-    def array_property(self, param: cxx.Param, owner: str, suffix: str, index: int) -> Binding:
+    def array_property(self, param: Param, owner: str, suffix: str, index: int) -> Binding:
         """Binds an array's shape, strides, number of axes or size."""
         if owner in self.arrays:
             p = self.arrays[owner]
@@ -234,7 +234,7 @@ def metal_type(dtype: str | None) -> str:
     return METAL_TYPES[dtype][0] if dtype in METAL_TYPES and dtype else "T"
 
 
-def _set_bytes(param: cxx.Param, types: Mapping[str, str], value: str, index: int) -> Binding:
+def _set_bytes(param: Param, types: Mapping[str, str], value: str, index: int) -> Binding:
     """Binds a number, whose parameter has one of the types."""
     if param.space != "constant" or not param.reference or param.base not in types:
         raise Misfit(f"'{param.name}' must be `constant {next(iter(types))}&`")

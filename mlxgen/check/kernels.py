@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ..diagnostics import Span, did_you_mean
-from ..emulator.frontend import cxx, metal
 from ..formula.compile import Scope, Want, compile_formula
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
 from ..model.kinds import KINDS
 from ..model.op import Expr, Kernel, Parameter
 from ..model.signature import Kind, Type, with_article
+from ..read.cpp import Function, Unit, find_function
 from ..read.keys import Backend, KernelEntry, Part
 from ..read.settings import Settings
 from ..read.sources import last_name
@@ -38,7 +38,7 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 """A C++ name with its namespaces."""
 
 
-def spelled(op: OpResolver, function: cxx.Function) -> str:
+def spelled(op: OpResolver, function: Function) -> str:
     """A function's name in generated code, where arguments and classes may have a part of it."""
     name = function.qualified_name
     hidden = "::" not in name or name.split("::")[0] in op.resolver.class_names
@@ -142,7 +142,7 @@ class _Matcher:
         """The kernel, or None when something was reported."""
         raise AssertionError  # pragma: no cover - each backend has its own
 
-    def where(self, function: cxx.Function) -> str:
+    def where(self, function: Function) -> str:
         """A function's place, for messages."""
         return f"{_shown(function.span.file, self.op.resolver.settings)}:{function.span.line}"
 
@@ -157,9 +157,10 @@ class _Matcher:
             + did_you_mean(self.spec.kernel, sorted(set(names))),
             self.at,
             help=self.expected(),
+            notes=self.sources.unread_places(self.spec.kernel),
         )
 
-    def one_of(self, found: Sequence[cxx.Function]) -> bool:
+    def one_of(self, found: Sequence[Function]) -> bool:
         """Whether functions that fit are one; reports those of several namespaces."""
         names = sorted({f.qualified_name for f in found})
         if len(names) > 1:
@@ -186,13 +187,11 @@ class _Matcher:
         """The declaration that would fit."""
         return ""
 
-    def misfit(self, function: cxx.Function, problem: str) -> None:
+    def misfit(self, function: Function, problem: str) -> None:
         """Report that the function does not fit the entry."""
         self.misfits(function, [(problem, function.span)], self.expected())
 
-    def misfits(
-        self, function: cxx.Function, problems: Sequence[tuple[str, Span]], help: str
-    ) -> None:
+    def misfits(self, function: Function, problems: Sequence[tuple[str, Span]], help: str) -> None:
         """Report all that does not fit, with places in the function's file where there are many."""
         settings = self.op.resolver.settings
         message, notes = f"does not fit: {problems[0][0]}", []
@@ -281,7 +280,7 @@ class _Matcher:
         result = "T" if len(outputs) == 1 else "void"
         return f"expected: template <typename T> {result} {name}({', '.join(parts)})"
 
-    def scalar_problem(self, function: cxx.Function, space: str | None) -> str | None:
+    def scalar_problem(self, function: Function, space: str | None) -> str | None:
         """Why this scalar function does not fit, if it does not."""
         outputs = self.op.signature.outputs
         params = function.params
@@ -400,7 +399,7 @@ class _Cpu(_Matcher):
             return None
         return self.kernel(fitting, candidates) if self.one_of(fitting) else None
 
-    def problem(self, function: cxx.Function) -> str | None:
+    def problem(self, function: Function) -> str | None:
         """Why a function does not fit, if it does not."""
         if self.op.elementwise:
             return self.scalar_problem(function, None)
@@ -419,9 +418,7 @@ class _Cpu(_Matcher):
                 return False
         return self.output_elements() is not None
 
-    def kernel(
-        self, fitting: Sequence[cxx.Function], candidates: Sequence[cxx.Function]
-    ) -> Kernel | None:
+    def kernel(self, fitting: Sequence[Function], candidates: Sequence[Function]) -> Kernel | None:
         """The kernel around a function that fits: its overloads, and all of that name."""
         function = next((f for f in fitting if self.sources.header_of(f)), fitting[0])
         header = self.sources.header_of(function)
@@ -456,7 +453,7 @@ class _Cpu(_Matcher):
             elements=self.output_elements() or (),
         )
 
-    def view_problem(self, function: cxx.Function) -> str | None:
+    def view_problem(self, function: Function) -> str | None:
         """Why this function over views does not fit, if it does not."""
         inputs, outputs = self.op.params, self.op.signature.outputs
         if len(function.params) != len(inputs) + len(outputs):
@@ -497,7 +494,7 @@ class _Cpu(_Matcher):
         return None
 
 
-def _by_sign(function: cxx.Function) -> bool:
+def _by_sign(function: Function) -> bool:
     """Whether a scalar function can be compiled for positive inputs."""
     return function.template[1:] == ("positive",) and function.template_defaults[1] == "false"
 
@@ -541,7 +538,7 @@ class _Metal(_Matcher):
         named = [
             (path, file, function)
             for path, file, function in self.sources.metal_named(self.spec.kernel)
-            if cxx.find_function([function], self.spec.kernel)
+            if find_function([function], self.spec.kernel)
         ]
         if any(function.is_kernel for _, _, function in named):
             named = [item for item in named if item[2].is_kernel]
@@ -562,12 +559,13 @@ class _Metal(_Matcher):
         if named:
             path = named[0][0]
             return self.scalar(path, [f for p, _, f in named if p == path])
-        names = [f.name for _, file in self.sources.metal for f in (*file.kernels, *file.functions)]
+        units = self.sources.metal.all().values()
+        names = [f.name for unit in units for f in (*unit.kernels, *unit.functions)]
         what = "function or [[kernel]]" if self.op.elementwise else "[[kernel]]"
         self.missing(names, self.op.resolver.settings.metal, what)
         return None
 
-    def scalar(self, path: Path, found: Sequence[cxx.Function]) -> Kernel | None:
+    def scalar(self, path: Path, found: Sequence[Function]) -> Kernel | None:
         """A scalar function, around which the kernels are generated."""
         if not self.op.elementwise:
             self.misfit(
@@ -603,7 +601,7 @@ class _Metal(_Matcher):
         self.misfit(*problems[0])
         return None
 
-    def launch(self, path: Path, file: metal.MetalFile, function: cxx.Function) -> Kernel | None:
+    def launch(self, path: Path, file: Unit, function: Function) -> Kernel | None:
         """A hand-written [[kernel]] with its buffers, grid and instantiations."""
         op = self.op
         if lists := [p.name for p in op.arrays if p.is_list]:
@@ -695,7 +693,7 @@ class _Metal(_Matcher):
             )
         return out
 
-    def constants(self, function: cxx.Function) -> list[tuple[str, Expr]]:
+    def constants(self, function: Function) -> list[tuple[str, Expr]]:
         """Formulas passed by parameter name."""
         op = self.op
         out = []
@@ -730,7 +728,7 @@ class _Metal(_Matcher):
         }
         return [names.get(element) for element in elements]
 
-    def instantiated(self, file: metal.MetalFile, function: cxx.Function) -> tuple[str, ...]:
+    def instantiated(self, file: Unit, function: Function) -> tuple[str, ...]:
         """The dtypes for which the kernel has a host name; reports those that are missing."""
         wanted = self.compiled
         if not function.template:
@@ -778,7 +776,7 @@ class _Metal(_Matcher):
         return tuple(out)
 
 
-def _instantiates(file: metal.MetalFile, function: cxx.Function) -> bool:
+def _instantiates(file: Unit, function: Function) -> bool:
     return any(last_name(i.function) == function.name for i in file.instantiations)
 
 
@@ -847,7 +845,7 @@ def require_own_name(op: OpResolver) -> None:
     sources, settings = op.resolver.sources, op.resolver.settings
     name = f"{settings.namespace}::{op.draft.name}"
     types = [a.type.cpp_param for a in op.signature.args] + ["mx::StreamOrDevice"]
-    for function in sources.find(name):
+    for function in sources.find(name, everywhere=False):
         given = [p.type for p in function.params]
         same = len(given) == len(types) and all(
             _same_type(g, t, None, Type(Kind.STR)) for g, t in zip(given, types, strict=True)
@@ -883,7 +881,7 @@ def _hand_written(
     names: Sequence[str],
     result: str,
     path: tuple[str | int, ...],
-) -> cxx.Function | None:
+) -> Function | None:
     """The function of csrc that takes these types; reports it where there is none that does."""
     sources, settings = op.resolver.sources, op.resolver.settings
     shown = ", ".join(f"{t} {n}" for t, n in zip(types, names, strict=True))
@@ -900,6 +898,7 @@ def _hand_written(
                 + did_you_mean(name, known),
                 path,
                 help=help,
+                notes=sources.unread_places(name),
             )
         return None
     fitting = [f for f in found if _takes(f, types, result)]
@@ -924,7 +923,7 @@ def _hand_written(
     return function
 
 
-def _takes(function: cxx.Function, types: Sequence[str], result: str) -> bool:
+def _takes(function: Function, types: Sequence[str], result: str) -> bool:
     """Whether a function takes arguments of these types, and returns the result's."""
     plain = Type(Kind.STR)
     return (
@@ -940,9 +939,8 @@ def _takes(function: cxx.Function, types: Sequence[str], result: str) -> bool:
 
 def require_manual(op: OpResolver, part: Part, class_name: str) -> None:
     """A part written by hand must be defined in csrc, as a member of the primitive's class."""
-    for function in op.resolver.sources.functions:
-        if function.class_name == class_name and function.name == part and function.is_definition:
-            return
+    if op.resolver.sources.defines_member(class_name, part):
+        return
     op.ok = False
     if op.resolver.sources.unread:
         return
@@ -952,4 +950,5 @@ def require_manual(op: OpResolver, part: Part, class_name: str) -> None:
         f"not define {class_name}::{part}",
         ("manual", op.raw.manual.index(part)),
         help=f"define {class_name}::{part} in a .cpp file, with mlx::core::Primitive's signature",
+        notes=op.resolver.sources.unread_places(part),
     )

@@ -33,11 +33,13 @@ CPP = {"__cplusplus": "202002L"}
 # What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
+_HEADERS = {"instantiate_kernel": '"mlx/backend/metal/kernels/defines.h"'}  # of known macros
+
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_cpp.language()))
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
 _BLANKED = (
-    r"\[\[.*?\]\]"  # attributes
+    r"\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)"  # attributes
     r"|\b[A-Z][A-Z0-9_]*_(?:API|EXPORT)\b"  # what a header that is not read tells the linker
     r"|=\s*\{\s*\}(?=\s*[,)])"  # a default that the grammar of C++ does not know
 )
@@ -49,9 +51,10 @@ _BLANKED_METAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
-_NO_TYPE = frozenset(
-    "inline static constexpr consteval constinit extern virtual friend mutable register explicit "
-    "volatile restrict __restrict __restrict__ thread_local typename class struct union enum".split()
+_NO_TYPE = re.compile(
+    r"\b(?:inline|static|constexpr|consteval|constinit|extern|virtual|friend|mutable|register"
+    r"|explicit|volatile|restrict|__restrict|__restrict__|thread_local|typename|class|struct|union"
+    r"|enum)\b"
 )
 
 
@@ -141,15 +144,40 @@ class File:
 
     Attributes:
         path: the file.
+        text: its text.
         functions: those at namespace scope.
         instantiations: of its kernels.
         unread: the first place that the parser did not understand, or None.
     """
 
     path: str
+    text: str
     functions: list[Function] = field(default_factory=list)
     instantiations: list[Instantiation] = field(default_factory=list)
     unread: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a file and the files of the project that it includes declare."""
+
+    path: str
+    files: tuple[File, ...]
+
+    @property
+    def functions(self) -> list[Function]:
+        """The functions, those of the file itself first."""
+        return [function for file in self.files for function in file.functions]
+
+    @property
+    def kernels(self) -> list[Function]:
+        """The kernel functions."""
+        return [function for function in self.functions if function.is_kernel]
+
+    @property
+    def instantiations(self) -> list[Instantiation]:
+        """The kernels that the host finds."""
+        return [made for file in self.files for made in file.instantiations]
 
 
 class Reader:
@@ -168,9 +196,9 @@ class Reader:
         self.sources = Preprocessor(folders, METAL if metal else CPP, unread)
         self._files: dict[str, File] = {}
 
-    def unit(self, path: str) -> list[File]:
-        """What a file and the files of the project that it includes declare."""
-        return [self.file(source.path) for source in self.sources.closure(path)]
+    def unit(self, path: str) -> Unit:
+        """What a file and those it includes declare; raises ``SourceError``."""
+        return Unit(path, tuple(self.file(s.path) for s in self.sources.closure(path)))
 
     def file(self, path: str) -> File:
         """What a file declares; raises ``SourceError``."""
@@ -198,7 +226,7 @@ def find_function(functions: Iterable[Function], name: str) -> list[Function]:
 @cache
 def normalised(text: str) -> str:
     """A type or an expression in one spelling; "unsigned long" for "long unsigned int"."""
-    words = [word for word in _TOKEN.findall(text) if word not in _NO_TYPE]
+    words = _TOKEN.findall(_NO_TYPE.sub(" ", text))
     sizes = {"unsigned", "signed", "short", "long", "int", "char", "double"}
     if words and sizes.issuperset(words):
         words.sort(key=["unsigned", "signed", "short", "long", "char", "double", "int"].index)
@@ -208,7 +236,8 @@ def normalised(text: str) -> str:
             words = [words[0], *(words[1:] or ["int"])][words[0] == "signed" :]
     out = ""
     for word in words:
-        if out and (word[0].isalnum() or word[0] == "_") and re.search(r"[\w>*&]$", out):
+        apart = r"[\w>*&]$" if word in ("const", "auto") else r"\w$"
+        if re.match(r"\w", word) and re.search(apart, out):
             out += " "
         out += ", " if word == "," else word
     return re.sub(r"^::", "", out)
@@ -232,7 +261,7 @@ class _Walk:
     def __init__(self, source: SourceText, metal: bool) -> None:
         self.source = source
         self.metal = metal
-        self.file = File(source.path)
+        self.file = File(source.path, source.original)
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
@@ -261,16 +290,29 @@ class _Walk:
                     params = child.child_by_field_name("parameters")
                     self.scope(child, namespace, tuple(params.named_children) if params else ())
                 case "namespace_definition":
-                    name = self.spelled(child.child_by_field_name("name"))
-                    hidden = child.children[0].type == "inline"
-                    names = [n for n in name.split("::") if n and not n.startswith("inline ")]
-                    self.scope(child, namespace if hidden else (*namespace, *names), None)
+                    body = child.child_by_field_name("body") or child
+                    head = self.plain[child.start_byte : body.start_byte]
+                    names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
+                    self.scope(child, (*namespace, *names[1:]), None)
                 case "template_instantiation":
                     self.instantiation(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template)
-                case "expression_statement":  # a macro that is not known
-                    self.file.unread = self.file.unread or self.span(child)
+                case "expression_statement":
+                    self.unknown_macro(child)
+
+    def unknown_macro(self, node: tree_sitter.Node) -> None:
+        """Refuse what looks like a call where only declarations can stand."""
+        call = node.named_children[0] if node.named_children else node
+        called = call.child_by_field_name("function")
+        if called is None or called.type != "identifier":
+            return
+        name = self.spelled(called)
+        raise SourceError(
+            f"{name}(...) is no declaration and no macro that the files read define",
+            self.span(called),
+            f"if it is a macro, include {_HEADERS.get(name, 'its header')}",
+        )
 
     def span(self, node: tree_sitter.Node) -> Span:
         """A node's place in the file."""
@@ -316,6 +358,8 @@ class _Walk:
         result = "const " * const + result + self.plain[start : declarator.start_byte]
         for child in declarator.named_children:
             if child.type == "trailing_return_type":
+                if not result:
+                    return  # a deduction guide
                 result = self.plain[child.start_byte + 2 : child.end_byte]
         names = [self.template_parameter(p) for p in template or ()]
         before = node.prev_sibling
@@ -350,6 +394,8 @@ class _Walk:
             listed = name.child_by_field_name("parameters")
             name = name.child_by_field_name("declarator")
         names, arguments = self.path(name)
+        if not names[-1]:
+            return
         span = self.span(name or node)
         host_name = attributes.get("host_name")
         if not isinstance(host_name, str):

@@ -60,6 +60,9 @@ class _Embedder:
                         raise SourceError("an include that a macro names cannot be embedded", span)
                     inside = conditional or depth > guarded
                     given = self.included(include, source.path, name, inside)
+                    behind = line.start(2) + len(rest.rstrip())
+                    comment = source.original[behind : line.end()].strip()
+                    given += f" {comment}\n" if given and comment else ""
                 if not given and (word, rest.strip()) != ("pragma", "once"):
                     continue
                 stop = line.end() + 1

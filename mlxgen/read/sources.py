@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 
-from ..diagnostics import Diagnostics, Span
-from ..emulator.frontend import cxx, metal
-from ..emulator.frontend.preprocess import OWN_INCLUDES, include_of
-from ..emulator.frontend.tokens import lex
+from ..diagnostics import Diagnostics
+from .cpp import Function, Reader, Unit, find_function
+from .embed import embed_metal
+from .preprocess import OWN_INCLUDES, Include, SourceError, SourceText, plain_text
 from .settings import Settings
+
+_FEW = 8  # names, for which only the files are read that contain them
+
+Named = tuple[Path, Unit, Function]  # a file, what it declares, and one function of that
 
 
 def metal_stem(include: str) -> str:
@@ -20,8 +24,57 @@ def metal_stem(include: str) -> str:
     return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
+class Files:
+    """The files of one language, read when something in them is asked for."""
+
+    def __init__(
+        self, reader: Reader, paths: Iterable[Path], report: Callable[[SourceError], None]
+    ) -> None:
+        self.reader = reader
+        self.units: dict[Path, Unit] = {}
+        self._report = report
+        self._pending = {path: "" for path in paths}  # with their text, once it was looked at
+        self._named: dict[str, list[Named]] = {}
+        self._asked: set[str] = set()
+
+    def named(self, name: str, everywhere: bool) -> list[Named]:
+        """The functions that a name may mean, before its namespaces are looked at."""
+        word = last_name(name)
+        self._asked.add(word)
+        many = len(self._asked) > _FEW
+        self._read([path for path in self._pending if many or self._contains(path, word)])
+        if everywhere and word not in self._named:  # a macro may put it together
+            self._read(list(self._pending))
+        return sorted(self._named.get(word, []), key=lambda item: item[0])
+
+    def all(self) -> dict[Path, Unit]:
+        """What every file declares."""
+        self._read(list(self._pending))
+        return dict(sorted(self.units.items()))
+
+    def _contains(self, path: Path, word: str) -> bool:
+        if not self._pending[path]:
+            try:
+                self._pending[path] = path.read_text("utf-8", errors="replace")
+            except OSError:
+                return True  # reading it says why
+        return word in self._pending[path]
+
+    def _read(self, paths: list[Path]) -> None:
+        for path in paths:
+            del self._pending[path]
+            try:
+                unit = self.reader.unit(_near(path))
+            except SourceError as error:
+                self._report(error)
+                continue
+            self.units[path] = unit
+            for function in unit.functions:
+                self._named.setdefault(function.name, []).append((path, unit, function))
+
+
 class Sources:
-    """The hand-written C++ and Metal of a project, scanned when first asked for."""
+    """The hand-written C++ and Metal of a project."""
 
     def __init__(self, settings: Settings, diags: Diagnostics, mlx_include: Path | None) -> None:
         self.settings = settings
@@ -44,56 +97,51 @@ class Sources:
         return sorted(folder.rglob("*.metal")) if folder.is_dir() else []
 
     @cached_property
-    def functions(self) -> list[cxx.Function]:
+    def cpp(self) -> Files:
+        """What csrc declares. MLX's headers are not needed for that, nor are generated ones."""
+        unread = ("mlx/", "nanobind/", f"{self.settings.name}/")
+        reader = Reader([_near(self.settings.csrc), OWN_INCLUDES], unread=unread)
+        return Files(reader, self.cpp_files(), self._report)
+
+    @cached_property
+    def metal(self) -> Files:
+        """What the .metal files declare."""
+        reader = Reader([_near(folder) for folder in self.metal_includes], metal=True)
+        return Files(reader, self.metal_files(), self._report)
+
+    @property
+    def functions(self) -> list[Function]:
         """Every function declared in csrc."""
-        found: dict[tuple[Span, str], cxx.Function] = {}  # a header is read by all that include it
-        for path in self.cpp_files():
-            try:
-                scanned = cxx.scan_cpp(
-                    [_near(path)],
-                    [_near(self.settings.csrc)],
-                    ignore=(f"{self.settings.name}/",),  # generated headers
-                )
-                for function in scanned:
-                    found.setdefault((function.span, function.qualified_name), function)
-            except cxx.SourceError as error:
-                self._report(error)
-        return list(found.values())
+        return _once(f for unit in self.cpp.all().values() for f in unit.functions)
 
-    @cached_property
-    def functions_by_name(self) -> dict[str, list[cxx.Function]]:
-        """The same by unqualified name, so that a lookup does not walk them all."""
-        return _by_name(self.functions)
+    def find(self, name: str, everywhere: bool = True) -> list[Function]:
+        """The free functions of csrc called ``name``, which may leave out outer namespaces.
 
-    def find(self, name: str) -> list[cxx.Function]:
-        """The free functions of csrc called ``name``, which may leave out outer namespaces."""
-        found = cxx.find_function(self.functions_by_name.get(last_name(name), ()), name)
-        return [f for f in found if f.class_name is None]
+        With ``everywhere``, all files are read where those that contain the name do not declare it.
+        """
+        named = _once(function for _, _, function in self.cpp.named(name, everywhere))
+        return [f for f in find_function(named, name) if f.class_name is None]
 
-    @cached_property
-    def metal_by_name(self) -> dict[str, list[tuple[Path, metal.MetalFile, cxx.Function]]]:
-        """Functions and kernels of the Metal files by unqualified name."""
-        found: dict[str, list[tuple[Path, metal.MetalFile, cxx.Function]]] = {}
-        for path, file in self.metal:
-            for function in file.functions:
-                found.setdefault(function.name, []).append((path, file, function))
-        return found
+    def defines_member(self, class_name: str, name: str) -> bool:
+        """Whether csrc defines this member of a class outside of the class."""
+        return any(
+            f.class_name == class_name and f.is_definition
+            for _, _, f in self.cpp.named(name, everywhere=True)
+        )
 
-    def metal_named(self, name: str) -> list[tuple[Path, metal.MetalFile, cxx.Function]]:
-        """Those that a name may mean, before its namespaces are looked at."""
-        return self.metal_by_name.get(last_name(name), [])
+    def metal_named(self, name: str) -> list[Named]:
+        """Functions and kernels of Metal that a name may mean, namespaces left aside."""
+        return self.metal.named(name, everywhere=True)
 
-    @cached_property
-    def metal(self) -> list[tuple[Path, metal.MetalFile]]:
-        """Every Metal file with what it declares."""
-        found = []
-        for path in self.metal_files():
-            try:
-                includes = [_near(folder) for folder in self.metal_includes]
-                found.append((path, metal.scan_metal([_near(path)], includes)))
-            except cxx.SourceError as error:
-                self._report(error)
-        return found
+    def unread_places(self, name: str) -> list[str]:
+        """What could not be read in the files that contain a name, for a note."""
+        found = {}
+        for unit in (*self.cpp.units.values(), *self.metal.units.values()):
+            for file in unit.files:
+                if file.unread and last_name(name) in file.text:
+                    place = self.settings.relative(Path(file.path))
+                    found[f"{place}:{file.unread.line} could not be read"] = True
+        return list(found)
 
     @property
     def metal_includes(self) -> list[Path]:
@@ -105,7 +153,7 @@ class Sources:
         """A .metal file, or (`shared`) a header of csrc, with its includes."""
         if (include, shared) not in self._metal_texts:
             folder = self.settings.csrc if shared else self.settings.metal
-            text = metal.embed_metal(folder / include, self.metal_includes)
+            text = embed_metal(_near(folder / include), self.metal.reader.sources.folders)
             self._metal_texts[include, shared] = text
         return self._metal_texts[include, shared]
 
@@ -113,27 +161,29 @@ class Sources:
         """Why a header of csrc cannot be read as Metal, or None; "" where that was reported."""
         if header not in self._unreadable:
             try:
-                self._unreadable[header] = self._foreign_include(_near(self.settings.csrc / header))
-            except cxx.SourceError as error:
+                self._unreadable[header] = self._foreign_include(header)
+            except SourceError as error:
                 self._unreadable[header] = ""
                 self._report(error)
         return self._unreadable[header]
 
-    def _foreign_include(self, path: str) -> str | None:
-        folders = [_near(folder) for folder in self.metal_includes]
-        for file in metal.scan_metal([path], folders).includes:
-            included = Path(file).resolve()
+    def _foreign_include(self, header: str) -> str | None:
+        path = _near(self.settings.csrc / header)
+        self.metal.reader.unit(path)
+        for source in self.metal.reader.sources.closure(path, libraries=True):
+            included = Path(source.path).resolve()
             mlx = self.mlx_include and included.is_relative_to(self.mlx_include.resolve() / "mlx")
             if mlx and "metal/kernels" not in included.as_posix():
                 return f"it includes {included.name} of MLX's C++"
-        lexed = lex(path, metal.embed_metal(path, folders))
-        for start, stop in lexed.directives:
-            include = include_of(lexed.tokens[start:stop])
+        text = self.metal_text(header, shared=True)
+        source = SourceText(path, text, plain_text(text))
+        for line in source.directives():
+            include = Include.of(source, line) if line[1] == "include" else None
             if include is not None and not include.name.startswith("metal"):
                 return f"it includes <{include.name}>"
         return None
 
-    def header_of(self, function: cxx.Function) -> str | None:
+    def header_of(self, function: Function) -> str | None:
         """The header that declares a function, as generated C++ includes it; None: not a header."""
         file = function.span.file
         if file not in self._headers:
@@ -142,9 +192,9 @@ class Sources:
             self._headers[file] = Path(path).as_posix() if usable else None
         return self._headers[file]
 
-    def _report(self, error: cxx.SourceError) -> None:
+    def _report(self, error: SourceError) -> None:
         self.unread = True
-        self.diags.error("MG501", error.message, error.span, help=error.help, notes=error.notes)
+        self.diags.error("MG501", error.message, error.span, help=error.help)
 
 
 def last_name(name: str) -> str:
@@ -152,11 +202,13 @@ def last_name(name: str) -> str:
     return name.rsplit("::", 1)[-1].strip()
 
 
-def _by_name(functions: Iterable[cxx.Function]) -> dict[str, list[cxx.Function]]:
-    found: dict[str, list[cxx.Function]] = {}
-    for function in functions:
-        found.setdefault(function.name, []).append(function)
-    return found
+def _once(functions: Iterable[Function]) -> list[Function]:
+    """Functions in the order of the files, headers first, without what was read twice."""
+    found = {
+        (not f.span.file.endswith(".h"), f.span.file, f.span.line, f.span.column, f.name): f
+        for f in functions
+    }
+    return [found[place] for place in sorted(found)]
 
 
 def _near(path: Path) -> str:

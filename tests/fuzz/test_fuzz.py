@@ -14,6 +14,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample import project
 
-from mlxgen.check import kernels
 from mlxgen.command import generate
 from mlxgen.diagnostics import LINE_BREAK, Diagnostics
-from mlxgen.emulator.frontend import cxx, metal
+from mlxgen.read import sources
+from mlxgen.read.cpp import Reader
 
 SECONDS = float(os.environ.get("MLXGEN_FUZZ_SECONDS", "60"))
 SEED = int(os.environ.get("MLXGEN_FUZZ_SEED", "0"))
@@ -39,23 +40,13 @@ BUNDLE = 60  # packages in one translation unit
 def fast() -> Iterator[None]:
     """Templates are compiled, and the sample's sources scanned, once for all files."""
     patch = pytest.MonkeyPatch()
-    scan_cpp, scan_metal = cxx.scan_cpp, metal.scan_metal
+    sample = cache(Reader)
 
-    def once(scan):
-        scanned: dict[str, object] = {}
+    def reader(folders, **options):
+        make = sample if str(project.HERE) in os.path.abspath(folders[0]) else Reader
+        return make(tuple(folders), **options)
 
-        def scanning(paths, *others, **options):
-            (path,) = paths
-            if str(project.HERE) not in os.path.abspath(path):
-                return scan(paths, *others, **options)
-            if path not in scanned:
-                scanned[path] = scan(paths, *others, **options)
-            return scanned[path]
-
-        return scanning
-
-    patch.setattr(kernels.cxx, "scan_cpp", once(scan_cpp))
-    patch.setattr(kernels.metal, "scan_metal", once(scan_metal))
+    patch.setattr(sources, "Reader", reader)
     yield
     patch.undo()
 

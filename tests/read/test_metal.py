@@ -8,16 +8,9 @@ from pathlib import Path
 import pytest
 from emulator.reference_cpp import mlx_include, preprocessed, texts, write_stubs
 
-from mlxgen.emulator.frontend.metal import (
-    DEFINES,
-    FunctionConstant,
-    Instantiation,
-    MetalFile,
-    embed_metal,
-    scan_metal,
-)
-from mlxgen.emulator.frontend.preprocess import Preprocessor
-from mlxgen.emulator.frontend.tokens import SourceError
+from mlxgen.read.cpp import METAL, Instantiation, Reader, Unit
+from mlxgen.read.embed import embed_metal
+from mlxgen.read.preprocess import SourceError
 
 KERNEL = """
 #include <metal_stdlib>
@@ -48,13 +41,14 @@ def write(folder: Path, text: str, name: str = "kernels.metal") -> Path:
     return path
 
 
-def scan(folder: Path, text: str) -> MetalFile:
-    return scan_metal([write(folder, text)], [folder, mlx_include()])
+def scan(folder: Path, text: str) -> Unit:
+    path = write(folder, text)
+    return Reader([str(folder), str(mlx_include())], metal=True).unit(str(path))
 
 
-def names(file: MetalFile) -> dict[str, tuple[str, tuple[str, ...]]]:
+def names(unit: Unit) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Function and arguments by host name."""
-    return {i.host_name: (i.function, i.arguments) for i in file.instantiations}
+    return {i.host_name: (i.function, i.arguments) for i in unit.instantiations}
 
 
 def test_a_kernel(tmp_path: Path) -> None:
@@ -74,11 +68,7 @@ def test_a_kernel(tmp_path: Path) -> None:
     assert (x.base, x.const, x.pointer, x.reference) == ("T", True, True, False)
     assert (num_segments.base, num_segments.const, num_segments.reference) == ("int", True, True)
     assert (out.base, out.const) == ("atomic<float>", False)
-    (constant,) = file.constants
-    assert isinstance(constant, FunctionConstant)
-    assert (constant.name, constant.type, constant.index) == ("has_mask", "constant bool", 20)
-    assert file.instantiations == ()
-    assert [Path(path).name for path in file.includes][:2] == ["kernels.metal", "utils.h"]
+    assert file.instantiations == []
 
 
 @pytest.mark.parametrize(
@@ -99,10 +89,9 @@ def test_a_kernel(tmp_path: Path) -> None:
 def test_instantiations(tmp_path: Path, text: str) -> None:
     file = scan(tmp_path, KERNEL + text)
     assert names(file) == {"sum_float32": ("segment_sum", ("float", "8"))}
-    found = file.instantiation("sum_float32")
-    assert isinstance(found, Instantiation)
-    assert found.span.line == KERNEL.count("\n") + 1 + text.count("\n")
-    assert file.instantiation("sum_float16") is None
+    (made,) = file.instantiations
+    assert isinstance(made, Instantiation)
+    assert made.span.line == KERNEL.count("\n") + 1 + text.count("\n")
 
 
 def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
@@ -122,9 +111,6 @@ def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
         *("one", "two", "three", "four", "declared_only"),
     ]
     assert list(names(file)) == ["one", "two", "third", "ops::four"]
-    assert file.kernels[2].attributes == {
-        "host_name": "third", "kernel": None, "max_total_threads_per_threadgroup": 64,
-    }  # fmt: skip
 
 
 def test_arguments_that_only_the_parameters_give(tmp_path: Path) -> None:
@@ -167,8 +153,6 @@ instantiate_all(Max) // clang-format on
         ('kernel void f() {}\ninstantiate("f_float32", f, float)',
          "instantiate(...) is no declaration and no macro that the files read define", 2, 1),
         ("template [[kernel]] void f<float>();", "the instantiation of f<float> has no", 1, 26),
-        ('template [[host_name("a")]] [[kernel]] void;',
-         "expected the kernel that this instantiates", 1, 44),
         ('template [[host_name("a")]] [[kernel]] void f();',
          "cannot tell the template arguments of this instantiation of f", 1, 45),
         ("kernel void f(device float* x [[buffer(0)]) {}", "')' does not close '['", 1, 43),
@@ -199,14 +183,6 @@ def test_a_host_name_exists_once(tmp_path: Path) -> None:
     assert caught.value.span.line == 2
 
 
-def test_every_file_with_a_mistake_is_reported(tmp_path: Path) -> None:
-    paths = [write(tmp_path, "kernel void f( {}", "a.metal"), write(tmp_path, "", "b.metal")]
-    errors: list[SourceError] = []
-    file = scan_metal(paths, report=errors.append)
-    assert [error.span.file for error in errors] == [str(paths[0])]
-    assert file.includes == (str(paths[1]),)
-
-
 # ------------------------------------------------------------------------- MLX's own kernels
 
 
@@ -215,18 +191,18 @@ def mlx_kernel_headers() -> list[Path]:
 
 
 def test_mlx_own_kernels_are_read_as_a_compiler_reads_them(tmp_path: Path) -> None:
-    """Every header of MLX's kernels: the same tokens, and as many kernels as there are in them."""
+    """Every header of MLX's kernels: as many kernels as there are in them."""
     include = mlx_include()
     headers = mlx_kernel_headers()
     write_stubs(tmp_path, headers)
     kernels = 0
+    reader = Reader([str(include)], metal=True)
     for header in headers:
-        reference = preprocessed(header, [include], tmp_path, DEFINES)
-        tokens = Preprocessor([str(include)], defines=DEFINES).run(str(header))
-        assert [token.text for token in tokens] == texts(reference), header
-        file = scan_metal([header], [include], macros_only=())
-        assert len(file.kernels) == len(re.findall(r"\[\[kernel\b|\bkernel void\b", reference))
-        kernels += len(file.kernels)
+        reference = preprocessed(header, [include], tmp_path, METAL)
+        sources = reader.sources.closure(str(header), libraries=True)
+        found = [k for s in sources for k in reader.file(s.path).functions if k.is_kernel]
+        assert len(found) == len(re.findall(r"\[\[kernel\b|\bkernel void\b", reference))
+        kernels += len(found)
     assert len(headers) > 60
     assert kernels > 150
 
@@ -263,10 +239,10 @@ instantiate_softmax(float32, float) // clang-format on
 def test_instantiations_are_found_as_in_a_compiler_s_output(tmp_path: Path) -> None:
     write_stubs(tmp_path, mlx_kernel_headers())
     path = write(tmp_path, INSTANTIATED)
-    reference = preprocessed(path, [mlx_include()], tmp_path, DEFINES)
+    reference = preprocessed(path, [mlx_include()], tmp_path, METAL)
     literals = re.findall(r'host_name\(\s*((?:"\w*"\s*)+)\)', reference)
     expected = ["".join(re.findall(r"\w+", literal)) for literal in literals]
-    file = scan_metal([path], [mlx_include()])
+    file = Reader([str(mlx_include())], metal=True).unit(str(path))
     assert [i.host_name for i in file.instantiations] == expected
     assert len(expected) == 15
     assert names(file)["g_Realcomplex64float32"] == (
@@ -288,7 +264,7 @@ def test_embedded_source_says_where_its_pieces_come_from(tmp_path: Path) -> None
         '#include "lib/a.h"\n// #include "none.h"\nint c;\n',
     )
     assert (
-        embed_metal(path, [tmp_path])
+        embed_metal(path, [str(tmp_path)])
         == """#include <metal_stdlib>
 // ---- "lib/a.h", included by kernels.metal:2
 #include <metal_math>
@@ -317,7 +293,7 @@ def test_a_header_included_under_a_condition_may_be_needed_again(tmp_path: Path)
         '#ifdef FAST\n#include "a.h"\n#include "only_if_fast.h"\n#endif\n'
         '#include "a.h"\n#include "b.h"\nint c;\n',
     )
-    embedded = write(tmp_path, embed_metal(path, [tmp_path]), "embedded.metal")
+    embedded = write(tmp_path, embed_metal(path, [str(tmp_path)]), "embedded.metal")
     assert '#include "a.h"' not in embedded.read_text()
     assert '#include "only_if_fast.h"' in embedded.read_text()
     for defines in ({}, {"FAST": "1"}):
@@ -337,8 +313,9 @@ def test_what_is_for_cpp_only_is_left_out(tmp_path: Path) -> None:
         "#ifndef __METAL_VERSION__\nint cpp;\n#endif\nint c;\n"
         "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n",
     )
-    assert (
-        embed_metal(path, [tmp_path]) == "int a;\nint metal;\n#if FAST\nint b;\n#endif\nint c;\n"
+    text = embed_metal(path, [str(tmp_path)])
+    assert text == (
+        "int a;\nint metal;\n#if FAST\nint b;\n#endif\nint c;\n"
         "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n"
     )
 
@@ -346,15 +323,15 @@ def test_what_is_for_cpp_only_is_left_out(tmp_path: Path) -> None:
 def test_mlx_headers_are_embedded_whole(tmp_path: Path) -> None:
     write_stubs(tmp_path, mlx_kernel_headers())
     path = write(tmp_path, INSTANTIATED)
-    text = embed_metal(path, [mlx_include()])
+    text = embed_metal(path, [str(mlx_include())])
     assert '#include "' not in text
     assert "#include <metal_" in text
     assert str(mlx_include()) not in text
     embedded = write(tmp_path, text, "embedded.metal")
-    reference = texts(preprocessed(path, [mlx_include()], tmp_path, DEFINES))
-    assert texts(preprocessed(embedded, [], tmp_path, DEFINES)) == reference
-    again = scan_metal([embedded], macros_only=())
-    assert names(again) == names(scan_metal([path], [mlx_include()]))
+    reference = texts(preprocessed(path, [mlx_include()], tmp_path, METAL))
+    assert texts(preprocessed(embedded, [], tmp_path, METAL)) == reference
+    again = Reader([], metal=True).unit(str(embedded))
+    assert names(again) == names(Reader([str(mlx_include())], metal=True).unit(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -369,5 +346,5 @@ def test_what_cannot_be_embedded(tmp_path: Path, text: str, message: str) -> Non
     write(tmp_path, '#include "loop.h"\n', "loop.h")
     path = write(tmp_path, text)
     with pytest.raises(SourceError) as caught:
-        embed_metal(path, [tmp_path])
+        embed_metal(path, [str(tmp_path)])
     assert caught.value.message == message
