@@ -31,10 +31,11 @@ from ..model.op import (
     Rule,
     Written,
 )
-from ..model.signature import Kind, Signature, Type, combine, parse_signature, with_article
+from ..model.signature import Kind, Signature, Type, with_article
 from ..read.keys import ArraySample, GradFunction, OpEntry, validate
+from ..read.names import clash
 from ..read.settings import Settings
-from ..read.signature import clash
+from ..read.signature import combine, parse_signature
 from ..read.sources import Sources, metal_stem
 from ..read.yaml import Document, Entry, name_of
 from .kernels import (

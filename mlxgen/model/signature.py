@@ -6,48 +6,22 @@ Python   ``axpby(x: array, y: array, *, alpha: float = 1.0) -> array``
 torch    ``axpby(Tensor x, Tensor y, *, float alpha=1) -> Tensor``
 =======  ===============================================================
 
-Characteristics of this layer:
+Types say what a value is (``Kind``); how some language spells it is a property. A signature prints
+in C++ and Python to text that read/signature.py reads to the same signature, as far as the spelling
+can say it: C++ knows no keyword-only arguments and no names of outputs, Python and torch do not
+tell ``float`` from ``double``.
 
-- Types say what a value is (``Kind``); how some language spells it is a property.
-- A signature prints back in every spelling to text that parses to the same signature, as far as
-  the spelling can say it: C++ knows no keyword-only arguments and no names of outputs, Python and
-  torch do not tell ``float`` from ``double``.
-- Generated C++ stands where ``namespace mx = mlx::core``: the properties called ``cpp`` say
-  ``mx::array``. The C++ spelling of entries (``Signature.cpp``) says ``array``.
-- The parser is in signature_parser.py; this file is what everybody else needs.
+Generated C++ stands where ``namespace mx = mlx::core``: the properties called ``cpp`` say
+``mx::array``. The C++ spelling of entries (``Signature.cpp()``) says ``array``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from .kinds import KINDS
 from .kinds import Kind as Kind  # most of its users want Type too
-
-Report = Callable[[str, str, int, int, "str | None"], None]
-"""What gets the errors of a text: code, message, start and end offset in the text, help."""
-
-Spelling = Literal["any", "cpp", "python"]
-
-RESERVED = {
-    "stream": "every operator has a stream argument already",
-    "s": "generated C++ calls the stream so",
-    **dict.fromkeys(("grad", "grads", "grad_out"), "gradient formulas call the cotangent so"),
-    **dict.fromkeys(("tangent", "tangents"), "jvp formulas call the tangent so"),
-    **dict.fromkeys(("result", "results"), "formulas call what the operator returns so"),
-    "out": "kernels call the output so",
-    "self": "methods in Python call their object so",
-    "T": "kernels call their element type so",
-    **dict.fromkeys(
-        ("primals", "cotangents", "argnums", "inputs", "outputs"),
-        "a method of every Primitive has a parameter of that name",
-    ),
-    **dict.fromkeys(("mx", "mlx", "mlxgen", "std"), "generated C++ has a namespace of that name"),
-}
-"""Names that an argument cannot have, and why (nor an output, except ``out``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +136,6 @@ class Default:
         is_text = isinstance(self.value, str) and self.type.kind is not Kind.DTYPE
         return quoted(str(self.value)) if is_text else str(self.value)
 
-    @property
-    def torch(self) -> str:
-        """The default in torch's schema language."""
-        return str(list(self.value)) if isinstance(self.value, tuple) else self.python
-
 
 @dataclass(frozen=True, slots=True)
 class Arg:
@@ -250,81 +219,10 @@ class Signature:
             result = f"({', '.join(outputs)})"
         return f"{self.name or ''}({', '.join(self._starred(args))}) -> {result}"
 
-    def torch(self) -> str:
-        """The signature in torch's spelling."""
-        args = []
-        for arg in self.args:
-            default = f"={arg.default.torch}" if arg.default else ""
-            args.append(f"{arg.type.torch} {arg.name}{default}")
-        outputs = [output.type.torch for output in self.outputs]
-        if self.named_outputs:
-            outputs = [f"{output.type.torch} {output.name}" for output in self.outputs]
-        result = ", ".join(outputs)
-        if self.named_outputs or len(outputs) > 1:
-            result = f"({result})"
-        return f"{self.name or ''}({', '.join(self._starred(args))}) -> {result}"
-
     def _starred(self, args: list[str]) -> list[str]:
         """``args`` with the ``*`` before the first keyword-only one."""
         first = next((i for i, arg in enumerate(self.args) if arg.kw_only), len(args))
         return args[:first] + ["*"] * (first < len(args)) + args[first:]
-
-
-def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature | None:
-    """The signature that ``text`` spells, or None if anything in it was reported (MG2xx).
-
-    ``spelling`` is ``"any"`` (the three are told apart by their form) or what the key demands.
-    """
-    from ..read.signature import Parser  # which needs the classes above
-
-    return Parser(text, report).parse(spelling)
-
-
-def combine(cpp: Signature, python: Signature, report: Report) -> Signature | None:
-    """One signature of an entry's ``cpp_signature`` and ``python_signature``, or None (MG218).
-
-    Names, defaults, keyword-only marks and names of outputs are the Python one's, widths of numbers
-    the C++ one's. Offsets are in the Python text.
-    """
-    wrong: list[tuple[str, tuple[int, int]]] = []
-    args = []
-    for theirs, ours in zip(cpp.args, python.args, strict=False):
-        type = _combined(theirs.type, ours.type)
-        if cpp.named_args and theirs.name != ours.name:
-            wrong.append((f"'{ours.name}' is called '{theirs.name}' there", ours.offset))
-        elif type is None:
-            what = f"'{ours.name}' is {with_article(theirs.type)} there"
-            wrong.append((f"{what} and {with_article(ours.type)} here", ours.offset))
-        else:
-            default = ours.default and Default(ours.default.value, type)
-            if default and theirs.default and default != Default(theirs.default.value, type):
-                what = f"the default of '{ours.name}' is {theirs.default.cpp} there"
-                wrong.append((what, ours.offset))
-            args.append(replace(ours, type=type, default=default))
-    last = python.args[-1].offset if python.args else (0, 1)
-    if len(cpp.args) != len(python.args):
-        wrong.append((f"it has {len(cpp.args)} arguments, and {len(python.args)} are here", last))
-    if [output.type for output in cpp.outputs] != [output.type for output in python.outputs]:
-        results = f"it returns {cpp.cpp_result.replace('mx::', '')} and this {python.python_result}"
-        wrong.append((results, last))
-    for message, offset in wrong:
-        report("MG218", f"unlike cpp_signature: {message}", *offset, None)
-    return None if wrong else replace(python, args=tuple(args), name=python.name or cpp.name)
-
-
-def _combined(cpp: Type, python: Type) -> Type | None:
-    """The type that both spell (Python's ``list[int]`` may be C++'s ``Shape``), or None."""
-    if cpp == python:
-        return python
-    kinds = (cpp.kind, python.kind)
-    if cpp.optional == python.optional:
-        if kinds in ((Kind.FLOAT, Kind.FLOAT), (Kind.INT, Kind.INT)):
-            return cpp
-        if kinds == (Kind.SHAPE, Kind.INTS) and python.length is None:
-            return cpp
-        if kinds == (Kind.STR, Kind.ENUM) or (kinds == (Kind.INTS,) * 2 and cpp.length is None):
-            return python
-    return None
 
 
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}

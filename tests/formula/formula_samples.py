@@ -11,7 +11,8 @@ import random
 from collections.abc import Sequence
 
 from mlxgen.formula.compile import Expr, Name, Scope, Want
-from mlxgen.model.signature import Kind, Signature, Type, parse_signature
+from mlxgen.model.signature import Kind, Signature, Type
+from mlxgen.read.signature import parse_signature
 
 ARGUMENTS = {
     "x": Type(Kind.ARRAY),

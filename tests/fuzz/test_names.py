@@ -11,8 +11,7 @@ from mlxgen.check.resolve import _HELPERS, LOCALS
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.frontend.tokens import Lexed, lex
-from mlxgen.model.signature import RESERVED
-from mlxgen.read.signature import clash
+from mlxgen.read.names import RESERVED, clash
 
 
 def identifiers(lexed: Lexed) -> set[str]:

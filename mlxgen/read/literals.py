@@ -1,0 +1,107 @@
+"""Defaults in signatures: literals of C++, Python and torch, and what each type takes."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from functools import lru_cache
+
+from ..model.dtypes import DTYPES
+from ..model.signature import ESCAPES, Default, Kind, Type
+
+_NOT_FINITE = re.compile(
+    r"""([-+]?)(?:(?:math\.|mx\.|np\.)?(?:inf|nan)|INFINITY|NAN|float\(["'](-?)(?:inf|nan)["']\)
+    |std::numeric_limits<(?:float|double)>::(?:infinity|quiet_NaN)\(\))""",
+    re.VERBOSE,
+)
+_STRING = re.compile(r""" "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' """, re.VERBOSE)
+_NUMBERS = re.compile(r"[-+]?[\d.][-+\d.eE]*|\[[-+\d,]*\]|\([-+\d,]*\)", re.ASCII)
+_CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)?\{([^\[({]*)\}")
+_CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
+_NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
+_UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+_WORDS: dict[str, dict[str, bool | None]] = {
+    "C++": {"true": True, "false": False, "std::nullopt": None},
+    "Python": _PYTHON_WORDS,
+    "torch": _PYTHON_WORDS,
+}
+
+
+def string_of(text: str) -> str | None:
+    """The value of a string literal; no escapes but those of quotes, backslash, \\n and \\t."""
+    if not _STRING.fullmatch(text) or any(c not in _UNESCAPE for c in re.findall(r"\\(.)", text)):
+        return None
+    return re.sub(r"\\(.)", lambda match: _UNESCAPE[match[1]], text[1:-1])
+
+
+def _literal(text: str, spelling: str) -> object:
+    """The value of a literal; ``ValueError`` or ``SyntaxError`` if it is none."""
+    if text in _WORDS[spelling]:
+        return _WORDS[spelling][text]
+    if not_finite := _NOT_FINITE.fullmatch(text):
+        negative = (not_finite[1] == "-") != (not_finite[2] == "-")
+        return math.nan if "nan" in text.lower() else -math.inf if negative else math.inf
+    string = string_of(text)
+    if string is not None and (text[0] == '"' or spelling != "C++"):
+        return string
+    if spelling == "C++":
+        if text[0] in "[(":
+            raise ValueError(text)
+        items = _CPP_LIST.fullmatch(text)
+        text = f"[{items[1]}]" if items else _CPP_SUFFIX.sub("", text)
+    if not _NUMBERS.fullmatch(text):
+        raise ValueError(text)
+    value = ast.literal_eval(text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=4096)
+def default_of(text: str, type: Type, spelling: str) -> Default | None:
+    """The default that ``text``, without blanks, says; None if it is none for ``type``."""
+    kind = type.kind
+    if kind is Kind.DTYPE and (name := _NAMESPACE.sub("", text)) in DTYPES:
+        return Default(name, type)
+    try:
+        value = _literal(text, spelling)
+    except (ValueError, SyntaxError):
+        return None
+    if type.optional and (value is None or (value == () and spelling == "C++")):
+        return Default(None, type)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and kind is Kind.FLOAT:
+        value = float(value)  # type: ignore[arg-type]
+    elif number and (kind is Kind.AXES or type.length):
+        value = (value,) * (type.length or 1)
+    right_length = isinstance(value, tuple) and type.length in (None, len(value))
+    ints = right_length and all(map(_int, value))  # type: ignore[call-overload]
+    fits = {
+        Kind.FLOAT: number,
+        Kind.INT: number and _int(value, 64 if type.int64 else 32),
+        Kind.BOOL: isinstance(value, bool),
+        Kind.STR: isinstance(value, str),
+        Kind.ENUM: value in type.choices,
+        **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), ints),
+    }
+    return Default(value, type) if fits.get(kind) else None  # type: ignore[arg-type]
+
+
+def _int(value: object, bits: int = 32) -> bool:
+    limit = 1 << (bits - 1)
+    return isinstance(value, int) and -limit <= value < limit
+
+
+def default_help(type: Type, spelling: str) -> str:
+    """What a default of ``type`` looks like."""
+    if type.kind in (Kind.INTS, Kind.SHAPE, Kind.AXES):
+        opening, closing = "{}" if spelling == "C++" else "[]"
+        return f"write {opening}{', '.join(['1'] * (type.length or 2))}{closing}"
+    return {
+        Kind.BOOL: "write true or false" if spelling == "C++" else "write True or False",
+        Kind.FLOAT: "write a number such as 1.0, 1e-5, inf or nan",
+        Kind.INT: f"write a whole number of {64 if type.int64 else 32} bits",
+        Kind.STR: "write a string in double quotes",
+        Kind.ENUM: f"write one of {type.listed_choices}",
+        Kind.DTYPE: f"write one of {', '.join(DTYPES)}",
+    }[type.kind]
