@@ -91,7 +91,7 @@ def load(
     settings: Settings, diags: Diagnostics, yaml: Path | None = None
 ) -> tuple[list[Op], Sources]:
     """Read and resolve a file: (operators, sources); operators with errors are left out."""
-    from ..check.resolve import resolve
+    from ..check.file import resolve
     from ..read.sources import Sources
     from ..read.yaml import Document
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from formula.formula_samples import ARGUMENTS, Formulas
 
-from mlxgen.check.resolve import LOCALS
+from mlxgen.check.arguments import LOCALS
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.formula.mlx import table
 from mlxgen.model.dtypes import METAL_TYPES

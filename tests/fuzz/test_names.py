@@ -7,7 +7,7 @@ import re
 import pytest
 from sample import project
 
-from mlxgen.check.resolve import _HELPERS, LOCALS
+from mlxgen.check.arguments import HELPERS, LOCALS
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.frontend.tokens import Lexed, lex
@@ -35,7 +35,7 @@ def identifiers(lexed: Lexed) -> set[str]:
 def own(op) -> set[str]:
     """What is named after the entry: its arguments, outputs, class and functions."""
     names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
-    names |= {f"{op.name}_{part}" for part in _HELPERS}
+    names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.kernels for name, _ in kernel.constants}
     for p in op.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_", f"strides_{p.cpp}"}

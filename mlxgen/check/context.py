@@ -1,0 +1,227 @@
+"""One entry while it is looked at: what is known of it, and how it reports what is wrong.
+
+Every part of ``check`` gets the ``Context`` of its entry, and reports through it at a key or value.
+An entry with an error gives no operator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..diagnostics import Diagnostics, Span, did_you_mean
+from ..formula.compile import Name, Scope, Want, compile_formula
+from ..model.kinds import Kind
+from ..model.op import DtypeRule, Expr, Form, Parameter
+from ..model.signature import Signature, Type
+from ..read.keys import OpEntry
+from ..read.settings import Settings
+from ..read.sources import Sources
+from ..read.yaml import Entry
+
+Path = tuple[str | int, ...]
+
+ARRAY = Type(Kind.ARRAY)
+ARRAYS = Type(Kind.ARRAYS)
+
+
+def camel(name: str) -> str:
+    """Class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all entries of a file are looked at with."""
+
+    settings: Settings
+    sources: Sources
+    diags: Diagnostics
+    signatures: Mapping[str, Signature]  # of entries, by name
+    cpp_names: Mapping[str, str]  # their functions
+    class_names: Container[str]  # their classes
+    broken: Container[str]  # names of entries whose signature is not known
+
+
+class Named:
+    """An entry by what it is called; nothing else of it is looked at."""
+
+    def __init__(self, entry: Entry, name: str, diags: Diagnostics) -> None:
+        self.entry = entry
+        self.name = name
+        self.diags = diags
+        self.ok = True
+
+    def text(self, key: str) -> str:
+        """The text of a key; empty where it is not there, or no text."""
+        value = self.entry.data.get(key)
+        return value if isinstance(value, str) else ""
+
+    def listed(self, key: str) -> list[str]:
+        """The texts that a key lists."""
+        value = self.entry.data.get(key)
+        items = value if isinstance(value, list) else ()
+        return [item for item in items if isinstance(item, str)]
+
+    @property
+    def python_name(self) -> str:
+        """Its name in Python."""
+        return self.text("python_name") or self.name
+
+    @property
+    def label(self) -> str:
+        """How messages about other entries name it."""
+        return f"op '{self.name}'"
+
+    @property
+    def at_name(self) -> Path:
+        """The key that has its name, if it is not in the signature."""
+        return ("name",) if self.text("name") else ()
+
+    @property
+    def name_span(self) -> Span:
+        """Where its name stands."""
+        if self.at_name:
+            return self.entry.span(self.at_name)
+        for key in ("signature", "python_signature", "cpp_signature"):
+            if found := re.search(rf"\b{re.escape(self.name)}(?=\s*\()", self.text(key)):
+                return self.entry.text_span((key,), *found.span())
+        return self.entry.span()
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        path: Path = (),
+        *,
+        key: bool = False,
+        help: str | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Report at a key or value of the entry; at its name for an empty path."""
+        self.ok = False
+        span = self.entry.span(path, key=key) if path else self.name_span
+        self.diags.error(code, message, span, help=help, op=self.name, notes=notes)
+
+
+class Context(Named):
+    """An entry with its keys and signature read."""
+
+    form: Form
+    elementwise: bool  # kernels without a `shape` rule
+    params: list[Parameter]
+    arrays: list[Parameter]
+    rules: tuple[DtypeRule, ...]
+    dtypes_known = True  # else nothing is said about kernels
+
+    def __init__(
+        self,
+        around: Surroundings,
+        entry: Entry,
+        name: str,
+        raw: OpEntry,
+        signature: Signature,
+        left_out: frozenset[str],
+    ) -> None:
+        super().__init__(entry, name, around.diags)
+        self.ok = not left_out
+        self.around = around
+        self.settings = around.settings
+        self.sources = around.sources
+        self.raw = raw
+        self.signature = signature
+        self.left_out = left_out  # keys that have an error, and are therefore not in `raw`
+        self.includes: dict[str, None] = {}  # headers of csrc that its formulas need
+
+    @property
+    def output_names(self) -> list[str]:
+        """The outputs' names, in order."""
+        return [output.name for output in self.signature.outputs]
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """The dtypes of the arguments that are promoted together."""
+        return next((r.dtypes for r in self.rules if r.name == "kDtypes"), ())
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """The dtypes of the other arrays."""
+        return {p.name: p.dtype for p in self.arrays if p.dtype}
+
+    def is_known(
+        self,
+        code: str,
+        name: str,
+        known: Collection[str],
+        what: str,
+        path: Path,
+        *,
+        key: bool = True,
+    ) -> bool:
+        """Whether a name that the entry mentions is one of those it has; reports it if not."""
+        if name in known:
+            return True
+        self.error(
+            code,
+            f"there is no {what} '{name}'" + did_you_mean(name, list(known)),
+            path,
+            key=key,
+            help=f"{what}s: {', '.join(known)}" if known else None,
+        )
+        return False
+
+    def known(
+        self, code: str, names: Iterable[str], known: Collection[str], what: str, path: Path
+    ) -> list[str]:
+        """Those keys of the mapping at ``path`` that the entry knows; reports the others."""
+        return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
+
+    # Formulas
+
+    def names(self, *, member: bool = False) -> dict[str, Name]:
+        """Arguments by name; attributes are members inside a primitive's methods."""
+        return {
+            p.name: Name(p.type, p.member if member and not p.type.is_array else p.cpp)
+            for p in self.params
+        }
+
+    def scope(self, names: Mapping[str, Name], stream: str | None) -> Scope:
+        """What a formula of the entry may refer to."""
+        around = self.around
+        return Scope(names=names, ops=around.signatures, op_cpp=around.cpp_names, stream=stream)
+
+    def formula(
+        self,
+        path: Path,
+        text: str,
+        want: Want,
+        names: Mapping[str, Name],
+        stream: str | None = "s",
+    ) -> Expr | None:
+        """Compile a formula of the entry; problems are reported inside its text.
+
+        Without a stream it is about shapes, dtypes and attributes, and cannot compute arrays.
+        """
+
+        def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
+            self.ok = False
+            name = text[start:end]
+            if name in self.around.broken:
+                return  # an entry that has errors of its own
+            if name == "grad" and name not in names:
+                # mx.grad exists, and is not what was meant.
+                code, message = "MG303", "there is no cotangent in this formula"
+                help = "in `jvp` the tangent is called `tangent`" if path[0] == "jvp" else None
+            span = self.entry.text_span(path, start, end)
+            self.diags.error(code, message, span, help=help, op=self.name)
+
+        return compile_formula(text, self.scope(names, stream), want, report)
+
+    @property
+    def want_outputs(self) -> Want:
+        """What a formula for all outputs gives."""
+        outputs = self.signature.outputs
+        if len(outputs) > 1:
+            return Want.arrays(len(outputs))
+        return Want.arrays(None) if outputs[0].type.kind is Kind.ARRAYS else Want.array()

@@ -1,0 +1,254 @@
+"""How an operator is transformed: gradients, jvp and vmap."""
+
+from __future__ import annotations
+
+import re
+
+from ..formula.compile import Name, Want
+from ..model.kinds import Kind
+from ..model.op import Expr, Form, Grad, GradKind, Parameter
+from ..model.signature import with_article
+from ..read.keys import GradFunction
+from .context import ARRAY, ARRAYS, Context, Path
+from .fit import gradient_function
+
+_NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
+
+
+def gradients(context: Context) -> tuple[list[Grad], bool]:
+    """The gradients, and whether they are an op's own that brings others (of MLX)."""
+    given = context.raw.grad
+    kernels = context.form is Form.KERNELS
+    if given == "none":
+        return [Grad((p,), GradKind.NONE, "none") for p in context.arrays], not kernels
+    texts = given if isinstance(given, dict) else {}
+    grads: list[Grad] = []
+    seen: set[str] = set()
+    for key, value in texts.items():
+        params = _arguments(context, key, seen)
+        if params:
+            grads += _declared(context, key, params, value)
+    if "vjp" in context.raw.manual:
+        return [], False
+    missing = [p for p in context.arrays if p.name not in seen]
+    unknown = seen.difference(p.name for p in context.params)
+    if len(unknown) >= len([p for p in missing if not p.integral]):
+        missing = []  # they are there, misspelt
+    composite = context.raw.composite is not None
+    for p in missing:
+        if p.integral:
+            grads.append(Grad((p,), GradKind.NONE, "none (integers)"))
+        elif kernels and composite:
+            grads.append(Grad((p,), GradKind.COMPOSITE, "of the composite"))
+        elif "grad" not in context.left_out and (kernels or given is not None):
+            context.error(
+                "MG403",
+                f"no gradient for '{p.name}'",
+                ("grad",) if given is not None else (),
+                key=given is not None,
+                help=f"add `{p.name}: <formula>`, `{p.name}: none` (not differentiable) or "
+                f"`{p.name}: zero`"
+                + ("" if composite else ", or a `composite` from which it follows"),
+            )
+    return grads, given is not None and not kernels
+
+
+def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter] | None:
+    """The arrays that a key of `grad` names: one, or several with commas."""
+    path: Path = ("grad", key)
+    params = []
+    by_name = {p.name: p for p in context.params}
+    names = [part.strip() for part in key.split(",")]
+    twice = [name for i, name in enumerate(names) if name in seen or name in names[:i]]
+    seen.update(names)
+    for name in names:
+        param = by_name.get(name)
+        if param is None:
+            arrays = [p.name for p in context.arrays]
+            context.is_known("MG401", name, arrays, "array argument", path)
+            return None
+        if not param.type.is_array:
+            what = f"'{name}' is {with_article(param.type)}, and gradients exist for arrays only"
+            help = "make it an array argument, or remove the gradient"
+            context.error("MG402", what, path, key=True, help=help)
+            return None
+        if name in twice:
+            context.error("MG404", f"two gradients for '{name}'", path, key=True)
+            return None
+        params.append(param)
+    return params
+
+
+def _declared(
+    context: Context, key: str, params: list[Parameter], value: str | GradFunction
+) -> list[Grad]:
+    """The gradients that an item of `grad` gives to its arguments."""
+    path: Path = ("grad", key)
+    if isinstance(value, GradFunction):
+        function = gradient_function(context, value.function, (*path, "function"))
+        return [Grad(tuple(params), GradKind.FUNCTION, value.function, function=function)]
+    text = value.strip()
+    if text != "none" and (integral := [p.name for p in params if p.integral]):
+        context.error(
+            "MG402",
+            f"'{integral[0]}' is an array of integers, which has no gradient",
+            path,
+            key=True,
+            help=f"write `{key}: none`, or remove it",
+        )
+    if text in ("none", "zero"):
+        return [Grad((p,), GradKind(text), text) for p in params]
+    names = gradient_names(context, member=context.form is Form.KERNELS)
+    if len(params) > 1 and any(p.is_list for p in params):
+        context.error(
+            "MG406",
+            "a list of arrays cannot share a gradient formula with other arguments",
+            path,
+            key=True,
+            help="give it a formula of its own, or a hand-written function",
+        )
+        return []
+    want = Want.arrays(len(params))
+    if len(params) == 1:
+        want = Want.arrays(None) if params[0].is_list else Want.array()
+        _given(names, params[0])
+    if "grad" not in names and re.search(r"\bgrad(_out)?\b", text):
+        outputs = ", ".join(f"grad_{name}" for name in context.output_names)
+        message = "`grad` is ambiguous: the op has several outputs"
+        context.error("MG407", message, path, help=f"use {outputs} or grads[i]")
+        return []
+    expr = context.formula(path, text, want, names)
+    return [Grad(tuple(params), GradKind.FORMULA, text, expr)] if expr is not None else []
+
+
+def _given(names: dict[str, Name], p: Parameter) -> None:
+    """An optional array is there when its own derivative is asked for."""
+    if p.type.optional:
+        names[p.name] = Name(ARRAY, f"(*{p.cpp})")
+
+
+def gradient_names(
+    context: Context, *, member: bool, cotangent: str | None = None
+) -> dict[str, Name]:
+    """What gradient formulas may refer to; ``cotangent``: C++ that stands for every cotangent."""
+    names = context.names(member=member)
+    outputs = context.signature.outputs
+    is_list = outputs[0].type.kind is Kind.ARRAYS
+    if len(outputs) == 1 and not is_list:
+        names["grad"] = names["grad_out"] = Name(ARRAY, cotangent or "cotangents[0]")
+        names["result"] = Name(ARRAY, "outputs[0]")
+    # How many a list of arrays holds, only the call knows.
+    count = None if is_list else len(outputs)
+    every = f"std::vector<mx::array>{{{cotangent}}}" if cotangent else "cotangents"
+    names["grads"] = Name(ARRAYS, every, count)
+    names["results"] = Name(ARRAYS, "outputs", count)
+    for i, output in enumerate(() if is_list else outputs):
+        names[f"grad_{output.name}"] = Name(ARRAY, cotangent or f"cotangents[{i}]")
+        names[f"result_{output.name}"] = Name(ARRAY, f"outputs[{i}]")
+    return names
+
+
+def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter, Expr]]]:
+    """How the op is differentiated forwards, and the formulas of it."""
+    given = context.raw.jvp
+    if "jvp" in context.raw.manual:
+        return "manual", []
+    if context.form is not Form.KERNELS:
+        return "", []
+    if given in ("linear", "none"):
+        return str(given), []
+    if isinstance(given, dict):
+        return "formula", _jvp_formulas(context, given, grads)
+    formulas = [g for g in grads if g.kind is GradKind.FORMULA]
+    diagonal = (
+        context.elementwise
+        and len(context.signature.outputs) == 1
+        and formulas != []
+        and all(g.kind in (GradKind.FORMULA, *_NO_GRADIENT) and not g.joint for g in grads)
+    )
+    if given == "elementwise" and not diagonal:
+        context.error(
+            "MG408",
+            "`jvp: elementwise` needs an elementwise op with one output and a gradient "
+            "formula per argument",
+            ("jvp",),
+            help="remove it: the jvp is then derived from the vjp, which is exact as well",
+        )
+    if diagonal:
+        # The Jacobian is its own transpose: the formula with the tangent in the cotangent's place
+        # is the jvp.
+        names = gradient_names(context, member=True, cotangent="tangents[i]")
+        found = []
+        for g in formulas:
+            param = g.params[0]
+            expr = context.formula(("grad", param.name), g.text, Want.array(), names)
+            if expr is not None:
+                found.append((param, expr))
+        return "elementwise", found
+    smooth = {g.kind for g in grads} - {GradKind.NONE}
+    if smooth <= {GradKind.COMPOSITE} and grads:
+        return "composite" if smooth else "none", []
+    return "vjp", []
+
+
+def _jvp_formulas(
+    context: Context, given: dict[str, str], grads: list[Grad]
+) -> list[tuple[Parameter, Expr]]:
+    """The formulas of `jvp`, one per argument."""
+    by_name = {p.name: p for p in context.params}
+    smooth = [p.name for g in grads for p in g.params if g.kind not in _NO_GRADIENT]
+    missing = [name for name in smooth if name not in given]
+    if len(missing) <= len(given.keys() - by_name.keys()):
+        missing = []  # they are there, misspelt
+    for name in missing:
+        context.error(
+            "MG412",
+            f"no jvp for '{name}', which has a gradient",
+            ("jvp",),
+            key=True,
+            help=f"add `{name}: <formula>` or `{name}: none`, or remove `jvp`: it is then derived",
+        )
+    outputs = context.signature.outputs
+    common = context.names(member=True)
+    common["tangent"] = Name(ARRAY, "tangents[i]")
+    common["results"] = Name(ARRAYS, "outputs", len(outputs))
+    if len(outputs) == 1:
+        common["result"] = Name(ARRAY, "outputs[0]")
+    found = []
+    arrays = [p.name for p in context.arrays]
+    for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
+        param, text = by_name[name], given[name]
+        if text.strip() == "none":
+            continue  # asking for it is an error
+        if param.is_list:
+            context.error(
+                "MG410",
+                f"'{name}' is a list of arrays, which has no jvp formula",
+                ("jvp", name),
+                key=True,
+                help="remove it: the jvp is then derived from the vjp",
+            )
+            continue
+        names = dict(common)
+        _given(names, param)
+        expr = context.formula(("jvp", name), text, context.want_outputs, names)
+        if expr is not None:
+            found.append((param, expr))
+    return found
+
+
+def vmap(context: Context) -> str:
+    """How the op is vectorised."""
+    given = context.raw.vmap
+    if "vmap" in context.raw.manual:
+        return "manual"
+    if context.form is not Form.KERNELS:
+        return ""
+    if given == "elementwise" and not context.elementwise:
+        context.error(
+            "MG411",
+            "`vmap: elementwise` needs an op without a `shape` rule",
+            ("vmap",),
+            help="use `batch` if leading axes are a batch, else `sequential`",
+        )
+    return given or ("elementwise" if context.elementwise else "sequential")

@@ -1,0 +1,379 @@
+"""Hand-written ``[[kernel]]``s: their buffers, their launch and the dtypes they are there for.
+
+A parameter is named after what it holds, and bound by that name:
+
+=====================  ==========================================  =========================
+name                   declaration                                 holds
+=====================  ==========================================  =========================
+an argument            ``device const T* x``                       an array
+an output              ``device T* out``, ``device atomic<float>*``  what the kernel writes
+an attribute           ``constant float& eps``                     a number, bool or choice
+a constant             ``constant int& rows``                      a formula of the entry
+``has_<argument>``     ``constant bool& has_weight``               whether it was given
+``<array>_shape``      ``constant const int* x_shape``             its lengths
+``<array>_strides``    ``constant const int64_t* x_strides``       its strides
+``<array>_ndim``       ``constant int& x_ndim``                    how many axes it has
+``<array>_size``       ``constant int64_t& x_size``                how many elements
+=====================  ==========================================  =========================
+
+``_buffers`` is this table for one entry; it both checks a kernel and prints the one that would fit.
+Arrays come in the order of the entry, arguments before outputs. All problems of a kernel are
+collected, each with its place in the Metal file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from ..diagnostics import Span, did_you_mean
+from ..emulator.frontend.cxx import Function, Param
+from ..emulator.frontend.metal import MetalFile
+from ..formula.compile import Name, Want
+from ..model.dtypes import CPP_TYPES, METAL_TYPES
+from ..model.kinds import KINDS, METAL_INTS, Kind
+from ..model.op import Binding, Expr, Kernel
+from ..model.signature import with_article
+from ..read.sources import last_name
+from .context import Context
+from .dispatch import MAX_BUFFERS, Dispatch
+from .fit import place
+
+MAX_THREADS = 1024  # of a threadgroup
+
+_ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
+# Properties of an array: how a kernel declares them.
+_PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
+    "shape": ("constant const int*", ("int", "int32_t")),
+    "strides": ("constant const int64_t*", ("int64_t", "long")),
+    "ndim": ("constant int&", METAL_INTS),
+    "size": ("constant int&", METAL_INTS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """What a parameter of a kernel may hold, and how it is then declared."""
+
+    name: str
+    holds: str  # as Binding.holds; other: nothing, and `value` says why
+    value: str  # C++ expression of it
+    declared: str = ""
+    types: Collection[str] = ()  # those that fit
+    usual: bool = True  # whether a kernel is expected to have it
+
+    def problem(self, param: Param) -> str | None:
+        """Why a parameter of this name cannot be bound."""
+        if not self.holds:
+            return self.value
+        output = self.holds == "output"
+        pointer = param.pointer if self.declared.endswith("*") else param.reference
+        spaces = ("device", "constant") if self.holds == "input" else (self.declared.split()[0],)
+        must_be = f"'{self.name}' must be `{self.declared}`"
+        if not pointer or param.space not in spaces or (output and param.const):
+            return f"the output {must_be}" if output else must_be
+        if self.holds == "input" and not param.const and param.space == "device":
+            return f"the input '{self.name}' must be const"
+        base = _ATOMIC.sub(r"\3", param.base) if output else param.base
+        if base in self.types:
+            return None
+        if output or self.holds == "input":
+            element = self.declared.split()[-1].rstrip("*")
+            return f"'{self.name}' is `{param.type}`, and the entry has {element} there"
+        return must_be
+
+
+def _element(dtype: str | None, template: str) -> tuple[str, Collection[str]]:
+    """The usual type of an array's elements, and all that fit; T for None."""
+    return (METAL_TYPES[dtype][0], METAL_TYPES[dtype]) if dtype else ("T", (template,))
+
+
+def _buffers(
+    item: Dispatch,
+    outputs: Sequence[str | None],
+    *,
+    only: str | None = None,
+    template: str = "T",
+) -> dict[str, Buffer]:
+    """What the parameters of a kernel may hold, by name, in the order they are expected.
+
+    ``outputs``: the dtype of each, None for the kernel's; ``only``: that of a kernel without
+    template.
+    """
+    context = item.context
+    found: list[Buffer] = []
+    arrays: dict[str, tuple[str, bool]] = {}  # their C++, and whether they are optional
+    first = next((p.cpp for p in context.arrays if not p.type.optional), "outputs[0]")
+    for p in context.arrays:
+        shown, types = _element(p.dtype or only, template)
+        value = f"{p.cpp} ? *{p.cpp} : {first}" if p.type.optional else p.cpp
+        found.append(Buffer(p.name, "input", value, f"device const {shown}*", types))
+        arrays[p.name] = p.cpp, p.type.optional
+    for i, (name, dtype) in enumerate(zip(context.output_names, outputs, strict=True)):
+        shown, types = _element(dtype or only, template)
+        found.append(Buffer(name, "output", f"outputs[{i}]", f"device {shown}*", types))
+        arrays[name] = f"outputs[{i}]", False
+    for p in context.params:
+        if p.type.is_array:
+            continue
+        kind = KINDS[p.type.kind]
+        if not kind.metal or p.type.optional:
+            reason = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
+            found.append(Buffer(p.name, "", reason, usual=False))
+            continue
+        # The index of an enumerated string is a local of the launch.
+        value = p.cpp if p.type.kind is Kind.ENUM else p.member
+        found.append(Buffer(p.name, "bytes", value, f"constant {kind.metal_type}&", kind.metal))
+    for name in item.spec.constants:
+        found.append(Buffer(name, "bytes", f"const_{name}", "constant int&", METAL_INTS))
+    named: dict[str, Buffer] = {}
+    for buffer in [*found, *_properties(context, arrays)]:
+        named.setdefault(buffer.name, buffer)
+    return named
+
+
+def _properties(context: Context, arrays: Mapping[str, tuple[str, bool]]) -> Iterable[Buffer]:
+    """Whether arrays were given, their shapes, strides, numbers of axes and sizes."""
+    given = KINDS[Kind.BOOL].metal
+    inputs = {p.name for p in context.arrays}
+    for owner, (cpp, optional) in arrays.items():
+        if owner in inputs:
+            name, value = f"has_{owner}", f"{cpp}.has_value()"
+            reason = f"'{owner}' is always there, so that nothing is called '{name}'"
+            if optional:
+                yield Buffer(name, "bytes", value, "constant bool&", given, usual=False)
+            else:
+                yield Buffer(name, "", reason, usual=False)
+        for suffix, (declared, types) in _PROPERTIES.items():
+            name, value = f"{owner}_{suffix}", f"{cpp}.{suffix}()"
+            reason = f"'{owner}' is optional, so that nothing is called '{name}'"
+            holds = "bytes" if declared.endswith("&") else "vector"
+            if optional:
+                yield Buffer(name, "", reason, usual=False)
+            else:
+                yield Buffer(name, holds, value, declared, types, usual=False)
+
+
+def declaration(item: Dispatch) -> str:
+    """Help: the kernel that would fit an entry."""
+    return _declaration(_buffers(item, _output_dtypes(item)), last_name(item.name))
+
+
+def _declaration(buffers: Mapping[str, Buffer], name: str, template: bool = True) -> str:
+    params = ", ".join(f"{b.declared} {b.name}" for b in buffers.values() if b.usual)
+    return f"expected: {'template <typename T> ' * template}[[kernel]] void {name}({params})"
+
+
+def _output_dtypes(item: Dispatch) -> list[str | None]:
+    """The dtype of each output, None for the kernel's."""
+    # Metal has no float64, so that accumulators are all float.
+    names = {c.removeprefix("mx::"): d for d, c in CPP_TYPES.items()} | {"accum_t<T>": "float32"}
+    if item.elements is None:
+        return [None] * len(item.context.output_names)
+    return [names.get(element) for element in item.elements]
+
+
+def launch(item: Dispatch, path: FilePath, file: MetalFile, function: Function) -> Kernel | None:
+    """The kernel with its buffers, grid and instantiations."""
+    context, spec = item.context, item.spec
+    if lists := [p.name for p in context.arrays if p.is_list]:
+        help = "remove it: without a Metal kernel the operator runs its `composite` there"
+        message = f"a [[kernel]] cannot take '{lists[0]}', a list of arrays"
+        item.error("MG504", message, help=help)
+        return None
+    names = _names(context)
+    grid = _geometry(item, "grid", names)
+    threadgroup = _geometry(item, "threadgroup", names)
+    if not spec.grid:
+        help = f"e.g. {{kernel: {function.name}, grid: [out.size], threadgroup: [256]}}"
+        item.error("MG506", f"the [[kernel]] '{function.name}' needs a `grid`", help=help)
+    constants = _constants(item, function, names)
+    outputs = _output_dtypes(item)
+    if item.elements is None or not item.has_dtype(item.metal_dtypes):
+        return None
+    for name, dtype in [*context.fixed.items(), *zip(context.output_names, outputs, strict=True)]:
+        if dtype is not None and dtype not in METAL_TYPES:
+            item.error("MG515", f"Metal has no {dtype}, the dtype of '{name}'")
+            return None
+    template = function.template[0] if function.template else None
+    only = None if template else item.metal_dtypes[0]
+    buffers = _buffers(item, outputs, only=only, template=template or "")
+    bindings, problems = _bind(context, function, buffers)
+    help = _declaration(buffers, function.name, bool(template))
+    if problems:
+        item.misfits(function, problems, help)
+    zero = _zero(item)
+    dtypes = _instantiated(item, file, function)
+    if not context.ok:
+        return None
+    return Kernel(
+        backend="metal",
+        name=item.name,
+        function=function.name,
+        include=path.relative_to(context.settings.metal).as_posix(),
+        dtypes=dtypes,
+        scalar=False,
+        templated=bool(template),
+        bindings=tuple(bindings),
+        constants=tuple(constants),
+        grid=tuple(grid),
+        threadgroup=tuple(threadgroup),
+        zero=tuple(zero),
+        uses=frozenset(
+            name for e in (*grid, *threadgroup, *(c for _, c in constants)) for name in e.names
+        ),
+    )
+
+
+def _bind(
+    context: Context, function: Function, buffers: Mapping[str, Buffer]
+) -> tuple[list[Binding], list[tuple[str, Span]]]:
+    """What binds the parameters of a kernel, and what is wrong with them."""
+    bindings: list[Binding] = []
+    problems: list[tuple[str, Span]] = []
+    used: dict[int, str] = {}
+    following = 0  # the index of a parameter that has none
+    for param in function.params:
+        name = param.name
+        if "threadgroup" in param.attributes:
+            what = f"'{name}' is threadgroup memory given by the launch; declare an array of fixed "
+            problems.append((what + "size inside the kernel", param.span))
+        if param.attributes and "buffer" not in param.attributes:
+            continue
+        given = param.attributes.get("buffer", following)
+        index = given if isinstance(given, int) else following
+        following = index + 1
+        if index in used:
+            what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
+            problems.append((what, param.span))
+        used.setdefault(index, name)
+        buffer = buffers.get(name)
+        if buffer is None:
+            known = [b.name for b in buffers.values() if b.usual]
+            problem: str | None = (
+                f"nothing is called '{name}'{did_you_mean(name, known)}; name it after an argument "
+                "or output, or list it under `constants`"
+            )
+        else:
+            problem = buffer.problem(param)
+        if problem:
+            problems.append((problem, param.span))
+        elif buffer:
+            type = METAL_NUMBERS[param.base] if buffer.holds == "bytes" else ""
+            bindings.append(Binding(index, buffer.holds, buffer.value, type))
+    here = function.span
+    gaps = [i for i in range(max(used, default=0)) if i not in used]
+    if gaps:
+        problems.append((f"no parameter has [[buffer({gaps[0]})]]", here))
+    if len(used) > MAX_BUFFERS:
+        problems.append((f"it has {len(used)} buffers, and Metal allows {MAX_BUFFERS}", here))
+    wanted = [b.name for b in buffers.values() if b.holds in ("input", "output")]
+    names = [p.name for p in function.params]
+    problems += [(f"it has no parameter '{name}'", here) for name in wanted if name not in names]
+    given_names = [name for name in names if name in wanted]
+    wanted = [name for name in wanted if name in names]
+    if given_names != wanted:
+        what = f"its arrays are in the order {', '.join(given_names)}, not {', '.join(wanted)}"
+        problems.append((what, here))
+    return bindings, problems
+
+
+METAL_NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
+"""Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size."""
+
+
+def _names(context: Context) -> dict[str, Name]:
+    """Names in launch geometry: arguments, and outputs for their shapes and sizes."""
+    names = context.names(member=True)
+    for i, output in enumerate(context.signature.outputs):
+        names[output.name] = Name(output.type, f"outputs[{i}]")
+    return names
+
+
+def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]:
+    """Up to three integers, the missing ones 1."""
+    context, path = item.context, (*item.path, key)
+    texts: list[str] = getattr(item.spec, key) or []
+    exprs = [context.formula((*path, i), t, Want.int(), names, None) for i, t in enumerate(texts)]
+    numbers = [int(text) for text in texts if re.fullmatch(r"-?\d{1,18}", text.strip())]
+    if any(number < 1 for number in numbers):
+        context.error("MG517", f"`{key}` has less than one thread", path)
+    elif key == "threadgroup" and math.prod(numbers) > MAX_THREADS:
+        threads = math.prod(numbers)
+        message = f"a threadgroup of {threads} threads, and Metal allows {MAX_THREADS}"
+        context.error("MG517", message, path)
+    return [expr for expr in exprs if expr]
+
+
+def _constants(
+    item: Dispatch, function: Function, names: Mapping[str, Name]
+) -> list[tuple[str, Expr]]:
+    """Formulas passed by parameter name."""
+    context = item.context
+    found = []
+    taken = {*(p.name for p in context.params), *context.output_names}
+    params = {p.name for p in function.params}
+    for name, text in item.spec.constants.items():
+        path = (*item.path, "constants", name)
+        if name in taken:
+            what = f"'{name}' is an argument or output, and cannot be a constant"
+            context.error("MG508", what, path, key=True)
+        elif name not in params:
+            what = f"'{function.name}' has no parameter for the constant '{name}'"
+            context.error("MG508", what, path, key=True)
+        expr = context.formula(path, text, Want.int(), names, None)
+        if expr is not None:
+            found.append((name, expr))
+    return found
+
+
+def _zero(item: Dispatch) -> list[int]:
+    """Which outputs are filled with zeros before the launch."""
+    context, names = item.context, item.context.output_names
+    found: list[int] = []
+    for i, name in enumerate(item.spec.zero):
+        path = (*item.path, "zero", i)
+        if name in item.spec.zero[:i]:
+            context.error("MG127", f"'{name}' is there twice", path)
+        elif context.is_known("MG507", name, names, "output", path, key=False):
+            found.append(names.index(name))
+    return found
+
+
+def _instantiated(item: Dispatch, file: MetalFile, function: Function) -> tuple[str, ...]:
+    """The dtypes for which the kernel has a host name; reports those that are missing."""
+    wanted, name = item.metal_dtypes, function.name
+    found = {i.host_name: i for i in file.instantiations}
+    if not function.template:
+        named = name in found or all(last_name(i.function) != name for i in found.values())
+        if len(wanted) > 1 or not named:
+            problem = f"it is no template, and the entry allows {', '.join(wanted)}"
+            item.misfit(function, problem, declaration(item))
+        return tuple(wanted)
+    out, missing = [], []
+    for dtype in wanted:
+        instance = found.get(f"{name}_{dtype}")
+        if instance is None:
+            missing.append(dtype)
+        elif last_name(instance.function) != name:
+            what = f"host name '{instance.host_name}' instantiates '{instance.function}'"
+            item.misfit(function, what, declaration(item))
+        elif instance.arguments[:1] and instance.arguments[0] in METAL_TYPES[dtype]:
+            out.append(dtype)
+        else:
+            given = instance.arguments[0] if instance.arguments else ""
+            what = f"host name '{instance.host_name}' is instantiated with '{given}'"
+            item.misfit(function, what, declaration(item))
+    if missing:
+        host, type = f"{name}_{missing[0]}", METAL_TYPES[missing[0]][0]
+        where = place(function.span, item.context.settings)
+        item.error(
+            "MG509",
+            f"the [[kernel]] '{name}' ({where}) is not instantiated for {', '.join(missing)}",
+            help=f'add: template [[host_name("{host}")]] [[kernel]] decltype({name}<{type}>) '
+            f"{name}<{type}>; or restrict `dtypes`",
+        )
+    return tuple(out)

@@ -1,0 +1,115 @@
+"""Names that two entries, or one and the package, would share: in C++, in files, in Python.
+
+All entries of the file are looked at, also where only some are resolved, and nothing of them but
+their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ..read.settings import Settings
+from ..read.sources import Sources, metal_stem
+from .arguments import HELPERS
+from .context import Named, Path, camel
+from .entry import RENAME, rename_in_python
+
+# Names by their form that generated code has, and where.
+_FORMS = (
+    (re.compile(r"bind_\d+"), "src has files of such names"),
+    (re.compile(r"\w*_t"), "C and C++ have types of such names"),
+    (re.compile(r"kDispatch|kKernels|k\w*Dtypes"), "generated C++ has constants of such names"),
+)
+_ANY_FORM = re.compile("|".join(form.pattern for form, _ in _FORMS))
+_GENERATED = (
+    *("dispatch_table", "KernelInfo", "python", "cpu", "metal", "detail"),
+    *("nb", "nanobind", "mx", "mlx", "mlxgen", "std"),
+)
+
+
+def check_names(entries: Mapping[str, Named], settings: Settings, sources: Sources) -> None:
+    """Report names that are taken, at the entry that comes later."""
+    _check_cpp_names(entries, settings, _taken(settings, sources))
+    _check_python_names(entries.values())
+
+
+def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
+    """Names that the package has itself, and why an operator cannot be called so."""
+    package = settings.name
+    taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
+    taken |= dict.fromkeys(("dispatch", "module"), "src has a file of that name")
+    taken |= dict.fromkeys(_GENERATED, "generated C++ uses it")
+    taken["kernel_info"] = "its class would be called KernelInfo, which generated C++ has"
+    for folder, paths in (
+        (settings.metal, sources.metal_files()),
+        (settings.csrc, sources.cpp_files()),
+    ):
+        for path in paths:
+            stem = metal_stem(path.relative_to(folder).as_posix())
+            taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
+    return taken
+
+
+def _check_cpp_names(
+    entries: Mapping[str, Named], settings: Settings, taken: Mapping[str, str]
+) -> None:
+    """Classes, functions and files."""
+    classes: dict[str, Named] = {}
+    files: dict[str, Named] = {}
+    for name, entry in entries.items():
+        class_name = camel(name)
+        reason = taken.get(name)
+        if reason is None and _ANY_FORM.fullmatch(name):
+            reason = next(why for form, why in _FORMS if form.fullmatch(name))
+        if reason is None and class_name in (name, settings.namespace):
+            reason = "its class would be called so as well; begin it with a small letter"
+        if reason:
+            message = f"the name '{name}' cannot be used: {reason}"
+            entry.error("MG110", message, entry.at_name, help=RENAME)
+            continue
+        other = classes.setdefault(class_name, entry)
+        if other is not entry:
+            message = f"{other.label} has the same C++ class name '{class_name}'"
+            entry.error("MG602", message, entry.at_name, help=RENAME)
+            continue
+        other = files.setdefault(name.lower(), entry)
+        if other is not entry:
+            message = (
+                f"{other.label} differs in capital letters only, and some file systems cannot "
+                "tell their sources apart"
+            )
+            entry.error("MG602", message, entry.at_name, help=RENAME)
+        stem, _, part = name.rpartition("_")
+        if part in HELPERS and stem in entries:
+            message = f"the C++ of {entries[stem].label} has a function '{name}' as well"
+            entry.error("MG602", message, entry.at_name, help=RENAME)
+
+
+def _check_python_names(entries: Iterable[Named]) -> None:
+    """Functions, their aliases and submodules."""
+    modules: dict[str, Named] = {}
+    for entry in entries:
+        parts = entry.text("module").split(".")
+        for i in range(len(parts)):
+            modules.setdefault(".".join(parts[: i + 1]), entry)
+    seen: dict[str, Named] = {}
+    for entry in entries:
+        if "internal" in entry.listed("tags"):
+            continue
+        own: set[str] = set()
+        module = entry.text("module")
+        at_name: Path = ("python_name",) if entry.text("python_name") else entry.at_name
+        names = [(entry.python_name, at_name)]
+        names += [(alias, ("aliases", i)) for i, alias in enumerate(entry.listed("aliases"))]
+        for short, path in names:
+            name = f"{module}.{short}" if module else short
+            other = seen.setdefault(name, entry)
+            if other is not entry or short in own:
+                owner = "the operator itself" if other is entry else other.label
+                message = f"the Python name '{name}' is taken by {owner}"
+                entry.error("MG603", message, path, help=rename_in_python(path))
+            elif name in modules:
+                message = f"'{name}' is a submodule as well, of {modules[name].label}"
+                entry.error("MG604", message, path, help="rename one of them")
+            own.add(short)
