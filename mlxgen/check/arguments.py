@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
@@ -16,9 +15,9 @@ from .context import Context, Path, camel
 LOCALS = frozenset(
     """C apply arg axes batched bfloat composite constant count dense device dtype element encoder
     eval_cpu eval_gpu forward gradient grid_x grid_y group_x group_y half has_kernel i in int32_t
-    int64_t interleaved is_equivalent item joint jvp jvps k kDispatch kDtypes kKernels like name
-    ndim next one op other output_shapes pipeline positive primitive pullback run_cpu run_metal
-    shape shapes size_t source tag task term thread_grid thread_index to uint2 vjp vjps
+    int64_t interleaved is_equivalent item joint jvp jvps k kDispatch kDtypes kKernels library like
+    name ndim next one op other output_shapes pipeline positive primitive pullback run_cpu run_metal
+    shape shapes size_t tag task term thread_grid thread_index to uint2 vjp vjps
     vmap""".split()  # noqa: SIM905
 )
 HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
@@ -154,14 +153,10 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
     """The dtypes that a list names, its categories spelled out."""
     out: dict[str, None] = {}
     seen: set[str] = set()
-    node: Any = context.entry.data
-    for part in path:
-        node = node[part]
     for i, given in enumerate(names):
-        at = (*path, i) if isinstance(node, list) else path
         name = {"bool": "bool_", "any": "generic"}.get(given, given)
         if name in seen:
-            context.error("MG127", f"'{name}' is there twice", at)
+            context.error("MG127", f"'{name}' is there twice", (*path, i))
         seen.add(name)
         if name in CATEGORIES or name in DTYPES:
             out.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
@@ -170,7 +165,7 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
         context.error(
             "MG113",
             f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES]),
-            at,
+            (*path, i),
             help="dtypes: " + ", ".join(DTYPES) + "; categories: " + ", ".join(CATEGORIES),
         )
     return tuple(out)

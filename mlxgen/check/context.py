@@ -7,8 +7,8 @@ An entry with an error gives no operator.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
 from ..formula.compile import Name, Scope, Want, compile_formula
@@ -39,9 +39,9 @@ class Surroundings:
     sources: Sources
     diags: Diagnostics
     signatures: Mapping[str, Signature]  # of entries, by name
-    cpp_names: Mapping[str, str]  # their functions
-    class_names: Container[str]  # their classes
-    broken: Container[str]  # names of entries whose signature is not known
+    cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
+    class_names: set[str] = field(default_factory=set)  # their classes
+    broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known
 
 
 class Named:
@@ -54,15 +54,8 @@ class Named:
         self.ok = True
 
     def text(self, key: str) -> str:
-        """The text of a key; empty where it is not there, or no text."""
-        value = self.entry.data.get(key)
-        return value if isinstance(value, str) else ""
-
-    def listed(self, key: str) -> list[str]:
-        """The texts that a key lists."""
-        value = self.entry.data.get(key)
-        items = value if isinstance(value, list) else ()
-        return [item for item in items if isinstance(item, str)]
+        """The text of a key; empty where there is none."""
+        return next(iter(self.entry.words(key)), "")
 
     @property
     def python_name(self) -> str:
@@ -192,12 +185,7 @@ class Context(Named):
         return Scope(names=names, ops=around.signatures, op_cpp=around.cpp_names, stream=stream)
 
     def formula(
-        self,
-        path: Path,
-        text: str,
-        want: Want,
-        names: Mapping[str, Name],
-        stream: str | None = "s",
+        self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: str | None = "s"
     ) -> Expr | None:
         """Compile a formula of the entry; problems are reported inside its text.
 

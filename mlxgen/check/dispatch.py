@@ -35,8 +35,7 @@ class Dispatch:
     context: Context
     backend: str
     spec: KernelEntry
-    path: Path  # of the item
-    at: Path  # of the function's name
+    path: Path
 
     @property
     def name(self) -> str:
@@ -77,7 +76,7 @@ class Dispatch:
                 context.error(
                     "MG126",
                     f"a kernel is compiled for each dtype, and '{text}' depends on the call",
-                    ("dtype",) if isinstance(context.raw.dtype, str) else ("dtype", name),
+                    ("dtype", name),
                     help="write the name of a dtype, that of an argument (`x.dtype`), or "
                     "`result_type(x.dtype, float32)` to accumulate in",
                 )
@@ -86,9 +85,11 @@ class Dispatch:
 
     # What is wrong
 
-    def error(self, code: str, message: str, help: str | None = None) -> None:
+    def error(
+        self, code: str, message: str, help: str | None = None, notes: Sequence[str] = ()
+    ) -> None:
         """Report at the function's name."""
-        self.context.error(code, message, self.at, help=help)
+        self.context.error(code, message, (*self.path, "kernel"), help=help, notes=notes)
 
     def missing(self, names: Iterable[str], folder: FilePath, what: str, help: str) -> None:
         """Report that there is no such function, unless a file that may have it was not read."""
@@ -110,7 +111,7 @@ class Dispatch:
             message = f"does not fit in {len(problems)} points"
             notes = [f"{place(span, settings)}:{span.column}: {text}" for text, span in problems]
         message = f"'{self.name}' ({place(function.span, settings)}) {message}"
-        self.context.error("MG503", message, self.at, help=help, notes=notes)
+        self.error("MG503", message, help, notes)
 
     def has_dtype(self, dtypes: Sequence[str]) -> bool:
         """Whether a dtype is left to run the kernel for; reports it if not."""

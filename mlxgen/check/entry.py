@@ -14,7 +14,7 @@ from ..model.op import Form
 from ..model.signature import Signature, combine, parse_signature
 from ..read.keys import OpEntry, validate
 from ..read.signature import clash
-from ..read.yaml import Entry, name_of
+from ..read.yaml import Entry
 from .context import Context, Path, Surroundings
 
 RENAME = "choose another name; `python_name` can give Python a different one"
@@ -41,7 +41,7 @@ _ARRAY_MEMBERS = frozenset(
 def read_entry(entry: Entry, around: Surroundings) -> Context | None:
     """The entry with its keys and signature read; None if it has no name or no signature."""
     diags = around.diags
-    shown = name_of(entry.data)
+    shown = entry.name
     raw, left_out = validate(entry, shown, diags)
     signature = _signature(entry, raw, shown, left_out, diags) if raw else None
     if raw is None or signature is None:

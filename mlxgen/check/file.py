@@ -11,7 +11,9 @@ names, and the signatures of those that are called.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from graphlib import CycleError, TopologicalSorter
 
 from ..diagnostics import Diagnostics
 from ..formula.compile import Name, compile_formula
@@ -19,7 +21,7 @@ from ..model.op import Form, Op, Written
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
-from ..read.yaml import Document, name_of
+from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
 from .context import Context, Named, Surroundings, camel
@@ -27,7 +29,9 @@ from .entry import check_keys, decide_form, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .names import check_names
-from .samples import check_samples, plain
+from .samples import check_samples
+
+_WRITTEN = {field.name for field in fields(Written)}
 
 
 def resolve(
@@ -54,40 +58,8 @@ def resolve(
     return ops
 
 
-class _Signatures(Mapping[str, Signature]):
-    """The signatures of a file's entries, each read when a formula calls it."""
-
-    def __init__(self, file: _File) -> None:
-        self.file = file
-
-    def __getitem__(self, name: str) -> Signature:
-        if context := self.file.context(name):
-            return context.signature
-        raise KeyError(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.file.entries and self.file.context(str(name)) is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.file.entries)
-
-    def __len__(self) -> int:
-        return len(self.file.entries)
-
-
-class _CppNames(dict[str, str]):
-    """The functions of a file's entries, in generated C++."""
-
-    def __init__(self, namespace: str) -> None:
-        super().__init__()
-        self.namespace = namespace
-
-    def __missing__(self, name: str) -> str:
-        return f"{self.namespace}::{name}"
-
-
-class _File:
-    """The entries of a file by name, in order; those that are wanted are contexts."""
+class _File(Mapping[str, Signature]):
+    """The entries of a file; as a mapping, their signatures, each read when it is asked for."""
 
     def __init__(
         self,
@@ -98,61 +70,56 @@ class _File:
         only: Collection[str] | None,
     ) -> None:
         self.only = only
-        self.entries: dict[str, Named] = {}
-        self.broken: set[str] = set()
-        self.class_names: set[str] = set()
-        self.around = Surroundings(
-            settings,
-            sources,
-            diags,
-            _Signatures(self),
-            _CppNames(settings.namespace),
-            self.class_names,
-            self.broken,
-        )
+        self.entries: dict[str, Named] = {}  # by name, in order
+        self.around = Surroundings(settings, sources, diags, self)
+        broken = self.around.broken
         for entry in document.entries:
-            name = name_of(entry.data)
-            if only is None or name in only:
+            if only is None or entry.name in only:
                 named: Named | None = read_entry(entry, self.around)
             else:
-                named = Named(entry, name, diags) if name else None
-            if named is not None:
-                self._add(named)
-            elif name is not None:
-                self.broken.add(name)
+                named = Named(entry, entry.name, diags) if entry.name else None
+            if named is None:
+                broken.add(entry.name or "")
+            elif (known := self.entries.setdefault(named.name, named)) is not named:
+                help = f"first defined on line {known.entry.span().line}"
+                named.error("MG601", "defined twice", named.at_name, help=help)
         if not document.complete:
-            self.broken |= set(document.names()) - set(self.entries)
-        self.class_names |= {camel(name) for name in self.entries}
+            broken.update(set(document.names()) - self.entries.keys())
+        for name in self.entries:
+            self.around.cpp_names[name] = f"{settings.namespace}::{name}"
+            self.around.class_names.add(camel(name))
 
-    def _add(self, named: Named) -> None:
-        known = self.entries.setdefault(named.name, named)
-        if known is not named:
-            help = f"first defined on line {known.entry.span().line}"
-            named.error("MG601", "defined twice", named.at_name, help=help)
+    def __getitem__(self, name: str) -> Signature:
+        if context := self.context(name):
+            return context.signature
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
     def context(self, name: str) -> Context | None:
-        """An entry with its keys and signature, which are read when first asked for."""
+        """An entry with its keys and signature; None if there is none, or it has errors there."""
         named = self.entries.get(name)
-        if named is None or isinstance(named, Context):
-            return named
-        if name in self.broken:
-            return None
+        if named is None or isinstance(named, Context) or name in self.around.broken:
+            return named if isinstance(named, Context) else None
         context = read_entry(named.entry, self.around)
         if context is None:
-            self.broken.add(name)
+            self.around.broken.add(name)
         else:
             self.entries[name] = context
         return context
 
-    def composite_calls(self, name: str) -> list[str]:
-        """The entries that the composite of an entry calls that is not looked at closely."""
-        context = self.context(name)
-        if context is None or self.only is None or name in self.only:
-            return []  # it has errors
+    def composite_calls(self, name: str) -> Iterable[str]:
+        """The entries that the composite of an entry calls which is not looked at closely."""
+        if self.only is None or name in self.only or not (context := self.context(name)):
+            return ()  # it has errors
         names = {arg.name: Name(arg.type, arg.name) for arg in context.signature.args}
         scope, text = context.scope(names, "s"), context.raw.composite or ""
         expr = compile_formula(text, scope, context.want_outputs, lambda *_: None)
-        return sorted(expr.ops) if expr else []
+        return expr.ops if expr else ()
 
 
 def _operator(context: Context, path: str) -> Op | None:
@@ -164,24 +131,23 @@ def _operator(context: Context, path: str) -> Op | None:
     check_samples(context)
     if not usable:
         return None
-    raw, name = context.raw, context.name
+    raw, name, has_kernels = context.raw, context.name, context.form is Form.KERNELS
     forward, text = results.forward(context)
     shapes = results.shapes(context)
     out_dtypes = results.out_dtypes(context)
     checks = results.checks(context)
-    has_kernels = context.form is Form.KERNELS and context.dtypes_known
-    kernels = match_kernels(context) if has_kernels else ()
+    kernels = match_kernels(context) if has_kernels and context.dtypes_known else ()
     grads, own_gradient = gradients.gradients(context)
     jvp, jvp_exprs = gradients.jvp(context, grads)
     vmap = gradients.vmap(context)
     check_own_name(context)
-    for part in raw.manual if context.form is Form.KERNELS else ():
+    for part in raw.manual if has_kernels else ():
         check_manual(context, part)
     if not context.ok:
         return None
     exprs = [forward, *(g.expr for g in grads), *(e for _, e in jvp_exprs)]
     return Op(
-        entry=_written(context),
+        entry=Written(**raw.model_dump(include=_WRITTEN, exclude_defaults=True)),
         name=name,
         python_name=context.python_name,
         class_name=camel(name),
@@ -211,50 +177,29 @@ def _operator(context: Context, path: str) -> Op | None:
     )
 
 
-def _written(context: Context) -> Written:
-    """What is passed on of an entry as it stands."""
-    raw = context.raw
-    return Written(
-        doc=raw.doc,
-        args=raw.args,
-        returns=raw.returns,
-        composite=raw.composite,
-        samples=[{name: plain(value) for name, value in s.items()} for s in raw.samples],
-        variants=raw.variants,
-        aliases=raw.aliases,
-        tags=raw.tags,
-        deprecated=raw.deprecated,
-    )
-
-
 def _check_cycles(ops: list[Op], file: _File) -> None:
     """Composites that call each other without end."""
-    calls = {op.name: sorted(op.forward.ops) if op.forward else [] for op in ops}
-    done: set[str] = set()
-    for op in ops:
-        trail: list[str] = []
-        pending = [iter([op.name])]  # what is still to visit, from the outermost call inwards
-        while pending:
-            name = next(pending[-1], None)
-            if name is None:
-                pending.pop()
-                if trail:
-                    done.add(trail.pop())
-            elif name in trail:
-                cycle = [*trail[trail.index(name) :], name]
-                message = "composites call each other in a circle: " + " -> ".join(cycle)
-                if len(cycle) == 2:
-                    message = "a composite that calls itself"
-                file.entries[name].error(
-                    "MG605",
-                    message,
-                    ("composite",),
-                    help="call MLX's own function of that name with mx.<name>, or give one of "
-                    "them kernels without `composite`",
-                )
-                done.update(cycle)
-            elif name not in done:
-                if name not in calls:
-                    calls[name] = file.composite_calls(name)
-                trail.append(name)
-                pending.append(iter(calls[name]))
+    calls: dict[str, Iterable[str]] = {op.name: op.forward.ops if op.forward else () for op in ops}
+    pending = [name for called in calls.values() for name in called]
+    for name in pending:  # which grows
+        if name not in calls:
+            calls[name] = file.composite_calls(name)
+            pending += calls[name]
+    order = list(file.entries)
+    while True:
+        try:
+            return TopologicalSorter(calls).prepare()
+        except CycleError as error:
+            cycle: list[str] = error.args[1][:0:-1]  # from the called to the caller
+        first = cycle.index(min(cycle, key=order.index))
+        cycle = [*cycle[first:], *cycle[: first + 1]]
+        message = "composites call each other in a circle: " + " -> ".join(cycle)
+        if len(cycle) == 2:
+            message = "a composite that calls itself"
+        help = (
+            "call MLX's own function of that name with mx.<name>, or give one of them kernels "
+            "without `composite`"
+        )
+        file.entries[cycle[0]].error("MG605", message, ("composite",), help=help)
+        for name in cycle:
+            calls[name] = ()

@@ -33,15 +33,13 @@ def match_kernels(context: Context) -> tuple[Kernel, ...]:
     """The op's kernels, each checked against the entry; reports what does not fit."""
     given = context.raw.dispatch
     if isinstance(given, str):
-        item = Dispatch(context, "cpu", KernelEntry(kernel=given), ("dispatch",), ("dispatch",))
+        item = Dispatch(context, "cpu", KernelEntry(kernel=given), ("dispatch",))
         return _shared(item) if _is_name(item) else ()
     found = []
     for backend, spec in (given or {}).items():
         path: Path = ("dispatch", backend)
-        if isinstance(spec, KernelEntry):
-            item = Dispatch(context, backend, spec, path, (*path, "kernel"))
-        else:
-            item = Dispatch(context, backend, KernelEntry(kernel=spec), path, path)
+        entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
+        item = Dispatch(context, backend, entry, path)
         if _is_name(item):
             found.append(_cpu(item) if backend == "cpu" else _metal(item))
     return tuple(kernel for kernel in found if kernel)
@@ -210,7 +208,7 @@ def _cpu(item: Dispatch) -> Kernel | None:
             problem = "it is a scalar function, and an op with a `shape` needs one over views"
         item.misfit(function, str(problem), help)
         return None
-    if not one_of(context, item.name, fitting, item.at):
+    if not one_of(context, item.name, fitting, (*item.path, "kernel")):
         return None
     function = next((f for f in fitting if sources.header_of(f)), fitting[0])
     same = [f for f in candidates if f.qualified_name == function.qualified_name]

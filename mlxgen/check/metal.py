@@ -92,11 +92,7 @@ def _element(dtype: str | None, template: str) -> tuple[str, Collection[str]]:
 
 
 def _buffers(
-    item: Dispatch,
-    outputs: Sequence[str | None],
-    *,
-    only: str | None = None,
-    template: str = "T",
+    item: Dispatch, outputs: Sequence[str | None], *, only: str | None = None, template: str = "T"
 ) -> dict[str, Buffer]:
     """What the parameters of a kernel may hold, by name, in the order they are expected.
 

@@ -95,13 +95,13 @@ def _check_python_names(entries: Iterable[Named]) -> None:
             modules.setdefault(".".join(parts[: i + 1]), entry)
     seen: dict[str, Named] = {}
     for entry in entries:
-        if "internal" in entry.listed("tags"):
+        if "internal" in entry.entry.words("tags"):
             continue
         own: set[str] = set()
         module = entry.text("module")
         at_name: Path = ("python_name",) if entry.text("python_name") else entry.at_name
         names = [(entry.python_name, at_name)]
-        names += [(alias, ("aliases", i)) for i, alias in enumerate(entry.listed("aliases"))]
+        names += [(alias, ("aliases", i)) for i, alias in enumerate(entry.entry.words("aliases"))]
         for short, path in names:
             name = f"{module}.{short}" if module else short
             other = seen.setdefault(name, entry)

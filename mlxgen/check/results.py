@@ -77,12 +77,12 @@ def texts_by_output(context: Context, key: str) -> dict[str, str]:
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
     """A rule per output, None for those without one."""
     texts = texts_by_output(context, key)
-    whole = isinstance(getattr(context.raw, key), str)
     rules: list[Rule | None] = []
     for name in context.output_names:
         text = texts.get(name)
-        path = (key,) if whole else (key, name)
-        expr = context.formula(path, text, want, names, None) if text is not None else None
+        expr = None
+        if text is not None:
+            expr = context.formula((key, name), text, want, names, None)
         rules.append(Rule(text, expr) if text is not None and expr else None)
     return rules
 

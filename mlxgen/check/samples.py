@@ -18,7 +18,6 @@ from .context import Context, Path
 
 def check_samples(context: Context) -> None:
     """Report values that do not fit, and arguments without any."""
-    listed = isinstance(context.entry.data.get("samples"), list)
     types = {p.name: p.type for p in context.params}
     needed = [
         p.name
@@ -26,7 +25,7 @@ def check_samples(context: Context) -> None:
         if not (p.type.is_array or p.type.optional) and p.arg.default is None
     ]
     for i, sample in enumerate(context.raw.samples):
-        base: Path = ("samples", i) if listed else ("samples",)
+        base: Path = ("samples", i)
         for name in context.known("MG114", sample, types, "argument", base):
             if problem := _problem(types[name], sample[name]):
                 message = f"the sample of '{name}' does not fit: {problem}"
@@ -35,13 +34,6 @@ def check_samples(context: Context) -> None:
             if name not in sample:
                 message = f"the sample gives no value for '{name}', which has no default"
                 context.error("MG123", message, base)
-
-
-def plain(value: Any) -> Any:
-    """A sample's value without models: arrays as mappings."""
-    if isinstance(value, ArraySample):
-        return value.model_dump(exclude_defaults=True)
-    return [plain(v) for v in value] if isinstance(value, list) else value
 
 
 def _problem(type: Type, value: Any) -> str | None:

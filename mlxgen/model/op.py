@@ -35,16 +35,17 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an entry says to people, and what is passed on as it is written."""
+    """What an entry says to people, and what is passed on as it is written (arrays of samples as
+    mappings)."""
 
     doc: str | None = None
     args: Mapping[str, str] = field(default_factory=dict)
     returns: str | dict[str, str] | None = None
     composite: str | None = None
-    samples: Sequence[Mapping[str, Any]] = ()  # arrays as mappings
-    variants: Sequence[str] = ()
-    aliases: Sequence[str] = ()
-    tags: Sequence[str] = ()
+    samples: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    variants: Sequence[str] = field(default_factory=lambda: ["function"])
+    aliases: Sequence[str] = field(default_factory=list)
+    tags: Sequence[str] = field(default_factory=list)
     deprecated: str | None = None
 
 

@@ -170,8 +170,18 @@ class Entry:
     @cached_property
     def name(self) -> str | None:
         """What messages call it, even if it is broken: its name, or its signature's."""
+        return name_of({key: value.value for key, value in self._values.items()})
+
+    @cached_property
+    def _values(self) -> dict[str, Node]:
         pairs = reversed([*_pairs(self.node)])  # what a merge brings does not hide its own
-        return name_of({key.value: value.value for key, value in pairs if key.tag == _STR})
+        return {key.value: value for key, value in pairs if key.tag == _STR}
+
+    def words(self, key: str) -> list[str]:
+        """The text at a key, or the texts in a list there; nothing else is read of the entry."""
+        node = self._values.get(key)
+        nodes = node.value if isinstance(node, SequenceNode) else [node]
+        return [n.value for n in nodes if isinstance(n, ScalarNode) and n.tag != _NULL]
 
     @cached_property
     def text(self) -> str:
