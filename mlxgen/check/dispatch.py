@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path as FilePath
 
 from ..diagnostics import Span, did_you_mean
-from ..emulator.frontend.cxx import Function
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
+from ..read.cpp import Function
 from ..read.keys import KernelEntry
 from .context import Context, Path
 from .fit import place
@@ -97,7 +97,8 @@ class Dispatch:
             self.context.ok = False
             return
         message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}"
-        self.error("MG502", message + did_you_mean(self.name, sorted(set(names))), help)
+        message += did_you_mean(self.name, sorted(set(names)))
+        self.error("MG502", message, help, self.context.sources.unread_places(self.name))
 
     def misfit(self, function: Function, problem: str, help: str) -> None:
         """Report that the function does not fit the entry."""

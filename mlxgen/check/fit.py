@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path as FilePath
 
 from ..diagnostics import Span, did_you_mean
-from ..emulator.frontend.cxx import Function, Param
 from ..model.kinds import Kind
+from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.settings import Settings
 from ..read.sources import last_name
@@ -187,7 +187,9 @@ def _by_hand(context: Context, name: str, expected: Expected, path: Path) -> Fun
             known = [f.qualified_name for f in sources.functions if f.class_name is None]
             known += [last_name(f) for f in known]
             message = f"no function '{name}' in {settings.relative(settings.csrc)}"
-            context.error("MG511", message + did_you_mean(name, known), path, help=help)
+            message += did_you_mean(name, known)
+            notes = sources.unread_places(name)
+            context.error("MG511", message, path, help=help, notes=notes)
         return None
     fitting = [f for f in found if expected.problem(f) is None]
     if fitting and not one_of(context, name, fitting, path):
@@ -213,7 +215,7 @@ def check_own_name(context: Context) -> None:
     sources, settings = context.sources, context.settings
     name = f"{settings.namespace}::{context.name}"
     expected = Expected("", [*_arguments(context), *_others(s=_STREAM)])
-    for function in sources.find(name):
+    for function in sources.find(name, everywhere=False):
         if function.qualified_name == name and expected.takes(function):
             context.error(
                 "MG516",
@@ -228,8 +230,7 @@ def check_own_name(context: Context) -> None:
 def check_manual(context: Context, part: Part) -> None:
     """A part written by hand must be defined in csrc, as a member of the primitive's class."""
     sources, name = context.sources, camel(context.name)
-    members = sources.functions_by_name.get(part, ())
-    if any(f.class_name == name and f.is_definition for f in members):
+    if sources.defines_member(name, part):
         return
     context.ok = False
     if sources.unread:
@@ -240,4 +241,5 @@ def check_manual(context: Context, part: Part) -> None:
         f"not define {name}::{part}",
         ("manual", context.raw.manual.index(part)),
         help=f"define {name}::{part} in a .cpp file, with mlx::core::Primitive's signature",
+        notes=sources.unread_places(part),
     )

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import get_args
 
-from ..emulator.frontend.cxx import Function, find_function
 from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, Kind
 from ..model.op import Kernel, Parameter
 from ..model.signature import Type, with_article
+from ..read.cpp import Function, find_function
 from ..read.keys import Backend, KernelEntry
 from ..read.sources import last_name
 from .context import Context, Path
@@ -269,7 +269,7 @@ def _metal(item: Dispatch) -> Kernel | None:
         item.error("MG514", message, help="give one of them another name")
         return None
     if not named:
-        declared = (f for _, file in sources.metal for f in file.functions)
+        declared = (f for unit in sources.metal.all().values() for f in unit.functions)
         what = "function or [[kernel]]" if context.elementwise else "[[kernel]]"
         if context.elementwise:
             help = _scalar_function(context, "thread T&").declaration(item.name)

@@ -30,13 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from ..diagnostics import Span, did_you_mean
-from ..emulator.frontend.cxx import Function, Param
-from ..emulator.frontend.metal import MetalFile
 from ..formula.compile import Name, Want
 from ..model.dtypes import CPP_TYPES, METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import Binding, Expr, Kernel
 from ..model.signature import with_article
+from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
@@ -172,7 +171,7 @@ def _output_dtypes(item: Dispatch) -> list[str | None]:
     return [names.get(element) for element in item.elements]
 
 
-def launch(item: Dispatch, path: FilePath, file: MetalFile, function: Function) -> Kernel | None:
+def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
     """The kernel with its buffers, grid and instantiations."""
     context, spec = item.context, item.spec
     if lists := [p.name for p in context.arrays if p.is_list]:
@@ -339,7 +338,7 @@ def _zero(item: Dispatch) -> list[int]:
     return found
 
 
-def _instantiated(item: Dispatch, file: MetalFile, function: Function) -> tuple[str, ...]:
+def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, ...]:
     """The dtypes for which the kernel has a host name; reports those that are missing."""
     wanted, name = item.metal_dtypes, function.name
     found = {i.host_name: i for i in file.instantiations}
