@@ -11,9 +11,10 @@ from ..diagnostics import Diagnostics
 from ..formula.mlx import table
 from ..model.kinds import Kind
 from ..model.op import Form
-from ..model.signature import Signature, combine, parse_signature
+from ..model.signature import Signature
 from ..read.keys import OpEntry, validate
-from ..read.signature import clash
+from ..read.names import clash
+from ..read.signature import combine, parse_signature
 from ..read.yaml import Entry
 from .context import Context, Path, Surroundings
 
