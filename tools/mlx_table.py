@@ -167,6 +167,16 @@ SPECIAL: dict[str, tuple[str, list[str]]] = {
             "linalg::norm(a:array, ord:str, axis:ints1?, keepdims:bool)",
         ],
     ),
+    "issubdtype": ("bool!", ["issubdtype(arg1:category, arg2:category)"]),
+    # As many arrays as the flags say: 1, and this many more for each that is True.
+    "linalg.svd": ("flags:2", ["linalg::svd(a:array, compute_uv:flag)"]),
+    "unique": (
+        "flags:1",
+        [
+            "unique(a:array, size:int, return_index:flag, return_inverse:flag, "
+            "return_counts:flag, fill_value:value@a?)",
+        ],
+    ),
     "random.key": ("array!", ["random::key(seed:size)"]),
     "random.split": ("array", ["random::split(key:array, num:int)"]),
     "random.uniform": (
@@ -274,17 +284,14 @@ OMITTED: dict[str, str] = {
     "random.state": _STATE,
 }
 
-# What the compiler of formulas treats itself: these give no array, or take a mix of things.
+# What rules of formulas treat: these give no array, or take any number of things.
 BUILTIN = (
     "array",
     "asarray",
     "broadcast_shapes",
     "finfo",
     "iinfo",
-    "issubdtype",
-    "linalg.svd",
     "result_type",
-    "unique",
 )
 
 
@@ -313,7 +320,7 @@ def derive(root: Path | None = None) -> dict[str, Any]:
                 name = f"{module}.{node.name}" if module else node.name
                 if name in OMITTED or name in BUILTIN or name in functions:
                     continue
-                if not _gives_arrays(node):
+                if not _gives_arrays(node) and name not in SPECIAL:
                     continue
                 try:
                     functions[name] = _derive_function(name, node, overloads)

@@ -6,28 +6,37 @@ than spelling: one Python function with ``axis: None | int | Sequence[int]`` is 
 every function, as a table in ``data/mlx_api.json`` so that the generator works without MLX. The
 table is derived from what MLX installs by ``tools/mlx_table.py``.
 
+A call is bound as Python would bind it (positional-only and keyword-only parameters, defaults,
+several signatures), then compared with the function's overloads until one takes all arguments.
+
 An overload is a ``Form``: the C++ function and, for each of its parameters, a slot that says which
 Python argument goes there and as what C++ type. Python parameters without a slot must be None for
 the form to apply.
 
-Slot types: ``array`` ``arrays`` ``int`` ``ints`` ``shape`` ``strides`` ``bool`` ``float``
-``double`` (no other number) ``str`` ``dtype`` ``pair`` ``triple`` ``pairs`` ``size`` ``fftnorm``;
+Types of slots are those of values.py: ``array`` ``arrays`` ``int`` ``ints`` ``shape`` and so on;
 ``weak``: an array, or a number that takes the dtype of the array beside it; ``value``: an array, or
 a number by itself; ``value@dtype``: a number in the dtype of that argument; ``ints1`` ``shape1``
-``pair1`` ``triple1``: one int stands for all; ``'text'``: that string constant. A trailing ``?``
-takes None too. A slot without a type drops its argument; a slot ``=text`` is C++ text.
+``pair1`` ``triple1``: one int stands for all; ``flag``: True or False as written, which decides how
+many arrays there are; ``'text'``: that string constant. A trailing ``?`` takes None too. A slot
+without a type drops its argument; a slot ``=text`` is C++ text.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import explain
+from .explain import Wrong
+from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
+
 TABLE = Path(__file__).parent / "data" / "mlx_api.json"
+MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,16 @@ class Param:
 
     @property
     def takes_none(self) -> bool:
-        """Whether None is a value of its own (rather than another spelling of the default)."""
+        """Whether None is a value of its own, rather than another spelling of the default."""
         return _takes_none(self.annotation, self.default)
+
+
+@cache
+def _takes_none(annotation: str, default: str | None) -> bool:
+    """``Dtype | None = float32`` means float32 by None; bools and strings take no None in truth."""
+    parts = annotation.split(" | ")
+    own = default in (None, "None") or not {"Dtype", "bool", "str"} & set(parts)
+    return own and "None" in parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +88,8 @@ class Function:
     name: str  # "sum", "linalg.norm"
     signatures: tuple[tuple[Param, ...], ...]  # alternatives (Python overloads), tried in order
     forms: tuple[Form, ...]
-    result: str  # array | arrays (std::vector<array>) | tuple (std::pair or std::tuple)
-    count: int | None  # of several arrays: how many, if that is fixed
+    result: str  # a kind | tuple (std::pair or std::tuple) | flags (as many arrays as they say)
+    count: int | None  # of several arrays: how many, if that is fixed; of flags: for each one
     stream: bool  # whether C++ takes a stream
 
 
@@ -82,73 +99,41 @@ class Table:
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.version: str = raw["mlx"]
         self.omitted: Mapping[str, str] = raw["omitted"]
-        self._raw: Mapping[str, Any] = raw["functions"]
-        self._aliases: Mapping[str, str] = raw["aliases"]
-        self._methods: Mapping[str, Any] = raw["methods"]
+        self.names = [*raw["functions"], *raw["aliases"]]  # "sum", "linalg.norm"
+        self.methods = list(raw["methods"])  # of an array
+        self._raw = raw
         self._built: dict[str, Function] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """All names a formula can call, as ``sum`` or ``linalg.norm``."""
-        return [*self._raw, *self._aliases]
-
-    @property
-    def methods(self) -> list[str]:
-        """All methods of an array that a formula can call."""
-        return list(self._methods)
 
     def function(self, name: str) -> Function | None:
         """The function of that name (aliases included)."""
-        name = self._aliases.get(name, name)
-        found = self._built.get(name)
-        if found is None:
-            raw = self._raw.get(name)
-            if raw is None:
-                return None
-            signatures, result, forms = raw
-            found = _function(name, signatures, result, forms)
-            self._built[name] = found
-        return found
+        name = self._raw["aliases"].get(name, name)
+        if name not in self._built and name in self._raw["functions"]:
+            signatures, result, forms = self._raw["functions"][name]
+            kind, _, count = result.removesuffix("!").partition(":")
+            self._built[name] = Function(
+                name,
+                tuple(tuple(Param(*p) for p in s) for s in signatures),
+                tuple(_form(f) for f in forms),
+                kind,
+                int(count) if count else None,
+                not result.endswith("!"),
+            )
+        return self._built.get(name)
 
     def method(self, name: str) -> Function | None:
         """The method of that name, as a function of which the array is the first argument."""
-        key = f".{name}"
-        found = self._built.get(key)
-        if found is None:
-            params = self._methods.get(name)
-            function = self.function(name)
-            if params is None or function is None:
-                return None
-            first = function.signatures[0][0]
-            signature = (Param(first.name, "/", first.annotation), *(Param(*p) for p in params))
-            found = Function(
-                name,
-                (signature,),
-                function.forms,
-                function.result,
-                function.count,
-                function.stream,
-            )
-            self._built[key] = found
-        return found
+        key, function = f".{name}", self.function(name)
+        if key not in self._built and function is not None and name in self._raw["methods"]:
+            first = replace(function.signatures[0][0], kind="/")
+            params = (first, *(Param(*p) for p in self._raw["methods"][name]))
+            self._built[key] = replace(function, signatures=(params,))
+        return self._built.get(key)
 
 
 @cache
 def table() -> Table:
     """The stored table, read once."""
     return Table(json.loads(TABLE.read_text(encoding="utf-8")))
-
-
-def _function(name: str, signatures: Sequence[Any], result: str, forms: Sequence[str]) -> Function:
-    kind, _, count = result.removesuffix("!").partition(":")
-    return Function(
-        name,
-        tuple(tuple(Param(*p) for p in s) for s in signatures),
-        tuple(_form(f) for f in forms),
-        kind,
-        int(count) if count else None,
-        not result.endswith("!"),
-    )
 
 
 def _form(text: str) -> Form:
@@ -181,9 +166,195 @@ def split(text: str) -> list[str]:
     return [*parts, last] if last else parts
 
 
-def _takes_none(annotation: str, default: str | None) -> bool:
-    """``Dtype | None = float32`` means float32 by None; bools and strings take no None in truth."""
-    parts = annotation.split(" | ")
-    if "None" not in parts:
-        return False
-    return default in (None, "None") or not {"Dtype", "bool", "str"} & set(parts)
+# Matching arguments
+
+
+@dataclass(slots=True)
+class Args:
+    """The arguments of a call, as values."""
+
+    node: ast.Call
+    label: str  # what messages call the function
+    positional: list[Value] = field(default_factory=list)
+    keywords: dict[str, Value] = field(default_factory=dict)
+    star: bool = False  # the last positional one is *args
+
+
+def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
+    """The argument of each parameter that was given; those left to their defaults are not there."""
+    label, given = args.label, args.positional
+    places = [p for p in params if p.kind in ("/", "")]
+    named = [p.name for p in params if p.kind in ("", "k")]
+    rest = next((p.name for p in params if p.kind == "*"), None)
+    if args.star and (rest is None or len(given) <= len(places)):
+        raise Wrong("MG306", f"'{label}' takes no *arguments here", args.node)
+    bound = {p.name: value for p, value in zip(places, given, strict=False)}
+    more = given[len(places) :]
+    if rest is not None:
+        bound[rest] = more[0] if args.star else Value("tuple", "", args.node, items=more)
+    elif more:
+        count = f"{'at most ' * any(p.default for p in places)}{len(places)}"
+        noun = "argument" if len(places) == 1 else "arguments"
+        message = f"'{label}' takes {count} positional {noun}, not {len(given)}"
+        keyword = next((p.name for p in params if p.kind == "k"), None)
+        raise Wrong("MG306", message, more[0].at, keyword and f"write {keyword}=...")
+    for name, value in args.keywords.items():
+        if name not in named:
+            at = next((k for k in args.node.keywords if k.arg == name), args.node)
+            if any(p.name == name for p in params):
+                message = f"'{name}' of '{label}' is positional only"
+                raise Wrong("MG306", message, at, "leave out the name")
+            message = explain.guessed(f"'{label}' has no argument '{name}'", name, named)
+            help = f"arguments by name: {', '.join(named)}" if named else None
+            raise Wrong("MG306", message, at, help)
+        if name in bound:
+            raise Wrong("MG306", f"'{name}' of '{label}' is given twice", value.at)
+        bound[name] = value
+    missing = [f"'{p.name}'" for p in params if p.default is None and p.name not in bound]
+    if missing:
+        noun = "an argument" if len(missing) == 1 else "arguments"
+        raise Wrong("MG306", f"'{label}' needs {noun} {', '.join(missing)}", args.node)
+    return bound
+
+
+def bind_any(function: Function, args: Args) -> tuple[Sequence[Param], dict[str, Value]]:
+    """The first of a function's signatures that takes the arguments, and what it makes of them."""
+    for params in function.signatures[:-1]:
+        try:
+            return params, bind(params, args)
+        except Wrong:
+            pass
+    return function.signatures[-1], bind(function.signatures[-1], args)
+
+
+def complete(params: Sequence[Param], bound: Mapping[str, Value], at: ast.expr) -> dict[str, Value]:
+    """All arguments, with defaults; None where it stands for the default becomes that."""
+    every = dict(bound)
+    for param in params:
+        text, given = param.default, bound.get(param.name)
+        if text is None or (given is not None and param.takes_none):
+            continue
+        if text.isidentifier() and text not in ("None", "True", "False"):
+            default = Value("dtype", Cpp(f"mx::{text}", "name"), at)
+        else:
+            default = constant(_literal(text), at)
+        if given is None or given.kind == "none":
+            every[param.name] = default
+        elif given.optional and given.kind == "dtype":
+            every[param.name] = Value("dtype", f"{given.cpp}.value_or({default.cpp})", given.at)
+    return every
+
+
+_literal = cache(ast.literal_eval)
+
+
+def choices(param: Param) -> tuple[str, ...]:
+    """The strings that a parameter takes, if they are enumerated."""
+    if not param.annotation.startswith("Literal["):
+        return ()
+    return tuple(_literal(f"({param.annotation[8:-1]},)"))
+
+
+def select(function: Function, bound: Mapping[str, Value], stream: str) -> str | None:
+    """The call in C++ by the first form that takes all arguments."""
+    for form in function.forms:
+        cpp = apply(form, bound, [stream] if function.stream else [])
+        if cpp is not None:
+            return cpp
+    # An argument that may be None where C++ tells by the overload: decide at run time.
+    for name, value in bound.items():
+        if value.optional and value.name is not None:
+            given = select(function, {**bound, name: dereferenced(value)}, stream)
+            none = constant(None, value.at)
+            absent = given and select(function, {**bound, name: none}, stream)
+            if given is not None and absent is not None:
+                return ternary(f"{value.cpp}.has_value()", given, absent)
+    return None
+
+
+def apply(form: Form, bound: Mapping[str, Value], last: Sequence[str]) -> str | None:
+    """One form with these arguments, or None if it does not take them."""
+    if not form.params <= bound.keys():  # of another of the function's signatures
+        return None
+    if any(n not in form.params and v.kind != "none" for n, v in bound.items()):
+        return None
+    parts: list[str] = []
+    numbers = arrays = False
+    for slot in form.slots:
+        if slot.text or not slot.type:  # without a type it is of no use to this overload
+            parts += [slot.text] if slot.text else []
+            continue
+        cpp = fit_slot(slot, bound)
+        if cpp is None:
+            return None
+        parts.append(cpp)
+        if slot.type in ("weak", "array"):
+            value = bound[slot.param]
+            arrays |= value.is_array
+            numbers |= value.kind in NUMBERS
+    head = form.cpp
+    if numbers:  # they take the dtype of an array; where can do without
+        if not arrays and head != "mx::where":
+            return None
+        head = head.replace("mx::", "mlxgen::", 1)
+    return f"{head}({', '.join([*parts, *last])})"
+
+
+def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
+    """The argument of a slot as C++."""
+    name, _, part = slot.param.partition(".")
+    value = bound[name]
+    if part:  # the first or second of two lists
+        pair = value.kind == "tuple" and len(value.items) == 2
+        return fit(value.items[int(part)], slot.type) if pair else None
+    base, _, other = slot.type.partition("@")
+    if not other:
+        return fit(value, base, slot.optional)
+    if not value.is_number:
+        return fit(value, "array", slot.optional)
+    like = bound[other]
+    dtype = member(like.cpp, "dtype") if like.is_array else fit(like, "dtype")
+    return f"mlxgen::scalar({value.cpp}, {dtype})" if dtype is not None else None
+
+
+def misfit(
+    function: Function, params: Sequence[Param], bound: Mapping[str, Value], args: Args
+) -> Wrong:
+    """Why no form takes the arguments: the first that none does, else all together."""
+    forms = [f for f in function.forms if f.params <= {p.name for p in params}]
+    for param in params:
+        value = bound.get(param.name)
+        slots = [s for f in forms for s in f.slots if s.param.partition(".")[0] == param.name]
+        if value is None:
+            continue
+        if value.kind == "none":
+            dropped = any(param.name not in f.params for f in forms)
+            if dropped or not slots or any(s.optional for s in slots):
+                continue
+        if any(fit_slot(s, {"dtype": value, **bound}) is not None for s in slots):
+            continue
+        if any(s.type == "flag" for s in slots):
+            message = f"'{param.name}' of '{args.label}' decides what the result is: "
+            return Wrong("MG307", f"{message}write True or False", value.at)
+        return explain.argument(args.label, param.name, param.annotation, value)
+    numbers = any(v.is_number for v in bound.values())
+    if numbers and not any(v.is_array for v in bound.values()):
+        message = f"'{args.label}' needs an array among its arguments"
+        help = "write array(2.0), or use operators for numbers"
+        return Wrong("MG307", message, args.node, help)
+    return Wrong("MG307", f"'{args.label}' does not take these arguments together", args.node)
+
+
+def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
+    """A function that does not exist, or cannot be had; ``others`` are those not of the table."""
+    api = table()
+    if name in api.omitted:
+        message = f"'{name}' cannot be used in a formula: {api.omitted[name]}"
+        return Wrong("MG305", message, node.func)
+    message, help = f"unknown function '{name}'", explain.PYTHON.get(name)
+    inside = [n for n in api.names if n.partition(".")[2] == name]
+    if inside:
+        help = f"write {inside[0]}(...)"
+    elif help is None:
+        message = explain.guessed(message, name, [*others, *api.names])
+    return Wrong("MG304", message, node.func, help)

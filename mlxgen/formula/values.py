@@ -1,118 +1,127 @@
-"""The values that the parts of a formula have, and how each becomes an argument in C++.
+"""What a piece of a formula is, and how it is written where C++ wants some type.
 
-A ``Value`` is a typed piece of C++: its kind, its expression tree and, where the translation can
-use it, more than the tree shows: a constant, the items of a list written in the formula, how many
-arrays there are, whether it may be None. Kinds are fewer than those of signatures: axes are an
-optional list of ints, an enumerated string is a string that knows its choices.
+A ``Value`` has a kind and its C++ on one line. The kinds are those of signatures, and what only
+formulas have: tuples, None, categories of dtypes. C++'s distinctions are kept too, since they
+matter when values meet: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>``
+(ints) and ``mx::Shape`` (shape).
 
-``fit`` is the one place where a value meets a C++ type. It gives the tree to write there, or None
-when the value cannot stand there; it reports nothing, since the caller may have another overload to
-try.
+``fit`` is the one place where a value meets a C++ type, which is called a slot here as in the table
+of MLX's functions: ``SLOTS`` says which kinds a slot takes, and what is written then.
 """
 
 from __future__ import annotations
 
 import ast
-import enum
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from ..model.signature import Kind, Type
-from .cpp_expr import UNARY, Binary, Call, Node, Text, Unary
+from ..model.kinds import KINDS
+from ..model.signature import Type
 
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
-
-class K(enum.Enum):
-    """What a value is; the text is how messages call it."""
-
-    ARRAY = "an array"
-    ARRAYS = "a list of arrays"
-    FLOAT = "a float"
-    INT = "an int"
-    BOOL = "a bool"
-    STR = "a string"
-    INTS = "a list of ints"  # std::vector<int>
-    SHAPE = "a shape"  # mx::Shape
-    DTYPE = "a dtype"
-    NONE = "None"
-    TUPLE = "a tuple"  # written in the formula; its items are values
-    CATEGORY = "a category of dtypes"
-    INFO = "information on a dtype"  # mx::finfo and mx::iinfo
-    FLOATS = "several floats"  # std::vector<double> and std::vector<bool>: of comprehensions
-    BOOLS = "several bools"
-
-
-# Names of optional arguments known to have a value, and names known to be None.
-Facts = tuple[frozenset[str], frozenset[str]]
-NOTHING: frozenset[str] = frozenset()
-
-MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
-
-NUMBERS = (K.INT, K.FLOAT, K.BOOL)
-
-_KINDS = {
-    Kind.ARRAY: K.ARRAY,
-    Kind.ARRAYS: K.ARRAYS,
-    Kind.FLOAT: K.FLOAT,
-    Kind.INT: K.INT,
-    Kind.BOOL: K.BOOL,
-    Kind.STR: K.STR,
-    Kind.ENUM: K.STR,
-    Kind.INTS: K.INTS,
-    Kind.SHAPE: K.SHAPE,
-    Kind.AXES: K.INTS,
-    Kind.DTYPE: K.DTYPE,
+# What a value can be, and how messages call it.
+TEXTS = {
+    "array": "an array",
+    "arrays": "a list of arrays",
+    "float": "a float",
+    "int": "an int",
+    "bool": "a bool",
+    "str": "a string",
+    "ints": "a list of ints",
+    "shape": "a shape",
+    "dtype": "a dtype",
+    "none": "None",
+    "tuple": "a tuple",  # written in the formula; its items are values
+    "category": "a category of dtypes",
+    "finfo": "information on a dtype",
+    "iinfo": "information on a dtype",
+    "floats": "several floats",  # std::vector<double> and std::vector<bool>, of comprehensions
+    "bools": "several bools",
 }
+NUMBERS = ("int", "float", "bool")
+CPP_TYPES = {spelling.slot: spelling.cpp for spelling in KINDS.values()}
 
-# Slot types (see mlx_api) of the kinds of a signature.
-_SLOTS = {
-    Kind.ARRAY: "array",
-    Kind.ARRAYS: "arrays",
-    Kind.FLOAT: "float",
-    Kind.INT: "int",
-    Kind.BOOL: "bool",
-    Kind.STR: "str",
-    Kind.ENUM: "str",
-    Kind.INTS: "ints",
-    Kind.SHAPE: "shape",
-    Kind.AXES: "ints1",
-    Kind.DTYPE: "dtype",
-}
+# How tightly C++ binds, from loosest to tightest.
+LEVELS = ("?", "||", "&&", "== !=", "< <= > >=", "+ -", "* /", "unary", "call", "name")
+LEVEL = {sign: level for level, signs in enumerate(LEVELS) for sign in signs.split()}
+CHAINED = {LEVEL[sign] for sign in ("||", "&&", "+", "*")}  # a + b + c needs no parentheses
+
+
+class Cpp(str):
+    """C++ text that knows how tightly its outermost operator binds; a plain str is a call."""
+
+    __slots__ = ("level",)
+    level: int
+
+    def __new__(cls, text: str, like: str) -> Cpp:
+        """``like``: an operator of that level, or "unary" or "name"."""
+        self = super().__new__(cls, text)
+        self.level = LEVEL[like]
+        return self
+
+
+def level(cpp: str) -> int:
+    """How tightly a text binds."""
+    return cpp.level if isinstance(cpp, Cpp) else LEVEL["call"]
+
+
+def operand(cpp: str, outer: int, right: bool) -> str:
+    """In parentheses where C++ needs them, and where gcc warns without (``&&`` in ``||``)."""
+    inner = level(cpp)
+    bare = inner > outer or (inner == outer and not right and outer in CHAINED)
+    return cpp if bare and (outer, inner) != (LEVEL["||"], LEVEL["&&"]) else f"({cpp})"
+
+
+def binary(sign: str, *operands: str) -> str:
+    """``a + b``, or more of them."""
+    out, outer = operands[0], LEVEL[sign]
+    for right in operands[1:]:
+        out = Cpp(f"{operand(out, outer, False)} {sign} {operand(right, outer, True)}", sign)
+    return out
+
+
+def unary(sign: str, cpp: str) -> str:
+    """``!x`` or ``-x``"""
+    bare = level(cpp) >= LEVEL["unary"] and not cpp.startswith("-")
+    return Cpp(f"{sign}{cpp}" if bare else f"{sign}({cpp})", "unary")
+
+
+def ternary(test: str, yes: str, no: str) -> str:
+    """``test ? yes : no``"""
+    parts = [operand(part, LEVEL["?"], True) for part in (test, yes, no)]
+    return Cpp("{} ? {} : {}".format(*parts), "?")
 
 
 @dataclass(slots=True)
 class Value:
     """A piece of a formula: what it is and its C++."""
 
-    kind: K
-    node: Node
+    kind: str
+    cpp: str
     at: ast.expr
     optional: bool = False  # std::optional
-    wide: bool = False  # INT: int64_t rather than int
-    single: bool = False  # FLOAT: float rather than double
+    type: str = ""  # where it is not the usual one: int64_t, float, tuple (of arrays)
     const: Any = None  # a number, bool or string written in the formula
-    items: list[Value] = field(default_factory=list)  # TUPLE
-    count: int | None = None  # ARRAYS: how many, if known
-    is_tuple: bool = False  # ARRAYS: std::pair or std::tuple rather than std::vector
-    choices: tuple[str, ...] = ()  # STR: what it can be
+    items: Sequence[Value] = ()  # of a tuple
+    count: int | None = None  # of arrays: how many, if known
+    choices: tuple[str, ...] = ()  # of a string: what it can be
     name: str | None = None  # the identifier that stands for it, if it is just that
-    of: Value | None = None  # SHAPE, INT: the array whose shape, ndim or size it is
+    of: Value | None = None  # of a shape or int: the array whose shape, ndim or size it is
 
     @property
     def text(self) -> str:
         """How messages call it."""
         if self.optional:
-            return f"{self.kind.value} or None"
-        if self.kind is K.INT and self.const is not None:
-            return f"the int {self.const}"
-        if self.kind is K.STR and self.const is not None:
-            return f"the string {self.const!r}"
-        if self.kind is K.ARRAYS and self.count is not None:
-            return f"{self.count} arrays"
-        return self.kind.value
+            return f"{TEXTS[self.kind]} or None"
+        if self.const is not None and self.kind in ("int", "str"):
+            return f"the {'int' if self.kind == 'int' else 'string'} {self.const!r}"
+        if self.kind == "arrays" and self.count is not None:
+            return several(self.count, "array")
+        return TEXTS[self.kind]
 
     @property
     def is_number(self) -> bool:
@@ -122,312 +131,231 @@ class Value:
     @property
     def is_array(self) -> bool:
         """Whether it is an array that is there for certain."""
-        return self.kind is K.ARRAY and not self.optional
+        return self.kind == "array" and not self.optional
 
     @property
     def is_ints(self) -> bool:
         """Whether it is a sequence of ints in any form, there for certain."""
-        if self.kind is K.TUPLE:
-            return all(i.kind is K.INT and not i.optional for i in self.items)
-        return self.kind in (K.SHAPE, K.INTS) and not self.optional
+        if self.kind == "tuple":
+            return all(i.kind == "int" and not i.optional for i in self.items)
+        return self.kind in ("shape", "ints") and not self.optional
 
     @property
     def is_arrays(self) -> bool:
         """Whether it is a sequence of arrays in any form."""
-        if self.kind is K.TUPLE:
+        if self.kind == "tuple":
             return bool(self.items) and all(i.is_array for i in self.items)
-        return self.kind is K.ARRAYS and not self.optional
+        return self.kind == "arrays" and not self.optional
+
+    @property
+    def length(self) -> int | None:
+        """How many items it has, if that is known."""
+        return len(self.items) if self.kind == "tuple" else self.count
 
 
-def of_type(type: Type, node: Node, at: ast.expr, name: str | None = None) -> Value:
-    """The value of an argument."""
-    return Value(
-        _KINDS[type.kind],
-        node,
-        at,
-        optional=type.optional,
-        wide=type.int64,
-        single=type.single,
-        choices=type.choices,
-        name=name,
-    )
-
-
-def none(at: ast.expr) -> Value:
-    """Python's None."""
-    return Value(K.NONE, Text("std::nullopt"), at)
-
-
-def boolean(value: bool, at: ast.expr) -> Value:
-    """True or False."""
-    return Value(K.BOOL, Text("true" if value else "false"), at, const=value)
-
-
-def integer(value: int, at: ast.expr) -> Value:
-    """An int constant."""
-    node = Text(str(value), UNARY) if value < 0 else Text(str(value))
-    return Value(K.INT, node, at, wide=not -INT_MAX <= value <= INT_MAX, const=value)
-
-
-def floating(value: float, at: ast.expr) -> Value:
-    """A float constant."""
-    text = repr(value).replace("e-0", "e-")
-    if value != value or value in (float("inf"), float("-inf")):
-        text = "mlxgen::nan" if value != value else text.replace("inf", "mlxgen::inf")
-    node = Text(text, UNARY) if text.startswith("-") else Text(text)
-    return Value(K.FLOAT, node, at, const=value)
-
-
-def string(value: str, at: ast.expr) -> Value:
-    """A string constant, which is printable ASCII."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return Value(K.STR, Text(f'"{escaped}"'), at, const=value)
-
-
-def default(text: str, at: ast.expr) -> Value:
-    """The default of a parameter in MLX's stubs."""
-    if text == "None":
-        return none(at)
-    if text in ("True", "False"):
-        return boolean(text == "True", at)
-    if text.isidentifier():
-        return Value(K.DTYPE, Text(f"mx::{text}"), at)
-    return _constant(ast.literal_eval(text), at)
-
-
-def _constant(value: Any, at: ast.expr) -> Value:
-    if isinstance(value, bool):
-        return boolean(value, at)
-    if isinstance(value, int):
-        return integer(value, at)
-    if isinstance(value, float):
-        return floating(value, at)
-    if isinstance(value, str):
-        return string(value, at)
-    return Value(K.TUPLE, Text(""), at, items=[_constant(v, at) for v in value])
-
-
-def narrow(value: Value) -> Node:
-    """An INT as a C++ int."""
-    return Call("mlxgen::to_int", [value.node]) if value.wide else value.node
-
-
-def as_double(value: Value) -> Node:
-    """A number as a C++ double, whatever it was."""
-    if value.const is not None and value.kind is K.INT:
-        return Text(f"{value.const}.0", value.node.prec)
-    if value.kind is K.FLOAT and not value.single:
-        return value.node
-    return Call("static_cast<double>", [value.node])
-
-
-def as_list(value: Value, head: str, convert: str) -> Node | None:
-    """Ints as the C++ type ``head``, which the helper ``convert`` makes of other lists."""
-    if value.kind is K.TUPLE:
-        if not value.is_ints:
-            return None
-        wide = head == "mx::Strides"
-        return Call(head, [i.node if wide else narrow(i) for i in value.items], "{}")
-    if value.kind is K.SHAPE and head == "mx::Shape":
-        return value.node
-    if value.kind is K.INTS and head == "std::vector<int>":
-        return value.node
-    if value.kind in (K.SHAPE, K.INTS):
-        return Call(f"mlxgen::{convert}", [value.node])
-    return None
-
-
-def shape(value: Value) -> Node | None:
-    """Ints as an mx::Shape."""
-    return as_list(value, "mx::Shape", "as_shape")
-
-
-def arrays(value: Value) -> Node | None:
-    """Arrays as a std::vector<mx::array>."""
-    if value.kind is K.TUPLE and (value.is_arrays or not value.items):
-        return Call("std::vector<mx::array>", [i.node for i in value.items], "{}")
-    if value.kind is K.ARRAYS and not value.optional:
-        return Call("mlxgen::as_arrays", [value.node]) if value.is_tuple else value.node
-    return None
-
-
-FFT_NORMS = {"backward": "Backward", "ortho": "Ortho", "forward": "Forward"}
-
-
-def fit(value: Value, slot: str, optional: bool = False) -> Node | None:
-    """``value`` as an argument of a slot type (see mlx_api), or None if it cannot stand there."""
-    if value.kind is K.NONE:
-        return value.node if optional else None
-    if value.optional:
-        return _fit_optional(value, slot) if optional else None
-    kind = value.kind
-    if slot in ("array", "weak", "value"):
-        if kind is K.ARRAY:
-            return value.node
-        if kind not in NUMBERS or slot == "array":
-            return None
-        return value.node if slot == "weak" else Call("mlxgen::scalar", [value.node])
-    if slot == "int":
-        return narrow(value) if kind is K.INT else None
-    if slot == "bool":
-        return value.node if kind is K.BOOL else None
-    if slot == "float":
-        return value.node if kind in (K.FLOAT, K.INT) else None
-    if slot == "dtype":
-        return value.node if kind is K.DTYPE else None
-    if slot == "str":
-        return value.node if kind is K.STR else None
-    if slot == "arrays":
-        return arrays(value)
-    if slot.startswith("ints"):
-        if kind is K.INT and slot == "ints1":
-            return Call("std::vector<int>", [narrow(value)], "{}")
-        return as_list(value, "std::vector<int>", "as_ints")
-    if slot.startswith("shape"):
-        if kind is K.INT and slot == "shape1":
-            return Call("mx::Shape", [narrow(value)], "{}")
-        return shape(value)
-    return _fit_rare(value, slot)
-
-
-def _fit_rare(value: Value, slot: str) -> Node | None:
-    kind = value.kind
-    if slot == "double":
-        return as_double(value) if kind in (K.FLOAT, K.INT) else None
-    if slot == "size":
-        negative = value.const is not None and kind is K.INT and value.const < 0
-        return value.node if kind is K.INT and not negative else None
-    if slot == "int64":
-        return value.node if kind is K.INT else None
-    if slot == "strides":
-        return as_list(value, "mx::Strides", "as_strides")
-    if slot.startswith("pair") and slot != "pairs":
-        return _fixed(value, 2, "std::pair<int, int>", "as_pair", slot == "pair1")
-    if slot.startswith("triple"):
-        return _fixed(value, 3, "std::tuple<int, int, int>", "as_triple", slot == "triple1")
-    if slot == "pairs":
-        pairs = [_fixed(i, 2, "", "as_pair", False) for i in value.items]
-        if kind is not K.TUPLE or not pairs:
-            return None
-        return (
-            Call("std::vector<std::pair<int, int>>", [p for p in pairs if p], "{}")
-            if all(pairs)
-            else None
-        )
-    if slot == "fftnorm":
-        if kind is not K.STR or value.const is None:
-            return Call("mlxgen::fft_norm", [value.node]) if kind is K.STR else None
-        norm = FFT_NORMS.get(value.const)
-        return Text(f"mx::fft::FFTNorm::{norm}") if norm else None
-    if slot.startswith("'"):
-        return value.node if kind is K.STR and value.const == slot[1:-1] else None
-    return None
-
-
-def _fixed(value: Value, count: int, head: str, convert: str, one: bool) -> Node | None:
-    """A pair or triple of ints."""
-    if value.kind is K.TUPLE and len(value.items) == 1 and value.items[0].kind is K.TUPLE:
-        value = value.items[0]
-    if value.kind is K.INT and one:
-        return Call(head, [narrow(value)] * count, "{}")
-    if value.kind is K.TUPLE:
-        if len(value.items) != count or not value.is_ints:
-            return None
-        return Call(head, [narrow(i) for i in value.items], "{}")
-    return Call(f"mlxgen::{convert}", [value.node]) if value.kind in (K.SHAPE, K.INTS) else None
-
-
-_OPTIONAL = {
-    "array": (K.ARRAY,),
-    "int": (K.INT,),
-    "int64": (K.INT,),
-    "bool": (K.BOOL,),
-    "float": (K.FLOAT, K.INT),
-    "dtype": (K.DTYPE,),
-    "str": (K.STR,),
-    "weak": (K.ARRAY, K.INT, K.FLOAT, K.BOOL),
-}
-
-
-def _fit_optional(value: Value, slot: str) -> Node | None:
-    """A value that may be None where C++ has a std::optional."""
-    if slot.startswith("ints") and value.kind in (K.INTS, K.SHAPE):
-        return value.node if value.kind is K.INTS else Call("mlxgen::as_ints", [value.node])
-    if slot.startswith("shape") and value.kind in (K.INTS, K.SHAPE):
-        return value.node if value.kind is K.SHAPE else Call("mlxgen::as_shape", [value.node])
-    if value.kind not in _OPTIONAL.get(slot, ()):
-        return None
-    if slot == "int" and value.wide:
-        return Call("mlxgen::to_int", [value.node])
-    return value.node
-
-
-def fit_type(value: Value, type: Type) -> Node | None:
-    """``value`` where an operator has an argument of ``type``."""
-    slot = _SLOTS[type.kind]
-    if type.kind is Kind.INT and type.int64:
-        slot = "int64"
-    if type.length is not None and value.kind is K.INT and not value.optional:
-        return Call("std::vector<int>", [narrow(value)] * type.length, "{}")
-    if type.length is not None and value.kind is K.TUPLE and len(value.items) != type.length:
-        return None
-    return fit(value, slot, type.optional)
-
-
-def moved(value: Value, at: ast.expr) -> Value:
-    """The same value, written elsewhere."""
-    return replace(value, at=at)
-
-
-_CPP_TYPES = {
-    K.ARRAY: "mx::array",
-    K.ARRAYS: "std::vector<mx::array>",
-    K.FLOAT: "double",
-    K.INT: "int",
-    K.BOOL: "bool",
-    K.STR: "std::string",
-    K.INTS: "std::vector<int>",
-    K.SHAPE: "mx::Shape",
-    K.DTYPE: "mx::Dtype",
-}
-
-
-def optional_type(kind: K, wide: bool) -> str:
-    """The std::optional of a kind."""
-    return f"std::optional<{'int64_t' if kind is K.INT and wide else _CPP_TYPES[kind]}>"
-
-
-def dereferenced(value: Value) -> Value:
-    """An optional value that is known to be there."""
-    node = value.node
-    inner: Node = (
-        Unary("*", node) if isinstance(node, Text) and node.prec > UNARY else Call("*", [node])
-    )
-    return replace(value, node=inner, optional=False)
-
-
-def has_value(node: Node) -> Node:
-    """The C++ condition that a std::optional holds something."""
-    return Text(f"{node.flat}.has_value()")
-
-
-def several(count: int, what: str = "array") -> str:
+def several(count: int, what: str) -> str:
     """``1 array``, ``2 arrays``"""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def join(op: str, nodes: Sequence[Node]) -> Node:
-    """``a op b op c`` in C++."""
-    out = nodes[0]
-    for node in nodes[1:]:
-        out = Binary(op, out, node)
-    return out
+def argument(type: Type, cpp: str, at: ast.expr, name: str, count: int | None) -> Value:
+    """The value of a name of the scope."""
+    kind = KINDS[type.kind].slot.rstrip("1")
+    width = "int64_t" if type.int64 else "float" if type.single else ""
+    text = Cpp(cpp, "name")
+    return Value(kind, text, at, type.optional, width, None, (), count, type.choices, name)
 
 
-def member(node: Node, name: str) -> Node:
-    """``x.name()`` of a name, else a helper: chains of members do not break well."""
-    if isinstance(node, Text):
-        return Call(f"{node.flat}.{name}", [])
-    if isinstance(node, Unary) and node.op == "*":
-        return Call(f"{node.operand.flat}->{name}", [])
-    return Call(f"mlxgen::{name}", [node])
+def constant(value: Any, at: ast.expr) -> Value:
+    """A Python literal: None, a bool, number or string, or a tuple or list of them."""
+    if value is None:
+        return Value("none", Cpp("std::nullopt", "name"), at)
+    if isinstance(value, tuple | list):
+        return Value("tuple", "", at, items=[constant(v, at) for v in value])
+    kind, text = type(value).__name__, repr(value)
+    width = "int64_t" if kind == "int" and not -INT_MAX <= value <= INT_MAX else ""
+    if kind == "bool":
+        text = text.lower()
+    elif kind == "str":
+        text = '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
+    elif kind == "float":
+        text = text.replace("e-0", "e-").replace("inf", "mlxgen::inf").replace("nan", "mlxgen::nan")
+    like = "unary" if text.startswith("-") else "name"
+    return Value(kind, Cpp(text, like), at, type=width, const=value)
+
+
+def dereferenced(value: Value) -> Value:
+    """An optional value that is known to be there."""
+    like = "unary" if level(value.cpp) == LEVEL["name"] else "call"
+    text = f"*{value.cpp}" if like == "unary" else f"*({value.cpp})"
+    return replace(value, cpp=Cpp(text, like), optional=False)
+
+
+def member(cpp: str, name: str) -> str:
+    """``x.name()`` of a name, else a helper: chains of members do not read well."""
+    if level(cpp) == LEVEL["name"]:
+        return f"{cpp}.{name}()"
+    if level(cpp) == LEVEL["unary"] and cpp.startswith("*"):
+        return f"{cpp[1:]}->{name}()"
+    return f"mlxgen::{name}({cpp})"
+
+
+# Conversions. Each gives the C++ for a value of a kind that it takes, or None.
+
+
+def as_is(value: Value) -> str:
+    """Whatever it is."""
+    return value.cpp
+
+
+def narrow(value: Value) -> str:
+    """An int as a C++ int."""
+    return f"mlxgen::to_int({value.cpp})" if value.type == "int64_t" else value.cpp
+
+
+def as_double(value: Value) -> str:
+    """A number as a C++ double, whatever it was."""
+    if value.const is not None and value.kind == "int":
+        return Cpp(f"{value.const}.0", "unary" if value.const < 0 else "name")
+    plain = value.kind == "float" and value.type != "float"
+    return value.cpp if plain else f"static_cast<double>({value.cpp})"
+
+
+def scalar(value: Value) -> str:
+    """A number as an array."""
+    return f"mlxgen::scalar({value.cpp})"
+
+
+def not_negative(value: Value) -> str | None:
+    """An int that is not known to be negative."""
+    return None if value.const is not None and value.const < 0 else value.cpp
+
+
+def flag(value: Value) -> str | None:
+    """A bool that is written out."""
+    return value.cpp if value.const is not None else None
+
+
+def fft_norm(value: Value) -> str | None:
+    """How a Fourier transform is scaled."""
+    if value.const is None:
+        return f"mlxgen::fft_norm({value.cpp})"
+    known = value.const in ("backward", "ortho", "forward")
+    return f"mx::fft::FFTNorm::{value.const.title()}" if known else None
+
+
+# Lists of ints: the C++ type, the kind that is one already, what makes one of others, the length.
+INT_LISTS: Mapping[str, tuple[str, str, str, int | None]] = {
+    "ints": ("std::vector<int>", "ints", "as_ints", None),
+    "shape": ("mx::Shape", "shape", "as_shape", None),
+    "strides": ("mx::Strides", "", "as_strides", None),
+    "pair": ("std::pair<int, int>", "", "as_pair", 2),
+    "triple": ("std::tuple<int, int, int>", "", "as_triple", 3),
+    "int_list": ("", "", "", None),  # as written, without a type
+}
+
+
+def int_list(slot: str, value: Value) -> str | None:
+    """Ints as one of the types of ``INT_LISTS``."""
+    head, same, convert, count = INT_LISTS[slot]
+    if value.kind in ("shape", "ints"):
+        return value.cpp if value.kind == same else f"mlxgen::{convert}({value.cpp})"
+    items = value.items
+    if count is not None and len(items) == 1 and items[0].kind == "tuple":
+        value, items = items[0], items[0].items
+    if not value.is_ints or count not in (None, len(items)):
+        return None
+    return f"{head}{{{', '.join([i.cpp if slot == 'strides' else narrow(i) for i in items])}}}"
+
+
+def one_int(slot: str, value: Value) -> str:
+    """One int that stands for all of a list."""
+    head, _, _, count = INT_LISTS[slot]
+    return f"{head}{{{', '.join([narrow(value)] * (count or 1))}}}"
+
+
+def pairs(value: Value) -> str | None:
+    """A tuple of pairs of ints."""
+    items = [fit(item, "pair") for item in value.items]
+    found = [item.removeprefix("std::pair<int, int>") for item in items if item is not None]
+    if not found or len(found) != len(items):
+        return None
+    return f"std::vector<std::pair<int, int>>{{{', '.join(found)}}}"
+
+
+def number_list(value: Value) -> str | None:
+    """A tuple of numbers, as written."""
+    known = value.items and all(i.kind in ("int", "float") and not i.optional for i in value.items)
+    return f"{{{', '.join(map(as_double, value.items))}}}" if known else None
+
+
+def arrays(value: Value) -> str | None:
+    """Arrays as a std::vector<mx::array>."""
+    if value.kind == "arrays":
+        return f"mlxgen::as_arrays({value.cpp})" if value.type == "tuple" else value.cpp
+    if not value.is_arrays and value.items:
+        return None
+    return f"std::vector<mx::array>{{{', '.join([i.cpp for i in value.items])}}}"
+
+
+Ways = dict[str, Callable[[Value], "str | None"]]
+
+
+def _lists(slot: str) -> dict[str, Ways]:
+    ways: Ways = dict.fromkeys(("tuple", "shape", "ints"), partial(int_list, slot))
+    return {slot: ways, f"{slot}1": {**ways, "int": partial(one_int, slot)}}
+
+
+# Which kinds a slot takes, and what is written then.
+SLOTS: Mapping[str, Ways] = {
+    **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "floats", "bools")},
+    **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
+    "weak": dict.fromkeys(("array", *NUMBERS), as_is),
+    "value": {"array": as_is, **dict.fromkeys(NUMBERS, scalar)},
+    "scalar": dict.fromkeys(NUMBERS, as_is),
+    "number": {"int": as_is, "float": as_is},
+    "float": {"int": as_is, "float": as_is},
+    "double": {"int": as_double, "float": as_double},
+    "real": {"float": as_is},
+    "int": {"int": narrow},
+    "int64": {"int": as_is},
+    "size": {"int": not_negative},
+    "flag": {"bool": flag},
+    "category": {"dtype": as_is, "category": as_is},
+    "fftnorm": {"str": fft_norm},
+    **{name: ways for slot in INT_LISTS for name, ways in _lists(slot).items()},
+    "int_list": {"tuple": lambda value: int_list("int_list", value) if value.items else None},
+    "number_list": {"tuple": number_list},
+    "pairs": {"tuple": pairs},
+    "arrays": {"tuple": arrays, "arrays": arrays},
+    "sequence": {"shape": as_is, "ints": as_is},
+    "list": dict.fromkeys(("arrays", "shape", "ints", "floats", "bools"), as_is),
+}
+# Those that are a std::optional where MLX takes None.
+OPTIONAL = ("array", "weak", "int", "int64", "bool", "float", "dtype", "str", "ints", "shape")
+
+
+def fit(value: Value, slot: str, optional: bool = False) -> str | None:
+    """``value`` as an argument of a slot, or None if it cannot stand there."""
+    kind = value.kind
+    if kind == "none":
+        return value.cpp if optional else None
+    if value.optional:
+        slot = slot.rstrip("1")  # one int or several: the overload decides
+        if not optional or slot not in OPTIONAL:
+            return None
+    if slot[0] == "'":  # that string only
+        return value.cpp if kind == "str" and value.const == slot[1:-1] else None
+    way = SLOTS[slot].get(kind)
+    return way(value) if way is not None else None
+
+
+def fit_type(value: Value, type: Type) -> str | None:
+    """``value`` where an operator has an argument of ``type``."""
+    slot = "int64" if type.int64 else KINDS[type.kind].slot
+    if type.length is not None and not value.optional:
+        if value.kind == "int":
+            return f"std::vector<int>{{{', '.join([narrow(value)] * type.length)}}}"
+        if value.kind == "tuple" and len(value.items) != type.length:
+            return None
+    return fit(value, slot, type.optional)

@@ -11,10 +11,9 @@ import pytest
 from formula import formula_samples as samples
 from formula.test_formula import check_cpp, compiled, errors, mlx_root
 
-from mlxgen.formula.builtins import SPECIAL
 from mlxgen.formula.compile import Expr
-from mlxgen.formula.mlx import Function, Param, Slot, table
-from mlxgen.formula.values import MODULES
+from mlxgen.formula.mlx import MODULES, Function, Param, Slot, table
+from mlxgen.formula.translator import SPECIAL
 
 # Formulas of a value for a slot: constants, and what is known at run time only.
 CONSTANTS = {
@@ -41,6 +40,9 @@ CONSTANTS = {
     "weak": "y",
     "value": "0.5",
     "value@dtype": "0.5",
+    "value@a": "0.5",
+    "flag": "True",
+    "category": "floating",
 }
 VARIABLES = {
     **CONSTANTS,
@@ -65,6 +67,7 @@ VARIABLES = {
     "weak": "2",
     "value": "n",
     "value@dtype": "x",
+    "category": "x.dtype",
 }
 OPTIONALS = {
     **VARIABLES,
@@ -147,7 +150,7 @@ def test_every_form_compiles(tmp_path: Path) -> None:
     for cpp, text in calls():
         several = table().function(text.partition("(")[0])
         assert several is not None
-        kind = "array" if several.result == "array" else "arrays"
+        kind = {"array": "array", "bool": "cond"}.get(several.result, "arrays")
         want, result = samples.RESULTS[kind]
         expr = compiled(text, want)
         assert cpp.rpartition("::")[2] in expr.cpp, text

@@ -1,0 +1,111 @@
+"""The text of a formula: read by Python's parser, with the places of its parts.
+
+Users write a formula with blanks around it, or over several lines; the parser sees it stripped, or
+in parentheses, and counts in bytes. All that is put right here.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+
+LONGEST = 10_000  # characters of a formula
+
+# What Python's parser warns about, on stderr: invalid escapes, and numbers that run into words.
+_WARNED = re.compile(r"\\|\d(?:if|in|is|or|and|not|for|else)")
+
+# What other languages write, and Python's word for it.
+_HELPS = (
+    (r"&&|\|\|", "write `and` and `or`"),
+    (r"\?", "write `a if condition else b`"),
+    (r"!(?!=)", "write `not`"),
+)
+
+
+class Unreadable(Exception):
+    """Code, message, start and end in the text, help."""
+
+
+class Source:
+    """A formula's text, and the text that the parser sees."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r", " ")
+        stripped = self.text.strip()
+        # Over several lines an expression needs parentheses; on one line no blanks may precede it.
+        self.several = "\n" in stripped
+        self.shift = 1 if self.several else -(len(self.text) - len(self.text.lstrip()))
+        self.seen = f"({self.text}\n)" if self.several else stripped
+
+    def parse(self) -> ast.expr:
+        """The syntax tree of the expression."""
+        whole = 0, len(self.text)
+        if not self.seen:
+            raise Unreadable("MG301", "the formula is empty", 0, max(len(self.text), 1), None)
+        if len(self.text) > LONGEST:
+            message = f"the formula has more than {LONGEST} characters"
+            raise Unreadable("MG318", message, *whole, None)
+        try:
+            tree = _parse(self.seen)
+        except SyntaxError as error:
+            raise self._unreadable(error) from None
+        except (ValueError, MemoryError):
+            message = "the formula is not a Python expression"
+            raise Unreadable("MG301", message, *whole, None) from None
+        if self.several and not _closed_at_end(self.seen):
+            message = "this is not a Python expression: unmatched ')'"
+            raise Unreadable("MG301", message, *whole, None)
+        return tree
+
+    def span(self, node: ast.AST | None) -> tuple[int, int]:
+        """The slice of the text that a part of the expression stands for (None: all of it)."""
+        if node is None:
+            return 0, len(self.text)
+        at = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+        return self._offset(at[0], at[1]), self._offset(at[2], at[3])
+
+    def _offset(self, line: int, column: int) -> int:
+        """The place in the text of the parser's line and column (in bytes)."""
+        lines = self.seen.split("\n")
+        before = sum(len(part) + 1 for part in lines[: line - 1])
+        at = lines[line - 1].encode()[:column].decode(errors="ignore")
+        return min(max(before + len(at) - self.shift, 0), len(self.text))
+
+    def _unreadable(self, error: SyntaxError) -> Unreadable:
+        """What Python's parser found."""
+        message = (error.msg or "invalid syntax").removeprefix("invalid syntax. ")
+        start, end = 0, len(self.text)
+        if error.lineno is not None and error.offset:
+            before = sum(len(part) + 1 for part in self.seen.split("\n")[: error.lineno - 1])
+            start = min(max(before + error.offset - 1 - self.shift, 0), len(self.text) - 1)
+            end = start + 1
+            if error.end_lineno == error.lineno and (error.end_offset or 0) > error.offset:
+                end = min(start + (error.end_offset or 0) - error.offset, len(self.text))
+        help = next((help for sign, help in _HELPS if re.search(sign, self.text)), None)
+        if self.text[start:end] == "=":
+            help = "write == to compare"
+        return Unreadable("MG301", f"this is not a Python expression: {message}", start, end, help)
+
+
+def _parse(source: str) -> ast.expr:
+    """The syntax tree of an expression, without warnings."""
+    if _WARNED.search(source) is None:
+        return ast.parse(source, mode="eval").body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, mode="eval").body
+
+
+def _closed_at_end(source: str) -> bool:
+    """Whether the bracket that opens the text is closed by its last one."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    brackets = [t.string for t in tokens if t.type == tokenize.OP and t.string in "()[]{}"]
+    depth = 0
+    for bracket in brackets[:-1]:
+        depth += 1 if bracket in "([{" else -1
+        if depth == 0:
+            return False
+    return True

@@ -1,0 +1,393 @@
+"""What every part of a formula's translation needs: its errors, its values, calls of functions.
+
+``Translator`` knows functions, methods and other entries; how their arguments are translated it
+leaves to the visitor of compile.py, which extends it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ..model.signature import Arg, Kind, Signature, Type
+from . import explain
+from .explain import Wrong
+from .mlx import (
+    Args,
+    Function,
+    Param,
+    bind,
+    bind_any,
+    choices,
+    complete,
+    misfit,
+    select,
+    table,
+    unknown,
+)
+from .rules import RULES, common
+from .source import Source
+from .values import Value, constant, fit, fit_type
+
+Report = Callable[[str, str, int, int, "str | None"], None]
+"""What gets the errors: code, message, start and end offset in the text, help."""
+
+DEEPEST = 100  # nodes inside each other
+
+# Functions of MLX that are in no table: they give no array, or take any number of arguments.
+SPECIAL = ("array", "asarray", "result_type", "broadcast_shapes", "finfo", "iinfo")
+# Python's, of which some are MLX's if the first argument is an array.
+BUILTINS = ("len", "int", "float", "bool", *explain.LOOPS)
+SHARED = ("abs", "sum", "prod", "min", "max", "all", "any")
+DTYPE = Param("dtype", "/", "Dtype")
+PARAMS = {
+    "array": (Param("val", "", "scalar | list"), Param("dtype", "", "Dtype | None", "None")),
+    "asarray": (Param("a", "", "scalar | list"), Param("dtype", "", "Dtype | None", "None")),
+    "finfo": (DTYPE,),
+    "iinfo": (DTYPE,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What an identifier of a formula means and how it is spelled in C++."""
+
+    type: Type
+    cpp: str
+    count: int | None = None  # ARRAYS: how many there are, if that is known
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a formula may refer to."""
+
+    names: Mapping[str, Name]  # arguments, grad, result, constants...
+    ops: Mapping[str, Signature]  # other entries, by Python name
+    op_cpp: Mapping[str, str]  # their C++ names
+    stream: str | None = "s"  # C++ of the stream; None: no array operation can stand here
+
+
+def is_function(name: str) -> bool:
+    """Whether a formula can call a function of that name."""
+    return name in (*BUILTINS, *SHARED, *SPECIAL) or table().function(name) is not None
+
+
+def entry_param(arg: Arg) -> Param:
+    """An argument of an entry, as one of MLX's functions."""
+    default = arg.default.python if arg.default is not None else None
+    return Param(arg.name, "k" if arg.kw_only else "", arg.type.python, default)
+
+
+class Translator:
+    """Translates one formula; what cannot be translated raises ``Wrong``."""
+
+    def __init__(self, text: str, scope: Scope, report: Report) -> None:
+        self.source = Source(text)
+        self.scope = scope
+        self.report = report
+        self.failed = False
+        self.names: set[str] = set()
+        self.ops: set[str] = set()
+        self.mlx: set[str] = set()
+        self.locals: dict[str, Value] = {}
+
+    def visit(self, node: ast.expr) -> Value:
+        """The value of a part of the formula."""
+        raise NotImplementedError
+
+    # Errors
+
+    def error(self, wrong: Wrong) -> None:
+        """Report what is wrong, unless it is reported already."""
+        self.failed = True
+        if wrong.code:
+            start, end = self.source.span(wrong.at)
+            here = self.source.text[start:end]
+            help = wrong.help and wrong.help.replace(explain.HERE, here)
+            self.report(wrong.code, wrong.message, start, max(end, start + 1), help)
+
+    def each(self, *parts: Callable[[], Any]) -> list[Any]:
+        """What several parts give; all of them are looked at even if one is wrong."""
+        found = []
+        for part in parts:
+            try:
+                found.append(part())
+            except Wrong as wrong:
+                self.error(wrong)
+        if len(found) < len(parts):
+            raise Wrong
+        return found
+
+    def visit_all(self, nodes: Sequence[ast.expr]) -> list[Value]:
+        """The values of several parts."""
+        found = []
+        for node in nodes:
+            try:
+                found.append(self.visit(node))
+            except Wrong as wrong:
+                self.error(wrong)
+        if len(found) < len(nodes):
+            raise Wrong
+        return found
+
+    # Rules, and functions of MLX
+
+    def stream(self, function: str, at: ast.AST) -> str:
+        """The stream, where array operations are possible at all."""
+        if self.scope.stream is None:
+            raise explain.no_stream(function, at)
+        return self.scope.stream
+
+    def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
+        """What the first rule of that name gives that takes these operands."""
+        for rule in RULES.get(name, ()):
+            parts = rule.fit(given)
+            if parts is not None:
+                stream = self.stream(rule.mlx or name, at) if rule.stream else ""
+                if rule.mlx:
+                    self.mlx.add(rule.mlx)
+                return rule.value(given, parts, stream, at)
+        return None
+
+    def of_arrays(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
+        """A function of MLX of arrays, if it takes these."""
+        function = table().function(name)
+        if function is None or not any(v.is_array for v in given):
+            return None
+        bound = {p.name: v for p, v in zip(function.signatures[0], given, strict=True)}
+        cpp = select(function, bound, self.scope.stream or "")
+        if cpp is None:
+            return None
+        self.stream(name, at)
+        self.mlx.add(name)
+        return Value("array", cpp, at)
+
+    def of_numbers(self, name: str, args: Args) -> Value | None:
+        """A function of numbers, if that is what this is."""
+        given = args.positional
+        if args.keywords or args.star or not all(v.kind in ("int", "float") for v in given):
+            return None
+        if any(v.optional for v in given):
+            return None
+        if name in ("maximum", "minimum") and len(given) == 2:
+            return self.extreme(name[:3], given, args.node)
+        if name == "square" and len(given) == 1:
+            name, given = "multiply", given * 2
+        return self.arithmetic(name, given, args.node)
+
+    def arithmetic(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
+        """An operation on numbers; products of ints have 64 bits."""
+        if name == "multiply" and [v.kind for v in given] == ["int", "int"]:
+            known = [v.const for v in given]
+            small = None not in known and constant(known[0] * known[1], at).type == ""
+            if not small and not any(v.type for v in given):
+                i = 1 if known[0] is not None and known[1] is None else 0
+                given = list(given)
+                given[i] = replace(given[i], cpp=f"int64_t({given[i].cpp})", type="int64_t")
+        return self.rule(name, given, at)
+
+    def extreme(self, name: str, given: Sequence[Value], at: ast.expr) -> Value:
+        """The smallest or largest of numbers."""
+        kind, type_ = common(given)
+        exact = f"<{'double' if kind == 'float' else type_}>" if kind == "float" or type_ else ""
+        cpp = given[0].cpp
+        for value in given[1:]:
+            cpp = f"std::{name}{exact}({cpp}, {value.cpp})"
+        return Value(kind, cpp, at, type=type_ if kind == "int" else "")
+
+    # Calls
+
+    def arguments(self, node: ast.Call, label: str) -> Args:
+        """The arguments of a call."""
+        args, keywords = Args(node, label), {}
+        nodes = list(node.args)
+        for i, arg in enumerate(nodes):
+            if isinstance(arg, ast.Starred):
+                nodes[i:] = [ast.copy_location(ast.Tuple(nodes[i:], ast.Load()), arg)]
+                args.star = True
+                break
+        positional = len(nodes)
+        for keyword in node.keywords:
+            problem = None
+            if keyword.arg is None:
+                help = "name the arguments"
+                problem = Wrong("MG302", "a formula cannot contain **", keyword.value, help)
+            elif keyword.arg == "stream":
+                message = "the stream is passed on by itself"
+                problem = Wrong("MG306", message, keyword, "leave it out")
+            elif keyword.arg in keywords:
+                message = f"'{keyword.arg}' is given twice"
+                problem = Wrong("MG306", message, keyword, "leave one out")
+            if problem is not None:
+                self.error(problem)
+            if keyword.arg is not None and keyword.arg != "stream":
+                keywords[keyword.arg] = keyword.value
+        values = self.visit_all([*nodes, *keywords.values()])
+        if any(k.arg in (None, "stream") for k in node.keywords):
+            raise Wrong
+        args.positional = values[:positional]
+        args.keywords = dict(zip(keywords, values[positional:], strict=True))
+        return args
+
+    def call_mlx(self, function: Function, args: Args) -> Value:
+        """A function of MLX with its arguments."""
+        number = self.of_numbers(function.name, args)
+        if number is not None:
+            return number
+        if function.stream:
+            self.stream(args.label, args.node)
+        params, bound = bind_any(function, args)
+        random = function.name.startswith("random.") and any(p.name == "key" for p in params)
+        if random and "key" not in bound:
+            raise explain.no_key(args.label, args.node)
+        for param in params:
+            given = bound.get(param.name)
+            if given is not None and given.kind == "str" and given.const is not None:
+                known = choices(param)
+                if known and given.const not in known:
+                    raise explain.not_a_choice(given, param.name, known)
+        every = complete(params, bound, args.node)
+        cpp = select(function, every, self.scope.stream or "")
+        if cpp is None:
+            raise misfit(function, params, bound, args)
+        if function.result == "bool":
+            return Value("bool", cpp, args.node)
+        self.mlx.add(function.name)
+        if function.result == "array":
+            return Value("array", cpp, args.node)
+        count = function.count
+        if function.name == "split":
+            parts = every["indices_or_sections"]
+            count = len(parts.items) + 1 if parts.kind == "tuple" else parts.const
+        elif function.name in ("broadcast_arrays", "meshgrid"):
+            count = every["arrays"].length
+        elif function.result == "flags":
+            flags = sum(v.const is True for v in every.values())
+            count = 1 + flags * (count or 0)
+            if count == 1:
+                return Value("array", f"{cpp}[0]", args.node)
+        type_ = "tuple" if function.result == "tuple" else ""
+        return Value("arrays", cpp, args.node, count=count, type=type_)
+
+    def call_op(self, name: str, args: Args) -> Value:
+        """Another entry of the same file."""
+        signature = self.scope.ops[name]
+        stream = self.stream(name, args.node)
+        bound = bind([entry_param(arg) for arg in signature.args], args)
+
+        def part(arg: Arg) -> str:
+            value = bound.get(arg.name)
+            if value is None:
+                return arg.default.cpp if arg.default is not None else ""
+            known = arg.type.choices
+            if value.kind == "str" and known and value.const not in (None, *known):
+                raise explain.not_a_choice(value, arg.name, known)
+            cpp = fit_type(value, arg.type)
+            if cpp is None:
+                raise explain.argument(name, arg.name, arg.type.python, value)
+            return cpp
+
+        parts = self.each(*(partial(part, arg) for arg in signature.args))
+        self.ops.add(name)
+        cpp = f"{self.scope.op_cpp[name]}({', '.join([*parts, stream])})"
+        count = len(signature.outputs)
+        if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY:
+            return Value("array", cpp, args.node)
+        return Value("arrays", cpp, args.node, count=count if count > 1 else None)
+
+    def call_named(self, name: str, node: ast.Call) -> Value:
+        """A function of MLX by its name."""
+        if name in SPECIAL:
+            return self.call_special(name, self.arguments(node, name))
+        function = table().function(name)
+        if function is None:
+            raise unknown(name, node, [*self.scope.ops, *BUILTINS, *SHARED, *SPECIAL])
+        return self.call_mlx(function, self.arguments(node, name))
+
+    def call_special(self, name: str, args: Args) -> Value:
+        """A function of MLX that is in no table."""
+        if name in PARAMS:
+            return self.call_typed(name, PARAMS[name], args)
+        given, at = args.positional, args.node
+        dtypes = name == "result_type"
+        if args.keywords or not given or (args.star and not dtypes):
+            what = "arrays and dtypes" if dtypes else "shapes"
+            raise Wrong("MG306", f"'{name}' takes {what}", at)
+        listed = fit(given[0], "arrays") if args.star and len(given) == 1 else None
+        if listed is not None:
+            return Value("dtype", f"mx::result_type({listed})", at)
+        value = self.rule(name, given, at)
+        if value is not None:
+            return value
+        parts = []
+        for one in given:
+            part = self.rule(name, [one], at)
+            if part is None:
+                of = "arrays_and_dtypes" if dtypes else "shapes"
+                annotation = "array | Dtype" if dtypes else "Sequence[int]"
+                raise explain.argument(name, of, annotation, one)
+            parts.append(part)
+        out = parts[0]
+        for part in parts[1:]:
+            out = self.rule(name, [out, part], at) or out
+        return out
+
+    def call_typed(self, name: str, params: Sequence[Param], args: Args) -> Value:
+        """``array(...)`` and ``finfo(...)``"""
+        bound = bind(params, args)
+        found = [(p, bound[p.name]) for p in params if p.name in bound]
+        found = [(p, value) for p, value in found if value.kind != "none" or p.default is None]
+        for param, value in found:
+            if param.name == "dtype" and fit(value, "dtype") is None:
+                raise explain.argument(name, "dtype", param.annotation, value)
+        if name in ("array", "asarray"):
+            self.stream(name, args.node)
+        given = [value for _, value in found]
+        made = self.rule(name, given, args.node)
+        if made is not None:
+            return made
+        if all(item.kind in ("int", "float") for item in given[0].items):
+            explain.require(*given[0].items)
+        raise explain.argument(name, params[0].name, params[0].annotation, given[0])
+
+    def call_builtin(self, name: str, node: ast.Call) -> Value:
+        """One of Python's functions, some of which are MLX's if the first argument is an array."""
+        if name in explain.LOOPS:
+            message = f"'{name}' stands in a comprehension only"
+            raise Wrong("MG302", message, node, explain.LOOPS[name])
+        args = self.arguments(node, name)
+        given, plain = args.positional, not args.keywords and not args.star
+        function = table().function(name)
+        if function is not None and (not given or given[0].kind == "array"):
+            if name in ("min", "max") and any(v.kind == "array" for v in given[1:]):
+                help = f"write {name}imum(a, b)"
+                raise Wrong("MG307", f"'{name}' of several arrays", node, help)
+            return self.call_mlx(function, args)
+        if name in ("min", "max") and len(given) > 1 and plain:
+            for value in given:
+                explain.require(value)
+                if value.kind == "array":
+                    help = f"write {name}imum(a, b)"
+                    raise Wrong("MG307", f"'{name}' of an array and a number", node, help)
+                if value.kind not in ("int", "float"):
+                    raise explain.builtin(name, value)
+            return self.extreme(name, given, node)
+        if len(given) != 1 or not plain:
+            of = " of a list" if function is not None else ""
+            raise Wrong("MG306", f"'{name}'{of} takes one argument", node)
+        value = given[0]
+        explain.require(value)
+        if name == "len" and value.length is not None:
+            return constant(value.length, node)
+        if name == "float" and value.kind == "int" and value.const is not None:
+            return constant(float(value.const), node)
+        if name == "len" and value.kind == "shape" and value.of is not None:
+            name, value = ".ndim", value.of
+        empty = name in ("min", "max") and value.length == 0
+        found = None if empty else self.rule(name, [value], node)
+        if found is None:
+            raise explain.builtin(name, value)
+        return found
