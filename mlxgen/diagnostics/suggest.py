@@ -11,31 +11,28 @@ from collections import Counter
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from functools import lru_cache
+from operator import itemgetter
 
 _CUTOFF = 0.6
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
     """The candidate that ``word`` was probably meant to be, or None."""
-    lower, letters = _letters(word)
-    by_lower: dict[str, str] = {}
-    bounds: dict[str, float] = {}
+    lower, size, letters = _letters(word)
+    near: dict[str, tuple[float, str]] = {}
     for candidate in candidates:
-        if candidate == word:
-            continue
-        other, theirs = _letters(candidate)
-        by_lower[other] = candidate
-        lengths = len(lower) + len(other)
-        if lengths:
-            bounds[other] = 2 * (letters & theirs).bit_count() / lengths
+        other, length, theirs = _letters(candidate)
+        bound = 2 * (letters & theirs).bit_count() / (size + length or 1)
+        if bound >= _CUTOFF and candidate != word:
+            near[other] = bound, candidate
     matcher = SequenceMatcher(b=lower)
     best = (_CUTOFF, "")
-    for bound, other in sorted(((b, o) for o, b in bounds.items() if b >= _CUTOFF), reverse=True):
+    for other, (bound, _) in sorted(near.items(), key=itemgetter(1), reverse=True):
         if bound < best[0]:
             break
         matcher.set_seq1(other)
         best = max(best, (matcher.ratio(), other))
-    return by_lower[best[1]] if best[1] else None
+    return near[best[1]][1] if best[1] else None
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -45,17 +42,17 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _letters(word: str) -> tuple[str, int]:
-    """``word`` in lower case, and its letters as bits.
+def _letters(word: str) -> tuple[str, int, int]:
+    """``word`` in lower case, its length, and its letters as bits.
 
     A letter's n-th occurrence has a bit of its own, so that two words have at least as many bits in
     common as difflib finds letters in common. Letters that share bits make the bound worse, never
-    wrong; a word with more than 16 of one letter has all bits.
+    wrong; a word with more than 8 of one letter has all bits.
     """
     lower = word.lower()
     bits = 0
-    for bucket, count in Counter(ord(letter) % 64 for letter in lower).items():
-        if count > 16:
-            return lower, (1 << 16 * 64) - 1
-        bits |= ((1 << count) - 1) << 16 * bucket
-    return lower, bits
+    for bucket, count in Counter(ord(letter) % 32 for letter in lower).items():
+        if count > 8:
+            return lower, len(lower), (1 << 8 * 32) - 1
+        bits |= ((1 << count) - 1) << 8 * bucket
+    return lower, len(lower), bits

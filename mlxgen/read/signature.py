@@ -1,110 +1,38 @@
-"""The reader of signatures: one grammar, and a table of what the three spellings differ in.
+"""The reader of signatures, in three spellings that are told apart by their form.
 
-They have other words, brackets and marks for types, and another order of type and name. Mistakes
-are reported with the slice of the text they stand in, those of several arguments in one go, and
-nothing is accepted and ignored but a trailing stream argument, which every operator has anyway.
-
-Recursive descent over strings, neither a parser library nor ``ast``: it costs some 20 microseconds
-an operator, and a message can say what *this* language wants at that place.
+Mistakes are reported with the slice of the text they stand in, those of several arguments in one
+go, and nothing is accepted and ignored but a trailing stream argument, which every operator has
+anyway.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from typing import Literal
 
 from ..diagnostics import suggest
-from ..model.signature import (
-    Arg,
-    Default,
-    Kind,
-    Output,
-    Signature,
-    Type,
-    quoted,
-    with_article,
-)
+from ..model.signature import Arg, Default, Kind, Output, Signature, Type, quoted, with_article
 from .literals import default_help, default_of, string_of
 from .names import RESERVED, clash
-
-Report = Callable[[str, str, int, int, "str | None"], None]
-"""What gets the errors of a text: code, message, start and end offset in the text, help."""
+from .types import (
+    ARRAY,
+    ARRAYS,
+    CPP,
+    IMMUTABLE,
+    NAMESPACE,
+    PYTHON,
+    TORCH,
+    Bad,
+    Grammar,
+    Report,
+    Types,
+)
 
 Spelling = Literal["any", "cpp", "python"]
 
-# ---- what the spellings differ in --------------------------------------------------------------
-
-_ARRAY, _ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
-_FLOAT, _STR, _SHAPE, _AXES = map(Type, (Kind.FLOAT, Kind.STR, Kind.SHAPE, Kind.AXES))
-_DTYPE = Type(Kind.DTYPE)
-_INT64 = Type(Kind.INT, int64=True)
-_COMMON = {"array": _ARRAY, "int": _INT, "bool": Type(Kind.BOOL), "axes": _AXES, "Dtype": _DTYPE}
-
-
-@dataclass(frozen=True, slots=True)
-class _Grammar:
-    """A spelling."""
-
-    name: str
-    words: dict[str, Type]  # types that are one word
-    generic: dict[str, tuple[str, str]]  # words that have types or strings in brackets
-    marks: tuple[str, ...]  # what may follow a type
-    results: dict[str, tuple[str, str]]  # how several outputs begin
-
-
-_CPP = _Grammar(
-    "C++",
-    {
-        **_COMMON,
-        **{"float": Type(Kind.FLOAT, single=True), "double": _FLOAT, "std::string": _STR},
-        **{"int32_t": _INT, "int64_t": _INT64, "std::int64_t": _INT64, "Shape": _SHAPE},
-    },
-    {"std::optional": ("<", ">"), "std::vector": ("<", ">"), "enum": ("(", ")")},
-    ("[",),
-    {"std::pair": ("<", ">"), "std::tuple": ("<", ">")},
-)
-_PYTHON = _Grammar(
-    "Python",
-    {**_COMMON, "float": _FLOAT, "str": _STR, "shape": _SHAPE, "dtype": _DTYPE},
-    dict.fromkeys(("Optional", "Union", "Literal", "list", "Sequence", "tuple"), ("[", "]")),
-    ("|",),
-    {"tuple": ("[", "]"), "(": ("(", ")")},
-)
-_TORCH = _Grammar(
-    "torch",
-    {
-        **{"Tensor": _ARRAY, **_COMMON, "float": _FLOAT, "Scalar": _FLOAT, "SymInt": _INT},
-        **{"str": _STR, "shape": _SHAPE, "ScalarType": _DTYPE},
-    },
-    {"enum": ("(", ")")},
-    ("[", "?", "("),
-    {"(": ("(", ")")},
-)
-_DEMANDED = {"cpp": _CPP, "python": _PYTHON}
-_AKIN = {  # words of other places
-    **dict.fromkeys(("Tensor", "tensor", "torch.Tensor", "ndarray", "np.ndarray"), _ARRAY),
-    **dict.fromkeys(("str", "string", "String", "std::string_view", "char"), _STR),
-    **dict.fromkeys(("double", "Scalar", "number", "float32", "float64"), _FLOAT),
-    **dict.fromkeys(("size_t", "long", "unsigned", "uint32_t", "integer", "int32"), _INT),
-    **dict.fromkeys(("std::pair", "std::tuple", "std::array"), _INTS),
-}
-_NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
-_NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
+_DEMANDED = {"cpp": CPP, "python": PYTHON}
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
-
-_TOKEN = re.compile(
-    r"""\s*(?:[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*          # names, with their namespaces
-    |(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\w*                  # numbers, with their suffixes
-    |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|->|\.\.\.|\S|\Z)""",
-    re.ASCII | re.VERBOSE,
-)
-_OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
-_WORD = re.compile(r"""[\w."']""")
 _EXAMPLE = "a signature looks like 'f(x: array, y: array) -> array'"
-_IMMUTABLE = "MLX's arrays are immutable: take {}, and return what is new"
 
 
 def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature | None:
@@ -115,242 +43,12 @@ def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature 
     parser = _Parser(text, report)
     try:
         signature = parser.signature(spelling)
-    except _Bad:
+    except Bad:
         return None
     return None if parser.failed else signature
 
 
-class _Bad(Exception):
-    """What follows cannot be understood; the reason is reported."""
-
-
-class _Tokens:
-    """The tokens of a text, whose places stay known to the character, and errors about them.
-
-    ``error`` reports and goes on. ``bad`` reports and gives the exception that leaves the argument
-    or, outside the arguments, the signature.
-    """
-
-    def __init__(self, text: str, report: Report) -> None:
-        pieces = _TOKEN.findall(text.rstrip())  # each with the blanks before it: none is lost
-        self.tokens: list[str] = [piece.lstrip() for piece in pieces]
-        self.ends = list(accumulate(map(len, pieces)))
-        self.i = 0
-        self.report = report
-        self.failed = False
-
-    @property
-    def token(self) -> str:
-        """The current token; empty at the end."""
-        return self.tokens[self.i]
-
-    def slice(self, begin: int, end: int) -> tuple[int, int]:
-        """The slice of the text that the tokens from ``begin`` to before ``end`` take."""
-        start = self.ends[begin] - len(self.tokens[begin])
-        return start, max(start, self.ends[end - 1])
-
-    def error(
-        self, code: str, message: str, offset: tuple[int, int], help: str | None = None
-    ) -> None:
-        self.failed = True
-        self.report(code, message, *offset, help)
-
-    def bad(self, code: str, message: str, begin: int, help: str | None = None) -> _Bad:
-        """Report about the tokens from ``begin`` to before the current one, at least one."""
-        self.error(code, message, self.slice(begin, max(self.i, begin + 1)), help)
-        return _Bad()
-
-    def unexpected(self, wanted: str) -> _Bad:
-        """Report the current token, unless it is but the consequence of an error before."""
-        if self.failed:
-            return _Bad()
-        found = f"found '{self.token}'" if self.token else "the text ends"
-        return self.bad("MG201", f"expected {wanted}, {found}", self.i)
-
-    def is_name(self) -> bool:
-        return self.token.isascii() and self.token.isidentifier()
-
-    def accept(self, token: str) -> bool:
-        if self.tokens[self.i] != token:
-            return False
-        self.i += 1
-        return True
-
-    def expect(self, token: str) -> None:
-        if not self.accept(token):
-            raise self.unexpected(f"'{token}'")
-
-    def skip(self) -> str:
-        """Go to the comma or bracket that ends what the parser is in; what is skipped.
-
-        Without its blanks, but for those that keep two words or literals apart.
-        """
-        depth = 0
-        text = ""
-        while token := self.token:
-            depth += (token in _OPEN) - (token in _CLOSE)
-            if depth < 0 or (token == "," and depth == 0):
-                break
-            text += f" {token}" if _WORD.search(text[-1:]) and _WORD.match(token) else token
-            self.i += 1
-        return text
-
-
-class _Types(_Tokens):
-    """Types, in any spelling."""
-
-    grammar: _Grammar
-
-    def type(self) -> Type:
-        """A type: in Python perhaps a union, of which some have a meaning of their own."""
-        begin = self.i
-        type = self.grammar.words.get(self.tokens[begin])
-        if type and self.tokens[begin + 1] not in self.grammar.marks:  # nearly always
-            self.i += 1
-            return type
-        members = self.members()
-        types = {member for member in members if isinstance(member, Type)}
-        optional = "None" in members
-        if "scalar" in members and types == {_ARRAY}:
-            members.remove("scalar")
-        if len(types) == 2 and _INT in types:  # MLX's axes (int | Sequence[int] | None)
-            (other,) = types - {_INT}  # and strides (int | tuple[int, int])
-            if other == _INTS and optional:
-                return _AXES
-            if other == _INTS:
-                help = "write list[int], or axes, where None means all of them"
-                raise self.bad("MG203", "an int or a list of ints is not a type", begin, help)
-            if other.kind is Kind.INTS:
-                types = {other}
-        if len(types) != 1 or "scalar" in members:
-            help = "a type is one type, 'one | None', or 'scalar | array'"
-            raise self.bad("MG203", "no argument can be of this union of types", begin, help)
-        (type,) = types
-        return self.optional(type, begin) if optional else type
-
-    def members(self) -> list[Type | str]:
-        """The members of a union; None and scalar as words."""
-        members = self.member()
-        while "|" in self.grammar.marks and self.accept("|"):
-            members += self.member()
-        return members
-
-    def member(self) -> list[Type | str]:
-        """A member of a union, or several where it is a union itself."""
-        begin, grammar = self.i, self.grammar
-        if not self.token[:1].isalpha():
-            raise self.unexpected("a type")
-        self.i += 1
-        word = _NAMESPACE.sub("", self.tokens[begin], count=1)
-        type = grammar.words.get(word)
-        if grammar is _PYTHON and word in ("None", "scalar"):
-            return [word]
-        if type is None and word not in grammar.generic:
-            raise self.unknown_type(word, begin)
-        if type is None:
-            opening, closing = grammar.generic[word]
-            self.expect(opening)
-            if word in ("Optional", "std::optional", "Union"):
-                members = self.members()
-                while word == "Union" and self.accept(","):
-                    members += self.members()
-                self.expect(closing)
-                return members if word == "Union" else [*members, "None"]
-            if word in ("enum", "Literal"):
-                type = self.choices(begin, closing)
-            else:
-                type = self.sequence(word, closing, begin)
-        if grammar is _TORCH and self.accept("("):
-            self.skip()
-            self.accept(")")
-            help = _IMMUTABLE.format("'Tensor'")
-            raise self.bad("MG213", "aliases and writes have no meaning here", begin, help)
-        while self.token in grammar.marks and self.token != "|":
-            type = self.marked(type, word, begin)
-        return [type]
-
-    def marked(self, type: Type, word: str, begin: int) -> Type:
-        """What ``?``, ``[]`` or ``[2]`` make of the type before."""
-        if self.accept("?"):
-            is_axes = type.kind is Kind.INTS and type.length == 1
-            return _AXES if is_axes else self.optional(type, begin)
-        self.expect("[")
-        if self.grammar is _TORCH and self.accept("]"):
-            return _SHAPE if word == "SymInt" and type == _INT else self.list_of(type, begin)
-        number = self.token
-        if not re.fullmatch("[1-9][0-9]?", number):
-            raise self.unexpected("a length from 1 to 99")
-        self.i += 1
-        self.expect("]")
-        if type != _INT:
-            raise self.bad("MG203", "only a list of ints can have a length", begin)
-        return Type(Kind.INTS, length=int(number))
-
-    def optional(self, type: Type, begin: int) -> Type:
-        if type.kind is Kind.ARRAYS:
-            help = "an empty list says that there are none"
-            raise self.bad("MG203", "a list of arrays cannot be optional", begin, help)
-        return replace(type, optional=True)
-
-    def list_of(self, type: Type, begin: int) -> Type:
-        if type not in (_ARRAY, _INT):
-            message = f"a list can be of arrays or of ints, not of {type}s"
-            raise self.bad("MG203", message, begin)
-        return _ARRAYS if type == _ARRAY else _INTS
-
-    def sequence(self, word: str, closing: str, begin: int) -> Type:
-        """``list[int]``, ``tuple[int, int]`` or ``tuple[int, ...]``, after the opening bracket."""
-        items = [self.type()]
-        any_length = False
-        while word == "tuple" and not any_length and self.accept(","):
-            any_length = self.accept("...")
-            if not any_length:
-                items.append(self.type())
-        self.expect(closing)
-        if word != "tuple":
-            return self.list_of(items[0], begin)
-        if any(item != _INT for item in items) or (any_length and len(items) > 1):
-            help = "take a list[array], or several arguments"
-            raise self.bad("MG203", "an argument can be a tuple of ints only", begin, help)
-        return _INTS if any_length else Type(Kind.INTS, length=len(items))
-
-    def choices(self, begin: int, closing: str) -> Type:
-        """The strings of an ``enum(...)`` or ``Literal[...]``, after its opening bracket."""
-        choices: list[str] = []
-        while self.token[:1] in ('"', "'") and len(self.token) > 1:
-            choice = string_of(self.token)
-            self.i += 1
-            if choice is None:
-                raise self.bad("MG211", 'an escape other than \\\\ \\" \\n \\t', self.i - 1)
-            if choice in choices:
-                raise self.bad("MG211", f"the string {quoted(choice)} twice", self.i - 1)
-            choices.append(choice)
-            if not self.accept(","):
-                break
-        if not self.accept(closing):
-            raise self.unexpected(f"a string or '{closing}'")
-        if not choices:
-            raise self.bad("MG211", "an enumerated string without any string", begin)
-        return Type(Kind.ENUM, choices=tuple(choices))
-
-    def unknown_type(self, word: str, begin: int) -> _Bad:
-        words = self.grammar.words
-        known = [*words, *self.grammar.generic]
-        akin = _AKIN.get(word)
-        near = suggest(word, known)
-        if akin == _INTS:
-            near = "int[2]"
-        elif akin:
-            near = next(name for name, type in words.items() if type.kind is akin.kind)
-        if near:
-            return self.bad("MG203", f"unknown type '{word}' (did you mean '{near}'?)", begin)
-        help = f"the types here are {', '.join(known)}"
-        if word in _NOT_IN_MLX:
-            help = "MLX has nothing like it: leave the argument out"
-        return self.bad("MG203", f"unknown type '{word}'", begin, help)
-
-
-class _Parser(_Types):
+class _Parser(Types):
     """A whole signature."""
 
     def signature(self, asked: Spelling) -> Signature:
@@ -364,7 +62,7 @@ class _Parser(_Types):
             self.i = end
             message = f"this is {name}'s spelling, which {asked}_signature does not take"
             raise self.bad("MG202", message, 0, "the key 'signature' takes C++, Python and torch")
-        if self.grammar is _CPP:
+        if self.grammar is CPP:
             outputs, named = self.result()
             op = self.own_name()
             args = self.arguments()
@@ -374,11 +72,11 @@ class _Parser(_Types):
             op = self.own_name()
             args = self.arguments()
             if not self.accept("->"):
-                result = "Tensor" if self.grammar is _TORCH else "array"
+                result = "Tensor" if self.grammar is TORCH else "array"
                 help = f"write '-> {result}' after the arguments"
                 raise self.bad("MG209", "the signature does not say what it returns", self.i, help)
             outputs, named = self.result()
-            if self.grammar is _PYTHON and self.accept(":"):
+            if self.grammar is PYTHON and self.accept(":"):
                 self.accept("...")
         if self.token:
             raise self.unexpected("the end of the signature")
@@ -388,16 +86,16 @@ class _Parser(_Types):
             args = [replace(arg, name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         return Signature(op, tuple(args), tuple(outputs), named, named_args=not nameless)
 
-    def detect(self) -> _Grammar:
+    def detect(self) -> Grammar:
         """Which spelling: C++ begins with the result, Python has colons, torch has neither."""
         head = self.tokens[: self.tokens.index("(")]
         after = self.tokens[len(head) + 1 :]
         if "->" not in after and head[:1] != ["def"]:
-            word = _NAMESPACE.sub("", head[0], count=1) if head else ""
+            word = NAMESPACE.sub("", head[0], count=1) if head else ""
             if len(head) > 1 or word in ("array", "void"):
-                return _CPP
+                return CPP
         is_torch = "Tensor" in after if after[0] == ")" else ":" not in after
-        return _TORCH if is_torch else _PYTHON
+        return TORCH if is_torch else PYTHON
 
     def check(self, args: list[Arg], outputs: list[Output]) -> None:
         """The rules that look at several arguments and outputs."""
@@ -463,7 +161,7 @@ class _Parser(_Types):
         while self.token not in (")", ""):
             begin = self.i
             try:
-                if self.grammar is not _CPP and self.token in ("*", "/"):
+                if self.grammar is not CPP and self.token in ("*", "/"):
                     star = self.marker(star)
                 elif arg := self.argument(star is not None):
                     args.append(arg)
@@ -471,7 +169,7 @@ class _Parser(_Types):
                     stream = begin
                 if self.token not in (",", ")"):
                     raise self.unexpected("',' or ')'")
-            except _Bad:
+            except Bad:
                 self.i = begin
                 self.skip()
             if not self.accept(","):
@@ -479,7 +177,7 @@ class _Parser(_Types):
             if stream == begin and self.token != ")":
                 message = "the stream must be the last argument"
                 self.error("MG216", message, self.slice(begin, self.i - 1))
-        if self.tokens[self.i - 1] == "," and self.grammar is not _PYTHON:
+        if self.tokens[self.i - 1] == "," and self.grammar is not PYTHON:
             raise self.unexpected("an argument")
         self.expect(")")
         nothing_follows = stream is None and not any(arg.kw_only for arg in args)
@@ -505,28 +203,28 @@ class _Parser(_Types):
         """An argument with its type, name and default; None for a stream."""
         begin, grammar = self.i, self.grammar
         word, following = self.tokens[begin : begin + 2]
-        if grammar is _PYTHON:
+        if grammar is PYTHON:
             stream = word == "stream"
             typeless = following != ":"
         else:
             type_word = following if word == "const" else word
-            stream = grammar is _CPP and type_word.endswith("StreamOrDevice")
-            typeless = grammar is _TORCH and word not in grammar.words and following in ",=)"
+            stream = grammar is CPP and type_word.endswith("StreamOrDevice")
+            typeless = grammar is TORCH and word not in grammar.words and following in ",=)"
         if stream:
             self.skip()
             return None
         if typeless and self.is_name():
-            other = f" or 'Tensor {word}'" if grammar is _TORCH else ""
+            other = f" or 'Tensor {word}'" if grammar is TORCH else ""
             help = f"write '{word}: array'{other} if it is an array"
             raise self.bad("MG212", f"the argument '{word}' has no type", begin, help)
-        if grammar is _PYTHON:
+        if grammar is PYTHON:
             name = self.name("an argument")
             self.expect(":")
             type = self.type()
         else:
-            type = self.passed_type() if grammar is _CPP else self.type()
+            type = self.passed_type() if grammar is CPP else self.type()
             has_name = self.token not in (",", ")", "=")
-            if grammar is _TORCH and not has_name:
+            if grammar is TORCH and not has_name:
                 help = "write it after the type"
                 raise self.bad("MG212", "this argument has no name", begin, help)
             name = self.name("an argument") if has_name else ""
@@ -549,7 +247,7 @@ class _Parser(_Types):
         const = self.accept("const") or const
         if self.token == "*" or (self.token == "&" and not const):
             self.i += 1
-            help = _IMMUTABLE.format("const array&")
+            help = IMMUTABLE.format("const array&")
             raise self.bad("MG213", "an operator cannot write to its arguments", begin, help)
         self.accept("&")
         return type
@@ -563,7 +261,7 @@ class _Parser(_Types):
             message = f"an optional array can only have the default {none}"
             self.error("MG210", message, offset)
         elif type.is_array:
-            help = "make it optional if it may be left out" if type == _ARRAY else None
+            help = "make it optional if it may be left out" if type == ARRAY else None
             self.error("MG210", f"{with_article(type)} cannot have a default", offset, help)
         elif type.kind is Kind.ENUM and value is not None:
             near = suggest(value, type.choices)
@@ -600,7 +298,7 @@ class _Parser(_Types):
                     break
             self.expect(closing)
             one = len(items) == 1 and word != "("
-            if self.grammar is _CPP and (one or (word == "std::pair" and len(items) > 2)):
+            if self.grammar is CPP and (one or (word == "std::pair" and len(items) > 2)):
                 help = "write array for one output, std::pair for two, std::tuple for more"
                 raise self.bad("MG209", f"{word} cannot hold {len(items)} outputs", begin, help)
             if one or not items:
@@ -615,11 +313,11 @@ class _Parser(_Types):
         """One of several outputs: its name, if it has one, its type and place."""
         at = self.i
         name = ""
-        if self.grammar is _PYTHON and self.tokens[at + 1 : at + 2] == [":"]:
+        if self.grammar is PYTHON and self.tokens[at + 1 : at + 2] == [":"]:
             name = self.name("an output")
             self.expect(":")
         type = self.type()
-        if self.grammar is _TORCH and self.token not in (",", closing):
+        if self.grammar is TORCH and self.token not in (",", closing):
             name = self.name("an output")
         return name, type, at
 
@@ -627,9 +325,9 @@ class _Parser(_Types):
         outputs: list[Output] = []
         for i, (name, type, at) in enumerate(items):
             offset = self.slice(at, at + 1)
-            if type == _ARRAYS and len(items) > 1:
+            if type == ARRAYS and len(items) > 1:
                 self.error("MG209", "a list of arrays can only be the whole result", offset)
-            elif type not in (_ARRAY, _ARRAYS):
+            elif type not in (ARRAY, ARRAYS):
                 help = "an operator returns arrays, or one list of arrays"
                 self.error("MG209", f"an output cannot be {with_article(type)}", offset, help)
             if name and any(name == output.name for output in outputs):

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.tokens import (
     FlowMappingEndToken,
     FlowMappingStartToken,
@@ -37,6 +37,7 @@ from yaml.tokens import (
 )
 
 from ..diagnostics import LINE_BREAK, Diagnostics, Span
+from .places import extent, in_flow, places
 
 KeyPath = tuple[str | int, ...]
 
@@ -204,8 +205,8 @@ class Entry:
         text = self.document.text
         key_node, node, found = self._find(path)
         if found and not (key and key_node):
-            return self.document.at(*_extent(text, node))
-        start, end = _extent(text, key_node or node)
+            return self.document.at(*extent(text, node))
+        start, end = extent(text, key_node or node)
         line_end = LINE_BREAK.search(text, start, end)
         return self.document.at(start, line_end.start() if line_end else end)
 
@@ -214,11 +215,11 @@ class Entry:
         _, node, found = self._find(path)
         if not (found and isinstance(node, ScalarNode)):
             return self.span(path)
-        places = _places(self.document.text, node)
-        if not 0 <= start <= end < len(places):
+        found_at = places(self.document.text, node)
+        if not 0 <= start <= end < len(found_at):
             return self.span(path)
-        first = places[start][0]
-        return self.document.at(first, places[end - 1][1] if end > start else first)
+        first = found_at[start][0]
+        return self.document.at(first, found_at[end - 1][1] if end > start else first)
 
     def _find(self, path: KeyPath) -> tuple[Node | None, Node, bool]:
         """Key and value at ``path`` or of the nearest ancestor, and whether it is ``path``'s.
@@ -287,7 +288,7 @@ def _compose(document: Document, diags: Diagnostics) -> SequenceNode | None:
         return root if isinstance(root, SequenceNode) else None
     document.complete = False
     what = "a mapping" if isinstance(root, MappingNode) else "a single value"
-    start, _ = _extent(text, root)
+    start, _ = extent(text, root)
     line_end = LINE_BREAK.search(text, start)
     span = document.at(start, line_end.start() if line_end else len(text))
     help = "begin each operator with '- name: ...' at the left margin"
@@ -447,7 +448,7 @@ class _Reader:
             key = key_node.value if key_node.tag == _STR else self.odd_key(key_node)
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
-                line = self.document.at(*_extent(self.document.text, first)).line
+                line = self.document.at(*extent(self.document.text, first)).line
                 message = f"the key '{key}' is given twice (first in line {line})"
                 self.error("MG003", message, key_node)
                 continue
@@ -456,7 +457,7 @@ class _Reader:
                 typed = key in TYPED_KEYS
             value = self.value(value_node, typed)
             if value is None and (top or not typed):
-                self.no_value(value_node, f"'{key}'", in_braces=_in_flow(node))
+                self.no_value(value_node, f"'{key}'", in_braces=in_flow(node))
             data[key] = value
         return {**merged, **data} if merged else data
 
@@ -496,7 +497,7 @@ class _Reader:
             self.boolean(node, f"YAML reads the key {node.value} as a boolean")
         else:
             self.error("MG011", "a key must be a text", node, "put it in quotes")
-        start, end = _extent(self.document.text, node)
+        start, end = extent(self.document.text, node)
         return node.value if isinstance(node, ScalarNode) else self.document.text[start:end]
 
     def boolean(self, node: Node, message: str) -> None:
@@ -517,7 +518,7 @@ class _Reader:
 
     def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
         self.clean = False
-        span = self.document.at(*_extent(self.document.text, node))
+        span = self.document.at(*extent(self.document.text, node))
         op = self.entry_read.name if self.entry_read else None
         self.diags.error(code, message, span, help=help, op=op)
 
@@ -551,77 +552,3 @@ def _pairs(node: Node, seen: frozenset[Node] = frozenset()) -> Iterator[tuple[No
     for source in merges:
         if isinstance(source, MappingNode) and source not in seen:
             yield from _pairs(source, seen | {node})
-
-
-# -------------------------------------------------------------------------------------------------
-# Nodes to places
-# -------------------------------------------------------------------------------------------------
-
-_TRAILING = re.compile(r"(?:[\r\n]+[ \t]*(?:#[^\r\n]*)?)+\Z")
-_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
-_UNITS = {
-    '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|.)|.", re.DOTALL),
-    "'": re.compile("''|.", re.DOTALL),
-}
-_CHARACTER = re.compile(".", re.DOTALL)
-_BLANKS = {
-    **dict(zip(" \t\r\n", " \t\r\n", strict=True)),
-    **{r"\n": "\n", r"\r": "\r", r"\t": "\t", "\\\t": "\t", r"\ ": " ", "\\\n": "", "\\\r": ""},
-}
-"""The blanks of scalars as they are written, those of double quotes among them."""
-
-
-def _extent(text: str, node: Node) -> tuple[int, int]:
-    """Where a node stands in ``text``, without the blank lines and comments at a block's end."""
-    start, end = node.start_mark.index, node.end_mark.index
-    is_block = node.style in ("|", ">") if isinstance(node, ScalarNode) else not _in_flow(node)
-    if is_block and end > start:
-        end = start + len(_TRAILING.sub("", text[start:end]).rstrip())
-    return start, end
-
-
-def _in_flow(node: Node) -> bool:
-    """Whether a mapping or sequence is written with brackets."""
-    return isinstance(node, CollectionNode) and bool(node.flow_style)
-
-
-def _places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
-    """For each character of a scalar's value, and its end, the slice of ``text`` it comes from.
-
-    However it is written, the characters that are no blanks are those of the value. Blanks differ:
-    lines are indented, folded and joined. From the right, those that are alike belong together; of
-    the others, all stand where the blanks begin.
-    """
-    style = node.style or ""
-    start, end = node.start_mark.index, node.end_mark.index
-    if properties := _PROPERTIES.match(text, start, end):
-        start = properties.end()
-    if style in ("|", ">"):
-        header = LINE_BREAK.search(text, start, end)
-        start = header.start() if header else end
-    else:
-        start, end = start + len(style), end - len(style)
-    solid: list[tuple[int, int]] = []
-    gaps: list[list[tuple[str, tuple[int, int]]]] = [[]]
-    for unit in _UNITS.get(style, _CHARACTER).finditer(text, start, end):
-        blank = _BLANKS.get(unit[0])
-        if blank is None:
-            solid.append(unit.span())
-            gaps.append([])
-        elif blank:
-            gaps[-1].append((blank, unit.span()))
-    pieces = re.split(r"([^ \t\r\n])", node.value)  # blanks, a character, blanks...
-    if len(pieces) != len(solid) + len(gaps):
-        return []
-    places: list[tuple[int, int]] = []
-    for i, (blanks, gap) in enumerate(zip(pieces[::2], gaps, strict=True)):
-        alike: list[tuple[int, int]] = []
-        for blank in reversed(blanks):
-            if not gap or gap[-1][0] != blank:
-                break
-            alike.insert(0, gap.pop()[1])
-        before = places[-1][1] if places else start
-        first = gap[0][1] if gap else (before, before)
-        places += [first] * (len(blanks) - len(alike)) + alike + solid[i : i + 1]
-    last = places[-1][1] if places else start
-    return [*places, (last, last)]

@@ -1,0 +1,82 @@
+"""Where the nodes of a YAML text stand in it, and the single characters of scalars.
+
+PyYAML's marks say where a node begins and ends. A formula's error is somewhere inside, behind
+quotes, escapes, folded lines and indentation.
+"""
+
+from __future__ import annotations
+
+import re
+
+from yaml.nodes import CollectionNode, Node, ScalarNode
+
+from ..diagnostics import LINE_BREAK
+
+_TRAILING = re.compile(r"(?:[\r\n]+[ \t]*(?:#[^\r\n]*)?)+\Z")
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
+_UNITS = {
+    '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|.)|.", re.DOTALL),
+    "'": re.compile("''|.", re.DOTALL),
+}
+_CHARACTER = re.compile(".", re.DOTALL)
+_BLANKS = {
+    **dict(zip(" \t\r\n", " \t\r\n", strict=True)),
+    **{r"\n": "\n", r"\r": "\r", r"\t": "\t", "\\\t": "\t", r"\ ": " ", "\\\n": "", "\\\r": ""},
+}
+"""The blanks of scalars as they are written, those of double quotes among them."""
+
+
+def extent(text: str, node: Node) -> tuple[int, int]:
+    """Where a node stands in ``text``, without the blank lines and comments at a block's end."""
+    start, end = node.start_mark.index, node.end_mark.index
+    is_block = node.style in ("|", ">") if isinstance(node, ScalarNode) else not in_flow(node)
+    if is_block and end > start:
+        end = start + len(_TRAILING.sub("", text[start:end]).rstrip())
+    return start, end
+
+
+def in_flow(node: Node) -> bool:
+    """Whether a mapping or sequence is written with brackets."""
+    return isinstance(node, CollectionNode) and bool(node.flow_style)
+
+
+def places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
+    """For each character of a scalar's value, and its end, the slice of ``text`` it comes from.
+
+    However it is written, the characters that are no blanks are those of the value. Blanks differ:
+    lines are indented, folded and joined. From the right, those that are alike belong together; of
+    the others, all stand where the blanks begin.
+    """
+    style = node.style or ""
+    start, end = node.start_mark.index, node.end_mark.index
+    if properties := _PROPERTIES.match(text, start, end):
+        start = properties.end()
+    if style in ("|", ">"):
+        header = LINE_BREAK.search(text, start, end)
+        start = header.start() if header else end
+    else:
+        start, end = start + len(style), end - len(style)
+    solid: list[tuple[int, int]] = []
+    gaps: list[list[tuple[str, tuple[int, int]]]] = [[]]
+    for unit in _UNITS.get(style, _CHARACTER).finditer(text, start, end):
+        blank = _BLANKS.get(unit[0])
+        if blank is None:
+            solid.append(unit.span())
+            gaps.append([])
+        elif blank:
+            gaps[-1].append((blank, unit.span()))
+    pieces = re.split(r"([^ \t\r\n])", node.value)  # blanks, a character, blanks...
+    if len(pieces) != len(solid) + len(gaps):
+        return []
+    found: list[tuple[int, int]] = []
+    for i, (blanks, gap) in enumerate(zip(pieces[::2], gaps, strict=True)):
+        alike: list[tuple[int, int]] = []
+        for blank in reversed(blanks):
+            if not gap or gap[-1][0] != blank:
+                break
+            alike.insert(0, gap.pop()[1])
+        before = found[-1][1] if found else start
+        first = gap[0][1] if gap else (before, before)
+        found += [first] * (len(blanks) - len(alike)) + alike + solid[i : i + 1]
+    last = found[-1][1] if found else start
+    return [*found, (last, last)]
