@@ -138,15 +138,15 @@ def load(
     strict: bool = True,
 ) -> tuple[list[Op], Sources, Settings]:
     """The operators that are chosen; fails if anything is wrong with any, unless not ``strict``."""
-    from . import generate as generator
+    from . import operators
 
     if yaml_path is not None and not (project / "pyproject.toml").is_file():
-        settings = generator.plain_settings(project, yaml_path)
+        settings = operators.plain_settings(project, yaml_path)
     else:
         settings = settings_of(project, diags)
-    ops, sources = generator.load(settings, diags, yaml_path)
+    ops, sources = operators.load(settings, diags, yaml_path)
     require(diags.ok or not strict)
-    chosen = generator.select(ops, select, exclude, diags)
+    chosen = operators.select(ops, select, exclude, diags)
     require(diags.ok or not strict)
     return chosen, sources, settings
 
@@ -154,10 +154,10 @@ def load(
 @command("project", "yaml", "select", "exclude", "format")
 def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
-    from . import generate as generator
+    from . import operators
 
     ops, sources, _ = load(diags, **chosen)
-    generator.check_metal(ops, sources, diags)
+    operators.check_metal(ops, sources, diags)
     require(diags.ok)
     click.echo(diags.to_json() if form == "json" else f"{len(ops)} operators, no errors")
 

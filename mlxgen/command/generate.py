@@ -1,26 +1,40 @@
-"""The pipeline in one place: settings, YAML, resolved operators, files.
+"""From a project to the files of its package: ``generate``.
 
-``load`` is what every command and tool begins with; ``generate`` writes a package's sources.
+A run over everything, or after an edit (edit.py) over what was edited.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..diagnostics import COMMAND_LINE, Diagnostics, Span, did_you_mean
-from ..read import settings as settings_module
+from ..diagnostics import Diagnostics, Span
 from ..read.settings import Settings
 from . import write as writer
+from .operators import check_metal, load, load_settings, mlx_include, plain_settings, read, select
 
 if TYPE_CHECKING:
     from ..model.op import Op
     from ..read.sources import Sources
+    from ..read.yaml import Document
+    from ..render.files import Pieces
+
+__all__ = [
+    "Result",
+    "check_metal",
+    "doc_pages",
+    "generate",
+    "load",
+    "load_settings",
+    "mlx_include",
+    "plain_settings",
+    "select",
+]
 
 HERE = Path(__file__).parents[1]
 
@@ -30,124 +44,32 @@ class Inputs:
     """Everything that the output depends on, as bytes on disk."""
 
     paths: tuple[Path, ...]
+    base: str  # of all but the YAML
     key: str
-
-
-def mlx_include() -> Path | None:
-    """The include folder of the installed MLX, where its Metal kernels' headers are."""
-    spec = importlib.util.find_spec("mlx")
-    for location in spec.submodule_search_locations or () if spec else ():
-        folder = Path(location) / "include"
-        if folder.is_dir():
-            return folder
-    return None
 
 
 def inputs_of(settings: Settings, extra: str = "") -> Inputs:
     """The files that generating reads, and one hash over their contents."""
     parts_of_mlxgen = (
-        "*.py",
-        "*/*.py",
-        "render/templates/*",
-        "formula/data/*",
+        *("*.py", "*/*.py", "render/templates/*", "formula/data/*"),
         "runtime/include/mlxgen/*.h",
     )
     own = sorted(path for pattern in parts_of_mlxgen for path in HERE.glob(pattern))
-    project = [settings.root / "pyproject.toml", settings.yaml]
+    kernels = []
     for folder, suffixes in ((settings.csrc, (".h", ".cpp")), (settings.metal, (".metal", ".h"))):
         if folder.is_dir():
-            project += sorted(p for p in folder.rglob("*") if p.suffix in suffixes)
-    parts = [str(mlx_include()).encode(), repr(settings).encode(), extra.encode()]
-    for path in [*own, *project]:
-        parts.append(str(path).encode())
-        parts.append(path.read_bytes() if path.is_file() else b"")
-    return Inputs(tuple(project), writer.digest(parts))
+            kernels += sorted(p for p in folder.rglob("*") if p.suffix in suffixes)
+    mlx = mlx_include()
+    parts = [sys.version.encode(), str(mlx).encode(), repr(settings).encode(), extra.encode()]
+    for path in [*own, *kernels, *([mlx / "mlx" / "version.h"] if mlx else [])]:
+        parts += [str(path).encode(), _bytes(path)]
+    base = writer.digest(parts)
+    key = writer.digest([base.encode(), _bytes(settings.yaml)])
+    return Inputs((settings.root / "pyproject.toml", settings.yaml, *kernels), base, key)
 
 
-def load_settings(root: Path, diags: Diagnostics) -> Settings | None:
-    """The project's settings."""
-    return settings_module.load(root, diags)
-
-
-def plain_settings(root: Path, yaml: Path) -> Settings:
-    """Settings for a YAML file that stands alone, without a project around it."""
-    folder = yaml.resolve().parent
-    return Settings(
-        root=folder,
-        name="ops",
-        namespace="ops",
-        yaml=yaml.resolve(),
-        csrc=folder / "csrc",
-        metal=folder / "kernels" / "metal",
-        python=folder / "python" / "ops",
-        docs=folder / "docs",
-        tests=(folder / "tests",),
-        version="0",
-        mlx=None,
-    )
-
-
-def load(
-    settings: Settings, diags: Diagnostics, yaml: Path | None = None
-) -> tuple[list[Op], Sources]:
-    """Read and resolve a file: (operators, sources); operators with errors are left out."""
-    from ..check.file import resolve
-    from ..read.sources import Sources
-    from ..read.yaml import Document
-
-    sources = Sources(settings, diags, mlx_include())
-    path = yaml or settings.yaml
-    shown = os.path.relpath(path)
-    document = Document.load(path if shown.startswith("..") else shown, diags)
-    ops = resolve(document, settings, sources, diags) if document is not None else []
-    return ops, sources
-
-
-def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None:
-    """Report what Metal does not take in the kernel files that operators use (MG801 to MG807)."""
-    from ..emulator.rules import BrokenRule, check_rules
-
-    settings = sources.settings
-    used = [kernel for op in ops if (kernel := op.kernel("metal")) is not None]
-    for folder, name in sorted(
-        {(settings.csrc if k.shared else settings.metal, k.include) for k in used}
-    ):
-        path = folder / name
-        shown = os.path.relpath(path)
-        includes = sources.metal_includes
-        for error in check_rules(path if shown.startswith("..") else shown, includes):
-            if isinstance(error, BrokenRule):  # else the scan has reported it
-                diags.error(error.code, error.message, error.span, help=error.help)
-
-
-def select(
-    ops: Sequence[Op], include: Sequence[str], exclude: Sequence[str], diags: Diagnostics
-) -> list[Op]:
-    """The operators chosen by name or ``tag:name``; reports unknown names."""
-    from ..read.keys import TAGS
-
-    names = {op.name for op in ops} | {op.python_name for op in ops}
-    known = [*sorted(names), *(f"tag:{t}" for t in TAGS)]
-
-    def matches(op: Op, pattern: str) -> bool:
-        if pattern.startswith("tag:"):
-            return pattern[4:] in op.tags
-        return pattern in (op.name, op.python_name)
-
-    for pattern in [*include, *exclude]:
-        if pattern not in known:
-            diags.error(
-                "MG606",
-                f"no operator or tag '{pattern}'" + did_you_mean(pattern, known),
-                COMMAND_LINE,
-                help="give an operator's name, or tag:NAME",
-            )
-    return [
-        op
-        for op in ops
-        if (not include or any(matches(op, p) for p in include))
-        and not any(matches(op, p) for p in exclude)
-    ]
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,27 +103,65 @@ def generate(
         None when something was reported.
     """
     inputs = inputs_of(settings, repr((sorted(include), sorted(exclude))))
-    if writer.up_to_date(output, inputs.key):
+    before = writer.Manifest.load(output)
+    same = before.holds(output)
+    if same and before.key == inputs.key:
         return Result(None, 0)
     from ..read.yaml import no_garbage_collection
+    from ..render.files import package_files, sources_cmake
+    from .edit import keep
 
+    after = writer.Manifest(inputs.key, base="" if include or exclude else inputs.base)
     with no_garbage_collection():
-        return _generate(settings, output, diags, inputs, include, exclude, check)
+        found = None
+        kernels_same = same and before.base != "" and before.base == after.base
+        if kernels_same:
+            found = _after_edit(settings, before)
+        found = found or _everything(settings, diags, include, exclude)
+        if found is None:
+            return None
+        document, sources, made = found
+        as_before = before.files if kernels_same else ()
+        files = package_files(made, settings, sources.metal_text, as_before)
+        if not diags.ok:
+            return None
+        files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in inputs.paths])
+        if after.base:
+            keep(after, document, made)
+    try:
+        changes = writer.write(output, files, before, after, dry_run=check)
+    except OSError as error:
+        where = Span(os.path.relpath(error.filename or output), 1, 1, 1, 1)
+        diags.error("MG607", f"cannot write this: {error.strerror or error}", where)
+        return None
+    return Result(changes, len(made))
 
 
-def _generate(
-    settings: Settings,
-    output: Path,
-    diags: Diagnostics,
-    inputs: Inputs,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    check: bool,
-) -> Result | None:
-    from ..render.files import package_files, pieces, sources_cmake
+Found = tuple["Document", "Sources", "list[Pieces]"]
 
-    ops, sources = load(settings, diags)
-    if not diags.ok:
+
+def _after_edit(settings: Settings, before: writer.Manifest) -> Found | None:
+    """What is written after an edit without error; what is the same as before is left out."""
+    from .edit import pieces_after_edit
+
+    diags = Diagnostics()
+    document, sources = read(settings, diags)
+    if document is None or len(diags):
+        return None
+    made = pieces_after_edit(document, settings, sources, before, diags)
+    return (document, sources, made) if made is not None else None
+
+
+def _everything(
+    settings: Settings, diags: Diagnostics, include: Sequence[str], exclude: Sequence[str]
+) -> Found | None:
+    """What is written of all entries that are chosen."""
+    from ..check.file import resolve
+    from ..render.files import pieces
+
+    document, sources = read(settings, diags)
+    ops = resolve(document, settings, sources, diags) if document is not None else []
+    if document is None or not diags.ok:
         return None
     chosen = select(ops, include, exclude, diags)
     check_metal(chosen, sources, diags)
@@ -215,19 +175,7 @@ def _generate(
             if callee not in wanted:
                 wanted.add(callee)
                 stack.append(callee)
-    made = [pieces(op, settings) for op in ops if op.name in wanted]
-    files = package_files(made, settings, sources.metal_text)
-    if not diags.ok:
-        return None
-    depends = [str(p) for p in inputs.paths]
-    files["sources.cmake"] = sources_cmake(list(files), depends)
-    try:
-        changes = writer.write(output, files, inputs.key, dry_run=check)
-    except OSError as error:
-        where = Span(os.path.relpath(error.filename or output), 1, 1, 1, 1)
-        diags.error("MG607", f"cannot write this: {error.strerror or error}", where)
-        return None
-    return Result(changes, len(wanted))
+    return document, sources, [pieces(op, settings) for op in ops if op.name in wanted]
 
 
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:

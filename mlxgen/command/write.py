@@ -2,8 +2,8 @@
 
 A manifest (``.mlxgen.json`` in the output folder) remembers what was written and from which
 inputs, so that a second run with nothing changed does no work, and so that only files of mlxgen's
-own are ever removed. Everything is rendered before anything is written: a failure leaves the folder
-as it was.
+own are ever removed. It also keeps what each entry gave, for the run after an edit (edit.py).
+Everything is rendered before anything is written: a failure leaves the folder as it was.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 MANIFEST = ".mlxgen.json"
 
@@ -33,6 +32,39 @@ class Changes:
         return bool(self.written or self.removed)
 
 
+@dataclass(slots=True)
+class Manifest:
+    """What the output folder remembers of the run that wrote it."""
+
+    key: str = ""  # of everything that the run read
+    files: dict[str, list[int]] = field(default_factory=dict)  # size and time, by path
+    base: str = ""  # of what all entries depend on; empty where nothing is kept
+    signatures: dict[str, str] = field(default_factory=dict)  # of the entries, by name
+    entries: str = "{}"  # what each gave, as JSON, which most runs do not look into
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifest:
+        """The one in the folder; an empty one where there is none that can be read."""
+        try:
+            with open(folder / MANIFEST, encoding="utf-8") as file:
+                values = json.loads(file.readline())
+                found = cls(**values, entries=file.readline())
+        except (OSError, ValueError, TypeError):
+            return cls()
+        return found if isinstance(found.files, dict) else cls()
+
+    def save(self, folder: Path) -> None:
+        """Put it into the folder."""
+        names = ("key", "files", "base", "signatures")
+        head = json.dumps({name: getattr(self, name) for name in names})
+        (folder / MANIFEST).write_text(f"{head}\n{self.entries}\n", encoding="utf-8")
+
+    def holds(self, folder: Path) -> bool:
+        """Whether all files are as that run left them."""
+        root = str(folder)
+        return all(_stat(f"{root}/{path}") == known for path, known in self.files.items())
+
+
 def digest(parts: Iterable[bytes]) -> str:
     """One hash of several texts."""
     h = hashlib.sha256()
@@ -42,36 +74,27 @@ def digest(parts: Iterable[bytes]) -> str:
     return h.hexdigest()
 
 
-def up_to_date(folder: Path, key: str) -> bool:
-    """Whether the folder holds, untouched, what these inputs gave before."""
-    manifest = _load(folder)
-    if manifest.get("key") != key:
-        return False
-    files = manifest.get("files", {})
-    root = str(folder)
-    for path, recorded in files.items():
-        try:
-            stat = os.stat(f"{root}/{path}")
-        except OSError:
-            return False
-        if [stat.st_size, stat.st_mtime_ns] != recorded:
-            return False
-    return True
-
-
-def write(folder: Path, files: Mapping[str, str], key: str, *, dry_run: bool = False) -> Changes:
+def write(
+    folder: Path,
+    files: Mapping[str, str | None],
+    before: Manifest,
+    after: Manifest,
+    *,
+    dry_run: bool = False,
+) -> Changes:
     """Bring the folder to hold exactly these files (and others that mlxgen did not write).
 
     Args:
         folder: The output folder, made if needed.
-        files: Text by path relative to the folder.
-        key: Identifies the inputs, for ``up_to_date``.
+        files: Text by path relative to the folder; None for one that stays as ``before`` has it.
+        before: What the folder remembers.
+        after: What it is to remember; its ``files`` are filled in.
         dry_run: Only say what would change.
     """
     root = str(folder)
-    before = set(_load(folder).get("files", {}))
-    written = [path for path, text in files.items() if _read(f"{root}/{path}") != text.encode()]
-    removed = sorted(p for p in before - set(files) if (folder / p).is_file())
+    texts = {path: text.encode() for path, text in files.items() if text is not None}
+    written = [path for path, text in texts.items() if _read(f"{root}/{path}") != text]
+    removed = sorted(p for p in before.files.keys() - files.keys() if (folder / p).is_file())
     changes = Changes(tuple(written), tuple(removed), len(files) - len(written))
     if dry_run:
         return changes
@@ -80,27 +103,25 @@ def write(folder: Path, files: Mapping[str, str], key: str, *, dry_run: bool = F
     for path in written:
         target = f"{root}/{path}"
         with open(target + ".tmp", "wb", buffering=0) as file:
-            file.write(files[path].encode())
+            file.write(texts[path])
         os.replace(target + ".tmp", target)
     for path in removed:
         (folder / path).unlink()
         _remove_empty((folder / path).parent, folder)
-    stats = {path: os.stat(f"{root}/{path}") for path in files}
-    manifest = {
-        "key": key,
-        "files": {path: [s.st_size, s.st_mtime_ns] for path, s in stats.items()},
+    after.files = {
+        path: before.files[path] if text is None else _stat(f"{root}/{path}")
+        for path, text in files.items()
     }
-    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    after.save(folder)
     return changes
 
 
-def _load(folder: Path) -> dict[str, Any]:
+def _stat(path: str) -> list[int]:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    sound = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict)
-    return manifest if sound else {}
+        stat = os.stat(path)
+    except OSError:
+        return []
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _read(path: str) -> bytes | None:

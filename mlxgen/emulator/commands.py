@@ -7,7 +7,7 @@ from pathlib import Path
 
 import rich_click as click
 
-from ..command import generate as generator
+from ..command import operators
 from ..command.cli import FOLDER, Failure, Names, command, load, require, settings_of
 from ..diagnostics import Diagnostics
 from .host import HostUnavailable, check_host
@@ -81,7 +81,7 @@ def metal_check(
     that the wheel's library exports.
     """
     ops, sources, settings = load(diags, project, None, select, exclude)
-    generator.check_metal(ops, sources, diags)
+    operators.check_metal(ops, sources, diags)
     folder = build_dir or settings.root / "build" / "macos"
     try:
         if not available():

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..command import generate as generator
+from ..command import operators
 from ..diagnostics import Diagnostics, Span
 from ..model.op import Op
 from ..read.settings import Settings
@@ -96,7 +97,7 @@ def macos_wheel(version: str | None = None) -> Wheel:
     if version is None:
         raise HostUnavailable("MLX is not installed here, so that its version is not known")
     if sys.platform == "darwin" and version == installed:
-        include = generator.mlx_include()
+        include = operators.mlx_include()
         library = include.parent / "lib" / "libmlx.dylib" if include else None
         if include is not None and library is not None and library.is_file():
             return Wheel(version, include, _symbols(library).defined)
@@ -379,8 +380,8 @@ def check_host(
         HostUnavailable: where MLX for macOS, or the compiler, cannot be had.
     """
     wheel = macos_wheel()
-    ops, _ = generator.load(settings, diags)
-    chosen = generator.select(ops, include, exclude, diags) if diags.ok else []
+    ops, _ = operators.load(settings, diags)
+    chosen = operators.select(ops, include, exclude, diags) if diags.ok else []
     if not diags.ok or generator.generate(settings, folder, diags) is None:
         return HostCheck((), wheel)
     sources: dict[Path, Op | None] = {

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..command import generate as generator
+from ..command import operators
 from ..diagnostics import Diagnostics
 from ..model.op import Kernel, Op
 from ..read.settings import Settings
@@ -111,7 +111,7 @@ def mlx_include() -> Path:
     Raises:
         EmulationError: where MLX is not installed.
     """
-    folder = generator.mlx_include()
+    folder = operators.mlx_include()
     if folder is None:
         raise EmulationError("MLX is not installed here")
     return folder
@@ -173,7 +173,7 @@ def build_package(
 def _operators(settings: Settings) -> tuple[list[tuple[Op, Kernel]], Sources]:
     """The operators with Metal kernels, and the hand-written sources."""
     diags = Diagnostics()
-    ops, sources = generator.load(settings, diags)
+    ops, sources = operators.load(settings, diags)
     if not diags.ok:
         raise EmulationError("the operators have errors: see `mlxgen check`")
     found = [(op, kernel) for op in ops if (kernel := op.kernel("metal")) is not None]

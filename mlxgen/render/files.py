@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,15 +71,17 @@ class Pieces:
     public: bool  # whether Python sees it
     method: bool  # whether it is a method of arrays as well
     deprecated: bool
-    metal: tuple[str, bool] | None  # the .metal file of its kernel, or (True) header of csrc
-    header: str
+    metal: str  # the .metal file of its kernel,
+    shared: bool  # or header of csrc
+    line: int  # where the entry begins
+    header: str  # its own files; empty where these are as they should be
     source: str
     binding: tuple[str, str]  # the function that Python calls, and its registration
     stub: str
     row: str  # of the reference's table
     section: str  # of the reference
     checks: str  # cases of the generated checks
-    json: str  # its line of ops.json
+    json: str  # its line of ops.json, but for where the entry begins
 
     @property
     def path(self) -> str:
@@ -100,7 +102,9 @@ def pieces(op: Op, settings: Settings) -> Pieces:
         public=not op.is_internal,
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
-        metal=(kernel.include, kernel.shared) if kernel is not None else None,
+        metal=kernel.include if kernel is not None else "",
+        shared=kernel is not None and kernel.shared,
+        line=op.line,
         header=_render("op.h.j2", settings, op=view),
         source=op_source(op, settings),
         binding=(function, registration),
@@ -108,7 +112,7 @@ def pieces(op: Op, settings: Settings) -> Pieces:
         row=row,
         section=section,
         checks="".join(f"    case({settings.name}.{op.path}, {s}),\n" for s in view.check_samples),
-        json=json.dumps(op_dict(op), ensure_ascii=False),
+        json=json.dumps(op_dict(op), ensure_ascii=False).rpartition(" ")[0],
     )
 
 
@@ -169,15 +173,22 @@ def _loops() -> str:
 
 
 def package_files(
-    made: Sequence[Pieces], settings: Settings, metal_text: MetalText
-) -> dict[str, str]:
-    """Every file of the package but sources.cmake, by its path below the output folder."""
+    made: Sequence[Pieces],
+    settings: Settings,
+    metal_text: MetalText,
+    as_before: Container[str] = (),
+) -> dict[str, str | None]:
+    """Every file of the package but sources.cmake, by its path below the output folder.
+
+    None stands for the text of a file that is as it should be: an operator's own, or one with the
+    text of kernels that is in ``as_before``.
+    """
     name = settings.name
     public = [p for p in made if p.public]
-    files: dict[str, str] = {}
+    files: dict[str, str | None] = {}
     for p in made:
-        files[f"include/{name}/{p.name}.h"] = p.header
-        files[f"src/{p.name}.cpp"] = p.source
+        files[f"include/{name}/{p.name}.h"] = p.header or None
+        files[f"src/{p.name}.cpp"] = p.source or None
     count = shard_count(len(public))
     shards: list[list[Pieces]] = [[] for _ in range(count)]
     for p in public:
@@ -198,14 +209,17 @@ def package_files(
             template, settings, ops=made, public=public, shards=range(count), modules=list(modules)
         )
     # One operator a line: json's C encoder does not indent, its Python one takes ten times as long.
-    files["python/ops.json"] = "[\n" + ",\n".join(p.json for p in made) + "\n]\n"
+    files["python/ops.json"] = "[\n" + ",\n".join(f"{p.json} {p.line}}}" for p in made) + "\n]\n"
     files["docs/operators.md"] = reference(made)
-    for include, shared in sorted({p.metal for p in made if p.metal is not None}):
+    for include, shared in sorted({(p.metal, p.shared) for p in made if p.metal}):
         stem = metal_stem(include)
-        text = raw_string(metal_text(include, shared), "metal")
-        files[f"include/{name}/metal/{stem}_metal.h"] = _render(
-            "metal_source.h.j2", settings, stem=stem, include=include, text=text
-        )
+        path = f"include/{name}/metal/{stem}_metal.h"
+        files[path] = None
+        if path not in as_before:
+            text = raw_string(metal_text(include, shared), "metal")
+            files[path] = _render(
+                "metal_source.h.j2", settings, stem=stem, include=include, text=text
+            )
     for module, members in modules.items():
         children = [m for m in modules if m and m.rpartition(".")[0] == module]
         inside = {"module": module, "ops": members, "children": children}

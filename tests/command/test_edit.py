@@ -1,0 +1,190 @@
+"""A run after an edit gives what a run over everything gives: files and messages, byte by byte."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sample import project
+
+from mlxgen.command import edit, generate
+from mlxgen.command.write import MANIFEST, Manifest
+from mlxgen.diagnostics import Diagnostics
+
+YAML = "mlx_ops.yaml"
+EDITS = 25
+
+# Some names are those of MLX's functions that other entries call.
+NEW = """
+- signature: "{name}(x: array) -> array"
+  composite: {formula}
+"""
+ANCHORED = """
+- name: anchored
+  signature: "anchored(x: array) -> array"
+  composite: &c {formula}
+
+- name: anchored_too
+  signature: "anchored_too(x: array) -> array"
+  composite: *c
+"""
+NAMES = ("extra", "tanh", "square", "zeros_like", "sum", "full", "softcap", "helper_too", "Square")
+FORMULAS = ("x + x", "softcap(x)", "tanh(x)", "helper_too(x)", "mx.square(x)", "dense(x, x)", "y")
+REPLACED = (
+    (r"\b\d+\b", ("1", "2", "7")),
+    (r"\bx\b", ("x", "y", "xx")),
+    (r"\bexp\b|\btanh\b|\bsum\b", ("sin", "softcap", "cos")),
+    (r"\bfloat\b", ("int", "array", "float | None")),
+    (r"\bgrad\b", ("grad", "2 * grad", "gard")),
+    (r"\bmetal\b", ("cpu", "metal")),
+    (r"\btags\b", ("tags", "variants")),
+    (r"nn\.activations", ("nn", "nn.other")),
+    (r"(?<=[\" ])(scale2?|softcap|helper|square|moments)(?=\()", ("scale", "renamed", "helper")),
+)
+
+
+def entries(text: str) -> list[str]:
+    """The parts of a file that each begin with an entry."""
+    return re.split(r"^(?=- )", text, flags=re.MULTILINE)
+
+
+class Edits:
+    """Random edits of a project."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.name = "ops"
+        self.kinds: list[Callable[[], None]] = [self.entry] * 8
+        self.kinds += [self.add, self.remove, self.move, self.comment, self.doc, self.anchor] * 2
+        self.kinds += [self.cpp, self.metal, self.settings, self.output, self.undo]
+
+    def edit(self) -> None:
+        self.random.choice(self.kinds)()
+
+    def entry(self) -> None:
+        parts = entries(self.read(YAML))
+        at = self.random.randrange(1, len(parts))
+        pattern, texts = self.random.choice([r for r in REPLACED if re.search(r[0], parts[at])])
+        places = [*re.finditer(pattern, parts[at])]
+        place = self.random.choice(places)
+        new = self.random.choice(texts)
+        parts[at] = parts[at][: place.start()] + new + parts[at][place.end() :]
+        self.write(YAML, "".join(parts))
+
+    def add(self) -> None:
+        name, formula = self.random.choice(NAMES), self.random.choice(FORMULAS)
+        parts = entries(self.read(YAML))
+        parts.insert(self.random.randrange(1, len(parts)), NEW.format(name=name, formula=formula))
+        self.write(YAML, "".join(parts))
+
+    def remove(self) -> None:
+        parts = entries(self.read(YAML))
+        del parts[self.random.randrange(1, len(parts))]
+        self.write(YAML, "".join(parts))
+
+    def move(self) -> None:
+        parts = entries(self.read(YAML))
+        part = parts.pop(self.random.randrange(1, len(parts)))
+        parts.insert(self.random.randrange(1, len(parts)), part)
+        self.write(YAML, "".join(parts))
+
+    def comment(self) -> None:
+        self.write(YAML, "# A line more.\n" + self.read(YAML))
+
+    def doc(self) -> None:
+        doc = f"  doc: Number {self.random.randrange(5)}, of `softcap`.\n"
+        text = self.read(YAML).rstrip("\n") + "\n"
+        self.write(YAML, text if "Number" in text.splitlines()[-1] else text + doc)
+
+    def anchor(self) -> None:
+        """An entry that says what it does by way of another one."""
+        text = re.sub(r"\n- name: anchored.*?(?=\n- |\Z)", "", self.read(YAML), flags=re.DOTALL)
+        formula = self.random.choice(FORMULAS)
+        self.write(YAML, text + ANCHORED.format(formula=formula))
+
+    def cpp(self) -> None:
+        text = self.read("csrc/kernels.h")
+        old, new = self.random.choice(
+            [
+                ("a * x", "x * a"),
+                ("T scale(T x, T a)", "T scale(T x)"),
+                ("#pragma", "// x\n#pragma"),
+            ]
+        )
+        self.write("csrc/kernels.h", text.replace(old, new))
+
+    def metal(self) -> None:
+        text = self.read("kernels/metal/kernels.metal")
+        pairs = [("a * x", "x * a"), ("T a)", "double a)"), ("using", "// x\nusing")]
+        old, new = self.random.choice(pairs)
+        self.write("kernels/metal/kernels.metal", text.replace(old, new, 1))
+
+    def settings(self) -> None:
+        self.name = "other" if self.name == "ops" else "ops"
+
+    def output(self) -> None:
+        """Somebody edits, or removes, what was generated."""
+        files = sorted(path for path in (self.folder / "out").rglob("*") if path.is_file())
+        path = self.random.choice(files)
+        if self.random.random() < 0.5:
+            path.unlink()
+        else:
+            path.write_text("mine\n")
+
+    def undo(self) -> None:
+        """Everything as it was in the beginning."""
+        for name in (YAML, "csrc/kernels.h", "kernels/metal/kernels.metal"):
+            shutil.copy(project.HERE / name, self.folder / name)
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder; of the manifest what is kept of the entries."""
+    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    found = {name: path.read_bytes() for name, path in files.items()}
+    if MANIFEST in found:
+        found[MANIFEST] = Manifest.load(folder).entries.encode()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_as_a_run_over_everything(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    after_edit: list[bool] = []
+    found = edit.pieces_after_edit
+
+    def count(*arguments: object) -> object:
+        after_edit.append(found(*arguments) is not None)  # type: ignore[arg-type]
+        return found(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(edit, "pieces_after_edit", count)
+    edits = Edits(folder, seed)
+    last = contents(folder / "out")
+    for number in range(EDITS):
+        said = []
+        for output in (folder / "out", tmp_path / f"fresh{number}"):
+            diags = Diagnostics()
+            generate.generate(project.settings(folder / YAML, edits.name), output, diags)
+            said.append(diags.render_text())
+        assert said[0] == said[1]
+        if said[0]:
+            assert contents(folder / "out") == last
+            edits.undo()
+        else:
+            assert contents(folder / "out") == contents(tmp_path / f"fresh{number}")
+        edits.edit()
+        last = contents(folder / "out")
+    assert sum(after_edit) > EDITS // 5
