@@ -271,7 +271,7 @@ def test_mistakes_in_files(tmp_path: Path) -> None:
 
 
 def test_macros_that_grow_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlxgen.preprocess._MAX_TOKENS", 10_000)
+    monkeypatch.setattr("mlxgen.emulator.frontend.preprocess._MAX_TOKENS", 10_000)
     text = "#define A0 x\n" + "".join(f"#define A{n} A{n - 1} A{n - 1}\n" for n in range(1, 40))
     with pytest.raises(SourceError, match="expands without end"):
         Preprocessor().run("f.h", text + "A39")
