@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from textwrap import dedent
 
-import mlx.core as mx
+import builds
 import pytest
-
-import mlxgen
 
 FORMS = {
     "first": """
@@ -170,11 +167,6 @@ MANUAL = """
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the three packages, beside MLX."""
     site = tmp_path_factory.mktemp("site")
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(Path(mlxgen.__file__).parents[1]),
-        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
-    }
     for name, yaml in FORMS.items():
         root = tmp_path_factory.mktemp(name)
         files = {
@@ -188,23 +180,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for path, text in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
-        done = subprocess.run(
-            # So few files compile faster without a precompiled header.
-            [
-                sys.executable,
-                "-c",
-                "from mlxgen import build; "
-                "build.build_wheel('dist', {'cmake.define.MLXGEN_PRECOMPILE': 'OFF'})",
-            ],
-            cwd=root,
-            env=env,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        with zipfile.ZipFile(next((root / "dist").glob("*.whl"))) as archive:
-            archive.extractall(site)
-    (site / "mlx").symlink_to(Path(mx.__file__).parent)
+        builds.install(builds.build_wheel(root), site)
     return site
 
 

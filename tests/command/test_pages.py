@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from textwrap import dedent
 
+import builds
 import mlx.core as mx
 import pytest
-
-import mlxgen
+from builds import output, run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,28 +54,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(*command: str, cwd: Path, path: Path | None = None) -> str:
-    """What Python prints, with this mlxgen and, before it, the modules in ``path``."""
-    places = [str(path)] if path else []
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join([*places, str(Path(mlxgen.__file__).parents[1])]),
-        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
-    }
-    command = (sys.executable, *command)
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
-    return done.stdout + done.stderr + f"exit {done.returncode}"
-
-
 def test_own_package(project: Path, tmp_path: Path) -> None:
-    script = "from mlxgen import build; build.build_wheel('dist')"
-    printed = run("-c", script, cwd=project)
-    assert printed.endswith("exit 0"), printed
-    (wheel,) = (project / "dist").glob("myops-0.1.0-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    (tmp_path / "mlx").symlink_to(Path(mx.__file__).parent)
-    printed = run("-m", "pytest", "-q", "--pyargs", "myops.checks", cwd=tmp_path, path=tmp_path)
-    assert re.search(r"\n\d\d passed in [\d.]+s\nexit 0$", printed), printed
+    wheel = builds.build_wheel(project)
+    assert wheel.name.startswith("myops-0.1.0-")
+    builds.install(wheel, tmp_path)
+    done = run("-m", "pytest", "-q", "--pyargs", "myops.checks", cwd=tmp_path, path=tmp_path)
+    assert re.search(r"\n\d\d passed in [\d.]+s\n$", output(done)), done.stdout
 
 
 def test_mistake(project: Path) -> None:
@@ -89,10 +69,11 @@ def test_mistake(project: Path) -> None:
     text = yaml.read_text(encoding="utf-8")
     yaml.write_text(text.replace("x: grad / square", "x: gard / square"), encoding="utf-8")
     try:
-        printed = run("-m", "mlxgen", "check", cwd=project)
+        done = run("-m", "mlxgen", "check", cwd=project)
     finally:
         yaml.write_text(text, encoding="utf-8")
-    printed, shown = (re.sub(r" *\b\d+(:8| \|)", r" N\1", text) for text in (printed, shown))
+    texts = done.stdout + done.stderr, shown
+    printed, shown = (re.sub(r" *\b\d+(:8| \|)", r" N\1", text) for text in texts)
     assert shown in printed  # but for the number of the line
 
 

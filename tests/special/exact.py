@@ -14,14 +14,15 @@ import os
 import tempfile
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import mpmath
 import numpy as np
-from special.reference import DIGITS, FORMATS, Exact, Format, Record, evaluate
+from special.reference import DIGITS, FORMATS, Exact, Format, Record, evaluate, pair
 
 TABLE = Path(__file__).with_suffix(".npz")
 SLOW = 0.05  # seconds for the points of a test: shorter ones are not kept
@@ -95,20 +96,43 @@ def _table() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def exact_at(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray]) -> Exact:
-    """The exact values at the points, from where they are kept or from mpmath."""
-    name = key(record, head, points)
+def _kept(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """The values of a name, from where they are kept or else computed."""
     if name in _table():
-        return _unpack(_table()[name])
+        return _table()[name]
     kept = load(name)
     if kept is not None:
-        return _unpack(kept["values"])
+        return kept["values"]
     start = time.process_time()
-    exact = evaluate(record, head, points)
+    values = compute()
     seconds = time.process_time() - start
     if seconds > SLOW:
-        store(name, values=_pack(exact), seconds=np.array(seconds))
-    return exact
+        store(name, values=values, seconds=np.array(seconds))
+    return values
+
+
+def exact_at(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray]) -> Exact:
+    """The exact values at the points."""
+    name = key(record, head, points)
+    return _unpack(_kept(name, lambda: _pack(evaluate(record, head, points))))
+
+
+def derivative_at(
+    record: Record, points: Sequence[np.ndarray], orders: tuple[int, ...]
+) -> np.ndarray:
+    """The exact derivatives at the points, of these orders in the arguments."""
+
+    def compute() -> np.ndarray:
+        numbers = zip(*(map(mpmath.mpf, map(float, x)) for x in points), strict=True)
+        with mpmath.workdps(DIGITS):
+            return np.array(
+                [
+                    float(mpmath.diff(lambda *x: record.exact(*record.head, *x), point, orders))
+                    for point in numbers
+                ]
+            )
+
+    return _kept(key(record, record.head, points, orders), compute)
 
 
 def _pack(exact: Exact) -> np.ndarray:
@@ -124,26 +148,46 @@ def write_table() -> None:
     from special.records import RECORDS
 
     rows: dict[str, np.ndarray] = {}
+
+    def keep(name: str, shown: str) -> None:
+        if name in _table():
+            rows[name] = _table()[name]
+            return
+        kept = load(name)
+        if kept is not None and kept["seconds"] >= TABULATED:
+            rows[name] = kept["values"]
+            print(shown, flush=True)
+
     for record in RECORDS.values():
         for region in record.regions:
             for format in FORMATS.values():
                 points, head = points_of(record, region, format), record.head_of(region)
-                name = key(record, head, points)
                 exact_at(record, head, points)
-                known = _table().get(name)
-                if known is None:
-                    kept = load(name)
-                    if kept is None or kept["seconds"] < TABULATED:
-                        continue
-                    known = kept["values"]
-                    print(f"{record.id}, {region}, {format.name}", flush=True)
-                rows[name] = known
+                keep(key(record, head, points), f"{record.id}, {region}, {format.name}")
+        for points, orders in derivatives_of(record):
+            derivative_at(record, points, orders)
+            keep(key(record, record.head, points, orders), f"{record.id}, derivative {orders}")
     np.savez_compressed(TABLE, **rows)
 
 
 def points_of(record: Record, region: str, format: Format) -> tuple[np.ndarray, ...]:
     """The points at which the tests look."""
     return record.points(region, format, POINTS[format.name])
+
+
+def smooth_points_of(record: Record) -> tuple[np.ndarray, ...]:
+    """The points at which the tests look at derivatives: numbers of float32, for all dtypes."""
+    return pair(record.smooth, record.arity, FORMATS["float32"], 10)
+
+
+def derivatives_of(record: Record) -> Iterator[tuple[tuple[np.ndarray, ...], tuple[int, ...]]]:
+    """The points and orders of the derivatives that the tests look at."""
+    if record.smooth:
+        some = [i for i in range(record.arity) if i not in record.undifferentiable]
+        pairs = [(i, j) for i, j in product(some, repeat=2) if (i, j) not in record.once]
+        for chosen in [*((i,) for i in some), *pairs]:
+            orders = tuple(chosen.count(k) for k in range(record.arity))
+            yield smooth_points_of(record), orders
 
 
 if __name__ == "__main__":

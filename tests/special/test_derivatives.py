@@ -11,6 +11,7 @@ import mlxops
 import mpmath
 import numpy as np
 import pytest
+from special.exact import derivative_at, smooth_points_of
 from special.records import RECORDS
 from special.reference import (
     DIGITS,
@@ -27,13 +28,11 @@ from special.reference import (
     log,
     near,
     negative,
-    pair,
     sensitivity,
 )
 
 from mlxgen.testing import to_numpy
 
-POINTS = 10
 SMOOTH = [name for name, record in RECORDS.items() if record.smooth]
 # Points are numbers of float32, so that both dtypes are asked the same.
 CHECKED = ["float32", "float64"]
@@ -47,27 +46,13 @@ def format(request, device):
     return FORMATS[request.param]
 
 
-def points_of(record):
-    return pair(record.smooth, record.arity, FORMATS["float32"], POINTS)
-
-
-def exact_derivative(record, points, orders):
-    with mpmath.workdps(DIGITS):
-        return np.array(
-            [
-                float(mpmath.diff(lambda *x: record.exact(*record.head, *x), point, orders))
-                for point in zip(*(map(mpmath.mpf, map(float, x)) for x in points), strict=True)
-            ]
-        )
-
-
 def derivative(function, i):
     """Of a function by its i-th argument, element by element."""
     return mx.grad(lambda *x: function(*x).sum(), argnums=i)
 
 
 def assert_right(record, format, got, points, orders):
-    wanted = exact_derivative(record, points, orders)
+    wanted = derivative_at(record, points, orders)
     limit = record.gradient[format.name]
     error = np.abs(to_numpy(got) - wanted) / (np.abs(wanted) + 1e-3)
     worst = int(np.nanargmax(np.where(np.isnan(error), np.inf, error)))
@@ -81,7 +66,7 @@ def assert_right(record, format, got, points, orders):
 @pytest.mark.parametrize("name", SMOOTH)
 def test_first_derivatives(name, format):
     record = RECORDS[name]
-    points = points_of(record)
+    points = smooth_points_of(record)
     arrays = [format.array(x) for x in points]
     for i in range(record.arity):
         gradient = derivative(lambda *x: record.call(record.head, *x), i)
@@ -98,7 +83,7 @@ def test_first_derivatives(name, format):
 @pytest.mark.parametrize("name", SMOOTH)
 def test_forward_mode(name):
     record = RECORDS[name]
-    arrays = [mx.array(x, dtype=mx.float32) for x in points_of(record)]
+    arrays = [mx.array(x, dtype=mx.float32) for x in smooth_points_of(record)]
     function = lambda *x: record.call(record.head, *x)  # noqa: E731
     for i in set(range(record.arity)) - set(record.undifferentiable):
         one = lambda x, i=i: function(*arrays[:i], x, *arrays[i + 1 :])  # noqa: E731
@@ -110,7 +95,7 @@ def test_forward_mode(name):
 @pytest.mark.parametrize("name", SMOOTH)
 def test_second_derivatives(name, format):
     record = RECORDS[name]
-    points = points_of(record)
+    points = smooth_points_of(record)
     arrays = [format.array(x) for x in points]
     arguments = [i for i in range(record.arity) if i not in record.undifferentiable]
     for i, j in product(arguments, repeat=2):
