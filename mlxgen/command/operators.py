@@ -74,19 +74,20 @@ def read(
 
 def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None:
     """Report what Metal does not take in the kernel files that operators use (MG801 to MG807)."""
-    from ..emulator.rules import BrokenRule, check_rules
+    from ..check.metal_rules import broken_rules
+    from ..read.preprocess import SourceError
+    from ..read.sources import near
 
     settings = sources.settings
     used = [kernel for op in ops if (kernel := op.kernel("metal")) is not None]
     for folder, name in sorted(
         {(settings.csrc if k.shared else settings.metal, k.include) for k in used}
     ):
-        path = folder / name
-        shown = os.path.relpath(path)
-        includes = sources.metal_includes
-        for error in check_rules(path if shown.startswith("..") else shown, includes):
-            if isinstance(error, BrokenRule):  # else the scan has reported it
+        try:
+            for error in broken_rules(sources.metal.reader, near(folder / name)):
                 diags.error(error.code, error.message, error.span, help=error.help)
+        except SourceError:
+            pass  # reading it has reported that
 
 
 def select(

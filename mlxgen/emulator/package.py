@@ -27,17 +27,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..check.metal_rules import check_rules
 from ..command import operators
 from ..diagnostics import Diagnostics
 from ..model.op import Kernel, Op
+from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
 from ..read.sources import Sources
 from ..render.files import metal_library_source
 from . import library
-from .frontend.preprocess import OWN_INCLUDES
-from .frontend.tokens import SourceError
 from .library import EmulationError
-from .rules import check_rules
 from .translate import translate
 
 HERE = Path(__file__).resolve().parent
@@ -96,7 +95,7 @@ def installed(name: str) -> Path:
 
 
 def check_kernels(settings: Settings) -> list[SourceError]:
-    """The rules of Metal that the project's kernels break (see `rules`)."""
+    """The rules of Metal that the project's kernels break (see `check.metal_rules`)."""
     folders = [settings.metal, settings.csrc, Path(OWN_INCLUDES), mlx_include()]
     return [
         error

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..check.metal_rules import BrokenRule
 from ..diagnostics import Span
 from ..model.op import Op
 from ..read.sources import Sources
@@ -29,7 +30,6 @@ from ..render.view import View
 from .frontend.metal import DEFINES, MetalScanner
 from .frontend.preprocess import OWN_INCLUDES, Preprocessor
 from .frontend.tokens import SourceError
-from .rules import BrokenRule
 from .translate import Translator, without_pragmas
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"

@@ -100,7 +100,7 @@ class Function:
         result: its return type; "" for constructors and the like.
         params: its parameters.
         is_kernel: whether it is a Metal kernel.
-        is_definition: whether it has a body here.
+        body: where its body is in the text of its file, or None.
         span: its name.
     """
 
@@ -112,8 +112,13 @@ class Function:
     result: str
     params: tuple[Param, ...]
     is_kernel: bool
-    is_definition: bool
+    body: tuple[int, int] | None
     span: Span
+
+    @property
+    def is_definition(self) -> bool:
+        """Whether it has a body here."""
+        return self.body is not None
 
     @property
     def qualified_name(self) -> str:
@@ -143,15 +148,13 @@ class File:
     """What a file declares.
 
     Attributes:
-        path: the file.
-        text: its text.
+        source: its text.
         functions: those at namespace scope.
         instantiations: of its kernels.
         unread: the first place that the parser did not understand, or None.
     """
 
-    path: str
-    text: str
+    source: SourceText
     functions: list[Function] = field(default_factory=list)
     instantiations: list[Instantiation] = field(default_factory=list)
     unread: Span | None = None
@@ -261,7 +264,7 @@ class _Walk:
     def __init__(self, source: SourceText, metal: bool) -> None:
         self.source = source
         self.metal = metal
-        self.file = File(source.path, source.original)
+        self.file = File(source)
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
@@ -363,6 +366,7 @@ class _Walk:
                 result = self.plain[child.start_byte + 2 : child.end_byte]
         names = [self.template_parameter(p) for p in template or ()]
         before = node.prev_sibling
+        body = node.child_by_field_name("body")
         attributes = self.attributes(before.end_byte if before else 0, name.start_byte)
         function = Function(
             name=last,
@@ -373,7 +377,7 @@ class _Walk:
             result=normalised(result),
             params=tuple(self.params(listed)),
             is_kernel="kernel" in attributes,
-            is_definition=node.child_by_field_name("body") is not None,
+            body=(body.start_byte, body.end_byte) if body else None,
             span=self.span(name),
         )
         self.file.functions.append(function)

@@ -26,15 +26,15 @@ OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 # Of headers of these only the macros are read: they declare nothing of the project's.
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
 
-_LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
-_NO_CODE = re.compile(rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\(.*?\)\1"|\\\n|({_LITERAL})', re.S)
+LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
+_NO_CODE = re.compile(rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\(.*?\)\1"|\\\n|({LITERAL})', re.S)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)", re.M)
 _DEFINITION = re.compile(r"\s*(\w+)(?:\(([^)]*)\))?(.*)")
 _INCLUDED = re.compile(r'\s*("([^"]+)"|<([^>]+)>)')
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
-_BRACKET = re.compile(rf"{_LITERAL}|[()\[\]{{}}]")
-_PARENTHESIS = re.compile(rf"{_LITERAL}|[(),]")
+_BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
+_PARENTHESIS = re.compile(rf"{LITERAL}|[(),]")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -46,6 +46,9 @@ class SourceError(Exception):
         self.message = message
         self.span = span
         self.help = help
+
+    def __str__(self) -> str:
+        return f"{self.span}: {self.message}"
 
 
 def plain_text(text: str) -> str:
@@ -119,7 +122,7 @@ class Macro:
             pasted = text[: found.start()].endswith("##") or text.startswith("##", found.end())
             return raw[word] if pasted else expand(raw[word], macros)
 
-        body = re.sub(rf"{_LITERAL}|(?<!#)#\s*(\w+)|\b([A-Za-z_]\w*)", replaced, self.body)
+        body = re.sub(rf"{LITERAL}|(?<!#)#\s*(\w+)|\b([A-Za-z_]\w*)", replaced, self.body)
         return expand(body.replace("##", ""), macros)
 
 
@@ -131,7 +134,7 @@ def calls(
     used = macros.keys() & set(_WORD.findall(text, start, stop))
     if not used:
         return
-    pattern = re.compile(rf"{_LITERAL}|\b(?:{'|'.join(sorted(used))})\b")
+    pattern = re.compile(rf"{LITERAL}|\b(?:{'|'.join(sorted(used))})\b")
     while found := pattern.search(text, start, stop):
         start = found.end()
         macro = macros.get(found[0])

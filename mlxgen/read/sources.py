@@ -64,7 +64,7 @@ class Files:
         for path in paths:
             del self._pending[path]
             try:
-                unit = self.reader.unit(_near(path))
+                unit = self.reader.unit(near(path))
             except SourceError as error:
                 self._report(error)
                 continue
@@ -100,13 +100,13 @@ class Sources:
     def cpp(self) -> Files:
         """What csrc declares. MLX's headers are not needed for that, nor are generated ones."""
         unread = ("mlx/", "nanobind/", f"{self.settings.name}/")
-        reader = Reader([_near(self.settings.csrc), OWN_INCLUDES], unread=unread)
+        reader = Reader([near(self.settings.csrc), OWN_INCLUDES], unread=unread)
         return Files(reader, self.cpp_files(), self._report)
 
     @cached_property
     def metal(self) -> Files:
         """What the .metal files declare."""
-        reader = Reader([_near(folder) for folder in self.metal_includes], metal=True)
+        reader = Reader([near(folder) for folder in self.metal_includes], metal=True)
         return Files(reader, self.metal_files(), self._report)
 
     @property
@@ -138,8 +138,8 @@ class Sources:
         found = {}
         for unit in (*self.cpp.units.values(), *self.metal.units.values()):
             for file in unit.files:
-                if file.unread and last_name(name) in file.text:
-                    place = self.settings.relative(Path(file.path))
+                if file.unread and last_name(name) in file.source.original:
+                    place = self.settings.relative(Path(file.source.path))
                     found[f"{place}:{file.unread.line} could not be read"] = True
         return list(found)
 
@@ -153,7 +153,7 @@ class Sources:
         """A .metal file, or (`shared`) a header of csrc, with its includes."""
         if (include, shared) not in self._metal_texts:
             folder = self.settings.csrc if shared else self.settings.metal
-            text = embed_metal(_near(folder / include), self.metal.reader.sources.folders)
+            text = embed_metal(near(folder / include), self.metal.reader.sources.folders)
             self._metal_texts[include, shared] = text
         return self._metal_texts[include, shared]
 
@@ -168,7 +168,7 @@ class Sources:
         return self._unreadable[header]
 
     def _foreign_include(self, header: str) -> str | None:
-        path = _near(self.settings.csrc / header)
+        path = near(self.settings.csrc / header)
         self.metal.reader.unit(path)
         for source in self.metal.reader.sources.closure(path, libraries=True):
             included = Path(source.path).resolve()
@@ -211,7 +211,7 @@ def _once(functions: Iterable[Function]) -> list[Function]:
     return [found[place] for place in sorted(found)]
 
 
-def _near(path: Path) -> str:
+def near(path: Path) -> str:
     """A path as people write it here: relative to the working directory, if it is below."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

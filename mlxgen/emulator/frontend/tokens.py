@@ -23,22 +23,17 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, NoReturn
 
 from ...diagnostics import Span
+from ...read import preprocess
 
 Kind = Literal["name", "number", "string", "character", "punctuator", "invalid"]
 
 
-class SourceError(Exception):
+class SourceError(preprocess.SourceError):
     """Source text that cannot be read: what is wrong and where."""
 
     def __init__(self, message: str, span: Span, help: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.span = span
-        self.help = help
+        super().__init__(message, span, help)
         self.notes: tuple[str, ...] = ()  # the includes and macros that led there, innermost first
-
-    def __str__(self) -> str:
-        return f"{self.span.file}:{self.span.line}:{self.span.column}: {self.message}"
 
 
 class Source:

@@ -4,17 +4,25 @@ tests/check/cases/metal_rules shows the messages.
 """
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from mlxgen.emulator.frontend.preprocess import OWN_INCLUDES
-from mlxgen.emulator.rules import BrokenRule, check_rules
+from mlxgen.check.metal_rules import BrokenRule, check_rules
+from mlxgen.read.preprocess import OWN_INCLUDES
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 
+def broken(text: str) -> list[BrokenRule]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.metal")
+        path.write_text(HEAD + text)
+        return check_rules(path)
+
+
 def codes(text: str) -> list[str]:
-    found = check_rules("kernel.metal", text=HEAD + text)
+    found = broken(text)
     assert all(isinstance(error, BrokenRule) for error in found)
     return [error.code for error in found if isinstance(error, BrokenRule)]
 
@@ -93,7 +101,7 @@ def kernel(declared: str, *arguments: str) -> str:
 )
 def test_threadgroup_memory(declared: str, bytes_of_float: int) -> None:
     text = kernel(declared, "float, 4096", "half, 16", "float, 65536")
-    found = check_rules("kernel.metal", text=HEAD + text)
+    found = broken(text)
     assert [error.message.split()[0] for error in found] == ["f0", "f2"][bytes_of_float <= 32768 :]
     if bytes_of_float > 32768:
         assert f"declares {bytes_of_float} bytes" in found[0].message

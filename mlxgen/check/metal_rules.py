@@ -1,0 +1,249 @@
+"""Refuses what a C++ compiler takes and Metal's does not (MG801 to MG807).
+
+A kernel's file is read with the project's headers that it includes; those of MLX and of mlxgen are
+known to be right. Whether address spaces fit is for `mlxgen.emulator.spaces` to say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..diagnostics import Span
+from ..read.cpp import File, Function, Reader, Unit
+from ..read.preprocess import LITERAL, Include, SourceError
+from ..read.sources import last_name
+from .dispatch import MAX_BUFFERS
+
+_WORDS = {
+    "double": "Metal has no double; use float",
+    "virtual": "Metal has no virtual functions",
+    **dict.fromkeys(("try", "catch", "throw"), "Metal has no exceptions"),
+    **dict.fromkeys(("new", "delete"), "Metal has no dynamic memory"),
+    **dict.fromkeys(("dynamic_cast", "typeid"), "Metal has no run-time type information"),
+    "goto": "Metal has no goto",
+    "thread_local": "Metal has no thread_local",
+    "asm": "Metal has no inline assembler",
+    "std": "Metal has no namespace std; its library is in namespace metal",
+}
+_FORBIDDEN = re.compile(
+    rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"
+    r"|(?<=\w)\s+(device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment)\s*=(?!=)"
+)
+_SPACES = "device, constant, threadgroup or thread"
+# A pointer or reference that is declared where a statement begins: `float* p = x;`
+_LOCAL = re.compile(
+    r"[;{}]\s*(?:(?:const|volatile|static|unsigned|signed)\s+)*"
+    r"(?!(?:device|constant|threadgroup|thread|auto|return|delete|throw|case|else|goto|do|using)\b)"
+    r"[A-Za-z_]\w*(?:\s+const)?\s*([*&])\s*([A-Za-z_]\w*)\s*[=;]"
+)
+_CALL = re.compile(r"(\w*\s*::\s*|\.\s*|->\s*)?\b([A-Za-z_]\w*)\s*(?=[(<])")
+_LIBRARY = re.compile(
+    r"(?<![\w.:>])(threadgroup_barrier|simdgroup_barrier|simd_sum|simd_max|simd_min|exp|log|sqrt"
+    r"|rsqrt|fabs|floor|ceil|rint|trunc|sin|cos|tanh|pow|fma|isnan|isinf|mem_flags|precise|fast"
+    r"|atomic_fetch_add_explicit)\s*(?=\(|::)"
+)
+
+THREADGROUP_BYTES = 32 * 1024
+_SIZES = {
+    **dict.fromkeys(("bool", "char", "uchar", "int8_t", "uint8_t"), 1),
+    **dict.fromkeys(("short", "ushort", "half", "bfloat", "float16_t", "bfloat16_t"), 2),
+    **dict.fromkeys(("int16_t", "uint16_t"), 2),
+    **dict.fromkeys(("int", "uint", "float", "int32_t", "uint32_t"), 4),
+    **dict.fromkeys(("long", "ulong", "size_t", "int64_t", "uint64_t", "complex64_t"), 8),
+}
+# `threadgroup T a[N][M], b[N];` and what names in it stand for.
+_ARRAYS = re.compile(r"\bthreadgroup\s+([\w\s:<>,]+?)\s*\b(\w+\s*(?:\[[^;]*?)?)\s*(?=[;={])")
+_CONSTANT = re.compile(
+    r"\busing\s+(\w+)\s*=\s*([^;]+);|\bconstexpr\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+);"
+)
+
+
+class BrokenRule(SourceError):
+    """A rule of Metal that source breaks."""
+
+    def __init__(self, code: str, message: str, span: Span, help: str | None = None) -> None:
+        super().__init__(message, span, help)
+        self.code = code
+
+
+def check_rules(
+    path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
+) -> list[SourceError]:
+    """The rules of Metal that a file and its project's headers break, in their order.
+
+    Args:
+        path: the file.
+        folders: where its includes are.
+
+    Returns:
+        A `BrokenRule` for each; for a file that cannot be read the `SourceError` that says why.
+    """
+    try:
+        found = broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))
+    except SourceError as error:
+        return [error]
+    return list(found)
+
+
+def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
+    """The same with a reader of Metal; raises `SourceError` for a file that cannot be read."""
+    unit = reader.unit(path)
+    found = list(_library(reader, unit))
+    for file in unit.files:
+        found += [*_words(file), *_locals(file)]
+    for function in unit.functions:
+        found += _parameters(function)
+    found += [*_recursion(unit), *_memory(unit)]
+    return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
+
+
+def _words(file: File) -> Iterator[BrokenRule]:
+    for match in _FORBIDDEN.finditer(file.source.text):
+        if match[1]:
+            yield BrokenRule("MG801", _WORDS[match[1]], file.source.span(*match.span(1)))
+        elif match[2]:
+            message = f"'{match[2]}' is a keyword of Metal; name the variable otherwise"
+            yield BrokenRule("MG801", message, file.source.span(*match.span(2)))
+
+
+def _locals(file: File) -> Iterator[BrokenRule]:
+    at = 0
+    while match := _LOCAL.search(file.source.text, at):
+        at = match.end() - 1  # its `;` may begin the next
+        message = f"the {_kind(match[1] == '*')} {match[2]} needs an address space: {_SPACES}"
+        yield BrokenRule("MG805", message, file.source.span(*match.span(2)))
+
+
+def _kind(pointer: bool) -> str:
+    return "pointer" if pointer else "reference"
+
+
+def _parameters(function: Function) -> Iterator[BrokenRule]:
+    shared = [p for p in function.params if p.pointer or p.reference]
+    for param in shared:
+        if param.space is None:
+            what = f"the {_kind(param.pointer)} {param.name or param.type} of {function.name}"
+            yield BrokenRule("MG805", f"{what} needs an address space: {_SPACES}", param.span)
+    buffers = sum(param.space != "threadgroup" for param in shared)
+    if function.is_kernel and buffers > MAX_BUFFERS:
+        message = f"{function.name} takes {buffers} buffers; Metal has {MAX_BUFFERS}"
+        yield BrokenRule("MG803", message, function.span)
+
+
+def _library(reader: Reader, unit: Unit) -> Iterator[BrokenRule]:
+    """Metal's names need its header, and its functions a using-directive or `metal::`."""
+    read = reader.sources.closure(unit.path, libraries=True)
+    included = (Include.of(source, line) for source in read for line in source.directives())
+    if not any(i and i.angled and i.name.startswith("metal_") for i in included):
+        source = unit.files[0].source
+        if first := re.search(r"\w+|\S", source.text):
+            message = "no #include <metal_stdlib>: Metal's library is unknown"
+            yield BrokenRule("MG807", message, source.span(*first.span()))
+    if any(re.search(r"\busing\s+namespace\s+metal\b", source.plain) for source in read):
+        return
+    declared = {function.name for function in unit.functions}
+    for file in unit.files:
+        for match in _LIBRARY.finditer(file.source.text):
+            if match[1] not in declared:
+                message = f"{match[1]} is metal::{match[1]}: add `using namespace metal;`"
+                yield BrokenRule("MG807", message, file.source.span(*match.span(1)))
+                return
+
+
+def _bodies(unit: Unit) -> Iterator[tuple[Function, str]]:
+    for file in unit.files:
+        for function in file.functions:
+            if function.body:
+                yield function, file.source.text[slice(*function.body)]
+
+
+def _recursion(unit: Unit) -> Iterator[BrokenRule]:
+    """Functions that call themselves, directly or over others.
+
+    An overloaded name does not tell which function is called: those are left out.
+    """
+    named: dict[str, list[tuple[Function, str]]] = {}
+    for function, body in _bodies(unit):
+        named.setdefault(function.name, []).append((function, body))
+    single = {name: group[0] for name, group in named.items() if len(group) == 1}
+    calls: dict[str, set[str]] = {name: set() for name in single}
+    for name, (_, body) in single.items():
+        for before, callee in _CALL.findall(body):
+            if callee in single and not before.startswith((".", "-")):
+                scope = before.rstrip(": \n\t")
+                known = single[callee][0].qualified_name.split("::")[:-1]
+                if scope in ("", *known):
+                    calls[name].add(callee)
+    for name, (function, _) in single.items():
+        reached: set[str] = set()
+        stack = [*calls[name]]
+        while stack and name not in reached:
+            callee = stack.pop()
+            stack += calls[callee] - reached
+            reached |= {callee}
+        if name in reached:
+            message = f"{name} calls itself: Metal has no recursion"
+            yield BrokenRule("MG802", message, function.span)
+
+
+def _memory(unit: Unit) -> Iterator[BrokenRule]:
+    """Instantiations of kernels that declare more threadgroup memory than there is."""
+    constants = {
+        match[1] or match[3]: match[2] or match[4]
+        for file in unit.files
+        for match in _CONSTANT.finditer(file.source.text)
+    }
+    for kernel, body in _bodies(unit):
+        arrays = [
+            (kind, re.findall(r"\[([^\]]*)\]", one))
+            for kind, declared in _ARRAYS.findall(body)
+            for one in re.split(r",\s*(?=\w+\s*\[)", declared)
+        ]
+        for made in unit.instantiations if kernel.is_kernel and arrays else ():
+            if last_name(made.function) != kernel.name:
+                continue
+            names = constants | dict(zip(kernel.template, made.arguments, strict=False))
+            total = 0
+            for kind, lengths in arrays:
+                size = _size(kind, names)
+                for length in lengths:
+                    size *= _value(length, names) or 0
+                total += size
+            if total > THREADGROUP_BYTES:
+                message = f"{made.host_name} declares {total} bytes of threadgroup memory"
+                message += f"; there are {THREADGROUP_BYTES}"
+                yield BrokenRule("MG804", message, kernel.span)
+
+
+def _size(kind: str, names: Mapping[str, str]) -> int:
+    """The bytes of a type; 0 where they are not known here, so that the launch has to tell."""
+    for _ in range(8):  # aliases of aliases
+        kind = re.sub(r"\b(const|volatile)\b|\bmetal::|\s", "", kind)
+        kind = names.get(kind, kind)
+    if match := re.fullmatch(r"vec<(.+),(.+)>", kind):
+        lanes = _value(match[2], names) or 0
+        return _size(match[1], names) * (4 if lanes == 3 else lanes)
+    if match := re.fullmatch(r"atomic<(.+)>|atomic_(\w+)", kind):
+        return _size(match[1] or match[2], names)
+    if match := re.fullmatch(r"([a-z]+)([234])", kind):
+        return _SIZES.get(match[1], 0) * (2 if match[2] == "2" else 4)
+    return _SIZES.get(kind, 0)
+
+
+def _value(text: str, names: Mapping[str, str], depth: int = 0) -> int | None:
+    """An integer expression's value; None where it is not as simple as that."""
+
+    def value(match: re.Match[str]) -> str:
+        known = names.get(match[0]) if depth < 8 else None
+        return str(_value(known, names, depth + 1)) if known else "None"
+
+    text = re.sub(r"\bsizeof\s*\(([^()]*)\)", lambda m: str(_size(m[1], names)), text)
+    text = re.sub(r"[A-Za-z_]\w*", value, re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text))
+    if not re.fullmatch(r"(?:[\d\s+\-*%()]|<<|/)+", text):
+        return None
+    try:
+        return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
+    except (SyntaxError, ArithmeticError, TypeError, ValueError):
+        return None
