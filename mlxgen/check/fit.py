@@ -1,15 +1,16 @@
 """What a hand-written function must look like to fit an entry.
 
 ``Expected`` is the one list of its parameters: it holds a declaration against the entry, and prints
-the declaration that would fit. Whoever needs a function by hand makes such a list: kernels over
-scalars and over views (kernels.py), and here gradients and functions that an entry binds.
+the declaration that would fit. ``Asked`` looks for such a function, and reports what is wrong with
+those of its name. Kernels are asked for in kernels.py and metal.py; here gradients and functions
+that an entry binds.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
@@ -18,7 +19,6 @@ from ..diagnostics import Span, did_you_mean
 from ..model.kinds import Kind
 from ..read.cpp import Function, Param
 from ..read.keys import Part
-from ..read.settings import Settings
 from ..read.sources import last_name
 from .context import Context, Path, camel
 
@@ -27,8 +27,6 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
 _NO_TYPE = re.compile(r"\bconst\b|&|\s+")
-_STREAM = "mx::StreamOrDevice"
-_ARRAYS = "const std::vector<mx::array>&"
 
 
 @cache
@@ -63,12 +61,14 @@ class Expected:
     """A function that fits an entry.
 
     ``elements``: if it is a template over the element type T, and what T is in one that is none.
+    ``also``: what else there is to say of a function.
     """
 
     result: str
     params: Sequence[Wanted]
     elements: tuple[str, ...] | None = None
     by_value: str = "by value or as a const reference"
+    also: Callable[[Function], str | None] = lambda function: None
 
     def declaration(self, name: str) -> str:
         """The help of whoever wrote another function of that name."""
@@ -78,6 +78,8 @@ class Expected:
 
     def problem(self, function: Function) -> str | None:
         """Why a function does not fit, or None."""
+        if problem := self.also(function):
+            return problem
         given, wanted = len(function.params), len(self.params)
         if given != wanted:
             return f"it takes {given} parameter{'s' * (given != 1)}, the entry needs {wanted}"
@@ -98,11 +100,6 @@ class Expected:
             return f"it returns {function.result}, not {results[0]}"
         outputs = any(want.written_to for want in self.params)
         return "it must return void" + " and write its outputs through references" * outputs
-
-    def takes(self, function: Function) -> bool:
-        """Whether a function has parameters of exactly these types."""
-        types = [plain(param.type) for param in function.params]
-        return types == [plain(want.types[0]) for want in self.params]
 
     def _mismatch(self, want: Wanted, param: Param, element: str | None) -> str | None:
         """Why a parameter does not fit."""
@@ -128,11 +125,6 @@ class Expected:
         return tuple(dict.fromkeys(every))
 
 
-def place(span: Span, settings: Settings) -> str:
-    """A place in hand-written code, for messages."""
-    return f"{settings.relative(FilePath(os.path.abspath(span.file)))}:{span.line}"
-
-
 def spelled(context: Context, function: Function) -> str:
     """A function's name in generated code, where arguments and classes may have a part of it."""
     name = function.qualified_name
@@ -140,22 +132,87 @@ def spelled(context: Context, function: Function) -> str:
     return f"::{name}" if hidden else name
 
 
-def one_of(context: Context, name: str, found: Iterable[Function], path: Path) -> bool:
-    """Whether functions that fit are one; reports those of several namespaces."""
-    names = sorted({f.qualified_name for f in found})
-    if len(names) > 1:
-        message = f"'{name}' may be {' or '.join(names)}"
-        context.error("MG514", message, path, help="write the namespace too")
-    return len(names) == 1
+@dataclass
+class Asked:
+    """A hand-written function that an entry names."""
+
+    context: Context
+    name: str
+    path: Path  # where the entry names it
+    codes = ("MG511", "MG512")  # of errors: it is missing, it does not fit
+
+    def error(
+        self, code: str, message: str, help: str | None = None, notes: Sequence[str] = ()
+    ) -> None:
+        """Report at the function's name."""
+        self.context.error(code, message, self.path, help=help, notes=notes)
+
+    def place(self, span: Span) -> str:
+        """A place in hand-written code, for messages."""
+        path = FilePath(os.path.abspath(span.file))
+        return f"{self.context.settings.relative(path)}:{span.line}"
+
+    def missing(self, names: Iterable[str], folder: FilePath, what: str, help: str) -> None:
+        """Report that there is no such function, unless a file that may have it was not read."""
+        sources = self.context.sources
+        if sources.unread:
+            self.context.ok = False
+            return
+        message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}"
+        message += did_you_mean(self.name, sorted(set(names)))
+        self.error(self.codes[0], message, help, sources.unread_places(self.name))
+
+    def misfit(
+        self, function: Function, problems: str | Sequence[tuple[str, Span]], help: str
+    ) -> None:
+        """Report all that does not fit, with places in the function's file where there are many."""
+        notes: list[str] = []
+        if isinstance(problems, str) or len(problems) == 1:
+            what = f": {problems if isinstance(problems, str) else problems[0][0]}"
+        else:
+            what = f" in {len(problems)} points"
+            notes = [f"{self.place(span)}:{span.column}: {text}" for text, span in problems]
+        message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
+        self.error(self.codes[1], message, help, notes)
+
+    def in_csrc(self, expected: Expected) -> list[Function]:
+        """The overloads that fit, one in a header first; reports it where there is none."""
+        sources, settings = self.context.sources, self.context.settings
+        help = expected.declaration(self.name)
+        found = sources.find(self.name) if QUALIFIED.fullmatch(self.name) else []
+        if not found:
+            names = [f.qualified_name for f in sources.functions if f.class_name is None]
+            self.missing([*names, *map(last_name, names)], settings.csrc, "function", help)
+            return []
+        found.sort(key=lambda f: len(f.params) < len(expected.params))
+        problems = [expected.problem(f) for f in found]
+        fitting = [f for f, problem in zip(found, problems, strict=True) if problem is None]
+        if not fitting:
+            self.misfit(found[0], str(problems[0]), help)
+            return []
+        names = sorted({f.qualified_name for f in fitting})
+        if len(names) > 1:
+            message = f"'{self.name}' may be {' or '.join(names)}"
+            self.error("MG514", message, "write the namespace too")
+            return []
+        fitting.sort(key=lambda f: sources.header_of(f) is None)
+        function = fitting[0]
+        problem = None
+        if sources.header_of(function) is None:
+            problem = "it must be in a header (.h), so that generated code can use it"
+        elif not any(
+            f.is_definition and (sources.header_of(f) or not function.template) for f in fitting
+        ):
+            problem = "it is declared, and defined nowhere"
+        if problem:
+            self.misfit(function, problem, help)
+        return [] if problem else fitting
 
 
-def _arguments(context: Context) -> list[Wanted]:
-    """The entry's arguments as generated functions take them."""
-    args = context.signature.args
-    return [Wanted(a.name, f"'{a.name}'", (a.type.cpp_param,)) for a in args]
-
-
-def _others(**types: str) -> list[Wanted]:
+def _wanted(context: Context, **others: str) -> list[Wanted]:
+    """The entry's arguments as generated functions take them, and a stream after the others."""
+    types = {a.name: a.type.cpp_param for a in context.signature.args} | others
+    types["s"] = "mx::StreamOrDevice"
     return [Wanted(name, f"'{name}'", (type,)) for name, type in types.items()]
 
 
@@ -164,82 +221,48 @@ def own_function(context: Context, name: str, path: Path) -> Function | None:
     outputs = context.signature.outputs
     single = len(outputs) == 1 and outputs[0].type.kind is Kind.ARRAY
     result = "mx::array" if single else "std::vector<mx::array>"
-    wanted = [*_arguments(context), *_others(s=_STREAM)]
-    return _by_hand(context, name, Expected(result, wanted), path)
+    return _by_hand(context, name, Expected(result, _wanted(context)), path)
 
 
 def gradient_function(context: Context, name: str, path: Path) -> str:
     """The qualified name of a hand-written gradient, which returns one array per gradient."""
-    others = _others(cotangents=_ARRAYS, outputs=_ARRAYS, s=_STREAM)
-    expected = Expected("std::vector<mx::array>", [*_arguments(context), *others])
-    function = _by_hand(context, name, expected, path)
+    arrays = "const std::vector<mx::array>&"
+    wanted = _wanted(context, cotangents=arrays, outputs=arrays)
+    function = _by_hand(context, name, Expected("std::vector<mx::array>", wanted), path)
     return spelled(context, function) if function else name
 
 
 def _by_hand(context: Context, name: str, expected: Expected, path: Path) -> Function | None:
-    """The function of csrc that fits; reports it where there is none."""
-    sources, settings = context.sources, context.settings
-    help = expected.declaration(name)
-    found = sources.find(name) if QUALIFIED.fullmatch(name) else []
-    if not found:
-        context.ok = False
-        if not sources.unread:
-            known = [f.qualified_name for f in sources.functions if f.class_name is None]
-            known += [last_name(f) for f in known]
-            message = f"no function '{name}' in {settings.relative(settings.csrc)}"
-            message += did_you_mean(name, known)
-            notes = sources.unread_places(name)
-            context.error("MG511", message, path, help=help, notes=notes)
-        return None
-    fitting = [f for f in found if expected.problem(f) is None]
-    if fitting and not one_of(context, name, fitting, path):
-        return None
-    function = next((f for f in fitting if sources.header_of(f)), None)
-    problem = None
-    if not fitting:
-        problem = f"does not fit: {expected.problem(found[0])}"
-    elif function is None:
-        problem = "must be declared in a header (.h), so that generated code can use it"
-    elif not any(f.is_definition for f in fitting):
-        problem = "is declared, and defined nowhere"
-    if problem or function is None:
-        where = place((fitting or found)[0].span, settings)
-        context.error("MG512", f"'{name}' ({where}) {problem}", path, help=help)
-        return None
-    context.includes[str(sources.header_of(function))] = None
-    return function
+    for function in Asked(context, name, path).in_csrc(expected):
+        context.includes[str(context.sources.header_of(function))] = None
+        return function
+    return None
 
 
 def check_own_name(context: Context) -> None:
     """The C++ function that is generated for an op must not be written by hand already."""
-    sources, settings = context.sources, context.settings
-    name = f"{settings.namespace}::{context.name}"
-    expected = Expected("", [*_arguments(context), *_others(s=_STREAM)])
-    for function in sources.find(name, everywhere=False):
-        if function.qualified_name == name and expected.takes(function):
-            context.error(
-                "MG516",
-                f"{settings.relative(settings.csrc)} defines {name} itself "
-                f"({place(function.span, settings)})",
-                context.at_name,
-                help="generated code defines a function of this name and type: rename one of them",
-            )
-            return
+    settings = context.settings
+    asked = Asked(context, f"{settings.namespace}::{context.name}", context.at_name)
+    types = [plain(want.types[0]) for want in _wanted(context)]
+    for function in context.sources.find(asked.name, everywhere=False):
+        given = [plain(param.type) for param in function.params]
+        if function.qualified_name == asked.name and given == types:
+            where = f"{settings.relative(settings.csrc)} defines {asked.name} itself"
+            help = "generated code defines a function of this name and type: rename one of them"
+            return asked.error("MG516", f"{where} ({asked.place(function.span)})", help)
 
 
 def check_manual(context: Context, part: Part) -> None:
     """A part written by hand must be defined in csrc, as a member of the primitive's class."""
-    sources, name = context.sources, camel(context.name)
-    if sources.defines_member(name, part):
+    sources, settings, name = context.sources, context.settings, f"{camel(context.name)}::{part}"
+    if sources.defines_member(camel(context.name), part):
         return
     context.ok = False
-    if sources.unread:
-        return
-    context.error(
-        "MG513",
-        f"`manual: [{part}]`, but {context.settings.relative(context.settings.csrc)} does "
-        f"not define {name}::{part}",
-        ("manual", context.raw.manual.index(part)),
-        help=f"define {name}::{part} in a .cpp file, with mlx::core::Primitive's signature",
-        notes=sources.unread_places(part),
-    )
+    if not sources.unread:
+        csrc = settings.relative(settings.csrc)
+        Asked(context, part, ("manual", context.raw.manual.index(part))).error(
+            "MG513",
+            f"`manual: [{part}]`, but {csrc} does not define {name}",
+            f"define {name} in a .cpp file, with mlx::core::Primitive's signature",
+            sources.unread_places(part),
+        )

@@ -39,7 +39,6 @@ from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import place
 
 MAX_THREADS = 1024  # of a threadgroup
 
@@ -87,7 +86,8 @@ class Buffer:
 
 def _element(dtype: str | None, template: str) -> tuple[str, Collection[str]]:
     """The usual type of an array's elements, and all that fit; T for None."""
-    return (METAL_TYPES[dtype][0], METAL_TYPES[dtype]) if dtype else ("T", (template,))
+    types = METAL_TYPES.get(dtype or "")
+    return (types[0], types) if types else ("T", (template,))
 
 
 def _buffers(
@@ -199,7 +199,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     bindings, problems = _bind(context, function, buffers)
     help = _declaration(buffers, function.name, bool(template))
     if problems:
-        item.misfits(function, problems, help)
+        item.misfit(function, problems, help)
     zero = _zero(item)
     dtypes = _instantiated(item, file, function)
     if not context.ok:
@@ -290,7 +290,7 @@ def _names(context: Context) -> dict[str, Name]:
 
 def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]:
     """Up to three integers, the missing ones 1."""
-    context, path = item.context, (*item.path, key)
+    context, path = item.context, item.at(key)
     texts: list[str] = getattr(item.spec, key) or []
     exprs = [context.formula((*path, i), t, Want.int(), names, None) for i, t in enumerate(texts)]
     numbers = [int(text) for text in texts if re.fullmatch(r"-?\d{1,18}", text.strip())]
@@ -312,7 +312,7 @@ def _constants(
     taken = {*(p.name for p in context.params), *context.output_names}
     params = {p.name for p in function.params}
     for name, text in item.spec.constants.items():
-        path = (*item.path, "constants", name)
+        path = item.at("constants", name)
         if name in taken:
             what = f"'{name}' is an argument or output, and cannot be a constant"
             context.error("MG508", what, path, key=True)
@@ -330,7 +330,7 @@ def _zero(item: Dispatch) -> list[int]:
     context, names = item.context, item.context.output_names
     found: list[int] = []
     for i, name in enumerate(item.spec.zero):
-        path = (*item.path, "zero", i)
+        path = item.at("zero", i)
         if name in item.spec.zero[:i]:
             context.error("MG127", f"'{name}' is there twice", path)
         elif context.is_known("MG507", name, names, "output", path, key=False):
@@ -364,7 +364,7 @@ def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, 
             item.misfit(function, what, declaration(item))
     if missing:
         host, type = f"{name}_{missing[0]}", METAL_TYPES[missing[0]][0]
-        where = place(function.span, item.context.settings)
+        where = item.place(function.span)
         item.error(
             "MG509",
             f"the [[kernel]] '{name}' ({where}) is not instantiated for {', '.join(missing)}",
