@@ -103,19 +103,13 @@ def _integers(context: Context, group: tuple[str, ...]) -> str:
     given = context.raw.integers
     has_integers = any(d in INTEGER for d in group)
     if given == "float32" and "float32" not in group:
-        context.error(
-            "MG129",
-            "integers cannot become float32, which `dtypes` does not have",
-            ("integers",),
-            help="add float32 to `dtypes`, or write `integers: error`",
-        )
+        message = "integers cannot become float32, which `dtypes` does not have"
+        help = "add float32 to `dtypes`, or write `integers: error`"
+        context.error("MG129", message, ("integers",), help)
     if given == "keep" and not has_integers:
-        context.error(
-            "MG129",
-            "integers cannot be kept: `dtypes` has none",
-            ("integers",),
-            help="add them to `dtypes`, or write float32 or error",
-        )
+        message = "integers cannot be kept: `dtypes` has none"
+        help = "add them to `dtypes`, or write float32 or error"
+        context.error("MG129", message, ("integers",), help)
     if given is None:
         given = "keep" if has_integers else "float32" if "float32" in group else "error"
     return "to_float32" if given == "float32" else given
@@ -138,12 +132,9 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
                 fixed[name] = dtypes[0]
             elif group and dtypes and dtypes != group:
                 context.dtypes_known = False
-                context.error(
-                    "MG121",
-                    f"the arguments promoted together have different dtypes: '{name}'",
-                    ("dtypes", name),
-                    help="give them the same list, or one single dtype to fix an argument",
-                )
+                message = f"the arguments promoted together have different dtypes: '{name}'"
+                help = "give them the same list, or one single dtype to fix an argument"
+                context.error("MG121", message, ("dtypes", name), help)
             else:
                 group = dtypes or group
     return fixed, group or FLOATING
@@ -162,12 +153,9 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
             out.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
         context.dtypes_known = False
-        context.error(
-            "MG113",
-            f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES]),
-            (*path, i),
-            help="dtypes: " + ", ".join(DTYPES) + "; categories: " + ", ".join(CATEGORIES),
-        )
+        message = f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES])
+        help = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
+        context.error("MG113", message, (*path, i), help)
     return tuple(out)
 
 

@@ -87,9 +87,9 @@ class Named:
         code: str,
         message: str,
         path: Path = (),
+        help: str | None = None,
         *,
         key: bool = False,
-        help: str | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         """Report at a key or value of the entry; at its name for an empty path."""

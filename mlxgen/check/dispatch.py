@@ -71,7 +71,7 @@ class Dispatch(Asked):
                     "write the name of a dtype, that of an argument (`x.dtype`), or "
                     "`result_type(x.dtype, float32)` to accumulate in"
                 )
-                context.error("MG126", message, ("dtype", name), help=help)
+                context.error("MG126", message, ("dtype", name), help)
                 return None
         return tuple(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..diagnostics import Diagnostics
@@ -14,17 +14,24 @@ from ..model.op import Form
 from ..model.signature import Signature
 from ..read.keys import OpEntry, validate
 from ..read.names import clash
-from ..read.signature import combine, parse_signature
+from ..read.signature import Spelling, combine, parse_signature
 from ..read.yaml import Entry
 from .context import Context, Path, Surroundings
 
 RENAME = "choose another name; `python_name` can give Python a different one"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-_SIGNATURES = ("signature", "cpp_signature", "python_signature")
+_SIGNATURES: dict[str, Spelling] = {
+    "signature": "any",
+    "cpp_signature": "cpp",
+    "python_signature": "python",
+}
 # Keys without which an entry cannot be understood further.
 _FORM_KEYS = frozenset({"dispatch", "composite", "cpp", "shape", "dtype", "dtypes", "manual"})
 _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
+
+_BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
+_SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys about manual parts
 
 # What every package has: generated or in _load.py.
 _PACKAGE_NAMES = frozenset({"dispatch_table", "install_methods", "checks"})
@@ -42,9 +49,8 @@ _ARRAY_MEMBERS = frozenset(
 def read_entry(entry: Entry, around: Surroundings) -> Context | None:
     """The entry with its keys and signature read; None if it has no name or no signature."""
     diags = around.diags
-    shown = entry.name
-    raw, left_out = validate(entry, shown, diags)
-    signature = _signature(entry, raw, shown, left_out, diags) if raw else None
+    raw, left_out = validate(entry, entry.name, diags)
+    signature = _signature(entry, raw, left_out, diags) if raw else None
     if raw is None or signature is None:
         return None
     name = raw.name or signature.name
@@ -59,94 +65,65 @@ def read_entry(entry: Entry, around: Surroundings) -> Context | None:
 
 
 def _signature(
-    entry: Entry, raw: OpEntry, op: str | None, left_out: frozenset[str], diags: Diagnostics
+    entry: Entry, raw: OpEntry, left_out: frozenset[str], diags: Diagnostics
 ) -> Signature | None:
     """The signature that an entry spells in one key, or in two."""
 
     def report_at(key: str) -> Callable[[str, str, int, int, str | None], None]:
         def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
             span = entry.text_span((key,), start, end)
-            diags.error(code, message, span, help=help, op=op)
+            diags.error(code, message, span, help=help, op=entry.name)
 
         return report
 
-    whole, cpp_text, python_text = (getattr(raw, key) for key in _SIGNATURES)
-    if whole is not None:
-        for other in _SIGNATURES[1:]:
-            if getattr(raw, other) is not None:
-                message = f"`signature` and `{other}` are both given"
-                help = "keep `signature`, or the pair `cpp_signature`/`python_signature`"
-                diags.error("MG108", message, entry.span((other,), key=True), help=help, op=op)
-                return None
-        return parse_signature(whole, "any", report_at("signature"))
-    cpp = python = None
-    if cpp_text is not None:
-        cpp = parse_signature(cpp_text, "cpp", report_at("cpp_signature"))
-    if python_text is not None:
-        python = parse_signature(python_text, "python", report_at("python_signature"))
-    if cpp and python:
-        return combine(cpp, python, report_at("python_signature"))
-    if cpp_text is not None and python_text is not None:
+    given = [key for key in _SIGNATURES if getattr(raw, key) is not None]
+    if "signature" in given and len(given) > 1:
+        message = f"`signature` and `{given[1]}` are both given"
+        help = "keep `signature`, or the pair `cpp_signature`/`python_signature`"
+        diags.error("MG108", message, entry.span((given[1],), key=True), help=help, op=entry.name)
         return None
-    if cpp_text is None and python_text is None and left_out.isdisjoint(_SIGNATURES):
-        diags.error(
-            "MG107",
-            "no signature" if op else "an entry without signature",
-            entry.span(("name",)) if raw.name else entry.span(),
-            help='add e.g. `signature: "my_op(array x, float alpha=1) -> array"`',
-            op=op,
-        )
-    return cpp or python
+    if not given and left_out.isdisjoint(_SIGNATURES):
+        message = "no signature" if entry.name else "an entry without signature"
+        span = entry.span(("name",)) if raw.name else entry.span()
+        help = 'add e.g. `signature: "my_op(array x, float alpha=1) -> array"`'
+        diags.error("MG107", message, span, help=help, op=entry.name)
+    found = [parse_signature(getattr(raw, k), _SIGNATURES[k], report_at(k)) for k in given]
+    if len(found) == 2 and found[0] and found[1]:
+        return combine(found[0], found[1], report_at("python_signature"))
+    return found[0] if len(found) == 1 else None
 
 
 def _check_names(context: Context) -> None:
     """The entry's names by themselves, in C++ and in Python."""
     raw, name, signature = context.raw, context.name, context.signature
     if raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
-        key = "python_signature" if raw.python_signature else "signature"
-        key = "cpp_signature" if getattr(raw, key) is None else key
+        key = next(key for key in reversed(_SIGNATURES) if getattr(raw, key))
         message = f"the signature is called '{signature.name}'"
-        context.error("MG109", message, (key,), help=f"use one name: '{raw.name}'")
+        context.error("MG109", message, (key,), f"use one name: '{raw.name}'")
     if raw.name:
-        problem = None
+        reason = clash(name, "an operator")
+        problem = f"cannot be used: {reason}" if reason else None
         if not _IDENTIFIER.match(name):
             problem = "is not an identifier of C++"
-        elif reason := clash(name, "an operator"):
-            problem = f"cannot be used: {reason}"
         if problem:
-            context.error("MG110", f"the name '{name}' {problem}", ("name",), help=RENAME)
-    if raw.python_name:
-        _check_python_name(context, raw.python_name, ("python_name",))
-    elif context.ok:
-        _check_python_name(context, name, context.at_name)
-    for i, alias in enumerate(raw.aliases):
-        _check_python_name(context, alias, ("aliases", i))
+            context.error("MG110", f"the name '{name}' {problem}", ("name",), RENAME)
+    names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
+    if raw.python_name or context.ok:
+        path: Path = ("python_name",) if raw.python_name else context.at_name
+        names.append((raw.python_name or name, path))
+    for python_name, path in names:
+        if problem := _python_problem(python_name, _STUB_NAMES):
+            message = f"the Python name '{python_name}' {problem}"
+            context.error("MG110", message, path, rename_in_python(path))
     for part in raw.module.split(".") if raw.module is not None else ():
-        problem = _python_problem(part)
-        if part in _PACKAGE_NAMES:
-            problem = "is taken in every package"
-        if problem:
-            context.error(
-                "MG115",
-                f"'{raw.module}' is not a module path: '{part}' {problem}",
-                ("module",),
-                help="write names joined by dots, such as `special` or `nn.losses`",
-            )
+        if problem := _python_problem(part):
+            message = f"'{raw.module}' is not a module path: '{part}' {problem}"
+            help = "write names joined by dots, such as `special` or `nn.losses`"
+            context.error("MG115", message, ("module",), help)
             break
 
 
-def _check_python_name(context: Context, name: str, path: Path) -> None:
-    problem = _python_problem(name)
-    if problem is None and name in _PACKAGE_NAMES:
-        problem = "is taken in every package"
-    if problem is None and name in _STUB_NAMES:
-        problem = "is a type in the generated stubs"
-    if problem:
-        message = f"the Python name '{name}' {problem}"
-        context.error("MG110", message, path, help=rename_in_python(path))
-
-
-def _python_problem(name: str) -> str | None:
+def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
     """Why ``name`` cannot be a public name in Python, if it cannot."""
     if not _IDENTIFIER.match(name):
         return "is not an identifier"
@@ -154,7 +131,9 @@ def _python_problem(name: str) -> str | None:
         return "is a reserved word of Python"
     if name.startswith("_"):
         return "is private, by its underscore"
-    return None
+    if name in _PACKAGE_NAMES:
+        return "is taken in every package"
+    return "is a type in the generated stubs" if name in types else None
 
 
 def rename_in_python(path: Path) -> str | None:
@@ -175,91 +154,71 @@ def decide_form(context: Context) -> bool:
 
 def check_keys(context: Context) -> bool:
     """Check the entry's keys against its form; whether more can be said of it."""
-    raw = context.raw
-    _check_form(context)
-    usable = _check_arrays(context)
-    if "method" in raw.variants:
-        _check_method(context)
-    for key in ("tags", "variants", "manual"):
-        given = getattr(raw, key)
-        for i, item in enumerate(given):
-            if item in given[:i]:
-                context.error("MG127", f"'{item}' is there twice", (key, i))
-    _check_manual(context)
-    if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
-        message = "an internal op is not bound in Python, so it has no module, alias or method"
-        context.error("MG119", message, ("tags",))
-    return usable
-
-
-def _check_form(context: Context) -> None:
-    """Keys that mean nothing in the form that the entry has."""
-    raw, form = context.raw, context.form
+    raw, error, form = context.raw, context.error, context.form
     reason = "a composite takes it from MLX"
     if form is Form.BIND:
         reason = "a bound function brings its own"
     for key in _KERNEL_KEYS if form is not Form.KERNELS else ():
         if getattr(raw, key) not in (None, []):
-            context.error(
-                "MG111",
-                f"`{key}` is for ops with kernels; {reason}",
-                (key,),
-                key=True,
-                help="remove it, or add `dispatch`",
-            )
+            message = f"`{key}` is for ops with kernels; {reason}"
+            error("MG111", message, (key,), "remove it, or add `dispatch`", key=True)
     if raw.cpp is not None and form is not Form.BIND:
         beside = "dispatch" if raw.dispatch else "composite"
         message = f"`cpp` binds an existing function and cannot stand beside `{beside}`"
-        context.error("MG111", message, ("cpp",), key=True)
+        error("MG111", message, ("cpp",), key=True)
+    for key in ("tags", "variants", "manual"):
+        given = getattr(raw, key)
+        for i, item in enumerate(given):
+            if item in given[:i]:
+                error("MG127", f"'{item}' is there twice", (key, i))
+    if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
+        message = "an internal op is not bound in Python, so it has no module, alias or method"
+        error("MG119", message, ("tags",))
+    if "method" in raw.variants:
+        _check_method(context)
+    _check_manual(context)
+    return _check_arrays(context)
 
 
 def _check_arrays(context: Context) -> bool:
     """Whether there are the arrays that kernels and gradients need."""
     signature, kernels = context.signature, context.form is Form.KERNELS
-    usable = True
-    if not signature.arrays and (kernels or context.raw.grad is not None):
+    has_list = kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs)
+    has_none = not signature.arrays and (kernels or context.raw.grad is not None)
+    if has_none:
         context.error("MG116", "an op with kernels or gradients needs an array argument")
-        usable = False
-    if kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs):
-        context.error(
-            "MG117",
-            "kernels cannot return a list of arrays whose number only the call knows",
-            ("signature",),
-            help="name the outputs, or give a composite",
-        )
-        usable = False
-    return usable
+    if has_list:
+        message = "kernels cannot return a list of arrays whose number only the call knows"
+        help = "name the outputs, or give a composite"
+        context.error("MG117", message, ("signature",), help)
+    return not (has_none or has_list)
 
 
 def _check_method(context: Context) -> None:
     """Whether the op can be a method of mx.array."""
-    args, name = context.signature.args, context.raw.python_name or context.name
+    args, name = context.signature.args, context.python_name
+    path = ("variants",)
     if "function" not in context.raw.variants:
         help = "write [function, method]"
-        context.error("MG118", "an operator is always a function too", ("variants",), help=help)
+        context.error("MG118", "an operator is always a function too", path, help)
     if not (args and args[0].type.kind is Kind.ARRAY):
         message = "a method needs an array as its first argument"
-        context.error("MG118", message, ("variants",), key=True)
+        context.error("MG118", message, path, key=True)
     if name in _ARRAY_MEMBERS or name in table().methods:
         help = "give it another `python_name`, or make it a function only"
-        context.error("MG118", f"mx.array has '{name}' already", ("variants",), help=help)
+        context.error("MG118", f"mx.array has '{name}' already", path, help)
 
 
 def _check_manual(context: Context) -> None:
     """Parts written by hand of which the entry says something all the same."""
     raw = context.raw
-    kernels: Any = raw.dispatch
-    if isinstance(kernels, str):  # one function for every backend
-        kernels = dict.fromkeys(("cpu", "metal"), kernels)
-    given: dict[str, tuple[Path, Any]] = {
-        "vjp": (("grad",), raw.grad),
-        "jvp": (("jvp",), raw.jvp),
-        "vmap": (("vmap",), raw.vmap),
-    }
-    for part, backend in (("eval_cpu", "cpu"), ("eval_gpu", "metal")):
-        item: Path = ("dispatch",) if isinstance(raw.dispatch, str) else ("dispatch", backend)
-        given[part] = item, (kernels or {}).get(backend)
-    for part, (path, value) in given.items():
-        if part in raw.manual and value is not None:
+    dispatch: Any = raw.dispatch
+    for part in raw.manual:
+        path: Path = (_SAYS.get(part, part),)
+        value: Any = getattr(raw, str(path[0]), None)
+        if part in _BACKENDS and isinstance(dispatch, dict):
+            path = ("dispatch", _BACKENDS[part])
+            value = dispatch.get(_BACKENDS[part])
+        if value is not None:
             message = f"`{path[-1]}` is given although {part} is manual"
             context.error("MG405", message, path, key=True)

@@ -82,7 +82,7 @@ class _File(Mapping[str, Signature]):
                 broken.add(entry.name or "")
             elif (known := self.entries.setdefault(named.name, named)) is not named:
                 help = f"first defined on line {known.entry.span().line}"
-                named.error("MG601", "defined twice", named.at_name, help=help)
+                named.error("MG601", "defined twice", named.at_name, help)
         if not document.complete:
             broken.update(set(document.names()) - self.entries.keys())
         for name in self.entries:
@@ -200,6 +200,6 @@ def _check_cycles(ops: list[Op], file: _File) -> None:
             "call MLX's own function of that name with mx.<name>, or give one of them kernels "
             "without `composite`"
         )
-        file.entries[cycle[0]].error("MG605", message, ("composite",), help=help)
+        file.entries[cycle[0]].error("MG605", message, ("composite",), help)
         for name in cycle:
             calls[name] = ()

@@ -17,16 +17,14 @@ _NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
 
 def gradients(context: Context) -> tuple[list[Grad], bool]:
     """The gradients, and whether they are an op's own that brings others (of MLX)."""
-    given = context.raw.grad
-    kernels = context.form is Form.KERNELS
+    given, kernels = context.raw.grad, context.form is Form.KERNELS
     if given == "none":
         return [Grad((p,), GradKind.NONE, "none") for p in context.arrays], not kernels
     texts = given if isinstance(given, dict) else {}
     grads: list[Grad] = []
     seen: set[str] = set()
     for key, value in texts.items():
-        params = _arguments(context, key, seen)
-        if params:
+        if params := _arguments(context, key, seen):
             grads += _declared(context, key, params, value)
     if "vjp" in context.raw.manual:
         return [], False
@@ -34,43 +32,39 @@ def gradients(context: Context) -> tuple[list[Grad], bool]:
     unknown = seen.difference(p.name for p in context.params)
     if len(unknown) >= len([p for p in missing if not p.integral]):
         missing = []  # they are there, misspelt
-    composite = context.raw.composite is not None
     for p in missing:
         if p.integral:
             grads.append(Grad((p,), GradKind.NONE, "none (integers)"))
-        elif kernels and composite:
+        elif kernels and context.raw.composite is not None:
             grads.append(Grad((p,), GradKind.COMPOSITE, "of the composite"))
         elif "grad" not in context.left_out and (kernels or given is not None):
-            context.error(
-                "MG403",
-                f"no gradient for '{p.name}'",
-                ("grad",) if given is not None else (),
-                key=given is not None,
-                help=f"add `{p.name}: <formula>`, `{p.name}: none` (not differentiable) or "
-                f"`{p.name}: zero`"
-                + ("" if composite else ", or a `composite` from which it follows"),
-            )
+            n = p.name
+            help = f"add `{n}: <formula>`, `{n}: none` (not differentiable) or `{n}: zero`"
+            if context.raw.composite is None:
+                help += ", or a `composite` from which it follows"
+            path = ("grad",) if given is not None else ()
+            context.error("MG403", f"no gradient for '{n}'", path, help, key=bool(path))
     return grads, given is not None and not kernels
 
 
 def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter] | None:
     """The arrays that a key of `grad` names: one, or several with commas."""
     path: Path = ("grad", key)
-    params = []
     by_name = {p.name: p for p in context.params}
+    arrays = [p.name for p in context.arrays]
+    params = []
     names = [part.strip() for part in key.split(",")]
     twice = [name for i, name in enumerate(names) if name in seen or name in names[:i]]
     seen.update(names)
     for name in names:
         param = by_name.get(name)
         if param is None:
-            arrays = [p.name for p in context.arrays]
             context.is_known("MG401", name, arrays, "array argument", path)
             return None
         if not param.type.is_array:
             what = f"'{name}' is {with_article(param.type)}, and gradients exist for arrays only"
             help = "make it an array argument, or remove the gradient"
-            context.error("MG402", what, path, key=True, help=help)
+            context.error("MG402", what, path, help, key=True)
             return None
         if name in twice:
             context.error("MG404", f"two gradients for '{name}'", path, key=True)
@@ -89,33 +83,24 @@ def _declared(
         return [Grad(tuple(params), GradKind.FUNCTION, value.function, function=function)]
     text = value.strip()
     if text != "none" and (integral := [p.name for p in params if p.integral]):
-        context.error(
-            "MG402",
-            f"'{integral[0]}' is an array of integers, which has no gradient",
-            path,
-            key=True,
-            help=f"write `{key}: none`, or remove it",
-        )
+        message = f"'{integral[0]}' is an array of integers, which has no gradient"
+        context.error("MG402", message, path, f"write `{key}: none`, or remove it", key=True)
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
     names = gradient_names(context, member=context.form is Form.KERNELS)
-    if len(params) > 1 and any(p.is_list for p in params):
-        context.error(
-            "MG406",
-            "a list of arrays cannot share a gradient formula with other arguments",
-            path,
-            key=True,
-            help="give it a formula of its own, or a hand-written function",
-        )
-        return []
     want = Want.arrays(len(params))
     if len(params) == 1:
         want = Want.arrays(None) if params[0].is_list else Want.array()
         _given(names, params[0])
+    elif any(p.is_list for p in params):
+        message = "a list of arrays cannot share a gradient formula with other arguments"
+        help = "give it a formula of its own, or a hand-written function"
+        context.error("MG406", message, path, help, key=True)
+        return []
     if "grad" not in names and re.search(r"\bgrad(_out)?\b", text):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
         message = "`grad` is ambiguous: the op has several outputs"
-        context.error("MG407", message, path, help=f"use {outputs} or grads[i]")
+        context.error("MG407", message, path, f"use {outputs} or grads[i]")
         return []
     expr = context.formula(path, text, want, names)
     return [Grad(tuple(params), GradKind.FORMULA, text, expr)] if expr is not None else []
@@ -167,13 +152,9 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
         and all(g.kind in (GradKind.FORMULA, *_NO_GRADIENT) and not g.joint for g in grads)
     )
     if given == "elementwise" and not diagonal:
-        context.error(
-            "MG408",
-            "`jvp: elementwise` needs an elementwise op with one output and a gradient "
-            "formula per argument",
-            ("jvp",),
-            help="remove it: the jvp is then derived from the vjp, which is exact as well",
-        )
+        needs = "an elementwise op with one output and a gradient formula per argument"
+        help = "remove it: the jvp is then derived from the vjp, which is exact as well"
+        context.error("MG408", f"`jvp: elementwise` needs {needs}", ("jvp",), help)
     if diagonal:
         # The Jacobian is its own transpose: the formula with the tangent in the cotangent's place
         # is the jvp.
@@ -201,13 +182,9 @@ def _jvp_formulas(
     if len(missing) <= len(given.keys() - by_name.keys()):
         missing = []  # they are there, misspelt
     for name in missing:
-        context.error(
-            "MG412",
-            f"no jvp for '{name}', which has a gradient",
-            ("jvp",),
-            key=True,
-            help=f"add `{name}: <formula>` or `{name}: none`, or remove `jvp`: it is then derived",
-        )
+        message = f"no jvp for '{name}', which has a gradient"
+        help = f"add `{name}: <formula>` or `{name}: none`, or remove `jvp`: it is then derived"
+        context.error("MG412", message, ("jvp",), help, key=True)
     outputs = context.signature.outputs
     common = context.names(member=True)
     common["tangent"] = Name(ARRAY, "tangents[i]")
@@ -221,13 +198,9 @@ def _jvp_formulas(
         if text.strip() == "none":
             continue  # asking for it is an error
         if param.is_list:
-            context.error(
-                "MG410",
-                f"'{name}' is a list of arrays, which has no jvp formula",
-                ("jvp", name),
-                key=True,
-                help="remove it: the jvp is then derived from the vjp",
-            )
+            message = f"'{name}' is a list of arrays, which has no jvp formula"
+            help = "remove it: the jvp is then derived from the vjp"
+            context.error("MG410", message, ("jvp", name), help, key=True)
             continue
         names = dict(common)
         _given(names, param)
@@ -245,10 +218,7 @@ def vmap(context: Context) -> str:
     if context.form is not Form.KERNELS:
         return ""
     if given == "elementwise" and not context.elementwise:
-        context.error(
-            "MG411",
-            "`vmap: elementwise` needs an op without a `shape` rule",
-            ("vmap",),
-            help="use `batch` if leading axes are a batch, else `sequential`",
-        )
+        message = "`vmap: elementwise` needs an op without a `shape` rule"
+        help = "use `batch` if leading axes are a batch, else `sequential`"
+        context.error("MG411", message, ("vmap",), help)
     return given or ("elementwise" if context.elementwise else "sequential")

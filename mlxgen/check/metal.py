@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
@@ -43,6 +43,8 @@ from .dispatch import MAX_BUFFERS, Dispatch
 MAX_THREADS = 1024  # of a threadgroup
 
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
+# Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
+_NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
 # Properties of an array: how a kernel declares them.
 _PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
     "shape": ("constant const int*", ("int", "int32_t")),
@@ -57,7 +59,7 @@ class Buffer:
     """What a parameter of a kernel may hold, and how it is then declared."""
 
     name: str
-    holds: str  # as Binding.holds; other: nothing, and `value` says why
+    holds: str  # as Binding.holds; "": nothing, and `value` says why
     value: str  # C++ expression of it
     declared: str = ""
     types: Collection[str] = ()  # those that fit
@@ -67,31 +69,25 @@ class Buffer:
         """Why a parameter of this name cannot be bound."""
         if not self.holds:
             return self.value
-        output = self.holds == "output"
+        given, output = self.holds == "input", self.holds == "output"
         pointer = param.pointer if self.declared.endswith("*") else param.reference
-        spaces = ("device", "constant") if self.holds == "input" else (self.declared.split()[0],)
+        spaces = ("device", "constant") if given else (self.declared.split()[0],)
         must_be = f"'{self.name}' must be `{self.declared}`"
         if not pointer or param.space not in spaces or (output and param.const):
             return f"the output {must_be}" if output else must_be
-        if self.holds == "input" and not param.const and param.space == "device":
+        if given and not param.const and param.space == "device":
             return f"the input '{self.name}' must be const"
         base = _ATOMIC.sub(r"\3", param.base) if output else param.base
         if base in self.types:
             return None
-        if output or self.holds == "input":
-            element = self.declared.split()[-1].rstrip("*")
-            return f"'{self.name}' is `{param.type}`, and the entry has {element} there"
-        return must_be
-
-
-def _element(dtype: str | None, template: str) -> tuple[str, Collection[str]]:
-    """The usual type of an array's elements, and all that fit; T for None."""
-    types = METAL_TYPES.get(dtype or "")
-    return (types[0], types) if types else ("T", (template,))
+        if not (given or output):
+            return must_be
+        element = self.declared.split()[-1].rstrip("*")
+        return f"'{self.name}' is `{param.type}`, and the entry has {element} there"
 
 
 def _buffers(
-    item: Dispatch, outputs: Sequence[str | None], *, only: str | None = None, template: str = "T"
+    item: Dispatch, outputs: Sequence[str | None], template: str = "T", only: str | None = None
 ) -> dict[str, Buffer]:
     """What the parameters of a kernel may hold, by name, in the order they are expected.
 
@@ -100,56 +96,52 @@ def _buffers(
     """
     context = item.context
     found: list[Buffer] = []
-    arrays: dict[str, tuple[str, bool]] = {}  # their C++, and whether they are optional
+    properties: list[Buffer] = []
+
+    def add(name: str, holds: str, value: str, declared: str, dtype: str | None) -> None:
+        types = METAL_TYPES.get(dtype or only or "")
+        shown, types = (types[0], types) if types else ("T", (template,))
+        found.append(Buffer(name, holds, value, declared.format(shown), types))
+
     first = next((p.cpp for p in context.arrays if not p.type.optional), "outputs[0]")
     for p in context.arrays:
-        shown, types = _element(p.dtype or only, template)
         value = f"{p.cpp} ? *{p.cpp} : {first}" if p.type.optional else p.cpp
-        found.append(Buffer(p.name, "input", value, f"device const {shown}*", types))
-        arrays[p.name] = p.cpp, p.type.optional
+        add(p.name, "input", value, "device const {}*", p.dtype)
+        properties += _properties(p.name, p.cpp, p.type.optional, given=True)
     for i, (name, dtype) in enumerate(zip(context.output_names, outputs, strict=True)):
-        shown, types = _element(dtype or only, template)
-        found.append(Buffer(name, "output", f"outputs[{i}]", f"device {shown}*", types))
-        arrays[name] = f"outputs[{i}]", False
+        add(name, "output", f"outputs[{i}]", "device {}*", dtype)
+        properties += _properties(name, f"outputs[{i}]", optional=False, given=False)
     for p in context.params:
-        if p.type.is_array:
-            continue
         kind = KINDS[p.type.kind]
-        if not kind.metal or p.type.optional:
+        if kind.metal and not p.type.optional:
+            # The index of an enumerated string is a local of the launch.
+            value = p.cpp if p.type.kind is Kind.ENUM else p.member
+            found.append(Buffer(p.name, "bytes", value, f"constant {kind.metal_type}&", kind.metal))
+        elif not p.type.is_array:
             reason = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
             found.append(Buffer(p.name, "", reason, usual=False))
-            continue
-        # The index of an enumerated string is a local of the launch.
-        value = p.cpp if p.type.kind is Kind.ENUM else p.member
-        found.append(Buffer(p.name, "bytes", value, f"constant {kind.metal_type}&", kind.metal))
     for name in item.spec.constants:
         found.append(Buffer(name, "bytes", f"const_{name}", "constant int&", METAL_INTS))
     named: dict[str, Buffer] = {}
-    for buffer in [*found, *_properties(context, arrays)]:
+    for buffer in [*found, *properties]:
         named.setdefault(buffer.name, buffer)
     return named
 
 
-def _properties(context: Context, arrays: Mapping[str, tuple[str, bool]]) -> Iterable[Buffer]:
-    """Whether arrays were given, their shapes, strides, numbers of axes and sizes."""
-    given = KINDS[Kind.BOOL].metal
-    inputs = {p.name for p in context.arrays}
-    for owner, (cpp, optional) in arrays.items():
-        if owner in inputs:
-            name, value = f"has_{owner}", f"{cpp}.has_value()"
-            reason = f"'{owner}' is always there, so that nothing is called '{name}'"
-            if optional:
-                yield Buffer(name, "bytes", value, "constant bool&", given, usual=False)
-            else:
-                yield Buffer(name, "", reason, usual=False)
-        for suffix, (declared, types) in _PROPERTIES.items():
-            name, value = f"{owner}_{suffix}", f"{cpp}.{suffix}()"
-            reason = f"'{owner}' is optional, so that nothing is called '{name}'"
-            holds = "bytes" if declared.endswith("&") else "vector"
-            if optional:
-                yield Buffer(name, "", reason, usual=False)
-            else:
-                yield Buffer(name, holds, value, declared, types, usual=False)
+def _properties(owner: str, cpp: str, optional: bool, given: bool) -> Iterator[Buffer]:
+    """An array's shape, strides, number of axes and size; of an argument, whether it was given."""
+    never = f"'{owner}' is optional, so that nothing is called '{owner}_{{}}'"
+    for suffix, (declared, types) in _PROPERTIES.items():
+        name, holds = f"{owner}_{suffix}", "bytes" if declared.endswith("&") else "vector"
+        if optional:
+            yield Buffer(name, "", never.format(suffix), usual=False)
+        else:
+            yield Buffer(name, holds, f"{cpp}.{suffix}()", declared, types, usual=False)
+    name, holds, value = f"has_{owner}", "bytes", f"{cpp}.has_value()"
+    if not optional:
+        holds, value = "", f"'{owner}' is always there, so that nothing is called '{name}'"
+    if given:
+        yield Buffer(name, holds, value, "constant bool&", KINDS[Kind.BOOL].metal, usual=False)
 
 
 def declaration(item: Dispatch) -> str:
@@ -177,14 +169,14 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if lists := [p.name for p in context.arrays if p.is_list]:
         help = "remove it: without a Metal kernel the operator runs its `composite` there"
         message = f"a [[kernel]] cannot take '{lists[0]}', a list of arrays"
-        item.error("MG504", message, help=help)
+        item.error("MG504", message, help)
         return None
     names = _names(context)
     grid = _geometry(item, "grid", names)
     threadgroup = _geometry(item, "threadgroup", names)
     if not spec.grid:
         help = f"e.g. {{kernel: {function.name}, grid: [out.size], threadgroup: [256]}}"
-        item.error("MG506", f"the [[kernel]] '{function.name}' needs a `grid`", help=help)
+        item.error("MG506", f"the [[kernel]] '{function.name}' needs a `grid`", help)
     constants = _constants(item, function, names)
     outputs = _output_dtypes(item)
     if item.elements is None or not item.has_dtype(item.metal_dtypes):
@@ -195,11 +187,10 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
             return None
     template = function.template[0] if function.template else None
     only = None if template else item.metal_dtypes[0]
-    buffers = _buffers(item, outputs, only=only, template=template or "")
-    bindings, problems = _bind(context, function, buffers)
-    help = _declaration(buffers, function.name, bool(template))
+    buffers = _buffers(item, outputs, template or "", only)
+    bindings, problems = _bind(function, buffers)
     if problems:
-        item.misfit(function, problems, help)
+        item.misfit(function, problems, _declaration(buffers, function.name, bool(template)))
     zero = _zero(item)
     dtypes = _instantiated(item, file, function)
     if not context.ok:
@@ -224,7 +215,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
 
 
 def _bind(
-    context: Context, function: Function, buffers: Mapping[str, Buffer]
+    function: Function, buffers: Mapping[str, Buffer]
 ) -> tuple[list[Binding], list[tuple[str, Span]]]:
     """What binds the parameters of a kernel, and what is wrong with them."""
     bindings: list[Binding] = []
@@ -241,43 +232,33 @@ def _bind(
         given = param.attributes.get("buffer", following)
         index = given if isinstance(given, int) else following
         following = index + 1
-        if index in used:
+        if used.setdefault(index, name) != name:
             what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
             problems.append((what, param.span))
-        used.setdefault(index, name)
-        buffer = buffers.get(name)
-        if buffer is None:
-            known = [b.name for b in buffers.values() if b.usual]
-            problem: str | None = (
-                f"nothing is called '{name}'{did_you_mean(name, known)}; name it after an argument "
-                "or output, or list it under `constants`"
-            )
-        else:
-            problem = buffer.problem(param)
-        if problem:
+        buffer = buffers.get(name) or _unknown(name, buffers)
+        if problem := buffer.problem(param):
             problems.append((problem, param.span))
-        elif buffer:
-            type = METAL_NUMBERS[param.base] if buffer.holds == "bytes" else ""
+        else:
+            type = _NUMBERS[param.base] if buffer.holds == "bytes" else ""
             bindings.append(Binding(index, buffer.holds, buffer.value, type))
-    here = function.span
-    gaps = [i for i in range(max(used, default=0)) if i not in used]
-    if gaps:
-        problems.append((f"no parameter has [[buffer({gaps[0]})]]", here))
-    if len(used) > MAX_BUFFERS:
-        problems.append((f"it has {len(used)} buffers, and Metal allows {MAX_BUFFERS}", here))
-    wanted = [b.name for b in buffers.values() if b.holds in ("input", "output")]
     names = [p.name for p in function.params]
-    problems += [(f"it has no parameter '{name}'", here) for name in wanted if name not in names]
-    given_names = [name for name in names if name in wanted]
-    wanted = [name for name in wanted if name in names]
+    arrays = [b.name for b in buffers.values() if b.holds in ("input", "output")]
+    wanted, given_names = ([n for n in a if n in b] for a, b in ((arrays, names), (names, arrays)))
+    gaps = [index for index in range(max(used, default=0)) if index not in used]
+    whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
+    if len(used) > MAX_BUFFERS:
+        whole.append(f"it has {len(used)} buffers, and Metal allows {MAX_BUFFERS}")
+    whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
     if given_names != wanted:
-        what = f"its arrays are in the order {', '.join(given_names)}, not {', '.join(wanted)}"
-        problems.append((what, here))
-    return bindings, problems
+        order = f"in the order {', '.join(given_names)}, not {', '.join(wanted)}"
+        whole.append(f"its arrays are {order}")
+    return bindings, [*problems, *((what, function.span) for what in whole)]
 
 
-METAL_NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
-"""Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size."""
+def _unknown(name: str, buffers: Mapping[str, Buffer]) -> Buffer:
+    known = [b.name for b in buffers.values() if b.usual]
+    hint = "name it after an argument or output, or list it under `constants`"
+    return Buffer(name, "", f"nothing is called '{name}'{did_you_mean(name, known)}; {hint}")
 
 
 def _names(context: Context) -> dict[str, Name]:
@@ -294,10 +275,10 @@ def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]
     texts: list[str] = getattr(item.spec, key) or []
     exprs = [context.formula((*path, i), t, Want.int(), names, None) for i, t in enumerate(texts)]
     numbers = [int(text) for text in texts if re.fullmatch(r"-?\d{1,18}", text.strip())]
+    threads = math.prod(numbers)
     if any(number < 1 for number in numbers):
         context.error("MG517", f"`{key}` has less than one thread", path)
-    elif key == "threadgroup" and math.prod(numbers) > MAX_THREADS:
-        threads = math.prod(numbers)
+    elif key == "threadgroup" and threads > MAX_THREADS:
         message = f"a threadgroup of {threads} threads, and Metal allows {MAX_THREADS}"
         context.error("MG517", message, path)
     return [expr for expr in exprs if expr]
@@ -309,18 +290,16 @@ def _constants(
     """Formulas passed by parameter name."""
     context = item.context
     found = []
-    taken = {*(p.name for p in context.params), *context.output_names}
-    params = {p.name for p in function.params}
+    params = [p.name for p in function.params]
     for name, text in item.spec.constants.items():
-        path = item.at("constants", name)
-        if name in taken:
+        path, what = item.at("constants", name), None
+        if name in names:
             what = f"'{name}' is an argument or output, and cannot be a constant"
-            context.error("MG508", what, path, key=True)
         elif name not in params:
             what = f"'{function.name}' has no parameter for the constant '{name}'"
+        if what:
             context.error("MG508", what, path, key=True)
-        expr = context.formula(path, text, Want.int(), names, None)
-        if expr is not None:
+        if expr := context.formula(path, text, Want.int(), names, None):
             found.append((name, expr))
     return found
 
@@ -350,25 +329,23 @@ def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, 
         return tuple(wanted)
     out, missing = [], []
     for dtype in wanted:
+        host = f"host name '{name}_{dtype}'"
         instance = found.get(f"{name}_{dtype}")
         if instance is None:
             missing.append(dtype)
         elif last_name(instance.function) != name:
-            what = f"host name '{instance.host_name}' instantiates '{instance.function}'"
+            what = f"{host} instantiates '{instance.function}'"
             item.misfit(function, what, declaration(item))
-        elif instance.arguments[:1] and instance.arguments[0] in METAL_TYPES[dtype]:
-            out.append(dtype)
+        elif (given := "".join(instance.arguments[:1])) not in METAL_TYPES[dtype]:
+            item.misfit(function, f"{host} is instantiated with '{given}'", declaration(item))
         else:
-            given = instance.arguments[0] if instance.arguments else ""
-            what = f"host name '{instance.host_name}' is instantiated with '{given}'"
-            item.misfit(function, what, declaration(item))
+            out.append(dtype)
     if missing:
-        host, type = f"{name}_{missing[0]}", METAL_TYPES[missing[0]][0]
-        where = item.place(function.span)
-        item.error(
-            "MG509",
-            f"the [[kernel]] '{name}' ({where}) is not instantiated for {', '.join(missing)}",
-            help=f'add: template [[host_name("{host}")]] [[kernel]] decltype({name}<{type}>) '
-            f"{name}<{type}>; or restrict `dtypes`",
+        type, where = METAL_TYPES[missing[0]][0], item.place(function.span)
+        lacks = f"is not instantiated for {', '.join(missing)}"
+        help = (
+            f'add: template [[host_name("{name}_{missing[0]}")]] [[kernel]] '
+            f"decltype({name}<{type}>) {name}<{type}>; or restrict `dtypes`"
         )
+        item.error("MG509", f"the [[kernel]] '{name}' ({where}) {lacks}", help)
     return tuple(out)

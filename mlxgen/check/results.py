@@ -29,7 +29,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     path: Path = ("cpp",) if context.raw.cpp else context.at_name
     if not QUALIFIED.fullmatch(target):
         help = "write e.g. mlx::core::exp; a formula goes under `composite`"
-        context.error("MG128", f"'{target}' is not the name of a C++ function", path, help=help)
+        context.error("MG128", f"'{target}' is not the name of a C++ function", path, help)
         return None, ""
     plain = re.sub(r"^(::)?(mlx::core|mx)::", "", target)
     if context.raw.cpp and plain == target:
@@ -97,7 +97,7 @@ def shapes(context: Context) -> tuple[Rule, ...]:
             if name not in texts:
                 message = f"`shape` has no rule for the output '{name}'"
                 help = "every output needs a shape"
-                context.error("MG125", message, ("shape",), help=help)
+                context.error("MG125", message, ("shape",), help)
     rules = _rules(context, "shape", Want.shape(), context.names())
     return tuple(rule for rule in rules if rule)
 
