@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from . import explain
-from .explain import Wrong
-from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
+from .explain import Wrong, guess
+from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, several, ternary
 
 TABLE = Path(__file__).parent / "data" / "mlx_api.json"
 MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
@@ -187,33 +187,31 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     named = [p.name for p in params if p.kind in ("", "k")]
     rest = next((p.name for p in params if p.kind == "*"), None)
     if args.star and (rest is None or len(given) <= len(places)):
-        raise Wrong("MG306", f"'{label}' takes no *arguments here", args.node)
+        raise Wrong("no_star", args.node, label=label)
     bound = {p.name: value for p, value in zip(places, given, strict=False)}
     more = given[len(places) :]
     if rest is not None:
         bound[rest] = more[0] if args.star else Value("tuple", "", args.node, items=more)
     elif more:
-        count = f"{'at most ' * any(p.default for p in places)}{len(places)}"
-        noun = "argument" if len(places) == 1 else "arguments"
-        message = f"'{label}' takes {count} positional {noun}, not {len(given)}"
         keyword = next((p.name for p in params if p.kind == "k"), None)
-        raise Wrong("MG306", message, more[0].at, keyword and f"write {keyword}=...")
+        count = "at most " * any(p.default for p in places)
+        count += several(len(places), "positional argument")
+        about = {"label": label, "count": count, "given": len(given), "keyword": keyword}
+        raise Wrong("too_many", more[0].at, "keyword" if keyword else "", **about)
     for name, value in args.keywords.items():
         if name not in named:
             at = next((k for k in args.node.keywords if k.arg == name), args.node)
-            if any(p.name == name for p in params):
-                message = f"'{name}' of '{label}' is positional only"
-                raise Wrong("MG306", message, at, "leave out the name")
-            message = explain.guessed(f"'{label}' has no argument '{name}'", name, named)
-            help = f"arguments by name: {', '.join(named)}" if named else None
-            raise Wrong("MG306", message, at, help)
+            known = any(p.name == name for p in params)
+            about = {"label": label, "names": ", ".join(named), "guess": guess(name, named)}
+            wrong = "positional_only" if known else "unknown_keyword"
+            raise Wrong(wrong, at, "names" if named else "", **about, name=name)
         if name in bound:
-            raise Wrong("MG306", f"'{name}' of '{label}' is given twice", value.at)
+            raise Wrong("given_twice", value.at, name=name, label=label)
         bound[name] = value
     missing = [f"'{p.name}'" for p in params if p.default is None and p.name not in bound]
     if missing:
-        noun = "an argument" if len(missing) == 1 else "arguments"
-        raise Wrong("MG306", f"'{label}' needs {noun} {', '.join(missing)}", args.node)
+        what = "an argument" if len(missing) == 1 else "arguments"
+        raise Wrong("missing", args.node, label=label, what=what, names=", ".join(missing))
     return bound
 
 
@@ -334,27 +332,21 @@ def misfit(
         if any(fit_slot(s, {"dtype": value, **bound}) is not None for s in slots):
             continue
         if any(s.type == "flag" for s in slots):
-            message = f"'{param.name}' of '{args.label}' decides what the result is: "
-            return Wrong("MG307", f"{message}write True or False", value.at)
+            return Wrong("decides", value.at, name=param.name, label=args.label)
         return explain.argument(args.label, param.name, param.annotation, value)
     numbers = any(v.is_number for v in bound.values())
-    if numbers and not any(v.is_array for v in bound.values()):
-        message = f"'{args.label}' needs an array among its arguments"
-        help = "write array(2.0), or use operators for numbers"
-        return Wrong("MG307", message, args.node, help)
-    return Wrong("MG307", f"'{args.label}' does not take these arguments together", args.node)
+    arrays = any(v.is_array for v in bound.values())
+    wrong = "needs_array" if numbers and not arrays else "together"
+    return Wrong(wrong, args.node, label=args.label)
 
 
 def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
     """A function that does not exist, or cannot be had; ``others`` are those not of the table."""
     api = table()
     if name in api.omitted:
-        message = f"'{name}' cannot be used in a formula: {api.omitted[name]}"
-        return Wrong("MG305", message, node.func)
-    message, help = f"unknown function '{name}'", explain.PYTHON.get(name)
+        return Wrong("omitted", node.func, name=name, reason=api.omitted[name])
     inside = [n for n in api.names if n.partition(".")[2] == name]
-    if inside:
-        help = f"write {inside[0]}(...)"
-    elif help is None:
-        message = explain.guessed(message, name, [*others, *api.names])
-    return Wrong("MG304", message, node.func, help)
+    helped = inside or name in explain.messages()["unknown_function"][2]
+    about = {"inside": inside and inside[0]}
+    about["guess"] = "" if helped else guess(name, [*others, *api.names])
+    return Wrong("unknown_function", node.func, "inside" if inside else name, name=name, **about)

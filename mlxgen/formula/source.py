@@ -12,21 +12,12 @@ import re
 import tokenize
 import warnings
 
+from .explain import Wrong
+
 LONGEST = 10_000  # characters of a formula
 
 # What Python's parser warns about, on stderr: invalid escapes, and numbers that run into words.
 _WARNED = re.compile(r"\\|\d(?:if|in|is|or|and|not|for|else)")
-
-# What other languages write, and Python's word for it.
-_HELPS = (
-    (r"&&|\|\|", "write `and` and `or`"),
-    (r"\?", "write `a if condition else b`"),
-    (r"!(?!=)", "write `not`"),
-)
-
-
-class Unreadable(Exception):
-    """Code, message, start and end in the text, help."""
 
 
 class Source:
@@ -42,30 +33,30 @@ class Source:
 
     def parse(self) -> ast.expr:
         """The syntax tree of the expression."""
-        whole = 0, len(self.text)
         if not self.seen:
-            raise Unreadable("MG301", "the formula is empty", 0, max(len(self.text), 1), None)
+            raise Wrong("empty", (0, max(len(self.text), 1)))
         if len(self.text) > LONGEST:
-            message = f"the formula has more than {LONGEST} characters"
-            raise Unreadable("MG318", message, *whole, None)
+            raise Wrong("too_long", limit=LONGEST)
         try:
             tree = _parse(self.seen)
         except SyntaxError as error:
             raise self._unreadable(error) from None
         except (ValueError, MemoryError):
-            message = "the formula is not a Python expression"
-            raise Unreadable("MG301", message, *whole, None) from None
+            raise Wrong("unreadable") from None
         if self.several and not _closed_at_end(self.seen):
-            message = "this is not a Python expression: unmatched ')'"
-            raise Unreadable("MG301", message, *whole, None)
+            raise Wrong("syntax", message="unmatched ')'")
         return tree
 
-    def span(self, node: ast.AST | None) -> tuple[int, int]:
+    def span(self, at: object) -> tuple[int, int]:
         """The slice of the text that a part of the expression stands for (None: all of it)."""
-        if node is None:
+        if isinstance(at, tuple):
+            start, end = at
+            return start, end
+        if not isinstance(at, ast.expr | ast.keyword):
             return 0, len(self.text)
-        at = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
-        return self._offset(at[0], at[1]), self._offset(at[2], at[3])
+        start = self._offset(at.lineno, at.col_offset)
+        end = self._offset(at.end_lineno or at.lineno, at.end_col_offset or 0)
+        return start, max(end, start + 1)
 
     def _offset(self, line: int, column: int) -> int:
         """The place in the text of the parser's line and column (in bytes)."""
@@ -74,7 +65,7 @@ class Source:
         at = lines[line - 1].encode()[:column].decode(errors="ignore")
         return min(max(before + len(at) - self.shift, 0), len(self.text))
 
-    def _unreadable(self, error: SyntaxError) -> Unreadable:
+    def _unreadable(self, error: SyntaxError) -> Wrong:
         """What Python's parser found."""
         message = (error.msg or "invalid syntax").removeprefix("invalid syntax. ")
         start, end = 0, len(self.text)
@@ -84,10 +75,10 @@ class Source:
             end = start + 1
             if error.end_lineno == error.lineno and (error.end_offset or 0) > error.offset:
                 end = min(start + (error.end_offset or 0) - error.offset, len(self.text))
-        help = next((help for sign, help in _HELPS if re.search(sign, self.text)), None)
-        if self.text[start:end] == "=":
-            help = "write == to compare"
-        return Unreadable("MG301", f"this is not a Python expression: {message}", start, end, help)
+        # What other languages write, where Python has a word.
+        signs = re.findall(r"&&|\|\||\?|!(?!=)", self.text)
+        signs.sort(key="&& || ? !".index)
+        return Wrong("syntax", (start, end), self.text[start:end], *signs, message=message)
 
 
 def _parse(source: str) -> ast.expr:

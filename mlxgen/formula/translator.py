@@ -1,4 +1,4 @@
-"""What every part of a formula's translation needs: its errors, its values, calls of functions.
+"""What every part of a formula's translation needs: its errors, operations and calls of functions.
 
 ``Translator`` knows functions, methods and other entries; how their arguments are translated it
 leaves to the visitor of compile.py, which extends it.
@@ -35,20 +35,19 @@ from .values import Value, constant, fit, fit_type
 Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors: code, message, start and end offset in the text, help."""
 
-DEEPEST = 100  # nodes inside each other
-
-# Functions of MLX that are in no table: they give no array, or take any number of arguments.
-SPECIAL = ("array", "asarray", "result_type", "broadcast_shapes", "finfo", "iinfo")
-# Python's, of which some are MLX's if the first argument is an array.
-BUILTINS = ("len", "int", "float", "bool", *explain.LOOPS)
-SHARED = ("abs", "sum", "prod", "min", "max", "all", "any")
-DTYPE = Param("dtype", "/", "Dtype")
-PARAMS = {
-    "array": (Param("val", "", "scalar | list"), Param("dtype", "", "Dtype | None", "None")),
-    "asarray": (Param("a", "", "scalar | list"), Param("dtype", "", "Dtype | None", "None")),
-    "finfo": (DTYPE,),
-    "iinfo": (DTYPE,),
+# Functions of MLX that are rules: they give no array, or take any number of arguments.
+DTYPE = Param("dtype", "", "Dtype | None", "None")
+TYPED = {
+    "array": (Param("val", "", "scalar | list"), DTYPE),
+    "asarray": (Param("a", "", "scalar | list"), DTYPE),
+    "finfo": (Param("dtype", "/", "Dtype"),),
+    "iinfo": (Param("dtype", "/", "Dtype"),),
 }
+SPECIAL = (*TYPED, "result_type", "broadcast_shapes")
+# Python's, of which some are MLX's if the first argument is an array.
+LOOPS = ("zip", "enumerate", "range")
+CONVERSIONS = ("len", "int", "float", "bool")
+BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,7 @@ class Scope:
 
 def is_function(name: str) -> bool:
     """Whether a formula can call a function of that name."""
-    return name in (*BUILTINS, *SHARED, *SPECIAL) or table().function(name) is not None
-
-
-def entry_param(arg: Arg) -> Param:
-    """An argument of an entry, as one of MLX's functions."""
-    default = arg.default.python if arg.default is not None else None
-    return Param(arg.name, "k" if arg.kw_only else "", arg.type.python, default)
+    return name in BUILTINS or name in SPECIAL or table().function(name) is not None
 
 
 class Translator:
@@ -103,11 +96,10 @@ class Translator:
     def error(self, wrong: Wrong) -> None:
         """Report what is wrong, unless it is reported already."""
         self.failed = True
-        if wrong.code:
+        if wrong.name:
             start, end = self.source.span(wrong.at)
-            here = self.source.text[start:end]
-            help = wrong.help and wrong.help.replace(explain.HERE, here)
-            self.report(wrong.code, wrong.message, start, max(end, start + 1), help)
+            code, message, help = wrong.written(self.source.text[start:end])
+            self.report(code, message, start, end, help)
 
     def each(self, *parts: Callable[[], Any]) -> list[Any]:
         """What several parts give; all of them are looked at even if one is wrong."""
@@ -123,22 +115,14 @@ class Translator:
 
     def visit_all(self, nodes: Sequence[ast.expr]) -> list[Value]:
         """The values of several parts."""
-        found = []
-        for node in nodes:
-            try:
-                found.append(self.visit(node))
-            except Wrong as wrong:
-                self.error(wrong)
-        if len(found) < len(nodes):
-            raise Wrong
-        return found
+        return self.each(*[partial(self.visit, node) for node in nodes])
 
-    # Rules, and functions of MLX
+    # Operations
 
     def stream(self, function: str, at: ast.AST) -> str:
         """The stream, where array operations are possible at all."""
         if self.scope.stream is None:
-            raise explain.no_stream(function, at)
+            raise Wrong("no_arrays", at, name=function)
         return self.scope.stream
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
@@ -155,10 +139,10 @@ class Translator:
     def of_arrays(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
         """A function of MLX of arrays, if it takes these."""
         function = table().function(name)
-        if function is None or not any(v.is_array for v in given):
+        if function is None or not any([v.is_array for v in given]):
             return None
-        bound = {p.name: v for p, v in zip(function.signatures[0], given, strict=True)}
-        cpp = select(function, bound, self.scope.stream or "")
+        names = [param.name for param in function.signatures[0]]
+        cpp = select(function, dict(zip(names, given, strict=True)), self.scope.stream or "")
         if cpp is None:
             return None
         self.stream(name, at)
@@ -185,17 +169,17 @@ class Translator:
             small = None not in known and constant(known[0] * known[1], at).type == ""
             if not small and not any(v.type for v in given):
                 i = 1 if known[0] is not None and known[1] is None else 0
-                given = list(given)
-                given[i] = replace(given[i], cpp=f"int64_t({given[i].cpp})", type="int64_t")
+                wide = replace(given[i], cpp=f"int64_t({given[i].cpp})", type="int64_t")
+                given = [*given[:i], wide, *given[i + 1 :]]
         return self.rule(name, given, at)
 
     def extreme(self, name: str, given: Sequence[Value], at: ast.expr) -> Value:
         """The smallest or largest of numbers."""
         kind, type_ = common(given)
-        exact = f"<{'double' if kind == 'float' else type_}>" if kind == "float" or type_ else ""
+        type_ = "double" if kind == "float" else type_
         cpp = given[0].cpp
         for value in given[1:]:
-            cpp = f"std::{name}{exact}({cpp}, {value.cpp})"
+            cpp = f"std::{name}{f'<{type_}>' * bool(type_)}({cpp}, {value.cpp})"
         return Value(kind, cpp, at, type=type_ if kind == "int" else "")
 
     # Calls
@@ -204,32 +188,26 @@ class Translator:
         """The arguments of a call."""
         args, keywords = Args(node, label), {}
         nodes = list(node.args)
-        for i, arg in enumerate(nodes):
-            if isinstance(arg, ast.Starred):
-                nodes[i:] = [ast.copy_location(ast.Tuple(nodes[i:], ast.Load()), arg)]
-                args.star = True
-                break
-        positional = len(nodes)
+        star = next((i for i, arg in enumerate(nodes) if isinstance(arg, ast.Starred)), None)
+        if star is not None:
+            rest = ast.Tuple(nodes[star:], ast.Load())
+            nodes[star:] = [ast.copy_location(rest, nodes[star])]
+            args.star = True
         for keyword in node.keywords:
-            problem = None
-            if keyword.arg is None:
-                help = "name the arguments"
-                problem = Wrong("MG302", "a formula cannot contain **", keyword.value, help)
-            elif keyword.arg == "stream":
-                message = "the stream is passed on by itself"
-                problem = Wrong("MG306", message, keyword, "leave it out")
-            elif keyword.arg in keywords:
-                message = f"'{keyword.arg}' is given twice"
-                problem = Wrong("MG306", message, keyword, "leave one out")
-            if problem is not None:
-                self.error(problem)
-            if keyword.arg is not None and keyword.arg != "stream":
-                keywords[keyword.arg] = keyword.value
+            name = keyword.arg
+            if name is None:
+                self.error(Wrong("two_stars", keyword.value))
+            elif name == "stream":
+                self.error(Wrong("stream_given", keyword))
+            else:
+                if name in keywords:
+                    self.error(Wrong("keyword_twice", keyword, name=name))
+                keywords[name] = keyword.value
         values = self.visit_all([*nodes, *keywords.values()])
-        if any(k.arg in (None, "stream") for k in node.keywords):
+        if any(keyword.arg in (None, "stream") for keyword in node.keywords):
             raise Wrong
-        args.positional = values[:positional]
-        args.keywords = dict(zip(keywords, values[positional:], strict=True))
+        args.positional = values[: len(nodes)]
+        args.keywords = dict(zip(keywords, values[len(nodes) :], strict=True))
         return args
 
     def call_mlx(self, function: Function, args: Args) -> Value:
@@ -242,13 +220,11 @@ class Translator:
         params, bound = bind_any(function, args)
         random = function.name.startswith("random.") and any(p.name == "key" for p in params)
         if random and "key" not in bound:
-            raise explain.no_key(args.label, args.node)
+            raise Wrong("no_key", args.node, label=args.label)
         for param in params:
-            given = bound.get(param.name)
-            if given is not None and given.kind == "str" and given.const is not None:
-                known = choices(param)
-                if known and given.const not in known:
-                    raise explain.not_a_choice(given, param.name, known)
+            given, known = bound.get(param.name), choices(param)
+            if known and given and given.kind == "str" and given.const not in (None, *known):
+                raise explain.choice(given, param.name, known)
         every = complete(params, bound, args.node)
         cpp = select(function, every, self.scope.stream or "")
         if cpp is None:
@@ -265,8 +241,7 @@ class Translator:
         elif function.name in ("broadcast_arrays", "meshgrid"):
             count = every["arrays"].length
         elif function.result == "flags":
-            flags = sum(v.const is True for v in every.values())
-            count = 1 + flags * (count or 0)
+            count = 1 + sum(v.const is True for v in every.values()) * (count or 0)
             if count == 1:
                 return Value("array", f"{cpp}[0]", args.node)
         type_ = "tuple" if function.result == "tuple" else ""
@@ -284,13 +259,13 @@ class Translator:
                 return arg.default.cpp if arg.default is not None else ""
             known = arg.type.choices
             if value.kind == "str" and known and value.const not in (None, *known):
-                raise explain.not_a_choice(value, arg.name, known)
+                raise explain.choice(value, arg.name, known)
             cpp = fit_type(value, arg.type)
             if cpp is None:
                 raise explain.argument(name, arg.name, arg.type.python, value)
             return cpp
 
-        parts = self.each(*(partial(part, arg) for arg in signature.args))
+        parts = self.each(*[partial(part, arg) for arg in signature.args])
         self.ops.add(name)
         cpp = f"{self.scope.op_cpp[name]}({', '.join([*parts, stream])})"
         count = len(signature.outputs)
@@ -300,52 +275,47 @@ class Translator:
 
     def call_named(self, name: str, node: ast.Call) -> Value:
         """A function of MLX by its name."""
-        if name in SPECIAL:
-            return self.call_special(name, self.arguments(node, name))
         function = table().function(name)
+        if name in TYPED:
+            return self.call_typed(name, TYPED[name], self.arguments(node, name))
+        if name in SPECIAL:
+            return self.call_folded(name, self.arguments(node, name))
         if function is None:
-            raise unknown(name, node, [*self.scope.ops, *BUILTINS, *SHARED, *SPECIAL])
+            raise unknown(name, node, [*self.scope.ops, *BUILTINS, *SPECIAL])
         return self.call_mlx(function, self.arguments(node, name))
 
-    def call_special(self, name: str, args: Args) -> Value:
-        """A function of MLX that is in no table."""
-        if name in PARAMS:
-            return self.call_typed(name, PARAMS[name], args)
+    def call_folded(self, name: str, args: Args) -> Value:
+        """``result_type`` and ``broadcast_shapes`` of any number of arguments."""
         given, at = args.positional, args.node
-        dtypes = name == "result_type"
-        if args.keywords or not given or (args.star and not dtypes):
-            what = "arrays and dtypes" if dtypes else "shapes"
-            raise Wrong("MG306", f"'{name}' takes {what}", at)
+        what, param, annotation = "shapes", "shapes", "Sequence[int]"
+        if name == "result_type":
+            what, param, annotation = "arrays and dtypes", "arrays_and_dtypes", "array | Dtype"
+        if args.keywords or not given or (args.star and name != "result_type"):
+            raise Wrong("takes", at, label=name, what=what)
         listed = fit(given[0], "arrays") if args.star and len(given) == 1 else None
         if listed is not None:
             return Value("dtype", f"mx::result_type({listed})", at)
-        value = self.rule(name, given, at)
-        if value is not None:
-            return value
-        parts = []
-        for one in given:
-            part = self.rule(name, [one], at)
-            if part is None:
-                of = "arrays_and_dtypes" if dtypes else "shapes"
-                annotation = "array | Dtype" if dtypes else "Sequence[int]"
-                raise explain.argument(name, of, annotation, one)
-            parts.append(part)
-        out = parts[0]
-        for part in parts[1:]:
-            out = self.rule(name, [out, part], at) or out
+        out = self.rule(name, given, at)
+        if out is None:
+            parts = [self.rule(name, [value], at) for value in given]
+            for value, part in zip(given, parts, strict=True):
+                if part is None:
+                    raise explain.argument(name, param, annotation, value)
+                out = part if out is None else self.rule(name, [out, part], at)
+        assert out is not None
         return out
 
     def call_typed(self, name: str, params: Sequence[Param], args: Args) -> Value:
         """``array(...)`` and ``finfo(...)``"""
         bound = bind(params, args)
-        found = [(p, bound[p.name]) for p in params if p.name in bound]
-        found = [(p, value) for p, value in found if value.kind != "none" or p.default is None]
-        for param, value in found:
+        given = [bound[p.name] for p in params if p.name in bound]
+        if len(given) > 1 and given[1].kind == "none":
+            given.pop()
+        for param, value in zip(params, given, strict=False):
             if param.name == "dtype" and fit(value, "dtype") is None:
                 raise explain.argument(name, "dtype", param.annotation, value)
-        if name in ("array", "asarray"):
+        if "array" in name:
             self.stream(name, args.node)
-        given = [value for _, value in found]
         made = self.rule(name, given, args.node)
         if made is not None:
             return made
@@ -355,39 +325,46 @@ class Translator:
 
     def call_builtin(self, name: str, node: ast.Call) -> Value:
         """One of Python's functions, some of which are MLX's if the first argument is an array."""
-        if name in explain.LOOPS:
-            message = f"'{name}' stands in a comprehension only"
-            raise Wrong("MG302", message, node, explain.LOOPS[name])
+        if name in LOOPS:
+            raise Wrong("loop_only", node, name, name=name)
         args = self.arguments(node, name)
         given, plain = args.positional, not args.keywords and not args.star
         function = table().function(name)
         if function is not None and (not given or given[0].kind == "array"):
             if name in ("min", "max") and any(v.kind == "array" for v in given[1:]):
-                help = f"write {name}imum(a, b)"
-                raise Wrong("MG307", f"'{name}' of several arrays", node, help)
+                raise Wrong("several_arrays", node, label=name)
             return self.call_mlx(function, args)
         if name in ("min", "max") and len(given) > 1 and plain:
             for value in given:
                 explain.require(value)
                 if value.kind == "array":
-                    help = f"write {name}imum(a, b)"
-                    raise Wrong("MG307", f"'{name}' of an array and a number", node, help)
+                    raise Wrong("array_and_number", node, label=name)
                 if value.kind not in ("int", "float"):
-                    raise explain.builtin(name, value)
+                    raise Wrong("builtin", value.at, label=name, value=value)
             return self.extreme(name, given, node)
         if len(given) != 1 or not plain:
-            of = " of a list" if function is not None else ""
-            raise Wrong("MG306", f"'{name}'{of} takes one argument", node)
-        value = given[0]
+            raise Wrong("one_list" if function else "one_argument", node, label=name)
+        return self.of_one(name, given[0], node)
+
+    def of_one(self, name: str, value: Value, node: ast.Call) -> Value:
+        """One of Python's functions of one argument."""
         explain.require(value)
         if name == "len" and value.length is not None:
             return constant(value.length, node)
         if name == "float" and value.kind == "int" and value.const is not None:
             return constant(float(value.const), node)
-        if name == "len" and value.kind == "shape" and value.of is not None:
+        of_shape = name == "len" and value.kind == "shape"
+        if of_shape and value.of is not None:
             name, value = ".ndim", value.of
         empty = name in ("min", "max") and value.length == 0
         found = None if empty else self.rule(name, [value], node)
         if found is None:
-            raise explain.builtin(name, value)
+            wrong = "conversion" if name in CONVERSIONS else "builtin"
+            raise Wrong(wrong, value.at, name, f"{name}({value.kind})", label=name, value=value)
         return found
+
+
+def entry_param(arg: Arg) -> Param:
+    """An argument of an entry, as one of MLX's functions."""
+    default = arg.default.python if arg.default is not None else None
+    return Param(arg.name, "k" if arg.kw_only else "", arg.type.python, default)

@@ -1,0 +1,312 @@
+"""Tuples and lists, indices and slices, and comprehensions of formulas.
+
+A tuple written in a formula stays a list of values until its use tells whether it is a shape, a
+list of arrays, or something else. Indices of arrays go to ``mlxgen::index``, comprehensions to
+``mlxgen::map`` with a lambda.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from . import explain
+from .explain import Wrong, require
+from .mlx import MODULES, Param, bind
+from .translator import LOOPS, Translator
+from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
+
+UPDATES = ("add", "multiply", "maximum", "minimum")
+
+# What comprehensions give, by what their elements are.
+COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
+
+
+class Lists(Translator):
+    """Visits the parts of a formula that are lists, or made of them."""
+
+    def visit_Tuple(self, node: ast.Tuple | ast.List) -> Value:
+        """A tuple or list as written, with stars: ``(*x.shape[:-1], 1)``."""
+        if not any(isinstance(element, ast.Starred) for element in node.elts):
+            return Value("tuple", "", node, items=self.visit_all(node.elts))
+
+        def part(element: ast.expr) -> Value:
+            if not isinstance(element, ast.Starred):
+                return Value("tuple", "", node, items=[self.visit(element)])
+            value = self.visit(element.value)
+            if not (value.is_ints or value.is_arrays):
+                raise Wrong("star", element, value=value)
+            return value
+
+        parts: list[Value] = []
+        for value in self.each(*[partial(part, element) for element in node.elts]):
+            if parts and parts[-1].kind == value.kind == "tuple":
+                value = Value("tuple", "", node, items=[*parts.pop().items, *value.items])
+            parts.append(value)
+        if not (all(p.is_ints for p in parts) or all(p.is_arrays for p in parts)):
+            raise Wrong("mixed_stars", node)
+        return parts[0] if len(parts) == 1 else concatenated(parts, node)
+
+    visit_List = visit_Tuple
+
+    # Indices of lists
+
+    def visit_Subscript(self, node: ast.Subscript) -> Value:
+        value = self.visit(node.value)
+        require(value)
+        if value.kind == "array":
+            return self.index_array(value, node)
+        if value.kind not in ("tuple", "shape", "ints", "arrays"):
+            raise Wrong("not_indexed", node, value=value)
+        if isinstance(node.slice, ast.Slice):
+            return self.slice_list(value, node.slice, node)
+        return self.item(value, self.visit(node.slice), node)
+
+    def item(self, value: Value, index: Value, node: ast.Subscript) -> Value:
+        """``list[i]``"""
+        if index.kind != "int" or index.optional:
+            raise Wrong("list_index", node.slice, value=index)
+        count = value.length
+        if index.const is not None and count is not None:
+            at: int = index.const
+            if not -count <= at < count:
+                raise Wrong("out_of_range", node.slice, at=at, count=count)
+            at %= count
+            if value.kind == "tuple":
+                return replace(value.items[at], at=node)
+            if value.type == "tuple":
+                return Value("array", f"std::get<{at}>({value.cpp})", node)
+            if level(value.cpp) >= LEVEL["call"]:
+                like = "name" if level(value.cpp) == LEVEL["name"] else "call"
+                return Value("array", Cpp(f"{value.cpp}[{at}]", like), node)
+        if value.kind == "shape" and value.of is not None:
+            # Not the member shape(i), whose error names neither axis nor array.
+            return Value("int", f"mlxgen::dim({value.of.cpp}, {narrow(index)})", node)
+        kind = "int" if value.is_ints else "array"
+        slot = "ints" if value.kind == "ints" else "shape" if kind == "int" else "arrays"
+        listed = fit(value, slot)
+        if listed is None:
+            raise Wrong("constant_index", node)
+        return Value(kind, f"mlxgen::item({listed}, {narrow(index)})", node)
+
+    def slice_list(self, value: Value, slice_: ast.Slice, node: ast.expr) -> Value:
+        """``list[1:]``"""
+        bounds = self.bounds(slice_)
+        if value.kind == "tuple" and all(b is None or b.const is not None for b in bounds):
+            known = [None if bound is None else int(bound.const) for bound in bounds]
+            return Value("tuple", "", node, items=value.items[slice(*known)])
+        kind = "shape" if value.is_ints else "arrays"
+        listed = fit(value, kind)
+        if listed is None:
+            raise Wrong("not_sliced", node, value=value)
+        written = written_bounds(bounds) or "std::nullopt"
+        return Value(kind, f"mlxgen::slice({listed}, {written})", node)
+
+    def bounds(self, node: ast.Slice) -> list[Value | None]:
+        """Start, stop and step of a slice."""
+        out: list[Value | None] = []
+        for part in (node.lower, node.upper, node.step):
+            value = self.visit(part) if part is not None else None
+            if part is not None and value is not None and value.kind != "none":
+                if value.kind != "int":
+                    raise Wrong("slice_bound", part, value=value)
+                require(value)
+                if part is node.step and value.const == 0:
+                    raise Wrong("slice_step", part)
+                out.append(value)
+            else:
+                out.append(None)
+        return out
+
+    # Indices of arrays
+
+    def index_array(self, value: Value, node: ast.Subscript) -> Value:
+        """``x[...]``"""
+        index, stream = self.each(
+            partial(self.indices, node.slice), partial(self.stream, "indexing", node)
+        )
+        self.mlx.add("slice")
+        return Value("array", f"mlxgen::index({value.cpp}, {index}, {stream})", node)
+
+    def indices(self, node: ast.expr, new_axes: bool = True) -> str:
+        """What stands between the brackets: an array of ints, or a list in braces."""
+        elements = node.elts if isinstance(node, ast.Tuple) else [node]
+        ellipses = [e for e in elements if isinstance(e, ast.Constant) and e.value is Ellipsis]
+
+        def part(element: ast.expr) -> Value:
+            if isinstance(element, ast.Slice):
+                bounds = written_bounds(self.bounds(element))
+                return Value("slice", f"mlxgen::Slice{{{bounds}}}", element)
+            if element in ellipses:
+                if element is not ellipses[0]:
+                    raise Wrong("ellipses", element)
+                return Value("ellipsis", "mlxgen::ellipsis", element)
+            value = self.visit(element)
+            require(value)
+            if value.kind == "array" and len(elements) == 1:
+                return value
+            if value.kind == "none" and new_axes:
+                return replace(value, cpp="mlxgen::newaxis")
+            if value.kind != "int":
+                raise Wrong("index", value.at, value.kind, value=value)
+            return replace(value, cpp=narrow(value))
+
+        parts = self.each(*[partial(part, element) for element in elements])
+        text = ", ".join([value.cpp for value in parts])
+        return text if parts and parts[0].kind == "array" else f"{{{text}}}"
+
+    def update_array(self, at: ast.Subscript, array: ast.expr, node: ast.Call, name: str) -> Value:
+        """``x.at[...].add(values)``: the adjoint of an index."""
+        value, index, args, stream = self.each(
+            partial(self.visit, array),
+            partial(self.indices, at.slice, new_axes=False),
+            partial(self.arguments, node, name),
+            partial(self.stream, name, node),
+        )
+        if not value.is_array:
+            raise explain.argument("at", "x", "array", value)
+        if name not in UPDATES:
+            raise Wrong("unknown_update", node.func, name=name, known=", ".join(UPDATES))
+        updates = bind([Param("value", "/", "scalar | array")], args)["value"]
+        cpp = fit(updates, "weak")
+        if cpp is None:
+            raise explain.argument(name, "value", "scalar | array", updates)
+        self.mlx.add("scatter")
+        return Value("array", f"mlxgen::at_{name}({value.cpp}, {index}, {cpp}, {stream})", node)
+
+    # Comprehensions
+
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> Value:
+        """``[f(a) for a in arrays]``, as a call of mlxgen::map with a lambda."""
+        if len(node.generators) != 1:
+            raise Wrong("several_loops", node)
+        loop = node.generators[0]
+        lists = self.loop_lists(loop.iter)
+        names = self.loop_names(loop.target, len(lists))
+        before, params = dict(self.locals), []
+        for target, list_ in zip(names, lists, strict=True):
+            cpp = self.loop_cpp(target.id)
+            kind = "array" if list_.is_arrays else "int"
+            params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
+            self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target)
+        try:
+            element, *tests = self.visit_all([node.elt, *loop.ifs])
+            tests = self.each(*[partial(condition, test) for test in tests])
+        finally:
+            self.locals = before
+        head = f"[&]({', '.join(params)})"
+        parts = [value.cpp for value in lists]
+        if tests:
+            if len(lists) > 1:
+                raise Wrong("filtered_lists", loop.ifs[0])
+            test = joined("&&", tests, node).cpp
+            parts = [f"mlxgen::filter({parts[0]}, {head} {{ return {test}; }})"]
+        require(element)
+        if element.kind not in COLLECTED:
+            raise Wrong("collect", element.at, value=element)
+        body = fit(element, "double" if element.kind == "float" else element.kind)
+        cpp = f"mlxgen::map({', '.join(parts)}, {head} {{ return {body}; }})"
+        return Value(COLLECTED[element.kind], cpp, node)
+
+    visit_GeneratorExp = visit_ListComp
+
+    def loop_lists(self, node: ast.expr) -> list[Value]:
+        """What a comprehension loops over: one list, or several side by side."""
+        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if not isinstance(node, ast.Call) or name not in LOOPS:
+            return [loop_list(self.visit(node))]
+        args = self.arguments(node, name)
+        given = args.positional
+        if args.keywords or args.star:
+            raise Wrong("positional", node, label=name)
+        if name == "range" and len(given) in (1, 2):
+            for value in given:
+                if fit(value, "int") is None:
+                    raise explain.argument("range", "bound", "int", value)
+            return [counter([narrow(value) for value in given], node)]
+        if len(given) != (2 if name == "zip" else 1) or name == "range":
+            what = {"zip": "two lists", "enumerate": "one list"}.get(name, "one or two ints")
+            raise Wrong("loop_arguments", node, label=name, what=what)
+        lists = self.each(*[partial(loop_list, value) for value in given])
+        if name == "enumerate":
+            lists.insert(0, counter([f"mlxgen::len({lists[0].cpp})"], node))
+        return lists
+
+    def loop_names(self, target: ast.expr, count: int) -> list[ast.Name]:
+        """The variables of a loop, one for each list."""
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        if len(targets) != count:
+            names = several(len(targets), "name")
+            raise Wrong("loop_count", target, values=several(count, "value"), names=names)
+        found: dict[str, ast.Name] = {}
+        for t in targets:
+            if not isinstance(t, ast.Name):
+                raise Wrong("loop_variable", t)
+            if t.id in self.scope.names or t.id in self.locals or t.id in ("mx", *MODULES):
+                raise Wrong("taken", t, name=t.id)
+            if t.id in found:
+                raise Wrong("twice", t, name=t.id)
+            found[t.id] = t
+        return list(found.values())
+
+    def loop_cpp(self, name: str) -> str:
+        """A C++ name for a loop variable: no keyword, and nothing that the body may use."""
+        spellings = [n.cpp for n in self.scope.names.values()]
+        spellings += [v.cpp for v in self.locals.values()]
+        taken = set(re.findall(r"\w+", " ".join([*spellings, self.scope.stream or ""])))
+        if not name.isascii():
+            name = "item"
+        if len(name) > 1:  # only longer names can be keywords
+            name += "_"
+        while name in taken:
+            name += "_"
+        return name
+
+
+def condition(value: Value) -> Value:
+    """A value that is a condition."""
+    if value.kind != "bool" or value.optional:
+        raise explain.condition(value)
+    return value
+
+
+def joined(sign: str, tests: Sequence[Value], node: ast.expr) -> Value:
+    """Conditions joined by ``&&`` or ``||``."""
+    return Value("bool", binary(sign, *[test.cpp for test in tests]), node)
+
+
+def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
+    """Lists of ints, or of arrays, one after the other."""
+    if all(p.kind == "tuple" for p in parts):
+        return Value("tuple", "", node, items=[i for p in parts for i in p.items])
+    kind = "shape" if all(p.is_ints for p in parts) else "arrays"
+    known = [p.length for p in parts if p.length is not None]
+    count = sum(known) if kind == "arrays" and len(known) == len(parts) else None
+    lists = [fit(p, kind) or "" for p in parts]
+    return Value(kind, f"mlxgen::concat({', '.join(lists)})", node, count=count)
+
+
+def written_bounds(bounds: Sequence[Value | None]) -> str:
+    """Start, stop and step of a slice in C++, without those omitted at the end."""
+    while bounds and bounds[-1] is None:
+        bounds = bounds[:-1]
+    return ", ".join(["std::nullopt" if bound is None else narrow(bound) for bound in bounds])
+
+
+def loop_list(value: Value) -> Value:
+    """A list to loop over."""
+    require(value)
+    kind = "arrays" if value.is_arrays else value.kind if value.kind != "tuple" else "shape"
+    cpp = fit(value, kind) if kind in ("arrays", "shape", "ints") else None
+    if cpp is None or value.length == 0:
+        raise Wrong("loop_over", value.at, value=value)
+    return Value(kind, cpp, value.at, count=value.count)
+
+
+def counter(bounds: Sequence[str], node: ast.expr) -> Value:
+    """``range(...)``"""
+    listed = ", ".join(["0", *bounds] if len(bounds) == 1 else bounds)
+    return Value("shape", f"mlxgen::range({listed})", node)
