@@ -7,7 +7,9 @@ What the keys mean together is decided in ``resolve``.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -25,29 +27,10 @@ from ..diagnostics import Diagnostics, did_you_mean, suggest
 from .yaml import TYPED_KEYS, Entry
 
 Tag = Literal[
-    "elementwise",
-    "reduction",
-    "indexing",
-    "linalg",
-    "nn",
-    "special",
-    "fused",
-    "sampling",
-    "experimental",
-    "internal",
-]
-TAGS: dict[str, str] = {
-    "elementwise": "Each output element depends on one element of every input.",
-    "reduction": "Combines elements along axes or segments.",
-    "indexing": "Gathers, scatters or rearranges elements.",
-    "linalg": "Linear algebra.",
-    "nn": "Neural network building block.",
-    "special": "Special function of mathematics.",
-    "fused": "Does in one kernel what several MLX ops would do.",
-    "sampling": "Draws or interpolates samples.",
-    "experimental": "May change without notice; left out of `mlxgen diff`'s breaking changes.",
-    "internal": "For other entries' formulas: C++ only, not bound in Python, not documented.",
-}
+    "elementwise", "reduction", "indexing", "linalg", "nn", "special", "fused", "sampling",
+    "experimental", "internal"
+]  # fmt: skip
+TAGS: tuple[str, ...] = get_args(Tag)
 YamlPath = tuple[str | int, ...]
 
 Part = Literal["vjp", "jvp", "vmap", "output_shapes", "is_equivalent", "eval_cpu", "eval_gpu"]
@@ -60,8 +43,16 @@ Text = Annotated[StrictStr, Field(min_length=1)]
 Formula = Annotated[StrictStr, Field(json_schema_extra={"type": ["string", "number"]})]
 
 
+Extents = Annotated[list[Formula], Field(min_length=1, max_length=3)]
+
+
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, (str, dict)) else value
+
+
+def key(description: str, default: Any = None, **more: Any) -> Any:
+    """A key of a mapping; its default is None, that of a key that must be there is ``...``."""
+    return Field(default, description=description, **more)
 
 
 class Model(BaseModel):
@@ -73,28 +64,24 @@ class Model(BaseModel):
 class KernelEntry(Model):
     """A kernel with its launch geometry."""
 
-    kernel: StrictStr = Field(description="Name of the hand-written function or [[kernel]].")
-    grid: list[Formula] | None = Field(
-        None, description="Threads along x, y, z (Metal).", min_length=1, max_length=3
-    )
-    threadgroup: list[Formula] | None = Field(
-        None, description="Threads of a threadgroup along x, y, z.", min_length=1, max_length=3
-    )
-    constants: dict[str, Formula] = Field({}, description="Integers passed by parameter name.")
-    zero: list[StrictStr] = Field([], description="Outputs filled with zeros before the launch.")
+    kernel: StrictStr = key("Name of the hand-written function or [[kernel]].", ...)
+    grid: Extents | None = key("Threads along x, y, z (Metal).")
+    threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
+    constants: dict[str, Formula] = key("Integers passed by parameter name.", {})
+    zero: list[StrictStr] = key("Outputs filled with zeros before the launch.", [])
 
 
 class GradFunction(Model):
     """A hand-written function that gives gradients."""
 
-    function: StrictStr = Field(description="C++ function in the hand-written sources.")
+    function: StrictStr = key("C++ function in the hand-written sources.", ...)
 
 
 class Check(Model):
     """A condition on the arguments, checked when the graph is built."""
 
-    that: Formula = Field(description="Condition on arguments, their shapes and dtypes.")
-    otherwise: Text = Field(alias="else", description="What is wrong if it does not hold.")
+    that: Formula = key("Condition on arguments, their shapes and dtypes.", ...)
+    otherwise: Text = key("What is wrong if it does not hold.", ..., alias="else")
 
 
 Number = StrictInt | StrictFloat
@@ -103,12 +90,12 @@ Number = StrictInt | StrictFloat
 class ArraySample(Model):
     """An array argument of a sample: random values in a domain, or given values."""
 
-    shape: list[StrictInt] | None = Field(None, description="Shape; (3, 4) unless given.")
-    low: Number = Field(-2.0, description="Lower end of the domain.")
-    high: Number = Field(2.0, description="Upper end of the domain.")
-    values: Any = Field(None, description="Nested lists of numbers instead of random ones.")
-    dtype: StrictStr | None = Field(None, description="Dtype if it is not the tested one.")
-    away_from: list[Number] = Field([], description="Points to keep a distance of 0.1 from.")
+    shape: list[StrictInt] | None = key("Shape; (3, 4) unless given.")
+    low: Number = key("Lower end of the domain.", -2.0)
+    high: Number = key("Upper end of the domain.", 2.0)
+    values: Any = key("Nested lists of numbers instead of random ones.")
+    dtype: StrictStr | None = key("Dtype if it is not the tested one.")
+    away_from: list[Number] = key("Points to keep a distance of 0.1 from.", [])
 
 
 SampleScalar = StrictBool | StrictInt | StrictFloat | StrictStr
@@ -120,58 +107,52 @@ Names = Annotated[list[StrictStr], BeforeValidator(_listed), Field(min_length=1)
 class OpEntry(Model):
     """One operator."""
 
-    name: StrictStr | None = Field(
-        None, description="C++ name; taken from the signature if absent."
-    )
-    signature: StrictStr | None = Field(None, description="Signature in any of three spellings.")
-    cpp_signature: StrictStr | None = Field(None, description="Signature in C++ spelling.")
-    python_signature: StrictStr | None = Field(None, description="Signature in Python spelling.")
-    python_name: StrictStr | None = Field(None, description="Name in Python; `name` if absent.")
-    cpp: Text | None = Field(None, description="Existing C++ function to bind.")
-    composite: Formula | None = Field(None, description="The forward as a formula of MLX ops.")
+    name: StrictStr | None = key("C++ name; taken from the signature if absent.")
+    signature: StrictStr | None = key("Signature in any of three spellings.")
+    cpp_signature: StrictStr | None = key("Signature in C++ spelling.")
+    python_signature: StrictStr | None = key("Signature in Python spelling.")
+    python_name: StrictStr | None = key("Name in Python; `name` if absent.")
+    cpp: Text | None = key("Existing C++ function to bind.")
+    composite: Formula | None = key("The forward as a formula of MLX ops.")
     dispatch: (
         StrictStr | Annotated[dict[Backend, StrictStr | KernelEntry], Field(min_length=1)] | None
-    ) = Field(None, description="Kernel per backend, or one scalar function for all of them.")
-    grad: Literal["none"] | dict[str, Formula | GradFunction] | None = Field(
-        None, description="Gradient per array argument: formula, `none` or `zero`."
+    ) = key("Kernel per backend, or one scalar function for all of them.")
+    grad: Literal["none"] | dict[str, Formula | GradFunction] | None = key(
+        "Gradient per array argument: formula, `none` or `zero`."
     )
-    jvp: Literal["elementwise", "linear", "none"] | dict[str, Formula] | None = Field(
-        None, description="Forward-mode rule; derived from the gradient if absent."
+    jvp: Literal["elementwise", "linear", "none"] | dict[str, Formula] | None = key(
+        "Forward-mode rule; derived from the gradient if absent."
     )
-    vmap: Literal["elementwise", "batch", "sequential", "none"] | None = Field(
-        None, description="Vectorisation rule; elementwise or sequential if absent."
+    vmap: Literal["elementwise", "batch", "sequential", "none"] | None = key(
+        "Vectorisation rule; elementwise or sequential if absent."
     )
-    shape: Formula | Annotated[dict[str, Formula], Field(min_length=1)] | None = Field(
-        None, description="Output shape, or one per output; makes the kernels non-elementwise."
+    shape: Formula | Annotated[dict[str, Formula], Field(min_length=1)] | None = key(
+        "Output shape, or one per output; makes the kernels non-elementwise."
     )
-    dtype: Formula | dict[str, Formula] | None = Field(
-        None, description="Output dtype, or one per output; the promoted dtype if absent."
+    dtype: Formula | dict[str, Formula] | None = key(
+        "Output dtype, or one per output; the promoted dtype if absent."
     )
-    dtypes: Names | dict[str, Names] | None = Field(
-        None, description="Dtypes or categories allowed, for all arrays or per argument."
+    dtypes: Names | dict[str, Names] | None = key(
+        "Dtypes or categories allowed, for all arrays or per argument."
     )
-    integers: Literal["float32", "keep", "error"] | None = Field(
-        None, description="What integer inputs become where the kernels take none."
+    integers: Literal["float32", "keep", "error"] | None = key(
+        "What integer inputs become where the kernels take none."
     )
-    checks: list[Check] = Field([], description="Conditions that raise when they do not hold.")
-    doc: StrictStr | None = Field(None, description="Docstring: a line, a blank line, details.")
-    args: dict[str, StrictStr] = Field({}, description="One line of documentation per argument.")
-    returns: StrictStr | dict[str, StrictStr] | None = Field(
-        None, description="Documentation of the outputs."
+    checks: list[Check] = key("Conditions that raise when they do not hold.", [])
+    doc: StrictStr | None = key("Docstring: a line, a blank line, details.")
+    args: dict[str, StrictStr] = key("One line of documentation per argument.", {})
+    returns: StrictStr | dict[str, StrictStr] | None = key("Documentation of the outputs.")
+    module: StrictStr | None = key("Submodule path, such as `special`.")
+    variants: Annotated[list[Literal["function", "method"]], Field(min_length=1)] = key(
+        "`method`: also an mx.array method after install_methods().", ["function"]
     )
-    module: StrictStr | None = Field(None, description="Submodule path, such as `special`.")
-    variants: list[Literal["function", "method"]] = Field(
-        ["function"],
-        min_length=1,
-        description="`method`: also an mx.array method after install_methods().",
+    tags: list[Tag] = key("Labels for `--select` and the reference.", [])
+    deprecated: Text | None = key("What to use instead.")
+    aliases: list[StrictStr] = key("Further names in Python.", [])
+    samples: Annotated[list[Sample], BeforeValidator(_listed)] = key(
+        "Inputs and their domain for the generated checks.", []
     )
-    tags: list[Tag] = Field([], description="Labels for `--select` and the reference.")
-    deprecated: Text | None = Field(None, description="What to use instead.")
-    aliases: list[StrictStr] = Field([], description="Further names in Python.")
-    samples: Annotated[list[Sample], BeforeValidator(_listed)] = Field(
-        [], description="Inputs and their domain for the generated checks."
-    )
-    manual: list[Part] = Field([], description="Parts written by hand in the csrc sources.")
+    manual: list[Part] = key("Parts written by hand in the csrc sources.", [])
 
 
 def validate(
@@ -184,132 +165,30 @@ def validate(
     """
     data = {key: value for key, value in entry.data.items() if value is not None}
     left_out = set(entry.data) - set(data)
-    for _ in range(2):
-        try:
-            return OpEntry.model_validate(data), frozenset(left_out)
-        except PydanticError as error:
-            reporter = _Reporter(entry, op, diags)
-            found = error.errors(include_url=False, include_context=True)
-            reporter.report_all([(_yaml_path(entry, item["loc"]), item) for item in found])
-            left_out |= reporter.keys
-            data = {key: value for key, value in data.items() if key not in left_out}
-    return None, frozenset(left_out)
+    try:
+        return OpEntry.model_validate(data), frozenset(left_out)
+    except PydanticError:
+        pass
+    for problem in _of_model(data, OpEntry, ()):
+        left_out.add(str(problem.path[0]))
+        if problem.code:
+            span = entry.span(problem.path, key=problem.at_key)
+            diags.error(problem.code, problem.message, span, help=problem.help, op=op)
+        if problem.meant and len(problem.path) == 1:
+            left_out.add(problem.meant)  # is not missing: it is here, misspelt
+    data = {key: value for key, value in data.items() if key not in left_out}
+    try:
+        return OpEntry.model_validate(data), frozenset(left_out)
+    except PydanticError:
+        return None, frozenset(left_out)
 
 
-_EXPECTED = {
-    "string_type": "text",
-    "dict_type": "a mapping",
-    "list_type": "a list",
-    "bool_type": "true or false",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "int_parsing": "a whole number",
-    "float_parsing": "a number",
-}
+# -------------------------------------------------------------------------------------------------
+# What is wrong, in the words of the file: pydantic's errors are about Python's types
+# -------------------------------------------------------------------------------------------------
 
-
-class _Reporter:
-    """Says pydantic's errors in the words of the file; a union's alternatives count once."""
-
-    def __init__(self, entry: Entry, op: str | None, diags: Diagnostics) -> None:
-        self.entry = entry
-        self.op = op
-        self.diags = diags
-        self.reported: set[tuple[Any, ...]] = set()
-        self.keys: set[str] = set()  # of the entry, that have an error
-
-    def error(
-        self, code: str, message: str, path: YamlPath, *, key: bool = False, help: str | None = None
-    ) -> None:
-        self.diags.error(code, message, self.entry.span(path, key=key), help=help, op=self.op)
-
-    def report_all(self, items: list[tuple[YamlPath, Any]]) -> None:
-        """Report errors, but no union as a whole where something inside it is wrong."""
-        above = {path[:i] for path, item in items for i in range(len(path))}
-        # "too few" rather than another type, "a number" where both would do
-        order = {"too_short": 0, "int_type": 2}
-        items.sort(key=lambda at: order.get(at[1]["type"], 1))
-        for path, item in items:
-            if path not in above:
-                self.report(path, item)
-
-    def report(self, path: YamlPath, item: Any) -> None:
-        """Report one error, unless its place has one already."""
-        kind, value = item["type"], item["input"]
-        self.keys.add(str(path[0]) if path else "")
-        if path in self.reported:
-            return
-        self.reported.add(path)
-        where = ".".join(part for part in path if isinstance(part, str))
-        if kind == "missing":
-            inside = ".".join(part for part in path[:-1] if isinstance(part, str))
-            self.error("MG103", f"'{inside}' needs a key '{path[-1]}'", path[:-1])
-        elif value is None and path[0] not in TYPED_KEYS:
-            pass  # said when the file was read
-        elif kind == "extra_forbidden":
-            self.unknown_key(path)
-        elif path[0] == "dispatch" and len(path) == 2 and path[1] not in get_args(Backend):
-            self.error(
-                "MG104",
-                f"unknown backend '{path[1]}'" + did_you_mean(str(path[1]), get_args(Backend)),
-                path,
-                key=True,
-                help="backends are: cpu, metal",
-            )
-        elif kind == "literal_error":
-            self.unknown_word(path, where, item)
-        elif kind in ("too_short", "too_long"):
-            few = "at least" if kind == "too_short" else "at most"
-            bound = item["ctx"].get("min_length", item["ctx"].get("max_length"))
-            items = "one item" if bound == 1 else f"{bound} items"
-            self.error("MG106", f"'{where}' needs {few} {items}", path)
-        elif kind == "string_too_short":
-            self.error("MG106", f"'{where}' is empty", path, help="give it a value, or remove it")
-        else:
-            help = None
-            if isinstance(value, bool) and kind == "string_type":
-                help = "YAML reads on, off, yes, no, true and false as booleans: put it in quotes"
-            expected = _SHAPES.get(path[0]) if len(path) == 1 else None
-            expected = expected or _EXPECTED.get(kind, item["msg"])
-            where = f"every item of '{where}'" if isinstance(path[-1], int) else f"'{where}'"
-            self.error("MG102", f"{where} must be {expected}, not {_what(value)}", path, help=help)
-
-    def unknown_key(self, path: YamlPath) -> None:
-        """A key that the entry, or a mapping in it, does not have."""
-        names = [f.alias or n for n, f in _model_at(path[:-1]).model_fields.items()]
-        guess = suggest(str(path[-1]), names)
-        if guess and len(path) == 1 and guess not in self.entry.data:
-            self.keys.add(guess)  # is not missing: it is here, misspelt
-        self.error(
-            "MG101",
-            f"unknown key '{path[-1]}'" + did_you_mean(str(path[-1]), names),
-            path,
-            key=True,
-            help=None if guess else f"keys here are: {', '.join(names)}",
-        )
-
-    def unknown_word(self, path: YamlPath, where: str, item: Any) -> None:
-        """Something else than one of the words that are allowed at this place."""
-        value = item["input"]
-        allowed = _literals_of(path) or (
-            item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        )
-        text = isinstance(value, str)
-        self.error(
-            "MG105" if text else "MG102",
-            f"'{where}' cannot {'have' if isinstance(path[-1], int) else 'be'} {_what(value)}"
-            + (did_you_mean(value, allowed) if text else ""),
-            path,
-            help=f"{'one of: ' if len(allowed) > 1 else 'write '}{', '.join(allowed)}"
-            + _or_mapping(path),
-        )
-
-
-# What keys with several forms take, where pydantic's union would name the last of them only.
-_SHAPES: dict[str | int, str] = {
+_NAMES = {str: "text", dict: "a mapping", list: "a list", int: "a whole number"}
+_SHAPES: dict[str | int, str] = {  # what keys with several forms take
     "grad": "a mapping of arguments, or none",
     "jvp": "a word or a mapping of arguments",
     "shape": "a formula, or a mapping of outputs",
@@ -320,58 +199,134 @@ _SHAPES: dict[str | int, str] = {
 }
 
 
+class _Problem(NamedTuple):
+    """Something wrong; without a code, it was said when the file was read."""
+
+    path: YamlPath
+    code: str = ""
+    message: str = ""
+    help: str | None = None
+    at_key: bool = False
+    meant: str | None = None
+
+
+def _of_model(value: dict[str, Any], model: type[Model], path: YamlPath) -> Iterator[_Problem]:
+    """What is wrong in a mapping that has the fields of a model."""
+    hints = get_type_hints(model, include_extras=True)
+    fields = {field.alias or name: (name, field) for name, field in model.model_fields.items()}
+    for key, item in value.items():
+        if key in fields:
+            yield from _of_value(item, hints[fields[key][0]], (*path, key))
+            continue
+        near = suggest(key, fields)
+        message = f"unknown key '{key}'" + did_you_mean(key, fields)
+        help = None if near else f"keys here are: {', '.join(fields)}"
+        yield _Problem((*path, key), "MG101", message, help, at_key=True, meant=near)
+    for key, (_, field) in fields.items():
+        if field.is_required() and key not in value:
+            yield _Problem(path, "MG103", f"'{_where(path)}' needs a key '{key}'")
+
+
+def _of_value(value: Any, kind: Any, path: YamlPath) -> Iterator[_Problem]:
+    """What is wrong in a value, of which a type says what it may be."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    fitting = [member for member in members if _form(member) in (type(value), Any)]
+    where = _where(path)
+    if not fitting and _listed(value) != value and any("listed" in _plain(m)[1] for m in members):
+        yield from _of_value(_listed(value), kind, path)
+    elif not fitting:
+        yield _wrong_form(value, members, path)
+    if not fitting:
+        return
+    base, bounds = _plain(fitting[0])
+    origin = get_origin(base) or base
+    if origin is Literal and value not in get_args(base):
+        yield _unknown_word(value, members, path)
+    elif bounds.get("min_length") and value == "":
+        yield _Problem(path, "MG106", f"'{where}' is empty", "give it a value, or remove it")
+    elif isinstance(value, list | dict) and len(value) < bounds.get("min_length", 0):
+        yield _Problem(path, "MG106", f"'{where}' needs at least one item")
+    elif isinstance(value, list | dict) and len(value) > bounds.get("max_length", len(value)):
+        yield _Problem(path, "MG106", f"'{where}' needs at most {bounds['max_length']} items")
+    elif origin is list:
+        for i, item in enumerate(value):
+            yield from _of_value(item, get_args(base)[0], (*path, i))
+    elif origin is dict:
+        of_key, of_item = get_args(base)
+        for key, item in value.items():
+            if get_origin(of_key) is Literal and key not in get_args(of_key):
+                known = get_args(of_key)
+                message = f"unknown backend '{key}'" + did_you_mean(key, known)
+                help = f"backends are: {', '.join(known)}"
+                yield _Problem((*path, key), "MG104", message, help, at_key=True)
+            else:
+                yield from _of_value(item, of_item, (*path, key))
+    elif isinstance(base, type) and issubclass(base, Model):
+        yield from _of_model(value, base, path)
+
+
+def _wrong_form(value: Any, members: tuple[Any, ...], path: YamlPath) -> _Problem:
+    """A mapping instead of a text, and the like."""
+    if value is None and path[0] not in TYPED_KEYS:
+        return _Problem(path)
+    if get_origin(_plain(members[0])[0]) is Literal and len(path) > 1:
+        return _unknown_word(value, members, path)
+    forms = [_form(member) for member in members]
+    expected = _SHAPES.get(path[0]) if len(path) == 1 else None
+    expected = expected or ("a number" if float in forms else _NAMES.get(forms[0], "a list"))
+    where = f"every item of '{_where(path)}'" if isinstance(path[-1], int) else f"'{_where(path)}'"
+    help = None
+    if isinstance(value, bool) and str in forms:
+        help = "YAML reads on, off, yes, no, true and false as booleans: put it in quotes"
+    return _Problem(path, "MG102", f"{where} must be {expected}, not {_what(value)}", help)
+
+
+def _unknown_word(value: Any, members: tuple[Any, ...], path: YamlPath) -> _Problem:
+    """Something else than one of the words that are allowed at this place."""
+    allowed = get_args(_plain(members[0])[0])
+    verb = "have" if isinstance(path[-1], int) else "be"
+    message = f"'{_where(path)}' cannot {verb} {_what(value)}"
+    help = f"{'one of: ' if len(allowed) > 1 else 'write '}{', '.join(allowed)}"
+    if dict in map(_form, members):
+        help += ", or a mapping of arguments to formulas"
+    if not isinstance(value, str):
+        return _Problem(path, "MG102", message, help)
+    return _Problem(path, "MG105", message + did_you_mean(value, allowed), help)
+
+
+def _plain(kind: Any) -> tuple[Any, dict[str, int]]:
+    """A type without its annotations, and the bounds of its length that they set."""
+    if get_origin(kind) is not Annotated:
+        return kind, {}
+    base, *extras = get_args(kind)
+    bounds: dict[str, int] = {}
+    for extra in extras:
+        if isinstance(extra, BeforeValidator):
+            bounds["listed"] = 1
+        for bound in getattr(extra, "metadata", ()):
+            bounds |= {key: getattr(bound, key) for key in bound.__slots__}
+    return base, bounds
+
+
+def _form(kind: Any) -> Any:
+    """What values of a type are in Python."""
+    base, _ = _plain(kind)
+    origin = get_origin(base) or base
+    if origin is Literal:
+        return str
+    return dict if isinstance(origin, type) and issubclass(origin, Model) else origin
+
+
+def _where(path: YamlPath) -> str:
+    return ".".join(part for part in path if isinstance(part, str))
+
+
 def _what(value: Any) -> str:
-    if value is None:
-        return "empty (null)"
-    if isinstance(value, bool):
-        return f"the boolean {str(value).lower()}"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
+    if value is None or isinstance(value, bool):
+        return "empty (null)" if value is None else f"the boolean {str(value).lower()}"
+    if isinstance(value, dict | list):
+        return _NAMES[type(value)]
     return f"'{value}'" if isinstance(value, str) else f"the number {value}"
-
-
-def _or_mapping(path: YamlPath) -> str:
-    return ", or a mapping of arguments to formulas" if path in (("grad",), ("jvp",)) else ""
-
-
-def _literals_of(path: tuple[Any, ...]) -> list[str] | None:
-    known = {"tags": Tag, "manual": Part}
-    return list(get_args(known[path[0]])) if path and path[0] in known else None
-
-
-def _yaml_path(entry: Entry, loc: tuple[Any, ...]) -> YamlPath:
-    """Pydantic's location without the names it adds for the members of a union."""
-    path: list[str | int] = []
-    node: Any = entry.data
-    for position, part in enumerate(loc):
-        last = position == len(loc) - 1
-        if part == "[key]":
-            continue
-        inside = isinstance(node, dict) and part in node
-        if inside or (isinstance(node, list) and isinstance(part, int) and part < len(node)):
-            node = node[part]
-        elif last and isinstance(node, dict) and isinstance(part, str) and part.isidentifier():
-            if "[" in part or part in ("str", "int", "float", "bool"):
-                continue
-            path.append(part)  # a missing key
-            break
-        else:
-            continue
-        path.append(part)
-    return tuple(path)
-
-
-def _model_at(path: YamlPath) -> type[Model]:
-    """The model of the mapping at ``path``."""
-    models: dict[str | int, type[Model]] = {
-        "dispatch": KernelEntry,
-        "grad": GradFunction,
-        "checks": Check,
-        "samples": ArraySample,
-    }
-    return models.get(path[0], OpEntry) if path else OpEntry
 
 
 def json_schema() -> dict[str, Any]:
