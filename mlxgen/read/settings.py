@@ -32,14 +32,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostics, Span, suggest
+from ..diagnostics import Diagnostics, Span, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-KEYS = ("name", "namespace", "yaml", "csrc", "metal", "python", "docs", "tests")
+_PATHS = {
+    **{"yaml": "mlx_ops.yaml", "csrc": "csrc", "metal": "kernels/metal"},
+    **{"python": "python/{name}", "docs": "docs"},
+}
+KEYS = ("name", "namespace", *_PATHS, "tests")
 
 # Names that would hide the packages which generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
@@ -63,9 +67,8 @@ class Settings:
 
     def relative(self, path: Path) -> str:
         """``path`` as messages show it: relative to the project where it lies inside."""
-        return (
-            path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
-        )
+        inside = path.is_relative_to(self.root)
+        return path.relative_to(self.root).as_posix() if inside else str(path)
 
 
 def load(root: Path, diagnostics: Diagnostics) -> Settings | None:
@@ -82,22 +85,15 @@ def load(root: Path, diagnostics: Diagnostics) -> Settings | None:
 def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
-    for key in table:
+    for key, value in table.items():
         if key not in KEYS:
-            near = suggest(key, KEYS)
-            reader.error(
-                "MG703",
-                f"unknown key '{key}' in [tool.mlxgen]"
-                + (f" (did you mean '{near}'?)" if near else ""),
-                key,
-                whole_key=True,
-                help=f"the keys are {', '.join(KEYS)}",
-            )
-        elif key == "tests":
-            if not _texts(table[key]):
-                reader.error("MG704", "'tests' must be a list of paths", key)
-        elif not isinstance(table[key], str) or not table[key]:
-            reader.error("MG704", f"'{key}' must be a text, not {_describe(table[key])}", key)
+            message = f"unknown key '{key}' in [tool.mlxgen]" + did_you_mean(key, KEYS)
+            help = f"the keys are {', '.join(KEYS)}"
+            reader.error("MG703", message, key, whole_key=True, help=help)
+        elif key == "tests" and not _texts(value):
+            reader.error("MG704", "'tests' must be a list of paths", key)
+        elif key != "tests" and not (isinstance(value, str) and value):
+            reader.error("MG704", f"'{key}' must be a text, not {_describe(value)}", key)
     tests = _texts(table.get("tests")) or ["tests"]
     table = {key: value for key, value in table.items() if isinstance(value, str) and value}
 
@@ -105,33 +101,20 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
     namespace = table.get("namespace", name)
     _check_names(name, namespace, reader)
     paths = {
-        key: _path(root, key, table.get(key, default), reader)
-        for key, default in {
-            "yaml": "mlx_ops.yaml",
-            "csrc": "csrc",
-            "metal": "kernels/metal",
-            "python": f"python/{name}",
-            "docs": "docs",
-        }.items()
+        key: _path(root, key, table.get(key, default.format(name=name)), reader)
+        for key, default in _PATHS.items()
     }
+    shown = {key: path.relative_to(root) for key, path in paths.items()}
     if not paths["yaml"].is_file():
-        reader.error(
-            "MG706",
-            f"the operators' file '{paths['yaml'].relative_to(root)}' does not exist",
-            "yaml",
-        )
+        message = f"the operators' file '{shown['yaml']}' does not exist"
+        reader.error("MG706", message, "yaml")
     if not (paths["python"] / "__init__.py").is_file():
-        shown = paths["python"].relative_to(root)
-        reader.error(
-            "MG706",
-            f"the package '{shown}' has no __init__.py",
-            "python",
-            help=_INIT_HELP.format(name=name),
-        )
+        help = f"it needs one line: from {name}._load import *"
+        message = f"the package '{shown['python']}' has no __init__.py"
+        reader.error("MG706", message, "python", help=help)
     elif paths["python"].name != name:
-        reader.error(
-            "MG707", f"the package's folder must be called '{name}', as 'name' says", "python"
-        )
+        message = f"the package's folder must be called '{name}', as 'name' says"
+        reader.error("MG707", message, "python")
     return Settings(
         root=root,
         name=name,
@@ -143,16 +126,9 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
     )
 
 
-_INIT_HELP = "it needs one line: from {name}._load import *"
-
-
 def _check_names(name: str, namespace: str, reader: _Reader) -> None:
-    if (
-        not name.isidentifier()
-        or not name.isascii()
-        or keyword.iskeyword(name)
-        or name in RESERVED_NAMES
-    ):
+    usable = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    if not usable or name in RESERVED_NAMES:
         reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
     elif not all(re.fullmatch(r"[A-Za-z_]\w*", part, re.ASCII) for part in namespace.split("::")):
         reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
@@ -181,13 +157,9 @@ def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
             exact = re.fullmatch(r"==\s*([\w.!+]+)\s*", match["spec"])
             found.add(exact[1] if exact else "")
     if "" in found or len(found) > 1:
-        reader.error(
-            "MG709",
-            "the dependency on mlx must name one exact release",
-            "dependencies",
-            table="project",
-            help='the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"',
-        )
+        help = 'the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"'
+        message = "the dependency on mlx must name one exact release"
+        reader.error("MG709", message, "dependencies", table="project", help=help)
         return None
     return found.pop() if found else None
 
@@ -223,9 +195,8 @@ class _Reader:
             if place:
                 message = message[: place.start()]
                 line, column = int(place[1] or line), int(place[2] or column)
-            self.diagnostics.error(
-                "MG702", message, Span("pyproject.toml", line, column, line, column + 1)
-            )
+            here = Span("pyproject.toml", line, column, line, column + 1)
+            self.diagnostics.error("MG702", message, here)
             return None
 
     def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
@@ -252,21 +223,18 @@ class _Reader:
         """Where ``key`` or its value stands; the table's header, or the first line, when the key is
         not written."""
         current, header = "", Span("pyproject.toml", 1, 1, 1, 1)
+        pattern = re.compile(
+            rf"\s*(?P<key>[\"']?{re.escape(key)}[\"']?)\s*=\s*(?P<value>[^#]*[^#\s])?"
+        )
         for number, line in enumerate(self.lines, 1):
             heading = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
             if heading:
                 current = re.sub(r"[\s\"']", "", heading[1])
                 if current == table:
                     header = _span(number, line, heading.start(), heading.end())
-            elif current == table:
-                match = re.match(
-                    rf"\s*(?P<key>[\"']?{re.escape(key)}[\"']?)\s*=\s*(?P<value>[^#]*[^#\s])?", line
-                )
-                if match:
-                    start, end = match.span(
-                        "key" if whole_key or match["value"] is None else "value"
-                    )
-                    return _span(number, line, start, end)
+            elif current == table and (match := pattern.match(line)):
+                part = "key" if whole_key or match["value"] is None else "value"
+                return _span(number, line, *match.span(part))
         return header
 
 
