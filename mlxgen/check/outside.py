@@ -7,7 +7,9 @@ the settings and all hand-written files: the other entries that its formulas cal
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..read.sources import Sources
 from ..read.yaml import Document, Entry
@@ -26,6 +28,7 @@ class Outside:
         namespaces = {
             part
             for path in sources.cpp_files()
+            if path.is_file()
             for name in _NAMESPACE.findall(path.read_text("utf-8", errors="replace"))
             for part in name.split("::")
         }
@@ -34,6 +37,20 @@ class Outside:
 
     def of(self, entry: Entry) -> str:
         """What the words of an entry name, as text."""
-        words = set(_WORD.findall(entry.key)) & self.entries.keys()
+        text = entry.key
+        if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
+            text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
+        words = self.entries.keys() & _WORD.findall(text)
         named = [(w, [self.entries[w].words(key) for key in _SIGNATURE]) for w in sorted(words)]
         return f"{named} {self.hidden}"
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Keys and values at any depth."""
+    if isinstance(data, dict):
+        data = [*data, *data.values()]
+    if not isinstance(data, list):
+        yield str(data)
+        return
+    for item in data:
+        yield from _texts(item)

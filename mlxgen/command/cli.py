@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from .. import __version__
-from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
+from ..diagnostics import Diagnostics
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -136,17 +136,28 @@ def load(
     exclude: Names = (),
     *,
     strict: bool = True,
+    partly: bool = False,
 ) -> tuple[list[Op], Sources, Settings]:
-    """The operators that are chosen; fails if anything is wrong with any, unless not ``strict``."""
+    """The operators that are chosen.
+
+    Fails if anything is wrong with any entry, unless not ``strict``. With ``partly`` those that are
+    not chosen are not looked at, as long as nothing is wrong.
+    """
     from . import operators
 
     if yaml_path is not None and not (project / "pyproject.toml").is_file():
         settings = operators.plain_settings(project, yaml_path)
     else:
         settings = settings_of(project, diags)
+    if partly and select:
+        unsaid = Diagnostics()
+        ops, sources = operators.load(settings, unsaid, yaml_path, select)
+        chosen = operators.select(ops, select, exclude, unsaid)
+        if unsaid.ok:
+            return chosen, sources, settings
     ops, sources = operators.load(settings, diags, yaml_path)
     require(diags.ok or not strict)
-    chosen = operators.select(ops, select, exclude, diags)
+    chosen = operators.select(ops, select, exclude, diags if diags.ok else Diagnostics())
     require(diags.ok or not strict)
     return chosen, sources, settings
 
@@ -194,26 +205,21 @@ def generate(
     )
     if result is None:
         raise Failure
-    written, removed, unchanged = [], [], 0
-    if result.changes is not None:
-        changes = result.changes
-        written, removed, unchanged = [*changes.written], [*changes.removed], changes.unchanged
+    changes = result.changes or generator.Changes((), (), 0)
     if form == "json":
-        found = {"written": written, "removed": removed, "diagnostics": []}
-        click.echo(json.dumps(found, indent=1))
-    elif not written and not removed:
+        listed = {"written": changes.written, "removed": changes.removed, "diagnostics": []}
+        click.echo(json.dumps(listed, indent=1))
+    elif not changes.any:
         click.echo(f"{output}: up to date")
     elif dry_run:
-        for path in written:
-            click.echo(f"would write {path}")
-        for path in removed:
-            click.echo(f"would remove {path}")
+        for verb, paths in (("write", changes.written), ("remove", changes.removed)):
+            click.echo("".join(f"would {verb} {path}\n" for path in paths), nl=False)
     else:
         click.echo(
-            f"{output}: {result.operators} operators, {len(written)} files written, "
-            f"{len(removed)} removed, {unchanged} unchanged"
+            f"{output}: {result.operators} operators, {len(changes.written)} files written, "
+            f"{len(changes.removed)} removed, {changes.unchanged} unchanged"
         )
-    if dry_run and (written or removed):
+    if dry_run and changes.any:
         sys.exit(1)
 
 
@@ -232,22 +238,21 @@ def show(
     """
     from ..render import files
 
-    ops, sources, settings = load(diags, project, yaml_path, strict=False)
-    found = next((o for o in ops if op in (o.name, o.python_name, o.path)), None)
-    if found is None:
-        if diags.ok:
-            near = did_you_mean(op, [o.name for o in ops])
-            diags.error("MG606", f"no operator '{op}'{near}", COMMAND_LINE)
-        raise Failure
+    ops, sources, settings = load(diags, project, yaml_path, (op,), strict=False, partly=True)
+    require(bool(ops))
     for name in [part] if part else ["header", "source"]:
-        text = files.part(found, name, settings, sources.metal_text)
-        if sys.stdout.isatty():
-            from rich.console import Console
-            from rich.syntax import Syntax
+        say(files.part(ops[0], name, settings, sources.metal_text), files.PARTS[name])
 
-            Console().print(Syntax(text, files.PARTS[name], background_color="default"))
-        else:
-            click.echo(text, nl=not text.endswith("\n"))
+
+def say(text: str, language: str) -> None:
+    """Print code; in colours on a terminal."""
+    if not sys.stdout.isatty():
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    Console().print(Syntax(text, language, background_color="default"))
 
 
 @command("project", "yaml", "select", "exclude", "format", name="list")
@@ -256,7 +261,7 @@ def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
     from ..render.files import op_dict
     from ..render.view import gradient_summary
 
-    ops, _, _ = load(diags, **chosen)
+    ops, _, _ = load(diags, **chosen, partly=True)
     if form == "json":
         click.echo(json.dumps([op_dict(op) for op in ops], indent=1, ensure_ascii=False))
         return
@@ -286,14 +291,7 @@ def explain(code: str) -> None:
 
     if code.upper() not in diagnostics.sections():
         raise click.BadParameter(f"no such code: {code}")
-    text = diagnostics.explain(code)
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        Console().print(Markdown(text))
-    else:
-        click.echo(text)
+    say(diagnostics.explain(code), "markdown")
 
 
 @command("project")

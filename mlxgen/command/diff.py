@@ -6,11 +6,22 @@ of someone who calls the functions from Python.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 OpDict = dict[str, Any]
+Found = tuple[str, str, bool]
+"""The kind of a change, in words, and whether it breaks callers."""
+
+# Kinds that take all that another one takes.
+_WIDER = {
+    "int": ("float", "array", "axes"),
+    "bool": ("int", "float", "array"),
+    "float": ("array",),
+    "enum": ("str",),
+    "ints": ("axes",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,136 +48,101 @@ def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
     Returns:
         The changes. Those of operators tagged ``experimental`` or ``internal`` are not breaking.
     """
-    before = {_path(op): op for op in old}
-    after = {_path(op): op for op in new}
-    reachable = {name for op in new for name in [_path(op), *_aliases(op)]}
-    changes: list[Change] = []
+    before = {_paths(op)[0]: op for op in old}
+    after = {_paths(op)[0]: op for op in new}
+    reachable = {path for op in new for path in _paths(op)}
+    changes = []
     for path, op in before.items():
-        free = bool({"experimental", "internal"} & set(op["tags"]))
-        found = after.get(path)
-        if found is None:
-            if path in reachable:
-                changes.append(
-                    Change(path, "renamed", "is now an alias of another operator", False)
-                )
-                continue
-            changes.append(Change(path, "removed", "operator removed", not free))
-            continue
-        changes += [
-            c if c.breaking is False or not free else Change(c.op, c.kind, c.message, False)
-            for c in _operator(path, op, found, reachable)
-        ]
-    for path in after:
-        if path not in before:
-            changes.append(Change(path, "added", "operator added", False))
-    return changes
+        free = not {"experimental", "internal"}.isdisjoint(op["tags"])
+        found: Iterable[Found] = [("removed", "operator removed", True)]
+        if path in after:
+            found = _operator(op, after[path], reachable)
+        elif path in reachable:
+            found = [("renamed", "is now an alias of another operator", False)]
+        changes += [Change(path, kind, text, breaks and not free) for kind, text, breaks in found]
+    added = [path for path in after if path not in before]
+    return changes + [Change(path, "added", "operator added", False) for path in added]
 
 
-def _path(op: OpDict) -> str:
-    return f"{op['module']}.{op['python_name']}" if op["module"] else str(op["python_name"])
+def _paths(op: OpDict) -> list[str]:
+    """How Python calls it: by its name and its aliases."""
+    module = f"{op['module']}." if op["module"] else ""
+    return [module + name for name in (op["python_name"], *op["aliases"])]
 
 
-def _aliases(op: OpDict) -> list[str]:
-    prefix = f"{op['module']}." if op["module"] else ""
-    return [prefix + alias for alias in op["aliases"]]
-
-
-def _operator(path: str, old: OpDict, new: OpDict, reachable: set[str]) -> list[Change]:
-    out: list[Change] = []
-
-    def change(kind: str, message: str, breaking: bool) -> None:
-        out.append(Change(path, kind, message, breaking))
-
+def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:
     before = {a["name"]: a for a in old["args"]}
     after = {a["name"]: a for a in new["args"]}
     for name, arg in before.items():
-        now = after.get(name)
-        if now is None:
-            change("argument-removed", f"argument '{name}' removed", True)
+        if name not in after:
+            yield "argument-removed", f"argument '{name}' removed", True
             continue
-        if _type(arg) != _type(now):
-            widened = _widened(arg, now)
-            change(
-                "argument-widened" if widened else "argument-retyped",
-                f"argument '{name}': {_type(arg)} -> {_type(now)}",
-                not widened,
-            )
-        if arg["has_default"] and not now["has_default"]:
-            change("default-removed", f"argument '{name}' lost its default {arg['default']}", True)
-        elif arg["has_default"] and arg["default"] != now["default"]:
-            change(
-                "default-changed",
-                f"argument '{name}': default {arg['default']} -> {now['default']}",
-                True,
-            )
-        elif not arg["has_default"] and now["has_default"]:
-            change("default-added", f"argument '{name}' got the default {now['default']}", False)
-        if not arg["kw_only"] and now["kw_only"]:
-            change("argument-keyword-only", f"argument '{name}' is keyword-only now", True)
-        if arg["kw_only"] and not now["kw_only"]:
-            change("argument-positional", f"argument '{name}' may be positional now", False)
+        yield from _argument(name, arg, after[name])
         lost = set(old["dtypes"].get(name, ())) - set(new["dtypes"].get(name, ()))
         if lost and new["form"] == "kernels":
-            change("dtypes-removed", f"argument '{name}' no longer takes {_join(lost)}", True)
-    positional = [n for n, a in before.items() if not a["kw_only"] and n in after]
-    now_positional = [n for n, a in after.items() if not a["kw_only"]]
-    kept = [n for n in now_positional if n in positional]
-    if kept != [n for n in positional if n in now_positional]:
-        change("argument-order", f"arguments are now in the order {_join(now_positional)}", True)
-    for position, (name, arg) in enumerate(after.items()):
+            yield "dtypes-removed", f"argument '{name}' no longer takes {_join(sorted(lost))}", True
+    yield from _positions(before, after)
+    was, now = ([o["type"] for o in op["outputs"]] for op in (old, new))
+    if was != now:
+        yield "result", f"returns {_join(now)} instead of {_join(was)}", True
+    for alias in _paths(old)[1:]:
+        if alias not in reachable:
+            yield "alias-removed", f"alias '{alias}' removed", True
+    if "method" in old["variants"] and "method" not in new["variants"]:
+        yield "method-removed", "no longer a method of mx.array", True
+    for backend in old["kernels"]:
+        if backend not in new["kernels"] and new["composite"] is None and new["form"] == "kernels":
+            yield "backend-removed", f"no kernel for {backend} any more", True
+    for name, text in old["grad"].items():
+        if new["grad"].get(name) == "none" and text != "none" and name in after:
+            yield "gradient-removed", f"no longer differentiable in '{name}'", True
+    if new["deprecated"] and not old["deprecated"]:
+        yield "deprecated", f"deprecated: {new['deprecated']}", False
+
+
+def _argument(name: str, old: OpDict, new: OpDict) -> Iterator[Found]:
+    what = f"argument '{name}'"
+    if old["type"] != new["type"]:
+        wider = _takes_all(old, new)
+        kind = "argument-widened" if wider else "argument-retyped"
+        yield kind, f"{what}: {old['type']} -> {new['type']}", not wider
+    if old["has_default"] and not new["has_default"]:
+        yield "default-removed", f"{what} lost its default {old['default']}", True
+    elif not old["has_default"] and new["has_default"]:
+        yield "default-added", f"{what} got the default {new['default']}", False
+    elif old["default"] != new["default"]:
+        yield "default-changed", f"{what}: default {old['default']} -> {new['default']}", True
+    if not old["kw_only"] and new["kw_only"]:
+        yield "argument-keyword-only", f"{what} is keyword-only now", True
+    if old["kw_only"] and not new["kw_only"]:
+        yield "argument-positional", f"{what} may be positional now", False
+
+
+def _positions(before: dict[str, OpDict], after: dict[str, OpDict]) -> Iterator[Found]:
+    """What became of the order of the arguments, and which are new."""
+    old = [name for name, arg in before.items() if not arg["kw_only"] and name in after]
+    new = [name for name, arg in after.items() if not arg["kw_only"]]
+    if [name for name in new if name in old] != [name for name in old if name in new]:
+        yield "argument-order", f"arguments are now in the order {_join(new)}", True
+    for name, arg in after.items():
         if name in before:
             continue
         if not arg["has_default"]:
-            change("argument-required", f"new argument '{name}' has no default", True)
-        elif not arg["kw_only"] and any(
-            n in positional for n in list(after)[position + 1 :] if not after[n]["kw_only"]
-        ):
-            change("argument-inserted", f"new argument '{name}' stands before older ones", True)
+            yield "argument-required", f"new argument '{name}' has no default", True
+        elif name in new and any(later in old for later in new[new.index(name) :]):
+            yield "argument-inserted", f"new argument '{name}' stands before older ones", True
         else:
-            change("argument-added", f"new argument '{name}' = {arg['default']}", False)
-    results = [o["type"] for o in old["outputs"]], [o["type"] for o in new["outputs"]]
-    if results[0] != results[1]:
-        change("result", f"returns {_join(results[1])} instead of {_join(results[0])}", True)
-    for alias in _aliases(old):
-        if alias not in reachable:
-            change("alias-removed", f"alias '{alias}' removed", True)
-    if "method" in old["variants"] and "method" not in new["variants"]:
-        change("method-removed", "no longer a method of mx.array", True)
-    for backend in old["kernels"]:
-        if backend not in new["kernels"] and new["composite"] is None and new["form"] == "kernels":
-            change("backend-removed", f"no kernel for {backend} any more", True)
-    for name, text in old["grad"].items():
-        now = new["grad"].get(name)
-        if now == "none" and text != "none" and name in after:
-            change("gradient-removed", f"no longer differentiable in '{name}'", True)
-    if new["deprecated"] and not old["deprecated"]:
-        change("deprecated", f"deprecated: {new['deprecated']}", False)
-    return out
+            yield "argument-added", f"new argument '{name}' = {arg['default']}", False
 
 
-def _type(arg: OpDict) -> str:
-    return str(arg["type"])
-
-
-def _widened(old: OpDict, new: OpDict) -> bool:
+def _takes_all(old: OpDict, new: OpDict) -> bool:
     """Whether every value that was accepted still is."""
     if old["optional"] and not new["optional"]:
         return False
     if old["kind"] == new["kind"]:
         return old["kind"] != "enum" or set(old["choices"]) <= set(new["choices"])
-    pairs = {
-        ("int", "float"),
-        ("bool", "int"),
-        ("bool", "float"),
-        ("enum", "str"),
-        ("int", "array"),
-        ("float", "array"),
-        ("bool", "array"),
-        ("ints", "axes"),
-        ("int", "axes"),
-    }
-    return (old["kind"], new["kind"]) in pairs
+    return new["kind"] in _WIDER.get(old["kind"], ())
 
 
-def _join(names: Any) -> str:
-    return ", ".join(sorted(names) if isinstance(names, set) else names)
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(names)

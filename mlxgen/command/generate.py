@@ -1,6 +1,6 @@
 """From a project to the files of its package: ``generate``.
 
-A run over everything, or after an edit (edit.py) over what was edited.
+A run over everything, or after an edit over what was edited (edit.py).
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 
 from ..diagnostics import Diagnostics, Span
 from ..read.settings import Settings
-from . import write as writer
-from .operators import check_metal, load, load_settings, mlx_include, plain_settings, read, select
+from .operators import check_metal, load, load_settings, mlx_include, plain_settings, select
+from .write import Changes, Manifest, digest, write
 
 if TYPE_CHECKING:
     from ..model.op import Op
-    from ..read.sources import Sources
-    from ..read.yaml import Document
-    from ..render.files import Pieces
 
 __all__ = [
+    "Changes",
     "Result",
     "check_metal",
     "doc_pages",
@@ -37,6 +35,7 @@ __all__ = [
 ]
 
 HERE = Path(__file__).parents[1]
+_OWN = ("*.py", "*/*.py", "render/templates/*", "formula/data/*", "runtime/include/mlxgen/*.h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +49,14 @@ class Inputs:
 
 def inputs_of(settings: Settings, extra: str = "") -> Inputs:
     """The files that generating reads, and one hash over their contents."""
-    parts_of_mlxgen = (
-        *("*.py", "*/*.py", "render/templates/*", "formula/data/*"),
-        "runtime/include/mlxgen/*.h",
-    )
-    own = sorted(path for pattern in parts_of_mlxgen for path in HERE.glob(pattern))
-    kernels = []
-    for folder, suffixes in ((settings.csrc, (".h", ".cpp")), (settings.metal, (".metal", ".h"))):
-        if folder.is_dir():
-            kernels += sorted(p for p in folder.rglob("*") if p.suffix in suffixes)
-    mlx = mlx_include()
-    parts = [sys.version.encode(), str(mlx).encode(), repr(settings).encode(), extra.encode()]
-    for path in [*own, *kernels, *([mlx / "mlx" / "version.h"] if mlx else [])]:
-        parts += [str(path).encode(), _bytes(path)]
-    base = writer.digest(parts)
-    key = writer.digest([base.encode(), _bytes(settings.yaml)])
+    own = [path for pattern in _OWN for path in HERE.glob(pattern)]
+    found = {path for folder in (settings.csrc, settings.metal) for path in folder.rglob("*")}
+    kernels = sorted(path for path in found if path.suffix in (".h", ".cpp", ".metal"))
+    mlx = (mlx_include() or Path()) / "mlx" / "version.h"
+    texts = {str(path): _bytes(path) for path in (*sorted(own), *kernels, mlx)}
+    about = (sys.version, settings, extra, *texts)
+    base = digest(str(about), *texts.values())
+    key = digest(base, _bytes(settings.yaml))
     return Inputs((settings.root / "pyproject.toml", settings.yaml, *kernels), base, key)
 
 
@@ -76,7 +68,7 @@ def _bytes(path: Path) -> bytes:
 class Result:
     """What ``generate`` did."""
 
-    changes: writer.Changes | None  # None: nothing to do
+    changes: Changes | None  # None: nothing to do
     operators: int
 
 
@@ -102,80 +94,34 @@ def generate(
     Returns:
         None when something was reported.
     """
-    inputs = inputs_of(settings, repr((sorted(include), sorted(exclude))))
-    before = writer.Manifest.load(output)
-    same = before.holds(output)
-    if same and before.key == inputs.key:
+    inputs = inputs_of(settings, str((sorted(include), sorted(exclude))))
+    before, after = Manifest.load(output), Manifest(inputs.key, inputs.base)
+    if not before.holds(output):
+        before.base = ""
+    elif before.key == after.key:
         return Result(None, 0)
     from ..read.yaml import no_garbage_collection
     from ..render.files import package_files, sources_cmake
-    from .edit import keep
+    from .edit import edited, everything
 
-    after = writer.Manifest(inputs.key, base="" if include or exclude else inputs.base)
     with no_garbage_collection():
-        found = None
-        kernels_same = same and before.base != "" and before.base == after.base
-        if kernels_same:
-            found = _after_edit(settings, before)
-        found = found or _everything(settings, diags, include, exclude)
+        found = edited(settings, before, after)
+        as_before = before.files if found else ()
+        found = found or everything(settings, diags, include, exclude, after)
         if found is None:
             return None
-        document, sources, made = found
-        as_before = before.files if kernels_same else ()
+        sources, made = found
         files = package_files(made, settings, sources.metal_text, as_before)
         if not diags.ok:
             return None
-        files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in inputs.paths])
-        if after.base:
-            keep(after, document, made)
+    files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in inputs.paths])
     try:
-        changes = writer.write(output, files, before, after, dry_run=check)
+        changes = write(output, files, before, after, dry_run=check)
     except OSError as error:
         where = Span(os.path.relpath(error.filename or output), 1, 1, 1, 1)
         diags.error("MG607", f"cannot write this: {error.strerror or error}", where)
         return None
     return Result(changes, len(made))
-
-
-Found = tuple["Document", "Sources", "list[Pieces]"]
-
-
-def _after_edit(settings: Settings, before: writer.Manifest) -> Found | None:
-    """What is written after an edit without error; what is the same as before is left out."""
-    from .edit import pieces_after_edit
-
-    diags = Diagnostics()
-    document, sources = read(settings, diags)
-    if document is None or len(diags):
-        return None
-    made = pieces_after_edit(document, settings, sources, before, diags)
-    return (document, sources, made) if made is not None else None
-
-
-def _everything(
-    settings: Settings, diags: Diagnostics, include: Sequence[str], exclude: Sequence[str]
-) -> Found | None:
-    """What is written of all entries that are chosen."""
-    from ..check.file import resolve
-    from ..render.files import pieces
-
-    document, sources = read(settings, diags)
-    ops = resolve(document, settings, sources, diags) if document is not None else []
-    if document is None or not diags.ok:
-        return None
-    chosen = select(ops, include, exclude, diags)
-    check_metal(chosen, sources, diags)
-    if not diags.ok:
-        return None
-    wanted = {op.name for op in chosen}
-    by_name = {op.name: op for op in ops}
-    stack = list(wanted)
-    while stack:
-        for callee in by_name[stack.pop()].calls:
-            if callee not in wanted:
-                wanted.add(callee)
-                stack.append(callee)
-    return document, sources, [pieces(op, settings) for op in ops if op.name in wanted]
 
 
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:

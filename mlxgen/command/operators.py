@@ -15,7 +15,7 @@ from ..read.settings import load as load_settings
 if TYPE_CHECKING:
     from ..model.op import Op
     from ..read.sources import Sources
-    from ..read.yaml import Document
+    from ..read.yaml import Document, Entry
 
 __all__ = ["check_metal", "load", "load_settings", "mlx_include", "plain_settings", "select"]
 
@@ -33,30 +33,40 @@ def mlx_include() -> Path | None:
 def plain_settings(root: Path, yaml: Path) -> Settings:
     """Settings for a YAML file that stands alone, without a project around it."""
     folder = yaml.resolve().parent
+    names = {"csrc": "csrc", "metal": "kernels/metal", "python": "python/ops", "docs": "docs"}
     return Settings(
         root=folder,
         name="ops",
         namespace="ops",
         yaml=yaml.resolve(),
-        csrc=folder / "csrc",
-        metal=folder / "kernels" / "metal",
-        python=folder / "python" / "ops",
-        docs=folder / "docs",
         tests=(folder / "tests",),
         version="0",
         mlx=None,
+        **{key: folder / path for key, path in names.items()},
     )
 
 
 def load(
-    settings: Settings, diags: Diagnostics, yaml: Path | None = None
+    settings: Settings, diags: Diagnostics, yaml: Path | None = None, only: Sequence[str] = ()
 ) -> tuple[list[Op], Sources]:
-    """Read and resolve a file: (operators, sources); operators with errors are left out."""
+    """Read and resolve a file: (operators, sources); operators with errors are left out.
+
+    With ``only`` (see ``select``) of other entries nothing is looked at but their names.
+    """
     from ..check.file import resolve
 
     document, sources = read(settings, diags, yaml)
-    ops = resolve(document, settings, sources, diags) if document is not None else []
-    return ops, sources
+    if document is None:
+        return [], sources
+    wanted = {e.name or "" for e in document.entries if not _called(e).isdisjoint(only)}
+    return resolve(document, settings, sources, diags, wanted if only else None), sources
+
+
+def _called(entry: Entry) -> set[str]:
+    """All that may stand for an entry on the command line."""
+    name = "".join(entry.words("python_name")) or str(entry.name)
+    tags = [f"tag:{tag}" for tag in entry.words("tags")]
+    return {str(entry.name), name, ".".join([*entry.words("module"), name]), *tags}
 
 
 def read(
@@ -96,25 +106,19 @@ def select(
     """The operators chosen by name or ``tag:name``; reports unknown names."""
     from ..read.keys import TAGS
 
-    names = {op.name for op in ops} | {op.python_name for op in ops}
-    known = [*sorted(names), *(f"tag:{t}" for t in TAGS)]
-
-    def matches(op: Op, pattern: str) -> bool:
-        if pattern.startswith("tag:"):
-            return pattern[4:] in op.tags
-        return pattern in (op.name, op.python_name)
-
+    known = sorted({name for op in ops for name in (op.name, op.python_name)})
+    tags = [f"tag:{tag}" for tag in TAGS]
+    called = [{op.name, op.python_name, op.path, *(f"tag:{t}" for t in op.tags)} for op in ops]
     for pattern in [*include, *exclude]:
-        if pattern not in known:
+        if pattern not in tags and not any(pattern in names for names in called):
             diags.error(
                 "MG606",
-                f"no operator or tag '{pattern}'" + did_you_mean(pattern, known),
+                f"no operator or tag '{pattern}'" + did_you_mean(pattern, [*known, *tags]),
                 COMMAND_LINE,
                 help="give an operator's name, or tag:NAME",
             )
     return [
         op
-        for op in ops
-        if (not include or any(matches(op, p) for p in include))
-        and not any(matches(op, p) for p in exclude)
+        for op, names in zip(ops, called, strict=True)
+        if (not include or not names.isdisjoint(include)) and names.isdisjoint(exclude)
     ]

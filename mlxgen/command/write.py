@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,26 +37,23 @@ class Manifest:
     """What the output folder remembers of the run that wrote it."""
 
     key: str = ""  # of everything that the run read
+    base: str = ""  # of all but the YAML
     files: dict[str, list[int]] = field(default_factory=dict)  # size and time, by path
-    base: str = ""  # of what all entries depend on; empty where nothing is kept
-    signatures: dict[str, str] = field(default_factory=dict)  # of the entries, by name
-    entries: str = "{}"  # what each gave, as JSON, which most runs do not look into
+    entries: str = ""  # what each entry gave, as JSON, which most runs do not look into
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """The one in the folder; an empty one where there is none that can be read."""
         try:
             with open(folder / MANIFEST, encoding="utf-8") as file:
-                values = json.loads(file.readline())
-                found = cls(**values, entries=file.readline())
+                key, base, files = json.loads(file.readline())
+                return cls(str(key), str(base), dict(files), file.readline())
         except (OSError, ValueError, TypeError):
             return cls()
-        return found if isinstance(found.files, dict) else cls()
 
     def save(self, folder: Path) -> None:
         """Put it into the folder."""
-        names = ("key", "files", "base", "signatures")
-        head = json.dumps({name: getattr(self, name) for name in names})
+        head = json.dumps([self.key, self.base, self.files])
         (folder / MANIFEST).write_text(f"{head}\n{self.entries}\n", encoding="utf-8")
 
     def holds(self, folder: Path) -> bool:
@@ -65,13 +62,13 @@ class Manifest:
         return all(_stat(f"{root}/{path}") == known for path, known in self.files.items())
 
 
-def digest(parts: Iterable[bytes]) -> str:
+def digest(*parts: str | bytes) -> str:
     """One hash of several texts."""
-    h = hashlib.sha256()
+    found = hashlib.sha256()
     for part in parts:
-        h.update(len(part).to_bytes(8, "little"))
-        h.update(part)
-    return h.hexdigest()
+        data = part.encode() if isinstance(part, str) else part
+        found.update(b"%d " % len(data) + data)
+    return found.hexdigest()
 
 
 def write(

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample import project
@@ -164,13 +165,14 @@ def test_as_a_run_over_everything(
     folder = tmp_path / "project"
     shutil.copytree(project.HERE, folder)
     after_edit: list[bool] = []
-    found = edit.pieces_after_edit
+    edited = edit.edited
 
-    def count(*arguments: object) -> object:
-        after_edit.append(found(*arguments) is not None)  # type: ignore[arg-type]
-        return found(*arguments)  # type: ignore[arg-type]
+    def count(*arguments: Any) -> Any:
+        found = edited(*arguments)
+        after_edit.append(found is not None)
+        return found
 
-    monkeypatch.setattr(edit, "pieces_after_edit", count)
+    monkeypatch.setattr(edit, "edited", count)
     edits = Edits(folder, seed)
     last = contents(folder / "out")
     for number in range(EDITS):
