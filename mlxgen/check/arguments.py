@@ -1,13 +1,16 @@
-"""The arguments of an entry: their names in C++, their dtypes, and what is written about them."""
+"""The arguments of an entry: their names in C++, their dtypes, their documentation and samples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
+from ..model.signature import Type, with_article
+from ..read.keys import ArraySample
 from .context import Context, Path, camel
 
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
@@ -26,16 +29,21 @@ HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_
 def read_arguments(context: Context) -> None:
     """Give the context its parameters and dtype rules."""
     fixed, group = _dtypes(context)
+    context.fixed = fixed
     context.params = list(_parameters(context, fixed))
     context.arrays = [p for p in context.params if p.type.is_array]
-    grouped = tuple(p for p in context.arrays if p.dtype is None)
-    rules = []
-    if grouped:
+    rules = [DtypeRule(p.rule, (p.dtype,), "keep", (p,)) for p in context.arrays if p.dtype]
+    if grouped := tuple(p for p in context.arrays if p.dtype is None):
+        context.group = group
         integers = _integers(context, group) if context.form is Form.KERNELS else "keep"
-        rules.append(DtypeRule("kDtypes", group, integers, grouped))
-    rules += [DtypeRule(p.rule, (p.dtype,), "keep", (p,)) for p in context.arrays if p.dtype]
+        rules.insert(0, DtypeRule("kDtypes", group, integers, grouped))
     context.rules = tuple(rules)
-    _check_documentation(context)
+    names = [p.name for p in context.params]
+    context.known("MG112", context.raw.args, names, "argument", ("args",))
+    if isinstance(context.raw.returns, dict):
+        given = context.raw.returns
+        context.known("MG112", given, context.output_names, "output", ("returns",))
+    check_samples(context)
 
 
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
@@ -79,23 +87,16 @@ def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
         taken |= {f"{p}_{o}" for o in context.output_names for p in ("to", "value")}
     for arg in context.signature.args:
         cpp = arg.name
-        while True:
-            names = {cpp}
-            if arg.type.kind is Kind.ARRAYS:
-                names |= {f"{cpp}_size", f"{cpp}_size_"}
-            elif not arg.type.is_array:
-                names.add(f"{cpp}_")
-            elif arg.type.optional:
-                names |= {f"has_{cpp}", f"has_{cpp}_"}
-            if arg.type.is_array:
-                names.add(f"strides_{cpp}")
-            if arg.name in fixed:
-                names |= {f"{cpp}_dtype", f"k{camel(cpp)}Dtypes"}
-            if not names & taken and cpp not in LOCALS:
-                break
+        while not taken.isdisjoint(names := _derived(cpp)) or cpp in LOCALS:
             cpp += "_arg"
         taken |= names
         yield cpp
+
+
+def _derived(cpp: str) -> set[str]:
+    """What generated C++ calls after an argument, and the argument."""
+    members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
+    return members | {f"strides_{cpp}", f"{cpp}_dtype", f"k{camel(cpp)}Dtypes"}
 
 
 def _integers(context: Context, group: tuple[str, ...]) -> str:
@@ -142,26 +143,103 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:
     """The dtypes that a list names, its categories spelled out."""
-    out: dict[str, None] = {}
-    seen: set[str] = set()
-    for i, given in enumerate(names):
-        name = {"bool": "bool_", "any": "generic"}.get(given, given)
-        if name in seen:
-            context.error("MG127", f"'{name}' is there twice", (*path, i))
-        seen.add(name)
+    found: dict[str, None] = {}
+    words = [{"bool": "bool_", "any": "generic"}.get(name, name) for name in names]
+    context.not_twice(words, path)
+    for i, name in enumerate(words):
         if name in CATEGORIES or name in DTYPES:
-            out.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
+            found.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
         context.dtypes_known = False
         message = f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES])
         help = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
         context.error("MG113", message, (*path, i), help)
-    return tuple(out)
+    return tuple(found)
 
 
-def _check_documentation(context: Context) -> None:
-    names = [p.name for p in context.params]
-    context.known("MG112", context.raw.args, names, "argument", ("args",))
-    if isinstance(context.raw.returns, dict):
-        given = context.raw.returns
-        context.known("MG112", given, context.output_names, "output", ("returns",))
+def check_samples(context: Context) -> None:
+    """Report values that do not fit, and arguments without any.
+
+    The place for what will be known of samples when generating: whether their shapes, dtypes and
+    domains are what the entry's checks allow.
+    """
+    types = {p.name: p.type for p in context.params}
+    needed = [
+        p.name
+        for p in context.params
+        if not (p.type.is_array or p.type.optional) and p.arg.default is None
+    ]
+    for i, sample in enumerate(context.raw.samples):
+        base: Path = ("samples", i)
+        for name in context.known("MG114", sample, types, "argument", base):
+            if problem := _problem(types[name], sample[name]):
+                message = f"the sample of '{name}' does not fit: {problem}"
+                context.error("MG122", message, (*base, name))
+        for name in needed:
+            if name not in sample:
+                message = f"the sample gives no value for '{name}', which has no default"
+                context.error("MG123", message, base)
+
+
+def _problem(type: Type, value: Any) -> str | None:
+    """What is wrong with a sample's value for an argument of this type."""
+    if value is None:
+        return None if type.optional else f"{with_article(type)} cannot be None"
+    if type.kind is Kind.ARRAY:
+        if not isinstance(value, ArraySample):
+            return "an array is described by a mapping, such as {shape: [3, 4], low: 0, high: 1}"
+        return _array_problem(value)
+    if type.kind is Kind.ARRAYS:
+        if not isinstance(value, list) or not all(isinstance(v, ArraySample) for v in value):
+            return "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
+        return next(filter(None, map(_array_problem, value)), None)
+    is_int = _is_int(value)
+    ints = isinstance(value, list) and all(map(_is_int, value))
+    fits = {
+        Kind.FLOAT: is_int or isinstance(value, float),
+        Kind.INT: is_int and -(1 << 31) <= value < 1 << 31,
+        Kind.BOOL: isinstance(value, bool),
+        Kind.STR: isinstance(value, str),
+        Kind.ENUM: isinstance(value, str) and value in type.choices,
+        Kind.DTYPE: isinstance(value, str) and value in DTYPES,
+        Kind.INTS: ints and type.length in (None, len(value)),
+        Kind.SHAPE: ints and all(v >= 0 for v in value),
+        Kind.AXES: is_int or ints,
+    }[type.kind]
+    if fits:
+        return None
+    if type.kind is Kind.ENUM:
+        return f"it is one of {type.listed_choices}"
+    return f"{with_article(type)} is wanted"
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _array_problem(sample: ArraySample) -> str | None:
+    """What is wrong with the description of an array."""
+    if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
+        return f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
+    if any(not 0 <= n < 1 << 31 for n in sample.shape or ()):
+        return f"{sample.shape} is no shape"
+    if not sample.low <= sample.high:
+        return f"low ({sample.low}) is above high ({sample.high})"
+    if sample.values is not None:
+        if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
+            return "values are given, so that shape, low, high and away_from say nothing"
+        if _shape_of(sample.values) is None:
+            return "values are numbers in lists of equal lengths"
+    return None
+
+
+def _shape_of(values: Any) -> tuple[int, ...] | None:
+    """The shape of nested lists of numbers, or None if they are no table."""
+    if isinstance(values, (bool, int, float)):
+        return ()
+    if not isinstance(values, list):
+        return None
+    shapes = {_shape_of(value) for value in values}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(values), *(shapes.pop() or () if shapes else ()))

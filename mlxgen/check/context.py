@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
 from ..formula.compile import Name, Scope, Want, compile_formula
@@ -44,14 +45,14 @@ class Surroundings:
     broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known
 
 
+@dataclass(eq=False)
 class Named:
     """An entry by what it is called; nothing else of it is looked at."""
 
-    def __init__(self, entry: Entry, name: str, diags: Diagnostics) -> None:
-        self.entry = entry
-        self.name = name
-        self.diags = diags
-        self.ok = True
+    entry: Entry
+    name: str
+    diags: Diagnostics
+    ok: bool = True
 
     def text(self, key: str) -> str:
         """The text of a key; empty where there is none."""
@@ -83,92 +84,61 @@ class Named:
         return self.entry.span()
 
     def error(
-        self,
-        code: str,
-        message: str,
-        path: Path = (),
-        help: str | None = None,
-        *,
-        key: bool = False,
-        notes: Sequence[str] = (),
+        self, code: str, message: str, path: Path = (), help: str | None = None, **more: Any
     ) -> None:
-        """Report at a key or value of the entry; at its name for an empty path."""
+        """Report at a value of the entry (with ``key=True``: its key); for () at its name."""
         self.ok = False
+        key = more.pop("key", False)
         span = self.entry.span(path, key=key) if path else self.name_span
-        self.diags.error(code, message, span, help=help, op=self.name, notes=notes)
+        self.diags.error(code, message, span, help=help, op=self.name, **more)
 
 
+@dataclass(eq=False, kw_only=True)
 class Context(Named):
     """An entry with its keys and signature read."""
 
-    form: Form
-    elementwise: bool  # kernels without a `shape` rule
-    params: list[Parameter]
-    arrays: list[Parameter]
-    rules: tuple[DtypeRule, ...]
-    dtypes_known = True  # else nothing is said about kernels
+    around: Surroundings
+    raw: OpEntry
+    signature: Signature
+    left_out: frozenset[str]  # keys that have an error, and are therefore not in `raw`
+    # What follows is found out while it is looked at.
+    form: Form = Form.BIND
+    elementwise: bool = False  # kernels without a `shape` rule
+    params: Sequence[Parameter] = ()
+    arrays: Sequence[Parameter] = ()
+    rules: tuple[DtypeRule, ...] = ()
+    group: tuple[str, ...] = ()  # dtypes of the arguments that are promoted together
+    fixed: dict[str, str] = field(default_factory=dict)  # those of the others
+    dtypes_known: bool = True  # else nothing is said about kernels
+    includes: dict[str, None] = field(default_factory=dict)  # headers of csrc for its formulas
 
-    def __init__(
-        self,
-        around: Surroundings,
-        entry: Entry,
-        name: str,
-        raw: OpEntry,
-        signature: Signature,
-        left_out: frozenset[str],
-    ) -> None:
-        super().__init__(entry, name, around.diags)
-        self.ok = not left_out
-        self.around = around
-        self.settings = around.settings
-        self.sources = around.sources
-        self.raw = raw
-        self.signature = signature
-        self.left_out = left_out  # keys that have an error, and are therefore not in `raw`
-        self.includes: dict[str, None] = {}  # headers of csrc that its formulas need
-
-    @property
-    def output_names(self) -> list[str]:
-        """The outputs' names, in order."""
-        return [output.name for output in self.signature.outputs]
-
-    @property
-    def group(self) -> tuple[str, ...]:
-        """The dtypes of the arguments that are promoted together."""
-        return next((r.dtypes for r in self.rules if r.name == "kDtypes"), ())
-
-    @property
-    def fixed(self) -> dict[str, str]:
-        """The dtypes of the other arrays."""
-        return {p.name: p.dtype for p in self.arrays if p.dtype}
+    def __post_init__(self) -> None:
+        self.ok = not self.left_out
+        self.settings = self.around.settings
+        self.sources = self.around.sources
+        self.output_names = [output.name for output in self.signature.outputs]
 
     def is_known(
-        self,
-        code: str,
-        name: str,
-        known: Collection[str],
-        what: str,
-        path: Path,
-        *,
-        key: bool = True,
+        self, code: str, name: str, known: Collection[str], what: str, path: Path, key: bool = True
     ) -> bool:
         """Whether a name that the entry mentions is one of those it has; reports it if not."""
-        if name in known:
-            return True
-        self.error(
-            code,
-            f"there is no {what} '{name}'" + did_you_mean(name, list(known)),
-            path,
-            key=key,
-            help=f"{what}s: {', '.join(known)}" if known else None,
-        )
-        return False
+        if name not in known:
+            message = f"there is no {what} '{name}'" + did_you_mean(name, list(known))
+            help = f"{what}s: {', '.join(known)}" if known else None
+            self.error(code, message, path, help, key=key)
+        return name in known
 
     def known(
         self, code: str, names: Iterable[str], known: Collection[str], what: str, path: Path
     ) -> list[str]:
         """Those keys of the mapping at ``path`` that the entry knows; reports the others."""
         return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
+
+    def not_twice(self, items: Sequence[str], path: Path) -> None:
+        """Report items of the list at ``path`` that were there before."""
+        for i, item in enumerate(items):
+            if item in items[:i]:
+                self.error("MG127", f"'{item}' is there twice", (*path, i))
 
     # Formulas
 

@@ -59,7 +59,9 @@ def read_entry(entry: Entry, around: Surroundings) -> Context | None:
             help = "add `name: my_op`, or write the name in the signature"
             diags.error("MG107", "an entry without name", entry.span(), help=help)
         return None
-    context = Context(around, entry, name, raw, signature, left_out)
+    context = Context(
+        entry, name, diags, around=around, raw=raw, signature=signature, left_out=left_out
+    )
     _check_names(context)
     return context
 
@@ -167,10 +169,7 @@ def check_keys(context: Context) -> bool:
         message = f"`cpp` binds an existing function and cannot stand beside `{beside}`"
         error("MG111", message, ("cpp",), key=True)
     for key in ("tags", "variants", "manual"):
-        given = getattr(raw, key)
-        for i, item in enumerate(given):
-            if item in given[:i]:
-                error("MG127", f"'{item}' is there twice", (key, i))
+        context.not_twice(getattr(raw, key), (key,))
     if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
         message = "an internal op is not bound in Python, so it has no module, alias or method"
         error("MG119", message, ("tags",))

@@ -29,7 +29,6 @@ from .entry import check_keys, decide_form, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .names import check_names
-from .samples import check_samples
 
 _WRITTEN = {field.name for field in fields(Written)}
 
@@ -128,7 +127,6 @@ def _operator(context: Context, path: str) -> Op | None:
         return None
     usable = check_keys(context)
     read_arguments(context)
-    check_samples(context)
     if not usable:
         return None
     raw, name, has_kernels = context.raw, context.name, context.form is Form.KERNELS

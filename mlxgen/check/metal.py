@@ -306,15 +306,13 @@ def _constants(
 
 def _zero(item: Dispatch) -> list[int]:
     """Which outputs are filled with zeros before the launch."""
-    context, names = item.context, item.context.output_names
-    found: list[int] = []
-    for i, name in enumerate(item.spec.zero):
-        path = item.at("zero", i)
-        if name in item.spec.zero[:i]:
-            context.error("MG127", f"'{name}' is there twice", path)
-        elif context.is_known("MG507", name, names, "output", path, key=False):
-            found.append(names.index(name))
-    return found
+    context, names, zero = item.context, item.context.output_names, item.spec.zero
+    context.not_twice(zero, item.at("zero"))
+    return [
+        names.index(name)
+        for i, name in enumerate(zero)
+        if context.is_known("MG507", name, names, "output", item.at("zero", i), key=False)
+    ]
 
 
 def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, ...]:
