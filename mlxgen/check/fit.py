@@ -175,6 +175,15 @@ class Asked:
         message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
         self.error(self.codes[1], message, help, notes)
 
+    def fitting(self, found: list[Function], expected: Expected) -> list[Function]:
+        """Those functions of the name that fit; reports it where there is none."""
+        fitting = [f for f in found if expected.problem(f) is None]
+        if not fitting:
+            found.sort(key=lambda f: len(f.params) < len(expected.params))
+            problem = str(expected.problem(found[0]))
+            self.misfit(found[0], problem, expected.declaration(self.name))
+        return fitting
+
     def in_csrc(self, expected: Expected) -> list[Function]:
         """The overloads that fit, one in a header first; reports it where there is none."""
         sources, settings = self.context.sources, self.context.settings
@@ -184,29 +193,23 @@ class Asked:
             names = [f.qualified_name for f in sources.functions if f.class_name is None]
             self.missing([*names, *map(last_name, names)], settings.csrc, "function", help)
             return []
-        found.sort(key=lambda f: len(f.params) < len(expected.params))
-        problems = [expected.problem(f) for f in found]
-        fitting = [f for f, problem in zip(found, problems, strict=True) if problem is None]
-        if not fitting:
-            self.misfit(found[0], str(problems[0]), help)
-            return []
+        fitting = self.fitting(found, expected)
         names = sorted({f.qualified_name for f in fitting})
         if len(names) > 1:
             message = f"'{self.name}' may be {' or '.join(names)}"
             self.error("MG514", message, "write the namespace too")
+        if len(names) != 1:
             return []
-        fitting.sort(key=lambda f: sources.header_of(f) is None)
-        function = fitting[0]
+        in_header = [f for f in fitting if sources.header_of(f)]
         problem = None
-        if sources.header_of(function) is None:
+        if not in_header:
             problem = "it must be in a header (.h), so that generated code can use it"
-        elif not any(
-            f.is_definition and (sources.header_of(f) or not function.template) for f in fitting
-        ):
+        elif not any(f.is_definition for f in (in_header if in_header[0].template else fitting)):
             problem = "it is declared, and defined nowhere"
         if problem:
-            self.misfit(function, problem, help)
-        return [] if problem else fitting
+            self.misfit((in_header or fitting)[0], problem, help)
+            return []
+        return [*in_header, *(f for f in fitting if f not in in_header)]
 
 
 def _wanted(context: Context, **others: str) -> list[Wanted]:

@@ -17,7 +17,7 @@ from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, Kind
 from ..model.op import Kernel, Parameter
 from ..model.signature import with_article
-from ..read.cpp import Function, Unit, find_function
+from ..read.cpp import Function, find_function
 from ..read.keys import Backend, KernelEntry
 from ..read.sources import last_name
 from .context import Context
@@ -147,17 +147,11 @@ def _by_sign(function: Function) -> bool:
 
 def _refused(p: Parameter, scalar: bool) -> str | None:
     """What an argument is that kernels of this sort cannot take."""
-    if not scalar:
-        choice = p.type.kind is Kind.ENUM and p.type.optional
-        return with_article(p.type) if choice else None
-    if not p.type.is_array:
-        fits = KINDS[p.type.kind].scalars and not p.type.optional
-        return None if fits else with_article(p.type)
-    if p.is_list:
-        return "a list of arrays"
-    if p.type.optional:
-        return "an optional array"
-    return f"an array of fixed dtype {p.dtype}" if p.dtype else None
+    kind, optional = p.type.kind, p.type.optional
+    scalars = kind is Kind.ARRAY or KINDS[kind].scalars
+    if (optional or not scalars) if scalar else (optional and kind is Kind.ENUM):
+        return with_article(p.type)
+    return f"an array of fixed dtype {p.dtype}" if scalar and p.dtype else None
 
 
 def _can_take(item: Dispatch) -> bool:
@@ -208,23 +202,18 @@ def _cpu(item: Dispatch) -> Kernel | None:
     if sources.find(item.name) and not (_can_take(item) and item.elements is not None):
         return None
     fitting = item.in_csrc(expected)
-    if not fitting:
-        return None
-    function, dtypes = fitting[0], item.dtypes
+    return _kernel(item, fitting, str(sources.header_of(fitting[0]))) if fitting else None
+
+
+def _kernel(item: Dispatch, fitting: Sequence[Function], include: str) -> Kernel | None:
+    """The kernel around a function that generated code calls, if it computes any dtype."""
+    context, cpu, function = item.context, item.backend == "cpu", fitting[0]
+    dtypes = item.dtypes if cpu else item.metal_dtypes
     if context.elementwise and not function.template:
         # Overloads instead of a template: the dtypes are those that they compute.
         types = {f.params[0].base for f in fitting}
-        computed = {"float32", "float16", "bfloat16"} if "float" in types else set()
-        computed |= {"float64"} if "double" in types else set()
-        dtypes = tuple(d for d in dtypes if d in computed)
-    return _kernel(item, function, str(sources.header_of(function)), dtypes)
-
-
-def _kernel(
-    item: Dispatch, function: Function, include: str, dtypes: Sequence[str]
-) -> Kernel | None:
-    """The kernel around a function that generated code calls, if it computes any dtype."""
-    context, cpu = item.context, item.backend == "cpu"
+        computed = ("float32", "float16", "bfloat16") * ("float" in types)
+        dtypes = [d for d in dtypes if d in computed or (d == "float64" and "double" in types)]
     if not item.has_dtype(dtypes):
         return None
     return Kernel(
@@ -245,44 +234,30 @@ def _metal(item: Dispatch) -> Kernel | None:
     """A kernel in a .metal file."""
     context, sources = item.context, item.context.sources
     expected = _scalar_function(context, "thread T&") if context.elementwise else None
-    named = [found for found in sources.metal_named(item.name) if _is_called(found, item.name)]
-    if any(function.is_kernel for _, _, function in named):
-        named = [found for found in named if found[2].is_kernel]
-    if not named:
+    named = [n for n in sources.metal_named(item.name) if find_function([n[2]], item.name)]
+    # A header may be included by several files: the one that instantiates it counts.
+    named.sort(key=lambda n: n[2].name not in [last_name(i.function) for i in n[1].instantiations])
+    kernels = [n for n in named if n[2].is_kernel]
+    files = sorted({context.settings.relative(FilePath(n[2].span.file)) for n in kernels or named})
+    if len(files) > 1:
+        message = f"'{item.name}' is in {' and in '.join(files)}"
+        item.error("MG514", message, "give one of them another name")
+    elif kernels:
+        return launch(item, *kernels[0])
+    elif not named:
         declared = (f.name for unit in sources.metal.all().values() for f in unit.functions)
         what = "function or [[kernel]]" if expected else "[[kernel]]"
         help = expected.declaration(item.name) if expected else declaration(item)
         item.missing(declared, context.settings.metal, what, help)
-        return None
-    files = sorted({context.settings.relative(FilePath(f.span.file)) for _, _, f in named})
-    if len(files) > 1:
-        message = f"'{item.name}' is in {' and in '.join(files)}"
-        item.error("MG514", message, "give one of them another name")
-        return None
-    path, _, function = named[0]
-    if function.is_kernel:
-        # A header may be included by several files: the one that instantiates it counts.
-        made = (
-            n for n in named if n[2].name in [last_name(i.function) for i in n[1].instantiations]
-        )
-        return launch(item, *next(made, named[0]))
-    if expected is None:
+    elif expected is None:
         problem = "it is a scalar function, and an op with a `shape` rule needs a [[kernel]]"
-        item.misfit(function, problem, declaration(item))
-        return None
-    _check_no_geometry(item)
-    if not _can_take(item) or not _has_buffers(item):
-        return None
-    problems = {expected.problem(f): f for p, _, f in reversed(named) if p == path}
-    if None not in problems:
-        item.misfit(function, str(expected.problem(function)), expected.declaration(item.name))
-        return None
-    function = problems[None]
-    dtypes = [d for d in context.group if d in METAL_TYPES]
-    if not function.template:  # computed in float, whatever it is stored in
-        dtypes = [d for d in dtypes if d in ("float32", "float16", "bfloat16")]
-    return _kernel(item, function, path.relative_to(context.settings.metal).as_posix(), dtypes)
-
-
-def _is_called(found: tuple[FilePath, Unit, Function], name: str) -> bool:
-    return bool(find_function([found[2]], name))
+        item.misfit(named[0][2], problem, declaration(item))
+    else:
+        _check_no_geometry(item)
+        if not _can_take(item) or not _has_buffers(item):
+            return None
+        path = named[0][0]
+        include = path.relative_to(context.settings.metal).as_posix()
+        fitting = item.fitting([f for p, _, f in named if p == path], expected)
+        return _kernel(item, fitting, include) if fitting else None
+    return None
