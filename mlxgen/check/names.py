@@ -68,18 +68,16 @@ def _check_cpp_names(
             message = f"the name '{name}' cannot be used: {reason}"
             entry.error("MG110", message, entry.at_name, help=RENAME)
             continue
-        other = classes.setdefault(class_name, entry)
-        if other is not entry:
-            message = f"{other.label} has the same C++ class name '{class_name}'"
-            entry.error("MG602", message, entry.at_name, help=RENAME)
-            continue
-        other = files.setdefault(name.lower(), entry)
-        if other is not entry:
-            message = (
-                f"{other.label} differs in capital letters only, and some file systems cannot "
-                "tell their sources apart"
-            )
-            entry.error("MG602", message, entry.at_name, help=RENAME)
+        shared = {
+            class_name: f"has the same C++ class name '{class_name}'",
+            name.lower(): "differs in capital letters only, and some file systems cannot tell "
+            "their sources apart",
+        }
+        for (key, what), owners in zip(shared.items(), (classes, files), strict=False):
+            other = owners.setdefault(key, entry)
+            if other is not entry:
+                entry.error("MG602", f"{other.label} {what}", entry.at_name, RENAME)
+                break
         stem, _, part = name.rpartition("_")
         if part in HELPERS and stem in entries:
             message = f"the C++ of {entries[stem].label} has a function '{name}' as well"

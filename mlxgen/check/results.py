@@ -52,7 +52,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
             return expr, text
     message, hint = problems[0] if problems else ("it does not fit the signature", None)
     hint = hint or "give `cpp`, `composite` or `dispatch`, or mend the signature"
-    context.error("MG510", f"cannot bind {target}: {message}", path, help=hint)
+    context.error("MG510", f"cannot bind {target}: {message}", path, hint)
     return None, ""
 
 
@@ -80,9 +80,7 @@ def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> li
     rules: list[Rule | None] = []
     for name in context.output_names:
         text = texts.get(name)
-        expr = None
-        if text is not None:
-            expr = context.formula((key, name), text, want, names, None)
+        expr = context.formula((key, name), text, want, names, None) if text is not None else None
         rules.append(Rule(text, expr) if text is not None and expr else None)
     return rules
 
@@ -111,14 +109,9 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
     context.dtypes_known &= len(known) == len(texts)
     if context.elementwise:
         context.dtypes_known = False
-        context.error(
-            "MG126",
-            "`dtype` is for kernels with a `shape` rule; an elementwise kernel computes in "
-            "the dtype of its inputs",
-            ("dtype",),
-            key=True,
-            help="add `shape`, or cast in a composite",
-        )
+        scalar = "an elementwise kernel computes in the dtype of its inputs"
+        message = f"`dtype` is for kernels with a `shape` rule; {scalar}"
+        context.error("MG126", message, ("dtype",), "add `shape`, or cast in a composite", key=True)
         return ()
     names = context.names()
     for p in context.arrays:
@@ -139,7 +132,6 @@ def checks(context: Context) -> tuple[Condition, ...]:
     names = context.names() if context.raw.checks else {}
     found = []
     for i, check in enumerate(context.raw.checks):
-        expr = context.formula(("checks", i, "that"), check.that, Want.bool(), names, None)
-        if expr is not None:
+        if expr := context.formula(("checks", i, "that"), check.that, Want.bool(), names, None):
             found.append(Condition(check.that, expr, check.otherwise.rstrip(".") + "."))
     return tuple(found)
