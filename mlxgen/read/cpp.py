@@ -21,13 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-import tree_sitter
 import tree_sitter_cpp
+from tree_sitter import Language, Node, Parser
 
 from ..diagnostics import Span
 from .preprocess import Preprocessor, SourceError, SourceText
 
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
+Names = tuple[str, ...]
 
 CPP = {"__cplusplus": "202002L"}
 # What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
@@ -35,7 +36,7 @@ METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
 _HEADERS = {"instantiate_kernel": '"mlx/backend/metal/kernels/defines.h"'}  # of known macros
 
-_PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_cpp.language()))
+_PARSER = Parser(Language(tree_sitter_cpp.language()))
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
 _BLANKED = (
@@ -50,6 +51,7 @@ _BLANKED_METAL = re.compile(
     re.S,
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
 _NO_TYPE = re.compile(
     r"\b(?:inline|static|constexpr|consteval|constinit|extern|virtual|friend|mutable|register"
@@ -173,11 +175,6 @@ class Unit:
         return [function for file in self.files for function in file.functions]
 
     @property
-    def kernels(self) -> list[Function]:
-        """The kernel functions."""
-        return [function for function in self.functions if function.is_kernel]
-
-    @property
     def instantiations(self) -> list[Instantiation]:
         """The kernels that the host finds."""
         return [made for file in self.files for made in file.instantiations]
@@ -228,17 +225,9 @@ def find_function(functions: Iterable[Function], name: str) -> list[Function]:
 
 @cache
 def normalised(text: str) -> str:
-    """A type or an expression in one spelling; "unsigned long" for "long unsigned int"."""
-    words = _TOKEN.findall(_NO_TYPE.sub(" ", text))
-    sizes = {"unsigned", "signed", "short", "long", "int", "char", "double"}
-    if words and sizes.issuperset(words):
-        words.sort(key=["unsigned", "signed", "short", "long", "char", "double", "int"].index)
-        if words[-1] == "int" and len(words) > 1:
-            words.pop()
-        if words[0] in ("unsigned", "signed") and words[1:] != ["char"]:
-            words = [words[0], *(words[1:] or ["int"])][words[0] == "signed" :]
+    """A type or an expression in one spelling: "vec<T, 4>" for "vec < T,4>"."""
     out = ""
-    for word in words:
+    for word in _TOKEN.findall(_NO_TYPE.sub(" ", text)):
         apart = r"[\w>*&]$" if word in ("const", "auto") else r"\w$"
         if re.match(r"\w", word) and re.search(apart, out):
             out += " "
@@ -246,16 +235,11 @@ def normalised(text: str) -> str:
     return re.sub(r"^::", "", out)
 
 
-@cache
 def _declared(text: str) -> tuple[bool, str]:
     """Whether a type in front of its `*` and `&` is const, and what it is without that."""
-    outside = re.sub(r"<.*>", "", text, flags=re.S)
-    if not re.search(r"\bconst\b", outside):
-        return False, normalised(text)
-    before, angle, inside = text.partition("<")
-    inside, close, after = inside.rpartition(">")
-    plain = [re.sub(r"\bconst\b", " ", part) for part in (before, after)]
-    return True, normalised(f"{plain[0]}{angle}{inside}{close}{plain[1]}")
+    text = normalised(text)
+    plain = text.removeprefix("const ").removesuffix(" const")
+    return plain != text, plain
 
 
 class _Walk:
@@ -274,15 +258,12 @@ class _Walk:
         self.scope(root, (), ())
         if root.has_error:
             source.check_brackets()
-            error = _first_error(root)
+            error = root
+            while inner := next((c for c in error.children if c.has_error or c.is_missing), None):
+                error = inner
             self.file.unread = source.span(error.start_byte, max(error.end_byte, 1))
 
-    def scope(
-        self,
-        node: tree_sitter.Node,
-        namespace: tuple[str, ...],
-        template: tuple[tree_sitter.Node, ...] | None,
-    ) -> None:
+    def scope(self, node: Node, namespace: Names, template: Sequence[Node]) -> None:
         """Read the declarations in a node."""
         for child in node.named_children:
             match child.type:
@@ -291,47 +272,38 @@ class _Walk:
                         self.declaration(child, declarator, namespace, template)
                 case "template_declaration":
                     params = child.child_by_field_name("parameters")
-                    self.scope(child, namespace, tuple(params.named_children) if params else ())
+                    self.scope(child, namespace, params.named_children if params else ())
                 case "namespace_definition":
                     body = child.child_by_field_name("body") or child
                     head = self.plain[child.start_byte : body.start_byte]
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
-                    self.scope(child, (*namespace, *names[1:]), None)
+                    self.scope(child, (*namespace, *names[1:]), ())
                 case "template_instantiation":
                     self.instantiation(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template)
-                case "expression_statement":
-                    self.unknown_macro(child)
+                case "expression_statement" if call := _CALL.match(self.plain, child.start_byte):
+                    raise SourceError(
+                        f"{call[1]}(...) is no declaration and no macro that the files read define",
+                        self.source.span(*call.span(1)),
+                        f"if it is a macro, include {_HEADERS.get(call[1], 'its header')}",
+                    )
 
-    def unknown_macro(self, node: tree_sitter.Node) -> None:
-        """Refuse what looks like a call where only declarations can stand."""
-        call = node.named_children[0] if node.named_children else node
-        called = call.child_by_field_name("function")
-        if called is None or called.type != "identifier":
-            return
-        name = self.spelled(called)
-        raise SourceError(
-            f"{name}(...) is no declaration and no macro that the files read define",
-            self.span(called),
-            f"if it is a macro, include {_HEADERS.get(name, 'its header')}",
-        )
-
-    def span(self, node: tree_sitter.Node) -> Span:
+    def span(self, node: Node) -> Span:
         """A node's place in the file."""
         return self.source.span(node.start_byte, node.end_byte)
 
-    def spelled(self, node: tree_sitter.Node | None) -> str:
+    def spelled(self, node: Node | None) -> str:
         """A node's text in one spelling."""
         return normalised(self.plain[node.start_byte : node.end_byte]) if node else ""
 
-    def path(self, node: tree_sitter.Node | None) -> tuple[list[str], tuple[str, ...]]:
+    def path(self, node: Node | None) -> tuple[list[str], Names]:
         """The components of a declared name, and the template arguments of the last one."""
         names: list[str] = []
         while node is not None and node.type == "qualified_identifier":
             names.append(self.spelled(node.child_by_field_name("scope")).partition("<")[0])
             node = node.child_by_field_name("name")
-        arguments: tuple[str, ...] = ()
+        arguments: Names = ()
         if node is not None and node.type == "template_function":
             given = node.child_by_field_name("arguments")
             arguments = tuple(map(self.spelled, given.named_children)) if given else ()
@@ -339,22 +311,16 @@ class _Walk:
         return [*filter(None, names), self.spelled(node)], arguments
 
     def declaration(
-        self,
-        node: tree_sitter.Node,
-        declarator: tree_sitter.Node | None,
-        namespace: tuple[str, ...],
-        template: tuple[tree_sitter.Node, ...] | None,
+        self, node: Node, declarator: Node, namespace: Names, template: Sequence[Node]
     ) -> None:
         """Keep what is declared, if it is a function."""
-        start = declarator.start_byte if declarator else 0
-        while declarator and declarator.type in ("pointer_declarator", "reference_declarator"):
+        start = declarator.start_byte
+        while declarator.type in ("pointer_declarator", "reference_declarator"):
             declarator = declarator.named_children[-1]
-        if declarator is None or declarator.type != "function_declarator":
-            return
         name = declarator.child_by_field_name("declarator")
         listed = declarator.child_by_field_name("parameters")
         if name is None or listed is None or name.type == "parenthesized_declarator":
-            return
+            return  # no function, or a pointer to one
         (*outer, last), arguments = self.path(name)
         classes = [part for part in outer if part not in self.source.namespaces]
         const, result = _declared(self.plain[node.start_byte : start])
@@ -364,7 +330,7 @@ class _Walk:
                 if not result:
                     return  # a deduction guide
                 result = self.plain[child.start_byte + 2 : child.end_byte]
-        names = [self.template_parameter(p) for p in template or ()]
+        names = [self.template_parameter(p) for p in template]
         before = node.prev_sibling
         body = node.child_by_field_name("body")
         attributes = self.attributes(before.end_byte if before else 0, name.start_byte)
@@ -383,9 +349,9 @@ class _Walk:
         self.file.functions.append(function)
         if function.is_kernel and function.is_definition and not names:
             host_name = attributes.get("host_name") or function.qualified_name
-            self.instantiated(Instantiation(str(host_name), last, arguments, function.span))
+            self.instantiated(str(host_name), last, arguments, name)
 
-    def instantiation(self, node: tree_sitter.Node) -> None:
+    def instantiation(self, node: Node) -> None:
         """Keep `template [[host_name("n")]] [[kernel]] ... f<float>...;`."""
         name = node.child_by_field_name("declarator")
         if name is None:
@@ -393,38 +359,24 @@ class _Walk:
         attributes = self.attributes(node.start_byte, name.start_byte)
         if "kernel" not in attributes and "host_name" not in attributes:
             return
-        listed = None
         if name.type == "function_declarator":
-            listed = name.child_by_field_name("parameters")
-            name = name.child_by_field_name("declarator")
+            name = name.child_by_field_name("declarator") or name
         names, arguments = self.path(name)
-        if not names[-1]:
-            return
-        span = self.span(name or node)
-        host_name = attributes.get("host_name")
-        if not isinstance(host_name, str):
-            raise SourceError(
-                f"the instantiation of {self.spelled(name)} has no host_name",
-                span,
-                'without [[host_name("...")]] the host cannot find the kernel',
-            )
+        what = f"instantiation of {self.spelled(name)}"
+        if "host_name" not in attributes:
+            help = 'without [[host_name("...")]] the host cannot find the kernel'
+            raise SourceError(f"the {what} has no host_name", self.span(name), help)
         if not arguments:
-            given = [p.type for p in self.params(listed)] if listed else []
-            found = find_function(self.file.functions, "::".join(names))
-            arguments = next(filter(None, (deduced(f, given) for f in found)), ())
-        if not arguments:
-            raise SourceError(
-                f"cannot tell the template arguments of this instantiation of {names[-1]}",
-                span,
-                f"write them: {names[-1]}<...>",
-            )
-        self.instantiated(Instantiation(host_name, "::".join(names), arguments, span))
+            message = f"cannot tell the template arguments of this {what}"
+            raise SourceError(message, self.span(name), f"write them: {names[-1]}<...>")
+        self.instantiated(str(attributes["host_name"]), "::".join(names), arguments, name)
 
-    def instantiated(self, made: Instantiation) -> None:
-        """Keep an instantiation under its own name."""
+    def instantiated(self, host_name: str, function: str, arguments: Names, at: Node) -> None:
+        """Keep a kernel that the host can find."""
+        made = Instantiation(host_name, function, arguments, self.span(at))
         for other in self.file.instantiations:
-            if other.host_name == made.host_name:
-                message = f'host_name "{made.host_name}" exists already, from {other.span}'
+            if other.host_name == host_name:
+                message = f'host_name "{host_name}" exists already, from {other.span}'
                 raise SourceError(message, made.span)
         self.file.instantiations.append(made)
 
@@ -440,7 +392,7 @@ class _Walk:
             found["kernel"] = None
         return found
 
-    def template_parameter(self, node: tree_sitter.Node) -> tuple[str, str | None]:
+    def template_parameter(self, node: Node) -> tuple[str, str | None]:
         """The name of a template parameter, and its default."""
         text, _, default = self.plain[node.start_byte : node.end_byte].partition("=")
         words = _TOKEN.findall(text)
@@ -448,7 +400,7 @@ class _Walk:
         pack = "..." if name and words[-2] == "..." else ""
         return name + pack, normalised(default) or None
 
-    def params(self, listed: tree_sitter.Node) -> Iterable[Param]:
+    def params(self, listed: Node) -> Iterable[Param]:
         """The parameters between parentheses."""
         children = listed.children
         for i, node in enumerate(children[1:-1], 1):
@@ -457,7 +409,7 @@ class _Walk:
                 if self.plain[start:stop].strip() != "void":
                     yield self.param(node, start, stop)
 
-    def param(self, node: tree_sitter.Node, start: int, stop: int) -> Param:
+    def param(self, node: Node, start: int, stop: int) -> Param:
         """One parameter, which stands between the places."""
         declarator = name = node.child_by_field_name("declarator")
         while name is not None and name.type != "identifier":
@@ -489,29 +441,3 @@ class _Walk:
             default=normalised(self.text[assign + 1 : stop]) if assign > 0 else None,
             span=self.source.span(start, start + len(inside.strip())),
         )
-
-
-def deduced(function: Function, types: Sequence[str]) -> tuple[str, ...]:
-    """The template arguments with which the parameters have these types; () if there are none."""
-    values: dict[str, str] = {}
-    if len(types) != len(function.params):
-        return ()
-    for param, given in zip(function.params, types, strict=True):
-        pattern = re.escape(param.type)
-        for name in function.template:
-            pattern = re.sub(rf"\b{name}\b", f"(?P<{name}>.+)", pattern, count=1)
-            pattern = re.sub(rf"(?<!<)\b{name}\b", f"(?P={name})", pattern)
-        match = re.fullmatch(pattern, given)
-        if not match or any(values.setdefault(k, v) != v for k, v in match.groupdict().items()):
-            return ()
-    pairs = zip(function.template, function.template_defaults, strict=True)
-    arguments = [values.get(name, default) for name, default in pairs]
-    return tuple(a for a in arguments if a is not None) if None not in arguments else ()
-
-
-def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
-    while child := next((c for c in node.children if c.has_error or c.is_missing), None):
-        if child.type == "ERROR" or child.is_missing:
-            return child
-        node = child
-    return node

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 
 from .preprocess import Include, SourceError, SourceText, find_include
 
+# A classical include guard around all of a file.
+_GUARD = re.compile(
+    r"\s*#[ \t]*ifndef[ \t]+(\w+)\s+#[ \t]*define[ \t]+\1[ \t]*\n.*#[ \t]*endif\s*\Z", re.S
+)
 _MAX_DEPTH = 64  # of includes; deeper is a cycle
 
 
@@ -43,7 +47,7 @@ class _Embedder:
     def text(self, source: SourceText, name: str, conditional: bool) -> str:
         """The text of one file; ``name`` is what comments call it."""
         lines = source.directives()
-        guarded = _has_guard(source)
+        guarded = bool(_GUARD.match(source.plain))
         left_out = _cpp_only(source)
         pieces, at, depth = [], 0, 0
         for line in lines:
@@ -82,7 +86,8 @@ class _Embedder:
             return ""
         identity = os.path.realpath(found)
         source = SourceText.load(found, include.span)
-        once = "once" in (line[2].strip() for line in source.directives()) or _has_guard(source)
+        once = "once" in (line[2].strip() for line in source.directives())
+        once = once or bool(_GUARD.match(source.plain))
         if identity in self.done or (once and identity in self.open):
             return f'// "{include.name}" is above\n'
         if len(self.open) > _MAX_DEPTH:
@@ -122,30 +127,12 @@ def _cpp_only(source: SourceText) -> dict[int, int]:
         if word != "endif" or not opened:
             continue
         first, *others, last = opened.pop()
-        words = [first[1], first[2].strip(), *(other[1] for other in others)]
-        if words[0] == "if" or words[1:] not in (
-            ["__METAL_VERSION__"],
-            ["__METAL_VERSION__", "else"],
-        ):
+        plain = [other[1] for other in others] in ([], ["else"])
+        if not plain or first[1] == "if" or first[2].strip() != "__METAL_VERSION__":
             continue
         middle = others[0] if others else last
-        if words[0] == "ifdef":
+        if first[1] == "ifdef":
             found |= {first.start(): first.end() + 1, middle.start(): last.end() + 1}
         else:
             found |= {last.start(): last.end() + 1, first.start(): middle.end() + 1}
     return found
-
-
-def _has_guard(source: SourceText) -> bool:
-    """Whether a classical include guard stands around all of a file."""
-    lines = source.directives()
-    words = [line[1] for line in lines]
-    if len(lines) < 3 or words[:2] != ["ifndef", "define"] or words[-1] != "endif":
-        return False
-    depth = 0
-    for word in words[:-1]:
-        depth += word.startswith("if") - (word == "endif")
-        if depth == 0:
-            return False
-    outside = source.plain[: lines[0].start()] + source.plain[lines[-1].end() :]
-    return not outside.strip() and lines[0][2].strip() == lines[1][2].strip()

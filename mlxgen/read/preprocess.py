@@ -98,18 +98,10 @@ class Macro:
     parameters: tuple[str, ...] | None
     body: str
 
-    @classmethod
-    def parse(cls, parameters: str | None, body: str) -> Macro:
-        """That of a ``#define``."""
-        if parameters is None:
-            return cls(None, body.strip())
-        names = ("__VA_ARGS__" if p.strip() == "..." else p.strip() for p in parameters.split(","))
-        return cls(tuple(names), re.sub(r"\s*##\s*", "##", body.strip()))
-
     def expanded(self, given: Sequence[str], macros: Mapping[str, Macro]) -> str:
         """What a call gives, the macros that may stand in it expanded."""
         names = self.parameters or ()
-        if names and names[-1].startswith("__VA_ARGS__"):
+        if names[-1:] == ("__VA_ARGS__",):
             given = [*given[: len(names) - 1], ", ".join(given[len(names) - 1 :])]
         raw = dict(zip(names, given, strict=False))
 
@@ -126,38 +118,36 @@ class Macro:
         return expand(body.replace("##", ""), macros)
 
 
-def calls(
-    text: str, macros: Mapping[str, Macro], start: int = 0, stop: int | None = None
-) -> Iterator[tuple[int, int, str]]:
-    """Where macros stand in a text, and what they give."""
-    stop = len(text) if stop is None else stop
+Piece = tuple[str, int, int, bool]  # text, where it is from, and whether it stands there so
+
+
+def pieces(text: str, macros: Mapping[str, Macro], start: int, stop: int) -> Iterator[Piece]:
+    """A part of a text, with its macros replaced."""
     used = macros.keys() & set(_WORD.findall(text, start, stop))
-    if not used:
-        return
     pattern = re.compile(rf"{LITERAL}|\b(?:{'|'.join(sorted(used))})\b")
-    while found := pattern.search(text, start, stop):
-        start = found.end()
-        macro = macros.get(found[0])
-        if macro is None:  # a literal
+    at = start
+    while used and (found := pattern.search(text, at, stop)):
+        at = found.end()
+        if found[0] not in macros:  # a literal
             continue
+        macro = macros[found[0]]
         given: list[str] = []
         if macro.parameters is not None:
-            opened = len(text[start:stop]) - len(text[start:stop].lstrip()) + start
-            read = _arguments(text, opened, stop) if text.startswith("(", opened) else None
+            opened = re.compile(r"\s*\(").match(text, at, stop)
+            read = _arguments(text, opened.end() - 1, stop) if opened else None
             if read is None:
                 continue
-            given, start = read
+            given, at = read
+        yield text[start : found.start()], start, found.start(), True
         others = {name: other for name, other in macros.items() if name != found[0]}
-        yield found.start(), start, macro.expanded(given, others)
+        yield macro.expanded(given, others), found.start(), at, False
+        start = at
+    yield text[start:stop], start, stop, True
 
 
 def expand(text: str, macros: Mapping[str, Macro]) -> str:
     """The text with its macros replaced."""
-    out, at = [], 0
-    for start, stop, given in calls(text, macros):
-        out += [text[at:start], given]
-        at = stop
-    return "".join(out) + text[at:]
+    return "".join(piece for piece, *_ in pieces(text, macros, 0, len(text)))
 
 
 def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | None:
@@ -173,7 +163,7 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
     return None
 
 
-@dataclass
+@dataclass(eq=False)
 class SourceText:
     """A file's text, as its own directives leave it.
 
@@ -195,7 +185,7 @@ class SourceText:
     includes: dict[str, str] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
     _starts: list[int] = field(default_factory=list)  # of pieces in the text
-    _places: list[tuple[int, int, bool]] = field(default_factory=list)  # and in the original
+    _places: list[list[int]] = field(default_factory=list)  # and in the original
 
     @classmethod
     def load(cls, path: str, at: Span | None = None) -> SourceText:
@@ -212,11 +202,12 @@ class SourceText:
         """The preprocessor's lines: group 1 is the word, group 2 what follows."""
         return list(_DIRECTIVE.finditer(self.plain))
 
-    def add(self, piece: str, start: int, stop: int, verbatim: bool) -> None:
-        """Append a piece of text that stands at this place of the original."""
-        self._starts.append(len(self.text))
-        self._places.append((start, stop, verbatim))
-        self.text += piece
+    def add(self, start: int, stop: int) -> None:
+        """Append a part of the plain text, macros expanded."""
+        for piece, *place in pieces(self.plain, self.macros, start, stop):
+            self._starts.append(len(self.text))
+            self._places.append(place)
+            self.text += piece
 
     def span(self, start: int, stop: int) -> Span:
         """The place of a part of the text in the file."""
@@ -244,17 +235,17 @@ class SourceText:
         """Raise for the first bracket that has no partner."""
         opened: list[re.Match[str]] = []
         for found in _BRACKET.finditer(self.text):
-            if found[0] in _CLOSING:
+            bracket, span = found[0], self.span(*found.span())
+            if bracket in _CLOSING:
                 opened.append(found)
-            elif len(found[0]) == 1 and not opened:
-                raise SourceError(f"nothing opens this {found[0]!r}", self.span(*found.span()))
-            elif len(found[0]) == 1 and _CLOSING[(last := opened.pop())[0]] != found[0]:
-                place = self.span(*last.span())
-                raise SourceError(
-                    f"{found[0]!r} does not close {last[0]!r} of line {place.line}, "
-                    f"column {place.column}",
-                    self.span(*found.span()),
-                )
+            elif len(bracket) == 1:  # no literal
+                if not opened:
+                    raise SourceError(f"nothing opens this {bracket!r}", span)
+                other = opened.pop()
+                if _CLOSING[other[0]] != bracket:
+                    place = self.span(*other.span())
+                    message = f"{bracket!r} does not close {other[0]!r} of line {place.line}"
+                    raise SourceError(f"{message}, column {place.column}", span)
         if opened:
             raise SourceError(f"{opened[-1][0]!r} is never closed", self.span(*opened[-1].span()))
 
@@ -296,7 +287,7 @@ class Preprocessor:
         for line in source.directives():
             active = open_[-1][0]
             if active:
-                self._code(source, at, line.start())
+                source.add(at, line.start())
             at = line.end()
             word, rest = line.groups()
             if word in ("if", "ifdef", "ifndef"):
@@ -311,23 +302,17 @@ class Preprocessor:
             elif active:
                 self._directive(source, line)
         if len(open_) > 1:
-            place = open_[-1][2]
-            span = source.original_span(place, place + 1)
+            span = source.original_span(open_[-1][2], open_[-1][2] + 1)
             raise SourceError("this conditional has no #endif", span)
-        self._code(source, at, len(source.plain))
+        source.add(at, len(source.plain))
         source.namespaces |= set(_WORD.findall(" ".join(_NAMESPACE.findall(source.text))))
-
-    def _code(self, source: SourceText, start: int, stop: int) -> None:
-        for first, last, given in calls(source.plain, source.macros, start, stop):
-            source.add(source.plain[start:first], start, first, True)
-            source.add(given, first, last, False)
-            start = last
-        source.add(source.plain[start:stop], start, stop, True)
 
     def _directive(self, source: SourceText, line: re.Match[str]) -> None:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
-            source.macros[found[1]] = Macro.parse(found[2], found[3])
+            listed = None if found[2] is None else found[2].replace("...", "__VA_ARGS__")
+            names = None if listed is None else tuple(map(str.strip, listed.split(",")))
+            source.macros[found[1]] = Macro(names, re.sub(r"\s*##\s*", "##", found[3].strip()))
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
         elif word == "include" and (include := Include.of(source, line)):
@@ -347,8 +332,8 @@ class Preprocessor:
         text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
         text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", expand(text, macros))
         text = re.sub(r"\b[A-Za-z_]\w*", lambda m: str(int(m[0] == "true")), text)
-        for cpp, python in (("&&", " and "), ("||", " or "), (r"!(?!=)", " not ")):
-            text = re.sub(cpp if cpp[0] == "!" else re.escape(cpp), python, text)
+        for cpp, python in ((r"&&", " and "), (r"\|\|", " or "), (r"!(?!=)", " not ")):
+            text = re.sub(cpp, python, text)
         try:
             return bool(eval(text.strip(), {"__builtins__": {}}))
         except (SyntaxError, ArithmeticError, TypeError, ValueError):
@@ -356,15 +341,10 @@ class Preprocessor:
 
     def closure(self, path: str, *, libraries: bool = False) -> list[SourceText]:
         """A file, and the files that it includes in the end; those of libraries only if asked."""
-        found: dict[str, SourceText] = {}
-        stack = [path]
-        while stack:
-            path = stack.pop(0)
-            if path not in found:
-                found[path] = self.read(path)
-                stack += [
-                    p
-                    for p, name in found[path].includes.items()
-                    if libraries or not name.startswith(LIBRARIES)
-                ]
-        return list(found.values())
+        found = [self.read(path)]
+        for source in found:  # which grows
+            for other, name in source.includes.items():
+                included = self.read(other)
+                if included not in found and (libraries or not name.startswith(LIBRARIES)):
+                    found.append(included)
+        return found

@@ -33,7 +33,7 @@ class Files:
         self.reader = reader
         self.units: dict[Path, Unit] = {}
         self._report = report
-        self._pending = {path: "" for path in paths}  # with their text, once it was looked at
+        self._pending = {path: _peek(path) for path in paths}
         self._named: dict[str, list[Named]] = {}
         self._asked: set[str] = set()
 
@@ -42,7 +42,8 @@ class Files:
         word = last_name(name)
         self._asked.add(word)
         many = len(self._asked) > _FEW
-        self._read([path for path in self._pending if many or self._contains(path, word)])
+        wanted = (p for p, text in self._pending.items() if many or not text or word in text)
+        self._read(list(wanted))
         if everywhere and word not in self._named:  # a macro may put it together
             self._read(list(self._pending))
         return sorted(self._named.get(word, []), key=lambda item: item[0])
@@ -51,14 +52,6 @@ class Files:
         """What every file declares."""
         self._read(list(self._pending))
         return dict(sorted(self.units.items()))
-
-    def _contains(self, path: Path, word: str) -> bool:
-        if not self._pending[path]:
-            try:
-                self._pending[path] = path.read_text("utf-8", errors="replace")
-            except OSError:
-                return True  # reading it says why
-        return word in self._pending[path]
 
     def _read(self, paths: list[Path]) -> None:
         for path in paths:
@@ -200,6 +193,14 @@ class Sources:
 def last_name(name: str) -> str:
     """A name without its namespaces."""
     return name.rsplit("::", 1)[-1].strip()
+
+
+def _peek(path: Path) -> str:
+    """A file's text; "" where it cannot be read, which reading it properly reports."""
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _once(functions: Iterable[Function]) -> list[Function]:

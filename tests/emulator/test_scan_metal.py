@@ -1,4 +1,4 @@
-"""Reading and embedding Metal kernels, with MLX's own headers as the proof."""
+"""Reading Metal kernels, with MLX's own headers as the proof."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mlxgen.emulator.frontend.metal import (
     FunctionConstant,
     Instantiation,
     MetalFile,
-    embed_metal,
     scan_metal,
 )
 from mlxgen.emulator.frontend.preprocess import Preprocessor
@@ -273,101 +272,3 @@ def test_instantiations_are_found_as_in_a_compiler_s_output(tmp_path: Path) -> N
         *("unary_g", ("complex64_t", "float", "Real", "4", "int")),
     )
     assert names(file)["softmax_float32"] == ("softmax_single_row", ("float",))
-
-
-# ---------------------------------------------------------------------------------- embedding
-
-
-def test_embedded_source_says_where_its_pieces_come_from(tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    write(tmp_path / "lib", "#pragma once\n#include <metal_math>\nint a;\n", "a.h")
-    write(tmp_path / "lib", '#ifndef B\n#define B\n#include "a.h"\nint b;\n#endif\n', "b.h")
-    path = write(
-        tmp_path,
-        '#include <metal_stdlib>\n#include "lib/a.h" // first\n#include "lib/b.h"\n'
-        '#include "lib/a.h"\n// #include "none.h"\nint c;\n',
-    )
-    assert (
-        embed_metal(path, [tmp_path])
-        == """#include <metal_stdlib>
-// ---- "lib/a.h", included by kernels.metal:2
-#include <metal_math>
-int a;
-// ---- kernels.metal again
- // first
-// ---- "lib/b.h", included by kernels.metal:3
-#ifndef B
-#define B
-// "a.h" is above
-int b;
-#endif
-// ---- kernels.metal again
-// "lib/a.h" is above
-// #include "none.h"
-int c;
-"""
-    )
-
-
-def test_a_header_included_under_a_condition_may_be_needed_again(tmp_path: Path) -> None:
-    write(tmp_path, '#pragma once\n#include "b.h"\nint a;\n', "a.h")
-    write(tmp_path, '#pragma once\n#include "a.h"\nint b;\n', "b.h")  # each includes the other
-    path = write(
-        tmp_path,
-        '#ifdef FAST\n#include "a.h"\n#include "only_if_fast.h"\n#endif\n'
-        '#include "a.h"\n#include "b.h"\nint c;\n',
-    )
-    embedded = write(tmp_path, embed_metal(path, [tmp_path]), "embedded.metal")
-    assert '#include "a.h"' not in embedded.read_text()
-    assert '#include "only_if_fast.h"' in embedded.read_text()
-    for defines in ({}, {"FAST": "1"}):
-        write(tmp_path, "int only;\n", "only_if_fast.h")
-        reference = texts(preprocessed(path, [tmp_path], tmp_path, defines))
-        assert texts(preprocessed(embedded, [], tmp_path, defines)) == reference
-        assert reference.count("c") == 1
-
-
-def test_what_is_for_cpp_only_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, "#pragma once\nint cpp;\n", "cpp.h")
-    path = write(
-        tmp_path,
-        "int a;\n#ifdef __METAL_VERSION__\nint metal;\n#else\n"
-        '#include "cpp.h"\n#ifdef __METAL_VERSION__\nint never;\n#endif\n#endif\n'
-        "#ifndef __METAL_VERSION__\n#include <vector>\n#else\n#if FAST\nint b;\n#endif\n#endif\n"
-        "#ifndef __METAL_VERSION__\nint cpp;\n#endif\nint c;\n"
-        "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n",
-    )
-    assert (
-        embed_metal(path, [tmp_path]) == "int a;\nint metal;\n#if FAST\nint b;\n#endif\nint c;\n"
-        "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n"
-    )
-
-
-def test_mlx_headers_are_embedded_whole(tmp_path: Path) -> None:
-    write_stubs(tmp_path, mlx_kernel_headers())
-    path = write(tmp_path, INSTANTIATED)
-    text = embed_metal(path, [mlx_include()])
-    assert '#include "' not in text
-    assert "#include <metal_" in text
-    assert str(mlx_include()) not in text
-    embedded = write(tmp_path, text, "embedded.metal")
-    reference = texts(preprocessed(path, [mlx_include()], tmp_path, DEFINES))
-    assert texts(preprocessed(embedded, [], tmp_path, DEFINES)) == reference
-    again = scan_metal([embedded], macros_only=())
-    assert names(again) == names(scan_metal([path], [mlx_include()]))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('#include "none.h"', 'cannot find "none.h"'),
-        ('#include "loop.h"', '"loop.h" includes itself'),
-        ('#define H "loop.h"\n#include H', "an include that a macro names cannot be embedded"),
-    ],
-)
-def test_what_cannot_be_embedded(tmp_path: Path, text: str, message: str) -> None:
-    write(tmp_path, '#include "loop.h"\n', "loop.h")
-    path = write(tmp_path, text)
-    with pytest.raises(SourceError) as caught:
-        embed_metal(path, [tmp_path])
-    assert caught.value.message == message

@@ -76,7 +76,7 @@ def test_a_kernel(one) -> None:
         ("void f(int, const char*, ...);", ["int", "const char*", "..."]),
         ("void f(float const *x, T & y, T&& z);", ["const float*", "T&", "T&&"]),
         ("void f(const float* const* x);", ["const float* const*"]),
-        ("void f(long unsigned int x, unsigned y);", ["unsigned long", "unsigned int"]),
+        ("void f(unsigned  long x, unsigned y);", ["unsigned long", "unsigned"]),
         ("void f(std::vector<array> const& x);", ["const std::vector<array>&"]),
         ("void f(std::map<int, std::vector<int>> m);", ["std::map<int, std::vector<int>>"]),
         ("void f(const struct Point* p);", ["const Point*"]),

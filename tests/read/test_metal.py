@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from emulator.reference_cpp import mlx_include, preprocessed, texts, write_stubs
 
-from mlxgen.read.cpp import METAL, Instantiation, Reader, Unit
+from mlxgen.read.cpp import METAL, Function, Instantiation, Reader, Unit
 from mlxgen.read.embed import embed_metal
 from mlxgen.read.preprocess import SourceError
 
@@ -46,6 +46,10 @@ def scan(folder: Path, text: str) -> Unit:
     return Reader([str(folder), str(mlx_include())], metal=True).unit(str(path))
 
 
+def kernels(unit: Unit) -> list[Function]:
+    return [function for function in unit.functions if function.is_kernel]
+
+
 def names(unit: Unit) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Function and arguments by host name."""
     return {i.host_name: (i.function, i.arguments) for i in unit.instantiations}
@@ -53,7 +57,7 @@ def names(unit: Unit) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def test_a_kernel(tmp_path: Path) -> None:
     file = scan(tmp_path, KERNEL)
-    (kernel,) = file.kernels
+    (kernel,) = kernels(file)
     assert [f.name for f in file.functions] == ["square_metal", "segment_sum"]  # none of MLX's
     assert (kernel.name, kernel.template, kernel.result) == ("segment_sum", ("T", "N"), "void")
     assert [(p.name, p.type, p.space, p.attributes) for p in kernel.params] == [
@@ -107,22 +111,10 @@ def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
         vertex float4 shader(uint id [[vertex_id]]) { return 0; }
         """,
     )
-    assert [kernel.name for kernel in file.kernels] == [
+    assert [kernel.name for kernel in kernels(file)] == [
         *("one", "two", "three", "four", "declared_only"),
     ]
     assert list(names(file)) == ["one", "two", "third", "ops::four"]
-
-
-def test_arguments_that_only_the_parameters_give(tmp_path: Path) -> None:
-    kernel = """
-        template <typename T, int N, typename U = int>
-        [[kernel]] void f(const device T* x, constant Params<N>* p, device T* out, uint i) {}
-        template [[host_name("f_half")]] [[kernel]] void f(
-            const device half* x, constant Params<3>* p, device half* out, uint i);
-        """
-    assert names(scan(tmp_path, kernel)) == {"f_half": ("f", ("half", "3", "int"))}
-    with pytest.raises(SourceError, match="cannot tell the template arguments"):
-        scan(tmp_path, kernel.replace("device half* out", "device float* out"))
 
 
 def test_nested_macros_as_in_mlx(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]
     """The mutants of a library's source.
 
     Args:
-        text: Metal source with its includes embedded (`mlxgen.metal.embed_metal`).
+        text: Metal source with its includes embedded (`mlxgen.read.embed`).
         functions: the names of the kernel functions that are wanted; of other functions, those
             that these call are changed.
         kernels: the host names of the kernels, for `Mutant.kernels`.
