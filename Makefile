@@ -10,6 +10,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST_ARGS ?=
 ACCURACY_ARGS ?=
+# Whole files, in the order in which tests/conftest.py puts them.
+PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
@@ -28,7 +30,7 @@ demo: .venv/.built ## Fit a negative binomial regression with mlxops
 	@$(BIN)/python examples/negative_binomial.py
 
 test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": some tests, alone)
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),--numprocesses=auto --dist=loadfile); status=$$?; \
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \
 	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
 
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)

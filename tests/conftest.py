@@ -1,4 +1,4 @@
-"""Small projects to build."""
+"""The order of the tests, and small projects to build."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# The files that take longest, by processor time: they start first, the others fill the gaps.
+SLOW = (
+    "emulator/test_host.py",
+    "check/test_language.py",
+    "fuzz/test_fuzz.py",
+    "package/test_package.py",
+    "emulator/test_mlx_kernels.py",
+    "ops/test_generated.py",
+    "special/test_accuracy.py",
+    "emulator/test_portability.py",
+    "command/test_pages.py",
+    "programs/test_notebooks.py",
+    "runtime/test_coefficients.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first: pytest-xdist gives whole files to its workers, in this order."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW)}
+    for path in places:
+        assert path.is_file(), f"conftest.py names {path}, which does not exist"
+    items.sort(key=lambda item: places.get(item.path, len(SLOW)))
 
 
 @pytest.fixture

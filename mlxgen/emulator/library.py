@@ -69,22 +69,27 @@ class EmulationError(Exception):
 
 
 @functools.lru_cache
-def compiler() -> tuple[str, ...]:
-    """The C++ compiler's command and the flags that kernels need.
-
-    Raises:
-        EmulationError: where there is none.
-    """
+def _command() -> tuple[list[str], str]:
+    """The C++ compiler's command, and what it says of its version."""
     named = os.environ.get("CXX", "").split()
     for command in (named, ["g++"], ["clang++"], ["c++"]):
         if command and shutil.which(command[0]):
             break
     else:
         raise EmulationError("running Metal kernels on the CPU needs a C++20 compiler (g++)")
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    return command, done.stdout
+
+
+@functools.lru_cache
+def compiler() -> tuple[str, ...]:
+    """The C++ compiler's command and the flags that kernels need.
+
+    Raises:
+        EmulationError: where there is none.
+    """
+    command, version = _command()
     flags = list(_FLAGS)
-    version = subprocess.run(
-        [*command, "--version"], capture_output=True, text=True, check=False
-    ).stdout
     if "clang" not in version:
         # half rounds at every operation; on arm64, where the processor can
         intel = platform.machine() in ("x86_64", "AMD64")
@@ -108,7 +113,7 @@ def cache_folder() -> Path:
 @functools.lru_cache
 def _support() -> bytes:
     """A digest of everything that goes into a library beside the kernels."""
-    digest = hashlib.sha256(" ".join(compiler()).encode())
+    digest = hashlib.sha256(" ".join([*compiler(), _command()[1]]).encode())
     for path in sorted([*(INCLUDE / "mlxgen_metal").glob("*.h"), HERE / "runtime.cpp"]):
         digest.update(path.read_bytes())
     return digest.digest()

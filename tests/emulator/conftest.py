@@ -1,5 +1,6 @@
 """Where the kernels' includes are, and a cache of compiled kernels for the tests."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -14,6 +15,7 @@ from mlxgen.emulator.frontend.preprocess import OWN_INCLUDES
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"
+KEPT = 1000  # compiled kernels, of which the tests need fewer than half
 
 
 def mlx_include() -> Path:
@@ -25,14 +27,18 @@ def mlx_include() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    """Compiled kernels are not kept, unless MLXGEN_METAL_CACHE says where."""
-    if "MLXGEN_METAL_CACHE" not in os.environ:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("MLXGEN_METAL_CACHE", str(tmp_path_factory.mktemp("metal")))
-            yield
-    else:
+def cache():
+    """Compiled kernels are kept in the build folder, unless MLXGEN_METAL_CACHE says where."""
+    folder = ROOT / "build" / "kernels"
+    with pytest.MonkeyPatch.context() as patch:
+        if "MLXGEN_METAL_CACHE" not in os.environ:
+            patch.setenv("MLXGEN_METAL_CACHE", str(folder))
         yield
+    with contextlib.suppress(FileNotFoundError):  # another process does the same
+        # All but the runtime, which the others need.
+        kernels = sorted(folder.glob("[0-9a-f]*.so"), key=lambda path: -path.stat().st_mtime)
+        for path in kernels[KEPT:]:
+            path.unlink()
 
 
 @pytest.fixture(scope="session")
