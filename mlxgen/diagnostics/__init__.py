@@ -4,19 +4,11 @@ A message has a stable code (``MG104``), which errors.md explains, and a ``Span`
 inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` collects them.
 """
 
-from .codes import explain, sections
-from .collect import Diagnostic, Diagnostics
-from .span import COMMAND_LINE, LINE_BREAK, Span
-from .suggest import did_you_mean, suggest
-
-__all__ = [
-    "COMMAND_LINE",
-    "LINE_BREAK",
-    "Diagnostic",
-    "Diagnostics",
-    "Span",
-    "did_you_mean",
-    "explain",
-    "sections",
-    "suggest",
-]
+from .codes import explain as explain
+from .codes import sections as sections
+from .collect import Diagnostics as Diagnostics
+from .span import COMMAND_LINE as COMMAND_LINE
+from .span import LINE_BREAK as LINE_BREAK
+from .span import Span as Span
+from .suggest import did_you_mean as did_you_mean
+from .suggest import suggest as suggest

@@ -438,19 +438,21 @@ class _Reader:
 
     def mapping(self, node: Node, typed: bool, top: bool = False) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
         self.check_tag(node)
-        for key_node, value_node in node.value:
-            if key_node.tag == _MERGE:
-                for source in _merge_sources(value_node):
-                    merged = {**self.merge(source, typed, top), **merged}
-                continue
+        merged = _merged(node)  # what `<<: *source` adds
+        for source in merged:
+            if not isinstance(source, MappingNode):
+                self.error("MG014", "'<<' takes in mappings, and this is none", source)
+            elif source is node or source in self.open:
+                self.error("MG008", "an alias stands inside its own anchor", source)
+        for key_node, value_node in _pairs(node) if merged else node.value:
             key = key_node.value if key_node.tag == _STR else self.odd_key(key_node)
             if key in data:
-                first = next(other for other, _ in node.value if other.value == key)
-                line = self.document.at(*extent(self.document.text, first)).line
-                message = f"the key '{key}' is given twice (first in line {line})"
-                self.error("MG003", message, key_node)
+                own = [other for other, _ in node.value if other.value == key]
+                if key_node in own:
+                    line = self.document.at(*extent(self.document.text, own[0])).line
+                    message = f"the key '{key}' is given twice (first in line {line})"
+                    self.error("MG003", message, key_node)
                 continue
             if top:
                 self.key = key
@@ -459,17 +461,6 @@ class _Reader:
             if value is None and (top or not typed):
                 self.no_value(value_node, f"'{key}'", in_braces=in_flow(node))
             data[key] = value
-        return {**merged, **data} if merged else data
-
-    def merge(self, node: Node, typed: bool, top: bool) -> dict[str, Any]:
-        """What ``<<: *node`` adds to a mapping."""
-        if not isinstance(node, MappingNode):
-            self.error("MG014", "'<<' takes in mappings, and this is none", node)
-            return {}
-        if not self.enter(node):
-            return {}
-        data = self.mapping(node, typed, top)
-        self.open.remove(node)
         return data
 
     def scalar(self, node: ScalarNode, typed: bool) -> Any:
@@ -536,19 +527,16 @@ def name_of(data: Mapping[Any, Any]) -> str | None:
     return None
 
 
-def _merge_sources(node: Node) -> list[Node]:
-    """The nodes that ``<<: node`` merges, the first having precedence."""
-    return list(node.value) if isinstance(node, SequenceNode) else [node]
+def _merged(node: Node) -> list[Node]:
+    """What a mapping takes in by ``<<``, the first having precedence."""
+    given = [value for key, value in node.value if key.tag == _MERGE]
+    return [s for v in given for s in (v.value if isinstance(v, SequenceNode) else [v])]
 
 
 def _pairs(node: Node, seen: frozenset[Node] = frozenset()) -> Iterator[tuple[Node, Node]]:
     """Keys and values of a mapping, its own before those it merges."""
-    merges = []
-    for key, value in node.value:
-        if key.tag == _MERGE:
-            merges += _merge_sources(value)
-        else:
-            yield key, value
-    for source in merges:
+    yield from ((key, value) for key, value in node.value if key.tag != _MERGE)
+    seen |= {node}
+    for source in _merged(node):
         if isinstance(source, MappingNode) and source not in seen:
-            yield from _pairs(source, seen | {node})
+            yield from _pairs(source, seen)
