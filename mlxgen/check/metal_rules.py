@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..diagnostics import Span
 from ..read.cpp import File, Function, Reader, Unit
-from ..read.preprocess import LITERAL, Include, SourceError
+from ..read.preprocess import LITERAL, SourceError
 from ..read.sources import last_name
 from .dispatch import MAX_BUFFERS
 
@@ -135,8 +135,7 @@ def _parameters(function: Function) -> Iterator[BrokenRule]:
 def _library(reader: Reader, unit: Unit) -> Iterator[BrokenRule]:
     """Metal's names need its header, and its functions a using-directive or `metal::`."""
     read = reader.sources.closure(unit.path, libraries=True)
-    included = (Include.of(source, line) for source in read for line in source.directives())
-    if not any(i and i.angled and i.name.startswith("metal_") for i in included):
+    if not any(name.startswith("metal_") for source in read for name in source.includes):
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):
             message = "no #include <metal_stdlib>: Metal's library is unknown"

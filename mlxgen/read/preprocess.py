@@ -173,7 +173,7 @@ class SourceText:
         plain: the same without comments.
         text: what is left, macros expanded.
         macros: those known at its end.
-        includes: the files that it includes itself, and by which name.
+        includes: what it includes itself, and where that is; None for headers of the system.
         namespaces: names of those that it and what it includes open.
     """
 
@@ -182,7 +182,7 @@ class SourceText:
     plain: str
     text: str = ""
     macros: dict[str, Macro] = field(default_factory=dict)
-    includes: dict[str, str] = field(default_factory=dict)
+    includes: dict[str, str | None] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
     _starts: list[int] = field(default_factory=list)  # of pieces in the text
     _places: list[list[int]] = field(default_factory=list)  # and in the original
@@ -318,10 +318,9 @@ class Preprocessor:
         elif word == "include" and (include := Include.of(source, line)):
             if include.name.startswith(self.unread or "\0"):
                 return
-            path = find_include(include, source.path, self.folders)
+            path = source.includes[include.name] = find_include(include, source.path, self.folders)
             if path is not None:
                 included = self.read(path, include.span)
-                source.includes[path] = include.name
                 source.macros |= included.macros
                 source.namespaces |= included.namespaces
 
@@ -343,8 +342,8 @@ class Preprocessor:
         """A file, and the files that it includes in the end; those of libraries only if asked."""
         found = [self.read(path)]
         for source in found:  # which grows
-            for other, name in source.includes.items():
-                included = self.read(other)
-                if included not in found and (libraries or not name.startswith(LIBRARIES)):
-                    found.append(included)
+            for name, other in source.includes.items():
+                if other and (libraries or not name.startswith(LIBRARIES)):
+                    included = self.read(other)
+                    found += [included] * (included not in found)
         return found

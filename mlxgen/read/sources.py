@@ -11,7 +11,7 @@ from pathlib import Path
 from ..diagnostics import Diagnostics
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
-from .preprocess import OWN_INCLUDES, Include, SourceError, SourceText, plain_text
+from .preprocess import OWN_INCLUDES, SourceError
 from .settings import Settings
 
 _FEW = 8  # names, for which only the files are read that contain them
@@ -154,27 +154,21 @@ class Sources:
         """Why a header of csrc cannot be read as Metal, or None; "" where that was reported."""
         if header not in self._unreadable:
             try:
-                self._unreadable[header] = self._foreign_include(header)
+                self._unreadable[header] = self._foreign_include(near(self.settings.csrc / header))
             except SourceError as error:
                 self._unreadable[header] = ""
                 self._report(error)
         return self._unreadable[header]
 
-    def _foreign_include(self, header: str) -> str | None:
-        path = near(self.settings.csrc / header)
+    def _foreign_include(self, path: str) -> str | None:
         self.metal.reader.unit(path)
-        for source in self.metal.reader.sources.closure(path, libraries=True):
-            included = Path(source.path).resolve()
-            mlx = self.mlx_include and included.is_relative_to(self.mlx_include.resolve() / "mlx")
-            if mlx and "metal/kernels" not in included.as_posix():
-                return f"it includes {included.name} of MLX's C++"
-        text = self.metal_text(header, shared=True)
-        source = SourceText(path, text, plain_text(text))
-        for line in source.directives():
-            include = Include.of(source, line) if line[1] == "include" else None
-            if include is not None and not include.name.startswith("metal"):
-                return f"it includes <{include.name}>"
-        return None
+        sources = self.metal.reader.sources.closure(path, libraries=True)
+        included = {name: found for source in sources for name, found in source.includes.items()}
+        for name in included:
+            if name.startswith("mlx/") and "metal/kernels" not in name:
+                return f"it includes {os.path.basename(name)} of MLX's C++"
+        foreign = (n for n, found in included.items() if not found and not n.startswith("metal"))
+        return next((f"it includes <{name}>" for name in foreign), None)
 
     def header_of(self, function: Function) -> str | None:
         """The header that declares a function, as generated C++ includes it; None: not a header."""
