@@ -32,14 +32,14 @@ def camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Surroundings:
     """What all entries of a file are looked at with."""
 
     settings: Settings
     sources: Sources
     diags: Diagnostics
-    signatures: Mapping[str, Signature]  # of entries, by name
+    signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
     cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
     class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known

@@ -49,7 +49,7 @@ def resolve(
         diags: Collects what is wrong.
         only: Names of the entries that are wanted; all if absent.
     """
-    file = _File(document, settings, sources, diags, only)
+    file = _File(document, Surroundings(settings, sources, diags), only)
     check_names(file.entries, settings, sources)
     wanted = [file.context(name) for name in file.entries if only is None or name in only]
     ops = [op for context in wanted if context and (op := _operator(context, document.path))]
@@ -61,32 +61,26 @@ class _File(Mapping[str, Signature]):
     """The entries of a file; as a mapping, their signatures, each read when it is asked for."""
 
     def __init__(
-        self,
-        document: Document,
-        settings: Settings,
-        sources: Sources,
-        diags: Diagnostics,
-        only: Collection[str] | None,
+        self, document: Document, around: Surroundings, only: Collection[str] | None
     ) -> None:
-        self.only = only
+        self.around, self.only = around, only
         self.entries: dict[str, Named] = {}  # by name, in order
-        self.around = Surroundings(settings, sources, diags, self)
-        broken = self.around.broken
+        around.signatures = self
         for entry in document.entries:
             if only is None or entry.name in only:
-                named: Named | None = read_entry(entry, self.around)
+                named: Named | None = read_entry(entry, around)
             else:
-                named = Named(entry, entry.name, diags) if entry.name else None
+                named = Named(entry, entry.name, around.diags) if entry.name else None
             if named is None:
-                broken.add(entry.name or "")
+                around.broken |= {entry.name} if entry.name else set()
             elif (known := self.entries.setdefault(named.name, named)) is not named:
                 help = f"first defined on line {known.entry.span().line}"
                 named.error("MG601", "defined twice", named.at_name, help)
         if not document.complete:
-            broken.update(set(document.names()) - self.entries.keys())
+            around.broken.update(set(document.names()) - self.entries.keys())
         for name in self.entries:
-            self.around.cpp_names[name] = f"{settings.namespace}::{name}"
-            self.around.class_names.add(camel(name))
+            around.cpp_names[name] = f"{around.settings.namespace}::{name}"
+            around.class_names.add(camel(name))
 
     def __getitem__(self, name: str) -> Signature:
         if context := self.context(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ..formula.compile import Name, Want
 from ..model.kinds import Kind
@@ -47,7 +48,7 @@ def gradients(context: Context) -> tuple[list[Grad], bool]:
     return grads, given is not None and not kernels
 
 
-def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter] | None:
+def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter]:
     """The arrays that a key of `grad` names: one, or several with commas."""
     path: Path = ("grad", key)
     by_name = {p.name: p for p in context.params}
@@ -60,17 +61,15 @@ def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter] | 
         param = by_name.get(name)
         if param is None:
             context.is_known("MG401", name, arrays, "array argument", path)
-            return None
-        if not param.type.is_array:
+        elif not param.type.is_array:
             what = f"'{name}' is {with_article(param.type)}, and gradients exist for arrays only"
             help = "make it an array argument, or remove the gradient"
             context.error("MG402", what, path, help, key=True)
-            return None
-        if name in twice:
+        elif name in twice:
             context.error("MG404", f"two gradients for '{name}'", path, key=True)
-            return None
-        params.append(param)
-    return params
+        else:
+            params.append(param)
+    return params if len(params) == len(names) else []
 
 
 def _declared(
@@ -87,7 +86,7 @@ def _declared(
         context.error("MG402", message, path, f"write `{key}: none`, or remove it", key=True)
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
-    names = gradient_names(context, member=context.form is Form.KERNELS)
+    names = _gradient_names(context)
     want = Want.arrays(len(params))
     if len(params) == 1:
         want = Want.arrays(None) if params[0].is_list else Want.array()
@@ -112,25 +111,28 @@ def _given(names: dict[str, Name], p: Parameter) -> None:
         names[p.name] = Name(ARRAY, f"(*{p.cpp})")
 
 
-def gradient_names(
-    context: Context, *, member: bool, cotangent: str | None = None
-) -> dict[str, Name]:
-    """What gradient formulas may refer to; ``cotangent``: C++ that stands for every cotangent."""
-    names = context.names(member=member)
+def _gradient_names(context: Context) -> dict[str, Name]:
+    """What gradient formulas may refer to."""
+    names = context.names(member=context.form is Form.KERNELS)
     outputs = context.signature.outputs
     is_list = outputs[0].type.kind is Kind.ARRAYS
     if len(outputs) == 1 and not is_list:
-        names["grad"] = names["grad_out"] = Name(ARRAY, cotangent or "cotangents[0]")
+        names["grad"] = names["grad_out"] = Name(ARRAY, "cotangents[0]")
         names["result"] = Name(ARRAY, "outputs[0]")
     # How many a list of arrays holds, only the call knows.
     count = None if is_list else len(outputs)
-    every = f"std::vector<mx::array>{{{cotangent}}}" if cotangent else "cotangents"
-    names["grads"] = Name(ARRAYS, every, count)
+    names["grads"] = Name(ARRAYS, "cotangents", count)
     names["results"] = Name(ARRAYS, "outputs", count)
-    for i, output in enumerate(() if is_list else outputs):
-        names[f"grad_{output.name}"] = Name(ARRAY, cotangent or f"cotangents[{i}]")
-        names[f"result_{output.name}"] = Name(ARRAY, f"outputs[{i}]")
+    for i, name in enumerate(() if is_list else context.output_names):
+        names[f"grad_{name}"] = Name(ARRAY, f"cotangents[{i}]")
+        names[f"result_{name}"] = Name(ARRAY, f"outputs[{i}]")
     return names
+
+
+def _of_tangent(grad: Expr) -> Expr:
+    """A gradient's formula with the tangent in the cotangent's place."""
+    cpp = grad.cpp.replace("cotangents[0]", "tangents[i]")
+    return replace(grad, cpp=re.sub(r"\bcotangents\b", "std::vector<mx::array>{tangents[i]}", cpp))
 
 
 def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter, Expr]]]:
@@ -155,17 +157,8 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
         needs = "an elementwise op with one output and a gradient formula per argument"
         help = "remove it: the jvp is then derived from the vjp, which is exact as well"
         context.error("MG408", f"`jvp: elementwise` needs {needs}", ("jvp",), help)
-    if diagonal:
-        # The Jacobian is its own transpose: the formula with the tangent in the cotangent's place
-        # is the jvp.
-        names = gradient_names(context, member=True, cotangent="tangents[i]")
-        found = []
-        for g in formulas:
-            param = g.params[0]
-            expr = context.formula(("grad", param.name), g.text, Want.array(), names)
-            if expr is not None:
-                found.append((param, expr))
-        return "elementwise", found
+    if diagonal:  # the Jacobian is its own transpose
+        return "elementwise", [(g.params[0], _of_tangent(g.expr)) for g in formulas if g.expr]
     smooth = {g.kind for g in grads} - {GradKind.NONE}
     if smooth <= {GradKind.COMPOSITE} and grads:
         return "composite" if smooth else "none", []
@@ -204,8 +197,7 @@ def _jvp_formulas(
             continue
         names = dict(common)
         _given(names, param)
-        expr = context.formula(("jvp", name), text, context.want_outputs, names)
-        if expr is not None:
+        if expr := context.formula(("jvp", name), text, context.want_outputs, names):
             found.append((param, expr))
     return found
 

@@ -1,7 +1,7 @@
 """The resolved operators: everything decided, nothing left to look up.
 
-``resolve`` builds these from the YAML; templates, ``ops.json``, ``mlxgen diff`` and the
-documentation read them. All are immutable, and their invariants are checked by ``resolve``.
+``check`` builds these from the YAML; templates, ``ops.json``, ``mlxgen diff`` and the
+documentation read them. All are immutable, and their invariants are checked there.
 """
 
 from __future__ import annotations
