@@ -232,11 +232,12 @@ def _of_value(value: Any, kind: Any, path: YamlPath) -> Iterator[_Problem]:
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     fitting = [member for member in members if _form(member) in (type(value), Any)]
     where = _where(path)
-    if not fitting and _listed(value) != value and any("listed" in _plain(m)[1] for m in members):
-        yield from _of_value(_listed(value), kind, path)
-    elif not fitting:
-        yield _wrong_form(value, members, path)
     if not fitting:
+        one_for_a_list = any("listed" in _plain(member)[1] for member in members)
+        if one_for_a_list and isinstance(value, str | dict):
+            yield from _of_value([value], kind, path)
+        else:
+            yield _wrong_form(value, members, path)
         return
     base, bounds = _plain(fitting[0])
     origin = get_origin(base) or base
@@ -304,7 +305,8 @@ def _plain(kind: Any) -> tuple[Any, dict[str, int]]:
         if isinstance(extra, BeforeValidator):
             bounds["listed"] = 1
         for bound in getattr(extra, "metadata", ()):
-            bounds |= {key: getattr(bound, key) for key in bound.__slots__}
+            lengths = {name: getattr(bound, name, None) for name in ("min_length", "max_length")}
+            bounds |= {name: length for name, length in lengths.items() if length is not None}
     return base, bounds
 
 
