@@ -206,11 +206,11 @@ class Subject:
                 out.append(i)
         return out
 
-    def allows(self, trace: Callable[[Arrays], Any]) -> bool:
+    def allows(self, trace: Callable[[Arrays], Any], dtype: mx.Dtype = mx.float32) -> bool:
         """Whether what the operator is composed of has this transform; MLX computes nothing."""
-        with _quiet(), mx.stream(mx.cpu):
+        with _quiet(), mx.stream(mx.cpu if dtype == mx.float64 else mx.default_device()):
             try:
-                trace(self.draw(self.dtype))
+                trace(self.draw(dtype))
             except Exception as error:  # another one is for the check to report
                 return not _declared(self, error)
         return True
@@ -223,7 +223,7 @@ class Subject:
             pull, given = _pulled(self, args, [argnum])
             pull(*given)
 
-        return [i for i in self.argnums() if self.allows(partial(gradient, i))]
+        return [i for i in self.argnums() if self.allows(partial(gradient, i), self.dtype)]
 
     @cached_property
     def twice(self) -> list[int]:
@@ -236,7 +236,7 @@ class Subject:
 
         chosen: list[int] = []
         for i in self.differentiable:
-            if self.allows(partial(second, [*chosen, i])):
+            if self.allows(partial(second, [*chosen, i]), self.dtype):
                 chosen.append(i)
         return chosen
 
@@ -252,7 +252,13 @@ class Subject:
     @cached_property
     def shapeless(self) -> bool:
         """Whether it can be compiled for any shape."""
-        return self.allows(lambda args: mx.compile(self.function.__call__, shapeless=True)(*args))
+
+        def compiled(args: Arrays) -> None:
+            function = mx.compile(self.function.__call__, shapeless=True)
+            for given in (args, self.resized(args) or args):
+                function(*given)
+
+        return self.allows(compiled)
 
     @cached_property
     def reference(self) -> Function | None:
