@@ -2,8 +2,8 @@
 
 For maintainers, when MLX has a new version::
 
-    python tools/mlx_table.py            # derive, compare with the table, say what differs
-    python tools/mlx_table.py --write    # derive and store
+    python -m tools.mlx_table            # derive, compare with the table, say what differs
+    python -m tools.mlx_table --write    # derive and store
 
 The parameters of a stub (``mlx/core/*.pyi``) are aligned with those of each C++ overload in the
 headers: by name, else in order among those of a fitting type. An overload becomes a ``Form`` (see
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxgen.formula.mlx import TABLE, Param, split
+from mlxgen.formula.mlx import TABLE, Param
 
 MODULES = ("", "linalg", "fft", "random", "fast")
 HEADERS = ("ops.h", "einsum.h", "linalg.h", "fft.h", "random.h", "fast.h")
@@ -495,7 +495,7 @@ def _overloads(include: Path) -> dict[str, list[tuple[str, list[_CppParam]]]]:
         position = 0
         while match := head.search(text, position):
             end = _closing(text, match.end())
-            params = [_cpp_param(p) for p in split(text[match.end() : end])]
+            params = [_cpp_param(p) for p in _split(text[match.end() : end])]
             found.setdefault(prefix + match[2], []).append((CPP_RESULTS[match[1]], params))
             position = end
     return found
@@ -517,6 +517,21 @@ def _without_bodies(text: str) -> str:
         if depth == 0:
             out.append(c)
     return "".join(out)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that are outside all brackets."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c in "([{<":
+            depth += 1
+        elif c in ")]}>":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
 
 
 def _closing(text: str, start: int) -> int:

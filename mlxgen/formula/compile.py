@@ -34,8 +34,10 @@ conversions to C++ types, ``explain`` the messages, ``source`` the text. The gen
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..model.dtypes import DTYPES
 from ..model.kinds import KINDS
@@ -76,34 +78,6 @@ Invert ~ bitwise_invert, Eq == equal, NotEq != not_equal, Lt < less, LtE <= less
 Gt > greater, GtE >= greater_equal
 """
 OPERATORS = {name: (sign, of) for name, sign, of in map(str.split, _OPERATORS.split(","))}
-
-# What messages call parts of Python that formulas do not have.
-FOREIGN = {
-    "Lambda": "a lambda",
-    "Dict": "a dict",
-    "Set": "a set",
-    "DictComp": "a dict comprehension",
-    "SetComp": "a set comprehension",
-    "NamedExpr": "an assignment",
-    "JoinedStr": "an f-string",
-    "Await": "await",
-    "Yield": "yield",
-    "YieldFrom": "yield",
-    "Starred": "a star",
-    "Slice": "a slice",
-    "complex": "a complex number",
-    "bytes": "bytes",
-    "ellipsis": "an ellipsis",
-}
-# How messages call what a formula has to give, by slot.
-WANTED = {
-    "array": "an array is",
-    "shape": "a shape is",
-    "int64": "an int is",
-    "bool": "a condition is",
-    "float": "a number is",
-    "dtype": "a dtype is",
-}
 
 Facts = dict[str, bool]
 """Names of optional arguments that are known to have a value, or to be None."""
@@ -170,7 +144,6 @@ class Compiler(Lists):
     def __init__(self, text: str, scope: Scope, report: Report) -> None:
         super().__init__(text, scope, report)
         self.known: Facts = {}
-        self.depth = 0
 
     def compile(self, want: Want) -> Expr | None:
         """The formula as an expression of the wanted kind."""
@@ -179,8 +152,7 @@ class Compiler(Lists):
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         cpp = fit(value, slot)
         if cpp is None:
-            wanted = "a list of arrays is" if want.count is None else f"{want.count} arrays are"
-            raise explain.result(value, slot, WANTED.get(slot, wanted), want.count)
+            raise explain.result(value, slot, want.count)
         if want.count is not None and value.length is None:  # known at run time only
             cpp = f"mlxgen::exactly({cpp}, {want.count})"
         elif want.count not in (None, value.length):
@@ -196,17 +168,14 @@ class Compiler(Lists):
 
     def visit(self, node: ast.expr) -> Value:
         """The value of a part of the formula."""
-        kind = type(node).__name__
-        handler = getattr(self, f"visit_{kind}", None)
+        handler = HANDLERS.get(type(node))
         if handler is None:
-            raise Wrong("foreign", node, kind, what=FOREIGN.get(kind, "this"))
+            raise explain.foreign(node, node)
         self.depth += 1
         if self.depth > DEEPEST:
             raise RecursionError
-        try:
-            value: Value = handler(node)
-        finally:
-            self.depth -= 1
+        value = handler(self, node)
+        self.depth -= 1
         return value
 
     # Constants and names
@@ -214,8 +183,7 @@ class Compiler(Lists):
     def visit_Constant(self, node: ast.Constant) -> Value:
         value = node.value
         if value is not None and not isinstance(value, bool | int | float | str):
-            kind = type(value).__name__
-            raise Wrong("foreign", node, kind, what=FOREIGN[kind])
+            raise explain.foreign(value, node)
         if isinstance(value, int) and value > INT64_MAX:
             raise Wrong("long_int", node)
         if value == float("inf"):
@@ -243,9 +211,9 @@ class Compiler(Lists):
             return Value("dtype", Cpp(f"mx::{name}", "name"), node)
         if name == "newaxis":
             return constant(None, node)
-        found = self.rule(name, [], node)
-        if found is not None:
-            return found
+        value = self.rule(name, [], node)
+        if value is not None:
+            return value
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
         if name in ("bool", "int", "float"):
@@ -293,7 +261,7 @@ class Compiler(Lists):
         sign, name = OPERATORS[type(node.op).__name__]
         if name == "negative" and value.const is not None and value.kind in ("int", "float"):
             return constant(-value.const, node)
-        found = self.of_arrays(name, [value], node) or self.rule(name, [value], node)
+        found = self.rule(name, [value], node)
         if found is None:
             require(value)
             raise Wrong("apply", node, f"{sign}{value.kind}", sign=sign, value=value)
@@ -301,13 +269,11 @@ class Compiler(Lists):
 
     def visit_BinOp(self, node: ast.BinOp) -> Value:
         sign, name = OPERATORS[type(node.op).__name__]
-        pair = self.visit_all([node.left, node.right])
-        if any(v.is_array for v in pair):
-            found = self.of_arrays(name, pair, node)
-        elif name == "add" and (all(v.is_ints for v in pair) or all(v.is_arrays for v in pair)):
+        pair = self.each(self.visit, [node.left, node.right])
+        found = self.arithmetic(name, pair, node)
+        lists = name == "add" and found is None
+        if lists and (all(v.is_ints for v in pair) or all(v.is_arrays for v in pair)):
             found = concatenated(pair, node)
-        else:
-            found = self.arithmetic(name, pair, node)
         if found is None:
             raise explain.pair("join", sign, pair[0], pair[1], node)
         return found
@@ -330,10 +296,10 @@ class Compiler(Lists):
         for part in node.values:
             parts.append(partial(self.visit_knowing, part, known, True))
             known = {**known, **facts(part, is_and)}
-        return joined("&&" if is_and else "||", self.each(*parts), node)
+        return joined("&&" if is_and else "||", self.all(*parts), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
-        test, yes, no = self.each(
+        test, yes, no = self.all(
             partial(self.visit_knowing, node.test, {}, True),
             partial(self.visit_knowing, node.body, facts(node.test, True)),
             partial(self.visit_knowing, node.orelse, facts(node.test, False)),
@@ -381,7 +347,7 @@ class Compiler(Lists):
     def visit_Compare(self, node: ast.Compare) -> Value:
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             return self.compare_none(node)
-        sides = self.visit_all([node.left, *node.comparators])
+        sides = self.each(self.visit, [node.left, *node.comparators])
         if len(node.ops) > 1 and any(v.kind == "array" for v in sides):
             raise Wrong("chained", node)
         pairs = zip(node.ops, sides, sides[1:], strict=False)
@@ -393,7 +359,7 @@ class Compiler(Lists):
         if op in ("In", "NotIn"):
             return self.contained(op == "In", left, right, node)
         sign, name = OPERATORS[op]
-        found = self.of_arrays(name, [left, right], node)
+        found = self.rule(name, [left, right], node)
         if found is not None:
             return found
         if left.kind == right.kind == "str" and sign in ("==", "!="):
@@ -465,7 +431,7 @@ class Compiler(Lists):
     def call_method(self, function: ast.Attribute, node: ast.Call) -> Value:
         """``x.sum(axis=-1)``"""
         name = function.attr
-        receiver, args = self.each(
+        receiver, args = self.all(
             partial(self.visit, function.value), partial(self.arguments, node, name)
         )
         require(receiver)
@@ -521,3 +487,10 @@ def counted(value: Value, other: Value) -> Value:
             if value.cpp == f"mlxgen::{name}({of.cpp})" != short:
                 return replace(value, cpp=short)
     return value
+
+
+HANDLERS: Mapping[type[ast.AST], Callable[[Compiler, Any], Value]] = {
+    getattr(ast, name.removeprefix("visit_")): getattr(Compiler, name)
+    for name in dir(Compiler)
+    if name.startswith("visit_") and hasattr(ast, name.removeprefix("visit_"))
+}

@@ -73,15 +73,23 @@ def choice(value: Value, name: str, choices: Sequence[str]) -> Wrong:
     return Wrong("choice", value.at, name=name, value=value, guess=meant, choices=listed)
 
 
-def result(value: Value, slot: str, wanted: str, count: int | None = None) -> Wrong:
+def foreign(what: object, at: ast.AST) -> Wrong:
+    """A part of Python that formulas do not have."""
+    name = type(what).__name__
+    return Wrong(name if name in messages() else "foreign", at)
+
+
+def result(value: Value, slot: str, count: int | None) -> Wrong:
     """A formula that gives something else than is needed."""
     require(value)
-    one = slot == "arrays" and value.kind == "array"
-    for item in value.items if slot == "arrays" else ():
+    if slot != "arrays":
+        return Wrong(f"no_{slot}", value.at, value.kind, value=value)
+    for item in value.items:
         if not item.is_array:
-            return Wrong("result", item.at, value=item, wanted="an array is")
-    keys = (str(count),) if slot == "arrays" else (f"{value.kind}->{slot}",)
-    return Wrong("one_result" if one else "result", value.at, *keys, value=value, wanted=wanted)
+            return Wrong("no_array", item.at, value=item)
+    name = "one_array" if value.kind == "array" else "no_arrays"
+    wanted = "a list of arrays is" if count is None else f"{count} arrays are"
+    return Wrong(name, value.at, str(count), value=value, wanted=wanted)
 
 
 def pair(name: str, sign: str, left: Value, right: Value, at: ast.AST) -> Wrong:

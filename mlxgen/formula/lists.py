@@ -31,7 +31,7 @@ class Lists(Translator):
     def visit_Tuple(self, node: ast.Tuple | ast.List) -> Value:
         """A tuple or list as written, with stars: ``(*x.shape[:-1], 1)``."""
         if not any(isinstance(element, ast.Starred) for element in node.elts):
-            return Value("tuple", "", node, items=self.visit_all(node.elts))
+            return Value("tuple", "", node, items=self.each(self.visit, node.elts))
 
         def part(element: ast.expr) -> Value:
             if not isinstance(element, ast.Starred):
@@ -42,7 +42,7 @@ class Lists(Translator):
             return value
 
         parts: list[Value] = []
-        for value in self.each(*[partial(part, element) for element in node.elts]):
+        for value in self.each(part, node.elts):
             if parts and parts[-1].kind == value.kind == "tuple":
                 value = Value("tuple", "", node, items=[*parts.pop().items, *value.items])
             parts.append(value)
@@ -85,12 +85,10 @@ class Lists(Translator):
         if value.kind == "shape" and value.of is not None:
             # Not the member shape(i), whose error names neither axis nor array.
             return Value("int", f"mlxgen::dim({value.of.cpp}, {narrow(index)})", node)
-        kind = "int" if value.is_ints else "array"
-        slot = "ints" if value.kind == "ints" else "shape" if kind == "int" else "arrays"
-        listed = fit(value, slot)
-        if listed is None:
+        found = self.rule("item", [value, index], node)
+        if found is None:
             raise Wrong("constant_index", node)
-        return Value(kind, f"mlxgen::item({listed}, {narrow(index)})", node)
+        return found
 
     def slice_list(self, value: Value, slice_: ast.Slice, node: ast.expr) -> Value:
         """``list[1:]``"""
@@ -125,7 +123,7 @@ class Lists(Translator):
 
     def index_array(self, value: Value, node: ast.Subscript) -> Value:
         """``x[...]``"""
-        index, stream = self.each(
+        index, stream = self.all(
             partial(self.indices, node.slice), partial(self.stream, "indexing", node)
         )
         self.mlx.add("slice")
@@ -154,13 +152,13 @@ class Lists(Translator):
                 raise Wrong("index", value.at, value.kind, value=value)
             return replace(value, cpp=narrow(value))
 
-        parts = self.each(*[partial(part, element) for element in elements])
+        parts = self.each(part, elements)
         text = ", ".join([value.cpp for value in parts])
         return text if parts and parts[0].kind == "array" else f"{{{text}}}"
 
     def update_array(self, at: ast.Subscript, array: ast.expr, node: ast.Call, name: str) -> Value:
         """``x.at[...].add(values)``: the adjoint of an index."""
-        value, index, args, stream = self.each(
+        value, index, args, stream = self.all(
             partial(self.visit, array),
             partial(self.indices, at.slice, new_axes=False),
             partial(self.arguments, node, name),
@@ -193,8 +191,8 @@ class Lists(Translator):
             params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
             self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target)
         try:
-            element, *tests = self.visit_all([node.elt, *loop.ifs])
-            tests = self.each(*[partial(condition, test) for test in tests])
+            element, *tests = self.each(self.visit, [node.elt, *loop.ifs])
+            tests = self.each(condition, tests)
         finally:
             self.locals = before
         head = f"[&]({', '.join(params)})"
@@ -230,7 +228,7 @@ class Lists(Translator):
         if len(given) != (2 if name == "zip" else 1) or name == "range":
             what = {"zip": "two lists", "enumerate": "one list"}.get(name, "one or two ints")
             raise Wrong("loop_arguments", node, label=name, what=what)
-        lists = self.each(*[partial(loop_list, value) for value in given])
+        lists = self.each(loop_list, given)
         if name == "enumerate":
             lists.insert(0, counter([f"mlxgen::len({lists[0].cpp})"], node))
         return lists

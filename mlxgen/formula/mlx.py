@@ -51,15 +51,10 @@ class Param:
     @property
     def takes_none(self) -> bool:
         """Whether None is a value of its own, rather than another spelling of the default."""
-        return _takes_none(self.annotation, self.default)
-
-
-@cache
-def _takes_none(annotation: str, default: str | None) -> bool:
-    """``Dtype | None = float32`` means float32 by None; bools and strings take no None in truth."""
-    parts = annotation.split(" | ")
-    own = default in (None, "None") or not {"Dtype", "bool", "str"} & set(parts)
-    return own and "None" in parts
+        # Dtype | None = float32 means float32 by None; bools and strings take no None in truth.
+        parts = self.annotation.split(" | ")
+        own = self.default in (None, "None") or {"Dtype", "bool", "str"}.isdisjoint(parts)
+        return own and "None" in parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +134,7 @@ def table() -> Table:
 def _form(text: str) -> Form:
     """``sum(a:array, axis:ints)`` as a Form; a name with ``mlxgen::`` is one of our helpers."""
     head, _, rest = text.partition("(")
-    slots = tuple(_slot(s) for s in split(rest[:-1]))
+    slots = tuple(_slot(s) for s in rest[:-1].split(", "))
     cpp = head if head.startswith("mlxgen::") else f"mx::{head}"
     return Form(cpp, slots, frozenset(s.param.partition(".")[0] for s in slots if s.param))
 
@@ -149,21 +144,6 @@ def _slot(text: str) -> Slot:
         return Slot("", "", text=text[1:])
     param, _, type_ = text.partition(":")
     return Slot(param, type_.removesuffix("?"), type_.endswith("?"))
-
-
-def split(text: str) -> list[str]:
-    """Split at commas that are outside all brackets."""
-    parts, depth, start = [], 0, 0
-    for i, c in enumerate(text):
-        if c in "([{<":
-            depth += 1
-        elif c in ")]}>":
-            depth -= 1
-        elif c == "," and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    last = text[start:].strip()
-    return [*parts, last] if last else parts
 
 
 # Matching arguments
@@ -225,32 +205,35 @@ def bind_any(function: Function, args: Args) -> tuple[Sequence[Param], dict[str,
     return function.signatures[-1], bind(function.signatures[-1], args)
 
 
-def complete(params: Sequence[Param], bound: Mapping[str, Value], at: ast.expr) -> dict[str, Value]:
+def complete(params: Sequence[Param], bound: Mapping[str, Value]) -> dict[str, Value]:
     """All arguments, with defaults; None where it stands for the default becomes that."""
     every = dict(bound)
     for param in params:
         text, given = param.default, bound.get(param.name)
         if text is None or (given is not None and param.takes_none):
             continue
-        if text.isidentifier() and text not in ("None", "True", "False"):
-            default = Value("dtype", Cpp(f"mx::{text}", "name"), at)
-        else:
-            default = constant(_literal(text), at)
         if given is None or given.kind == "none":
-            every[param.name] = default
+            every[param.name] = _default(text)
         elif given.optional and given.kind == "dtype":
-            every[param.name] = Value("dtype", f"{given.cpp}.value_or({default.cpp})", given.at)
+            either = f"{given.cpp}.value_or({_default(text).cpp})"
+            every[param.name] = Value("dtype", either, given.at)
     return every
 
 
-_literal = cache(ast.literal_eval)
+@cache
+def _default(text: str) -> Value:
+    """A default in MLX's stubs: a literal, or the name of a dtype."""
+    at = ast.parse(text, mode="eval").body
+    if isinstance(at, ast.Name):
+        return Value("dtype", Cpp(f"mx::{text}", "name"), at)
+    return constant(ast.literal_eval(at), at)
 
 
 def choices(param: Param) -> tuple[str, ...]:
     """The strings that a parameter takes, if they are enumerated."""
     if not param.annotation.startswith("Literal["):
         return ()
-    return tuple(_literal(f"({param.annotation[8:-1]},)"))
+    return tuple(ast.literal_eval(f"({param.annotation[8:-1]},)"))
 
 
 def select(function: Function, bound: Mapping[str, Value], stream: str) -> str | None:
@@ -274,7 +257,8 @@ def apply(form: Form, bound: Mapping[str, Value], last: Sequence[str]) -> str | 
     """One form with these arguments, or None if it does not take them."""
     if not form.params <= bound.keys():  # of another of the function's signatures
         return None
-    if any(n not in form.params and v.kind != "none" for n, v in bound.items()):
+    others = bound.keys() - form.params if len(bound) > len(form.params) else ()
+    if any([bound[name].kind != "none" for name in others]):
         return None
     parts: list[str] = []
     numbers = arrays = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,30 +25,26 @@ class Rule:
     name: str
     takes: Sequence[str]
     gives: str
-    cpp: str
-    sign: str  # of an operator, else empty
-    mlx: str  # the function of MLX that it calls, if any
-    stream: bool
+    write: Callable[[Sequence[str], str], str]  # the C++ from that of the operands, and the stream
+    mlx: str  # the function of MLX that it calls, if any; it takes a stream
 
     def fit(self, given: Sequence[Value]) -> list[str] | None:
         """The operands as C++, or None if it does not take them."""
         if len(given) != len(self.takes):
             return None
-        parts = [fit(value, slot) for value, slot in zip(given, self.takes, strict=True)]
-        found = [part for part in parts if part is not None]
-        return found if len(found) == len(parts) else None
+        parts = []
+        for value, slot in zip(given, self.takes, strict=True):
+            part = fit(value, slot)
+            if part is None:
+                return None
+            parts.append(part)
+        return parts
 
     def value(self, given: Sequence[Value], parts: list[str], s: str, at: ast.expr) -> Value:
         """What it gives for operands that fit."""
         if self.gives == "same":
             return replace(given[0], at=at)
-        if self.sign:
-            prefix = self.cpp.startswith(self.sign)
-            cpp = unary(self.sign, *parts) if prefix else binary(self.sign, *[*parts, "0"][:2])
-        elif self.cpp.startswith("{0}.") and self.cpp.endswith("()"):
-            cpp = member(parts[0], self.cpp[4:-2])
-        else:
-            cpp = self.cpp.format(*parts, s=s)
+        cpp = self.write(parts, s)
         kind, type_ = self.gives, ""
         if kind == "int64":
             kind, type_ = "int", "int64_t"
@@ -64,6 +60,19 @@ def common(numbers: Sequence[Value]) -> tuple[str, str]:
     return ("int" if rank < 2 else "float"), (RANKS[rank] if rank in (1, 2) else "")
 
 
+def _writer(text: str) -> Callable[[Sequence[str], str], str]:
+    """What puts operands, and the stream, into the C++ of a line."""
+    first, *rest = text.split()
+    if rest and rest[0] in LEVEL:
+        zero = [rest[1]] if rest[1] == "0" else []
+        return lambda parts, s: binary(rest[0], *parts, *zero)
+    if first == "-{0}":
+        return lambda parts, s: unary("-", parts[0])
+    if text.startswith("{0}.") and text.endswith("()"):
+        return lambda parts, s: member(parts[0], text[4:-2])
+    return lambda parts, s: text.format(*parts, s=s)
+
+
 def _rules() -> Mapping[str, Sequence[Rule]]:
     found: dict[str, list[Rule]] = {}
     for line in TABLE.read_text(encoding="utf-8").splitlines():
@@ -71,14 +80,8 @@ def _rules() -> Mapping[str, Sequence[Rule]]:
             names, takes, gives, cpp = [part.strip() for part in line.split(" : ", 3)]
             for name in names.split():
                 text = cpp.replace("{name}", name)
-                sign = next((part for part in text.split() if part in LEVEL), "")
-                sign = "-" if text == "-{0}" else sign
-                mlx = re.match(r"mx::(\w+)\(.*\{s\}", text)
-                rule = Rule(
-                    *(name, takes.split(), gives, text, sign),
-                    mlx=mlx[1] if mlx else "",
-                    stream="{s}" in text,
-                )
+                mlx = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)
+                rule = Rule(name, takes.split(), gives, _writer(text), mlx[1] if mlx else "")
                 found.setdefault(name, []).append(rule)
     return found
 

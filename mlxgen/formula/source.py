@@ -7,9 +7,7 @@ in parentheses, and counts in bytes. All that is put right here.
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 import warnings
 
 from .explain import Wrong
@@ -39,12 +37,12 @@ class Source:
             raise Wrong("too_long", limit=LONGEST)
         try:
             tree = _parse(self.seen)
+            if self.several:  # the brackets added are a pair of their own
+                _parse(f"[{self.text}\n]")
         except SyntaxError as error:
             raise self._unreadable(error) from None
         except (ValueError, MemoryError):
             raise Wrong("unreadable") from None
-        if self.several and not _closed_at_end(self.seen):
-            raise Wrong("syntax", message="unmatched ')'")
         return tree
 
     def span(self, at: object) -> tuple[int, int]:
@@ -88,15 +86,3 @@ def _parse(source: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source, mode="eval").body
-
-
-def _closed_at_end(source: str) -> bool:
-    """Whether the bracket that opens the text is closed by its last one."""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    brackets = [t.string for t in tokens if t.type == tokenize.OP and t.string in "()[]{}"]
-    depth = 0
-    for bracket in brackets[:-1]:
-        depth += 1 if bracket in "([{" else -1
-        if depth == 0:
-            return False
-    return True

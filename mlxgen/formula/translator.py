@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
@@ -32,6 +31,8 @@ from .rules import RULES, common
 from .source import Source
 from .values import Value, constant, fit, fit_type
 
+T = TypeVar("T")
+R = TypeVar("R")
 Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors: code, message, start and end offset in the text, help."""
 
@@ -86,6 +87,7 @@ class Translator:
         self.ops: set[str] = set()
         self.mlx: set[str] = set()
         self.locals: dict[str, Value] = {}
+        self.depth = 0  # of the part that is visited
 
     def visit(self, node: ast.expr) -> Value:
         """The value of a part of the formula."""
@@ -101,28 +103,29 @@ class Translator:
             code, message, help = wrong.written(self.source.text[start:end])
             self.report(code, message, start, end, help)
 
-    def each(self, *parts: Callable[[], Any]) -> list[Any]:
+    def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """What several parts give; all of them are looked at even if one is wrong."""
-        found = []
+        found, depth = [], self.depth
         for part in parts:
             try:
-                found.append(part())
+                found.append(translate(part))
             except Wrong as wrong:
                 self.error(wrong)
+                self.depth = depth
         if len(found) < len(parts):
             raise Wrong
         return found
 
-    def visit_all(self, nodes: Sequence[ast.expr]) -> list[Value]:
-        """The values of several parts."""
-        return self.each(*[partial(self.visit, node) for node in nodes])
+    def all(self, *parts: Callable[[], Any]) -> list[Any]:
+        """The same, of parts that have nothing in common."""
+        return self.each(lambda part: part(), parts)
 
     # Operations
 
     def stream(self, function: str, at: ast.AST) -> str:
         """The stream, where array operations are possible at all."""
         if self.scope.stream is None:
-            raise Wrong("no_arrays", at, name=function)
+            raise Wrong("only_shapes", at, name=function)
         return self.scope.stream
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
@@ -130,32 +133,21 @@ class Translator:
         for rule in RULES.get(name, ()):
             parts = rule.fit(given)
             if parts is not None:
-                stream = self.stream(rule.mlx or name, at) if rule.stream else ""
+                stream = ""
                 if rule.mlx:
+                    stream = self.stream(rule.mlx, at)
                     self.mlx.add(rule.mlx)
                 return rule.value(given, parts, stream, at)
         return None
 
-    def of_arrays(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
-        """A function of MLX of arrays, if it takes these."""
-        function = table().function(name)
-        if function is None or not any([v.is_array for v in given]):
-            return None
-        names = [param.name for param in function.signatures[0]]
-        cpp = select(function, dict(zip(names, given, strict=True)), self.scope.stream or "")
-        if cpp is None:
-            return None
-        self.stream(name, at)
-        self.mlx.add(name)
-        return Value("array", cpp, at)
-
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """A function of numbers, if that is what this is."""
         given = args.positional
-        if args.keywords or args.star or not all(v.kind in ("int", "float") for v in given):
+        if args.keywords or args.star:
             return None
-        if any(v.optional for v in given):
-            return None
+        for value in given:
+            if value.kind not in ("int", "float") or value.optional:
+                return None
         if name in ("maximum", "minimum") and len(given) == 2:
             return self.extreme(name[:3], given, args.node)
         if name == "square" and len(given) == 1:
@@ -188,8 +180,8 @@ class Translator:
         """The arguments of a call."""
         args, keywords = Args(node, label), {}
         nodes = list(node.args)
-        star = next((i for i, arg in enumerate(nodes) if isinstance(arg, ast.Starred)), None)
-        if star is not None:
+        stars = [i for i, arg in enumerate(nodes) if isinstance(arg, ast.Starred)]
+        for star in stars[:1]:
             rest = ast.Tuple(nodes[star:], ast.Load())
             nodes[star:] = [ast.copy_location(rest, nodes[star])]
             args.star = True
@@ -203,8 +195,8 @@ class Translator:
                 if name in keywords:
                     self.error(Wrong("keyword_twice", keyword, name=name))
                 keywords[name] = keyword.value
-        values = self.visit_all([*nodes, *keywords.values()])
-        if any(keyword.arg in (None, "stream") for keyword in node.keywords):
+        values = self.each(self.visit, [*nodes, *keywords.values()])
+        if not {None, "stream"}.isdisjoint([keyword.arg for keyword in node.keywords]):
             raise Wrong
         args.positional = values[: len(nodes)]
         args.keywords = dict(zip(keywords, values[len(nodes) :], strict=True))
@@ -222,10 +214,12 @@ class Translator:
         if random and "key" not in bound:
             raise Wrong("no_key", args.node, label=args.label)
         for param in params:
-            given, known = bound.get(param.name), choices(param)
-            if known and given and given.kind == "str" and given.const not in (None, *known):
-                raise explain.choice(given, param.name, known)
-        every = complete(params, bound, args.node)
+            given = bound.get(param.name)
+            if given is not None and given.kind == "str" and given.const is not None:
+                known = choices(param)
+                if known and given.const not in known:
+                    raise explain.choice(given, param.name, known)
+        every = complete(params, bound)
         cpp = select(function, every, self.scope.stream or "")
         if cpp is None:
             raise misfit(function, params, bound, args)
@@ -265,7 +259,7 @@ class Translator:
                 raise explain.argument(name, arg.name, arg.type.python, value)
             return cpp
 
-        parts = self.each(*[partial(part, arg) for arg in signature.args])
+        parts = self.each(part, signature.args)
         self.ops.add(name)
         cpp = f"{self.scope.op_cpp[name]}({', '.join([*parts, stream])})"
         count = len(signature.outputs)

@@ -158,9 +158,12 @@ def several(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+_KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
+
+
 def argument(type: Type, cpp: str, at: ast.expr, name: str, count: int | None) -> Value:
     """The value of a name of the scope."""
-    kind = KINDS[type.kind].slot.rstrip("1")
+    kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
     text = Cpp(cpp, "name")
     return Value(kind, text, at, type.optional, width, None, (), count, type.choices, name)

@@ -176,8 +176,7 @@ def test_the_table_is_that_of_the_installed_mlx() -> None:
     mx = pytest.importorskip("mlx.core")
     if mx.__version__ != table().version:
         pytest.skip(f"the table is for MLX {table().version}")
-    tool = Path(__file__).parents[2] / "tools" / "mlx_table.py"
-    done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "tools.mlx_table"], capture_output=True, text=True)
     assert done.returncode == 0 and "up to date" in done.stdout, done.stdout + done.stderr
 
 
