@@ -16,12 +16,11 @@ from .context import Context, Path, camel
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
 # finds what is missing.
 LOCALS = frozenset(
-    """C apply arg axes batched bfloat composite constant count dense device dtype element encoder
-    eval_cpu eval_gpu forward gradient grid_x grid_y group_x group_y half has_kernel i in int32_t
-    int64_t interleaved is_equivalent item joint jvp jvps k kDispatch kDtypes kKernels library like
-    name ndim next one op other output_shapes pipeline positive primitive pullback run_cpu run_metal
-    shape shapes size_t tag task term thread_grid thread_index to uint2 vjp vjps
-    vmap""".split()  # noqa: SIM905
+    """apply arg axes bfloat C composite composite_gradient constant count dense device dispatch
+    dtype element encoder forward gradient grid_x grid_y group_x group_y half has_kernel i in
+    int32_t int64_t item joint jvp k kDtypes kernel kLibrary like make metal_attributes name
+    ndim one op output_shapes positive primitive run_metal shape shapes size_t stand_in state
+    task term thread_grid thread_index to typed uint2 vjp vmap""".split()  # noqa: SIM905
 )
 HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
 
@@ -84,7 +83,7 @@ def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
     name = context.name
     taken = {f"{name}_{part}" for part in HELPERS} | {camel(name)}
     if len(context.signature.outputs) > 1:
-        taken |= {f"{p}_{o}" for o in context.output_names for p in ("to", "value")}
+        taken |= {f"to_{o}{at}" for o in context.output_names for at in ("", "_at")}
     for arg in context.signature.args:
         cpp = arg.name
         while not taken.isdisjoint(names := _derived(cpp)) or cpp in LOCALS:
@@ -96,7 +95,7 @@ def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
 def _derived(cpp: str) -> set[str]:
     """What generated C++ calls after an argument, and the argument."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
-    return members | {f"strides_{cpp}", f"{cpp}_dtype", f"k{camel(cpp)}Dtypes"}
+    return members | {f"strides_{cpp}", f"{cpp}_at", f"{cpp}_dtype", f"k{camel(cpp)}Dtypes"}
 
 
 def _integers(context: Context, group: tuple[str, ...]) -> str:

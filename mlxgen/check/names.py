@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from ..model.op import metal_stem
 from ..read.settings import Settings
-from ..read.sources import Sources, metal_stem
+from ..read.sources import Sources
 from .arguments import HELPERS
 from .context import Named, Path, camel
 from .entry import RENAME, rename_in_python
@@ -19,7 +20,7 @@ from .entry import RENAME, rename_in_python
 _FORMS = (
     (re.compile(r"bind_\d+"), "src has files of such names"),
     (re.compile(r"\w*_t"), "C and C++ have types of such names"),
-    (re.compile(r"kDispatch|kKernels|k\w*Dtypes"), "generated C++ has constants of such names"),
+    (re.compile(r"kLibrary|k\w*Dtypes"), "generated C++ has constants of such names"),
 )
 _ANY_FORM = re.compile("|".join(form.pattern for form, _ in _FORMS))
 _GENERATED = (

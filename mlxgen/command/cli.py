@@ -258,8 +258,7 @@ def say(text: str, language: str) -> None:
 @command("project", "yaml", "select", "exclude", "format", name="list")
 def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
     """List the operators: name, signature, backends, gradient."""
-    from ..render.files import op_dict
-    from ..render.view import gradient_summary
+    from ..render.python import gradient_summary, op_dict
 
     ops, _, _ = load(diags, **chosen, partly=True)
     if form == "json":
@@ -345,7 +344,7 @@ def _operators(diags: Diagnostics, path: Path, project: Path) -> list[dict[str, 
         if not isinstance(data, list):
             raise click.BadParameter(f"{path} is not an ops.json")
         return data
-    from ..render.files import op_dict
+    from ..render.python import op_dict
 
     ops, _, _ = load(diags, project, path)
     return [op_dict(op) for op in ops]

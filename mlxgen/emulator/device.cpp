@@ -222,6 +222,12 @@ std::unique_ptr<MTL::Library> load(
 
 } // namespace
 
+std::vector<std::pair<std::string, std::function<std::string()>>>&
+emulation::libraries() {
+  static std::vector<std::pair<std::string, std::function<std::string()>>> all;
+  return all;
+}
+
 void emulation::keep(const array& out) {
   std::lock_guard<std::mutex> lock(record().mutex);
   record().filled.insert(out.data<char>());
@@ -426,4 +432,12 @@ mlxgen_metal_report() {
   happened.errors.clear();
   text = out.str();
   return text.c_str();
+}
+
+/** Calls `take` with the name and the source of every operator's library. */
+extern "C" __attribute__((visibility("default"))) void mlxgen_metal_sources(
+    void (*take)(const char* name, const char* source)) {
+  for (const auto& [name, source] : mlx::core::metal::emulation::libraries()) {
+    take(name.c_str(), source().c_str());
+  }
 }

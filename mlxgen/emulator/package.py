@@ -16,6 +16,7 @@ What is built stays in a folder, of which the next run compiles again what has c
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -33,8 +34,6 @@ from ..diagnostics import Diagnostics
 from ..model.op import Kernel, Op
 from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
-from ..read.sources import Sources
-from ..render.files import metal_library_source
 from . import library
 from .library import EmulationError
 from .translate import translate
@@ -136,7 +135,7 @@ def build_package(
     """
     jobs = jobs or os.cpu_count() or 1
     source = installed(settings.name)
-    ops, sources = _operators(settings)
+    ops = _operators(settings)
     build = folder / "build"
     build.mkdir(parents=True, exist_ok=True)
     _run(
@@ -159,7 +158,7 @@ def build_package(
     command = [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)]
     _run(command, f"building {settings.name} for emulation")
     say(f"Compiling the Metal kernels of {len(ops)} operators")
-    _compile_kernels([op for op, _ in ops], sources, folder, jobs)
+    _compile_kernels(next((build / "lib").glob(f"lib{settings.name}.*")), folder, jobs)
     kernels = {op.name: tuple(_host_names(op, kernel)) for op, kernel in ops}
     package = EmulatedPackage(settings, folder, kernels)
     shutil.rmtree(package.path, ignore_errors=True)
@@ -169,17 +168,17 @@ def build_package(
     return package
 
 
-def _operators(settings: Settings) -> tuple[list[tuple[Op, Kernel]], Sources]:
-    """The operators with Metal kernels, and the hand-written sources."""
+def _operators(settings: Settings) -> list[tuple[Op, Kernel]]:
+    """The operators with Metal kernels."""
     diags = Diagnostics()
-    ops, sources = operators.load(settings, diags)
+    ops, _ = operators.load(settings, diags)
     if not diags.ok:
         raise EmulationError("the operators have errors: see `mlxgen check`")
     found = [(op, kernel) for op in ops if (kernel := op.kernel("metal")) is not None]
     if not found:
         yaml = settings.relative(settings.yaml)
         raise EmulationError(f"no operator in {yaml} has a Metal kernel")
-    return found, sources
+    return found
 
 
 def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
@@ -193,7 +192,19 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
             yield f"{stem}_{dtype}"
 
 
-def _compile_kernels(ops: Iterable[Op], sources: Sources, folder: Path, jobs: int) -> None:
+def _sources(built: Path) -> dict[str, str]:
+    """The source of every Metal library in the operators' library, by its name."""
+    found: dict[str, str] = {}
+
+    def take(name: bytes, source: bytes) -> None:
+        found[name.decode()] = source.decode()
+
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+    ctypes.CDLL(str(built)).mlxgen_metal_sources(callback(take))
+    return found
+
+
+def _compile_kernels(built: Path, folder: Path, jobs: int) -> None:
     """Compile every operator's Metal library, as its launcher would when it first runs.
 
     The source lies beside the compiled library, so that device.cpp can compare it with what the
@@ -205,10 +216,9 @@ def _compile_kernels(ops: Iterable[Op], sources: Sources, folder: Path, jobs: in
     cache = folder / "kernels"
     runtime = library.runtime(cache)
 
-    def compile_library(op: Op) -> Path:
-        name = f"{sources.settings.name}.{op.name}"
+    def compile_library(source: tuple[str, str]) -> Path:
+        name, text = source
         path = prebuilt / f"{name}.metal"
-        text = metal_library_source(op, sources.settings, sources.metal_text)
         path.write_text(text, encoding="utf-8", newline="")
         try:
             made = library.build(translate(path).text, os.path.relpath(path), cache)
@@ -218,7 +228,7 @@ def _compile_kernels(ops: Iterable[Op], sources: Sources, folder: Path, jobs: in
         return made
 
     with ThreadPoolExecutor(jobs) as pool:
-        used = {runtime, *pool.map(compile_library, ops)}
+        used = {runtime, *pool.map(compile_library, _sources(built).items())}
     for path in cache.iterdir():  # of earlier versions of the kernels
         if path.is_file() and path not in used:
             path.unlink()

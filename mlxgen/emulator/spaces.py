@@ -26,7 +26,7 @@ from ..check.metal_rules import BrokenRule
 from ..diagnostics import Span
 from ..model.op import Op
 from ..read.sources import Sources
-from ..render.view import View
+from ..render.files import metal_element
 from .frontend.metal import DEFINES, MetalScanner
 from .frontend.preprocess import OWN_INCLUDES, Preprocessor
 from .frontend.tokens import SourceError
@@ -119,22 +119,23 @@ def read_project(
     these are instantiated.
     """
     settings = sources.settings
-    groups: dict[Path, list[View]] = {}
+    groups: dict[Path, list[Op]] = {}
     for op in ops:
         kernel = op.kernel("metal")
         if kernel is not None:
             folder = settings.csrc if kernel.shared else settings.metal
             shown = os.path.relpath(folder / kernel.include)
             path = folder / kernel.include if shown.startswith("..") else Path(shown)
-            groups.setdefault(path, []).append(View(op, settings))
+            groups.setdefault(path, []).append(op)
 
     def check(path: Path) -> SpaceCheck:
         text = f'#include "{path.name}"\n{_elementwise_source()}'
         starts: list[tuple[int, Op]] = []
-        for view in groups[path]:
-            if view.metal is not None and view.metal.scalar:
-                starts.append((text.count("\n") + 1, view.op))
-                text += view.metal_wrapper + "\n"
+        for op in groups[path]:
+            kernel = op.kernel("metal")
+            if kernel is not None and kernel.scalar:
+                starts.append((text.count("\n") + 1, op))
+                text += _around(op)
         generated = os.fspath(path.with_name(f"{path.name} and what is generated around it"))
         done = check_spaces(generated, sources.metal_includes, text=text)
         found = []
@@ -147,6 +148,19 @@ def read_project(
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
         return dict(zip(groups, pool.map(check, groups), strict=True))
+
+
+def _around(op: Op) -> str:
+    """A kernel around a scalar function: what the operators' runtime makes of it, in short."""
+    outs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
+    values = [*(f"C {p.cpp}" for p in op.arrays), *(f"float {p.cpp}" for p in op.attributes)]
+    call = "; ".join([*(f"C {to}" for to in outs), metal_element(op)])
+    name = f"{op.name}_element"
+    return (
+        f"template <typename C>\nvoid {name}({', '.join(values)}) {{ {call}; }}\n"
+        f'template [[host_name("{name}")]] [[kernel]]\n'
+        f"decltype({name}<float>) {name}<float>;\n"
+    )
 
 
 def _elementwise_source() -> str:

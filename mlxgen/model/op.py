@@ -7,6 +7,7 @@ documentation read them. All are immutable, and their invariants are checked the
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,21 @@ class Parameter:
         """Whether this is a list of arrays."""
         return self.arg.type.kind is Kind.ARRAYS
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is one array, which is always there."""
+        return self.arg.type.kind is Kind.ARRAY and not self.present
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether this is an enumerated string, of which kernels get the index."""
+        return self.arg.type.kind is Kind.ENUM
+
+    @property
+    def size(self) -> str:
+        """Name of the member that says whether it is there, or how many a list holds."""
+        return self.present or f"{self.cpp}_size_"
+
 
 @dataclass(frozen=True, slots=True)
 class DtypeRule:
@@ -130,6 +146,11 @@ class Binding:
     holds: str  # input | output | bytes (a number) | vector (of numbers)
     value: str  # C++ expression of it
     type: str = ""  # bytes: the number's C++ type
+
+
+def metal_stem(include: str) -> str:
+    """What generated C++ calls the source of a .metal file, or of a header that Metal shares."""
+    return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,6 @@ from .settings import Settings
 _FEW = 8  # names, for which only the files are read that contain them
 
 Named = tuple[Path, Unit, Function]  # a file, what it declares, and one function of that
-
-
-def metal_stem(include: str) -> str:
-    """What generated C++ calls the source of a .metal file, or of a header that Metal shares."""
-    return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
 class Files:

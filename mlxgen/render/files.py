@@ -12,16 +12,18 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 
-from ..model.op import Form, Op
-from ..read.settings import Settings
-from ..read.sources import metal_stem
-from .view import View, cpp_string, line_comment, raw_string
+from ..model.dtypes import FLOATING
+from ..model.op import Form, Op, metal_stem
+from .cpp import FILTERS, TESTS, View, raw_string
+from .format import formatted
+from .python import check_samples, docstring, gradient_summary, op_dict, python_def
 
 TEMPLATES = Path(__file__).parent / "templates"
+MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use what the former define
 SHARD = 16  # operators per binding file, about
 
 MetalText = Callable[[str, bool], str]
@@ -42,8 +44,12 @@ def environment() -> jinja2.Environment:
         # Compiling the templates takes longer than generating a small package.
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    env.filters["cpp_string"] = cpp_string
-    env.filters["line_comment"] = lambda text: line_comment(text, 0)
+    env.filters.update(FILTERS)
+    env.tests.update(TESTS)
+    env.globals["floating"] = FLOATING
+    for name in MACROS:  # known in all templates, since importing them takes time in each
+        module = env.get_template(name).module
+        env.globals |= {key: value for key, value in vars(module).items() if key[0] != "_"}
     return env
 
 
@@ -52,11 +58,23 @@ def _template(name: str) -> jinja2.Template:
     return environment().get_template(name)
 
 
-def _render(template: str, settings: Settings, **context: Any) -> str:
+class Package(Protocol):
+    """What there is to know of the package, such as its settings."""
+
+    @property
+    def name(self) -> str:
+        """In Python and in paths."""
+
+    @property
+    def namespace(self) -> str:
+        """Of its C++."""
+
+
+def _render(template: str, package: Package, **context: Any) -> str:
     return _template(template).render(
-        pkg=settings.name,
-        ns=settings.namespace,
-        api=f"{settings.name.upper()}_API",
+        pkg=package.name,
+        ns=package.namespace,
+        api=f"{package.name.upper()}_API",
         **context,
     )
 
@@ -89,12 +107,15 @@ class Pieces:
         return f"{self.module}.{self.python_name}" if self.module else self.python_name
 
 
-def pieces(op: Op, settings: Settings) -> Pieces:
+def pieces(op: Op, package: Package) -> Pieces:
     """What an operator adds to its package."""
-    view = View(op, settings)
+    view = View(op)
     kernel = op.kernel("metal")
-    row, section = _render("reference.md.j2", settings, op=view).split("\n", 1)
-    function, registration = _render("binding.cpp.j2", settings, op=view).split("//--\n")
+    texts = {"python_def": python_def(op), "docstring": docstring(op)}
+    function, registration = _render("binding.cpp.j2", package, op=view, **texts).split("//--\n")
+    gradient = gradient_summary(op)
+    reference = _render("reference.md.j2", package, op=view, gradient=gradient, **texts)
+    row, section = reference.split("\n", 1)
     return Pieces(
         name=op.name,
         python_name=op.python_name,
@@ -105,21 +126,21 @@ def pieces(op: Op, settings: Settings) -> Pieces:
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
         line=op.line,
-        header=_render("op.h.j2", settings, op=view),
-        source=op_source(op, settings),
+        header=_render("op.h.j2", package, op=view),
+        source=op_source(op, package),
         binding=(function, registration),
-        stub=_render("stub.pyi.j2", settings, op=view),
+        stub=_render("stub.pyi.j2", package, op=view, **texts),
         row=row,
         section=section,
-        checks="".join(f"    case({settings.name}.{op.path}, {s}),\n" for s in view.check_samples),
+        checks="".join(f"    case({package.name}.{op.path}, {s}),\n" for s in check_samples(op)),
         json=json.dumps(op_dict(op), ensure_ascii=False).rpartition(" ")[0],
     )
 
 
-def op_source(op: Op, settings: Settings) -> str:
+def op_source(op: Op, package: Package) -> str:
     """The .cpp of one op."""
     template = "kernels.cpp.j2" if op.form is Form.KERNELS else "composite.cpp.j2"
-    return _render(template, settings, op=View(op, settings))
+    return _render(template, package, op=View(op))
 
 
 PARTS: Mapping[str, str] = {
@@ -134,39 +155,29 @@ PARTS: Mapping[str, str] = {
 """What ``part`` can give, and in which language."""
 
 
-def part(op: Op, name: str, settings: Settings, metal_text: MetalText) -> str:
+def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
     """One part of what an op generates: for ``mlxgen show``."""
-    made = pieces(op, settings)
-    if name == "binding":
-        return bindings([made], 0, settings)
     if name == "stub":
-        return f"def {op.python_name}{View(op, settings).python_def}: ...\n"
+        return f"def {op.python_name}{python_def(op)}: ...\n"
     if name == "doc":
-        return View(op, settings).docstring + "\n"
+        return docstring(op) + "\n"
     if name == "json":
         return json.dumps(op_dict(op), indent=1, ensure_ascii=False) + "\n"
     if name == "metal":
-        if op.kernel("metal") is None:
+        kernel = op.kernel("metal")
+        if kernel is None:
             return f"// {op.name} has no Metal kernel\n"
-        return metal_library_source(op, settings, metal_text)
-    return made.header if name == "header" else made.source
+        text = metal_text(kernel.include, kernel.shared)
+        return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
+    made = pieces(op, package)
+    texts = {"header": made.header, "source": made.source}
+    return formatted(texts.get(name) or bindings([made], 0, package))
 
 
-def metal_library_source(op: Op, settings: Settings, metal_text: MetalText) -> str:
-    """What the launcher of an op with a Metal kernel lets the system compile."""
-    kernel = op.kernel("metal")
-    assert kernel is not None
-    text = metal_text(kernel.include, kernel.shared)
-    wrapper = View(op, settings).metal_wrapper if kernel.scalar else ""
-    return f"{text}{_loops()}\n{wrapper}" if wrapper else text
-
-
-@cache
-def _loops() -> str:
-    """What include/mlxgen/metal.h puts between a scalar function and its kernels."""
-    header = Path(__file__).parents[1] / "runtime" / "include" / "mlxgen" / "metal.h"
-    text = header.read_text(encoding="utf-8")
-    return text.partition('elementwise_source = R"metal(')[2].partition(')metal"')[0]
+def metal_element(op: Op) -> str:
+    """The statement that computes one element by a scalar function of Metal."""
+    macro: Any = environment().globals["element"]
+    return str(macro(View(op), op.kernel("metal")))
 
 
 # ------------------------------------------------------------------------------ the whole package
@@ -174,7 +185,7 @@ def _loops() -> str:
 
 def package_files(
     made: Sequence[Pieces],
-    settings: Settings,
+    package: Package,
     metal_text: MetalText,
     as_before: Container[str] = (),
 ) -> dict[str, str | None]:
@@ -183,7 +194,7 @@ def package_files(
     None stands for the text of a file that is as it should be: an operator's own, or one with the
     text of kernels that is in ``as_before``.
     """
-    name = settings.name
+    name = package.name
     public = [p for p in made if p.public]
     files: dict[str, str | None] = {}
     for p in made:
@@ -194,7 +205,7 @@ def package_files(
     for p in public:
         shards[shard_of(p.name, count)].append(p)
     for i, members in enumerate(shards):
-        files[f"src/bind_{i}.cpp"] = bindings(members, i, settings)
+        files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
     modules = _modules(public)
     for path, template in (
         ("src/dispatch.cpp", "dispatch.cpp.j2"),
@@ -206,7 +217,7 @@ def package_files(
         ("python/checks/test_gradients.py", "checks.py.j2"),
     ):
         files[path] = _render(
-            template, settings, ops=made, public=public, shards=range(count), modules=list(modules)
+            template, package, ops=made, public=public, shards=range(count), modules=list(modules)
         )
     # One operator a line: json's C encoder does not indent, its Python one takes ten times as long.
     files["python/ops.json"] = "[\n" + ",\n".join(f"{p.json} {p.line}}}" for p in made) + "\n]\n"
@@ -218,22 +229,22 @@ def package_files(
         if path not in as_before:
             text = raw_string(metal_text(include, shared), "metal")
             files[path] = _render(
-                "metal_source.h.j2", settings, stem=stem, include=include, text=text
+                "metal_source.h.j2", package, stem=stem, include=include, text=text
             )
     for module, members in modules.items():
         children = [m for m in modules if m and m.rpartition(".")[0] == module]
         inside = {"module": module, "ops": members, "children": children}
         path = "/".join(["_ext", *module.split(".")]) if module else "_ext"
-        files[f"python/{path}/__init__.pyi"] = _render("stubs.pyi.j2", settings, **inside)
+        files[f"python/{path}/__init__.pyi"] = _render("stubs.pyi.j2", package, **inside)
         if module:
             path = f"python/{module.replace('.', '/')}/__init__.py"
-            files[path] = _render("submodule.py.j2", settings, **inside)
+            files[path] = _render("submodule.py.j2", package, **inside)
     return files
 
 
-def bindings(members: Sequence[Pieces], shard: int, settings: Settings) -> str:
+def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
     """A file of Python bindings."""
-    return _render("bind.cpp.j2", settings, ops=members, shard=shard)
+    return _render("bind.cpp.j2", package, ops=members, shard=shard)
 
 
 def shard_count(n: int) -> int:
@@ -279,46 +290,3 @@ def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:
 
 def _is_binding(path: str) -> bool:
     return path == "src/module.cpp" or path.startswith("src/bind_")
-
-
-def op_dict(op: Op) -> dict[str, Any]:
-    """One operator for other tools: what ``ops.json`` and ``mlxgen diff`` hold of it."""
-    return {
-        "name": op.name,
-        "python_name": op.python_name,
-        "module": op.module,
-        "aliases": list(op.entry.aliases),
-        "signature": op.signature.python(),
-        "cpp_signature": op.signature.cpp(),
-        "form": op.form.value,
-        "args": [
-            {
-                "name": p.name,
-                "type": p.type.python,
-                "kind": p.type.kind.value,
-                "choices": list(p.type.choices),
-                "optional": p.type.optional,
-                "default": p.arg.default.python if p.arg.default is not None else None,
-                "has_default": p.arg.default is not None,
-                "kw_only": p.arg.kw_only,
-                "dtype": p.dtype,
-            }
-            for p in op.params
-        ],
-        "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
-        "composite": op.entry.composite,
-        "kernels": {k.backend: {"kernel": k.name, "dtypes": list(k.dtypes)} for k in op.kernels},
-        "dtypes": {p.name: list(r.dtypes) for r in op.rules for p in r.params}
-        if op.form is Form.KERNELS
-        else {},
-        "elementwise": op.elementwise,
-        "grad": {p.name: g.text for g in op.grads for p in g.params},
-        "jvp": op.jvp,
-        "jvp_args": [p.name for p, _ in op.jvp_exprs],
-        "vmap": op.vmap,
-        "doc": op.entry.doc,
-        "tags": sorted(op.tags),
-        "variants": list(op.entry.variants),
-        "deprecated": op.entry.deprecated,
-        "line": op.line,
-    }

@@ -9,7 +9,7 @@ import pytest
 
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.render.view import cpp_comment
+from mlxgen.render.cpp import cpp_comment
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -1,6 +1,7 @@
 // What generated operators share, compiled once per library: op.h says what the
 // functions do.
 
+#include <numeric>
 #include <typeinfo>
 
 #include "mlxgen/memory.h"
@@ -227,6 +228,99 @@ std::vector<const Dispatch*>& dispatch_table() {
   return table;
 }
 
+std::string metal_name(Dtype dtype) {
+  auto name = show(dtype);
+  return name == "bool" ? "bool_" : name;
+}
+
+namespace {
+
+/** A dtype as Metal spells its type. */
+std::string metal_type(Dtype dtype) {
+  if (dtype == mx::float16) {
+    return "half";
+  }
+  if (dtype == mx::bfloat16) {
+    return "bfloat";
+  }
+  auto name = show(dtype);
+  bool sized = mx::issubdtype(dtype, mx::integer);
+  return dtype == mx::float32 ? "float" : sized ? name + "_t" : name;
+}
+
+std::string joined(const std::vector<std::string>& items, const char* between) {
+  std::string text;
+  for (const auto& item : items) {
+    text += (text.empty() ? "" : between) + item;
+  }
+  return text;
+}
+
+std::string metal_kernel(
+    const MetalElement& element,
+    const std::vector<std::string>& types,
+    bool dense) {
+  std::vector<std::string> params;
+  auto buffer = [&](const std::string& param) {
+    auto index = std::to_string(params.size());
+    params.push_back("    " + param + " [[buffer(" + index + ")]]");
+  };
+  std::string before;
+  std::string after;
+  for (const auto& x : element.inputs) {
+    buffer("device const T* " + x + "_at");
+    auto place =
+        dense ? "k" : "mlxgen::offset_of(k, shape, strides_" + x + ", ndim)";
+    before += "  C " + x + " = C(" + x + "_at[" + place + "]);\n";
+  }
+  for (const auto& to : element.outputs) {
+    buffer("device T* " + to + "_at");
+    before += "  C " + to + ";\n";
+    after += "  " + to + "_at[k] = T(" + to + ");\n";
+  }
+  buffer("constant int64_t& count");
+  for (size_t i = 0; i < types.size(); ++i) {
+    buffer("constant " + types[i] + "& " + element.attributes[i]);
+  }
+  if (!dense) {
+    buffer("constant const int* shape");
+    buffer("constant int& ndim");
+    for (const auto& x : element.inputs) {
+      buffer("constant const int64_t* strides_" + x);
+    }
+  }
+  params.push_back("    uint2 thread_index [[thread_position_in_grid]]");
+  params.push_back("    uint2 thread_grid [[threads_per_grid]]");
+  return "template <typename T>\n[[kernel]] void " + element.name +
+      (dense ? "_dense" : "_strided") + "(\n" + joined(params, ",\n") + R"() {
+  using C = typename mlxgen::Compute<T>::type;
+  int64_t k = thread_index.x + int64_t(thread_grid.x) * thread_index.y;
+  if (k >= count) {
+    return;
+  }
+)" + before +
+      "  " + element.statement + ";\n" + after + "}\n";
+}
+
+} // namespace
+
+std::string metal_kernels(
+    const MetalElement& element,
+    const std::vector<std::string>& types,
+    const std::vector<Dtype>& dtypes) {
+  std::string text;
+  for (bool dense : {true, false}) {
+    text += "\n" + metal_kernel(element, types, dense);
+    auto name = element.name + (dense ? "_dense" : "_strided");
+    for (auto dtype : dtypes) {
+      auto kernel = name + "<" + metal_type(dtype) + ">";
+      text += "template [[host_name(\"" + name + "_" + metal_name(dtype) +
+          "\")]] [[kernel]]\ndecltype(" + kernel + ") " + kernel + ";\n";
+    }
+  }
+  return text;
+}
+
 bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
   const auto& first = inputs[0];
   bool dense = std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
@@ -261,6 +355,12 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
     }
   }
   return dense;
+}
+
+void no_vmap(const char* op) {
+  throw std::invalid_argument(
+      "[" + std::string(op) +
+      "] vmap is not supported: the entry declares `vmap: none`.");
 }
 
 int batch_size(const Arrays& inputs, const std::vector<int>& axes) {
@@ -524,6 +624,52 @@ void accumulate(Arrays& jvps, const Arrays& term, const Stream& s) {
   }
 }
 
+Arrays jvps_or_zeros(
+    Arrays jvps,
+    const std::vector<Shape>& shapes,
+    Dtype dtype,
+    const Stream& s) {
+  if (jvps.empty()) {
+    for (const auto& shape : shapes) {
+      jvps.push_back(mx::zeros(shape, dtype, s));
+    }
+  }
+  return jvps;
+}
+
+Arrays sum_of_terms(
+    const std::vector<int>& argnums,
+    const std::function<Arrays(int arg, size_t i)>& term,
+    const std::vector<Shape>& shapes,
+    Dtype dtype,
+    const Stream& s) {
+  Arrays jvps;
+  for (size_t i = 0; i < argnums.size(); ++i) {
+    accumulate(jvps, term(argnums[i], i), s);
+  }
+  return jvps_or_zeros(std::move(jvps), shapes, dtype, s);
+}
+
+Arrays gradients(
+    const std::vector<int>& argnums,
+    const Arrays& primals,
+    const std::function<std::optional<array>(int arg)>& gradient,
+    const Stream& s) {
+  Arrays out;
+  out.reserve(argnums.size());
+  for (int arg : argnums) {
+    auto one = gradient(arg);
+    out.push_back(one ? *std::move(one) : mx::zeros_like(primals[arg], s));
+  }
+  return out;
+}
+
+std::vector<int> all_of(const Arrays& inputs) {
+  std::vector<int> indices(inputs.size());
+  std::iota(indices.begin(), indices.end(), 0);
+  return indices;
+}
+
 array unbroadcast(const array& grad, const Shape& shape) {
   if (grad.shape() == shape || grad.ndim() < shape.size()) {
     return grad;
@@ -690,11 +836,6 @@ void Dispatch::run(
   throw std::runtime_error(
       "[" + std::string(op) + "] No kernel for the " + name_of(backend) +
       " backend.");
-}
-
-void Dispatch::run_gpu(Primitive& self, const Arrays& inputs, Arrays& outputs)
-    const {
-  run(Backend::metal, self, inputs, outputs);
 }
 
 #ifdef MLXGEN_EMULATE_METAL

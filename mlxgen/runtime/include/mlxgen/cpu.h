@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <type_traits>
+#include <utility>
 
 #include "mlx/backend/cpu/encoder.h"
 #include "mlxgen/kernel.h"
@@ -36,6 +37,14 @@ Dtype dtype_of() {
     return mx::TypeToDtype<T>();
   }
 }
+
+template <typename... Ts>
+std::vector<Dtype> dtypes_of(Types<Ts...>) {
+  return {dtype_of<Ts>()...};
+}
+
+/** The types of MLX's floating dtypes. */
+using Floating = Types<float16_t, bfloat16_t, float, double>;
 
 /** Call f(Tag<T>) for the T among Types that `dtype` stands for. */
 template <typename... Ts, typename F>
@@ -78,39 +87,6 @@ void run_elementwise(
     Arrays& outputs,
     const Loop& loop);
 
-/** A loop over elements of type C, as `run_elementwise` wants it. */
-template <typename C, size_t NIn, size_t NOut, typename F>
-Loop loop_over(const F& loop) {
-  return [loop](const void* const* in, void* const* out, int64_t count) {
-    std::array<const C*, NIn> from;
-    std::array<C*, NOut> to;
-    for (size_t i = 0; i < NIn; ++i) {
-      from[i] = static_cast<const C*>(in[i]);
-    }
-    for (size_t i = 0; i < NOut; ++i) {
-      to[i] = static_cast<C*>(out[i]);
-    }
-    loop(from, to, count);
-  };
-}
-
-/**
- * Run `loop(inputs, outputs, n)` over all elements. `loop` gets arrays of NIn
- * and NOut pointers to the computing type of the inputs' dtype.
- */
-template <size_t NIn, size_t NOut, typename... Ts, typename F>
-void elementwise(
-    Types<Ts...> types,
-    const Stream& stream,
-    const Arrays& inputs,
-    Arrays& outputs,
-    const F& loop) {
-  for_dtype(types, inputs[0].dtype(), [&](auto tag) {
-    using C = accum_t<typename decltype(tag)::type>;
-    run_elementwise(stream, inputs, outputs, loop_over<C, NIn, NOut>(loop));
-  });
-}
-
 /** Whether all of these numbers are above 0. */
 template <typename T>
 MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
@@ -121,39 +97,88 @@ MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
   return others == 0;
 }
 
-/**
- * `elementwise` for loops that are compiled twice: `loop(inputs, outputs, n,
- * positive)` is called for blocks of elements, with a constant that tells
- * whether all of their inputs are above 0.
- */
-template <size_t NIn, size_t NOut, typename... Ts, typename F>
-void elementwise_by_sign(
-    Types<Ts...> types,
-    const Stream& stream,
-    const Arrays& inputs,
-    Arrays& outputs,
-    const F& loop) {
-  elementwise<NIn, NOut>(
-      types, stream, inputs, outputs, [loop](auto in, auto out, int64_t count) {
-        for (int64_t rest = count; rest > 0; rest -= block) {
-          int64_t n = std::min(rest, block);
-          bool positive = true;
-          for (auto x : in) {
-            positive = positive && all_positive(x, n);
-          }
-          if (positive) {
-            loop(in, out, n, std::true_type());
-          } else {
-            loop(in, out, n, std::false_type());
-          }
-          for (auto& x : in) {
-            x += n;
-          }
-          for (auto& x : out) {
-            x += n;
-          }
+/** The loop around a scalar function, of pointers to as many elements. */
+template <typename T, typename F, size_t... I, size_t... O>
+MLXGEN_MULTIVERSION void each(
+    F element,
+    const void* const* in,
+    void* const* out,
+    int64_t count,
+    std::index_sequence<I...>,
+    std::index_sequence<O...>) {
+  const T* from[] = {static_cast<const T*>(in[I])...};
+  T* to[] = {static_cast<T*>(out[O])...};
+  Interleaved<T> interleaved;
+  MLXGEN_INDEPENDENT
+  for (int64_t k = 0; k < count; ++k) {
+    element(from[I][k]..., to[O][k]...);
+    interleaved(k);
+  }
+}
+
+/** The loop around Op::element<T>(). */
+template <typename T, typename Op>
+Loop loop_of(const Op& op) {
+  using In = std::make_index_sequence<Op::kInputs>;
+  using Out = std::make_index_sequence<Op::kOutputs>;
+  if constexpr (requires { op.template element<T, true>(); }) {
+    // Compiled twice, and the one for positive inputs taken a block at a time.
+    return [positive = op.template element<T, true>(),
+            any = op.template element<T, false>()](
+               const void* const* in, void* const* out, int64_t count) {
+      std::array<const void*, Op::kInputs> from;
+      std::array<void*, Op::kOutputs> to;
+      for (int64_t start = 0; start < count; start += block) {
+        int64_t n = std::min(count - start, block);
+        bool all = true;
+        for (size_t i = 0; i < from.size(); ++i) {
+          auto first = static_cast<const T*>(in[i]) + start;
+          all = all && all_positive(first, n);
+          from[i] = first;
         }
-      });
+        for (size_t i = 0; i < to.size(); ++i) {
+          to[i] = static_cast<T*>(out[i]) + start;
+        }
+        if (all) {
+          each<T>(positive, from.data(), to.data(), n, In(), Out());
+        } else {
+          each<T>(any, from.data(), to.data(), n, In(), Out());
+        }
+      }
+    };
+  } else {
+    return [element = op.template element<T>()](
+               const void* const* in, void* const* out, int64_t count) {
+      each<T>(element, in, out, count, In(), Out());
+    };
+  }
+}
+
+/** The CPU's row of an elementwise operator, for inputs of these types. */
+template <typename Op, typename Inputs>
+Row elementwise(const char* kernel) {
+  auto launch = [](Primitive& self, const Arrays& inputs, Arrays& outputs) {
+    for_dtype(Inputs(), inputs[0].dtype(), [&](auto tag) {
+      using T = accum_t<typename decltype(tag)::type>;
+      auto loop = loop_of<T>(static_cast<const Op&>(self));
+      run_elementwise(self.stream(), inputs, outputs, loop);
+    });
+  };
+  return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
+}
+
+/** The CPU's row of an operator with a kernel over views: Op::task<T>(). */
+template <typename Op, typename Inputs>
+Row over_views(const char* kernel) {
+  auto launch = [](Primitive& self, const Arrays& inputs, Arrays& outputs) {
+    auto& op = static_cast<const Op&>(self);
+    auto& encoder = begin(self.stream(), inputs, outputs);
+    for_dtype(Inputs(), op.typed(inputs).dtype(), [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      encoder.dispatch(op.template task<T>(inputs, outputs));
+    });
+  };
+  return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
 }
 
 } // namespace cpu

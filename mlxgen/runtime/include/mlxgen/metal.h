@@ -9,7 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "mlx/backend/metal/device.h"
 #include "mlxgen/op.h"
@@ -17,12 +22,6 @@
 namespace mlxgen::metal {
 
 using mx::metal::CommandEncoder;
-
-/** A dtype as it stands in the host names of kernels. */
-inline std::string type_name(Dtype dtype) {
-  auto name = show(dtype);
-  return name == "bool" ? "bool_" : name;
-}
 
 /** Bind a shape or strides; a 0-d array's are empty, which Metal refuses. */
 template <typename Vector>
@@ -132,32 +131,119 @@ inline int64_t offset_of(
  */
 class Library {
  public:
-  Library(const char* name, const char* source)
-      : Library(name, std::string(source)) {}
-
-  /** A scalar function's source with the generated kernels around it. */
-  Library(const char* name, const char* source, const char* kernels)
-      : Library(name, std::string(source) + elementwise_source + kernels) {}
-
-  MTL::ComputePipelineState* pipeline(
-      const Stream& s,
-      const std::string& host_name) const {
-    auto& device = mx::metal::device(s.device);
-    auto library = device.get_library(name_, [this] { return source_; });
-    return device.get_kernel(host_name, library);
-  }
-
- private:
-  Library(const char* name, std::string source)
-      : name_(name), source_(std::move(source)) {
-#ifndef MLXGEN_EMULATE_METAL // which compares the sources themselves
-    name_ += "." + std::to_string(std::hash<std::string>{}(source_));
+  Library(std::string name, std::function<std::string()> source)
+      : name_(std::move(name)), source_(std::move(source)) {
+#ifdef MLXGEN_EMULATE_METAL
+    mx::metal::emulation::libraries().emplace_back(name_, source_);
 #endif
   }
 
-  std::string name_;
-  std::string source_;
+  MTL::ComputePipelineState* pipeline(
+      const Stream& s,
+      const std::string& kernel) const {
+    std::call_once(named_, [this] {
+      text_ = source_();
+#ifndef MLXGEN_EMULATE_METAL // which compares the sources themselves
+      name_ += "." + std::to_string(std::hash<std::string>{}(text_));
+#endif
+    });
+    auto& device = mx::metal::device(s.device);
+    auto library = device.get_library(name_, [this] { return text_; });
+    return device.get_kernel(kernel, library);
+  }
+
+ private:
+  mutable std::once_flag named_;
+  mutable std::string name_;
+  mutable std::string text_;
+  std::function<std::string()> source_;
 };
+
+/** The launch of an elementwise operator's kernels. */
+inline void run_elementwise(
+    const Stream& s,
+    const Library& library,
+    const std::string& name,
+    const Arrays& inputs,
+    Arrays& outputs,
+    const std::function<int(CommandEncoder&, int index)>& set_attributes) {
+  bool dense = allocate_elementwise(inputs, outputs);
+  auto size = outputs[0].size();
+  if (size == 0) {
+    return;
+  }
+  auto kernel = library.pipeline(
+      s,
+      name + (dense ? "_dense_" : "_strided_") + metal_name(inputs[0].dtype()));
+  auto& encoder = mx::metal::get_command_encoder(s);
+  encoder.set_compute_pipeline_state(kernel);
+  int index = 0;
+  for (const auto& in : inputs) {
+    encoder.set_input_array(in, index++);
+  }
+  for (auto& out : outputs) {
+    encoder.set_output_array(out, index++);
+  }
+  encoder.set_bytes(static_cast<int64_t>(size), index++);
+  index = set_attributes(encoder, index);
+  if (!dense) {
+    set_vector(encoder, inputs[0].shape(), index++);
+    encoder.set_bytes(static_cast<int>(inputs[0].ndim()), index++);
+    for (const auto& in : inputs) {
+      set_vector(encoder, in.strides(), index++);
+    }
+  }
+  dispatch_elements(encoder, kernel, size);
+}
+
+inline const char* type_of(float) {
+  return "float";
+}
+inline const char* type_of(int) {
+  return "int";
+}
+inline const char* type_of(bool) {
+  return "bool";
+}
+
+template <typename... Ts>
+std::vector<std::string> types_of(const std::tuple<Ts...>*) {
+  return {type_of(Ts())...};
+}
+
+/**
+ * Metal's row of an elementwise operator: the kernels are generated around the
+ * scalar function that is called in `element`, out of `source`.
+ */
+template <typename Op>
+Row elementwise(
+    const char* kernel,
+    std::vector<Dtype> dtypes,
+    const char* package,
+    const char* source,
+    MetalElement element) {
+  using Attributes = decltype(std::declval<const Op&>().metal_attributes());
+  auto text = [source, element, dtypes] {
+    auto types = types_of(static_cast<const Attributes*>(nullptr));
+    return source +
+        (elementwise_source + metal_kernels(element, types, dtypes));
+  };
+  auto library = std::make_shared<const Library>(
+      std::string(package) + "." + element.name, text);
+  auto launch = [library, name = element.name](
+                    Primitive& self, const Arrays& inputs, Arrays& outputs) {
+    auto attributes = static_cast<const Op&>(self).metal_attributes();
+    auto set = [&](CommandEncoder& encoder, int index) {
+      auto each = [&](auto... value) {
+        (encoder.set_bytes(value, index++), ...);
+      };
+      std::apply(each, attributes);
+      return index;
+    };
+    run_elementwise(self.stream(), *library, name, inputs, outputs, set);
+  };
+  return {Backend::metal, kernel, std::move(dtypes), launch};
+}
 
 } // namespace mlxgen::metal
 

@@ -114,7 +114,7 @@ enum class Integers { to_float32, keep, error };
 /** The dtypes that a group of arguments may have together. */
 struct DtypeRule {
   std::vector<Dtype> allowed;
-  Integers integers;
+  Integers integers = Integers::to_float32;
 
   bool allows(Dtype dtype) const {
     return std::find(allowed.begin(), allowed.end(), dtype) != allowed.end();
@@ -122,6 +122,17 @@ struct DtypeRule {
 
   Dtype resolve(const char* op, const std::vector<Named>& args) const;
 };
+
+/** Those of an argument that is a list, among all inputs of a primitive. */
+inline Arrays slice(const Arrays& inputs, int start, int count) {
+  return {inputs.begin() + start, inputs.begin() + start + count};
+}
+
+inline const std::vector<Dtype> floating{
+    mx::float16,
+    mx::bfloat16,
+    mx::float32,
+    mx::float64};
 
 /** A list of arrays, as it is named in messages. */
 std::vector<Named> named(const char* name, const Arrays& arrays);
@@ -157,18 +168,15 @@ std::optional<Backend> backend_of(const Stream& s);
 
 /** A kernel launcher: what eval_cpu and eval_gpu run. */
 using Launcher =
-    void (*)(Primitive& self, const Arrays& inputs, Arrays& outputs);
+    std::function<void(Primitive& self, const Arrays& inputs, Arrays& outputs)>;
 
 /** The launcher that calls a member function of a primitive. */
-template <auto Method>
-struct Launch;
-
-template <typename P, void (P::*Method)(const Arrays&, Arrays&)>
-struct Launch<Method> {
-  static void run(Primitive& self, const Arrays& inputs, Arrays& outputs) {
-    (static_cast<P&>(self).*Method)(inputs, outputs);
-  }
-};
+template <typename Op>
+Launcher launch(void (Op::*method)(const Arrays&, Arrays&)) {
+  return [method](Primitive& self, const Arrays& inputs, Arrays& outputs) {
+    (static_cast<Op&>(self).*method)(inputs, outputs);
+  };
+}
 
 struct Row {
   Backend backend;
@@ -184,7 +192,7 @@ std::vector<const Dispatch*>& dispatch_table();
 /** One operator's row set in the table; registers itself when constructed. */
 class Dispatch {
  public:
-  Dispatch(const char* op, bool has_composite, std::vector<Row> rows)
+  Dispatch(const char* op, std::vector<Row> rows, bool has_composite = false)
       : op(op), has_composite(has_composite), rows(std::move(rows)) {
     dispatch_table().push_back(this);
   }
@@ -212,8 +220,6 @@ class Dispatch {
       const Arrays& inputs,
       Arrays& outputs) const;
 
-  void run_gpu(Primitive& self, const Arrays& inputs, Arrays& outputs) const;
-
 #ifdef MLXGEN_EMULATE_METAL
   /**
    * Whether the operator is on the CPU what it is on the GPU (docs/metal.md):
@@ -229,6 +235,31 @@ class Dispatch {
 };
 
 ///////////////////////////////////////////////////////////////////////////////
+// Metal kernels around scalar functions
+///////////////////////////////////////////////////////////////////////////////
+
+/** A scalar function's call, and what its statement names. */
+struct MetalElement {
+  std::string name; // of the operator
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  std::vector<std::string> attributes;
+  std::string statement; // in terms of those, and of the computing type C
+};
+
+/**
+ * The kernels <name>_dense and <name>_strided of an element, with one thread
+ * for each, instantiated for these dtypes. `types` are the attributes'.
+ */
+std::string metal_kernels(
+    const MetalElement& element,
+    const std::vector<std::string>& types,
+    const std::vector<Dtype>& dtypes);
+
+/** A dtype as it stands in the host names of kernels. */
+std::string metal_name(Dtype dtype);
+
+///////////////////////////////////////////////////////////////////////////////
 // Memory of elementwise ops
 ///////////////////////////////////////////////////////////////////////////////
 
@@ -241,33 +272,10 @@ class Dispatch {
 bool allocate_elementwise(const Arrays& inputs, Arrays& outputs);
 
 ///////////////////////////////////////////////////////////////////////////////
-// Inputs of a primitive, in the order of the signature
-///////////////////////////////////////////////////////////////////////////////
-
-/** Hands out a primitive's inputs: single, optional and lists of arrays. */
-class Unpack {
- public:
-  explicit Unpack(const Arrays& inputs) : inputs_(inputs) {}
-
-  const array& one() {
-    return inputs_[next_++];
-  }
-  std::optional<array> optional(bool present) {
-    return present ? std::optional<array>(one()) : std::nullopt;
-  }
-  Arrays many(int count) {
-    next_ += count;
-    return {inputs_.begin() + next_ - count, inputs_.begin() + next_};
-  }
-
- private:
-  const Arrays& inputs_;
-  int next_ = 0;
-};
-
-///////////////////////////////////////////////////////////////////////////////
 // vmap
 ///////////////////////////////////////////////////////////////////////////////
+
+[[noreturn]] void no_vmap(const char* op);
 
 int batch_size(const Arrays& inputs, const std::vector<int>& axes);
 
@@ -373,13 +381,6 @@ Arrays without_gradients(const Arrays& inputs, const Stream& s);
 Arrays
 stand_in(std::shared_ptr<Primitive> op, Arrays inputs, const Arrays& outputs);
 
-/** What an operator is on a backend without a kernel for it. */
-template <typename Op>
-Arrays stand_in(const std::shared_ptr<Op>& op, const Arrays& inputs) {
-  return stand_in(
-      op, inputs, op->composite(without_gradients(inputs, op->stream())));
-}
-
 /** All inputs of a primitive, with those in `argnums` replaced by `values`. */
 Arrays with_arguments(
     Arrays inputs,
@@ -404,16 +405,29 @@ Arrays composite_jvp(
 void accumulate(Arrays& jvps, const Arrays& term, const Stream& s);
 
 /** A jvp to which no argument contributed is zero. */
-template <typename Shapes>
-Arrays
-jvps_or_zeros(Arrays jvps, Shapes&& shapes, Dtype dtype, const Stream& s) {
-  if (jvps.empty()) {
-    for (const auto& shape : shapes()) {
-      jvps.push_back(mx::zeros(shape, dtype, s));
-    }
-  }
-  return jvps;
-}
+Arrays jvps_or_zeros(
+    Arrays jvps,
+    const std::vector<Shape>& shapes,
+    Dtype dtype,
+    const Stream& s);
+
+/** A jvp as the sum of a term per argument, `i` being the tangent's index. */
+Arrays sum_of_terms(
+    const std::vector<int>& argnums,
+    const std::function<Arrays(int arg, size_t i)>& term,
+    const std::vector<Shape>& shapes,
+    Dtype dtype,
+    const Stream& s);
+
+/** The gradients of some inputs, each from `gradient`; nothing means zeros. */
+Arrays gradients(
+    const std::vector<int>& argnums,
+    const Arrays& primals,
+    const std::function<std::optional<array>(int arg)>& gradient,
+    const Stream& s);
+
+/** The indices of all inputs. */
+std::vector<int> all_of(const Arrays& inputs);
 
 using VjpFunction = std::function<Arrays(
     const Arrays& primals,

@@ -47,6 +47,9 @@ namespace emulation {
 /** Tell that an output has a value before the kernel runs. */
 void keep(const array& out);
 
+/** The operators' libraries: name, and what makes the source. */
+std::vector<std::pair<std::string, std::function<std::string()>>>& libraries();
+
 template <typename T>
 int32_t code_of() {
   using namespace mlxgen_metal;

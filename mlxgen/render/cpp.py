@@ -1,0 +1,339 @@
+"""One operator as templates see it, and the filters that spell things in C++.
+
+A template loops and inserts; whatever depends on more than one fact of an operator is a property of
+``View``. Nothing is laid out: `mlxgen show` and the documentation run clang-format.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..model.dtypes import CPP_TYPES, FLOATING
+from ..model.op import Expr, Grad, GradKind, Kernel, Op, Parameter, metal_stem
+from ..model.signature import Kind
+
+# Control characters as octal escapes, the only ones that end.
+_ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
+_ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
+_BY_VALUE = {"float", "double", "int", "int64_t", "bool", "mx::Dtype"}
+_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.INT: "int", Kind.BOOL: "bool"}
+_BOUND = {
+    Kind.ARRAY: "const mlxgen::ArrayArg&",
+    Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
+    Kind.SHAPE: "const std::vector<int>&",
+    Kind.AXES: "const mlxgen::AxesArg&",
+}
+
+
+def cpp_string(text: str) -> str:
+    """A C++ string literal."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def raw_string(text: str, mark: str) -> str:
+    """A raw C++ string literal; ``mark`` must not occur in the text."""
+    while f"){mark}" in text:
+        mark += "_"
+    return f'R"{mark}({text}){mark}"'
+
+
+def cpp_comment(text: str) -> str:
+    """A documentation comment, its paragraphs wrapped."""
+    lines: list[str] = []
+    for line in _joined(text.strip().replace("*/", "* /").splitlines()):
+        lines += textwrap.wrap(line, 77, break_long_words=False) or [""]
+    if len(lines) == 1 and len(lines[0]) <= 73:
+        return f"/** {lines[0]} */"
+    body = "\n".join(f" * {line}".rstrip() for line in lines)
+    return f"/**\n{body}\n */"
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Paragraphs as one line each; lists, code and whatever else is indented line by line."""
+    plain = re.compile(r"(?!\d+[.)] )[A-Za-z0-9`\"'(\[]")
+    for is_plain, group in itertools.groupby(lines, lambda line: plain.match(line) is not None):
+        same = list(group)
+        yield from [" ".join(same)] if is_plain else same
+
+
+def element(p: Parameter) -> str:
+    """The type of an array's elements in a kernel over views."""
+    return CPP_TYPES[p.dtype] if p.dtype else "T"
+
+
+def metal_type(p: Parameter) -> str:
+    """An attribute's type in Metal."""
+    return _METAL_NUMBERS[p.type.kind]
+
+
+def binding_type(p: Parameter) -> str:
+    """The type of a parameter of the function that Python calls."""
+    if p.type.optional and p.type.kind in (Kind.ARRAY, Kind.SHAPE):
+        inner = _BOUND[p.type.kind].removeprefix("const ").removesuffix("&")
+        return f"const std::optional<{inner}>&"
+    return _BOUND.get(p.type.kind) or p.type.cpp_param
+
+
+FILTERS = {
+    "cpp_string": cpp_string,
+    "raw_string": raw_string,
+    "element": element,
+    "metal_type": metal_type,
+    "binding_type": binding_type,
+    "prefix": lambda text, before: before + text,
+    "folded": lambda text: " ".join(text.split()),
+}
+TESTS = {"naming": lambda text, name: re.search(rf"\b{name}\b", text) is not None}
+
+
+def _names(exprs: Iterable[Expr | None]) -> set[str]:
+    """What formulas name."""
+    return {name for expr in exprs if expr is not None for name in expr.names}
+
+
+class View:
+    """One operator: the model's fields, and what templates need to know beside them."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.arrays = op.arrays
+        self.attributes = op.attributes
+        for name in op.__slots__:
+            setattr(self, name, getattr(op, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.op, name)
+
+    # Names, types and files
+
+    @cached_property
+    def cpu(self) -> Kernel | None:
+        """The CPU kernel."""
+        return self.op.kernel("cpu")
+
+    @cached_property
+    def metal(self) -> Kernel | None:
+        """The Metal kernel."""
+        return self.op.kernel("metal")
+
+    @property
+    def origin(self) -> str:
+        """The file of the entry."""
+        return Path(self.op.file).name
+
+    @property
+    def metal_stem(self) -> str:
+        """What the source of the Metal kernel is called."""
+        assert self.metal is not None
+        return metal_stem(self.metal.include)
+
+    @property
+    def result(self) -> str:
+        """C++ return type."""
+        return "mx::array" if self.op.single else "std::vector<mx::array>"
+
+    @property
+    def trailing(self) -> list[Parameter]:
+        """The last parameters, as far as they have a default."""
+        found = itertools.takewhile(lambda p: p.arg.default is not None, reversed(self.op.params))
+        return list(found)
+
+    @property
+    def doc_comment(self) -> str:
+        """The documentation above the declaration."""
+        return cpp_comment((self.op.entry.doc or f"{self.op.name}.").strip())
+
+    def include_lines(self, package: str) -> list[str]:
+        """Headers of the source file, sorted."""
+        found = {"mlxgen/formula.h", *self.op.includes}
+        found |= {f"{package}/{callee}.h" for callee in self.op.calls}
+        if self.op.has_primitive:
+            found.add("mlxgen/primitive.h")
+        else:
+            found.add("mlxgen/op.h")
+        if self.cpu is not None:
+            found |= {"mlxgen/cpu.h", self.cpu.include}
+        return sorted(found)
+
+    # Python
+
+    @property
+    def weak(self) -> list[str]:
+        """The arguments beside which scalars take their dtype."""
+        return [p.cpp for p in self.arrays if p.dtype is None]
+
+    @property
+    def first_keyword(self) -> Parameter | None:
+        """The first argument that Python takes by keyword only."""
+        return next((p for p in self.op.params if p.arg.kw_only), None)
+
+    # The primitive
+
+    @property
+    def base(self) -> str:
+        """Its base class in mlxgen/primitive.h."""
+        name = self.op.class_name
+        if self.op.elementwise:
+            return f"Elementwise<{name}, {len(self.arrays)}, {len(self.op.outputs)}>"
+        return f"Operator<{name}>"
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """What the base class is told, where it is not what it takes for granted."""
+        found = {}
+        usual = "elementwise" if self.op.elementwise else "vjp"
+        if self.op.jvp != usual and self.op.jvp in ("linear", "vjp", "composite"):
+            found["kJvp"] = f"mlxgen::Jvp::{self.op.jvp}"
+        usual = "elementwise" if self.op.elementwise else "sequential"
+        if self.op.vmap not in (usual, "manual"):
+            found["kVmap"] = f"mlxgen::Vmap::{self.op.vmap}"
+        if self.op.jvp == "elementwise" and any(
+            name.startswith("result") for name in _names(g.expr for g in self.op.grads)
+        ):
+            found["kUsesOutputs"] = "true"
+        whole = self.all_composite and self.op.jvp == "composite"
+        if whole and self.op.vmap not in ("manual", "none"):
+            found["kIsComposite"] = "true"
+        return found
+
+    @cached_property
+    def state(self) -> list[tuple[str, str, str]]:
+        """Members: the attributes, and which inputs are there: name, type, type as a parameter."""
+        members = [(p.member, p.type.cpp) for p in self.attributes]
+        members += [(p.size, "bool" if p.present else "int") for p in self.arrays if not p.is_plain]
+        return [(n, t, t if t in _BY_VALUE else f"const {t}&") for n, t in members]
+
+    @cached_property
+    def needs_apply(self) -> bool:
+        """Whether vmap or jvp call the op again."""
+        if self.op.vmap in ("elementwise", "batch", "sequential"):
+            return True
+        return self.op.jvp in ("linear", "vjp") or (
+            self.op.jvp in ("elementwise", "formula")
+            and any(n.startswith("result") for n in _names(e for _, e in self.op.jvp_exprs))
+        )
+
+    @property
+    def targets(self) -> list[str]:
+        """Where a scalar function's results go."""
+        if len(self.op.outputs) == 1:
+            return ["to"]
+        return [f"to_{o.name}" for o in self.op.outputs]
+
+    @property
+    def results(self) -> list[tuple[str, str]]:
+        """The outputs of a kernel over views, with the types of their elements."""
+        assert self.cpu is not None
+        names = ["out"] if len(self.op.outputs) == 1 else self.targets
+        return [(n, _qualified(e)) for n, e in zip(names, self.cpu.elements, strict=True)]
+
+    @property
+    def cpu_types(self) -> str:
+        """The types for which the CPU kernel is compiled."""
+        assert self.cpu is not None
+        if self.cpu.dtypes == FLOATING:
+            return "mlxgen::Floating"
+        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype] for dtype in self.cpu.dtypes)}>"
+
+    @property
+    def has_group(self) -> bool:
+        """Whether some arguments are promoted together."""
+        return bool(self.op.rules) and self.op.rules[0].name == "kDtypes"
+
+    @property
+    def typed(self) -> str:
+        """The position of an input whose dtype is the kernel's type parameter."""
+        if not self.has_group:
+            return "0"
+        params = self.op.rules[0].params
+        return next((p for p in params if not p.present), params[0]).position
+
+    @property
+    def output_dtypes(self) -> list[str]:
+        """The dtypes of the outputs of a kernel that is not elementwise."""
+        rules = self.op.out_dtypes or (None,) * len(self.op.outputs)
+        return [rule.expr.cpp if rule else "dtype" for rule in rules]
+
+    @property
+    def shape_params(self) -> list[Parameter]:
+        """What the shape function needs: the arguments that its formulas name."""
+        return [p for p in self.op.params if p.name in self.shape_names]
+
+    @property
+    def shape_names(self) -> set[str]:
+        """What the formulas of shapes name."""
+        return _names(rule.expr for rule in self.op.shapes)
+
+    # Metal
+
+    @property
+    def metal_names(self) -> set[str]:
+        """Arguments that a hand-written kernel's launch needs as locals."""
+        assert self.metal is not None
+        text = "\n".join(b.value for b in self.metal.bindings)
+        bound = {p.name for p in self.arrays if re.search(rf"\b{re.escape(p.cpp)}\b", text)}
+        return bound | self.metal.uses
+
+    def extent(self, part: str) -> list[str]:
+        """The three numbers of a launch's grid or group; a group of 0 is as large as can be."""
+        assert self.metal is not None
+        exprs = self.metal.grid if part == "grid" else self.metal.threadgroup
+        given = [f"{part}_{axis}" for axis, _ in zip("xyz", exprs, strict=False)]
+        return [*(given or ["0" if part == "group" else "1"]), "1", "1"][:3]
+
+    # Gradients
+
+    @property
+    def all_composite(self) -> bool:
+        """Whether every gradient is the composite's."""
+        return bool(self.op.grads) and all(g.kind is GradKind.COMPOSITE for g in self.op.grads)
+
+    @cached_property
+    def joint(self) -> list[tuple[str, Grad]]:
+        """The gradients that are computed together, with the name of their local."""
+        found = [g for g in self.op.grads if g.joint]
+        names = ["joint"] if len(found) == 1 else [f"joint{i}" for i in range(len(found))]
+        return list(zip(names, found, strict=True))
+
+    @cached_property
+    def gradients(self) -> list[tuple[Grad, Parameter, tuple[str, int] | None]]:
+        """Every argument with its gradient, and where that is among those computed together."""
+        joint = {p.name: (n, i) for n, g in self.joint for i, p in enumerate(g.params)}
+        return [(g, p, joint.get(p.name)) for g in self.op.grads for p in g.params]
+
+    @property
+    def gradient_names(self) -> set[str]:
+        """What the formulas of gradients name; functions take all arguments."""
+        if any(g.kind is GradKind.FUNCTION for g in self.op.grads):
+            return {p.name for p in self.arrays}
+        return _names(g.expr for g in self.op.grads)
+
+    @property
+    def undifferentiable(self) -> set[str]:
+        """The arguments that the entry declares `none` for."""
+        return {p.name for g in self.op.grads if g.kind is GradKind.NONE for p in g.params}
+
+    @property
+    def tangents(self) -> list[tuple[Parameter, Expr | None]]:
+        """The arguments that contribute to the jvp, or (None) must not be asked for."""
+        given = {p.name: e for p, e in self.op.jvp_exprs}
+        zeros = {p.name for g in self.op.grads if g.kind is GradKind.ZERO for p in g.params}
+        left = [p for p in self.arrays if p.name not in given.keys() | zeros]
+        return [*self.op.jvp_exprs, *((p, None) for p in left)]
+
+    @property
+    def tangent_names(self) -> set[str]:
+        """What the formulas of the jvp name."""
+        return _names(e for _, e in self.op.jvp_exprs)
+
+
+def _qualified(element: str) -> str:
+    if element == "accum_t<T>":
+        return "mlxgen::accum_t<T>"
+    return f"mx::{element}" if element in ("float16_t", "bfloat16_t", "complex64_t") else element

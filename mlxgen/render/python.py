@@ -1,0 +1,137 @@
+"""One operator as Python sees it: signature, docstring, checks, and its line of ops.json."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.op import Form, GradKind, Op, Parameter
+from ..model.signature import Kind
+
+
+def python_def(op: Op) -> str:
+    """The Python signature, as in MLX's stubs."""
+    parts = []
+    kw_only = False
+    for p in op.params:
+        if p.arg.kw_only and not kw_only:
+            parts.append("*")
+            kw_only = True
+        annotation = p.type.python
+        if p.type.kind is Kind.ARRAY:
+            annotation = "scalar | array | None" if p.type.optional else "scalar | array"
+        elif p.is_list:
+            annotation = "Sequence[scalar | array]"
+        text = f"{p.name}: {annotation}"
+        if p.arg.default is not None:
+            text += f" = {p.arg.default.python}"
+        parts.append(text)
+    if not kw_only:
+        parts.append("*")
+    parts.append("stream: StreamOrDevice = None")
+    return f"({', '.join(parts)}) -> {op.signature.python_result}"
+
+
+def docstring(op: Op) -> str:
+    """The docstring in MLX's style."""
+    entry = op.entry
+    result = op.signature.python_result
+    parts = [(entry.doc or f"{op.python_name}.").strip()]
+    if entry.deprecated:
+        parts.append(f"Deprecated: {entry.deprecated}")
+    args = []
+    for p in op.params:
+        type = p.type.python if not p.type.is_array else ("list(array)" if p.is_list else "array")
+        optional = ", optional" if p.arg.default is not None or p.type.optional else ""
+        text = entry.args.get(p.name, "Input array." if p.type.is_array else "")
+        if p.arg.default is not None and p.arg.default.value is not None:
+            text = f"{text} Default: ``{p.arg.default.python}``.".strip()
+        args.append(_item(f"{p.name} ({type}{optional}): {text}".rstrip()))
+    if args:
+        parts.append("Args:\n" + "\n".join(args))
+    returns = entry.returns
+    if isinstance(returns, dict):
+        lines = [f"{o.name}: {returns.get(o.name, '')}".rstrip() for o in op.outputs]
+        parts.append("Returns:\n" + _item(f"{result}: " + "; ".join(lines)))
+    else:
+        text = returns or ("The output array." if op.single else "The outputs.")
+        parts.append("Returns:\n" + _item(f"{result}: {text}"))
+    return "\n\n".join(parts)
+
+
+def _item(text: str) -> str:
+    if len(text) <= 84 and "\n" not in text and "  " not in text and "\t" not in text:
+        return "    " + text.strip()
+    return textwrap.fill(
+        text, 88, initial_indent="    ", subsequent_indent="      ", break_long_words=False
+    )
+
+
+def check_samples(op: Op) -> list[str]:
+    """Python literals of the samples that the generated checks run on."""
+    if not op.arrays:
+        return []
+
+    def has_value(p: Parameter) -> bool:
+        return p.arg.default is not None or p.type.optional
+
+    listed: list[Mapping[str, Any]] = list(op.entry.samples)
+    if not listed and all(has_value(p) for p in op.attributes):
+        listed = [{}]
+    return [repr(sample) for sample in listed]
+
+
+def gradient_summary(op: Op) -> str:
+    """One word on an operator's gradient, for the reference."""
+    kinds = {g.kind for g in op.grads}
+    if "vjp" in op.manual:
+        return "hand-written"
+    if not kinds or kinds == {GradKind.COMPOSITE}:
+        return "of the composition" if op.forward is not None else "MLX's own"
+    if kinds == {GradKind.NONE}:
+        return "none"
+    return "function" if GradKind.FUNCTION in kinds else "formula"
+
+
+def op_dict(op: Op) -> dict[str, Any]:
+    """One operator for other tools: what ``ops.json`` and ``mlxgen diff`` hold of it."""
+    return {
+        "name": op.name,
+        "python_name": op.python_name,
+        "module": op.module,
+        "aliases": list(op.entry.aliases),
+        "signature": op.signature.python(),
+        "cpp_signature": op.signature.cpp(),
+        "form": op.form.value,
+        "args": [
+            {
+                "name": p.name,
+                "type": p.type.python,
+                "kind": p.type.kind.value,
+                "choices": list(p.type.choices),
+                "optional": p.type.optional,
+                "default": p.arg.default.python if p.arg.default is not None else None,
+                "has_default": p.arg.default is not None,
+                "kw_only": p.arg.kw_only,
+                "dtype": p.dtype,
+            }
+            for p in op.params
+        ],
+        "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
+        "composite": op.entry.composite,
+        "kernels": {k.backend: {"kernel": k.name, "dtypes": list(k.dtypes)} for k in op.kernels},
+        "dtypes": {p.name: list(r.dtypes) for r in op.rules for p in r.params}
+        if op.form is Form.KERNELS
+        else {},
+        "elementwise": op.elementwise,
+        "grad": {p.name: g.text for g in op.grads for p in g.params},
+        "jvp": op.jvp,
+        "jvp_args": [p.name for p, _ in op.jvp_exprs],
+        "vmap": op.vmap,
+        "doc": op.entry.doc,
+        "tags": sorted(op.tags),
+        "variants": list(op.entry.variants),
+        "deprecated": op.entry.deprecated,
+        "line": op.line,
+    }

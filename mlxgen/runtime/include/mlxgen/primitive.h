@@ -1,0 +1,236 @@
+// The base classes of generated primitives: everything that follows from the
+// few members that are an operator's own. Those are, where it has them,
+//
+//   dispatch    its kernels, by backend
+//   state()     its attributes
+//   apply()     the operator itself, on other inputs
+//   composite() what it is composed of, for backends without a kernel
+//   gradient()  the cotangent of one input; nothing stands for zeros
+//   element()   one element, in the computing type (Elementwise, on the CPU)
+//   task()      what a kernel over views computes (others, on the CPU)
+//
+// A member function that it declares itself replaces the one here.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "mlxgen/op.h"
+
+namespace mlxgen {
+
+/** Where a jvp comes from; that of a formula is its own member function. */
+enum class Jvp {
+  gradient, // of a diagonal Jacobian, hence its own transpose
+  linear, // the operator on the tangents
+  vjp, // the vjp of the vjp
+  composite,
+};
+
+/** How a batch is computed. */
+enum class Vmap {
+  elementwise, // in one call, with the batch in front and broadcast
+  batch, // in one call, with the batch in front of every input
+  sequential, // one call per element
+  none,
+};
+
+template <typename Op>
+class Operator : public Primitive {
+ public:
+  using Primitive::Primitive;
+
+  static constexpr Jvp kJvp = Jvp::vjp;
+  static constexpr Vmap kVmap = Vmap::sequential;
+  // Whether gradient() needs the outputs.
+  static constexpr bool kUsesOutputs = false;
+  // Whether the composite has all of the operator's transforms.
+  static constexpr bool kIsComposite = false;
+
+  void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
+    Op::dispatch.run(Backend::cpu, *this, inputs, outputs);
+  }
+
+  void eval_gpu(const Arrays& inputs, Arrays& outputs) override {
+    Op::dispatch.run(Backend::metal, *this, inputs, outputs);
+  }
+
+  Arrays jvp(
+      const Arrays& primals,
+      const Arrays& tangents,
+      const std::vector<int>& argnums) override {
+    const auto& s = stream();
+    if constexpr (Op::kJvp == Jvp::gradient && has_gradient()) {
+      auto outputs = Op::kUsesOutputs ? again(primals) : Arrays();
+      auto term = [&](int arg, size_t i) -> Arrays {
+        auto one = self().gradient(arg, primals, {tangents[i]}, outputs, s);
+        return one ? Arrays{*std::move(one)} : Arrays();
+      };
+      return sum_of_terms(
+          argnums, term, output_shapes(primals), primals[0].dtype(), s);
+    } else if constexpr (Op::kJvp == Jvp::linear) {
+      return again(with_arguments(zeros_for(primals, s), argnums, tangents));
+    } else if constexpr (Op::kJvp == Jvp::composite) {
+      return composite_jvp(forward(), primals, tangents, argnums);
+    } else {
+      auto outputs = again(primals);
+      auto pullback = [&](const Arrays& cotangents) {
+        return this->vjp(primals, cotangents, argnums, outputs);
+      };
+      return jvp_from_vjp(pullback, outputs, tangents, s);
+    }
+  }
+
+  Arrays vjp(
+      const Arrays& primals,
+      const Arrays& cotangents,
+      const std::vector<int>& argnums,
+      const Arrays& outputs) override {
+    if constexpr (has_gradient()) {
+      auto gradient = [&](int arg) {
+        return self().gradient(arg, primals, cotangents, outputs, stream());
+      };
+      return gradients(argnums, primals, gradient, stream());
+    } else if constexpr (has_composite()) {
+      return composite_vjp(forward(), primals, cotangents, argnums);
+    } else {
+      return Primitive::vjp(primals, cotangents, argnums, outputs);
+    }
+  }
+
+  std::pair<Arrays, std::vector<int>> vmap(
+      const Arrays& inputs,
+      const std::vector<int>& axes) override {
+    Arrays outputs;
+    if constexpr (Op::kVmap == Vmap::elementwise) {
+      outputs = again(batch_to_front(inputs, axes, stream()));
+    } else if constexpr (Op::kVmap == Vmap::batch) {
+      outputs = again(batch_in_front(inputs, axes, stream()));
+    } else if constexpr (Op::kVmap == Vmap::sequential) {
+      auto one = [this](const Arrays& element) { return again(element); };
+      outputs = vmap_sequential(one, inputs, axes, stream());
+    } else {
+      no_vmap(Op::dispatch.op);
+    }
+    return {outputs, std::vector<int>(outputs.size(), 0)};
+  }
+
+  bool is_equivalent(const Primitive& other) const override {
+    return self().state() == static_cast<const Op&>(other).state();
+  }
+
+  std::tuple<> state() const {
+    return {};
+  }
+
+  /** The input whose dtype is the kernels' type parameter. */
+  const array& typed(const Arrays& inputs) const {
+    return inputs[0];
+  }
+
+  static constexpr bool has_gradient() {
+    return requires { &Op::gradient; };
+  }
+  static constexpr bool has_composite() {
+    return requires { &Op::composite; };
+  }
+
+  /** What the operator returns where there is no kernel for it. */
+  static Arrays stand_in(std::shared_ptr<Op> op, const Arrays& inputs) {
+    if constexpr (Op::kIsComposite) {
+      return op->composite(inputs);
+    } else {
+      auto outputs = op->composite(without_gradients(inputs, op->stream()));
+      return mlxgen::stand_in(std::move(op), inputs, outputs);
+    }
+  }
+
+  /** The gradient of the composite with respect to one input. */
+  array
+  composite_gradient(int arg, const Arrays& primals, const Arrays& cotangents) {
+    return composite_vjp(forward(), primals, cotangents, {arg})[0];
+  }
+
+ private:
+  Op& self() {
+    return static_cast<Op&>(*this);
+  }
+  const Op& self() const {
+    return static_cast<const Op&>(*this);
+  }
+  Arrays again(const Arrays& inputs) {
+    if constexpr (requires { &Op::apply; }) {
+      return self().apply(inputs);
+    } else {
+      return {}; // not called: jvp and vmap are the operator's own
+    }
+  }
+  auto forward() {
+    return [this](const Arrays& inputs) { return self().composite(inputs); };
+  }
+};
+
+/**
+ * An operator around a scalar function of NIn inputs and NOut outputs, whose
+ * shapes and dtypes are the same.
+ */
+template <typename Op, size_t NIn, size_t NOut>
+class Elementwise : public Operator<Op> {
+ public:
+  using Operator<Op>::Operator;
+
+  static constexpr Jvp kJvp = Jvp::gradient;
+  static constexpr Vmap kVmap = Vmap::elementwise;
+  static constexpr size_t kInputs = NIn;
+  static constexpr size_t kOutputs = NOut;
+
+  /** The attributes, as kernels in Metal take them. */
+  std::tuple<> metal_attributes() const {
+    return {};
+  }
+
+  std::vector<Shape> output_shapes(const Arrays& inputs) override {
+    return std::vector<Shape>(NOut, inputs[0].shape());
+  }
+
+  /** The operator's outputs for inputs of one shape and dtype. */
+  template <typename... State>
+  static auto make(Arrays inputs, const Stream& s, State&&... state) {
+    auto dtype = inputs[0].dtype();
+    auto op = [&] {
+      return std::make_shared<Op>(s, std::forward<State>(state)...);
+    };
+    if constexpr (Operator<Op>::has_composite()) {
+      if (!Op::dispatch.has_kernel(s, dtype)) {
+        return result(Operator<Op>::stand_in(op(), inputs));
+      }
+    } else {
+      Op::dispatch.require(s, dtype);
+    }
+    auto shape = inputs[0].shape();
+    if constexpr (NOut == 1) {
+      return array(std::move(shape), dtype, op(), std::move(inputs));
+    } else {
+      return array::make_arrays(
+          std::vector<Shape>(NOut, shape),
+          std::vector<Dtype>(NOut, dtype),
+          op(),
+          inputs);
+    }
+  }
+
+ private:
+  static auto result(Arrays outputs) {
+    if constexpr (NOut == 1) {
+      return std::move(outputs[0]);
+    } else {
+      return outputs;
+    }
+  }
+};
+
+} // namespace mlxgen
