@@ -39,14 +39,14 @@ def wheel() -> host.Wheel:
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch):
-    """Changes what is generated for axpby."""
+    """Changes what is generated for rms_norm_residual."""
 
     def plant(old: str, new: str) -> None:
         original = files.op_source
 
         def changed(op, settings):
             text = original(op, settings)
-            assert old in text or op.name != "axpby"
+            assert old in text or op.name != "rms_norm_residual"
             return text.replace(old, new, 1)
 
         monkeypatch.setattr(files, "op_source", changed)
@@ -83,25 +83,25 @@ def test_every_form_compiles(wheel: host.Wheel, tmp_path: Path) -> None:
 
 MISTAKES = {
     "method": (
-        "encoder.set_input_array(inputs[0], 0);",
-        "encoder.set_input(inputs[0], 0);",
+        "encoder.set_input_array(x, 0);",
+        "encoder.set_input(x, 0);",
         "MG811",
         "no member named 'set_input' in 'mlx::core::metal::CommandEncoder'",
     ),
     "argument": (
-        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input_array(x, 0);",
         "encoder.set_input_array(inputs, 0);",
         "MG811",
         "no viable conversion from 'const std::vector<mx::array>'",
     ),
     "index": (
-        "encoder.set_input_array(inputs[0], 0);",
-        "encoder.set_input_array(inputs[0]);",
+        "encoder.set_input_array(x, 0);",
+        "encoder.set_input_array(x);",
         "MG811",
         "too few arguments",
     ),
     "constant output": (
-        "encoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input_array(x, 0);",
         "encoder.set_output_array(inputs[0], 0);",
         "MG811",
         "binding reference of type 'array' to value of type 'const",
@@ -113,14 +113,14 @@ MISTAKES = {
         "no member named 'get_command_encoder' in 'mlx::core::metal::Device'",
     ),
     "nothing exported": (
-        "encoder.set_input_array(inputs[0], 0);",
-        "encoder.set_input_array(inputs[0], mx::metal::is_nax_available());",
+        "encoder.set_input_array(x, 0);",
+        "encoder.set_input_array(x, mx::metal::is_nax_available());",
         "MG812",
         "needs mlx::core::metal::is_nax_available(), which MLX",
     ),
     "a pool": (
-        "encoder.set_input_array(inputs[0], 0);",
-        "auto pool = mx::metal::new_scoped_memory_pool();\nencoder.set_input_array(inputs[0], 0);",
+        "encoder.set_input_array(x, 0);",
+        "auto pool = mx::metal::new_scoped_memory_pool();\nencoder.set_input_array(x, 0);",
         "MG812",
         "needs mlx::core::metal::new_scoped_memory_pool(), which MLX",
     ),
@@ -137,14 +137,14 @@ MISTAKES = {
 def test_mistake_is_reported(mistake: str, wheel, plant, tmp_path: Path) -> None:
     old, new, code, message = MISTAKES[mistake]
     plant(old, new)
-    (found, *_) = reported(tmp_path, "axpby").sorted()
+    (found, *_) = reported(tmp_path, "rms_norm_residual").sorted()
     line = (ROOT / "mlx_ops.yaml").read_text().splitlines()[found.span.line - 1]
-    assert (found.code, found.op) == (code, "axpby")
+    assert (found.code, found.op) == (code, "rms_norm_residual")
     assert message in found.message
     assert found.span.file.endswith("mlx_ops.yaml")
-    assert "name: axpby" in line
+    assert "rms_norm_residual" in line
     if code == "MG811":
-        assert "axpby.cpp:" in found.notes[0]
+        assert "rms_norm_residual.cpp:" in found.notes[0]
         assert new.splitlines()[0] in found.notes[0]
 
 
