@@ -16,11 +16,11 @@ from .context import Context, Path, camel
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
 # finds what is missing.
 LOCALS = frozenset(
-    """apply arg axes bfloat C composite composite_gradient constant count dense device dispatch
-    dtype element encoder forward gradient grid_x grid_y group_x group_y half has_kernel i in
-    int32_t int64_t item joint jvp k kDtypes kernel kLibrary like make metal_attributes name
-    ndim one op output_shapes positive primitive run_metal shape shapes size_t stand_in state
-    task term thread_grid thread_index to typed uint2 vjp vmap""".split()  # noqa: SIM905
+    """apply arg C composite constant count device dispatch dtype element Elementwise encoder
+    forward gradient grid_x grid_y group_x group_y has_kernel i int32_t int64_t item joint
+    jvp k kDtypes kernel kIsComposite kJvp kLibrary kVmap like metal_attributes ndim one op
+    Operator output_shapes positive run_metal shape shapes size_t state task term
+    thread_grid thread_index to uint2 vjp""".split()  # noqa: SIM905
 )
 HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
 

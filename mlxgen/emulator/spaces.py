@@ -26,6 +26,7 @@ from ..check.metal_rules import BrokenRule
 from ..diagnostics import Span
 from ..model.op import Op
 from ..read.sources import Sources
+from ..render.cpp import metal_type
 from ..render.files import metal_element
 from .frontend.metal import DEFINES, MetalScanner
 from .frontend.preprocess import OWN_INCLUDES, Preprocessor
@@ -153,7 +154,10 @@ def read_project(
 def _around(op: Op) -> str:
     """A kernel around a scalar function: what the operators' runtime makes of it, in short."""
     outs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
-    values = [*(f"C {p.cpp}" for p in op.arrays), *(f"float {p.cpp}" for p in op.attributes)]
+    values = [
+        *(f"C {p.cpp}" for p in op.arrays),
+        *(f"{metal_type(p)} {p.cpp}" for p in op.attributes),
+    ]
     call = "; ".join([*(f"C {to}" for to in outs), metal_element(op)])
     name = f"{op.name}_element"
     return (

@@ -22,7 +22,7 @@ from ..model.signature import Kind
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
 _BY_VALUE = {"float", "double", "int", "int64_t", "bool", "mx::Dtype"}
-_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.INT: "int", Kind.BOOL: "bool"}
+_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.INT: "int", Kind.BOOL: "bool", Kind.ENUM: "int"}
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
     Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
@@ -68,7 +68,7 @@ def element(p: Parameter) -> str:
 
 
 def metal_type(p: Parameter) -> str:
-    """An attribute's type in Metal."""
+    """An attribute's type in a scalar function of Metal."""
     return _METAL_NUMBERS[p.type.kind]
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from sample import project
 
+import mlxgen
 from mlxgen.check.arguments import HELPERS, LOCALS
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.frontend.tokens import Lexed, lex
 from mlxgen.read.names import RESERVED, clash
+
+RUNTIME = Path(mlxgen.__file__).parent / "runtime"
 
 
 def identifiers(lexed: Lexed) -> set[str]:
@@ -47,6 +51,16 @@ def own(op) -> set[str]:
     return names
 
 
+def in_metal() -> set[str]:
+    """Names in the text of Metal kernels around scalar functions, which the runtime makes."""
+    text = (RUNTIME / "src" / "op.cpp").read_text(encoding="utf-8")
+    function = text.partition("std::string metal_kernel(")[2].partition(
+        "std::string metal_kernels("
+    )
+    parts = re.findall(r'R"\((.*?)\)"|"((?:[^"\\\n]|\\.)*)"', function[0], re.DOTALL)
+    return identifiers(lex("kernels", " ".join(raw or plain for raw, plain in parts)))
+
+
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names that generated sources use, whatever the entry's own are."""
@@ -58,15 +72,13 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         for path in (f"src/{op.name}.cpp", f"include/ops/{op.name}.h"):
             text = (output / path).read_text()
             names = identifiers(lex(path, text))
-            for kernels in re.findall(r'R"metal\((.*?)\)metal"', text, re.DOTALL):
-                names |= identifiers(lex(path, kernels))
             loops = {f"{name}_" for name in re.findall(r"\bfor (\w\w+) in", text)}
             loops |= set(re.findall(r"\bfor (\w) in", text))
             found |= names - own(op) - loops
     bound = set()
     for path in (output / "src").glob("bind_*.cpp"):
         bound |= identifiers(lex(str(path), path.read_text()))
-    return found | (bound - set().union(*(own(op) for op in ops)))
+    return found | in_metal() | (bound - set().union(*(own(op) for op in ops)))
 
 
 def test_locals_are_complete(used: set[str]) -> None:
