@@ -24,7 +24,8 @@ from pathlib import Path
 
 from ..check.metal_rules import BrokenRule
 from ..diagnostics import Span
-from ..model.op import Op
+from ..model.dtypes import METAL_TYPES
+from ..model.op import Kernel, Op
 from ..read.sources import Sources
 from ..render.cpp import metal_type
 from ..render.files import metal_element
@@ -136,7 +137,7 @@ def read_project(
             kernel = op.kernel("metal")
             if kernel is not None and kernel.scalar:
                 starts.append((text.count("\n") + 1, op))
-                text += _around(op)
+                text += _around(op, kernel)
         generated = os.fspath(path.with_name(f"{path.name} and what is generated around it"))
         done = check_spaces(generated, sources.metal_includes, text=text)
         found = []
@@ -151,7 +152,7 @@ def read_project(
         return dict(zip(groups, pool.map(check, groups), strict=True))
 
 
-def _around(op: Op) -> str:
+def _around(op: Op, kernel: Kernel) -> str:
     """A kernel around a scalar function: what the operators' runtime makes of it, in short."""
     outs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
     values = [
@@ -160,10 +161,11 @@ def _around(op: Op) -> str:
     ]
     call = "; ".join([*(f"C {to}" for to in outs), metal_element(op)])
     name = f"{op.name}_element"
+    type = METAL_TYPES[kernel.dtypes[-1]][0]  # of which 16 bits are computed in float
     return (
         f"template <typename C>\nvoid {name}({', '.join(values)}) {{ {call}; }}\n"
         f'template [[host_name("{name}")]] [[kernel]]\n'
-        f"decltype({name}<float>) {name}<float>;\n"
+        f"decltype({name}<{type}>) {name}<{type}>;\n"
     )
 
 
