@@ -46,11 +46,10 @@ class _Embedder:
 
     def text(self, source: SourceText, name: str, conditional: bool) -> str:
         """The text of one file; ``name`` is what comments call it."""
-        lines = source.directives()
         guarded = bool(_GUARD.match(source.plain))
         left_out = _cpp_only(source)
         pieces, at, depth = [], 0, 0
-        for line in lines:
+        for line in source.directives():
             if line.start() < at:
                 continue
             word, rest = line.groups()
@@ -76,12 +75,7 @@ class _Embedder:
 
     def included(self, include: Include, path: str, name: str, conditional: bool) -> str:
         """What takes the place of an include; "" where it stays."""
-        try:
-            found = find_include(include, path, self.folders)
-        except SourceError:
-            if not conditional:
-                raise
-            found = None
+        found = find_include(include, path, self.folders, needed=not conditional)
         if found is None:
             return ""
         identity = os.path.realpath(found)
@@ -93,13 +87,11 @@ class _Embedder:
         if len(self.open) > _MAX_DEPTH:
             message = f'"{include.name}" includes itself'
             raise SourceError(message, include.span, "add #pragma once to it")
-        guard = ""
-        if once:
-            guard = self.guards.get(identity, "")
-            if conditional:
-                guard = self.guards.setdefault(identity, f"MLXGEN_EMBEDDED_{len(self.guards)}")
-            else:
-                self.done.add(identity)
+        guard = self.guards.get(identity, "")
+        if once and conditional:
+            guard = self.guards.setdefault(identity, f"MLXGEN_EMBEDDED_{len(self.guards)}")
+        elif once:
+            self.done.add(identity)
         self.open.append(identity)
         body = self.text(source, include.name, conditional).strip("\n")
         self.open.pop()

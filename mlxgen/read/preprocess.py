@@ -74,13 +74,15 @@ class Include:
         return cls(found[2] or found[3], found[2] is None, source.original_span(start, stop))
 
 
-def find_include(include: Include, includer: str, folders: Sequence[str]) -> str | None:
-    """The path of an included file; None for a header of the system."""
+def find_include(
+    include: Include, includer: str, folders: Sequence[str], needed: bool = True
+) -> str | None:
+    """The path of an included file; None for a header of the system, or one not ``needed``."""
     for folder in folders if include.angled else (os.path.dirname(includer), *folders):
         path = os.path.normpath(os.path.join(folder, include.name))
         if os.path.isfile(path):
             return path
-    if include.angled:
+    if include.angled or not needed:
         return None
     shown = ["mlxgen's headers" if folder == OWN_INCLUDES else folder for folder in folders]
     raise SourceError(
