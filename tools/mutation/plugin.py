@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import mlxgen.emulator
-from mlxgen.emulator.frontend.metal import scan_metal
 from mlxgen.emulator.frontend.tokens import SourceError
 from mlxgen.emulator.library import EmulationError, build
 from mlxgen.emulator.translate import translate
+from mlxgen.read.cpp import Reader
 
 from .mutants import Launches, Mutant, Switched, launch_mutants, source_mutants
 
@@ -294,7 +294,7 @@ class _Server:
                 continue
             if name not in libraries:
                 path = self.prebuilt / f"{name}.metal"
-                found = scan_metal([path]).instantiations
+                found = Reader([], metal=True).file(str(path)).instantiations
                 functions = {i.host_name: i.function.split("::")[-1] for i in found}
                 libraries[name] = _Library(op, name, path, functions)
             library = libraries[name]

@@ -1,13 +1,8 @@
-"""Reads function declarations out of hand-written C++ source.
+"""Reads function declarations out of hand-written Metal, token by token.
 
-The generator calls hand-written kernels, and has to refuse an entry that does not fit them before a
-compiler does so with an error in generated code. This module finds what is declared at namespace
-scope:
-
-    for function in scan_cpp(["csrc/kernels.h"], ["csrc"]):
-        function.qualified_name    # "mlxops::cpu::axpby"
-        function.template          # ("T",)
-        [p.type for p in function.params]    # ["T", "T", "T", "T"]
+The emulator rewrites kernels as C++, and so needs every token of a declaration and its place, where
+the generator (`read.cpp`) needs what is declared only. `Scanner` finds what is declared at namespace
+scope.
 
 Prominent characteristics:
 
@@ -21,10 +16,9 @@ Prominent characteristics:
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ...diagnostics import Span
 from .cxx_types import (
@@ -43,7 +37,6 @@ from .cxx_types import (
     Reader,
     normalise_type,
 )
-from .preprocess import OWN_INCLUDES, Preprocessor
 from .tokens import SourceError, Token
 
 __all__ = [
@@ -51,22 +44,13 @@ __all__ = [
     "Param",
     "SourceError",
     "find_function",
-    "instantiate",
     "normalise_type",
-    "scan_cpp",
 ]
-
-# Libraries' headers declare nothing of the project's, and their macros are not needed to read it.
-IGNORED_INCLUDES = ("mlx/", "mlxgen/", "nanobind/")
-# But for those with which a scalar function is declared that Metal shares.
-MACRO_INCLUDES = ("mlxgen/scalar.h",)
 
 TO_SEMICOLON = ("using", "typedef", "static_assert", "_Static_assert", "concept", "asm", "__asm__")
 
 _AFTER_RESULT = ("{", ";", "=", "[", ":", "requires", "try", "override", "final")
 _VALUES = ("{", "-", "!", "&", "nullptr", "true", "false", "sizeof", "new")
-
-Report = Callable[[SourceError], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,49 +93,6 @@ class Function:
         return "::".join(filter(None, (self.namespace, self.class_name, self.name)))
 
 
-def scan_cpp(
-    paths: Iterable[str | os.PathLike[str]],
-    include_dirs: Sequence[str | os.PathLike[str]] = (),
-    *,
-    defines: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (),
-    report: Report | None = None,
-) -> list[Function]:
-    """The functions that the C++ files and the project headers they include declare.
-
-    Args:
-        paths: the files; each is read as a translation unit of its own.
-        include_dirs: the project's include folders. Headers of MLX, mlxgen and nanobind are never
-            read, nor are angled includes that are not found there.
-        defines: macros to take as defined.
-        ignore: how includes begin that are not to be read, such as those of generated headers.
-        report: called with the error of each file that cannot be read, which then counts as empty.
-
-    Raises:
-        SourceError: for the first file that cannot be read, unless `report` is given.
-    """
-    folders = [os.fspath(folder) for folder in include_dirs]
-    preprocessor = Preprocessor(
-        [*folders, OWN_INCLUDES],
-        defines={"__cplusplus": "202002L", **(defines or {})},
-        ignore=(*IGNORED_INCLUDES, *ignore),
-        macros_only=MACRO_INCLUDES,
-    )
-    functions: dict[tuple[Span, str], Function] = {}
-    for path in [os.fspath(path) for path in paths]:
-        try:
-            scanner = Scanner(preprocessor.run(path), path)
-            scanner.scan()
-        except SourceError as error:
-            if report is None:
-                raise
-            report(error)
-            continue
-        for function in scanner.functions:
-            functions.setdefault((function.span, function.qualified_name), function)
-    return list(functions.values())
-
-
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
     """The functions called `name`, which may leave out outer namespaces (`cpu::axpby`).
 
@@ -166,28 +107,6 @@ def find_function(functions: Iterable[Function], name: str) -> list[Function]:
         if own[-len(parts) :] == parts and len(parts) > members:
             found.append(function)
     return found
-
-
-def instantiate(function: Function, arguments: Sequence[str]) -> Function:
-    """The function with its template parameters replaced: T by "float" in types and bases.
-
-    Parameters without an argument get their default, and stay as they are without one. A parameter
-    pack is left as it is.
-    """
-    values: dict[str, str] = {}
-    for i, name in enumerate(function.template):
-        value = arguments[i] if i < len(arguments) else function.template_defaults[i]
-        if name and value is not None and not name.endswith("..."):
-            values[name] = _replaced(value, values)
-    if not values:
-        return function
-    params = []
-    for param in function.params:
-        base = normalise_type(_replaced(param.base, values))
-        type_ = normalise_type(_replaced(param.type, values))
-        params.append(replace(param, base=base, type=type_))
-    result = function.result and normalise_type(_replaced(function.result, values))
-    return replace(function, params=tuple(params), result=result, template=(), template_defaults=())
 
 
 def deduced(function: Function, types: Sequence[str]) -> tuple[str, ...] | None:
@@ -214,10 +133,6 @@ def deduced(function: Function, types: Sequence[str]) -> tuple[str, ...] | None:
     pairs = zip(function.template, function.template_defaults, strict=True)
     arguments = [values.get(name, default) for name, default in pairs]
     return None if None in arguments else tuple(value for value in arguments if value is not None)
-
-
-def _replaced(text: str, values: Mapping[str, str]) -> str:
-    return re.sub(r"(?<!::)\b[A-Za-z_]\w*", lambda m: values.get(m[0], m[0]), text)
 
 
 @dataclass(slots=True)

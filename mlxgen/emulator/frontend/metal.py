@@ -2,7 +2,7 @@
 
 What the generator must know of a `.metal` file: the parameters of its kernels, because it binds
 buffers by their names, and which kernels there are in the end, because a template has to be
-instantiated for every dtype. `scan_metal` finds both, in either spelling of each:
+instantiated for every dtype. `MetalScanner` finds both, in either spelling of each:
 
     [[kernel]] void f(...)
     kernel void f(...)
@@ -14,21 +14,16 @@ instantiated for every dtype. `scan_metal` finds both, in either spelling of eac
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...diagnostics import Span
-from .cxx import Function, Head, Report, Scanner, deduced, find_function
+from .cxx import Function, Head, Scanner, deduced, find_function
 from .cxx_types import Attribute, Path
-from .preprocess import Preprocessor
 from .tokens import SourceError, Token
 
 # What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
 DEFINES = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
-
-# Of these only the macros are read: they declare nothing of the project's.
-LIBRARY_INCLUDES = ("mlx/", "mlxgen/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,78 +53,6 @@ class FunctionConstant:
     type: str
     index: Attribute
     span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class MetalFile:
-    """What Metal source declares; `includes` are the files read, the given ones among them."""
-
-    functions: tuple[Function, ...]
-    instantiations: tuple[Instantiation, ...]
-    constants: tuple[FunctionConstant, ...]
-    includes: tuple[str, ...]
-
-    @property
-    def kernels(self) -> tuple[Function, ...]:
-        """The kernel functions."""
-        return tuple(function for function in self.functions if function.is_kernel)
-
-    def instantiation(self, host_name: str) -> Instantiation | None:
-        """The kernel of that host name."""
-        return next((i for i in self.instantiations if i.host_name == host_name), None)
-
-
-def scan_metal(
-    paths: Iterable[str | os.PathLike[str]],
-    include_dirs: Sequence[str | os.PathLike[str]] = (),
-    *,
-    defines: Mapping[str, str] | None = None,
-    macros_only: Sequence[str] = LIBRARY_INCLUDES,
-    report: Report | None = None,
-) -> MetalFile:
-    """The functions, kernels and instantiations of Metal files and the headers they include.
-
-    Args:
-        paths: the files; each is read as a translation unit of its own.
-        include_dirs: the project's include folders and MLX's. Angled includes that are not found
-            there are Metal's own, and left out.
-        defines: macros to take as defined, beside Metal's.
-        macros_only: prefixes of includes whose declarations are not wanted.
-        report: called with the error of each file that cannot be read, which then counts as empty.
-
-    Raises:
-        SourceError: for the first file that cannot be read, unless `report` is given.
-    """
-    folders = [os.fspath(folder) for folder in include_dirs]
-    preprocessor = Preprocessor(
-        folders, defines={**DEFINES, **(defines or {})}, macros_only=macros_only
-    )
-    functions: dict[tuple[Span, str], Function] = {}
-    instantiations: dict[tuple[Span, str], Instantiation] = {}
-    constants: dict[Span, FunctionConstant] = {}
-    includes: dict[str, None] = {}
-    for path in [os.fspath(path) for path in paths]:
-        try:
-            scanner = MetalScanner(preprocessor.run(path), path)
-            scanner.scan()
-        except SourceError as error:
-            if report is None:
-                raise
-            report(error)
-            continue
-        includes.update(dict.fromkeys(preprocessor.includes))
-        for function in scanner.functions:
-            functions.setdefault((function.span, function.qualified_name), function)
-        for instantiation in scanner.instantiations.values():
-            instantiations.setdefault((instantiation.span, instantiation.host_name), instantiation)
-        for constant in scanner.constants:
-            constants.setdefault(constant.span, constant)
-    return MetalFile(
-        tuple(functions.values()),
-        tuple(instantiations.values()),
-        tuple(constants.values()),
-        tuple(includes),
-    )
 
 
 class MetalScanner(Scanner):
