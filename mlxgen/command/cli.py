@@ -7,6 +7,7 @@ use of the command line. Heavy imports wait until a command needs them.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -352,6 +353,7 @@ def _operators(diags: Diagnostics, path: Path, project: Path) -> list[dict[str, 
 
 def main() -> None:
     """Entry point of the ``mlxgen`` command."""
+    gc.disable()  # little garbage is made, and looking for it takes as long as all else
     try:
         cli()
     except Failure:

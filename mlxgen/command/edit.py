@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import fields, replace
+from operator import attrgetter
 
 from ..check.file import resolve
 from ..check.outside import Outside
@@ -27,6 +28,7 @@ from .operators import check_metal, read, select
 from .write import Manifest, digest
 
 _DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # which says how all entries are to be read
+_values = attrgetter(*(field.name for field in fields(Pieces)))
 
 Found = tuple[Sources, list[Pieces]]
 
@@ -94,5 +96,5 @@ def _keys(document: Document, sources: Sources) -> dict[str, str]:
 
 
 def _keep(made: Sequence[Pieces], keys: dict[str, str], after: Manifest) -> None:
-    kept = {keys[p.name]: astuple(replace(p, header="", source="")) for p in made}
+    kept = {keys[p.name]: _values(replace(p, header="", source="")) for p in made}
     after.entries = json.dumps(kept, ensure_ascii=False)
