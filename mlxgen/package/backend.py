@@ -18,10 +18,9 @@ changed.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,59 +72,26 @@ def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) 
     return requirements(Path())
 
 
-def get_requires_for_build_editable(config_settings: ConfigSettings | None = None) -> list[str]:
-    """PEP 660."""
-    return requirements(Path())
-
-
 def get_requires_for_build_sdist(config_settings: ConfigSettings | None = None) -> list[str]:
     """PEP 517. Nothing is compiled for a source distribution."""
     return [TOOLS[0]]
 
 
-def prepare_metadata_for_build_wheel(
-    metadata_directory: str, config_settings: ConfigSettings | None = None
-) -> str:
-    """PEP 517."""
-    return str(
-        _backend().prepare_metadata_for_build_wheel(metadata_directory, _config(config_settings))
-    )
+def _hook(name: str) -> Callable[..., str]:
+    """A hook of PEP 517 or 660: scikit-build-core's, with the project's settings."""
+
+    def hook(folder: str, config_settings: ConfigSettings | None = None, *more: str | None) -> str:
+        return str(getattr(_backend(), name)(folder, _config(config_settings), *more))
+
+    return hook
 
 
-def prepare_metadata_for_build_editable(
-    metadata_directory: str, config_settings: ConfigSettings | None = None
-) -> str:
-    """PEP 660."""
-    return str(
-        _backend().prepare_metadata_for_build_editable(metadata_directory, _config(config_settings))
-    )
-
-
-def build_wheel(
-    wheel_directory: str,
-    config_settings: ConfigSettings | None = None,
-    metadata_directory: str | None = None,
-) -> str:
-    """PEP 517."""
-    return str(
-        _backend().build_wheel(wheel_directory, _config(config_settings), metadata_directory)
-    )
-
-
-def build_editable(
-    wheel_directory: str,
-    config_settings: ConfigSettings | None = None,
-    metadata_directory: str | None = None,
-) -> str:
-    """PEP 660."""
-    return str(
-        _backend().build_editable(wheel_directory, _config(config_settings), metadata_directory)
-    )
-
-
-def build_sdist(sdist_directory: str, config_settings: ConfigSettings | None = None) -> str:
-    """PEP 517."""
-    return str(_backend().build_sdist(sdist_directory, _config(config_settings)))
+get_requires_for_build_editable = get_requires_for_build_wheel
+prepare_metadata_for_build_wheel = _hook("prepare_metadata_for_build_wheel")
+prepare_metadata_for_build_editable = _hook("prepare_metadata_for_build_editable")
+build_wheel = _hook("build_wheel")
+build_editable = _hook("build_editable")
+build_sdist = _hook("build_sdist")
 
 
 def _settings(root: Path) -> settings.Settings:
@@ -166,18 +132,14 @@ def _config(given: ConfigSettings | None) -> dict[str, str | list[str]]:
 
 
 def _installed_mlx() -> str | None:
-    try:
-        return importlib.metadata.version("mlx")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return compat.version("mlx")
 
 
 def _generator_requirements() -> list[str]:
     """What mlxgen itself needs, if it is used where its sources lie (``backend-path``)."""
     path = HERE.parent / "pyproject.toml"
-    if not path.is_file():
-        return []
-    return list(tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"])
+    text = path.read_text(encoding="utf-8") if path.is_file() else "project.dependencies = []"
+    return list(tomllib.loads(text)["project"]["dependencies"])
 
 
 def print_requirements() -> None:

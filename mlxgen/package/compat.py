@@ -23,29 +23,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# nanobind's NB_INTERNALS_VERSION, and the releases that have it; we ask for the last of them.
-NANOBIND: dict[int, tuple[str, ...]] = {
-    16: ("2.9.2",),
-    17: ("2.10.2",),
-    18: ("2.11.0",),
-    19: ("2.12.0",),
-    20: ("2.13.0", "2.14.0"),
-    21: ("2.15.0",),
-    22: ("3.0.1", "3.1.0"),
+# nanobind's NB_INTERNALS_VERSION; the releases of MLX whose wheels have it, and those of nanobind.
+_RELEASES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    16: ((), ("2.9.2",)),
+    17: (("0.30.6", "0.31.0", "0.31.1"), ("2.10.2",)),
+    18: ((), ("2.11.0",)),
+    19: (("0.31.2",), ("2.12.0",)),
+    20: (("0.32.0", "0.32.1"), ("2.13.0", "2.14.0")),
+    21: (("0.32.2",), ("2.15.0",)),
+    22: (("0.32.3", "0.32.4"), ("3.0.1", "3.1.0")),
 }
-
-# The internals version in the wheels of MLX: for isolated builds, where MLX is not there yet.
-MLX: dict[str, int] = {
-    "0.30.6": 17,
-    "0.31.0": 17,
-    "0.31.1": 17,
-    "0.31.2": 19,
-    "0.32.0": 20,
-    "0.32.1": 20,
-    "0.32.2": 21,
-    "0.32.3": 22,
-    "0.32.4": 22,
-}
+NANOBIND = {internals: releases for internals, (_, releases) in _RELEASES.items()}
+"""We ask for the last of them."""
+MLX = {release: internals for internals, (those, _) in _RELEASES.items() for release in those}
+"""For isolated builds, where MLX is not there yet."""
 
 _TAG = re.compile(rb"(?:nanobind|v\d+)_(?:system|mingw|gcc_cygwin|msvc)_\w+")
 _INTERNALS = re.compile(r"(?:^|_)v(\d+)(?:_|$)")
@@ -91,7 +82,7 @@ def nanobind_requirement(mlx_version: str | None) -> str:
     be newer than the table.
     """
     core = _find_core()
-    if core is not None and mlx_version in (None, _version("mlx")):
+    if core is not None and mlx_version in (None, version("mlx")):
         known = NANOBIND.get(internals_version(abi_tag(core)))
     else:
         known = NANOBIND.get(MLX.get(mlx_version or "", max(NANOBIND)))
@@ -102,13 +93,13 @@ def find() -> Toolchain:
     """The installed MLX and nanobind. Raises ``CompatError`` with one sentence when they do not
     fit."""
     core = _find_core()
-    mlx_version = _version("mlx")
+    mlx_version = version("mlx")
     if core is None or mlx_version is None:
         raise CompatError(f"MLX is not installed for {sys.executable}: run {_pip('mlx[cpu]')}")
     tag = abi_tag(core)
     wanted = internals_version(tag)
     spec = importlib.util.find_spec("nanobind")
-    nanobind_version = _version("nanobind")
+    nanobind_version = version("nanobind")
     if spec is None or spec.origin is None or nanobind_version is None:
         raise CompatError(
             f"nanobind, which MLX {mlx_version} needs to share arrays with an extension, is not "
@@ -117,11 +108,9 @@ def find() -> Toolchain:
     nanobind = Path(spec.origin).parent
     found = _source_internals(nanobind)
     if found != wanted:
-        advice = (
-            f"run {_pip(nanobind_requirement(None))}"
-            if wanted in NANOBIND
-            else f"install the nanobind that MLX {mlx_version} was built with"
-        )
+        advice = f"install the nanobind that MLX {mlx_version} was built with"
+        if wanted in NANOBIND:
+            advice = f"run {_pip(nanobind_requirement(None))}"
         raise CompatError(
             f"nanobind {nanobind_version} does not fit MLX {mlx_version}: the extension would use "
             f"version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
@@ -144,14 +133,13 @@ def compare(core: Path, extension: Path) -> None:
 def _find_core() -> Path | None:
     """The extension module mlx.core, without importing it."""
     spec = importlib.util.find_spec("mlx")
-    for folder in spec.submodule_search_locations or () if spec else ():
-        for path in sorted(Path(folder).glob("core.*")):
-            if path.suffix in (".so", ".pyd"):
-                return path
-    return None
+    folders = spec.submodule_search_locations or () if spec else ()
+    found = [path for folder in folders for path in sorted(Path(folder).glob("core.*"))]
+    return next((path for path in found if path.suffix in (".so", ".pyd")), None)
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
+    """The installed release of a distribution."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -160,17 +148,15 @@ def _version(distribution: str) -> str | None:
 
 def _source_internals(nanobind: Path) -> int:
     """NB_INTERNALS_VERSION in the sources that a nanobind distribution compiles into extensions."""
-    for name in ("nb_internals.h", "nb_abi.h"):  # since 3.0; before
-        path = nanobind / "src" / name
-        if path.is_file():
-            match = re.search(
-                r"define\s+NB_INTERNALS_VERSION\s+(\d+)", path.read_text(encoding="utf-8")
-            )
-            if match:
-                return int(match[1])
-    raise CompatError(
-        f"the nanobind in {nanobind} has no NB_INTERNALS_VERSION: it is not one that mlxgen knows"
-    )
+    headers = [nanobind / "src" / name for name in ("nb_internals.h", "nb_abi.h")]
+    text = "".join(path.read_text(encoding="utf-8") for path in headers if path.is_file())
+    match = re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text)
+    if match is None:
+        raise CompatError(
+            f"the nanobind in {nanobind} has no NB_INTERNALS_VERSION: it is not one that mlxgen "
+            "knows"
+        )
+    return int(match[1])
 
 
 def _pip(requirement: str) -> str:
@@ -182,16 +168,13 @@ def main(arguments: Sequence[str]) -> int:
     not fit."""
     try:
         if arguments:
-            core, extension = map(Path, arguments)
-            compare(core, extension)
-        else:
-            found = find()
-            print(
-                f"MLX {found.mlx_version} and nanobind {found.nanobind_version} fit ({found.tag})"
-            )
+            compare(*map(Path, arguments))
+            return 0
+        found = find()
     except CompatError as error:
         print(f"mlxgen: {error}", file=sys.stderr)
         return 1
+    print(f"MLX {found.mlx_version} and nanobind {found.nanobind_version} fit ({found.tag})")
     return 0
 
 

@@ -21,8 +21,8 @@ def module(path: Path, tag: str) -> Path:
 def nanobind_with(monkeypatch: pytest.MonkeyPatch, internals: int, version: str) -> None:
     """Have another release of nanobind installed."""
     monkeypatch.setattr(compat, "_source_internals", lambda path: internals)
-    real = compat._version
-    monkeypatch.setattr(compat, "_version", lambda d: version if d == "nanobind" else real(d))
+    real = compat.version
+    monkeypatch.setattr(compat, "version", lambda d: version if d == "nanobind" else real(d))
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,8 @@ def install_methods() -> list[str]:
                 f"mx.array already has a method '{name}'; {__package__} does not replace it"
             )
     for name, path in methods.items():
-        setattr(
-            _mx.array, name, _as_method(name, _functools.reduce(getattr, path.split("."), _ext))
-        )
+        function = _functools.reduce(getattr, path.split("."), _ext)
+        setattr(_mx.array, name, _as_method(name, function))
     return sorted(methods)
 
 
