@@ -62,9 +62,11 @@ def everything(
 
 def edited(settings: Settings, before: Manifest, after: Manifest) -> Found | None:
     """The pieces of all entries; those that are as before have no text for files of their own."""
+    if not before.base or before.base != after.base:
+        return None
     diags = Diagnostics()
     document, sources = read(settings, diags)
-    if document is None or not before.base or before.base != after.base:
+    if document is None:
         return None
     keys = _keys(document, sources)
     try:
