@@ -188,10 +188,10 @@ def generate(
     diags: Diagnostics,
     project: Path,
     output: Path,
-    select: Names,
-    exclude: Names,
     dry_run: bool,
     form: str,
+    select: Names,
+    exclude: Names,
 ) -> None:
     """Write the C++ sources, bindings, stubs, checks and documentation.
 
@@ -199,6 +199,7 @@ def generate(
     in the YAML nothing is touched.
     """
     from . import generate as generator
+    from .write import Changes
 
     settings = settings_of(project, diags)
     result = generator.generate(
@@ -206,7 +207,7 @@ def generate(
     )
     if result is None:
         raise Failure
-    changes = result.changes or generator.Changes((), (), 0)
+    changes = result.changes or Changes((), (), 0)
     if form == "json":
         listed = {"written": changes.written, "removed": changes.removed, "diagnostics": []}
         click.echo(json.dumps(listed, indent=1))
@@ -299,19 +300,15 @@ def explain(code: str) -> None:
 def docs(diags: Diagnostics, project: Path, dry_run: bool) -> None:
     """Write the reference pages: operators, and the JSON Schema."""
     from .generate import doc_pages
+    from .write import differing, put
 
     ops, _, settings = load(diags, project)
-    stale = []
-    for name, text in doc_pages(ops, settings).items():
-        path = settings.docs / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(settings.relative(path))
-        if not dry_run:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+    stale = differing(settings.docs, doc_pages(ops, settings))
+    if not dry_run:
+        put(settings.docs, stale)
+    paths = ", ".join(settings.relative(settings.docs / name) for name in stale)
     verb = "out of date" if dry_run else "written"
-    click.echo(f"{verb}: {', '.join(stale)}" if stale else "all pages are up to date")
+    click.echo(f"{verb}: {paths}" if stale else "all pages are up to date")
     if stale and dry_run:
         sys.exit(1)
 

@@ -15,24 +15,12 @@ from typing import TYPE_CHECKING
 
 from ..diagnostics import Diagnostics, Span
 from ..read.settings import Settings
-from .operators import check_metal, load, load_settings, mlx_include, plain_settings, select
+from ..read.settings import load as load_settings  # noqa: F401
+from .operators import load, mlx_include, plain_settings, select  # noqa: F401
 from .write import Changes, Manifest, digest, write
 
 if TYPE_CHECKING:
     from ..model.op import Op
-
-__all__ = [
-    "Changes",
-    "Result",
-    "check_metal",
-    "doc_pages",
-    "generate",
-    "load",
-    "load_settings",
-    "mlx_include",
-    "plain_settings",
-    "select",
-]
 
 HERE = Path(__file__).parents[1]
 _OWN = ("*.py", "*/*.py", "render/templates/*", "formula/data/*", "runtime/include/mlxgen/*.h")

@@ -10,24 +10,19 @@ from typing import TYPE_CHECKING
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
 from ..read.settings import Settings
-from ..read.settings import load as load_settings
 
 if TYPE_CHECKING:
     from ..model.op import Op
     from ..read.sources import Sources
     from ..read.yaml import Document, Entry
 
-__all__ = ["check_metal", "load", "load_settings", "mlx_include", "plain_settings", "select"]
-
 
 def mlx_include() -> Path | None:
     """The include folder of the installed MLX, where its Metal kernels' headers are."""
     spec = importlib.util.find_spec("mlx")
-    for location in spec.submodule_search_locations or () if spec else ():
-        folder = Path(location) / "include"
-        if folder.is_dir():
-            return folder
-    return None
+    folders = spec.submodule_search_locations or () if spec else ()
+    found = (Path(folder) / "include" for folder in folders)
+    return next((folder for folder in found if folder.is_dir()), None)
 
 
 def plain_settings(root: Path, yaml: Path) -> Settings:

@@ -88,29 +88,38 @@ def write(
         after: What it is to remember; its ``files`` are filled in.
         dry_run: Only say what would change.
     """
-    root = str(folder)
-    texts = {path: text.encode() for path, text in files.items() if text is not None}
-    written = [path for path, text in texts.items() if _read(f"{root}/{path}") != text]
+    changed = differing(folder, {path: text for path, text in files.items() if text is not None})
     removed = sorted(p for p in before.files.keys() - files.keys() if (folder / p).is_file())
-    changes = Changes(tuple(written), tuple(removed), len(files) - len(written))
+    changes = Changes(tuple(changed), tuple(removed), len(files) - len(changed))
     if dry_run:
         return changes
-    for parent in {path.rpartition("/")[0] for path in written}:
-        os.makedirs(f"{root}/{parent}", exist_ok=True)
-    for path in written:
-        target = f"{root}/{path}"
-        with open(target + ".tmp", "wb", buffering=0) as file:
-            file.write(texts[path])
-        os.replace(target + ".tmp", target)
+    put(folder, changed)
     for path in removed:
         (folder / path).unlink()
         _remove_empty((folder / path).parent, folder)
     after.files = {
-        path: before.files[path] if text is None else _stat(f"{root}/{path}")
+        path: before.files[path] if text is None else _stat(f"{folder}/{path}")
         for path, text in files.items()
     }
     after.save(folder)
     return changes
+
+
+def differing(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
+    """What is to be written, that the folder may hold these files."""
+    texts = {path: text.encode() for path, text in files.items()}
+    return {path: text for path, text in texts.items() if _read(f"{folder}/{path}") != text}
+
+
+def put(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, each in one piece."""
+    for parent in {f"{folder}/{path}".rpartition("/")[0] for path in files}:
+        os.makedirs(parent, exist_ok=True)
+    for path, text in files.items():
+        target = f"{folder}/{path}"
+        with open(target + ".tmp", "wb", buffering=0) as file:
+            file.write(text)
+        os.replace(target + ".tmp", target)
 
 
 def _stat(path: str) -> list[int]:

@@ -1,0 +1,82 @@
+"""The commands as people call them: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from sample import project
+
+from mlxgen.__main__ import cli
+from mlxgen.command.cli import Failure
+
+ENTRIES = ["--project", "{}", "--yaml", "{}/mlx_ops.yaml"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the sample project."""
+    shutil.copytree(project.HERE, tmp_path / "project")
+    return tmp_path / "project"
+
+
+def run(folder: Path, command: str, *arguments: str) -> Result:
+    options = [option.format(folder) for option in ENTRIES]
+    return CliRunner().invoke(cli, [command, *options, *arguments])
+
+
+def test_help_lists_the_commands_of_all_rooms() -> None:
+    text = CliRunner().invoke(cli, ["--help"]).output
+    for name in ("check", "generate", "show", "list", "diff", "docs", "metal-check", "metal-test"):
+        assert f" {name} " in text
+
+
+def test_heavy_modules_wait() -> None:
+    heavy = {"pydantic", "jinja2", "yaml", "rich"}
+    script = f"import mlxgen.__main__, sys; print({heavy} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+
+
+def test_show(folder: Path) -> None:
+    for name in ("softcap", "nn.activations.softcap"):
+        assert "softcap(const mx::array& x" in run(folder, "show", name, "header").output
+    found = run(folder, "show", "softcapp")
+    assert isinstance(found.exception, Failure)
+    assert "no operator or tag 'softcapp' (did you mean 'softcap'?)" in found.output
+
+
+def test_show_and_list_do_not_look_at_other_entries(folder: Path) -> None:
+    yaml = folder / "mlx_ops.yaml"
+    yaml.write_text(yaml.read_text().replace("composite: exp(x * log(2.0))", "composite: y"))
+    assert run(folder, "check").exit_code == 1
+    assert run(folder, "show", "softcap", "stub").exit_code == 0
+    found = run(folder, "list", "--select", "softcap", "--format", "json")
+    assert [op["name"] for op in json.loads(found.output)] == ["softcap"]
+    assert "unknown name 'y'" in run(folder, "show", "exp2").output
+
+
+@pytest.mark.parametrize("chosen", ["softcap", "nn.activations.softcap", "tag:nn"])
+def test_list(folder: Path, chosen: str) -> None:
+    found = run(folder, "list", "--select", chosen, "--format", "json")
+    assert "softcap" in [op["name"] for op in json.loads(found.output)]
+    everything = json.loads(run(folder, "list", "--format", "json").output)
+    assert [op for op in everything if op in json.loads(found.output)] == json.loads(found.output)
+
+
+def test_diff(folder: Path) -> None:
+    old, new = folder / "mlx_ops.yaml", folder / "new.yaml"
+    new.write_text(old.read_text().replace("cap: float = 50.0", "cap: float = 40.0"))
+    arguments = ["diff", "--project", str(folder), str(old), str(new)]
+    (folder / "pyproject.toml").write_text('[project]\nname = "ops"\n')
+    (folder / "python/ops").mkdir(parents=True)
+    (folder / "python/ops/__init__.py").touch()
+    found = CliRunner().invoke(cli, arguments)
+    assert found.exit_code == 1
+    assert "nn.activations.softcap: argument 'cap': default 50.0 -> 40.0" in found.output
+    assert "1 changes, 1 breaking" in found.output
