@@ -107,11 +107,10 @@ class Default:
 
     def __eq__(self, other: object) -> bool:
         # By text, so that nan equals nan, and 1 does not equal True.
-        same = isinstance(other, Default) and repr(self.value) == repr(other.value)
-        return same and isinstance(other, Default) and self.type == other.type
+        return isinstance(other, Default) and repr(self) == repr(other)
 
     def __hash__(self) -> int:
-        return hash((repr(self.value), self.type))
+        return hash(repr(self))
 
     @property
     def cpp(self) -> str:
@@ -180,10 +179,6 @@ class Signature:
         """The other arguments."""
         return tuple(arg for arg in self.args if not arg.type.is_array)
 
-    def arg(self, name: str) -> Arg | None:
-        """The argument of that name."""
-        return next((arg for arg in self.args if arg.name == name), None)
-
     @property
     def cpp_result(self) -> str:
         """The result in the C++ spelling (generated functions with several return a vector)."""
@@ -211,18 +206,15 @@ class Signature:
         """The signature in the Python spelling of entries."""
         args = []
         for arg in self.args:
+            if arg.kw_only and "*" not in args:
+                args.append("*")
             default = f" = {arg.default.python}" if arg.default else ""
             args.append(f"{arg.name}: {arg.type._python_spelling()}{default}")
         result = self.python_result
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
-        return f"{self.name or ''}({', '.join(self._starred(args))}) -> {result}"
-
-    def _starred(self, args: list[str]) -> list[str]:
-        """``args`` with the ``*`` before the first keyword-only one."""
-        first = next((i for i, arg in enumerate(self.args) if arg.kw_only), len(args))
-        return args[:first] + ["*"] * (first < len(args)) + args[first:]
+        return f"{self.name or ''}({', '.join(args)}) -> {result}"
 
 
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}

@@ -205,8 +205,6 @@ def test_parts():
     signature = parse("f(x: array, n: int, xs: list[array]) -> (y: array)")
     assert [arg.name for arg in signature.arrays] == ["x", "xs"]
     assert [arg.name for arg in signature.attributes] == ["n"]
-    assert signature.arg("n") is signature.args[1]
-    assert signature.arg("y") is None
 
 
 # ---- round trips -------------------------------------------------------------------------------
