@@ -1,8 +1,7 @@
 """Reads function declarations out of hand-written Metal, token by token.
 
 The emulator rewrites kernels as C++, and so needs every token of a declaration and its place, where
-the generator (`read.cpp`) needs what is declared only. `Scanner` finds what is declared at namespace
-scope.
+the generator (`read.cpp`) needs what is declared only. `Scanner` finds that at namespace scope.
 
 Prominent characteristics:
 
