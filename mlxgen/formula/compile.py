@@ -91,39 +91,16 @@ class Want:
     count: int | None = None  # ARRAYS: how many; None: any number
 
     @classmethod
-    def array(cls) -> Want:
-        """One array."""
-        return cls(Kind.ARRAY)
-
-    @classmethod
     def arrays(cls, count: int | None) -> Want:
         """Several arrays, as a std::vector: a tuple of ``count``, or a list of any length."""
         return cls(Kind.ARRAYS, count)
 
-    @classmethod
-    def shape(cls) -> Want:
-        """A tuple of ints, as an mx::Shape."""
-        return cls(Kind.SHAPE)
-
-    @classmethod
-    def int(cls) -> Want:
-        """An int; the compiled ``Expr.type.int64`` tells its C++ type."""
-        return cls(Kind.INT)
-
-    @classmethod
-    def bool(cls) -> Want:
-        """A condition."""
-        return cls(Kind.BOOL)
-
-    @classmethod
-    def float(cls) -> Want:
-        """A number."""
-        return cls(Kind.FLOAT)
-
-    @classmethod
-    def dtype(cls) -> Want:
-        """A dtype."""
-        return cls(Kind.DTYPE)
+    array = staticmethod(lambda: Want(Kind.ARRAY))
+    shape = staticmethod(lambda: Want(Kind.SHAPE))  # ints in any form, as an mx::Shape
+    int = staticmethod(lambda: Want(Kind.INT))  # the compiled Expr.type.int64 tells its C++ type
+    bool = staticmethod(lambda: Want(Kind.BOOL))
+    float = staticmethod(lambda: Want(Kind.FLOAT))
+    dtype = staticmethod(lambda: Want(Kind.DTYPE))
 
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:

@@ -27,7 +27,7 @@ from .mlx import (
     table,
     unknown,
 )
-from .rules import RULES, common
+from .rules import RULES
 from .source import Source
 from .values import Value, constant, fit, fit_type
 
@@ -148,8 +148,6 @@ class Translator:
         for value in given:
             if value.kind not in ("int", "float") or value.optional:
                 return None
-        if name in ("maximum", "minimum") and len(given) == 2:
-            return self.extreme(name[:3], given, args.node)
         if name == "square" and len(given) == 1:
             name, given = "multiply", given * 2
         return self.arithmetic(name, given, args.node)
@@ -165,14 +163,12 @@ class Translator:
                 given = [*given[:i], wide, *given[i + 1 :]]
         return self.rule(name, given, at)
 
-    def extreme(self, name: str, given: Sequence[Value], at: ast.expr) -> Value:
-        """The smallest or largest of numbers."""
-        kind, type_ = common(given)
-        type_ = "double" if kind == "float" else type_
-        cpp = given[0].cpp
+    def folded(self, name: str, given: Sequence[Value], at: ast.expr) -> Value:
+        """An operation of two, on any number of operands."""
+        out = given[0]
         for value in given[1:]:
-            cpp = f"std::{name}{f'<{type_}>' * bool(type_)}({cpp}, {value.cpp})"
-        return Value(kind, cpp, at, type=type_ if kind == "int" else "")
+            out = self.rule(name, [out, value], at) or out
+        return out
 
     # Calls
 
@@ -290,14 +286,15 @@ class Translator:
         if listed is not None:
             return Value("dtype", f"mx::result_type({listed})", at)
         out = self.rule(name, given, at)
-        if out is None:
-            parts = [self.rule(name, [value], at) for value in given]
-            for value, part in zip(given, parts, strict=True):
-                if part is None:
-                    raise explain.argument(name, param, annotation, value)
-                out = part if out is None else self.rule(name, [out, part], at)
-        assert out is not None
-        return out
+        if out is not None:
+            return out
+        parts = []
+        for value in given:
+            part = self.rule(name, [value], at)
+            if part is None:
+                raise explain.argument(name, param, annotation, value)
+            parts.append(part)
+        return self.folded(name, parts, at)
 
     def call_typed(self, name: str, params: Sequence[Param], args: Args) -> Value:
         """``array(...)`` and ``finfo(...)``"""
@@ -335,7 +332,7 @@ class Translator:
                     raise Wrong("array_and_number", node, label=name)
                 if value.kind not in ("int", "float"):
                     raise Wrong("builtin", value.at, label=name, value=value)
-            return self.extreme(name, given, node)
+            return self.folded(name, given, node)
         if len(given) != 1 or not plain:
             raise Wrong("one_list" if function else "one_argument", node, label=name)
         return self.of_one(name, given[0], node)

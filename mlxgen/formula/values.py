@@ -15,6 +15,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from ..model.kinds import KINDS
@@ -23,22 +24,13 @@ from ..model.signature import Type
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
-# What a value can be, and how messages call it.
+# How messages call what a value can be.
 TEXTS = {
-    "array": "an array",
-    "arrays": "a list of arrays",
-    "float": "a float",
-    "int": "an int",
-    "bool": "a bool",
-    "str": "a string",
-    "ints": "a list of ints",
-    "shape": "a shape",
-    "dtype": "a dtype",
-    "none": "None",
+    **{spelling.slot: f"a {kind.value}" for kind, spelling in KINDS.items()},
+    **{"array": "an array", "int": "an int", "none": "None", "str": "a string"},
     "tuple": "a tuple",  # written in the formula; its items are values
     "category": "a category of dtypes",
-    "finfo": "information on a dtype",
-    "iinfo": "information on a dtype",
+    **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
     "floats": "several floats",  # std::vector<double> and std::vector<bool>, of comprehensions
     "bools": "several bools",
 }
@@ -206,9 +198,7 @@ def member(cpp: str, name: str) -> str:
 # Conversions. Each gives the C++ for a value of a kind that it takes, or None.
 
 
-def as_is(value: Value) -> str:
-    """Whatever it is."""
-    return value.cpp
+as_is = attrgetter("cpp")
 
 
 def narrow(value: Value) -> str:
@@ -232,11 +222,6 @@ def scalar(value: Value) -> str:
 def not_negative(value: Value) -> str | None:
     """An int that is not known to be negative."""
     return None if value.const is not None and value.const < 0 else value.cpp
-
-
-def flag(value: Value) -> str | None:
-    """A bool that is written out."""
-    return value.cpp if value.const is not None else None
 
 
 def fft_norm(value: Value) -> str | None:
@@ -314,16 +299,20 @@ SLOTS: Mapping[str, Ways] = {
     **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "floats", "bools")},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
     "weak": dict.fromkeys(("array", *NUMBERS), as_is),
-    "value": {"array": as_is, **dict.fromkeys(NUMBERS, scalar)},
+    "value": {
+        "array": as_is,
+        **dict.fromkeys(NUMBERS, lambda value: f"mlxgen::scalar({value.cpp})"),
+    },
     "scalar": dict.fromkeys(NUMBERS, as_is),
     "number": {"int": as_is, "float": as_is},
     "float": {"int": as_is, "float": as_is},
     "double": {"int": as_double, "float": as_double},
     "real": {"float": as_is},
     "int": {"int": narrow},
+    "int32": {"int": lambda value: None if value.type else value.cpp},
     "int64": {"int": as_is},
     "size": {"int": not_negative},
-    "flag": {"bool": flag},
+    "flag": {"bool": lambda value: value.cpp if value.const is not None else None},
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},
     **{name: ways for slot in INT_LISTS for name, ways in _lists(slot).items()},
