@@ -133,3 +133,10 @@ def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wron
     meant, listed = guess(node.attr, [*known, *methods]), ", ".join(known)
     about = {"value": value, "guess": meant, "known": listed}
     return Wrong(name, node, value.kind, **about, name=node.attr)
+
+
+def builtin(name: str, value: Value) -> Wrong:
+    """Something that one of Python's functions does not take."""
+    require(value)
+    wrong = "conversion" if name in ("len", "int", "float", "bool") else "builtin"
+    return Wrong(wrong, value.at, name, f"{name}({value.kind})", label=name, value=value)

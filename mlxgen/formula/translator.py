@@ -327,11 +327,8 @@ class Translator:
             return self.call_mlx(function, args)
         if name in ("min", "max") and len(given) > 1 and plain:
             for value in given:
-                explain.require(value)
-                if value.kind == "array":
-                    raise Wrong("array_and_number", node, label=name)
-                if value.kind not in ("int", "float"):
-                    raise Wrong("builtin", value.at, label=name, value=value)
+                if value.optional or value.kind not in ("int", "float"):
+                    raise explain.builtin(name, value)
             return self.folded(name, given, node)
         if len(given) != 1 or not plain:
             raise Wrong("one_list" if function else "one_argument", node, label=name)
@@ -339,7 +336,6 @@ class Translator:
 
     def of_one(self, name: str, value: Value, node: ast.Call) -> Value:
         """One of Python's functions of one argument."""
-        explain.require(value)
         if name == "len" and value.length is not None:
             return constant(value.length, node)
         if name == "float" and value.kind == "int" and value.const is not None:
@@ -348,10 +344,9 @@ class Translator:
         if of_shape and value.of is not None:
             name, value = ".ndim", value.of
         empty = name in ("min", "max") and value.length == 0
-        found = None if empty else self.rule(name, [value], node)
+        found = None if empty or value.optional else self.rule(name, [value], node)
         if found is None:
-            wrong = "conversion" if name in CONVERSIONS else "builtin"
-            raise Wrong(wrong, value.at, name, f"{name}({value.kind})", label=name, value=value)
+            raise explain.builtin(name, value)
         return found
 
 
