@@ -55,7 +55,9 @@ def environment() -> jinja2.Environment:
 
 @cache
 def _template(name: str) -> jinja2.Template:
-    return environment().get_template(name)
+    template = environment().get_template(name)
+    template.globals = dict(template.globals)  # jinja's own mapping takes long to copy for a run
+    return template
 
 
 class Package(Protocol):
