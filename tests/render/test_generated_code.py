@@ -10,6 +10,7 @@ import pytest
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.render.cpp import cpp_comment
+from mlxgen.render.format import formatted
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -40,6 +41,15 @@ def test_clang_format_takes_the_cpp(generated: Path) -> None:
             [BIN / "clang-format", *options, *files], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr[:2000]
+
+
+def test_only_what_is_an_operators_own(generated: Path) -> None:
+    texts = {path.name: path.read_text() for path in generated.glob("src/*.cpp")}
+    assert not [name for name, text in texts.items() if "maybe_unused" in text]
+    header = (generated / "include" / "mlxops" / "axpby.h").read_text()
+    shown = formatted(header) + formatted(texts["axpby.cpp"])
+    assert len(shown.splitlines()) <= 160
+    assert "class" not in header
 
 
 def test_documentation_is_wrapped_by_paragraphs() -> None:
