@@ -15,6 +15,8 @@ from .results import texts_by_output
 
 MAX_BUFFERS = 31  # that Metal binds
 
+ACCUMULATOR = "accum_t<T>"  # C++ type for sums of T
+
 # The dtype rule of outputs in which half precision is accumulated: accum_t<T> in C++.
 _ACCUMULATOR = re.compile(r"result_type\((\w+)\.dtype, *(?:mx\.)?float32\)")
 
@@ -48,8 +50,8 @@ class Dispatch(Asked):
         return [d for d in self.dtypes if d in METAL_TYPES]
 
     @cached_property
-    def elements(self) -> tuple[str, ...] | None:
-        """C++ element type of each output, T for the kernel's; None when something was reported."""
+    def outputs(self) -> tuple[str, ...] | None:
+        """The dtype of each output, T for the kernel's; None when something was reported."""
         context, texts = self.context, texts_by_output(self.context, "dtype")
         promoted = [p.name for p in context.arrays if p.dtype is None]
         found = []
@@ -58,11 +60,11 @@ class Dispatch(Asked):
             argument = text.removesuffix(".dtype")
             wide = _ACCUMULATOR.fullmatch(text)
             if text in CPP_TYPES:
-                found.append(cpp_type(text))
+                found.append(text)
             elif wide and wide[1] in promoted:
-                found.append("accum_t<T>")
+                found.append(ACCUMULATOR)
             elif argument in context.fixed:
-                found.append(cpp_type(context.fixed[argument]))
+                found.append(context.fixed[argument])
             elif not text or (argument in promoted and argument != text):
                 found.append("T")
             else:
@@ -74,6 +76,11 @@ class Dispatch(Asked):
                 context.error("MG126", message, ("dtype", name), help)
                 return None
         return tuple(found)
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        """The C++ element type of each output."""
+        return tuple(cpp_type(o) if o in CPP_TYPES else o for o in self.outputs or ())
 
     def has_dtype(self, dtypes: Sequence[str]) -> bool:
         """Whether a dtype is left to run the kernel for; reports it if not."""

@@ -125,7 +125,7 @@ def _view_function(item: Dispatch) -> Expected:
         return None
 
     params = [Wanted(p.name, f"'{p.name}'", _view_types(p)) for p in context.params]
-    for name, element in zip(context.output_names, item.elements or (), strict=False):
+    for name, element in zip(context.output_names, item.elements, strict=False):
         params.append(Wanted(name, f"the output '{name}'", (f"Out<{element}>",)))
     return Expected("void", params, (cpp_type(item.dtypes[0]),), also=problem)
 
@@ -199,7 +199,7 @@ def _cpu(item: Dispatch) -> Kernel | None:
     context, sources = item.context, item.context.sources
     _check_no_geometry(item)
     expected = _scalar_function(context) if context.elementwise else _view_function(item)
-    if sources.find(item.name) and not (_can_take(item) and item.elements is not None):
+    if sources.find(item.name) and not (_can_take(item) and item.outputs is not None):
         return None
     fitting = item.in_csrc(expected)
     return _kernel(item, fitting, str(sources.header_of(fitting[0]))) if fitting else None
@@ -226,7 +226,7 @@ def _kernel(item: Dispatch, fitting: Sequence[Function], include: str) -> Kernel
         templated=bool(function.template),
         by_sign=cpu and context.elementwise and _by_sign(function),
         by_reference=len(context.output_names) > 1,
-        elements=(item.elements or ()) if cpu else (),
+        elements=item.elements if cpu else (),
     )
 
 

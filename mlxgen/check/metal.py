@@ -31,14 +31,14 @@ from pathlib import Path as FilePath
 
 from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
-from ..model.dtypes import CPP_TYPES, METAL_TYPES
+from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import Binding, Expr, Kernel
 from ..model.signature import with_article
 from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
 from .context import Context
-from .dispatch import MAX_BUFFERS, Dispatch
+from .dispatch import ACCUMULATOR, MAX_BUFFERS, Dispatch
 
 MAX_THREADS = 1024  # of a threadgroup
 
@@ -157,10 +157,9 @@ def _declaration(buffers: Mapping[str, Buffer], name: str, template: bool = True
 def _output_dtypes(item: Dispatch) -> list[str | None]:
     """The dtype of each output, None for the kernel's."""
     # Metal has no float64, so that accumulators are all float.
-    names = {c.removeprefix("mx::"): d for d, c in CPP_TYPES.items()} | {"accum_t<T>": "float32"}
-    if item.elements is None:
-        return [None] * len(item.context.output_names)
-    return [names.get(element) for element in item.elements]
+    known = {"T": None, ACCUMULATOR: "float32"}
+    outputs = item.outputs or ["T"] * len(item.context.output_names)
+    return [known.get(output, output) for output in outputs]
 
 
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
@@ -179,7 +178,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         item.error("MG506", f"the [[kernel]] '{function.name}' needs a `grid`", help)
     constants = _constants(item, function, names)
     outputs = _output_dtypes(item)
-    if item.elements is None or not item.has_dtype(item.metal_dtypes):
+    if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return None
     for name, dtype in [*context.fixed.items(), *zip(context.output_names, outputs, strict=True)]:
         if dtype is not None and dtype not in METAL_TYPES:
