@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .values import LEVEL, Value, binary, fit, member, unary
+from .values import LEVEL, SLOTS, Value, binary, fit, member, unary
 
 TABLE = Path(__file__).parent / "data" / "rules.txt"
 
@@ -34,7 +34,7 @@ class Rule:
             return None
         parts = []
         for value, slot in zip(given, self.takes, strict=True):
-            part = fit(value, slot)
+            part = fit(value, slot) if value.kind in SLOTS[slot] else None
             if part is None:
                 return None
             parts.append(part)

@@ -192,7 +192,7 @@ class Translator:
                     self.error(Wrong("keyword_twice", keyword, name=name))
                 keywords[name] = keyword.value
         values = self.each(self.visit, [*nodes, *keywords.values()])
-        if not {None, "stream"}.isdisjoint([keyword.arg for keyword in node.keywords]):
+        if len(values) - len(nodes) < len({keyword.arg for keyword in node.keywords}):
             raise Wrong
         args.positional = values[: len(nodes)]
         args.keywords = dict(zip(keywords, values[len(nodes) :], strict=True))
