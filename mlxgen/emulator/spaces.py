@@ -29,8 +29,9 @@ from ..model.op import Kernel, Op
 from ..read.sources import Sources
 from ..render.cpp import metal_type
 from ..render.files import metal_element
+from .frontend.includes import OWN_INCLUDES
 from .frontend.metal import DEFINES, MetalScanner
-from .frontend.preprocess import OWN_INCLUDES, Preprocessor
+from .frontend.preprocess import Preprocessor
 from .frontend.tokens import SourceError
 from .translate import Translator, without_pragmas
 

@@ -23,18 +23,30 @@ above it. What has no float64 is differentiated in float32, with a tolerance to 
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
 
-Arrays = list[mx.array]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from .compare import Arrays as Arrays
+from .compare import Floats as Floats
+from .compare import Function as Function
+from .compare import element_of, require, require_close, require_like
+from .compare import is_float as is_float
+from .compare import replaced as replaced
+from .compare import require_same as require_same
+from .compare import subsets as subsets
+from .compare import to_numpy as to_numpy
+from .layouts import LAYOUTS as LAYOUTS
+from .layouts import MANY as MANY
+from .layouts import check_layouts as check_layouts
+from .layouts import check_long as check_long
+from .layouts import check_sizes as check_sizes
+from .layouts import contiguous as contiguous
+from .layouts import reductions as reductions
 
 STENCIL = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
 """Weights of f(x + k h) - f(x - k h), k = 1, 2...: first derivative, order 8."""
@@ -51,154 +63,12 @@ COORDINATES = 48
 AXES = 24
 """Combinations of in_axes that are tried; of more, a random choice."""
 
-MANY = 137 * 15
-"""Elements of a long array: not a multiple of a row of an emulated grid (mlxgen/metal.h)."""
-
 
 def metal_backend() -> Literal["gpu", "emulation"] | None:
     """What runs Metal kernels here: a GPU, or `mlxgen metal-test` on the CPU, or nothing."""
     if os.environ.get("MLXGEN_METAL_EMULATION"):
         return "emulation"
     return "gpu" if mx.metal.is_available() else None
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function of arrays with names for messages; it returns a list whatever `call` does."""
-
-    call: Callable[..., Any]
-    op: str
-    args: tuple[str, ...]
-    outputs: tuple[str, ...] = ("the result",)
-
-    def __call__(self, *args: mx.array) -> Arrays:
-        out = self.call(*args)
-        return list(out) if isinstance(out, (list, tuple)) else [out]
-
-    def arg(self, index: int) -> str:
-        """The name of an argument."""
-        return self.args[index] if index < len(self.args) else f"args[{index}]"
-
-    def output(self, index: int) -> str:
-        """The name of an output."""
-        return self.outputs[index] if index < len(self.outputs) else f"output {index}"
-
-    @classmethod
-    def of(cls, fn: Callable[..., Any], count: int) -> Function:
-        """A function of `count` arrays, with the names that it has itself."""
-        if isinstance(fn, Function):
-            return fn
-        try:
-            names = list(inspect.signature(fn).parameters)[:count]
-        except (TypeError, ValueError):  # functions of extension modules do not tell
-            names = []
-        return cls(fn, getattr(fn, "__name__", "function"), tuple(names))
-
-
-def to_numpy(x: mx.array) -> Floats:
-    """Any array of real numbers, in float64."""
-    x = x.astype(mx.float32) if x.dtype == mx.bfloat16 else x
-    return np.asarray(np.array(x), dtype=np.float64)
-
-
-def is_float(x: mx.array) -> bool:
-    """Whether an array has a floating dtype."""
-    return mx.issubdtype(x.dtype, mx.floating)
-
-
-def replaced(args: Sequence[mx.array], argnums: Sequence[int], values: Sequence[Any]) -> Arrays:
-    """The arguments with some of them replaced."""
-    out = list(args)
-    for i, value in zip(argnums, values, strict=True):
-        out[i] = value
-    return out
-
-
-# Comparing ----------------------------------------------------------------------------------------
-
-
-def _require(condition: bool, fn: Function, message: str) -> None:
-    __tracebackhide__ = True
-    if not condition:
-        raise AssertionError(f"[{fn.op}] {message}")
-
-
-def _require_like(got: mx.array, wanted: mx.array, fn: Function, what: str, source: str) -> None:
-    """Equal shapes and dtypes."""
-    __tracebackhide__ = True
-    for kind in ("shape", "dtype"):
-        a, b = getattr(got, kind), getattr(wanted, kind)
-        _require(a == b, fn, f"{what} has {kind} {a}, but {b} {source}")
-
-
-def _require_close(
-    got: Floats,
-    wanted: Floats,
-    tolerance: Floats,
-    fn: Function,
-    where: Callable[[int], str],
-    source: str,
-    hint: Callable[[int], str] = lambda worst: "",
-) -> None:
-    """All elements of flat arrays within their tolerances; the message shows the worst."""
-    __tracebackhide__ = True
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(got - wanted)
-        fine = (got == wanted) | (np.isnan(got) & np.isnan(wanted)) | (difference <= tolerance)
-        excess = np.nan_to_num(difference - tolerance, nan=np.inf)
-    if fine.all():
-        return
-    i = int(np.argmax(np.where(fine, -np.inf, excess)))
-    raise AssertionError(
-        f"[{fn.op}] {where(i)} is {got[i]:.9g}, but {wanted[i]:.9g} {source} "
-        f"(difference {difference[i]:.3g}, tolerance {tolerance[i]:.3g}; "
-        f"{int((~fine).sum())} of {got.size} elements are wrong)" + hint(i)
-    )
-
-
-def _element(name: str, of: mx.array, flat: int) -> str:
-    index = ", ".join(str(i) for i in np.unravel_index(flat, of.shape))
-    return f"{name}[{index}]" if index else name
-
-
-def require_same(
-    got: Sequence[mx.array],
-    wanted: Sequence[mx.array],
-    fn: Function,
-    what: str,
-    source: str,
-    rtol: float,
-    same_dtype: bool = True,
-) -> None:
-    """Outputs equal but for rounding, relative to each element and to the average one.
-
-    Args:
-        got: What `fn` returned.
-        wanted: What it should have returned.
-        fn: For the names in messages.
-        what: Under which circumstances.
-        source: Where `wanted` comes from, as the end of "but 3 ...".
-        rtol: Tolerance.
-        same_dtype: Whether dtypes are compared too.
-
-    Raises:
-        AssertionError: An output has another shape, dtype or value. NaN equals NaN.
-    """
-    __tracebackhide__ = True
-    count = len(wanted)
-    _require(len(got) == count, fn, f"{what}: {len(got)} outputs, but {count} {source}")
-    for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
-        name = fn.output(k)
-        like = g if same_dtype else g.astype(w.dtype)
-        _require_like(like, w, fn, f"{what}: {name}", source)
-        expected = to_numpy(w).ravel()
-        size = np.abs(expected, where=np.isfinite(expected), out=np.zeros_like(expected))
-        tolerance = rtol * (size + (size.mean() if size.size else 0))
-
-        def where(i: int, name: str = name, of: mx.array = w) -> str:
-            return f"{what}: {_element(name, of, i)}"
-
-        _require_close(to_numpy(g).ravel(), expected, tolerance, fn, where, source)
 
 
 def check_forward(
@@ -279,11 +149,6 @@ def _flat(arrays: Sequence[mx.array]) -> Floats:
     return np.concatenate([np.zeros(0), *(to_numpy(a).ravel() for a in arrays)])
 
 
-def subsets(argnums: Sequence[int]) -> list[list[int]]:
-    """Each argument alone, and all together."""
-    return [[i] for i in argnums] + ([list(argnums)] if len(argnums) > 1 else [])
-
-
 def _steps(step: float | Sequence[float], count: int) -> list[float]:
     return list(step) if isinstance(step, Sequence) else [step] * count
 
@@ -343,12 +208,12 @@ def check_vjp(
             for i, gradient in zip(subset, gradients, strict=True):
                 name = point.fn.arg(i)
                 what = f"vjp of '{name}'" + f" (argnums {tuple(subset)})" * (len(subset) > 1)
-                _require_like(gradient, args[i], point.fn, f"{what}: the gradient", "the argument")
+                require_like(gradient, args[i], point.fn, f"{what}: the gradient", "the argument")
                 wanted = jacobians[i][0] @ flat
                 tolerance = jacobians[i][1] @ np.abs(flat)
 
                 def where(worst: int, i: int = i, what: str = what) -> str:
-                    element = _element(point.fn.arg(i), args[i], at[i][worst])
+                    element = element_of(point.fn.arg(i), args[i], at[i][worst])
                     value = to_numpy(args[i]).flat[at[i][worst]]
                     return f"{what}: the gradient at {element} = {value:.6g}"
 
@@ -361,7 +226,7 @@ def check_vjp(
                     return "" if smooth else KINK
 
                 got = to_numpy(gradient).ravel()[at[i]]
-                _require_close(got, wanted, tolerance, point.fn, where, DIFFERENCES, hint)
+                require_close(got, wanted, tolerance, point.fn, where, DIFFERENCES, hint)
 
 
 KINK = (
@@ -408,17 +273,17 @@ def check_jvp(
             jvps = mx.jvp(restricted, [args[i] for i in subset], [tangents[i] for i in subset])[1]
             for k, (out, jvp) in enumerate(zip(point.outputs, jvps, strict=True)):
                 what = f"jvp along {along}: the tangent of {point.fn.output(k)}"
-                _require_like(jvp, out, point.fn, what, "the output")
+                require_like(jvp, out, point.fn, what, "the output")
 
             def where(worst: int, along: str = along) -> str:
                 k = 0
                 while worst >= point.outputs[k].size:
                     worst -= point.outputs[k].size
                     k += 1
-                element = _element(point.fn.output(k), point.outputs[k], worst)
+                element = element_of(point.fn.output(k), point.outputs[k], worst)
                 return f"jvp along {along}: the tangent of {element}"
 
-            _require_close(
+            require_close(
                 _flat(jvps),
                 np.sum([wanted[i] for i in subset], axis=0),
                 np.sum([tolerance[i] for i in subset], axis=0),
@@ -473,9 +338,9 @@ def check_not_differentiable(fn: Callable[..., Any], args: Sequence[mx.array], a
         pullback(whole, args, [argnum])(*args, *cotangents)
     except ValueError as error:
         for part in (f"[{whole.op}]", f"'{name.partition('[')[0]}'"):
-            _require(part in str(error), whole, f"vjp of '{name}': no {part} in: {error}")
+            require(part in str(error), whole, f"vjp of '{name}': no {part} in: {error}")
         return
-    _require(False, whole, f"vjp of '{name}': no error, though it is not differentiable")
+    require(False, whole, f"vjp of '{name}': no error, though it is not differentiable")
 
 
 # Transforms ---------------------------------------------------------------------------------------
@@ -677,129 +542,3 @@ def check_precision(
     what = f"in {str(dtype).removeprefix('mlx.core.')}"
     rtol = ulps * float(mx.finfo(dtype).eps)
     require_same(whole(*low), wanted, whole, what, "in float32", rtol, keeps_dtype)
-
-
-def _transposed(x: mx.array) -> mx.array:
-    return mx.contiguous(x.T).T
-
-
-def _sliced(x: mx.array) -> mx.array:
-    room = mx.full([2 * n + 1 for n in x.shape], 77).astype(x.dtype)
-    inside = tuple(slice(1, None, 2) for _ in x.shape)
-    room[inside] = x
-    mx.eval(room)
-    return room[inside]
-
-
-def _reversed(x: mx.array) -> mx.array:
-    back = tuple(slice(None, None, -1) for _ in x.shape)
-    return mx.contiguous(x[back])[back]
-
-
-def _repeated(x: mx.array) -> mx.array:
-    first = x[tuple(slice(0, 1) for _ in x.shape)]
-    return mx.broadcast_to(first, x.shape)
-
-
-LAYOUTS: dict[str, Callable[[mx.array], mx.array]] = {
-    "transposed": _transposed,
-    "sliced": _sliced,
-    "reversed": _reversed,
-    "broadcast": _repeated,
-}
-"""Ways for an array to lie in memory; `broadcast` changes its numbers, too."""
-
-
-def contiguous(x: mx.array) -> mx.array:
-    """A copy, row after row."""
-    # Through NumPy: nothing lazy, nothing shared, and no strides, which mx.array would keep.
-    return mx.array(np.array(to_numpy(x), order="C"), dtype=x.dtype)
-
-
-def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
-    """Compare arguments of any strides with contiguous ones, one by one and together.
-
-    Also: the same array given for two arguments, and arguments that nobody else uses, whose memory
-    the function can take; others it must not change.
-
-    Raises:
-        AssertionError: An output differs, or an argument was changed.
-    """
-    __tracebackhide__ = True
-    whole = Function.of(fn, len(args))
-
-    def compare(given: Arrays, what: str) -> None:
-        __tracebackhide__ = True
-        mx.eval(given)
-        copies = [contiguous(a) for a in given]
-        require_same(whole(*given), whole(*copies), whole, what, "if contiguous", rtol)
-
-    for name, layout in LAYOUTS.items():
-        for subset in subsets(range(len(args))):
-            names = ", ".join(f"'{whole.arg(i)}'" for i in subset)
-            laid = [layout(a) if i in subset else a for i, a in enumerate(args)]
-            compare(laid, f"{name} {names}")
-    for i, j in itertools.combinations(range(len(args)), 2):
-        if args[i].shape == args[j].shape and args[i].dtype == args[j].dtype:
-            same = f"'{whole.arg(i)}' given for '{whole.arg(j)}' too"
-            compare(replaced(args, [j], [args[i]]), same)
-    wanted = whole(*args)
-    mx.eval(wanted)
-    got = whole(*(mx.where(True, a, a) for a in args))
-    require_same(got, wanted, whole, "temporary arguments", "for others", rtol)
-    kept = [mx.where(True, a, a) for a in args]
-    mx.eval(whole(*kept), kept)
-    for i, (after, before) in enumerate(zip(kept, args, strict=True)):
-        same_values = np.array_equal(to_numpy(after), to_numpy(before), equal_nan=True)
-        _require(same_values, whole, f"the argument '{whole.arg(i)}' was changed")
-
-
-def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
-    """An elementwise function: empty and 0-d arguments, and arguments that broadcast.
-
-    Raises:
-        AssertionError: An output has another shape, dtype or value.
-    """
-    __tracebackhide__ = True
-    whole = Function.of(fn, len(args))
-    ones = [a.reshape(-1)[:1] for a in args]
-    wanted = whole(*ones)
-    for shape in ((0,), (2, 0, 3)):
-        got = whole(*(mx.zeros(shape, a.dtype) for a in args))
-        empty = [mx.zeros(shape, w.dtype) for w in wanted]
-        require_same(got, empty, whole, f"arguments of shape {shape}", "from others", rtol)
-    got = whole(*(a[0] for a in ones))
-    require_same(got, [w[0] for w in wanted], whole, "0-d arguments", "in an array", rtol)
-    for i in range(len(args)) if len(args) > 1 else ():
-        for smaller in reductions(args[i]):
-            given = replaced(args, [i], [smaller])
-            shape = np.broadcast_shapes(*(a.shape for a in given))
-            plain = [contiguous(mx.broadcast_to(a, shape)) for a in given]
-            what = f"'{whole.arg(i)}' of shape {smaller.shape}"
-            require_same(whole(*given), whole(*plain), whole, what, "broadcast before", rtol)
-
-
-def check_long(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
-    """An elementwise function: arrays of more elements than kernels share by simple means.
-
-    Raises:
-        AssertionError: An element has another value than in a smaller array.
-    """
-    __tracebackhide__ = True
-    whole = Function.of(fn, len(args))
-    shape = np.broadcast_shapes(*(a.shape for a in args))
-    plain = [contiguous(mx.broadcast_to(a, shape)) for a in args]
-    index = mx.arange(MANY) % plain[0].size
-    wanted = [w.reshape(-1)[index] for w in whole(*plain)]
-    long = [a.reshape(-1)[index] for a in plain]
-    require_same(whole(*long), wanted, whole, f"{MANY} elements", "in a smaller array", rtol)
-    table = (MANY // 15, 15)
-    gaps = [mx.repeat(a.reshape(table), 2, axis=1)[:, ::2] for a in long]
-    wanted = [w.reshape(table) for w in wanted]
-    what = f"an array of shape {table} with gaps"
-    require_same(whole(*gaps), wanted, whole, what, "in a smaller array", rtol)
-
-
-def reductions(x: mx.array) -> Arrays:
-    """Arrays that broadcast to the shape of this one."""
-    return [] if x.ndim == 0 else [x[:1], x[0], x.reshape(-1)[0]]

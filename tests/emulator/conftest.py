@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlxgen.emulator import Library, load_metal
-from mlxgen.emulator.frontend.preprocess import OWN_INCLUDES
+from mlxgen.emulator.frontend.includes import OWN_INCLUDES
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"

@@ -349,4 +349,4 @@ def test_names_of_plain_functions():
 
     assert testing.Function.of(op, 2).args == ("left", "right")
     assert testing.Function.of(mx.add, 2).arg(1) == "args[1]"
-    assert re.match(r"args\[0\]\[1\]", testing._element("args[0]", mx.zeros(2), 1))
+    assert re.match(r"args\[0\]\[1\]", testing.element_of("args[0]", mx.zeros(2), 1))

@@ -16,14 +16,12 @@ Prominent characteristics:
 
 from __future__ import annotations
 
-import operator as operators
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ...diagnostics import Span
+from .conditions import MAX_DEPTH, Condition
+from .includes import INCLUDE, Include, find_include, include_of, missing_include
 from .tokens import (
     Lexed,
     SourceError,
@@ -37,59 +35,7 @@ from .tokens import (
     string_value,
 )
 
-OWN_INCLUDES = str(Path(__file__).resolve().parents[2] / "runtime" / "include")
-"""The folder of mlxgen's own headers."""
-
-_MAX_DEPTH = 64  # of includes, macro calls and conditions; deeper is a cycle or not written by hand
 _MAX_TOKENS = 2_000_000  # made by macros in one file; more are macros that double each other
-
-
-@dataclass(frozen=True, slots=True)
-class Include:
-    """What an `#include` names."""
-
-    name: str
-    angled: bool
-    span: Span
-
-
-_INCLUDE = re.compile(r'[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)')
-
-
-def include_of(directive: Sequence[Token]) -> Include | None:
-    """What `# include ...` names when it does so literally (not by a macro)."""
-    if len(directive) < 3 or directive[1].text != "include":
-        return None
-    source = directive[0].source
-    found = _INCLUDE.match(source.text, directive[1].end)
-    if not found:
-        return None
-    name = found[1] or found[2]
-    span = source.span(directive[2].offset, found.end())
-    return Include(name, found[1] is None, span)
-
-
-def find_include(include: Include, includer: str, include_dirs: Sequence[str]) -> str | None:
-    """The path of an included file: beside the includer (quoted form), else in `include_dirs`."""
-    folders = list(include_dirs)
-    if not include.angled:
-        folders.insert(0, os.path.dirname(includer))
-    for folder in folders:
-        path = os.path.normpath(os.path.join(folder, include.name))
-        if os.path.isfile(path):
-            return path
-    return None
-
-
-def missing_include(include: Include, include_dirs: Sequence[str]) -> SourceError:
-    """The error for a quoted include that no folder holds."""
-    shown = ["mlxgen's headers" if folder == OWN_INCLUDES else folder for folder in include_dirs]
-    folders = ", ".join(shown) or "no folder"
-    return SourceError(
-        f'cannot find "{include.name}"',
-        include.span,
-        f"looked beside the file and in {folders}; write <{include.name}> for a system header",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +200,7 @@ class Preprocessor:
             return
         self._depth += 1
         try:
-            if self._depth > _MAX_DEPTH:
+            if self._depth > MAX_DEPTH:
                 raise SourceError(
                     f'"{include.name}" includes itself', include.span, "add #pragma once to it"
                 )
@@ -330,12 +276,12 @@ class Preprocessor:
             else:
                 tokens.append(token)
             i += 1
-        return _Condition(self.expand(tokens), directive).value() != 0
+        return Condition(self.expand(tokens), directive).value() != 0
 
     def _has(self, name: Token, close: Token) -> bool:
         """`__has_include` looks in the include folders; other features are taken as missing."""
         text = name.source.text[name.end : close.offset].strip().lstrip("(")
-        found = _INCLUDE.match(text) if name.text == "__has_include" else None
+        found = INCLUDE.match(text) if name.text == "__has_include" else None
         if not found:
             return False
         include = Include(found[1] or found[2], found[1] is None, name.span)
@@ -417,36 +363,13 @@ class Preprocessor:
         i = 0
         while i < len(body):
             token = body[i]
-            following = body[i + 1] if i + 1 < len(body) else None
             if token.text == "##":
                 paste = True
                 i += 1
                 continue
-            piece: list[Token]
-            if token.text == "#" and following is not None and macro.parameters is not None:
-                text = _stringified(arguments[following.text])
-                piece = [made("string", text, token.before, call.source, call.offset, hidden)]
-                i += 1
-            elif token.text == "__VA_OPT__" and macro.variadic:
-                close = _closing(body, i + 1)
-                piece = []
-                if self._argument(arguments[parameters[-1]], call):
-                    inner = Macro(macro.name, parameters, True, body[i + 2 : close])
-                    piece = self._substitute(inner, arguments, call, hidden)
-                i = close
-            elif token.text in arguments:
-                raw = arguments[token.text]
-                if paste or (following is not None and following.text == "##"):
-                    piece = raw
-                else:
-                    if token.text not in expanded:
-                        expanded[token.text] = self._argument(raw, call)
-                    piece = expanded[token.text]
-                if piece and piece[0].before != token.before:
-                    piece = [piece[0]._replace(before=token.before), *piece[1:]]
-            else:
-                kind, text, before = token[:3]
-                piece = [made(kind, text, before, call.source, call.offset, token.hidden)]
+            following = body[i + 1] if i + 1 < len(body) else None
+            joined = paste or (following is not None and following.text == "##")
+            piece, i = self._piece(macro, arguments, call, hidden, i, None if joined else expanded)
             if not paste:
                 out.extend(piece)
                 left = piece
@@ -476,10 +399,47 @@ class Preprocessor:
                 out[i] = made(kind, text, before, source, offset, old | hidden if old else hidden)
         return out
 
+    def _piece(
+        self,
+        macro: Macro,
+        arguments: Mapping[str, list[Token]],
+        call: Token,
+        hidden: frozenset[str],
+        i: int,
+        expanded: dict[str, list[Token]] | None,
+    ) -> tuple[list[Token], int]:
+        """What the token `i` of a macro's body stands for, and the last token that it took.
+
+        `expanded`: arguments that have been; None beside `##`, which takes them as written.
+        """
+        body, parameters = macro.body, macro.parameters or ()
+        token = body[i]
+        following = body[i + 1] if i + 1 < len(body) else None
+        if token.text == "#" and following is not None and macro.parameters is not None:
+            text = _stringified(arguments[following.text])
+            return [made("string", text, token.before, call.source, call.offset, hidden)], i + 1
+        if token.text == "__VA_OPT__" and macro.variadic:
+            close = _closing(body, i + 1)
+            if not self._argument(arguments[parameters[-1]], call):
+                return [], close
+            inner = Macro(macro.name, parameters, True, body[i + 2 : close])
+            return self._substitute(inner, arguments, call, hidden), close
+        if token.text not in arguments:
+            kind, text, before = token[:3]
+            return [made(kind, text, before, call.source, call.offset, token.hidden)], i
+        piece = arguments[token.text]
+        if expanded is not None:
+            if token.text not in expanded:
+                expanded[token.text] = self._argument(piece, call)
+            piece = expanded[token.text]
+        if piece and piece[0].before != token.before:
+            piece = [piece[0]._replace(before=token.before), *piece[1:]]
+        return piece, i
+
     def _argument(self, tokens: list[Token], call: Token) -> list[Token]:
         """An argument of a macro call, expanded by itself."""
         self._call_depth += 1
-        if self._call_depth > _MAX_DEPTH:
+        if self._call_depth > MAX_DEPTH:
             raise SourceError("macro calls are nested too deeply", call.span)
         expanded = self.expand(tokens)
         self._call_depth -= 1
@@ -553,153 +513,3 @@ def _pasted(left: Token, right: Token, call: Token) -> Token:
             f"## joins {left.text!r} and {right.text!r}, which is not one token", call.span
         )
     return left._replace(kind=tokens[0].kind, text=tokens[0].text)
-
-
-class _Condition:
-    """Evaluates the expanded tokens of an `#if`: C's integer expressions."""
-
-    def __init__(self, tokens: Sequence[Token], directive: Token) -> None:
-        self._tokens = list(tokens)
-        self._directive = directive
-        self._i = 0
-        self._depth = 0
-        self._dead = 0  # inside operands that && || ?: do not evaluate
-
-    def value(self) -> int:
-        """The value of the whole expression."""
-        value = self._ternary()
-        if self._i < len(self._tokens):
-            raise self._error("cannot read the condition from here")
-        return value
-
-    def _error(self, message: str) -> SourceError:
-        token = self._tokens[self._i] if self._i < len(self._tokens) else self._directive
-        return SourceError(message, token.span)
-
-    def _next(self) -> str:
-        """The next token's text, or "" at the end; the two tokens of `>>` as one."""
-        texts = [token.text for token in self._tokens[self._i : self._i + 2]]
-        if texts == [">", ">"] and not self._tokens[self._i + 1].before:
-            return ">>"
-        return texts[0] if texts else ""
-
-    def _accept(self, text: str) -> bool:
-        if self._next() != text:
-            return False
-        self._i += len(text) if text == ">>" else 1
-        return True
-
-    def _expect(self, text: str) -> None:
-        if not self._accept(text):
-            raise self._error(f"expected {text!r} in the condition")
-
-    def _ternary(self) -> int:
-        value = self._binary(0)
-        if self._accept("?"):
-            holds = value != 0
-            self._dead += not holds
-            yes = self._ternary()
-            self._dead -= not holds
-            self._expect(":")
-            self._dead += holds
-            no = self._ternary()
-            self._dead -= holds
-            value = yes if holds else no
-        return value
-
-    def _binary(self, floor: int) -> int:
-        left = self._operand()
-        while (operator := self._next()) and _PRECEDENCE.get(operator, 0) > floor:
-            self._accept(operator)
-            skipped = (operator == "&&" and not left) or (operator == "||" and left != 0)
-            self._dead += skipped
-            right = self._binary(_PRECEDENCE[operator])
-            if operator in ("/", "%") and right == 0:
-                if not self._dead:
-                    raise SourceError("division by zero in the condition", self._directive.span)
-                left = 0
-            elif operator in ("<<", ">>") and not 0 <= right < 64:
-                raise SourceError("cannot shift that far in a condition", self._directive.span)
-            else:
-                left = int(_APPLY[operator](left, right))
-            self._dead -= skipped
-        return left
-
-    def _operand(self) -> int:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._error("this condition is nested too deeply")
-        if self._accept("("):
-            value = self._ternary()
-            self._expect(")")
-        elif self._accept("!") or self._accept("not"):
-            value = int(not self._operand())
-        elif self._accept("-"):
-            value = -self._operand()
-        elif self._accept("~"):
-            value = ~self._operand()
-        elif self._accept("+"):
-            value = self._operand()
-        else:
-            value = self._number()
-        self._depth -= 1
-        return value
-
-    def _number(self) -> int:
-        if self._i >= len(self._tokens):
-            raise self._error("the condition ends too early")
-        token = self._tokens[self._i]
-        number = _integer(token)
-        if number is None:
-            raise self._error(f"{token.text} cannot stand in a condition")
-        self._i += 1
-        if token.kind == "name" and self._next() == "(":
-            raise SourceError(f"{token.text} is not a macro that the files read define", token.span)
-        return number
-
-
-def _divided(left: int, right: int) -> int:
-    quotient = abs(left) // abs(right)
-    return quotient if (left < 0) == (right < 0) else -quotient
-
-
-_APPLY: dict[str, Callable[[int, int], int]] = {
-    "||": lambda a, b: a != 0 or b != 0,
-    "&&": lambda a, b: a != 0 and b != 0,
-    "|": operators.or_,
-    "^": operators.xor,
-    "&": operators.and_,
-    "==": operators.eq,
-    "!=": operators.ne,
-    "<": operators.lt,
-    ">": operators.gt,
-    "<=": operators.le,
-    ">=": operators.ge,
-    "<<": operators.lshift,
-    ">>": operators.rshift,
-    "+": operators.add,
-    "-": operators.sub,
-    "*": operators.mul,
-    "/": _divided,
-    "%": lambda a, b: a - b * _divided(a, b),
-}
-_LEVELS = ("||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %")
-_PRECEDENCE = {text: n for n, level in enumerate(_LEVELS, 1) for text in level.split()}
-
-_INTEGER = re.compile(
-    r"(0[xX][\da-fA-F]{1,16}|0[bB][01]{1,64}|0[0-7]{0,22}|[1-9]\d{0,18})[uU]?[lLzZ]{0,2}[uU]?$"
-)
-
-
-def _integer(token: Token) -> int | None:
-    """The value of a token in a condition: names that are no macros are 0."""
-    if token.kind == "name":
-        return int(token.text == "true")
-    if token.kind == "character":
-        text = token.text.strip("'")
-        return ord(text) if len(text) == 1 else None
-    found = _INTEGER.match(token.text.replace("'", "")) if token.kind == "number" else None
-    if not found:
-        return None
-    digits = found[1]
-    return int(digits, 8) if digits.isdigit() and digits[0] == "0" else int(digits, 0)

@@ -1,0 +1,158 @@
+"""Functions of arrays, and comparing what they give."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+Arrays = list[mx.array]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of arrays with names for messages; it returns a list whatever `call` does."""
+
+    call: Callable[..., Any]
+    op: str
+    args: tuple[str, ...]
+    outputs: tuple[str, ...] = ("the result",)
+
+    def __call__(self, *args: mx.array) -> Arrays:
+        out = self.call(*args)
+        return list(out) if isinstance(out, (list, tuple)) else [out]
+
+    def arg(self, index: int) -> str:
+        """The name of an argument."""
+        return self.args[index] if index < len(self.args) else f"args[{index}]"
+
+    def output(self, index: int) -> str:
+        """The name of an output."""
+        return self.outputs[index] if index < len(self.outputs) else f"output {index}"
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], count: int) -> Function:
+        """A function of `count` arrays, with the names that it has itself."""
+        if isinstance(fn, Function):
+            return fn
+        try:
+            names = list(inspect.signature(fn).parameters)[:count]
+        except (TypeError, ValueError):  # functions of extension modules do not tell
+            names = []
+        return cls(fn, getattr(fn, "__name__", "function"), tuple(names))
+
+
+def to_numpy(x: mx.array) -> Floats:
+    """Any array of real numbers, in float64."""
+    x = x.astype(mx.float32) if x.dtype == mx.bfloat16 else x
+    return np.asarray(np.array(x), dtype=np.float64)
+
+
+def is_float(x: mx.array) -> bool:
+    """Whether an array has a floating dtype."""
+    return mx.issubdtype(x.dtype, mx.floating)
+
+
+def replaced(args: Sequence[mx.array], argnums: Sequence[int], values: Sequence[Any]) -> Arrays:
+    """The arguments with some of them replaced."""
+    out = list(args)
+    for i, value in zip(argnums, values, strict=True):
+        out[i] = value
+    return out
+
+
+# Comparing ----------------------------------------------------------------------------------------
+
+
+def require(condition: bool, fn: Function, message: str) -> None:
+    __tracebackhide__ = True
+    if not condition:
+        raise AssertionError(f"[{fn.op}] {message}")
+
+
+def require_like(got: mx.array, wanted: mx.array, fn: Function, what: str, source: str) -> None:
+    """Equal shapes and dtypes."""
+    __tracebackhide__ = True
+    for kind in ("shape", "dtype"):
+        a, b = getattr(got, kind), getattr(wanted, kind)
+        require(a == b, fn, f"{what} has {kind} {a}, but {b} {source}")
+
+
+def require_close(
+    got: Floats,
+    wanted: Floats,
+    tolerance: Floats,
+    fn: Function,
+    where: Callable[[int], str],
+    source: str,
+    hint: Callable[[int], str] = lambda worst: "",
+) -> None:
+    """All elements of flat arrays within their tolerances; the message shows the worst."""
+    __tracebackhide__ = True
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(got - wanted)
+        fine = (got == wanted) | (np.isnan(got) & np.isnan(wanted)) | (difference <= tolerance)
+        excess = np.nan_to_num(difference - tolerance, nan=np.inf)
+    if fine.all():
+        return
+    i = int(np.argmax(np.where(fine, -np.inf, excess)))
+    raise AssertionError(
+        f"[{fn.op}] {where(i)} is {got[i]:.9g}, but {wanted[i]:.9g} {source} "
+        f"(difference {difference[i]:.3g}, tolerance {tolerance[i]:.3g}; "
+        f"{int((~fine).sum())} of {got.size} elements are wrong)" + hint(i)
+    )
+
+
+def element_of(name: str, of: mx.array, flat: int) -> str:
+    index = ", ".join(str(i) for i in np.unravel_index(flat, of.shape))
+    return f"{name}[{index}]" if index else name
+
+
+def require_same(
+    got: Sequence[mx.array],
+    wanted: Sequence[mx.array],
+    fn: Function,
+    what: str,
+    source: str,
+    rtol: float,
+    same_dtype: bool = True,
+) -> None:
+    """Outputs equal but for rounding, relative to each element and to the average one.
+
+    Args:
+        got: What `fn` returned.
+        wanted: What it should have returned.
+        fn: For the names in messages.
+        what: Under which circumstances.
+        source: Where `wanted` comes from, as the end of "but 3 ...".
+        rtol: Tolerance.
+        same_dtype: Whether dtypes are compared too.
+
+    Raises:
+        AssertionError: An output has another shape, dtype or value. NaN equals NaN.
+    """
+    __tracebackhide__ = True
+    count = len(wanted)
+    require(len(got) == count, fn, f"{what}: {len(got)} outputs, but {count} {source}")
+    for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
+        name = fn.output(k)
+        like = g if same_dtype else g.astype(w.dtype)
+        require_like(like, w, fn, f"{what}: {name}", source)
+        expected = to_numpy(w).ravel()
+        size = np.abs(expected, where=np.isfinite(expected), out=np.zeros_like(expected))
+        tolerance = rtol * (size + (size.mean() if size.size else 0))
+
+        def where(i: int, name: str = name, of: mx.array = w) -> str:
+            return f"{what}: {element_of(name, of, i)}"
+
+        require_close(to_numpy(g).ravel(), expected, tolerance, fn, where, source)
+
+
+def subsets(argnums: Sequence[int]) -> list[list[int]]:
+    """Each argument alone, and all together."""
+    return [[i] for i in argnums] + ([list(argnums)] if len(argnums) > 1 else [])

@@ -1,0 +1,141 @@
+"""Checks of memory layouts, sizes and broadcasting."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from .compare import Arrays, Function, replaced, require, require_same, subsets, to_numpy
+
+MANY = 137 * 15
+"""Elements of a long array: not a multiple of a row of an emulated grid (mlxgen/metal.h)."""
+
+
+def _transposed(x: mx.array) -> mx.array:
+    return mx.contiguous(x.T).T
+
+
+def _sliced(x: mx.array) -> mx.array:
+    room = mx.full([2 * n + 1 for n in x.shape], 77).astype(x.dtype)
+    inside = tuple(slice(1, None, 2) for _ in x.shape)
+    room[inside] = x
+    mx.eval(room)
+    return room[inside]
+
+
+def _reversed(x: mx.array) -> mx.array:
+    back = tuple(slice(None, None, -1) for _ in x.shape)
+    return mx.contiguous(x[back])[back]
+
+
+def _repeated(x: mx.array) -> mx.array:
+    first = x[tuple(slice(0, 1) for _ in x.shape)]
+    return mx.broadcast_to(first, x.shape)
+
+
+LAYOUTS: dict[str, Callable[[mx.array], mx.array]] = {
+    "transposed": _transposed,
+    "sliced": _sliced,
+    "reversed": _reversed,
+    "broadcast": _repeated,
+}
+"""Ways for an array to lie in memory; `broadcast` changes its numbers, too."""
+
+
+def contiguous(x: mx.array) -> mx.array:
+    """A copy, row after row."""
+    # Through NumPy: nothing lazy, nothing shared, and no strides, which mx.array would keep.
+    return mx.array(np.array(to_numpy(x), order="C"), dtype=x.dtype)
+
+
+def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
+    """Compare arguments of any strides with contiguous ones, one by one and together.
+
+    Also: the same array given for two arguments, and arguments that nobody else uses, whose memory
+    the function can take; others it must not change.
+
+    Raises:
+        AssertionError: An output differs, or an argument was changed.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+
+    def compare(given: Arrays, what: str) -> None:
+        __tracebackhide__ = True
+        mx.eval(given)
+        copies = [contiguous(a) for a in given]
+        require_same(whole(*given), whole(*copies), whole, what, "if contiguous", rtol)
+
+    for name, layout in LAYOUTS.items():
+        for subset in subsets(range(len(args))):
+            names = ", ".join(f"'{whole.arg(i)}'" for i in subset)
+            laid = [layout(a) if i in subset else a for i, a in enumerate(args)]
+            compare(laid, f"{name} {names}")
+    for i, j in itertools.combinations(range(len(args)), 2):
+        if args[i].shape == args[j].shape and args[i].dtype == args[j].dtype:
+            same = f"'{whole.arg(i)}' given for '{whole.arg(j)}' too"
+            compare(replaced(args, [j], [args[i]]), same)
+    wanted = whole(*args)
+    mx.eval(wanted)
+    got = whole(*(mx.where(True, a, a) for a in args))
+    require_same(got, wanted, whole, "temporary arguments", "for others", rtol)
+    kept = [mx.where(True, a, a) for a in args]
+    mx.eval(whole(*kept), kept)
+    for i, (after, before) in enumerate(zip(kept, args, strict=True)):
+        same_values = np.array_equal(to_numpy(after), to_numpy(before), equal_nan=True)
+        require(same_values, whole, f"the argument '{whole.arg(i)}' was changed")
+
+
+def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
+    """An elementwise function: empty and 0-d arguments, and arguments that broadcast.
+
+    Raises:
+        AssertionError: An output has another shape, dtype or value.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    ones = [a.reshape(-1)[:1] for a in args]
+    wanted = whole(*ones)
+    for shape in ((0,), (2, 0, 3)):
+        got = whole(*(mx.zeros(shape, a.dtype) for a in args))
+        empty = [mx.zeros(shape, w.dtype) for w in wanted]
+        require_same(got, empty, whole, f"arguments of shape {shape}", "from others", rtol)
+    got = whole(*(a[0] for a in ones))
+    require_same(got, [w[0] for w in wanted], whole, "0-d arguments", "in an array", rtol)
+    for i in range(len(args)) if len(args) > 1 else ():
+        for smaller in reductions(args[i]):
+            given = replaced(args, [i], [smaller])
+            shape = np.broadcast_shapes(*(a.shape for a in given))
+            plain = [contiguous(mx.broadcast_to(a, shape)) for a in given]
+            what = f"'{whole.arg(i)}' of shape {smaller.shape}"
+            require_same(whole(*given), whole(*plain), whole, what, "broadcast before", rtol)
+
+
+def check_long(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
+    """An elementwise function: arrays of more elements than kernels share by simple means.
+
+    Raises:
+        AssertionError: An element has another value than in a smaller array.
+    """
+    __tracebackhide__ = True
+    whole = Function.of(fn, len(args))
+    shape = np.broadcast_shapes(*(a.shape for a in args))
+    plain = [contiguous(mx.broadcast_to(a, shape)) for a in args]
+    index = mx.arange(MANY) % plain[0].size
+    wanted = [w.reshape(-1)[index] for w in whole(*plain)]
+    long = [a.reshape(-1)[index] for a in plain]
+    require_same(whole(*long), wanted, whole, f"{MANY} elements", "in a smaller array", rtol)
+    table = (MANY // 15, 15)
+    gaps = [mx.repeat(a.reshape(table), 2, axis=1)[:, ::2] for a in long]
+    wanted = [w.reshape(table) for w in wanted]
+    what = f"an array of shape {table} with gaps"
+    require_same(whole(*gaps), wanted, whole, what, "in a smaller array", rtol)
+
+
+def reductions(x: mx.array) -> Arrays:
+    """Arrays that broadcast to the shape of this one."""
+    return [] if x.ndim == 0 else [x[:1], x[0], x.reshape(-1)[0]]
