@@ -8,8 +8,7 @@ and then every call fails with a TypeError that shows the right types: the most 
 MLX extensions. So the tag is read off the installed ``mlx.core`` before anything is compiled, and
 compared again with the extension after it was linked.
 
-``python -m mlxgen.compat`` says what is installed; given two extension modules it compares their
-tags.
+``python -m mlxgen.package.compat`` compares the tags of two extension modules.
 """
 
 from __future__ import annotations
@@ -61,18 +60,16 @@ class Toolchain:
 def abi_tag(module: Path) -> str:
     """The nanobind ABI tag in a compiled extension module; ``CompatError`` when it has none."""
     with module.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        match = _TAG.search(data)
-        if match is None:
-            raise CompatError(f"{module} has no nanobind ABI tag: it was not built with nanobind")
-        return match[0].decode()
+        if match := _TAG.search(data):
+            return match[0].decode()
+    raise CompatError(f"{module} has no nanobind ABI tag: it was not built with nanobind")
 
 
 def internals_version(tag: str) -> int:
     """The internals version in an ABI tag: 22 for ``nanobind_system_libcpp_abi1_a1_v22``."""
-    match = _INTERNALS.search(tag)
-    if match is None:
-        raise CompatError(f"no internals version in the nanobind ABI tag '{tag}'")
-    return int(match[1])
+    if match := _INTERNALS.search(tag):
+        return int(match[1])
+    raise CompatError(f"no internals version in the nanobind ABI tag '{tag}'")
 
 
 def nanobind_requirement(mlx_version: str | None) -> str:
@@ -150,13 +147,9 @@ def _source_internals(nanobind: Path) -> int:
     """NB_INTERNALS_VERSION in the sources that a nanobind distribution compiles into extensions."""
     headers = [nanobind / "src" / name for name in ("nb_internals.h", "nb_abi.h")]
     text = "".join(path.read_text(encoding="utf-8") for path in headers if path.is_file())
-    match = re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text)
-    if match is None:
-        raise CompatError(
-            f"the nanobind in {nanobind} has no NB_INTERNALS_VERSION: it is not one that mlxgen "
-            "knows"
-        )
-    return int(match[1])
+    if match := re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text):
+        return int(match[1])
+    raise CompatError(f"the nanobind in {nanobind} is not one that mlxgen knows")
 
 
 def _pip(requirement: str) -> str:
@@ -164,17 +157,12 @@ def _pip(requirement: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """With two paths: compare these modules. Without: say what is installed. 1 when something does
-    not fit."""
+    """Compare two extension modules; 1 when they do not fit."""
     try:
-        if arguments:
-            compare(*map(Path, arguments))
-            return 0
-        found = find()
+        compare(*map(Path, arguments))
     except CompatError as error:
         print(f"mlxgen: {error}", file=sys.stderr)
         return 1
-    print(f"MLX {found.mlx_version} and nanobind {found.nanobind_version} fit ({found.tag})")
     return 0
 
 
