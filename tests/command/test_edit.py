@@ -35,6 +35,13 @@ ANCHORED = """
 """
 NAMES = ("extra", "tanh", "square", "zeros_like", "sum", "full", "softcap", "helper_too", "Square")
 FORMULAS = ("x + x", "softcap(x)", "tanh(x)", "helper_too(x)", "mx.square(x)", "dense(x, x)", "y")
+SHADOWS = ("tanh", "exp", "log", "sum", "mean", "zeros_like", "round", "rsqrt")
+SIGNATURES = (
+    ("helper(x: array)", "helper(x: array, y: float = 1)"),
+    ("softcap(x: array, cap: float = 50.0)", "softcap(x: array, cap: int = 50)"),
+    ("softcap(x: array, cap", "softcap(y: array, x: array, cap"),
+    ("array square(const array& x)", "array square(const array& x, int n = 2)"),
+)
 REPLACED = (
     (r"\b\d+\b", ("1", "2", "7")),
     (r"\bx\b", ("x", "y", "xx")),
@@ -62,6 +69,7 @@ class Edits:
         self.name = "ops"
         self.kinds: list[Callable[[], None]] = [self.entry] * 8
         self.kinds += [self.add, self.remove, self.move, self.comment, self.doc, self.anchor] * 2
+        self.kinds += [self.shadow, self.signature] * 3
         self.kinds += [self.cpp, self.metal, self.settings, self.output, self.undo]
 
     def edit(self) -> None:
@@ -82,6 +90,18 @@ class Edits:
         parts = entries(self.read(YAML))
         parts.insert(self.random.randrange(1, len(parts)), NEW.format(name=name, formula=formula))
         self.write(YAML, "".join(parts))
+
+    def shadow(self) -> None:
+        """An entry is called as a function of MLX is, or is not any more."""
+        text = self.read(YAML)
+        new = NEW.format(name=self.random.choice(SHADOWS), formula="x + x")
+        self.write(YAML, text.replace(new, "") if new in text else text + new)
+
+    def signature(self) -> None:
+        """Those that call an entry pass it something else."""
+        texts = self.random.choice(SIGNATURES)
+        old, new = self.random.choice([texts, texts[::-1]])
+        self.write(YAML, self.read(YAML).replace(old, new))
 
     def remove(self) -> None:
         parts = entries(self.read(YAML))
