@@ -1,9 +1,9 @@
 """A run costs what was edited: all other entries give what they gave before.
 
 What an entry gives follows from its text, from what that names of other entries (``Outside``), and
-from what all entries depend on (``Inputs.base``: mlxgen, the settings, the kernels). So it is kept
-under a hash of the first two, in a manifest that has the third. Names are compared among all
-entries, as always: any two may be the same.
+from what all entries depend on (``Manifest.base``: mlxgen, settings, kernels). So it is kept under
+a hash of the first two, in a manifest that has the third. Names are compared among all entries, as
+always: any two may be the same.
 
 Where anything is reported, a run over everything has the word.
 """
@@ -11,6 +11,7 @@ Where anything is reported, a run over everything has the word.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -56,7 +57,7 @@ def everything(
     made = [pieces(op, settings) for op in ops if op.name in wanted]
     keys = _keys(document, sources)
     if [p.name for p in made] == [*keys] and not (include or exclude):
-        _keep(made, keys, after)
+        _keep(made, keys, sources, after)
     return sources, made
 
 
@@ -83,7 +84,7 @@ def edited(settings: Settings, before: Manifest, after: Manifest) -> Found | Non
         new.get(name) or replace(kept[key], line=entry.span().line)
         for (name, key), entry in zip(keys.items(), document.entries, strict=True)
     ]
-    _keep(made, keys, after)
+    _keep(made, keys, sources, after)
     return sources, made
 
 
@@ -97,6 +98,12 @@ def _keys(document: Document, sources: Sources) -> dict[str, str]:
     }
 
 
-def _keep(made: Sequence[Pieces], keys: dict[str, str], after: Manifest) -> None:
+def _keep(made: Sequence[Pieces], keys: dict[str, str], sources: Sources, after: Manifest) -> None:
+    """Note what each entry gave, if ``Manifest.base`` covers all files that were read."""
+    folders = tuple(os.path.join(os.path.abspath(path), "") for path in sources.metal_includes)
+    readers = (sources.cpp.reader, sources.metal.reader)
+    read = {os.path.abspath(path) for reader in readers for path in reader.sources.paths}
+    if not all(path.startswith(folders) for path in read):
+        return
     kept = {keys[p.name]: _values(replace(p, header="", source="")) for p in made}
     after.entries = json.dumps(kept, ensure_ascii=False)

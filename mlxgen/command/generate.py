@@ -26,17 +26,8 @@ HERE = Path(__file__).parents[1]
 _OWN = ("*.py", "*/*.py", "render/templates/*", "formula/data/*", "runtime/include/mlxgen/*.h")
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Everything that the output depends on, as bytes on disk."""
-
-    paths: tuple[Path, ...]
-    base: str  # of all but the YAML
-    key: str
-
-
-def inputs_of(settings: Settings, extra: str = "") -> Inputs:
-    """The files that generating reads, and one hash over their contents."""
+def inputs_of(settings: Settings, extra: str) -> tuple[list[Path], Manifest]:
+    """The project's files that generating reads, and hashes of all that the output depends on."""
     own = [path for pattern in _OWN for path in HERE.glob(pattern)]
     found = {path for folder in (settings.csrc, settings.metal) for path in folder.rglob("*")}
     kernels = sorted(path for path in found if path.suffix in (".h", ".cpp", ".metal"))
@@ -44,8 +35,8 @@ def inputs_of(settings: Settings, extra: str = "") -> Inputs:
     texts = {str(path): _bytes(path) for path in (*sorted(own), *kernels, mlx)}
     about = (sys.version, settings, extra, *texts)
     base = digest(str(about), *texts.values())
-    key = digest(base, _bytes(settings.yaml))
-    return Inputs((settings.root / "pyproject.toml", settings.yaml, *kernels), base, key)
+    paths = [settings.root / "pyproject.toml", settings.yaml, *kernels]
+    return paths, Manifest(digest(base, _bytes(settings.yaml)), base)
 
 
 def _bytes(path: Path) -> bytes:
@@ -82,8 +73,8 @@ def generate(
     Returns:
         None when something was reported.
     """
-    inputs = inputs_of(settings, str((sorted(include), sorted(exclude))))
-    before, after = Manifest.load(output), Manifest(inputs.key, inputs.base)
+    paths, after = inputs_of(settings, str((sorted(include), sorted(exclude))))
+    before = Manifest.load(output)
     if not before.holds(output):
         before.base = ""
     elif before.key == after.key:
@@ -102,7 +93,7 @@ def generate(
         files = package_files(made, settings, sources.metal_text, as_before)
         if not diags.ok:
             return None
-    files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in inputs.paths])
+    files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
     try:
         changes = write(output, files, before, after, dry_run=check)
     except OSError as error:

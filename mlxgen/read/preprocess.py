@@ -269,6 +269,11 @@ class Preprocessor:
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
         self._read: dict[str, SourceText] = {}
 
+    @property
+    def paths(self) -> list[str]:
+        """The files that were read."""
+        return [*self._read]
+
     def read(self, path: str, at: Span | None = None) -> SourceText:
         """A file after preprocessing; raises ``SourceError``."""
         if path not in self._read:

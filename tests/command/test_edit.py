@@ -210,3 +210,24 @@ def test_as_a_run_over_everything(
         edits.edit()
         last = contents(folder / "out")
     assert sum(after_edit) > EDITS // 5
+
+
+def test_headers_outside_of_the_project(tmp_path: Path) -> None:
+    """They are no inputs that are compared, so nothing is kept where one is included."""
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    outside = folder / "outside.h"
+    outside.write_text("#pragma once\n#define VALUE T\n")
+    kernels = folder / "csrc/kernels.h"
+    kernel = "template <typename T>\nT scale("
+    assert kernel in kernels.read_text()
+    text = kernels.read_text().replace(kernel, "template <typename T>\nVALUE scale(")
+    kernels.write_text('#include "../outside.h"\n' + text)
+    codes = []
+    for value in ("T", "int"):
+        outside.write_text(outside.read_text().replace("VALUE T", f"VALUE {value}"))
+        (folder / YAML).write_text("# A line.\n" + (folder / YAML).read_text())
+        diags = Diagnostics()
+        generate.generate(project.settings(folder / YAML), folder / "out", diags)
+        codes.append([item.code for item in diags.sorted()])
+    assert codes == [[], ["MG503"]]
