@@ -33,8 +33,14 @@ class Run:
     """A command that was run."""
 
     seconds: float
-    processor: float
+    user: float  # time of the processor,
+    system: float  # and for what the system does, which is to make files
     output: str
+
+    @property
+    def processor(self) -> float:
+        """All time of the processor."""
+        return self.user + self.system
 
 
 class Project:
@@ -54,9 +60,9 @@ class Project:
         before, start = os.times(), time.perf_counter()
         done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
         seconds, after = time.perf_counter() - start, os.times()
-        processor = after.children_user - before.children_user
-        processor += after.children_system - before.children_system
-        return Run(seconds, processor, done.stdout + done.stderr)
+        user = after.children_user - before.children_user
+        system = after.children_system - before.children_system
+        return Run(seconds, user, system, done.stdout + done.stderr)
 
     def generate(self) -> Run:
         """Generate."""
@@ -107,11 +113,11 @@ def _from_nothing(project: Project, times: int) -> Result:
     return Result(
         "generation",
         f"{project.size:,} entries ({lines:,} lines, {written / 1e6:.1f} MB generated)",
-        f"{duration(each)} of processor time an entry ({duration(best.processor)} in all, "
-        f"{duration(best.seconds)} on the clock)",
+        f"{duration(each)} of processor time an entry ({duration(best.user)} in all, and "
+        f"{duration(best.system)} of the system, to make files)",
         "at most 1 ms" if project.size > 1000 else "",
         each <= 1e-3 if project.size > 1000 else None,
-        {"processor": best.processor, "seconds": best.seconds},
+        {"processor": best.processor, "system": best.system, "seconds": best.seconds},
     )
 
 
