@@ -20,8 +20,8 @@ from ..read import settings
 from . import compat
 
 # C functions which may have vector variants, by arguments (see include/mlxgen/simd_math.h).
-UNARY = """exp exp2 expm1 log log2 log10 log1p cbrt erf erfc sin cos tan asin acos atan sinh cosh tanh
-    asinh acosh atanh""".split()  # noqa: SIM905
+UNARY = """exp exp2 expm1 log log2 log10 log1p cbrt erf erfc sin cos tan asin acos atan sinh cosh
+    tanh asinh acosh atanh""".split()  # noqa: SIM905
 BINARY = ("atan2", "hypot", "pow")
 
 # The instruction sets for which GCC calls a vector variant on x86-64 (SSE, AVX, AVX2, AVX-512),
