@@ -7,21 +7,10 @@ What the keys mean together is decided in ``resolve``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+import re
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-)
-from pydantic import ValidationError as PydanticError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..diagnostics import Diagnostics, did_you_mean, suggest
 from .yaml import TYPED_KEYS, Entry
@@ -37,10 +26,10 @@ Part = Literal["vjp", "jvp", "vmap", "output_shapes", "is_equivalent", "eval_cpu
 Backend = Literal["cpu", "metal"]
 
 # A text that is left empty was forgotten.
-Text = Annotated[StrictStr, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
 
 # A formula may be written as a bare number (`y: 0`); it reaches the model as its text.
-Formula = Annotated[StrictStr, Field(json_schema_extra={"type": ["string", "number"]})]
+Formula = Annotated[str, Field(json_schema_extra={"type": ["string", "number"]})]
 
 
 Extents = Annotated[list[Formula], Field(min_length=1, max_length=3)]
@@ -58,23 +47,23 @@ def key(description: str, default: Any = None, **more: Any) -> Any:
 class Model(BaseModel):
     """Base: unknown keys are errors, values are not coerced."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class KernelEntry(Model):
     """A kernel with its launch geometry."""
 
-    kernel: StrictStr = key("Name of the hand-written function or [[kernel]].", ...)
+    kernel: str = key("Name of the hand-written function or [[kernel]].", ...)
     grid: Extents | None = key("Threads along x, y, z (Metal).")
     threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
     constants: dict[str, Formula] = key("Integers passed by parameter name.", {})
-    zero: list[StrictStr] = key("Outputs filled with zeros before the launch.", [])
+    zero: list[str] = key("Outputs filled with zeros before the launch.", [])
 
 
 class GradFunction(Model):
     """A hand-written function that gives gradients."""
 
-    function: StrictStr = key("C++ function in the hand-written sources.", ...)
+    function: str = key("C++ function in the hand-written sources.", ...)
 
 
 class Check(Model):
@@ -84,39 +73,39 @@ class Check(Model):
     otherwise: Text = key("What is wrong if it does not hold.", ..., alias="else")
 
 
-Number = StrictInt | StrictFloat
+Number = int | float
 
 
 class ArraySample(Model):
     """An array argument of a sample: random values in a domain, or given values."""
 
-    shape: list[StrictInt] | None = key("Shape; (3, 4) unless given.")
+    shape: list[int] | None = key("Shape; (3, 4) unless given.")
     low: Number = key("Lower end of the domain.", -2.0)
     high: Number = key("Upper end of the domain.", 2.0)
     values: Any = key("Nested lists of numbers instead of random ones.")
-    dtype: StrictStr | None = key("Dtype if it is not the tested one.")
+    dtype: str | None = key("Dtype if it is not the tested one.")
     away_from: list[Number] = key("Points to keep a distance of 0.1 from.", [])
 
 
-SampleScalar = StrictBool | StrictInt | StrictFloat | StrictStr
+SampleScalar = bool | int | float | str
 SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar]
 Sample = dict[str, SampleValue | None]
-Names = Annotated[list[StrictStr], BeforeValidator(_listed), Field(min_length=1)]
+Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class OpEntry(Model):
     """One operator."""
 
-    name: StrictStr | None = key("C++ name; taken from the signature if absent.")
-    signature: StrictStr | None = key("Signature in any of three spellings.")
-    cpp_signature: StrictStr | None = key("Signature in C++ spelling.")
-    python_signature: StrictStr | None = key("Signature in Python spelling.")
-    python_name: StrictStr | None = key("Name in Python; `name` if absent.")
+    name: str | None = key("C++ name; taken from the signature if absent.")
+    signature: str | None = key("Signature in any of three spellings.")
+    cpp_signature: str | None = key("Signature in C++ spelling.")
+    python_signature: str | None = key("Signature in Python spelling.")
+    python_name: str | None = key("Name in Python; `name` if absent.")
     cpp: Text | None = key("Existing C++ function to bind.")
     composite: Formula | None = key("The forward as a formula of MLX ops.")
-    dispatch: (
-        StrictStr | Annotated[dict[Backend, StrictStr | KernelEntry], Field(min_length=1)] | None
-    ) = key("Kernel per backend, or one scalar function for all of them.")
+    dispatch: str | Annotated[dict[Backend, str | KernelEntry], Field(min_length=1)] | None = key(
+        "Kernel per backend, or one scalar function for all of them."
+    )
     grad: Literal["none"] | dict[str, Formula | GradFunction] | None = key(
         "Gradient per array argument: formula, `none` or `zero`."
     )
@@ -139,16 +128,16 @@ class OpEntry(Model):
         "What integer inputs become where the kernels take none."
     )
     checks: list[Check] = key("Conditions that raise when they do not hold.", [])
-    doc: StrictStr | None = key("Docstring: a line, a blank line, details.")
-    args: dict[str, StrictStr] = key("One line of documentation per argument.", {})
-    returns: StrictStr | dict[str, StrictStr] | None = key("Documentation of the outputs.")
-    module: StrictStr | None = key("Submodule path, such as `special`.")
+    doc: str | None = key("Docstring: a line, a blank line, details.")
+    args: dict[str, str] = key("One line of documentation per argument.", {})
+    returns: str | dict[str, str] | None = key("Documentation of the outputs.")
+    module: str | None = key("Submodule path, such as `special`.")
     variants: Annotated[list[Literal["function", "method"]], Field(min_length=1)] = key(
         "`method`: also an mx.array method after install_methods().", ["function"]
     )
     tags: list[Tag] = key("Labels for `--select` and the reference.", [])
     deprecated: Text | None = key("What to use instead.")
-    aliases: list[StrictStr] = key("Further names in Python.", [])
+    aliases: list[str] = key("Further names in Python.", [])
     samples: Annotated[list[Sample], BeforeValidator(_listed)] = key(
         "Inputs and their domain for the generated checks.", []
     )
@@ -167,167 +156,134 @@ def validate(
     left_out = set(entry.data) - set(data)
     try:
         return OpEntry.model_validate(data), frozenset(left_out)
-    except PydanticError:
-        pass
-    for problem in _of_model(data, OpEntry, ()):
-        left_out.add(str(problem.path[0]))
-        if problem.code:
-            span = entry.span(problem.path, key=problem.at_key)
-            diags.error(problem.code, problem.message, span, help=problem.help, op=op)
-        if problem.meant and len(problem.path) == 1:
-            left_out.add(problem.meant)  # is not missing: it is here, misspelt
+    except ValidationError as error:
+        found = _by_place(error, data)
+    for path, wrong in found.items():
+        left_out.add(str(path[0]))
+        if "extra_forbidden" in wrong and len(path) == 1:  # nor is the key missing that was meant
+            left_out.add(suggest(str(path[0]), _keys_at(path)) or "")
+        value = _at(data, path)
+        if value is not None or path[0] in TYPED_KEYS:  # else it was said when the file was read
+            code, message, help = _explain(path, wrong, value)
+            place = path[:-1] if "missing" in wrong else path
+            span = entry.span(place, key=code in ("MG101", "MG104"))
+            diags.error(code, message, span, help=help, op=op)
     data = {key: value for key, value in data.items() if key not in left_out}
-    try:
-        return OpEntry.model_validate(data), frozenset(left_out)
-    except PydanticError:
-        return None, frozenset(left_out)
+    return OpEntry.model_validate(data), frozenset(left_out)
 
 
 # -------------------------------------------------------------------------------------------------
 # What is wrong, in the words of the file: pydantic's errors are about Python's types
 # -------------------------------------------------------------------------------------------------
 
-_NAMES = {str: "text", dict: "a mapping", list: "a list", int: "a whole number"}
-_SHAPES: dict[str | int, str] = {  # what keys with several forms take
-    "grad": "a mapping of arguments, or none",
-    "jvp": "a word or a mapping of arguments",
-    "shape": "a formula, or a mapping of outputs",
-    "dtype": "a formula, or a mapping of outputs",
-    "dtypes": "a list of dtypes, or a mapping of arguments",
-    "returns": "a text, or a mapping of outputs",
-    "dispatch": "a function, or a mapping of backends",
+_KINDS = {
+    "string_type": "text",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "list_type": "a list",
+    "bool_type": "a boolean",
+    "int_type": "a whole number",
+    "float_type": "a number",
 }
+_MODELS: dict[str, type[Model]] = {
+    "dispatch": KernelEntry,
+    "grad": GradFunction,
+    "checks": Check,
+    "samples": ArraySample,
+}
+_NOWHERE = object()
+_Wrong = dict[str, Any]  # pydantic's errors, by type
 
 
-class _Problem(NamedTuple):
-    """Something wrong; without a code, it was said when the file was read."""
+def _by_place(error: ValidationError, data: Any) -> dict[YamlPath, _Wrong]:
+    """What pydantic found wrong at each place.
 
-    path: YamlPath
-    code: str = ""
-    message: str = ""
-    help: str | None = None
-    at_key: bool = False
-    meant: str | None = None
-
-
-def _of_model(value: dict[str, Any], model: type[Model], path: YamlPath) -> Iterator[_Problem]:
-    """What is wrong in a mapping that has the fields of a model."""
-    hints = get_type_hints(model, include_extras=True)
-    fields = {field.alias or name: (name, field) for name, field in model.model_fields.items()}
-    for key, item in value.items():
-        if key in fields:
-            yield from _of_value(item, hints[fields[key][0]], (*path, key))
-            continue
-        near = suggest(key, fields)
-        message = f"unknown key '{key}'" + did_you_mean(key, fields)
-        help = None if near else f"keys here are: {', '.join(fields)}"
-        yield _Problem((*path, key), "MG101", message, help, at_key=True, meant=near)
-    for key, (_, field) in fields.items():
-        if field.is_required() and key not in value:
-            yield _Problem(path, "MG103", f"'{_where(path)}' needs a key '{key}'")
+    Of a value that may have several forms, it says what is wrong with each. Of interest is the form
+    that fits best, whose errors are the innermost.
+    """
+    found: dict[YamlPath, _Wrong] = {}
+    for wrong in error.errors():
+        path: YamlPath = ()
+        for step in wrong["loc"]:
+            if _at(data, (*path, step)) is not _NOWHERE:  # or it says which form is meant
+                path = (*path, step)
+        if wrong["type"] == "missing":
+            path = (*path, wrong["loc"][-1])
+        found.setdefault(path, {})[wrong["type"]] = wrong
+    outer = {path[:length] for path in found for length in range(len(path))}
+    return {path: wrong for path, wrong in found.items() if path not in outer}
 
 
-def _of_value(value: Any, kind: Any, path: YamlPath) -> Iterator[_Problem]:
-    """What is wrong in a value, of which a type says what it may be."""
-    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    fitting = [member for member in members if _form(member) in (type(value), Any)]
-    where = _where(path)
-    if not fitting:
-        one_for_a_list = any("listed" in _plain(member)[1] for member in members)
-        if one_for_a_list and isinstance(value, str | dict):
-            yield from _of_value([value], kind, path)
+def _at(value: Any, path: YamlPath) -> Any:
+    """What is at a path."""
+    for step in path:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step in range(len(value)):
+            value = value[int(step)]
         else:
-            yield _wrong_form(value, members, path)
-        return
-    base, bounds = _plain(fitting[0])
-    origin = get_origin(base) or base
-    if origin is Literal and value not in get_args(base):
-        yield _unknown_word(value, members, path)
-    elif bounds.get("min_length") and value == "":
-        yield _Problem(path, "MG106", f"'{where}' is empty", "give it a value, or remove it")
-    elif isinstance(value, list | dict) and len(value) < bounds.get("min_length", 0):
-        yield _Problem(path, "MG106", f"'{where}' needs at least one item")
-    elif isinstance(value, list | dict) and len(value) > bounds.get("max_length", len(value)):
-        yield _Problem(path, "MG106", f"'{where}' needs at most {bounds['max_length']} items")
-    elif origin is list:
-        for i, item in enumerate(value):
-            yield from _of_value(item, get_args(base)[0], (*path, i))
-    elif origin is dict:
-        of_key, of_item = get_args(base)
-        for key, item in value.items():
-            if get_origin(of_key) is Literal and key not in get_args(of_key):
-                known = get_args(of_key)
-                message = f"unknown backend '{key}'" + did_you_mean(key, known)
-                help = f"backends are: {', '.join(known)}"
-                yield _Problem((*path, key), "MG104", message, help, at_key=True)
-            else:
-                yield from _of_value(item, of_item, (*path, key))
-    elif isinstance(base, type) and issubclass(base, Model):
-        yield from _of_model(value, base, path)
+            return _NOWHERE
+    return value
 
 
-def _wrong_form(value: Any, members: tuple[Any, ...], path: YamlPath) -> _Problem:
-    """A mapping instead of a text, and the like."""
-    if value is None and path[0] not in TYPED_KEYS:
-        return _Problem(path)
-    if get_origin(_plain(members[0])[0]) is Literal and len(path) > 1:
-        return _unknown_word(value, members, path)
-    forms = [_form(member) for member in members]
-    expected = _SHAPES.get(path[0]) if len(path) == 1 else None
-    expected = expected or ("a number" if float in forms else _NAMES.get(forms[0], "a list"))
-    where = f"every item of '{_where(path)}'" if isinstance(path[-1], int) else f"'{_where(path)}'"
+def _keys_at(path: YamlPath) -> list[str]:
+    """The keys of the mapping that has the one at ``path``."""
+    model = OpEntry if len(path) == 1 else _MODELS[str(path[0])]
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _explain(path: YamlPath, wrong: _Wrong, value: Any) -> tuple[str, str, str | None]:
+    """Code, message and help for what is wrong at a place."""
+    last, where = str(path[-1]), _where(path)
+    is_item = isinstance(path[-1], int)
+    if "missing" in wrong:
+        return "MG103", f"{_where(path[:-1])} needs a key '{last}'", None
+    if "extra_forbidden" in wrong:
+        known = _keys_at(path)
+        near = did_you_mean(last, known)
+        help = None if near else f"keys here are: {', '.join(known)}"
+        return "MG101", f"unknown key '{last}'{near}", help
+    if "string_too_short" in wrong:
+        return "MG106", f"{where} is empty", "give it a value, or remove it"
+    if "too_short" in wrong:
+        return "MG106", f"{where} needs at least one item", None
+    if "too_long" in wrong:
+        return (
+            "MG106",
+            f"{where} needs at most {wrong['too_long']['ctx']['max_length']} items",
+            None,
+        )
+    if literal := wrong.get("literal_error"):
+        words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
+        if literal["loc"][-1] == "[key]":
+            message = f"unknown backend '{last}'" + did_you_mean(last, words)
+            return "MG104", message, f"backends are: {', '.join(words)}"
+        message = f"{where} cannot {'have' if is_item else 'be'} {_what(value)}"
+        help = f"{'one of: ' if len(words) > 1 else 'write '}{', '.join(words)}"
+        if "dict_type" in wrong:
+            help += ", or a mapping of arguments to formulas"
+        if isinstance(value, str):
+            return "MG105", message + did_you_mean(value, words), help
+        return "MG102", message, help
+    kinds = list(dict.fromkeys(kind for name, kind in _KINDS.items() if name in wrong))
+    if "float_type" in wrong:
+        kinds.remove("a whole number")
     help = None
-    if isinstance(value, bool) and str in forms:
+    if isinstance(value, bool) and "string_type" in wrong:
         help = "YAML reads on, off, yes, no, true and false as booleans: put it in quotes"
-    return _Problem(path, "MG102", f"{where} must be {expected}, not {_what(value)}", help)
-
-
-def _unknown_word(value: Any, members: tuple[Any, ...], path: YamlPath) -> _Problem:
-    """Something else than one of the words that are allowed at this place."""
-    allowed = get_args(_plain(members[0])[0])
-    verb = "have" if isinstance(path[-1], int) else "be"
-    message = f"'{_where(path)}' cannot {verb} {_what(value)}"
-    help = f"{'one of: ' if len(allowed) > 1 else 'write '}{', '.join(allowed)}"
-    if dict in map(_form, members):
-        help += ", or a mapping of arguments to formulas"
-    if not isinstance(value, str):
-        return _Problem(path, "MG102", message, help)
-    return _Problem(path, "MG105", message + did_you_mean(value, allowed), help)
-
-
-def _plain(kind: Any) -> tuple[Any, dict[str, int]]:
-    """A type without its annotations, and the bounds of its length that they set."""
-    if get_origin(kind) is not Annotated:
-        return kind, {}
-    base, *extras = get_args(kind)
-    bounds: dict[str, int] = {}
-    for extra in extras:
-        if isinstance(extra, BeforeValidator):
-            bounds["listed"] = 1
-        for bound in getattr(extra, "metadata", ()):
-            lengths = {name: getattr(bound, name, None) for name in ("min_length", "max_length")}
-            bounds |= {name: length for name, length in lengths.items() if length is not None}
-    return base, bounds
-
-
-def _form(kind: Any) -> Any:
-    """What values of a type are in Python."""
-    base, _ = _plain(kind)
-    origin = get_origin(base) or base
-    if origin is Literal:
-        return str
-    return dict if isinstance(origin, type) and issubclass(origin, Model) else origin
+    message = f"{'every item of ' * is_item}{where} must be {' or '.join(kinds)}"
+    return "MG102", f"{message}, not {_what(value)}", help
 
 
 def _where(path: YamlPath) -> str:
-    return ".".join(part for part in path if isinstance(part, str))
+    return f"'{'.'.join(part for part in path if isinstance(part, str))}'"
 
 
 def _what(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "empty (null)" if value is None else f"the boolean {str(value).lower()}"
     if isinstance(value, dict | list):
-        return _NAMES[type(value)]
+        return "a mapping" if isinstance(value, dict) else "a list"
     return f"'{value}'" if isinstance(value, str) else f"the number {value}"
 
 
