@@ -7,8 +7,9 @@ import math
 import re
 from functools import lru_cache
 
+from ..diagnostics import suggest
 from ..model.dtypes import DTYPES
-from ..model.signature import ESCAPES, Default, Kind, Type
+from ..model.signature import ESCAPES, Default, Kind, Type, quoted, with_article
 
 _NOT_FINITE = re.compile(
     r"""([-+]?)(?:(?:math\.|mx\.|np\.)?(?:inf|nan)|INFINITY|NAN|float\(["'](-?)(?:inf|nan)["']\)
@@ -92,16 +93,28 @@ def _int(value: object, bits: int = 32) -> bool:
     return isinstance(value, int) and -limit <= value < limit
 
 
-def default_help(type: Type, spelling: str) -> str:
-    """What a default of ``type`` looks like."""
-    if type.kind in (Kind.INTS, Kind.SHAPE, Kind.AXES):
-        opening, closing = "{}" if spelling == "C++" else "[]"
-        return f"write {opening}{', '.join(['1'] * (type.length or 2))}{closing}"
-    return {
-        Kind.BOOL: "write true or false" if spelling == "C++" else "write True or False",
+def default_problem(text: str, type: Type, spelling: str) -> tuple[str, str, str | None]:
+    """Code, message and help about a default that is none for ``type``."""
+    kind, cpp = type.kind, spelling == "C++"
+    none = "std::nullopt" if cpp else "None"
+    if type.is_array:
+        but = f" but {none}" if type.optional else ""
+        help = "make it optional if it may be left out" if kind is Kind.ARRAY and not but else None
+        return "MG210", f"{with_article(type)} cannot have a default{but}", help
+    value = string_of(text)
+    if kind is Kind.ENUM and value is not None:
+        near = suggest(value, type.choices)
+        help = f"did you mean {quoted(near)}?" if near else f"it has {type.listed_choices}"
+        return "MG211", f"the enumerated string does not have its default {text}", help
+    opening, closing = "{}" if cpp else "[]"
+    items = f"write {opening}{', '.join(['1'] * (type.length or 2))}{closing}"
+    help = {
+        Kind.BOOL: "write true or false" if cpp else "write True or False",
         Kind.FLOAT: "write a number such as 1.0, 1e-5, inf or nan",
         Kind.INT: f"write a whole number of {64 if type.int64 else 32} bits",
         Kind.STR: "write a string in double quotes",
         Kind.ENUM: f"write one of {type.listed_choices}",
         Kind.DTYPE: f"write one of {', '.join(DTYPES)}",
-    }[type.kind]
+    }.get(kind, items)
+    help = "make the type optional to allow it" if text == none else help
+    return "MG206", f"'{text}' is not a default for {with_article(type)}", help

@@ -10,23 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from ..diagnostics import suggest
-from ..model.signature import Arg, Default, Kind, Output, Signature, Type, quoted, with_article
-from .literals import default_help, default_of, string_of
+from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
+from .literals import default_of, default_problem
 from .names import RESERVED, clash
-from .types import (
-    ARRAY,
-    ARRAYS,
-    CPP,
-    IMMUTABLE,
-    NAMESPACE,
-    PYTHON,
-    TORCH,
-    Bad,
-    Grammar,
-    Report,
-    Types,
-)
+from .types import ARRAY, ARRAYS, CPP, IMMUTABLE, PYTHON, TORCH, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
 
@@ -52,68 +39,162 @@ class _Parser(Types):
     """A whole signature."""
 
     def signature(self, asked: Spelling) -> Signature:
-        end = len(self.tokens) - 1
         if "(" not in self.tokens:
-            self.i = end
-            raise self.bad("MG201", "the arguments in parentheses are missing", 0, _EXAMPLE)
+            self.i = len(self.tokens) - 1
+            raise self.error("MG201", "the arguments in parentheses are missing", 0, _EXAMPLE)
         self.grammar = self.detect()
-        name = self.grammar.name
         if _DEMANDED.get(asked, self.grammar) is not self.grammar:
-            self.i = end
-            message = f"this is {name}'s spelling, which {asked}_signature does not take"
-            raise self.bad("MG202", message, 0, "the key 'signature' takes C++, Python and torch")
+            self.i = len(self.tokens) - 1
+            message = (
+                f"this is {self.grammar.name}'s spelling, which {asked}_signature does not take"
+            )
+            raise self.error("MG202", message, 0, "the key 'signature' takes C++, Python and torch")
         if self.grammar is CPP:
             outputs, named = self.result()
-            op = self.own_name()
-            args = self.arguments()
+            op, args = self.own_name(), self.arguments()
             self.accept(";")
         else:
             self.accept("def")
-            op = self.own_name()
-            args = self.arguments()
+            op, args = self.own_name(), self.arguments()
             if not self.accept("->"):
-                result = "Tensor" if self.grammar is TORCH else "array"
-                help = f"write '-> {result}' after the arguments"
-                raise self.bad("MG209", "the signature does not say what it returns", self.i, help)
+                help = "write '-> array' after the arguments"
+                raise self.error(
+                    "MG209", "the signature does not say what it returns", self.i, help
+                )
             outputs, named = self.result()
             if self.grammar is PYTHON and self.accept(":"):
                 self.accept("...")
         if self.token:
             raise self.unexpected("the end of the signature")
-        self.check(args, outputs)
-        nameless = bool(args) and not args[0].name
+        named_args = not args or bool(args[0].name)
+        args = self.checked(args, {output.name for output in outputs})
+        return Signature(op, tuple(args), tuple(outputs), named, named_args)
+
+    def own_name(self) -> str | None:
+        """The operator's name, if there is one."""
+        name, dot, overload = self.token.partition(".")
+        if name and dot:
+            message = f"'{self.token}' cannot be the name of an operator"
+            raise self.error("MG207", message, self.i, f"leave out '.{overload}'")
+        return None if self.token == "(" else self.name("an operator")
+
+    def name(self, what: str) -> str:
+        """The current token as the name of ``what``; reported if C++, Python or mlxgen uses it."""
+        name = self.token
+        if not (name.isascii() and name.isidentifier()):
+            raise self.unexpected(f"the name of {what}")
+        if reason := clash(name, what):
+            message = f"'{name}' cannot be the name of {what}: {reason}"
+            self.error("MG208" if name in RESERVED else "MG207", message, self.i)
+        self.i += 1
+        return name
+
+    # ---- arguments -----------------------------------------------------------------------------
+
+    def arguments(self) -> list[Arg]:
+        self.expect("(")
+        args: list[Arg] = []
+        star = False
+        while self.token not in (")", ""):
+            begin = self.i
+            try:
+                if self.grammar is not CPP and self.token in ("*", "/"):
+                    star = self.marker(star)
+                elif arg := self.argument(star):
+                    args.append(arg)
+                elif self.token == "," and self.tokens[self.i + 1] != ")":
+                    self.error("MG216", "the stream must be the last argument", begin)
+                if self.token not in (",", ")"):
+                    raise self.unexpected("',' or ')'")
+            except Bad:
+                self.i = begin
+                self.skip()
+            if not self.accept(","):
+                break
+        if self.tokens[self.i - 1] == "," and self.grammar is not PYTHON:
+            raise self.unexpected("an argument")
+        self.expect(")")
+        return args
+
+    def marker(self, star: bool) -> bool:
+        """``*`` before keyword-only arguments; ``/`` after positional-only ones says nothing."""
+        at = self.i
+        self.i += 1
+        if self.token not in (",", ")"):
+            self.skip()
+            help = "take a list of arrays: 'arrays: list[array]'"
+            raise self.error("MG214", "an operator takes a fixed number of arguments", at, help)
+        if self.tokens[at] == "/":
+            return star
+        if star:
+            raise self.error("MG215", "there is a '*' already", at)
+        if ")" in self.tokens[self.i : self.i + 2]:
+            raise self.error("MG215", "no argument follows the '*'", at)
+        return True
+
+    def argument(self, kw_only: bool) -> Arg | None:
+        """An argument with its type, name and default; None for a stream."""
+        begin, grammar = self.i, self.grammar
+        word, following = self.tokens[begin : begin + 2]
+        stream = following if word == "const" else word
+        if word == "stream" if grammar is PYTHON else stream.endswith("StreamOrDevice"):
+            self.skip()
+            return None
+        if grammar is not CPP and word not in grammar.words and following in (",", "=", ")", ""):
+            name = self.name("an argument")
+            torch = f" or 'Tensor {name}'" if grammar is TORCH else ""
+            help = f"write '{name}: array'{torch} if it is an array"
+            raise self.error("MG212", f"the argument '{name}' has no type", begin, help)
+        if grammar is PYTHON:
+            name = self.name("an argument")
+            self.expect(":")
+            type = self.type()
+        else:
+            type = self.passed_type() if grammar is CPP else self.type()
+            name = "" if self.token in (",", ")", "=") else self.name("an argument")
+        default = None
+        if self.accept("="):
+            at = self.i
+            text = self.skip()
+            if not text:
+                raise self.unexpected("a default")
+            default = default_of(text, type, grammar.name)
+            if default is None:
+                code, message, way_out = default_problem(text, type, grammar.name)
+                self.error(code, message, at, way_out)
+        return Arg(name, type, default, kw_only, self.since(begin))
+
+    def passed_type(self) -> Type:
+        """The type of a C++ parameter, which may be a const reference."""
+        begin = self.i
+        const = self.accept("const")
+        type = self.type()
+        const = self.accept("const") or const
+        if self.token == "*" or (self.token == "&" and not const):
+            self.i += 1
+            help = IMMUTABLE.format("const array&")
+            raise self.error("MG213", "an operator cannot write to its arguments", begin, help)
+        self.accept("&")
+        return type
+
+    def checked(self, args: list[Arg], returned: set[str]) -> list[Arg]:
+        """The arguments, all with names, after the rules that look at several of them."""
+        nameless = [arg for arg in args if not arg.name]
+        if len(nameless) not in (0, len(args)):
+            message = "this argument has no name, and others have"
+            raise self.error("MG212", message, nameless[0].offset, "name all arguments or none")
+        if len(nameless) > len(_NAMELESS):
+            message = f"more than {len(_NAMELESS)} arguments without names"
+            raise self.error("MG217", message, nameless[len(_NAMELESS)].offset)
         if nameless:
             args = [replace(arg, name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
-        return Signature(op, tuple(args), tuple(outputs), named, named_args=not nameless)
-
-    def detect(self) -> Grammar:
-        """Which spelling: C++ begins with the result, Python has colons, torch has neither."""
-        head = self.tokens[: self.tokens.index("(")]
-        after = self.tokens[len(head) + 1 :]
-        if "->" not in after and head[:1] != ["def"]:
-            word = NAMESPACE.sub("", head[0], count=1) if head else ""
-            if len(head) > 1 or word in ("array", "void"):
-                return CPP
-        is_torch = "Tensor" in after if after[0] == ")" else ":" not in after
-        return TORCH if is_torch else PYTHON
-
-    def check(self, args: list[Arg], outputs: list[Output]) -> None:
-        """The rules that look at several arguments and outputs."""
-        nameless = [arg for arg in args if not arg.name]
-        if 0 < len(nameless) < len(args):
-            message = "this argument has no name, and others have"
-            self.error("MG212", message, nameless[0].offset, "name all arguments or none")
-        elif len(nameless) > len(_NAMELESS):
-            message = f"more than {len(_NAMELESS)} arguments without names"
-            self.error("MG217", message, nameless[len(_NAMELESS)].offset)
         seen: set[str] = set()
-        returned = {output.name for output in outputs}
         default_before = False
         for arg in args:
             name = arg.name
-            if name and name in seen:
+            if name in seen:
                 self.error("MG204", f"there are two arguments '{name}'", arg.offset)
-            elif name in returned and name not in RESERVED:  # which is reported
+            elif name in returned - RESERVED.keys():
                 message = f"'{name}' is an argument and an output"
                 self.error("MG204", message, arg.offset, "rename one of them")
             elif name.startswith("grad_") and name[5:] in returned and name not in RESERVED:
@@ -126,214 +207,55 @@ class _Parser(Types):
                 self.error("MG205", message, arg.offset, help)
             seen.add(name)
             default_before = default_before or arg.default is not None
-
-    def own_name(self) -> str | None:
-        """The operator's name, if there is one."""
-        name = self.token
-        if name == "(":
-            return None
-        if not self.is_name():
-            if "." in name and name[0] != ".":
-                help = f"leave out '{name[name.index('.') :]}'"
-                raise self.bad("MG207", f"'{name}' cannot be the name of an operator", self.i, help)
-            raise self.unexpected("the name of the operator")
-        return self.name("an operator")
-
-    def name(self, what: str) -> str:
-        """The current token as the name of ``what``; reported if C++, Python or mlxgen uses it."""
-        if not self.is_name():
-            raise self.unexpected(f"the name of {what}")
-        name = self.token
-        if reason := clash(name, what):
-            message = f"'{name}' cannot be the name of {what}: {reason}"
-            code = "MG208" if name in RESERVED else "MG207"
-            self.error(code, message, self.slice(self.i, self.i + 1))
-        self.i += 1
-        return name
-
-    # ---- arguments -----------------------------------------------------------------------------
-
-    def arguments(self) -> list[Arg]:
-        self.expect("(")
-        args: list[Arg] = []
-        star: int | None = None
-        stream: int | None = None
-        while self.token not in (")", ""):
-            begin = self.i
-            try:
-                if self.grammar is not CPP and self.token in ("*", "/"):
-                    star = self.marker(star)
-                elif arg := self.argument(star is not None):
-                    args.append(arg)
-                else:
-                    stream = begin
-                if self.token not in (",", ")"):
-                    raise self.unexpected("',' or ')'")
-            except Bad:
-                self.i = begin
-                self.skip()
-            if not self.accept(","):
-                break
-            if stream == begin and self.token != ")":
-                message = "the stream must be the last argument"
-                self.error("MG216", message, self.slice(begin, self.i - 1))
-        if self.tokens[self.i - 1] == "," and self.grammar is not PYTHON:
-            raise self.unexpected("an argument")
-        self.expect(")")
-        nothing_follows = stream is None and not any(arg.kw_only for arg in args)
-        if star is not None and nothing_follows and not self.failed:
-            self.error("MG215", "no argument follows the '*'", self.slice(star, star + 1))
         return args
-
-    def marker(self, star: int | None) -> int | None:
-        """``*`` before keyword-only arguments; ``/`` after positional-only ones says nothing."""
-        at = self.i
-        self.i += 1
-        if self.token not in (",", ")"):
-            self.skip()
-            help = "take a list of arrays: 'arrays: list[array]'"
-            raise self.bad("MG214", "an operator takes a fixed number of arguments", at, help)
-        if self.tokens[at] == "/":
-            return star
-        if star is not None:
-            raise self.bad("MG215", "there is a '*' already", at)
-        return at
-
-    def argument(self, kw_only: bool) -> Arg | None:
-        """An argument with its type, name and default; None for a stream."""
-        begin, grammar = self.i, self.grammar
-        word, following = self.tokens[begin : begin + 2]
-        if grammar is PYTHON:
-            stream = word == "stream"
-            typeless = following != ":"
-        else:
-            type_word = following if word == "const" else word
-            stream = grammar is CPP and type_word.endswith("StreamOrDevice")
-            typeless = grammar is TORCH and word not in grammar.words and following in ",=)"
-        if stream:
-            self.skip()
-            return None
-        if typeless and self.is_name():
-            other = f" or 'Tensor {word}'" if grammar is TORCH else ""
-            help = f"write '{word}: array'{other} if it is an array"
-            raise self.bad("MG212", f"the argument '{word}' has no type", begin, help)
-        if grammar is PYTHON:
-            name = self.name("an argument")
-            self.expect(":")
-            type = self.type()
-        else:
-            type = self.passed_type() if grammar is CPP else self.type()
-            has_name = self.token not in (",", ")", "=")
-            if grammar is TORCH and not has_name:
-                help = "write it after the type"
-                raise self.bad("MG212", "this argument has no name", begin, help)
-            name = self.name("an argument") if has_name else ""
-        default = None
-        if self.accept("="):
-            at = self.i
-            text = self.skip()
-            if not text:
-                raise self.unexpected("a default")
-            default = default_of(text, type, grammar.name)
-            if default is None:
-                self.bad_default(text, type, self.slice(at, self.i))
-        return Arg(name, type, default, kw_only, self.slice(begin, self.i))
-
-    def passed_type(self) -> Type:
-        """The type of a C++ parameter, which may be a const reference."""
-        begin = self.i
-        const = self.accept("const")
-        type = self.type()
-        const = self.accept("const") or const
-        if self.token == "*" or (self.token == "&" and not const):
-            self.i += 1
-            help = IMMUTABLE.format("const array&")
-            raise self.bad("MG213", "an operator cannot write to its arguments", begin, help)
-        self.accept("&")
-        return type
-
-    def bad_default(self, text: str, type: Type, offset: tuple[int, int]) -> None:
-        spelling = self.grammar.name
-        none = "std::nullopt" if spelling == "C++" else "None"
-        value = string_of(text)
-        help: str | None
-        if type.is_array and type.optional:
-            message = f"an optional array can only have the default {none}"
-            self.error("MG210", message, offset)
-        elif type.is_array:
-            help = "make it optional if it may be left out" if type == ARRAY else None
-            self.error("MG210", f"{with_article(type)} cannot have a default", offset, help)
-        elif type.kind is Kind.ENUM and value is not None:
-            near = suggest(value, type.choices)
-            help = f"did you mean {quoted(near)}?" if near else f"it has {type.listed_choices}"
-            message = f"the enumerated string does not have its default {text}"
-            self.error("MG211", message, offset, help)
-        else:
-            help = default_help(type, spelling)
-            if text == none:
-                help = "make the type optional to allow it"
-            message = f"'{text}' is not a default for {with_article(type)}"
-            self.error("MG206", message, offset, help)
 
     # ---- results -------------------------------------------------------------------------------
 
     def result(self) -> tuple[list[Output], bool]:
         """The outputs, and whether they are named; else they are out, or out0, out1..."""
-        begin = self.i
-        word = self.token
-        if word in ("void", "None"):
+        begin, word = self.i, self.token
+        items: list[tuple[str, Type, tuple[int, int]]] = []
+        brackets = self.grammar.results.get(word)
+        if brackets:
             self.i += 1
-            raise self.bad("MG209", "an operator returns an array", begin)
-        items: list[tuple[str, Type, int]] = []
-        if word not in self.grammar.results:
-            items.append(("", self.type(), begin))
-        else:
-            opening, closing = self.grammar.results[word]
-            self.i += 1
-            if word != opening:
-                self.expect(opening)
-            while self.token != closing:
-                items.append(self.output(closing))
+            if word != "(":
+                self.expect(brackets[0])
+            while self.token != brackets[1]:
+                items.append(self.output(brackets[1]))
                 if not self.accept(","):
                     break
-            self.expect(closing)
-            one = len(items) == 1 and word != "("
-            if self.grammar is CPP and (one or (word == "std::pair" and len(items) > 2)):
+            self.expect(brackets[1])
+        elif not (self.accept("void") or self.accept("None")):
+            items.append(self.output(""))
+        lone = len(items) == 1 and word in self.grammar.results and word != "("
+        if not items or lone or (word == "std::pair" and len(items) > 2):
+            help = "write '-> array' for one output"
+            if self.grammar is CPP:
                 help = "write array for one output, std::pair for two, std::tuple for more"
-                raise self.bad("MG209", f"{word} cannot hold {len(items)} outputs", begin, help)
-            if one or not items:
-                help = "write '-> array' for one output"
-                raise self.bad("MG209", "an operator returns an array, or several", begin, help)
+            raise self.error("MG209", "an operator returns an array, or several", begin, help)
+        outputs: list[Output] = []
+        for i, (name, type, place) in enumerate(items):
+            if type != ARRAY and (type != ARRAYS or len(items) > 1):
+                help = "an operator returns arrays, or one list of arrays"
+                self.error("MG209", f"an output cannot be {with_article(type)}", place, help)
+            if name in [output.name for output in outputs]:
+                self.error("MG204", f"there are two outputs '{name}'", place)
+            outputs.append(Output(name or ("out" if len(items) == 1 else f"out{i}"), type))
         named = [bool(name) for name, _, _ in items]
         if len(set(named)) > 1:
-            raise self.bad("MG212", "some outputs have names, and others have not", begin)
-        return self.outputs(items), named[0]
+            raise self.error("MG212", "some outputs have names, and others have not", begin)
+        return outputs, named[0]
 
-    def output(self, closing: str) -> tuple[str, Type, int]:
-        """One of several outputs: its name, if it has one, its type and place."""
-        at = self.i
-        name = ""
-        if self.grammar is PYTHON and self.tokens[at + 1 : at + 2] == [":"]:
+    def output(self, closing: str) -> tuple[str, Type, tuple[int, int]]:
+        """An output: its name, if it has one in these brackets, its type and place."""
+        name, place = "", self.since(self.i)
+        if closing and self.grammar is PYTHON and self.tokens[self.i + 1] == ":":
             name = self.name("an output")
             self.expect(":")
         type = self.type()
-        if self.grammar is TORCH and self.token not in (",", closing):
+        if closing and self.grammar is TORCH and self.token not in (",", closing):
             name = self.name("an output")
-        return name, type, at
-
-    def outputs(self, items: list[tuple[str, Type, int]]) -> list[Output]:
-        outputs: list[Output] = []
-        for i, (name, type, at) in enumerate(items):
-            offset = self.slice(at, at + 1)
-            if type == ARRAYS and len(items) > 1:
-                self.error("MG209", "a list of arrays can only be the whole result", offset)
-            elif type not in (ARRAY, ARRAYS):
-                help = "an operator returns arrays, or one list of arrays"
-                self.error("MG209", f"an output cannot be {with_article(type)}", offset, help)
-            if name and any(name == output.name for output in outputs):
-                self.error("MG204", f"there are two outputs '{name}'", offset)
-            outputs.append(Output(name or ("out" if len(items) == 1 else f"out{i}"), type))
-        return outputs
+        return name, type, place
 
 
 # ---- two signatures of one operator ------------------------------------------------------------
@@ -349,17 +271,16 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
     args = []
     for theirs, ours in zip(cpp.args, python.args, strict=False):
         type = _combined(theirs.type, ours.type)
+        default = Default(ours.default.value, type) if ours.default and type else None
+        args.append(replace(ours, type=type or ours.type, default=default))
         if cpp.named_args and theirs.name != ours.name:
             wrong.append((f"'{ours.name}' is called '{theirs.name}' there", ours.offset))
         elif type is None:
-            what = f"'{ours.name}' is {with_article(theirs.type)} there"
-            wrong.append((f"{what} and {with_article(ours.type)} here", ours.offset))
-        else:
-            default = ours.default and Default(ours.default.value, type)
-            if default and theirs.default and default != Default(theirs.default.value, type):
-                what = f"the default of '{ours.name}' is {theirs.default.cpp} there"
-                wrong.append((what, ours.offset))
-            args.append(replace(ours, type=type, default=default))
+            types = f"{with_article(theirs.type)} there and {with_article(ours.type)} here"
+            wrong.append((f"'{ours.name}' is {types}", ours.offset))
+        elif default and theirs.default and default != Default(theirs.default.value, type):
+            value = theirs.default.cpp
+            wrong.append((f"the default of '{ours.name}' is {value} there", ours.offset))
     last = python.args[-1].offset if python.args else (0, 1)
     if len(cpp.args) != len(python.args):
         wrong.append((f"it has {len(cpp.args)} arguments, and {len(python.args)} are here", last))
@@ -372,15 +293,10 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
 
 
 def _combined(cpp: Type, python: Type) -> Type | None:
-    """The type that both spell (Python's ``list[int]`` may be C++'s ``Shape``), or None."""
-    if cpp == python:
-        return python
-    kinds = (cpp.kind, python.kind)
-    if cpp.optional == python.optional:
-        if kinds in ((Kind.FLOAT, Kind.FLOAT), (Kind.INT, Kind.INT)):
-            return cpp
-        if kinds == (Kind.SHAPE, Kind.INTS) and python.length is None:
-            return cpp
-        if kinds == (Kind.STR, Kind.ENUM) or (kinds == (Kind.INTS,) * 2 and cpp.length is None):
-            return python
-    return None
+    """The type that both spell, as the one does that says more; or None."""
+    vague = {Kind.SHAPE: Kind.INTS, Kind.ENUM: Kind.STR}
+    in_python = replace(cpp, kind=vague.get(cpp.kind, cpp.kind), single=False, int64=False)
+    if python in (cpp, in_python):
+        return cpp
+    in_cpp = replace(python, kind=vague.get(python.kind, python.kind), choices=(), length=None)
+    return python if cpp == in_cpp else None

@@ -1,4 +1,4 @@
-"""The types in signatures: one grammar, and a table of what the three spellings differ in.
+"""The types in signatures: one grammar, and tables of what the three spellings differ in.
 
 Recursive descent over strings, neither a parser library nor ``ast``: it costs some 20 microseconds
 an operator, and a message can say what *this* language wants at that place.
@@ -19,10 +19,28 @@ Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors of a text: code, message, start and end offset in the text, help."""
 
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
-_FLOAT, _STR, _SHAPE, _AXES = map(Type, (Kind.FLOAT, Kind.STR, Kind.SHAPE, Kind.AXES))
-_DTYPE = Type(Kind.DTYPE)
-_INT64 = Type(Kind.INT, int64=True)
-_COMMON = {"array": ARRAY, "int": _INT, "bool": Type(Kind.BOOL), "axes": _AXES, "Dtype": _DTYPE}
+_AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
+_LISTS = {ARRAY: ARRAYS, _INT: _INTS}
+# Parts of unions, which are no types: enumerated strings without any.
+_SCALAR, _NONE = Type(Kind.ENUM), Type(Kind.ENUM, optional=True)
+_IN_UNIONS = {"scalar": _SCALAR, "None": _NONE}
+
+# A type, its words in C++, Python and torch, and words that are probably meant to be it.
+_WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
+    (ARRAY, "array", "array", "Tensor array", "tensor torch.Tensor ndarray np.ndarray"),
+    (_INT, "int int32_t", "int", "int SymInt", "size_t long unsigned uint32_t integer int32"),
+    (Type(Kind.INT, int64=True), "int64_t std::int64_t", "", "", ""),
+    (Type(Kind.BOOL), "bool", "bool", "bool", ""),
+    (Type(Kind.FLOAT, single=True), "float", "", "", ""),
+    (Type(Kind.FLOAT), "double", "float", "float Scalar", "number float32 float64"),
+    (Type(Kind.STR), "std::string", "str", "str", "string String std::string_view char"),
+    (_SHAPE, "Shape", "shape", "shape", ""),
+    (_AXES, "axes", "axes", "axes", ""),
+    (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype", ""),
+    (_PAIR, "int[2]", "", "int[2]", "std::pair std::tuple std::array"),
+)
+_NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
+_NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +49,30 @@ class Grammar:
 
     name: str
     words: dict[str, Type]  # types that are one word
-    generic: dict[str, tuple[str, str]]  # words that have types or strings in brackets
+    meant: dict[str, str]  # words that are no types here, and what to write for them
+    brackets: dict[str, tuple[str, str]]  # words that have types or strings in brackets, and which
+    results: dict[str, tuple[str, str]]  # how several outputs begin, and their brackets
     marks: tuple[str, ...]  # what may follow a type
-    results: dict[str, tuple[str, str]]  # how several outputs begin
 
 
-CPP = Grammar(
-    "C++",
-    {
-        **_COMMON,
-        **{"float": Type(Kind.FLOAT, single=True), "double": _FLOAT, "std::string": _STR},
-        **{"int32_t": _INT, "int64_t": _INT64, "std::int64_t": _INT64, "Shape": _SHAPE},
-    },
-    {"std::optional": ("<", ">"), "std::vector": ("<", ">"), "enum": ("(", ")")},
-    ("[",),
-    {"std::pair": ("<", ">"), "std::tuple": ("<", ">")},
-)
-PYTHON = Grammar(
-    "Python",
-    {**_COMMON, "float": _FLOAT, "str": _STR, "shape": _SHAPE, "dtype": _DTYPE},
-    dict.fromkeys(("Optional", "Union", "Literal", "list", "Sequence", "tuple"), ("[", "]")),
-    ("|",),
-    {"tuple": ("[", "]"), "(": ("(", ")")},
-)
-TORCH = Grammar(
-    "torch",
-    {
-        **{"Tensor": ARRAY, **_COMMON, "float": _FLOAT, "Scalar": _FLOAT, "SymInt": _INT},
-        **{"str": _STR, "shape": _SHAPE, "ScalarType": _DTYPE},
-    },
-    {"enum": ("(", ")")},
-    ("[", "?", "("),
-    {"(": ("(", ")")},
-)
-_AKIN = {  # words of other places
-    **dict.fromkeys(("Tensor", "tensor", "torch.Tensor", "ndarray", "np.ndarray"), ARRAY),
-    **dict.fromkeys(("str", "string", "String", "std::string_view", "char"), _STR),
-    **dict.fromkeys(("double", "Scalar", "number", "float32", "float64"), _FLOAT),
-    **dict.fromkeys(("size_t", "long", "unsigned", "uint32_t", "integer", "int32"), _INT),
-    **dict.fromkeys(("std::pair", "std::tuple", "std::array"), _INTS),
-}
-_NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
-NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
+def _grammar(column: int, name: str, brackets: str, results: str, marks: str) -> Grammar:
+    words: dict[str, Type] = {}
+    meant: dict[str, str] = {}
+    for type, *row in _WORDS:
+        here = row[column].split()
+        words |= dict.fromkeys(here, type)
+        meant |= {word: here[0] for cell in row for word in cell.split() if here}
+    return Grammar(name, words, meant, _pairs(brackets), _pairs(results), tuple(marks))
+
+
+def _pairs(items: str) -> dict[str, tuple[str, str]]:
+    return {item[:-2]: (item[-2], item[-1]) for item in items.split()}
+
+
+CPP = _grammar(0, "C++", "std::optional<> std::vector<> enum()", "std::pair<> std::tuple<>", "[")
+_GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
+PYTHON = _grammar(1, "Python", _GENERIC, "tuple[] (()", "|")
+TORCH = _grammar(2, "torch", "enum()", "(()", "[?(")
 
 _TOKEN = re.compile(
     r"""\s*(?:[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*          # names, with their namespaces
@@ -90,11 +90,7 @@ class Bad(Exception):
 
 
 class Tokens:
-    """The tokens of a text, whose places stay known to the character, and errors about them.
-
-    ``error`` reports and goes on. ``bad`` reports and gives the exception that leaves the argument
-    or, outside the arguments, the signature.
-    """
+    """The tokens of a text, whose places stay known to the character, and errors about them."""
 
     def __init__(self, text: str, report: Report) -> None:
         pieces = _TOKEN.findall(text.rstrip())  # each with the blanks before it: none is lost
@@ -109,20 +105,20 @@ class Tokens:
         """The current token; empty at the end."""
         return self.tokens[self.i]
 
-    def slice(self, begin: int, end: int) -> tuple[int, int]:
-        """The slice of the text that the tokens from ``begin`` to before ``end`` take."""
+    def since(self, begin: int) -> tuple[int, int]:
+        """The slice of the text from token ``begin`` to before the current one, one at least."""
         start = self.ends[begin] - len(self.tokens[begin])
-        return start, max(start, self.ends[end - 1])
+        return start, max(start, self.ends[max(begin, self.i - 1)])
 
     def error(
-        self, code: str, message: str, offset: tuple[int, int], help: str | None = None
-    ) -> None:
-        self.failed = True
-        self.report(code, message, *offset, help)
+        self, code: str, message: str, at: int | tuple[int, int], help: str | None = None
+    ) -> Bad:
+        """Report what is wrong with a slice, or since a token.
 
-    def bad(self, code: str, message: str, begin: int, help: str | None = None) -> Bad:
-        """Report about the tokens from ``begin`` to before the current one, at least one."""
-        self.error(code, message, self.slice(begin, max(self.i, begin + 1)), help)
+        Who raises the result leaves the argument or, outside the arguments, the signature.
+        """
+        self.failed = True
+        self.report(code, message, *(self.since(at) if isinstance(at, int) else at), help)
         return Bad()
 
     def unexpected(self, wanted: str) -> Bad:
@@ -130,10 +126,7 @@ class Tokens:
         if self.failed:
             return Bad()
         found = f"found '{self.token}'" if self.token else "the text ends"
-        return self.bad("MG201", f"expected {wanted}, {found}", self.i)
-
-    def is_name(self) -> bool:
-        return self.token.isascii() and self.token.isidentifier()
+        return self.error("MG201", f"expected {wanted}, {found}", self.i)
 
     def accept(self, token: str) -> bool:
         if self.tokens[self.i] != token:
@@ -162,154 +155,147 @@ class Tokens:
 
 
 class Types(Tokens):
-    """Types, in any spelling."""
+    """Types, in any spelling. Unions are sets of types until they are known in whole."""
 
     grammar: Grammar
 
+    def detect(self) -> Grammar:
+        """Which spelling: C++ begins with the result, Python has colons, torch has neither."""
+        head = self.tokens[: self.tokens.index("(")]
+        after = self.tokens[len(head) + 1 :]
+        if "->" not in after and head[:1] != ["def"]:
+            word = _NAMESPACE.sub("", head[0], count=1) if head else ""
+            if len(head) > 1 or word in ("array", "void"):
+                return CPP
+        is_torch = "Tensor" in after if after[0] == ")" else ":" not in after
+        return TORCH if is_torch else PYTHON
+
     def type(self) -> Type:
-        """A type: in Python perhaps a union, of which some have a meaning of their own."""
         begin = self.i
         type = self.grammar.words.get(self.tokens[begin])
         if type and self.tokens[begin + 1] not in self.grammar.marks:  # nearly always
             self.i += 1
             return type
-        members = self.members()
-        types = {member for member in members if isinstance(member, Type)}
-        optional = "None" in members
-        if "scalar" in members and types == {ARRAY}:
-            members.remove("scalar")
-        if len(types) == 2 and _INT in types:  # MLX's axes (int | Sequence[int] | None)
-            (other,) = types - {_INT}  # and strides (int | tuple[int, int])
-            if other == _INTS and optional:
-                return _AXES
-            if other == _INTS:
-                help = "write list[int], or axes, where None means all of them"
-                raise self.bad("MG203", "an int or a list of ints is not a type", begin, help)
-            if other.kind is Kind.INTS:
-                types = {other}
-        if len(types) != 1 or "scalar" in members:
-            help = "a type is one type, 'one | None', or 'scalar | array'"
-            raise self.bad("MG203", "no argument can be of this union of types", begin, help)
-        (type,) = types
-        return self.optional(type, begin) if optional else type
+        return self.one(self.union(), begin)
 
-    def members(self) -> list[Type | str]:
-        """The members of a union; None and scalar as words."""
+    def union(self) -> set[Type]:
         members = self.member()
-        while "|" in self.grammar.marks and self.accept("|"):
-            members += self.member()
+        while self.grammar is PYTHON and self.accept("|"):
+            members |= self.member()
         return members
 
-    def member(self) -> list[Type | str]:
+    def one(self, members: set[Type], begin: int) -> Type:
+        """The type that a union means."""
+        if members == {_INT, _INTS, _NONE}:  # MLX's axes
+            return _AXES
+        optional = _NONE in members
+        types = members - {_NONE, _SCALAR if ARRAY in members else _NONE}
+        if any(type.length for type in types):  # MLX's strides: int | tuple[int, int]
+            types.discard(_INT)
+        if len(types) != 1 or _SCALAR in types or (optional and ARRAYS in types):
+            help = "a type is one type, 'one | None', or 'scalar | array'"
+            if types == {_INT, _INTS}:
+                help = "write list[int], or axes, where None means all of them"
+            elif types == {ARRAYS}:
+                help = "an empty list says that there are no arrays"
+            raise self.error("MG203", "no argument can be of this union of types", begin, help)
+        (type,) = types
+        return replace(type, optional=True) if optional else type
+
+    def member(self) -> set[Type]:
         """A member of a union, or several where it is a union itself."""
-        begin, grammar = self.i, self.grammar
-        if not self.token[:1].isalpha():
+        begin = self.i
+        word = _NAMESPACE.sub("", self.token, count=1)
+        if not word[:1].isalpha():
             raise self.unexpected("a type")
         self.i += 1
-        word = NAMESPACE.sub("", self.tokens[begin], count=1)
-        type = grammar.words.get(word)
-        if grammar is PYTHON and word in ("None", "scalar"):
-            return [word]
-        if type is None and word not in grammar.generic:
+        if type := self.grammar.words.get(word) or _IN_UNIONS.get(word):
+            members = {type}
+        elif word in self.grammar.brackets:
+            members = self.bracketed(word, begin)
+        else:
             raise self.unknown_type(word, begin)
-        if type is None:
-            opening, closing = grammar.generic[word]
-            self.expect(opening)
-            if word in ("Optional", "std::optional", "Union"):
-                members = self.members()
-                while word == "Union" and self.accept(","):
-                    members += self.members()
-                self.expect(closing)
-                return members if word == "Union" else [*members, "None"]
-            if word in ("enum", "Literal"):
-                type = self.choices(begin, closing)
-            else:
-                type = self.sequence(word, closing, begin)
-        if grammar is TORCH and self.accept("("):
+        while self.grammar is not PYTHON and self.token in self.grammar.marks:
+            members = self.marked(members, word, begin)
+        return members
+
+    def marked(self, members: set[Type], word: str, begin: int) -> set[Type]:
+        """What ``?``, ``[]`` or ``[2]`` make of the type before."""
+        if self.accept("?"):
+            is_axes = members == {Type(Kind.INTS, length=1)}
+            return {_AXES} if is_axes else members | {_NONE}
+        if self.accept("("):
             self.skip()
             self.accept(")")
             help = IMMUTABLE.format("'Tensor'")
-            raise self.bad("MG213", "aliases and writes have no meaning here", begin, help)
-        while self.token in grammar.marks and self.token != "|":
-            type = self.marked(type, word, begin)
-        return [type]
-
-    def marked(self, type: Type, word: str, begin: int) -> Type:
-        """What ``?``, ``[]`` or ``[2]`` make of the type before."""
-        if self.accept("?"):
-            is_axes = type.kind is Kind.INTS and type.length == 1
-            return _AXES if is_axes else self.optional(type, begin)
+            raise self.error("MG213", "aliases and writes have no meaning here", begin, help)
         self.expect("[")
         if self.grammar is TORCH and self.accept("]"):
-            return _SHAPE if word == "SymInt" and type == _INT else self.list_of(type, begin)
-        number = self.token
-        if not re.fullmatch("[1-9][0-9]?", number):
+            is_shape = word == "SymInt" and members == {_INT}
+            return {_SHAPE} if is_shape else self.list_of(members, begin)
+        length = self.token
+        if not re.fullmatch("[1-9][0-9]?", length):
             raise self.unexpected("a length from 1 to 99")
         self.i += 1
         self.expect("]")
-        if type != _INT:
-            raise self.bad("MG203", "only a list of ints can have a length", begin)
-        return Type(Kind.INTS, length=int(number))
+        return self.ints([members] * int(length), begin)
 
-    def optional(self, type: Type, begin: int) -> Type:
-        if type.kind is Kind.ARRAYS:
-            help = "an empty list says that there are none"
-            raise self.bad("MG203", "a list of arrays cannot be optional", begin, help)
-        return replace(type, optional=True)
-
-    def list_of(self, type: Type, begin: int) -> Type:
-        if type not in (ARRAY, _INT):
-            message = f"a list can be of arrays or of ints, not of {type}s"
-            raise self.bad("MG203", message, begin)
-        return ARRAYS if type == ARRAY else _INTS
-
-    def sequence(self, word: str, closing: str, begin: int) -> Type:
-        """``list[int]``, ``tuple[int, int]`` or ``tuple[int, ...]``, after the opening bracket."""
-        items = [self.type()]
-        any_length = False
-        while word == "tuple" and not any_length and self.accept(","):
-            any_length = self.accept("...")
-            if not any_length:
-                items.append(self.type())
+    def bracketed(self, word: str, begin: int) -> set[Type]:
+        """The members of what a word with brackets means."""
+        opening, closing = self.grammar.brackets[word]
+        self.expect(opening)
+        if word in ("enum", "Literal"):
+            return self.choices(closing, begin)
+        items = [self.union()]
+        while word in ("Union", "tuple") and self.accept(","):
+            items.append(set() if word == "tuple" and self.accept("...") else self.union())
         self.expect(closing)
-        if word != "tuple":
-            return self.list_of(items[0], begin)
-        if any(item != _INT for item in items) or (any_length and len(items) > 1):
-            help = "take a list[array], or several arguments"
-            raise self.bad("MG203", "an argument can be a tuple of ints only", begin, help)
-        return _INTS if any_length else Type(Kind.INTS, length=len(items))
+        if word == "Union":
+            return set().union(*items)
+        if word in ("Optional", "std::optional"):
+            return items[0] | {_NONE}
+        if word == "tuple" and items[1:] != [set()]:
+            return self.ints(items, begin)
+        return self.list_of(items[0], begin)
 
-    def choices(self, begin: int, closing: str) -> Type:
+    def list_of(self, members: set[Type], begin: int) -> set[Type]:
+        type = self.one(members, begin)
+        if type not in _LISTS:
+            message = f"a list can be of arrays or of ints, not of {type}s"
+            raise self.error("MG203", message, begin)
+        return {_LISTS[type]}
+
+    def ints(self, items: list[set[Type]], begin: int) -> set[Type]:
+        if any(item != {_INT} for item in items):
+            help = "take a list of arrays, or several arguments"
+            raise self.error("MG203", "only ints can be so many", begin, help)
+        return {Type(Kind.INTS, length=len(items))}
+
+    def choices(self, closing: str, begin: int) -> set[Type]:
         """The strings of an ``enum(...)`` or ``Literal[...]``, after its opening bracket."""
         choices: list[str] = []
         while self.token[:1] in ('"', "'") and len(self.token) > 1:
             choice = string_of(self.token)
-            self.i += 1
             if choice is None:
-                raise self.bad("MG211", 'an escape other than \\\\ \\" \\n \\t', self.i - 1)
+                raise self.error("MG211", 'an escape other than \\\\ \\" \\n \\t', self.i)
             if choice in choices:
-                raise self.bad("MG211", f"the string {quoted(choice)} twice", self.i - 1)
+                raise self.error("MG211", f"the string {quoted(choice)} twice", self.i)
             choices.append(choice)
+            self.i += 1
             if not self.accept(","):
                 break
         if not self.accept(closing):
             raise self.unexpected(f"a string or '{closing}'")
         if not choices:
-            raise self.bad("MG211", "an enumerated string without any string", begin)
-        return Type(Kind.ENUM, choices=tuple(choices))
+            raise self.error("MG211", "an enumerated string without any string", begin)
+        return {Type(Kind.ENUM, choices=tuple(choices))}
 
     def unknown_type(self, word: str, begin: int) -> Bad:
-        words = self.grammar.words
-        known = [*words, *self.grammar.generic]
-        akin = _AKIN.get(word)
-        near = suggest(word, known)
-        if akin == _INTS:
-            near = "int[2]"
-        elif akin:
-            near = next(name for name, type in words.items() if type.kind is akin.kind)
+        known = [*self.grammar.words, *self.grammar.brackets]
+        near = self.grammar.meant.get(word) or suggest(word, known)
         if near:
-            return self.bad("MG203", f"unknown type '{word}' (did you mean '{near}'?)", begin)
+            return self.error("MG203", f"unknown type '{word}' (did you mean '{near}'?)", begin)
         help = f"the types here are {', '.join(known)}"
         if word in _NOT_IN_MLX:
             help = "MLX has nothing like it: leave the argument out"
-        return self.bad("MG203", f"unknown type '{word}'", begin, help)
+        return self.error("MG203", f"unknown type '{word}'", begin, help)
