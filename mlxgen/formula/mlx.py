@@ -166,7 +166,7 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     places = [p for p in params if p.kind in ("/", "")]
     named = [p.name for p in params if p.kind in ("", "k")]
     rest = next((p.name for p in params if p.kind == "*"), None)
-    if args.star and (rest is None or len(given) <= len(places)):
+    if args.star and (rest is None or len(given) != len(places) + 1):
         raise Wrong("no_star", args.node, label=label)
     bound = {p.name: value for p, value in zip(places, given, strict=False)}
     more = given[len(places) :]

@@ -8,9 +8,10 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from .values import LEVEL, SLOTS, Value, binary, fit, member, unary
+from .values import LEVEL, SLOTS, Value, Way, binary, member, unary
 
 TABLE = Path(__file__).parent / "data" / "rules.txt"
 
@@ -28,19 +29,7 @@ class Rule:
     write: Callable[[Sequence[str], str], str]  # the C++ from that of the operands, and the stream
     mlx: str  # the function of MLX that it calls, if any; it takes a stream
 
-    def fit(self, given: Sequence[Value]) -> list[str] | None:
-        """The operands as C++, or None if it does not take them."""
-        if len(given) != len(self.takes):
-            return None
-        parts = []
-        for value, slot in zip(given, self.takes, strict=True):
-            part = fit(value, slot) if value.kind in SLOTS[slot] else None
-            if part is None:
-                return None
-            parts.append(part)
-        return parts
-
-    def value(self, given: Sequence[Value], parts: list[str], s: str, at: ast.expr) -> Value:
+    def value(self, given: Sequence[Value], parts: Sequence[str], s: str, at: ast.expr) -> Value:
         """What it gives for operands that fit."""
         if self.gives == "same":
             return replace(given[0], at=at)
@@ -87,3 +76,14 @@ def _rules() -> Mapping[str, Sequence[Rule]]:
 
 
 RULES = _rules()
+
+
+@cache
+def rules(name: str, kinds: tuple[str, ...]) -> Sequence[tuple[Rule, Sequence[Way]]]:
+    """The lines of that name that may take operands of these kinds, and how they write each."""
+    return [
+        (rule, [SLOTS[slot][kind] for slot, kind in zip(rule.takes, kinds, strict=True)])
+        for rule in RULES.get(name, ())
+        if len(rule.takes) == len(kinds)
+        and all(kind in SLOTS[slot] for slot, kind in zip(rule.takes, kinds, strict=True))
+    ]

@@ -27,7 +27,7 @@ from .mlx import (
     table,
     unknown,
 )
-from .rules import RULES
+from .rules import rules
 from .source import Source
 from .values import Value, constant, fit, fit_type
 
@@ -36,19 +36,20 @@ R = TypeVar("R")
 Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors: code, message, start and end offset in the text, help."""
 
-# Functions of MLX that are rules: they give no array, or take any number of arguments.
+# Functions that are rules: of MLX, those that give no array, or take no arrays alone, ...
 DTYPE = Param("dtype", "", "Dtype | None", "None")
-TYPED = {
+SPECIAL: Mapping[str, Sequence[Param]] = {
     "array": (Param("val", "", "scalar | list"), DTYPE),
     "asarray": (Param("a", "", "scalar | list"), DTYPE),
-    "finfo": (Param("dtype", "/", "Dtype"),),
-    "iinfo": (Param("dtype", "/", "Dtype"),),
+    **dict.fromkeys(("finfo", "iinfo"), (Param("dtype", "/", "Dtype"),)),
+    "result_type": (Param("arrays_and_dtypes", "*", "array | Dtype"),),
+    "broadcast_shapes": (Param("shapes", "*", "Sequence[int]"),),
 }
-SPECIAL = (*TYPED, "result_type", "broadcast_shapes")
-# Python's, of which some are MLX's if the first argument is an array.
+# ... and Python's, of which some are MLX's if the first argument is an array.
 LOOPS = ("zip", "enumerate", "range")
 CONVERSIONS = ("len", "int", "float", "bool")
 BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
+ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,11 @@ class Translator:
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
         """What the first rule of that name gives that takes these operands."""
-        for rule in RULES.get(name, ()):
-            parts = rule.fit(given)
-            if parts is not None:
+        if any([value.optional for value in given]):
+            return None
+        for rule, ways in rules(name, tuple([value.kind for value in given])):
+            parts: list[Any] = [way(value) for way, value in zip(ways, given, strict=True)]
+            if None not in parts:
                 stream = ""
                 if rule.mlx:
                     stream = self.stream(rule.mlx, at)
@@ -162,13 +165,6 @@ class Translator:
                 wide = replace(given[i], cpp=f"int64_t({given[i].cpp})", type="int64_t")
                 given = [*given[:i], wide, *given[i + 1 :]]
         return self.rule(name, given, at)
-
-    def folded(self, name: str, given: Sequence[Value], at: ast.expr) -> Value:
-        """An operation of two, on any number of operands."""
-        out = given[0]
-        for value in given[1:]:
-            out = self.rule(name, [out, value], at) or out
-        return out
 
     # Calls
 
@@ -265,89 +261,73 @@ class Translator:
 
     def call_named(self, name: str, node: ast.Call) -> Value:
         """A function of MLX by its name."""
-        function = table().function(name)
-        if name in TYPED:
-            return self.call_typed(name, TYPED[name], self.arguments(node, name))
         if name in SPECIAL:
-            return self.call_folded(name, self.arguments(node, name))
+            return self.call_rule(name, SPECIAL[name], self.arguments(node, name))
+        function = table().function(name)
         if function is None:
             raise unknown(name, node, [*self.scope.ops, *BUILTINS, *SPECIAL])
         return self.call_mlx(function, self.arguments(node, name))
-
-    def call_folded(self, name: str, args: Args) -> Value:
-        """``result_type`` and ``broadcast_shapes`` of any number of arguments."""
-        given, at = args.positional, args.node
-        what, param, annotation = "shapes", "shapes", "Sequence[int]"
-        if name == "result_type":
-            what, param, annotation = "arrays and dtypes", "arrays_and_dtypes", "array | Dtype"
-        if args.keywords or not given or (args.star and name != "result_type"):
-            raise Wrong("takes", at, label=name, what=what)
-        listed = fit(given[0], "arrays") if args.star and len(given) == 1 else None
-        if listed is not None:
-            return Value("dtype", f"mx::result_type({listed})", at)
-        out = self.rule(name, given, at)
-        if out is not None:
-            return out
-        parts = []
-        for value in given:
-            part = self.rule(name, [value], at)
-            if part is None:
-                raise explain.argument(name, param, annotation, value)
-            parts.append(part)
-        return self.folded(name, parts, at)
-
-    def call_typed(self, name: str, params: Sequence[Param], args: Args) -> Value:
-        """``array(...)`` and ``finfo(...)``"""
-        bound = bind(params, args)
-        given = [bound[p.name] for p in params if p.name in bound]
-        if len(given) > 1 and given[1].kind == "none":
-            given.pop()
-        for param, value in zip(params, given, strict=False):
-            if param.name == "dtype" and fit(value, "dtype") is None:
-                raise explain.argument(name, "dtype", param.annotation, value)
-        if "array" in name:
-            self.stream(name, args.node)
-        made = self.rule(name, given, args.node)
-        if made is not None:
-            return made
-        if all(item.kind in ("int", "float") for item in given[0].items):
-            explain.require(*given[0].items)
-        raise explain.argument(name, params[0].name, params[0].annotation, given[0])
 
     def call_builtin(self, name: str, node: ast.Call) -> Value:
         """One of Python's functions, some of which are MLX's if the first argument is an array."""
         if name in LOOPS:
             raise Wrong("loop_only", node, name, name=name)
         args = self.arguments(node, name)
-        given, plain = args.positional, not args.keywords and not args.star
+        given = args.positional
         function = table().function(name)
+        several = name in ("min", "max") and len(given) > 1
         if function is not None and (not given or given[0].kind == "array"):
-            if name in ("min", "max") and any(v.kind == "array" for v in given[1:]):
+            if several and any(value.kind == "array" for value in given[1:]):
                 raise Wrong("several_arrays", node, label=name)
             return self.call_mlx(function, args)
-        if name in ("min", "max") and len(given) > 1 and plain:
-            for value in given:
-                if value.optional or value.kind not in ("int", "float"):
-                    raise explain.builtin(name, value)
-            return self.folded(name, given, node)
-        if len(given) != 1 or not plain:
-            raise Wrong("one_list" if function else "one_argument", node, label=name)
-        return self.of_one(name, given[0], node)
+        return self.call_rule(name, SEVERAL if several else ONE, args)
 
-    def of_one(self, name: str, value: Value, node: ast.Call) -> Value:
-        """One of Python's functions of one argument."""
-        if name == "len" and value.length is not None:
-            return constant(value.length, node)
-        if name == "float" and value.kind == "int" and value.const is not None:
-            return constant(float(value.const), node)
-        of_shape = name == "len" and value.kind == "shape"
-        if of_shape and value.of is not None:
-            name, value = ".ndim", value.of
-        empty = name in ("min", "max") and value.length == 0
-        found = None if empty or value.optional else self.rule(name, [value], node)
+    def call_rule(self, name: str, params: Sequence[Param], args: Args) -> Value:
+        """A function of the table of rules."""
+        bound, at = bind(params, args), args.node
+        given = [bound[param.name] for param in params if param.name in bound]
+        value = given[0]
+        if params[0].kind == "*":
+            if not args.star:
+                return self.folded(name, params[0], value.items, at)
+            name = f"*{name}"
+        elif given[-1].kind == "none":
+            given = given[:1]
+        elif name == "float" and value.kind == "int" and value.const is not None:
+            return constant(float(value.const), at)
+        elif name == "len" and value.length is not None:
+            return constant(value.length, at)
+        elif name == "len" and value.of is not None and value.kind == "shape":
+            name, given = ".ndim", [value.of]
+        if "array" in name:
+            self.stream(name, at)
+        found = None if name in ("min", "max") and value.length == 0 else self.rule(name, given, at)
         if found is None:
-            raise explain.builtin(name, value)
+            last = len(given) - 1 if fit(given[-1], "dtype") is None else 0
+            raise refused(name, params[last], given[last])
         return found
+
+    def folded(self, name: str, param: Param, given: Sequence[Value], at: ast.expr) -> Value:
+        """A function of any number of operands: of all, or of each, and then of two and two."""
+        out = self.rule(name, given, at)
+        if out is not None:
+            return out
+        for value in given:
+            part = self.rule(f"{name}*", [value], at)
+            if part is None:
+                raise refused(name, param, value)
+            out = part if out is None else self.rule(name, [out, part], at)
+        if out is None:
+            raise Wrong("missing", at, label=name, what="an argument", names=f"'{param.name}'")
+        return out
+
+
+def refused(name: str, param: Param, value: Value) -> Wrong:
+    """What a function of the table of rules does not take."""
+    explain.require(*value.items)
+    if not param.annotation:
+        return explain.builtin(name, value)
+    return explain.argument(name, param.name, param.annotation, value)
 
 
 def entry_param(arg: Arg) -> Param:

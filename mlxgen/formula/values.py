@@ -286,7 +286,8 @@ def arrays(value: Value) -> str | None:
     return f"std::vector<mx::array>{{{', '.join([i.cpp for i in value.items])}}}"
 
 
-Ways = dict[str, Callable[[Value], "str | None"]]
+Way = Callable[[Value], "str | None"]
+Ways = dict[str, Way]
 
 
 def _lists(slot: str) -> dict[str, Ways]:
