@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Sequence
 
-from .preprocess import Include, SourceError, SourceText, find_include
+from .preprocess import SourceError, SourceText
 
 # A classical include guard around all of a file.
 _GUARD = re.compile(
     r"\s*#[ \t]*ifndef[ \t]+(\w+)\s+#[ \t]*define[ \t]+\1[ \t]*\n.*#[ \t]*endif\s*\Z", re.S
 )
-_MAX_DEPTH = 64  # of includes; deeper is a cycle
+_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.M)
+_FOR_METAL = re.compile(r"[ \t]*#[ \t]*ifn?def[ \t]+__METAL_VERSION__\s*$")
 
 
 def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
@@ -48,59 +49,56 @@ class _Embedder:
         """The text of one file; ``name`` is what comments call it."""
         guarded = bool(_GUARD.match(source.plain))
         left_out = _cpp_only(source)
-        pieces, at, depth = [], 0, 0
+        text, at, depth = "", 0, 0
         for line in source.directives():
             if line.start() < at:
                 continue
             word, rest = line.groups()
-            stop, given = left_out.get(line.start()), ""
+            given, stop = "", left_out.get(line.start())
             if stop is None:
                 depth += word.startswith("if") - (word == "endif")
                 if word == "include":
-                    include = Include.of(source, line)
-                    if include is None:
-                        span = source.original_span(*line.span(1))
-                        raise SourceError("an include that a macro names cannot be embedded", span)
-                    inside = conditional or depth > guarded
-                    given = self.included(include, source.path, name, inside)
-                    behind = line.start(2) + len(rest.rstrip())
-                    comment = source.original[behind : line.end()].strip()
-                    given += f" {comment}\n" if given and comment else ""
+                    given = self.included(source, line, name, conditional or depth > guarded)
                 if not given and (word, rest.strip()) != ("pragma", "once"):
                     continue
                 stop = line.end() + 1
-            pieces += [source.original[at : line.start()], given]
+            text += source.original[at : line.start()] + given
             at = stop
-        return "".join([*pieces, source.original[at:]])
+        return text + source.original[at:]
 
-    def included(self, include: Include, path: str, name: str, conditional: bool) -> str:
-        """What takes the place of an include; "" where it stays."""
-        found = find_include(include, path, self.folders, needed=not conditional)
-        if found is None:
+    def included(
+        self, source: SourceText, line: re.Match[str], name: str, conditional: bool
+    ) -> str:
+        """What takes the place of an include, and the comment behind it; "" where it stays."""
+        include = source.include(line)
+        if include is None:
+            span = source.place(*line.span(1))
+            raise SourceError("an include that a macro names cannot be embedded", span)
+        path = include.find(self.folders, needed=not conditional)
+        if path is None:
             return ""
-        identity = os.path.realpath(found)
-        source = SourceText.load(found, include.span)
-        once = "once" in (line[2].strip() for line in source.directives())
-        once = once or bool(_GUARD.match(source.plain))
+        comment = source.original[line.end(1) + len(line[2].rstrip()) : line.end()].strip()
+        behind = f" {comment}\n" if comment else ""
+        identity = os.path.realpath(path)
+        header = SourceText.load(path, include.span)
+        once = bool(_ONCE.search(header.plain) or _GUARD.match(header.plain))
         if identity in self.done or (once and identity in self.open):
-            return f'// "{include.name}" is above\n'
-        if len(self.open) > _MAX_DEPTH:
+            return f'// "{include.name}" is above\n{behind}'
+        if identity in self.open:
             message = f'"{include.name}" includes itself'
             raise SourceError(message, include.span, "add #pragma once to it")
-        guard = self.guards.get(identity, "")
+        guard = self.guards.get(identity)
         if once and conditional:
             guard = self.guards.setdefault(identity, f"MLXGEN_EMBEDDED_{len(self.guards)}")
         elif once:
             self.done.add(identity)
         self.open.append(identity)
-        body = self.text(source, include.name, conditional).strip("\n")
+        body = self.text(header, include.name, conditional).strip("\n")
         self.open.pop()
         if guard:
             body = f"#ifndef {guard}\n#define {guard}\n{body}\n#endif"
-        return (
-            f'// ---- "{include.name}", included by {name}:{include.span.line}\n'
-            f"{body}\n// ---- {name} again\n"
-        )
+        begins = f'// ---- "{include.name}", included by {name}:{include.span.line}'
+        return f"{begins}\n{body}\n// ---- {name} again\n{behind}"
 
 
 def _cpp_only(source: SourceText) -> dict[int, int]:
@@ -111,20 +109,19 @@ def _cpp_only(source: SourceText) -> dict[int, int]:
     found: dict[int, int] = {}
     opened: list[list[re.Match[str]]] = []
     for line in source.directives():
-        word = line[1]
-        if word.startswith("if"):
-            opened.append([line])
-        elif word.startswith(("el", "endif")) and opened:
+        if line[1].startswith("if"):
+            opened.append([])
+        if opened and line[1].startswith(("if", "el", "endif")):
             opened[-1].append(line)
-        if word != "endif" or not opened:
+        if not opened or line[1] != "endif":
             continue
-        first, *others, last = opened.pop()
-        plain = [other[1] for other in others] in ([], ["else"])
-        if not plain or first[1] == "if" or first[2].strip() != "__METAL_VERSION__":
-            continue
-        middle = others[0] if others else last
-        if first[1] == "ifdef":
-            found |= {first.start(): first.end() + 1, middle.start(): last.end() + 1}
-        else:
-            found |= {last.start(): last.end() + 1, first.start(): middle.end() + 1}
+        first, *between, last = opened.pop()
+        if [other[1] for other in between] in ([], ["else"]) and _FOR_METAL.match(first[0]):
+            middle = between[0] if between else last
+            metal = first[1] == "ifdef"
+            for start, stop in (
+                (first, first if metal else middle),
+                (middle if metal else last, last),
+            ):
+                found[start.start()] = stop.end() + 1
     return found

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from ..diagnostics import Span
 
@@ -36,65 +37,40 @@ _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
 _PARENTHESIS = re.compile(rf"{LITERAL}|[(),]")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
 
 
 class SourceError(Exception):
     """Source text that cannot be read: what is wrong and where."""
 
     def __init__(self, message: str, span: Span, help: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.span = span
-        self.help = help
-
-    def __str__(self) -> str:
-        return f"{self.span}: {self.message}"
+        super().__init__(f"{span}: {message}")
+        self.message, self.span, self.help = message, span, help
 
 
-def plain_text(text: str) -> str:
-    """The text with spaces for comments and raw strings, every character at its place."""
-    return _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), text)
-
-
-@dataclass(frozen=True, slots=True)
-class Include:
+class Include(NamedTuple):
     """What an `#include` names."""
 
     name: str
     angled: bool
     span: Span
 
-    @classmethod
-    def of(cls, source: SourceText, line: re.Match[str]) -> Include | None:
-        """That of a directive; None where a macro names it."""
-        found = _INCLUDED.match(line[2])
-        if found is None:
+    def find(self, folders: Sequence[str], needed: bool = True) -> str | None:
+        """The file's path; None for a header of the system, or one not ``needed``."""
+        beside = os.path.dirname(self.span.file)
+        for folder in folders if self.angled else (beside, *folders):
+            path = os.path.normpath(os.path.join(folder, self.name))
+            if os.path.isfile(path):
+                return path
+        if self.angled or not needed:
             return None
-        start, stop = (line.start(2) + at for at in found.span(1))
-        return cls(found[2] or found[3], found[2] is None, source.original_span(start, stop))
+        shown = ", ".join("mlxgen's headers" if f == OWN_INCLUDES else f for f in folders)
+        looked = f"looked beside the file and in {shown or 'no folder'}"
+        help = f"{looked}; write <{self.name}> for a system header"
+        raise SourceError(f'cannot find "{self.name}"', self.span, help)
 
 
-def find_include(
-    include: Include, includer: str, folders: Sequence[str], needed: bool = True
-) -> str | None:
-    """The path of an included file; None for a header of the system, or one not ``needed``."""
-    for folder in folders if include.angled else (os.path.dirname(includer), *folders):
-        path = os.path.normpath(os.path.join(folder, include.name))
-        if os.path.isfile(path):
-            return path
-    if include.angled or not needed:
-        return None
-    shown = ["mlxgen's headers" if folder == OWN_INCLUDES else folder for folder in folders]
-    raise SourceError(
-        f'cannot find "{include.name}"',
-        include.span,
-        f"looked beside the file and in {', '.join(shown) or 'no folder'}; "
-        f"write <{include.name}> for a system header",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Macro:
+class Macro(NamedTuple):
     """A macro; ``parameters`` is None for one without a parameter list."""
 
     parameters: tuple[str, ...] | None
@@ -198,11 +174,18 @@ class SourceText:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
             raise SourceError(f"cannot read {path}: {reason}", span) from None
-        return cls(path, original, plain_text(original))
+        # Spaces for comments and raw strings: every character stays at its place.
+        plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), original)
+        return cls(path, original, plain)
 
     def directives(self) -> list[re.Match[str]]:
         """The preprocessor's lines: group 1 is the word, group 2 what follows."""
         return list(_DIRECTIVE.finditer(self.plain))
+
+    def include(self, line: re.Match[str]) -> Include | None:
+        """What such a line includes; None where a macro names it."""
+        found = _INCLUDED.match(self.plain, line.start(2))
+        return found and Include(found[2] or found[3], not found[2], self.place(*found.span(1)))
 
     def add(self, start: int, stop: int) -> None:
         """Append a part of the plain text, macros expanded."""
@@ -213,17 +196,15 @@ class SourceText:
 
     def span(self, start: int, stop: int) -> Span:
         """The place of a part of the text in the file."""
-        return self.original_span(self._place(start)[0], max(self._place(stop - 1)))
+        return self.place(self._origin(start)[0], self._origin(stop - 1)[1])
 
-    def _place(self, offset: int) -> tuple[int, int]:
+    def _origin(self, offset: int) -> tuple[int, int]:
         i = bisect_right(self._starts, offset) - 1
-        if i < 0:
-            return 0, 0
-        start, stop, verbatim = self._places[i]
-        at = start + offset - self._starts[i]
-        return (at, at + 1) if verbatim else (start, stop)
+        start, stop, verbatim = self._places[i] if i >= 0 else (0, 0, False)
+        at = start + offset - self._starts[i] if verbatim else start
+        return at, at + 1 if verbatim else stop
 
-    def original_span(self, start: int, stop: int) -> Span:
+    def place(self, start: int, stop: int) -> Span:
         """The place of a part of the original text."""
         line, end_line = (bisect_right(self._lines, at) for at in (start, stop))
         columns = start - self._lines[line - 1] + 1, stop - self._lines[end_line - 1] + 1
@@ -235,21 +216,20 @@ class SourceText:
 
     def check_brackets(self) -> None:
         """Raise for the first bracket that has no partner."""
-        opened: list[re.Match[str]] = []
+        opened: list[tuple[str, Span]] = []
         for found in _BRACKET.finditer(self.text):
             bracket, span = found[0], self.span(*found.span())
             if bracket in _CLOSING:
-                opened.append(found)
+                opened.append((bracket, span))
             elif len(bracket) == 1:  # no literal
                 if not opened:
                     raise SourceError(f"nothing opens this {bracket!r}", span)
-                other = opened.pop()
-                if _CLOSING[other[0]] != bracket:
-                    place = self.span(*other.span())
-                    message = f"{bracket!r} does not close {other[0]!r} of line {place.line}"
-                    raise SourceError(f"{message}, column {place.column}", span)
+                other, at = opened.pop()
+                if _CLOSING[other] != bracket:
+                    where = f"line {at.line}, column {at.column}"
+                    raise SourceError(f"{bracket!r} does not close {other!r} of {where}", span)
         if opened:
-            raise SourceError(f"{opened[-1][0]!r} is never closed", self.span(*opened[-1].span()))
+            raise SourceError(f"{opened[-1][0]!r} is never closed", opened[-1][1])
 
 
 class Preprocessor:
@@ -289,28 +269,27 @@ class Preprocessor:
 
     def _run(self, source: SourceText) -> None:
         at = 0
-        # Of each open condition: does its branch count, did one, and where does it begin?
-        open_: list[tuple[bool, bool, int]] = [(True, True, 0)]
+        # Of each open condition: is its branch read (None: another one was), where does it begin?
+        opened: list[tuple[bool | None, int]] = [(True, 0)]
         for line in source.directives():
-            active = open_[-1][0]
-            if active:
+            word, rest = line.groups()
+            reads, start = opened[-1]
+            if reads:
                 source.add(at, line.start())
             at = line.end()
-            word, rest = line.groups()
             if word in ("if", "ifdef", "ifndef"):
-                holds = active and self._holds(word, rest, source.macros)
-                open_.append((holds, holds or not active, line.start(1) - 1))
-            elif word in ("else", "elif") and len(open_) > 1:
-                _, done, start = open_.pop()
-                holds = not done and (word == "else" or self._holds("if", rest, source.macros))
-                open_.append((holds, done or holds, start))
-            elif word == "endif" and len(open_) > 1:
-                open_.pop()
-            elif active:
+                holds = self._holds(word, rest, source.macros) if reads else None
+                opened.append((holds, line.start(1) - 1))
+            elif word in ("else", "elif") and len(opened) > 1:
+                holds = word == "else" or self._holds("if", rest, source.macros)
+                opened[-1] = (holds if reads is False else None, start)
+            elif word == "endif" and len(opened) > 1:
+                opened.pop()
+            elif reads:
                 self._directive(source, line)
-        if len(open_) > 1:
-            span = source.original_span(open_[-1][2], open_[-1][2] + 1)
-            raise SourceError("this conditional has no #endif", span)
+        if len(opened) > 1:
+            start = opened[-1][1]
+            raise SourceError("this conditional has no #endif", source.place(start, start + 1))
         source.add(at, len(source.plain))
         source.namespaces |= set(_WORD.findall(" ".join(_NAMESPACE.findall(source.text))))
 
@@ -322,10 +301,10 @@ class Preprocessor:
             source.macros[found[1]] = Macro(names, re.sub(r"\s*##\s*", "##", found[3].strip()))
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
-        elif word == "include" and (include := Include.of(source, line)):
-            if include.name.startswith(self.unread or "\0"):
+        elif word == "include" and (include := source.include(line)):
+            if self.unread and include.name.startswith(self.unread):
                 return
-            path = source.includes[include.name] = find_include(include, source.path, self.folders)
+            path = source.includes[include.name] = include.find(self.folders)
             if path is not None:
                 included = self.read(path, include.span)
                 source.macros |= included.macros
@@ -338,8 +317,7 @@ class Preprocessor:
         text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
         text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", expand(text, macros))
         text = re.sub(r"\b[A-Za-z_]\w*", lambda m: str(int(m[0] == "true")), text)
-        for cpp, python in ((r"&&", " and "), (r"\|\|", " or "), (r"!(?!=)", " not ")):
-            text = re.sub(cpp, python, text)
+        text = re.sub(r"&&|\|\||!(?!=)", lambda m: _PYTHON[m[0]], text)
         try:
             return bool(eval(text.strip(), {"__builtins__": {}}))
         except (SyntaxError, ArithmeticError, TypeError, ValueError):
