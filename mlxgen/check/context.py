@@ -181,5 +181,5 @@ class Context(Named):
         """What a formula for all outputs gives."""
         outputs = self.signature.outputs
         if len(outputs) > 1:
-            return Want.arrays(len(outputs))
-        return Want.arrays(None) if outputs[0].type.kind is Kind.ARRAYS else Want.array()
+            return Want(Kind.ARRAYS, len(outputs))
+        return Want(Kind.ARRAYS) if outputs[0].type.kind is Kind.ARRAYS else Want(Kind.ARRAY)

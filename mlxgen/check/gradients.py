@@ -87,9 +87,9 @@ def _declared(
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
     names = _gradient_names(context)
-    want = Want.arrays(len(params))
+    want = Want(Kind.ARRAYS, len(params))
     if len(params) == 1:
-        want = Want.arrays(None) if params[0].is_list else Want.array()
+        want = Want(Kind.ARRAYS) if params[0].is_list else Want(Kind.ARRAY)
         _given(names, params[0])
     elif any(p.is_list for p in params):
         message = "a list of arrays cannot share a gradient formula with other arguments"

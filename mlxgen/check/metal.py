@@ -272,7 +272,9 @@ def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]
     """Up to three integers, the missing ones 1."""
     context, path = item.context, item.at(key)
     texts: list[str] = getattr(item.spec, key) or []
-    exprs = [context.formula((*path, i), t, Want.int(), names, None) for i, t in enumerate(texts)]
+    exprs = [
+        context.formula((*path, i), t, Want(Kind.INT), names, None) for i, t in enumerate(texts)
+    ]
     numbers = [int(text) for text in texts if re.fullmatch(r"-?\d{1,18}", text.strip())]
     threads = math.prod(numbers)
     if any(number < 1 for number in numbers):
@@ -298,7 +300,7 @@ def _constants(
             what = f"'{function.name}' has no parameter for the constant '{name}'"
         if what:
             context.error("MG508", what, path, key=True)
-        if expr := context.formula(path, text, Want.int(), names, None):
+        if expr := context.formula(path, text, Want(Kind.INT), names, None):
             found.append((name, expr))
     return found
 

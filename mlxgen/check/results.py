@@ -96,7 +96,7 @@ def shapes(context: Context) -> tuple[Rule, ...]:
                 message = f"`shape` has no rule for the output '{name}'"
                 help = "every output needs a shape"
                 context.error("MG125", message, ("shape",), help)
-    rules = _rules(context, "shape", Want.shape(), context.names())
+    rules = _rules(context, "shape", Want(Kind.SHAPE), context.names())
     return tuple(rule for rule in rules if rule)
 
 
@@ -122,7 +122,7 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
                 if q.present:
                     position = position.replace(q.present, f"{q.cpp}.has_value()")
             names[p.name] = Name(p.type, f"inputs[{position}]")
-    rules = _rules(context, "dtype", Want.dtype(), names)
+    rules = _rules(context, "dtype", Want(Kind.DTYPE), names)
     context.dtypes_known &= all(rules[context.output_names.index(name)] for name in known)
     return tuple(rules)
 
@@ -132,6 +132,6 @@ def checks(context: Context) -> tuple[Condition, ...]:
     names = context.names() if context.raw.checks else {}
     found = []
     for i, check in enumerate(context.raw.checks):
-        if expr := context.formula(("checks", i, "that"), check.that, Want.bool(), names, None):
+        if expr := context.formula(("checks", i, "that"), check.that, Want(Kind.BOOL), names, None):
             found.append(Condition(check.that, expr, check.otherwise.rstrip(".") + "."))
     return tuple(found)

@@ -90,18 +90,6 @@ class Want:
     kind: Kind
     count: int | None = None  # ARRAYS: how many; None: any number
 
-    @classmethod
-    def arrays(cls, count: int | None) -> Want:
-        """Several arrays, as a std::vector: a tuple of ``count``, or a list of any length."""
-        return cls(Kind.ARRAYS, count)
-
-    array = staticmethod(lambda: Want(Kind.ARRAY))
-    shape = staticmethod(lambda: Want(Kind.SHAPE))  # ints in any form, as an mx::Shape
-    int = staticmethod(lambda: Want(Kind.INT))  # the compiled Expr.type.int64 tells its C++ type
-    bool = staticmethod(lambda: Want(Kind.BOOL))
-    float = staticmethod(lambda: Want(Kind.FLOAT))
-    dtype = staticmethod(lambda: Want(Kind.DTYPE))
-
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:
     """The formula ``text`` as C++ that gives what is wanted, or None if anything was reported."""

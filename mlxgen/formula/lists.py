@@ -93,9 +93,9 @@ class Lists(Translator):
     def slice_list(self, value: Value, slice_: ast.Slice, node: ast.expr) -> Value:
         """``list[1:]``"""
         bounds = self.bounds(slice_)
-        if value.kind == "tuple" and all(b is None or b.const is not None for b in bounds):
-            known = [None if bound is None else int(bound.const) for bound in bounds]
-            return Value("tuple", "", node, items=value.items[slice(*known)])
+        if value.kind == "tuple" and all(b.kind == "none" or b.const is not None for b in bounds):
+            start, stop, step = [bound.const for bound in bounds]
+            return Value("tuple", "", node, items=value.items[start:stop:step])
         kind = "shape" if value.is_ints else "arrays"
         listed = fit(value, kind)
         if listed is None:
@@ -103,21 +103,17 @@ class Lists(Translator):
         written = written_bounds(bounds) or "std::nullopt"
         return Value(kind, f"mlxgen::slice({listed}, {written})", node)
 
-    def bounds(self, node: ast.Slice) -> list[Value | None]:
-        """Start, stop and step of a slice."""
-        out: list[Value | None] = []
-        for part in (node.lower, node.upper, node.step):
-            value = self.visit(part) if part is not None else None
-            if part is not None and value is not None and value.kind != "none":
-                if value.kind != "int":
-                    raise Wrong("slice_bound", part, value=value)
-                require(value)
-                if part is node.step and value.const == 0:
-                    raise Wrong("slice_step", part)
-                out.append(value)
-            else:
-                out.append(None)
-        return out
+    def bounds(self, node: ast.Slice) -> list[Value]:
+        """Start, stop and step of a slice, or None for each."""
+        parts = [part or ast.Constant(None) for part in (node.lower, node.upper, node.step)]
+        bounds = self.each(self.visit, parts)
+        for bound in bounds:
+            if bound.kind not in ("int", "none"):
+                raise Wrong("slice_bound", bound.at, value=bound)
+            require(bound)
+        if bounds[2].const == 0:
+            raise Wrong("slice_step", bounds[2].at)
+        return bounds
 
     # Indices of arrays
 
@@ -220,17 +216,16 @@ class Lists(Translator):
         given = args.positional
         if args.keywords or args.star:
             raise Wrong("positional", node, label=name)
-        if name == "range" and len(given) in (1, 2):
-            for value in given:
-                if fit(value, "int") is None:
-                    raise explain.argument("range", "bound", "int", value)
-            return [counter([narrow(value) for value in given], node)]
-        if len(given) != (2 if name == "zip" else 1) or name == "range":
+        counted = self.rule("range", given, node) if name == "range" else None
+        if counted is not None:
+            return [counted]
+        if len(given) != {"zip": 2, "enumerate": 1}.get(name):
             what = {"zip": "two lists", "enumerate": "one list"}.get(name, "one or two ints")
             raise Wrong("loop_arguments", node, label=name, what=what)
         lists = self.each(loop_list, given)
         if name == "enumerate":
-            lists.insert(0, counter([f"mlxgen::len({lists[0].cpp})"], node))
+            count = Value("int", f"mlxgen::len({lists[0].cpp})", node)
+            lists[:0] = filter(None, [self.rule("range", [count], node)])
         return lists
 
     def loop_names(self, target: ast.expr, count: int) -> list[ast.Name]:
@@ -287,11 +282,11 @@ def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
     return Value(kind, f"mlxgen::concat({', '.join(lists)})", node, count=count)
 
 
-def written_bounds(bounds: Sequence[Value | None]) -> str:
+def written_bounds(bounds: Sequence[Value]) -> str:
     """Start, stop and step of a slice in C++, without those omitted at the end."""
-    while bounds and bounds[-1] is None:
+    while bounds and bounds[-1].kind == "none":
         bounds = bounds[:-1]
-    return ", ".join(["std::nullopt" if bound is None else narrow(bound) for bound in bounds])
+    return ", ".join([narrow(bound) for bound in bounds])
 
 
 def loop_list(value: Value) -> Value:
@@ -302,9 +297,3 @@ def loop_list(value: Value) -> Value:
     if cpp is None or value.length == 0:
         raise Wrong("loop_over", value.at, value=value)
     return Value(kind, cpp, value.at, count=value.count)
-
-
-def counter(bounds: Sequence[str], node: ast.expr) -> Value:
-    """``range(...)``"""
-    listed = ", ".join(["0", *bounds] if len(bounds) == 1 else bounds)
-    return Value("shape", f"mlxgen::range({listed})", node)

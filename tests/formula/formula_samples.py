@@ -59,13 +59,13 @@ SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=None)
 
 # What a formula can give: how to ask for it and how C++ returns it.
 RESULTS = {
-    "array": (Want.array(), "mx::array"),
-    "arrays": (Want.arrays(None), "std::vector<mx::array>"),
-    "shape": (Want.shape(), "mx::Shape"),
-    "cond": (Want.bool(), "bool"),
-    "int": (Want.int(), "int64_t"),
-    "num": (Want.float(), "double"),
-    "dtype": (Want.dtype(), "mx::Dtype"),
+    "array": (Want(Kind.ARRAY), "mx::array"),
+    "arrays": (Want(Kind.ARRAYS), "std::vector<mx::array>"),
+    "shape": (Want(Kind.SHAPE), "mx::Shape"),
+    "cond": (Want(Kind.BOOL), "bool"),
+    "int": (Want(Kind.INT), "int64_t"),
+    "num": (Want(Kind.FLOAT), "double"),
+    "dtype": (Want(Kind.DTYPE), "mx::Dtype"),
 }
 
 HEADER = """#include "mlxgen/formula.h"

@@ -35,7 +35,7 @@ Report = tuple[str, str, int, int, "str | None"]
 def compiled(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> Expr:
     """The translation of a formula that has no errors."""
     reports: list[Report] = []
-    expr = compile_formula(text, scope, want or Want.array(), lambda *r: reports.append(r))
+    expr = compile_formula(text, scope, want or Want(Kind.ARRAY), lambda *r: reports.append(r))
     assert expr is not None and not reports, reports
     return expr
 
@@ -48,7 +48,7 @@ def cpp(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> st
 def errors(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> list[Report]:
     """What is reported about a formula."""
     reports: list[Report] = []
-    expr = compile_formula(text, scope, want or Want.array(), lambda *r: reports.append(r))
+    expr = compile_formula(text, scope, want or Want(Kind.ARRAY), lambda *r: reports.append(r))
     assert (expr is None) == bool(reports)
     for code, message, start, end, help in reports:
         assert code in sections() and message
@@ -174,49 +174,49 @@ def test_arrays(text: str, expected: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "want", "expected"),
     [
-        ("x.shape", Want.shape(), "x.shape()"),
-        ("(n, 2)", Want.shape(), "mx::Shape{n, 2}"),
-        ("()", Want.shape(), "mx::Shape{}"),
-        ("x.shape[:-1] + (n,)", Want.shape(), None),
-        ("(*x.shape[:-1], n)", Want.shape(), None),
+        ("x.shape", Want(Kind.SHAPE), "x.shape()"),
+        ("(n, 2)", Want(Kind.SHAPE), "mx::Shape{n, 2}"),
+        ("()", Want(Kind.SHAPE), "mx::Shape{}"),
+        ("x.shape[:-1] + (n,)", Want(Kind.SHAPE), None),
+        ("(*x.shape[:-1], n)", Want(Kind.SHAPE), None),
         (
             "(x.shape[0] * n,)",
-            Want.shape(),
+            Want(Kind.SHAPE),
             "mx::Shape{mlxgen::to_int(int64_t(mlxgen::dim(x, 0)) * n)}",
         ),
-        ("broadcast_shapes(x.shape, y.shape)", Want.shape(), None),
-        ("[d // 2 for d in x.shape]", Want.shape(), None),
-        ("x.shape[-1]", Want.int(), "mlxgen::dim(x, -1)"),
-        ("exp(x).shape[-1]", Want.int(), "mlxgen::dim(mx::exp(x, s), -1)"),
-        ("x.size", Want.int(), "mlxgen::size(x)"),
-        ("n // 2", Want.int(), "mlxgen::floor_div(n, 2)"),
-        ("-n % 3", Want.int(), "mlxgen::floor_mod(-n, 3)"),
-        ("max(n, 1, 2)", Want.int(), "std::max(std::max(n, 1), 2)"),
-        ("int(alpha)", Want.int(), "mlxgen::to_int(alpha)"),
-        ("n / 2", Want.float(), "static_cast<double>(n) / 2"),
-        ("1 / n", Want.float(), "1.0 / n"),
-        ("-inf", Want.float(), "-mlxgen::inf"),
-        ("x.ndim == 2", Want.bool(), "x.ndim() == 2"),
-        ("x.ndim == n", Want.bool(), "mlxgen::ndim(x) == n"),
-        ("0 < n <= 3", Want.bool(), "0 < n && n <= 3"),
-        ("not flag and n > 0", Want.bool(), "!flag && n > 0"),
-        ("flag or n > 0 and n < 3", Want.bool(), "flag || (n > 0 && n < 3)"),
-        ("mode in ('a', 'b')", Want.bool(), 'mode == "a" || mode == "b"'),
-        ("n not in x.shape", Want.bool(), "!mlxgen::contains(x.shape(), n)"),
-        ("x.dtype == float32", Want.bool(), "x.dtype() == mx::float32"),
-        ("issubdtype(x.dtype, floating)", Want.bool(), None),
-        ("all(a.ndim == 2 for a in xs)", Want.bool(), None),
-        ("w is not None and w.ndim == 1", Want.bool(), "w.has_value() && w->ndim() == 1"),
-        ("x.shape == (2, 3)", Want.bool(), "x.shape() == mx::Shape{2, 3}"),
-        ("result_type(x, y)", Want.dtype(), "mx::result_type(x, y)"),
-        ("result_type(*xs)", Want.dtype(), "mx::result_type(xs)"),
-        ("result_type(*linalg.qr(x))", Want.dtype(), None),
-        ("result_type(x, float16)", Want.dtype(), "mx::promote_types(x.dtype(), mx::float16)"),
-        ("mx.bool_", Want.dtype(), "mx::bool_"),
-        ("(x, y)", Want.arrays(2), "std::vector<mx::array>{x, y}"),
-        ("sincos(x)", Want.arrays(2), "ops::sincos(x, s)"),
-        ("xs", Want.arrays(2), "mlxgen::exactly(xs, 2)"),
-        ("[a + b for a, b in zip(xs, grads)]", Want.arrays(None), None),
+        ("broadcast_shapes(x.shape, y.shape)", Want(Kind.SHAPE), None),
+        ("[d // 2 for d in x.shape]", Want(Kind.SHAPE), None),
+        ("x.shape[-1]", Want(Kind.INT), "mlxgen::dim(x, -1)"),
+        ("exp(x).shape[-1]", Want(Kind.INT), "mlxgen::dim(mx::exp(x, s), -1)"),
+        ("x.size", Want(Kind.INT), "mlxgen::size(x)"),
+        ("n // 2", Want(Kind.INT), "mlxgen::floor_div(n, 2)"),
+        ("-n % 3", Want(Kind.INT), "mlxgen::floor_mod(-n, 3)"),
+        ("max(n, 1, 2)", Want(Kind.INT), "std::max(std::max(n, 1), 2)"),
+        ("int(alpha)", Want(Kind.INT), "mlxgen::to_int(alpha)"),
+        ("n / 2", Want(Kind.FLOAT), "static_cast<double>(n) / 2"),
+        ("1 / n", Want(Kind.FLOAT), "1.0 / n"),
+        ("-inf", Want(Kind.FLOAT), "-mlxgen::inf"),
+        ("x.ndim == 2", Want(Kind.BOOL), "x.ndim() == 2"),
+        ("x.ndim == n", Want(Kind.BOOL), "mlxgen::ndim(x) == n"),
+        ("0 < n <= 3", Want(Kind.BOOL), "0 < n && n <= 3"),
+        ("not flag and n > 0", Want(Kind.BOOL), "!flag && n > 0"),
+        ("flag or n > 0 and n < 3", Want(Kind.BOOL), "flag || (n > 0 && n < 3)"),
+        ("mode in ('a', 'b')", Want(Kind.BOOL), 'mode == "a" || mode == "b"'),
+        ("n not in x.shape", Want(Kind.BOOL), "!mlxgen::contains(x.shape(), n)"),
+        ("x.dtype == float32", Want(Kind.BOOL), "x.dtype() == mx::float32"),
+        ("issubdtype(x.dtype, floating)", Want(Kind.BOOL), None),
+        ("all(a.ndim == 2 for a in xs)", Want(Kind.BOOL), None),
+        ("w is not None and w.ndim == 1", Want(Kind.BOOL), "w.has_value() && w->ndim() == 1"),
+        ("x.shape == (2, 3)", Want(Kind.BOOL), "x.shape() == mx::Shape{2, 3}"),
+        ("result_type(x, y)", Want(Kind.DTYPE), "mx::result_type(x, y)"),
+        ("result_type(*xs)", Want(Kind.DTYPE), "mx::result_type(xs)"),
+        ("result_type(*linalg.qr(x))", Want(Kind.DTYPE), None),
+        ("result_type(x, float16)", Want(Kind.DTYPE), "mx::promote_types(x.dtype(), mx::float16)"),
+        ("mx.bool_", Want(Kind.DTYPE), "mx::bool_"),
+        ("(x, y)", Want(Kind.ARRAYS, 2), "std::vector<mx::array>{x, y}"),
+        ("sincos(x)", Want(Kind.ARRAYS, 2), "ops::sincos(x, s)"),
+        ("xs", Want(Kind.ARRAYS, 2), "mlxgen::exactly(xs, 2)"),
+        ("[a + b for a, b in zip(xs, grads)]", Want(Kind.ARRAYS), None),
     ],
 )
 def test_other_results(text: str, want: Want, expected: str | None) -> None:
@@ -231,8 +231,8 @@ def test_what_a_formula_uses() -> None:
     assert expr.names == {"x", "y", "n"}
     assert expr.ops == {"axpby"}
     assert {"exp", "linalg.inv", "sum"} <= expr.mlx
-    assert compiled("n * big", Want.int()).type.int64
-    assert not compiled("n", Want.int()).type.int64
+    assert compiled("n * big", Want(Kind.INT)).type.int64
+    assert not compiled("n", Want(Kind.INT)).type.int64
 
 
 def test_formulas_over_several_lines() -> None:
@@ -353,24 +353,24 @@ def test_errors(text: str, code: str, where: str | None, says: str) -> None:
 
 
 def test_results_of_the_wrong_kind() -> None:
-    assert errors("(x, y)", Want.arrays(3))[0][0] == "MG314"
-    assert errors("split(x, 3)", Want.arrays(2))[0][0] == "MG314"
-    assert errors("x", Want.arrays(2))[0][0] == "MG314"
-    assert errors("(x, 2)", Want.arrays(2))[0][2:4] == (4, 5)
-    assert "(n,)" in str(errors("n", Want.shape())[0])
-    assert "//" in str(errors("n / 2", Want.int())[0])
-    assert "n != 0" in str(errors("n", Want.bool())[0])
-    assert errors("x > 0", Want.bool())[0][0] == "MG313"
-    assert errors("x", Want.dtype())[0][0] == "MG313"
-    assert errors("dt", Want.dtype())[0][0] == "MG311"
+    assert errors("(x, y)", Want(Kind.ARRAYS, 3))[0][0] == "MG314"
+    assert errors("split(x, 3)", Want(Kind.ARRAYS, 2))[0][0] == "MG314"
+    assert errors("x", Want(Kind.ARRAYS, 2))[0][0] == "MG314"
+    assert errors("(x, 2)", Want(Kind.ARRAYS, 2))[0][2:4] == (4, 5)
+    assert "(n,)" in str(errors("n", Want(Kind.SHAPE))[0])
+    assert "//" in str(errors("n / 2", Want(Kind.INT))[0])
+    assert "n != 0" in str(errors("n", Want(Kind.BOOL))[0])
+    assert errors("x > 0", Want(Kind.BOOL))[0][0] == "MG313"
+    assert errors("x", Want(Kind.DTYPE))[0][0] == "MG313"
+    assert errors("dt", Want(Kind.DTYPE))[0][0] == "MG311"
 
 
 def test_no_arrays_where_none_can_be() -> None:
     for text in ("exp(x).shape[0]", "(x + y).ndim", "x[0].ndim", "x.T.ndim", "sincos(x)[0].ndim"):
-        reports = errors(text, Want.int(), samples.SHAPES_ONLY)
+        reports = errors(text, Want(Kind.INT), samples.SHAPES_ONLY)
         assert [r[0] for r in reports] == ["MG315"], text
     for text in ("x.shape[0] * 2", "prod(x.shape)", "len(xs)", "max(a.ndim for a in xs)"):
-        compiled(text, Want.int(), samples.SHAPES_ONLY)
+        compiled(text, Want(Kind.INT), samples.SHAPES_ONLY)
 
 
 def test_sizes_are_bounded() -> None:
