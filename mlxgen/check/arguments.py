@@ -192,28 +192,12 @@ def _problem(type: Type, value: Any) -> str | None:
         if not isinstance(value, list) or not all(isinstance(v, ArraySample) for v in value):
             return "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
         return next(filter(None, map(_array_problem, value)), None)
-    is_int = _is_int(value)
-    ints = isinstance(value, list) and all(map(_is_int, value))
-    fits = {
-        Kind.FLOAT: is_int or isinstance(value, float),
-        Kind.INT: is_int and -(1 << 31) <= value < 1 << 31,
-        Kind.BOOL: isinstance(value, bool),
-        Kind.STR: isinstance(value, str),
-        Kind.ENUM: isinstance(value, str) and value in type.choices,
-        Kind.DTYPE: isinstance(value, str) and value in DTYPES,
-        Kind.INTS: ints and type.length in (None, len(value)),
-        Kind.SHAPE: ints and all(v >= 0 for v in value),
-        Kind.AXES: is_int or ints,
-    }[type.kind]
-    if fits:
+    value = [value] if type.kind is Kind.AXES and isinstance(value, int) else value
+    if type.takes(value) and not (type.kind is Kind.SHAPE and min(value, default=0) < 0):
         return None
     if type.kind is Kind.ENUM:
         return f"it is one of {type.listed_choices}"
     return f"{with_article(type)} is wanted"
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _array_problem(sample: ArraySample) -> str | None:

@@ -37,7 +37,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     name = "mx." + plain.replace("::", ".")
     signature = context.signature
     attempts = [f"{name}({', '.join(a.name for a in signature.args)})"]
-    if rest := signature.attributes:
+    if rest := [a for a in signature.args if not a.type.is_array]:
         given = [*(a.name for a in signature.arrays), *(f"{a.name}={a.name}" for a in rest)]
         attempts.append(f"{name}({', '.join(given)})")
     problems: list[tuple[str, str | None]] = []

@@ -1,4 +1,4 @@
-"""The kinds of arguments, and how C++, Python, torch, MLX's own functions and kernels call each.
+"""The kinds of arguments, and how C++, Python, MLX's own functions and kernels call each.
 
 The one table of them: whoever needs a column takes it from ``KINDS``. Elements of arrays are in
 dtypes.py.
@@ -35,7 +35,6 @@ class Spelling:
 
     cpp: str  # in generated C++
     python: str  # in annotations; {}: the strings of an enumerated one
-    torch: str  # in torch's schema language
     slot: str  # in the table of MLX's functions
     by_value: bool = False  # how C++ passes it
     scalars: tuple[str, ...] = ()  # types of a CPU kernel's parameter; the first is the usual one
@@ -56,22 +55,20 @@ METAL_INTS: Mapping[str, str] = {
 """Metal's integers, and C++'s of the same width."""
 
 KINDS: Mapping[Kind, Spelling] = {
-    Kind.ARRAY: Spelling("mx::array", "array", "Tensor", "array"),
-    Kind.ARRAYS: Spelling("std::vector<mx::array>", "list[array]", "Tensor[]", "arrays"),
+    Kind.ARRAY: Spelling("mx::array", "array", "array"),
+    Kind.ARRAYS: Spelling("std::vector<mx::array>", "list[array]", "arrays"),
     Kind.FLOAT: Spelling(
-        "double", "float", "float", "float", True, ("T", "float", "double"), {"float": "float"}
+        "double", "float", "float", True, ("T", "float", "double"), {"float": "float"}
     ),
-    Kind.INT: Spelling("int", "int", "int", "int", True, ("int", "int64_t", "T"), METAL_INTS),
-    Kind.BOOL: Spelling("bool", "bool", "bool", "bool", True, ("bool",), {"bool": "bool"}),
-    Kind.STR: Spelling("std::string", "str", "str", "str"),
+    Kind.INT: Spelling("int", "int", "int", True, ("int", "int64_t", "T"), METAL_INTS),
+    Kind.BOOL: Spelling("bool", "bool", "bool", True, ("bool",), {"bool": "bool"}),
+    Kind.STR: Spelling("std::string", "str", "str"),
     # Kernels get the index of the choice.
-    Kind.ENUM: Spelling(
-        "std::string", "Literal[{}]", "enum({})", "str", False, ("int",), METAL_INTS
-    ),
-    Kind.INTS: Spelling("std::vector<int>", "Sequence[int]", "int[]", "ints"),
-    Kind.SHAPE: Spelling("mx::Shape", "Sequence[int]", "SymInt[]", "shape"),
-    Kind.AXES: Spelling("std::vector<int>", "int | Sequence[int]", "int[1]", "ints1"),
-    Kind.DTYPE: Spelling("mx::Dtype", "Dtype", "ScalarType", "dtype", True),
+    Kind.ENUM: Spelling("std::string", "Literal[{}]", "str", False, ("int",), METAL_INTS),
+    Kind.INTS: Spelling("std::vector<int>", "Sequence[int]", "ints"),
+    Kind.SHAPE: Spelling("mx::Shape", "Sequence[int]", "shape"),
+    Kind.AXES: Spelling("std::vector<int>", "int | Sequence[int]", "ints1"),
+    Kind.DTYPE: Spelling("mx::Dtype", "Dtype", "dtype", True),
 }
 
 BY_VALUE = frozenset({"float", "int64_t"} | {k.cpp for k in KINDS.values() if k.by_value})

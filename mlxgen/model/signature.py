@@ -18,10 +18,17 @@ Generated C++ stands where ``namespace mx = mlx::core``: the properties called `
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from .dtypes import DTYPES
 from .kinds import KINDS
 from .kinds import Kind as Kind  # most of its users want Type too
+
+_INTS = (Kind.INTS, Kind.SHAPE, Kind.AXES)
+_PYTHON_TYPES = {
+    **{Kind.FLOAT: (int, float), Kind.INT: (int,), Kind.BOOL: (bool,)},
+    **dict.fromkeys((Kind.STR, Kind.ENUM, Kind.DTYPE), (str,)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +75,29 @@ class Type:
         return f"{name} | None" if self.optional else name
 
     @property
-    def torch(self) -> str:
-        """The type in torch's schema language, to which ``enum("a", "b")`` is added."""
-        name = KINDS[self.kind].torch.format(self.listed_choices)
-        if self.length is not None:
-            name = f"int[{self.length}]"
-        return f"{name}?" if self.optional else name
-
-    @property
     def listed_choices(self) -> str:
         """The strings of an ENUM, quoted and with commas."""
         return ", ".join(map(quoted, self.choices))
 
+    def takes(self, value: object) -> bool:
+        """Whether a Python value that is neither None nor an array is one of this type."""
+        if isinstance(value, list | tuple):
+            right_length = self.length in (None, len(value)) and self.kind in _INTS
+            return right_length and all(map(Type(Kind.INT).takes, value))
+        if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # no bool for an int
+            return False
+        if self.kind is Kind.INT:
+            limit = 1 << (63 if self.int64 else 31)
+            return value in range(-limit, limit)
+        return value in {Kind.ENUM: self.choices, Kind.DTYPE: DTYPES}.get(self.kind, (value,))
+
     def _cpp_spelling(self) -> str:
         """The type of a parameter in the C++ spelling of entries."""
+        name = f"enum({self.listed_choices})" if self.choices else f"int[{self.length}]"
         if self.kind is Kind.AXES:
             return "axes"
-        if self.kind is not Kind.ENUM and self.length is None:
+        if not self.choices and self.length is None:
             return self.cpp_param.replace("mx::", "")
-        name = replace(self, optional=False).torch
         return f"std::optional<{name}>" if self.optional else name
 
     def _python_spelling(self) -> str:
@@ -173,11 +184,6 @@ class Signature:
     def arrays(self) -> tuple[Arg, ...]:
         """The arguments that are arrays or lists of arrays."""
         return tuple(arg for arg in self.args if arg.type.is_array)
-
-    @property
-    def attributes(self) -> tuple[Arg, ...]:
-        """The other arguments."""
-        return tuple(arg for arg in self.args if not arg.type.is_array)
 
     @property
     def cpp_result(self) -> str:

@@ -22,12 +22,8 @@ _CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)?\{([^\[
 _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
+_CPP_WORDS = {"true": True, "false": False, "std::nullopt": None}
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
-_WORDS: dict[str, dict[str, bool | None]] = {
-    "C++": {"true": True, "false": False, "std::nullopt": None},
-    "Python": _PYTHON_WORDS,
-    "torch": _PYTHON_WORDS,
-}
 
 
 def string_of(text: str) -> str | None:
@@ -39,8 +35,9 @@ def string_of(text: str) -> str | None:
 
 def _literal(text: str, spelling: str) -> object:
     """The value of a literal; ``ValueError`` or ``SyntaxError`` if it is none."""
-    if text in _WORDS[spelling]:
-        return _WORDS[spelling][text]
+    words = _CPP_WORDS if spelling == "C++" else _PYTHON_WORDS
+    if text in words:
+        return words[text]
     if not_finite := _NOT_FINITE.fullmatch(text):
         negative = (not_finite[1] == "-") != (not_finite[2] == "-")
         return math.nan if "nan" in text.lower() else -math.inf if negative else math.inf
@@ -75,22 +72,8 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
         value = float(value)  # type: ignore[arg-type]
     elif number and (kind is Kind.AXES or type.length):
         value = (value,) * (type.length or 1)
-    right_length = isinstance(value, tuple) and type.length in (None, len(value))
-    ints = right_length and all(map(_int, value))  # type: ignore[call-overload]
-    fits = {
-        Kind.FLOAT: number,
-        Kind.INT: number and _int(value, 64 if type.int64 else 32),
-        Kind.BOOL: isinstance(value, bool),
-        Kind.STR: isinstance(value, str),
-        Kind.ENUM: value in type.choices,
-        **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), ints),
-    }
-    return Default(value, type) if fits.get(kind) else None  # type: ignore[arg-type]
-
-
-def _int(value: object, bits: int = 32) -> bool:
-    limit = 1 << (bits - 1)
-    return isinstance(value, int) and -limit <= value < limit
+    fits = type.takes(value) and kind is not Kind.DTYPE
+    return Default(value, type) if fits else None  # type: ignore[arg-type]
 
 
 def default_problem(text: str, type: Type, spelling: str) -> tuple[str, str, str | None]:

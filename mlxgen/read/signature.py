@@ -215,20 +215,17 @@ class _Parser(Types):
         """The outputs, and whether they are named; else they are out, or out0, out1..."""
         begin, word = self.i, self.token
         items: list[tuple[str, Type, tuple[int, int]]] = []
-        brackets = self.grammar.results.get(word)
-        if brackets:
-            self.i += 1
-            if word != "(":
-                self.expect(brackets[0])
-            while self.token != brackets[1]:
-                items.append(self.output(brackets[1]))
-                if not self.accept(","):
-                    break
-            self.expect(brackets[1])
+        counts = range(1, 2)
+        if word in self.grammar.results:
+            opening, closing = self.grammar.results[word]
+            self.i += word != opening
+            self.expect(opening)
+            items = [self.output() for _ in self.several(closing)]
+            counts = range(1 if word == "(" else 2, 3 if word == "std::pair" else 99)
         elif not (self.accept("void") or self.accept("None")):
-            items.append(self.output(""))
-        lone = len(items) == 1 and word in self.grammar.results and word != "("
-        if not items or lone or (word == "std::pair" and len(items) > 2):
+            place = self.since(begin)
+            items = [("", self.type(), place)]
+        if len(items) not in counts:
             help = "write '-> array' for one output"
             if self.grammar is CPP:
                 help = "write array for one output, std::pair for two, std::tuple for more"
@@ -246,14 +243,14 @@ class _Parser(Types):
             raise self.error("MG212", "some outputs have names, and others have not", begin)
         return outputs, named[0]
 
-    def output(self, closing: str) -> tuple[str, Type, tuple[int, int]]:
-        """An output: its name, if it has one in these brackets, its type and place."""
+    def output(self) -> tuple[str, Type, tuple[int, int]]:
+        """One of several outputs: its name, if it has one, its type and place."""
         name, place = "", self.since(self.i)
-        if closing and self.grammar is PYTHON and self.tokens[self.i + 1] == ":":
+        if self.grammar is PYTHON and self.tokens[self.i + 1 : self.i + 2] == [":"]:
             name = self.name("an output")
             self.expect(":")
         type = self.type()
-        if closing and self.grammar is TORCH and self.token not in (",", closing):
+        if self.grammar is TORCH and self.token not in (",", ")"):
             name = self.name("an output")
         return name, type, place
 

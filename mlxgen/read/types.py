@@ -7,7 +7,7 @@ an operator, and a message can say what *this* language wants at that place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -21,9 +21,9 @@ Report = Callable[[str, str, int, int, "str | None"], None]
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
 _LISTS = {ARRAY: ARRAYS, _INT: _INTS}
-# Parts of unions, which are no types: enumerated strings without any.
-_SCALAR, _NONE = Type(Kind.ENUM), Type(Kind.ENUM, optional=True)
-_IN_UNIONS = {"scalar": _SCALAR, "None": _NONE}
+# What is a type only together with others; each is here a type that cannot be spelled.
+_SCALAR, _NONE, _MORE = (Type(Kind.ARRAY, length=n) for n in range(3))
+_PARTS = {"scalar": _SCALAR, "None": _NONE, "...": _MORE}
 
 # A type, its words in C++, Python and torch, and words that are probably meant to be it.
 _WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
@@ -39,6 +39,10 @@ _WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
     (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype", ""),
     (_PAIR, "int[2]", "", "int[2]", "std::pair std::tuple std::array"),
 )
+_UNIONS = {  # what to write instead of them
+    frozenset({_INT, _INTS}): "write list[int], or axes, where None means all of them",
+    frozenset({ARRAYS}): "an empty list says that there are no arrays",
+}
 _NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
 _NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
@@ -138,6 +142,14 @@ class Tokens:
         if not self.accept(token):
             raise self.unexpected(f"'{token}'")
 
+    def several(self, closing: str) -> Iterator[None]:
+        """Before each of some items, which have commas between them and a bracket after them."""
+        while self.token != closing:
+            yield
+            if not self.accept(","):
+                break
+        self.expect(closing)
+
     def skip(self) -> str:
         """Go to the comma or bracket that ends what the parser is in; what is skipped.
 
@@ -190,26 +202,22 @@ class Types(Tokens):
             return _AXES
         optional = _NONE in members
         types = members - {_NONE, _SCALAR if ARRAY in members else _NONE}
-        if any(type.length for type in types):  # MLX's strides: int | tuple[int, int]
-            types.discard(_INT)
-        if len(types) != 1 or _SCALAR in types or (optional and ARRAYS in types):
-            help = "a type is one type, 'one | None', or 'scalar | array'"
-            if types == {_INT, _INTS}:
-                help = "write list[int], or axes, where None means all of them"
-            elif types == {ARRAYS}:
-                help = "an empty list says that there are no arrays"
+        if any(type.kind is Kind.INTS and type.length for type in types):
+            types.discard(_INT)  # MLX's strides: int | tuple[int, int]
+        type = next(iter(types)) if len(types) == 1 else _NONE
+        if type in _PARTS.values() or (optional and type == ARRAYS):
+            help = _UNIONS.get(frozenset(types), "a type is one type, or 'one | None'")
             raise self.error("MG203", "no argument can be of this union of types", begin, help)
-        (type,) = types
         return replace(type, optional=True) if optional else type
 
     def member(self) -> set[Type]:
         """A member of a union, or several where it is a union itself."""
         begin = self.i
         word = _NAMESPACE.sub("", self.token, count=1)
-        if not word[:1].isalpha():
+        if not word[:1].isalpha() and word not in _PARTS:
             raise self.unexpected("a type")
         self.i += 1
-        if type := self.grammar.words.get(word) or _IN_UNIONS.get(word):
+        if type := self.grammar.words.get(word) or _PARTS.get(word):
             members = {type}
         elif word in self.grammar.brackets:
             members = self.bracketed(word, begin)
@@ -246,16 +254,15 @@ class Types(Tokens):
         self.expect(opening)
         if word in ("enum", "Literal"):
             return self.choices(closing, begin)
-        items = [self.union()]
-        while word in ("Union", "tuple") and self.accept(","):
-            items.append(set() if word == "tuple" and self.accept("...") else self.union())
-        self.expect(closing)
+        items = [self.union() for _ in self.several(closing)]
         if word == "Union":
             return set().union(*items)
+        if word == "tuple" and items[1:] != [{_MORE}]:
+            return self.ints(items, begin)
+        if word != "tuple" and len(items) != 1:
+            raise self.error("MG203", f"{word} takes one type", begin)
         if word in ("Optional", "std::optional"):
             return items[0] | {_NONE}
-        if word == "tuple" and items[1:] != [set()]:
-            return self.ints(items, begin)
         return self.list_of(items[0], begin)
 
     def list_of(self, members: set[Type], begin: int) -> set[Type]:
@@ -266,7 +273,7 @@ class Types(Tokens):
         return {_LISTS[type]}
 
     def ints(self, items: list[set[Type]], begin: int) -> set[Type]:
-        if any(item != {_INT} for item in items):
+        if not items or any(item != {_INT} for item in items):
             help = "take a list of arrays, or several arguments"
             raise self.error("MG203", "only ints can be so many", begin, help)
         return {Type(Kind.INTS, length=len(items))}
@@ -274,7 +281,9 @@ class Types(Tokens):
     def choices(self, closing: str, begin: int) -> set[Type]:
         """The strings of an ``enum(...)`` or ``Literal[...]``, after its opening bracket."""
         choices: list[str] = []
-        while self.token[:1] in ('"', "'") and len(self.token) > 1:
+        for _ in self.several(closing):
+            if self.token[:1] not in ('"', "'"):
+                raise self.unexpected(f"a string or '{closing}'")
             choice = string_of(self.token)
             if choice is None:
                 raise self.error("MG211", 'an escape other than \\\\ \\" \\n \\t', self.i)
@@ -282,20 +291,14 @@ class Types(Tokens):
                 raise self.error("MG211", f"the string {quoted(choice)} twice", self.i)
             choices.append(choice)
             self.i += 1
-            if not self.accept(","):
-                break
-        if not self.accept(closing):
-            raise self.unexpected(f"a string or '{closing}'")
         if not choices:
             raise self.error("MG211", "an enumerated string without any string", begin)
         return {Type(Kind.ENUM, choices=tuple(choices))}
 
     def unknown_type(self, word: str, begin: int) -> Bad:
         known = [*self.grammar.words, *self.grammar.brackets]
-        near = self.grammar.meant.get(word) or suggest(word, known)
-        if near:
+        if near := self.grammar.meant.get(word) or suggest(word, known):
             return self.error("MG203", f"unknown type '{word}' (did you mean '{near}'?)", begin)
-        help = f"the types here are {', '.join(known)}"
-        if word in _NOT_IN_MLX:
-            help = "MLX has nothing like it: leave the argument out"
+        nothing = "MLX has nothing like it: leave the argument out"
+        help = nothing if word in _NOT_IN_MLX else f"the types here are {', '.join(known)}"
         return self.error("MG203", f"unknown type '{word}'", begin, help)

@@ -10,7 +10,7 @@ from mlxgen.model.signature import Type
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_is_spelled(kind):
     spelling = KINDS[kind]
-    assert spelling.cpp and spelling.python and spelling.torch and spelling.slot
+    assert spelling.cpp and spelling.python and spelling.slot
     assert bool(spelling.scalars) == bool(spelling.metal)  # kernels take it on all backends
     assert spelling.by_value == (Type(kind).cpp in BY_VALUE)
     assert Type(kind).cpp_param.startswith("const ") != spelling.by_value
