@@ -10,5 +10,6 @@ from .collect import Diagnostics as Diagnostics
 from .span import COMMAND_LINE as COMMAND_LINE
 from .span import LINE_BREAK as LINE_BREAK
 from .span import Span as Span
+from .span import Text as Text
 from .suggest import did_you_mean as did_you_mean
 from .suggest import suggest as suggest

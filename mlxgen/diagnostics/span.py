@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 """What ends a line for whoever makes spans: less than for ``str.splitlines``, as in editors."""
@@ -25,3 +27,26 @@ class Span:
 
 COMMAND_LINE = Span("command line", 0, 0, 0, 0)
 """Where the names stand that options give."""
+
+
+@dataclass(eq=False)
+class Text:
+    """A file's text, and the places of its parts."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines, without their ends."""
+        return LINE_BREAK.split(self.text)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(match.end() for match in LINE_BREAK.finditer(self.text))]
+
+    def at(self, start: int, end: int) -> Span:
+        """The place of a slice of the text."""
+        line, end_line = bisect_right(self._starts, start), bisect_right(self._starts, end)
+        column, end_column = start - self._starts[line - 1], end - self._starts[end_line - 1]
+        return Span(self.path, line, column + 1, end_line, end_column + 1)

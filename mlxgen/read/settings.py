@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostics, Span, did_you_mean
+from ..diagnostics import Diagnostics, Span, Text, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,13 +40,25 @@ else:
     import tomli as tomllib
 
 _PATHS = {
-    **{"yaml": "mlx_ops.yaml", "csrc": "csrc", "metal": "kernels/metal"},
-    **{"python": "python/{name}", "docs": "docs"},
+    "yaml": "mlx_ops.yaml",
+    "csrc": "csrc",
+    "metal": "kernels/metal",
+    "python": "python/{name}",
+    "docs": "docs",
 }
 KEYS = ("name", "namespace", *_PATHS, "tests")
 
 # Names that would hide the packages which generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
+
+_FILE = "pyproject.toml"
+_TABLE = re.compile(
+    r"^[ \t]*(?P<header>\[([^\[\]\n]+)\])(?P<body>.*?)(?=^[ \t]*\[|\Z)", re.M | re.S
+)
+_NAMESPACE = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
+_MLX = re.compile(
+    r"\s*mlx\s*(?:\[[^]]*\])?\s*(?:==\s*(?P<release>[\w.!+]+)\s*(?:;.*)?$|(?![\w.-]))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +87,9 @@ def load(root: Path, diagnostics: Diagnostics) -> Settings | None:
     """The settings of the project in the folder ``root``; None when something was reported as an
     error."""
     root = root.resolve()
-    reader = _Reader(root / "pyproject.toml", diagnostics)
+    reader = _Reader(diagnostics)
     before = len(diagnostics)
-    document = reader.read()
+    document = reader.document(root / _FILE)
     settings = _resolve(root, document, reader) if document is not None else None
     return settings if len(diagnostics) == before else None
 
@@ -86,117 +98,90 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
     for key, value in table.items():
+        what = "a list of paths" if key == "tests" else "a text"
         if key not in KEYS:
             message = f"unknown key '{key}' in [tool.mlxgen]" + did_you_mean(key, KEYS)
-            help = f"the keys are {', '.join(KEYS)}"
-            reader.error("MG703", message, key, whole_key=True, help=help)
-        elif key == "tests" and not _texts(value):
-            reader.error("MG704", "'tests' must be a list of paths", key)
-        elif key != "tests" and not (isinstance(value, str) and value):
-            reader.error("MG704", f"'{key}' must be a text, not {_describe(value)}", key)
-    tests = _texts(table.get("tests")) or ["tests"]
-    table = {key: value for key, value in table.items() if isinstance(value, str) and value}
+            reader.error("MG703", message, key, f"the keys are {', '.join(KEYS)}", part="key")
+        elif not _fits(key, value):
+            reader.error("MG704", f"'{key}' must be {what} and not empty, not {value!r}", key)
+    given = {key: value for key, value in table.items() if _fits(key, value)}
+    name = given.get("name", re.sub(r"[-.]", "_", str(project.get("name", ""))))
+    namespace = given.get("namespace", name)
+    usable = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    if not usable or name in RESERVED_NAMES:
+        reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
+    elif not _NAMESPACE.fullmatch(namespace):
+        reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
 
-    name = table.get("name", re.sub(r"[-.]", "_", str(project.get("name", ""))))
-    namespace = table.get("namespace", name)
-    _check_names(name, namespace, reader)
-    paths = {
-        key: _path(root, key, table.get(key, default.format(name=name)), reader)
-        for key, default in _PATHS.items()
-    }
-    shown = {key: path.relative_to(root) for key, path in paths.items()}
-    if not paths["yaml"].is_file():
-        message = f"the operators' file '{shown['yaml']}' does not exist"
-        reader.error("MG706", message, "yaml")
-    if not (paths["python"] / "__init__.py").is_file():
-        help = f"it needs one line: from {name}._load import *"
-        message = f"the package '{shown['python']}' has no __init__.py"
-        reader.error("MG706", message, "python", help=help)
-    elif paths["python"].name != name:
-        message = f"the package's folder must be called '{name}', as 'name' says"
-        reader.error("MG707", message, "python")
-    return Settings(
+    def path(key: str, text: str) -> Path:
+        found = (root / text).resolve()
+        if Path(text).is_absolute() or not found.is_relative_to(root):
+            reader.error("MG708", f"'{key}' must be a path inside the project", key)
+        return found
+
+    paths = {key: path(key, given.get(key, _PATHS[key].format(name=name))) for key in _PATHS}
+    settings = Settings(
         root=root,
         name=name,
         namespace=namespace,
-        tests=tuple(_path(root, "tests", text, reader) for text in tests),
+        tests=tuple(path("tests", text) for text in given.get("tests", ["tests"])),
         version=str(project.get("version", "0")),
         mlx=_mlx_pin(project.get("dependencies", []), reader),
         **paths,
     )
+    if not settings.yaml.is_file():
+        shown = settings.relative(settings.yaml)
+        reader.error("MG706", f"the operators' file '{shown}' does not exist", "yaml")
+    if not (settings.python / "__init__.py").is_file():
+        message = f"the package '{settings.relative(settings.python)}' has no __init__.py"
+        reader.error("MG706", message, "python", f"it needs one line: from {name}._load import *")
+    elif settings.python.name != name:
+        message = f"the package's folder must be called '{name}', as 'name' says"
+        reader.error("MG707", message, "python")
+    return settings
 
 
-def _check_names(name: str, namespace: str, reader: _Reader) -> None:
-    usable = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    if not usable or name in RESERVED_NAMES:
-        reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
-    elif not all(re.fullmatch(r"[A-Za-z_]\w*", part, re.ASCII) for part in namespace.split("::")):
-        reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
-
-
-def _texts(value: object) -> list[str]:
-    """A list of texts, none of them empty; or else nothing."""
-    good = isinstance(value, list) and all(isinstance(item, str) and item for item in value)
-    return list(value) if good and isinstance(value, list) else []
-
-
-def _path(root: Path, key: str, text: str, reader: _Reader) -> Path:
-    path = (root / text).resolve()
-    if Path(text).is_absolute() or not path.is_relative_to(root):
-        reader.error("MG708", f"'{key}' must be a path inside the project", key)
-        return root
-    return path
+def _fits(key: str, value: object) -> bool:
+    """Whether a setting is a text, or `tests` a list of texts, and none of them empty."""
+    if isinstance(value, list) and key == "tests":
+        return value != [] and all(_fits("", text) for text in value)
+    return isinstance(value, str) and value != "" and key != "tests"
 
 
 def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
     """The release in ``mlx[cpu]==0.32.4`` among the dependencies."""
-    found = set()
-    for text in dependencies if isinstance(dependencies, list) else []:
-        match = re.match(r"\s*mlx\s*(?:\[[^]]*\])?\s*(?P<spec>[^;]*)", str(text))
-        if match and not re.match(r"[\w.-]", match["spec"]):
-            exact = re.fullmatch(r"==\s*([\w.!+]+)\s*", match["spec"])
-            found.add(exact[1] if exact else "")
-    if "" in found or len(found) > 1:
+    texts = dependencies if isinstance(dependencies, list) else []
+    releases = {found["release"] for text in texts if (found := _MLX.match(str(text)))}
+    if None in releases or len(releases) > 1:
         help = 'the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"'
         message = "the dependency on mlx must name one exact release"
-        reader.error("MG709", message, "dependencies", table="project", help=help)
-        return None
-    return found.pop() if found else None
-
-
-def _describe(value: object) -> str:
-    return "an empty text" if value == "" else f"{value!r}"
+        reader.error("MG709", message, "dependencies", help, table="project")
+    return next(iter(releases), None)
 
 
 class _Reader:
     """pyproject.toml with places to report: tomllib keeps none, so keys are found again in the
     text."""
 
-    def __init__(self, path: Path, diagnostics: Diagnostics) -> None:
-        self.path = path
+    def __init__(self, diagnostics: Diagnostics) -> None:
         self.diagnostics = diagnostics
-        self.lines: list[str] = []
+        self.text = Text(_FILE, "")
 
-    def read(self) -> dict[str, Any] | None:
-        here = Span("pyproject.toml", 1, 1, 1, 1)
+    def document(self, path: Path) -> dict[str, Any] | None:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            self.text = Text(_FILE, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            self.diagnostics.error("MG701", f"cannot read {self.path}: {reason}", here)
+            self.error("MG701", f"cannot read {path}: {reason}", "")
             return None
-        self.lines = text.splitlines()
-        self.diagnostics.add_source("pyproject.toml", text)
+        self.diagnostics.add_source(_FILE, self.text.text)
         try:
-            return tomllib.loads(text)
+            return tomllib.loads(self.text.text)
         except tomllib.TOMLDecodeError as error:
-            message, line, column = str(error), len(self.lines), 1
-            place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
-            if place:
-                message = message[: place.start()]
-                line, column = int(place[1] or line), int(place[2] or column)
-            here = Span("pyproject.toml", line, column, line, column + 1)
-            self.diagnostics.error("MG702", message, here)
+            message, _, place = str(error).partition(" (at ")
+            line, column = re.findall(r"\d+", place) or (len(self.text.lines), 1)
+            span = Span(_FILE, int(line), int(column), int(line), int(column) + 1)
+            self.diagnostics.error("MG702", message, span)
             return None
 
     def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
@@ -204,7 +189,7 @@ class _Reader:
         found = parent.get(key, {})
         if isinstance(found, dict):
             return found
-        self.error("MG704", f"'{key}' must be a table, not {_describe(found)}", key)
+        self.error("MG704", f"'{key}' must be a table, not {found!r}", key)
         return {}
 
     def error(
@@ -212,32 +197,17 @@ class _Reader:
         code: str,
         message: str,
         key: str,
-        *,
-        table: str = "tool.mlxgen",
-        whole_key: bool = False,
         help: str | None = None,
+        table: str = "tool.mlxgen",
+        part: str = "value",
     ) -> None:
-        self.diagnostics.error(code, message, self.span(table, key, whole_key), help=help)
-
-    def span(self, table: str, key: str, whole_key: bool) -> Span:
-        """Where ``key`` or its value stands; the table's header, or the first line, when the key is
-        not written."""
-        current, header = "", Span("pyproject.toml", 1, 1, 1, 1)
-        pattern = re.compile(
-            rf"\s*(?P<key>[\"']?{re.escape(key)}[\"']?)\s*=\s*(?P<value>[^#]*[^#\s])?"
-        )
-        for number, line in enumerate(self.lines, 1):
-            heading = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
-            if heading:
-                current = re.sub(r"[\s\"']", "", heading[1])
-                if current == table:
-                    header = _span(number, line, heading.start(), heading.end())
-            elif current == table and (match := pattern.match(line)):
-                part = "key" if whole_key or match["value"] is None else "value"
-                return _span(number, line, *match.span(part))
-        return header
-
-
-def _span(number: int, line: str, start: int, end: int) -> Span:
-    start += len(line[start:end]) - len(line[start:end].lstrip())
-    return Span("pyproject.toml", number, start + 1, number, end + 1)
+        """Report at a key or its value; where it is not written, at its table or the first line."""
+        span = Span(_FILE, 1, 1, 1, 1)
+        name = rf"^[ \t]*(?P<key>[\"']?{re.escape(key)}[\"']?)[ \t]*="
+        pattern = re.compile(name + r"[ \t]*(?P<value>[^#\n]*[^#\s])?", re.M)
+        for found in _TABLE.finditer(self.text.text):
+            if re.sub(r"[\s\"']", "", found[2]) == table:
+                at = pattern.search(self.text.text, *found.span("body"))
+                place = at.span(part if at[part] else "key") if at else found.span("header")
+                span = self.text.at(*place)
+        self.diagnostics.error(code, message, span, help=help)

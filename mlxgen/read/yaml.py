@@ -20,7 +20,7 @@ from __future__ import annotations
 import gc
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -28,15 +28,8 @@ from typing import Any
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from yaml.tokens import (
-    FlowMappingEndToken,
-    FlowMappingStartToken,
-    FlowSequenceEndToken,
-    FlowSequenceStartToken,
-    ScalarToken,
-)
 
-from ..diagnostics import LINE_BREAK, Diagnostics, Span
+from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text
 from .places import extent, in_flow, places
 
 KeyPath = tuple[str | int, ...]
@@ -47,17 +40,18 @@ TYPED_KEYS = frozenset({"deprecated", "samples"})
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _STR, _NULL, _BOOL, _MERGE = (_TAG + name for name in ("str", "null", "bool", "merge"))
-_STANDARD_TAGS = frozenset(
+_STANDARD_TAGS = {
     _TAG + name
     for name in ("str", "null", "bool", "int", "float", "timestamp", "value", "merge", "seq", "map")
+}
+_NUMBER = re.compile(
+    r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)(e[-+]?\d+)?|0x[0-9a-f]{1,16}|[-+]?\.inf|\.nan", re.I
 )
-_NUMBER = re.compile(r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)([eE][-+]?\d+)?|0x[0-9a-fA-F]{1,16}")
 _NAME_IN_TEXT = re.compile(
     r"\bname: *[\"']?(?P<name>\w+)|signature: *[\"']?[^\n(]*?(?P<signature>\w+)\("
 )
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
-_NOT_FINITE = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
 _UNPRINTABLE = re.compile(
@@ -73,36 +67,34 @@ _MAX_SYNTAX_ERRORS = 20
 _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
 
 
-class Document:
+class Document(Text):
     """A file of entries.
 
     ``entries`` are those that could be read, in order; ``complete``: that is all of them.
     """
 
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self.text = text
-        self.root: Node | None = None
+    def __init__(self, path: str, text: str, diags: Diagnostics) -> None:
+        super().__init__(path, text)
+        self.diags = diags
         self.entries: list[Entry] = []
         self.complete = True
+        self.aliased: dict[tuple[Node, bool], Any] = {}  # what containers were read to
 
     @classmethod
     def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
         """Read a file; what is wrong goes to ``diags``. None if nothing in it can be used."""
         file = str(path)
         try:
-            raw = Path(path).read_bytes()
+            text = Path(path).read_bytes().decode()
         except OSError as error:
             message = f"cannot read the file: {error.strerror or error}"
             diags.error("MG007", message, Span(file, 1, 1, 1, 1))
             return None
-        try:
-            text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            text = raw.decode("utf-8", errors="replace")
+            text = error.object.decode(errors="replace")
             diags.add_source(file, text)
-            start = len(raw[: error.start].decode())
-            span = cls(file, text).at(start, start + 1)
+            start = len(error.object[: error.start].decode())
+            span = Text(file, text).at(start, start + 1)
             diags.error("MG007", "the file is not encoded in UTF-8", span)
             return None
         return cls.parse(text, file, diags)
@@ -111,15 +103,23 @@ class Document:
     def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
         """The same for a text; ``path`` is what messages call it."""
         text = text.removeprefix("\ufeff")
-        document = cls(path, text)
+        document = cls(path, text, diags)
         diags.add_source(path, text)
         with no_garbage_collection():
-            document.root = _compose(document, diags)
-            if document.root:
-                reader = _Reader(document, diags)
-                entries = map(reader.entry, document.root.value)
-                document.entries = [entry for entry in entries if entry]
+            for node in _compose(document):
+                if isinstance(node, MappingNode):
+                    document.entries.append(Entry(document, node))
+                    continue
+                what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
+                message = f"an entry must be a mapping, and this is {what}"
+                help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
+                document.lacks("MG006", message, *extent(text, node), help)
         return document if document.entries or document.complete else None
+
+    def lacks(self, code: str, message: str, start: int, end: int, help: str | None = None) -> None:
+        """Report an error that costs an entry, or all of them."""
+        self.complete = False
+        self.diags.error(code, message, self.at(start, end), help=help)
 
     def names(self) -> Iterator[str]:
         """Names of all entries, of those too that could not be read."""
@@ -129,34 +129,23 @@ class Document:
             if found:
                 yield found["name"] or found["signature"]
 
-    @cached_property
-    def lines(self) -> list[str]:
-        """The lines of the file, without their ends."""
-        return LINE_BREAK.split(self.text)
-
-    @cached_property
-    def _line_starts(self) -> list[int]:
-        return [0, *(match.end() for match in LINE_BREAK.finditer(self.text))]
-
-    def at(self, start: int, end: int) -> Span:
-        """The span of a slice of ``text``."""
-        starts = self._line_starts
-        line, end_line = bisect_right(starts, start), bisect_right(starts, end)
-        column, end_column = start - starts[line - 1] + 1, end - starts[end_line - 1] + 1
-        return Span(self.path, line, column, end_line, end_column)
+    def first_line(self, start: int, end: int) -> Span:
+        """The place of the first line of a slice."""
+        line_end = LINE_BREAK.search(self.text, start, end)
+        return self.at(start, line_end.start() if line_end else end)
 
 
 class Entry:
     """One operator's mapping, and the place of everything in it."""
 
-    def __init__(self, document: Document, node: Node, reader: _Reader) -> None:
+    def __init__(self, document: Document, node: Node) -> None:
         self.document = document
         self.node = node
-        self._reader = reader
 
     @cached_property
     def _read(self) -> tuple[dict[str, Any], bool]:
-        return self._reader.read(self)
+        reader = _Reader(self)
+        return reader.mapping(self.node, typed=False, top=True), reader.clean
 
     @property
     def data(self) -> dict[str, Any]:
@@ -171,7 +160,15 @@ class Entry:
     @cached_property
     def name(self) -> str | None:
         """What messages call it, even if it is broken: its name, or its signature's."""
-        return name_of({key: value.value for key, value in self._values.items()})
+        nodes = self._values.items()
+        texts = {key: node.value for key, node in nodes if isinstance(node, ScalarNode)}
+        if texts.get("name"):
+            return str(texts["name"])
+        for key in ("python_signature", "signature", "cpp_signature"):
+            found = _SIGNATURE_NAME.search(texts.get(key, ""))
+            if found and found[1] not in ("array", "enum", "def"):
+                return found[1]
+        return None
 
     @cached_property
     def _values(self) -> dict[str, Node]:
@@ -207,8 +204,7 @@ class Entry:
         if found and not (key and key_node):
             return self.document.at(*extent(text, node))
         start, end = extent(text, key_node or node)
-        line_end = LINE_BREAK.search(text, start, end)
-        return self.document.at(start, line_end.start() if line_end else end)
+        return self.document.first_line(start, end)
 
     def text_span(self, path: KeyPath, start: int, end: int) -> Span:
         """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to."""
@@ -260,102 +256,101 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _compose(document: Document, diags: Diagnostics) -> SequenceNode | None:
-    """The list of entries, without those that have a syntax error. None: empty or unusable."""
+def _compose(document: Document) -> list[Node]:
+    """The nodes of entries, without those that have a syntax error; none if nothing can be used."""
     text = document.text
     for match in _UNPRINTABLE.finditer(text):
         message = f"the character U+{ord(match[0]):04X} cannot stand in YAML"
-        diags.error("MG001", message, document.at(*match.span()))
-        document.complete = False
-        text = f"{text[: match.start()]} {text[match.end() :]}"
+        document.lacks("MG001", message, *match.span())
+    text = _UNPRINTABLE.sub(" ", text)
     for pattern in _TOO_DEEP:
         if deep := pattern.search(text):
             message = f"nested more than {_MAX_DEPTH} levels deep"
-            diags.error("MG008", message, document.at(deep.start(), deep.start() + 1))
-            document.complete = False
-            return None
+            document.lacks("MG008", message, deep.start(), deep.start() + 1)
+            return []
     root: Node | None = None
     for _ in range(_MAX_SYNTAX_ERRORS):
         try:
             root = yaml.compose(text, Loader=_LOADER)
             break
         except yaml.MarkedYAMLError as error:
-            document.complete = False
-            code, message, help, (start, end) = _explain(error, text)
-            diags.error(code, message, document.at(start, end), help=help)
-            text = _without_error(text, error, start)
-    if root is None or root.tag == _NULL or isinstance(root, SequenceNode):
-        return root if isinstance(root, SequenceNode) else None
+            code, message, help, place = _explain(error, text)
+            document.lacks(code, message, *place, help)
+            text = _without_error(text, error, place[0])
+    if root is None or root.tag == _NULL:
+        return []
+    if isinstance(root, SequenceNode):
+        return list(root.value)
     document.complete = False
     what = "a mapping" if isinstance(root, MappingNode) else "a single value"
-    start, _ = extent(text, root)
-    line_end = LINE_BREAK.search(text, start)
-    span = document.at(start, line_end.start() if line_end else len(text))
+    span = document.first_line(extent(text, root)[0], len(text))
     help = "begin each operator with '- name: ...' at the left margin"
-    diags.error("MG004", f"the file must be a list of entries, and is {what}", span, help=help)
-    return None
+    message = f"the file must be a list of entries, and is {what}"
+    document.diags.error("MG004", message, span, help=help)
+    return []
+
+
+# What libyaml says of a mistake, what stands there, and how we say it: code, message and help.
+_SLIPS = (
+    ("another document", "---", "MG005",
+     "a second YAML document begins here, and a file holds one list of entries", "remove the line"),
+    ("tab|cannot start", r"\t+", "MG002",
+     "a tab in the indentation, where YAML allows spaces only", None),
+    ("mapping values are not allowed", ".?", "MG013",
+     "a value with ': ' in it must stand in quotes",
+     'put the whole value in quotes: "f(x: array) -> array"'),
+    ("undefined alias|cannot start", r"\*", "MG013",
+     "a value that begins with '*' must stand in quotes",
+     "'*name' refers to an anchor '&name', and there is none"),
+    ("cannot start", ".?", "MG013", "a value that begins with '{at}' must stand in quotes", None),
+    ("end of stream while.*quoted", ".?", "MG001", "this quote is never closed", None),
+    ("escape", "..?", "MG001", "this is no escape of YAML's double quotes",
+     "in single quotes a backslash is a backslash; in double quotes write it twice"),
+)  # fmt: skip
 
 
 def _explain(error: Any, text: str) -> tuple[str, str, str | None, tuple[int, int]]:
     """Code, message, help and place of a syntax error, in words for someone who writes entries."""
-    help: str | None = None
-    problem, context = error.problem or "", error.context or ""
+    said = " ".join(filter(None, (error.problem, error.context)))
     mark = error.problem_mark or error.context_mark
     place = min(mark.index, len(text))
-    char = text[place : place + 1]
-    if "another document" in problem:
-        message = "a second YAML document begins here, and a file holds one list of entries"
-        return "MG005", message, "remove the line", (place, place + 3)
-    if char == "\t" and ("tab" in problem or "cannot start" in problem):
-        tabs = len(text[place:]) - len(text[place:].lstrip("\t"))
-        message = "a tab in the indentation, where YAML allows spaces only"
-        return "MG002", message, None, (place, place + tabs)
-    if "mapping values are not allowed" in problem:
-        help = 'put the whole value in quotes: "f(x: array) -> array"'
-        return "MG013", "a value with ': ' in it must stand in quotes", help, (place, place + 1)
-    if "undefined alias" in problem or "cannot start any token" in problem:
-        message = f"a value that begins with '{char}' must stand in quotes"
-        help = "'*name' refers to an anchor '&name', and there is none" if char == "*" else None
-        return "MG013", message, help, (place, place + 1)
-    if "unexpected end of stream" in problem and "quoted" in context:
+    if "end of stream while" in said and "quoted" in said:
         place = error.context_mark.index
-        return "MG001", "this quote is never closed", None, (place, place + 1)
-    if "escape" in problem:
-        help = "in single quotes a backslash is a backslash; in double quotes write it twice"
-        return "MG001", "this is no escape of YAML's double quotes", help, (place, place + 2)
-    if opening := _left_open(text, place):
+    for pattern, at, code, message, help in _SLIPS:
+        found = re.compile(at, re.DOTALL).match(text, place)
+        if found and re.search(pattern, said):
+            return code, message.replace("{at}", found[0]), help, found.span()
+    opening = _left_open(text, text.rfind("\n", 0, place) + 1, place)
+    if opening is not None:
         message = f"this {text[opening]} is not closed before line {mark.line + 1}"
         return "MG001", message, None, (opening, opening + 1)
-    if "flow" in context:
+    help = None
+    if "flow" in said:
         help = "between { } and [ ] put a value that has brackets or commas in quotes"
-    elif "expected" in problem:
+    elif "expected" in said:
         help = "check the indentation of this line, and what stands before it"
-    what = f"{problem} {context}" if context else problem
-    return "MG001", f"not valid YAML: {what}", help, (place, place + 1)
+    return "MG001", f"not valid YAML: {said}", help, (place, place + 1)
 
 
-def _left_open(text: str, place: int) -> int | None:
-    """The quote or bracket, in a line before ``place``, that is closed only there or not at all."""
-    brackets: list[Any] = []
-    quote: Any = None
+def _left_open(text: str, line: int, place: int) -> int | None:
+    """The quote or bracket before a line that is closed only between its start and ``place``, or
+    not at all."""
+    opened: list[int] = []
+    tokens: Any = yaml.scan(text, Loader=_LOADER)
     try:
-        for token in yaml.scan(text, Loader=_LOADER):
-            if token.start_mark.index >= place:
+        for token in tokens:
+            start, end = token.start_mark.index, token.end_mark.index
+            if start >= place:
                 break
-            if isinstance(token, FlowSequenceStartToken | FlowMappingStartToken):
-                brackets.append(token)
-            elif isinstance(token, FlowSequenceEndToken | FlowMappingEndToken):
-                brackets.pop()
-            elif isinstance(token, ScalarToken) and token.style in ("'", '"'):
-                quote = token
+            if token.id in ("[", "{"):
+                opened.append(start)
+            elif token.id in ("]", "}"):
+                opened.pop()
+            elif start < line <= end and getattr(token, "style", None) in ("'", '"'):
+                return int(start)
     except yaml.YAMLError:
-        pass
-    if quote and LINE_BREAK.search(text, quote.end_mark.index, place):
-        quote = None  # it was closed in a line before
-    for token in (quote, *brackets[-1:]):
-        if token and LINE_BREAK.search(text, token.start_mark.index, place):
-            return int(token.start_mark.index)
-    return None
+        pass  # it is what is being explained
+    return opened[-1] if opened and opened[-1] < line else None
 
 
 def _without_error(text: str, error: Any, start: int) -> str:
@@ -366,9 +361,8 @@ def _without_error(text: str, error: Any, start: int) -> str:
     # A context in column 0 is the list of all entries; one further in is the entry that went wrong.
     first = min(start, context.index) if context and context.column else start
     starts = [match.start() for match in _ENTRY_START.finditer(text)]
-    before, after = bisect_right(starts, first) - 1, bisect_right(starts, start)
-    begin = starts[before] if before >= 0 else 0
-    end = starts[after] if after < len(starts) else len(text)
+    before, after = bisect_right(starts, first), bisect_right(starts, start)
+    begin, end = [0, *starts][before], [*starts, len(text)][after]
     return text[:begin] + re.sub(r"[^\r\n]", " ", text[begin:end]) + text[end:]
 
 
@@ -380,29 +374,12 @@ def _without_error(text: str, error: Any, start: int) -> str:
 class _Reader:
     """Turns entries' nodes into plain data, and reports on the way what YAML let pass."""
 
-    def __init__(self, document: Document, diags: Diagnostics) -> None:
-        self.document = document
-        self.diags = diags
-        self.entry_read: Entry | None = None  # the entry that is read,
-        self.key = ""  # its key that is read,
-        self.clean = True  # and whether it has had no error so far
-        self.open: set[Node] = set()  # the containers around the node that is read
-        self.aliased: dict[tuple[Node, bool], Any] = {}  # what containers were read to
-
-    def entry(self, node: Node) -> Entry | None:
-        """The entry that a node is; None, and an error, if it cannot be one."""
-        if isinstance(node, MappingNode):
-            return Entry(self.document, node, self)
-        what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
-        help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
-        self.error("MG006", f"an entry must be a mapping, and this is {what}", node, help)
-        self.document.complete = False
-        return None
-
-    def read(self, entry: Entry) -> tuple[dict[str, Any], bool]:
-        """An entry's data, and whether there was no error in it."""
-        self.entry_read, self.key, self.clean = entry, "", True
-        return self.mapping(entry.node, typed=False, top=True), self.clean
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.document = entry.document
+        self.key = ""  # the entry's key that is read
+        self.clean = True  # whether there was no error so far
+        self.open = {entry.node}  # the containers around the node that is read
 
     def value(self, node: Node, typed: bool) -> Any:
         """Plain data of any node; None is YAML's null."""
@@ -410,24 +387,22 @@ class _Reader:
             if node.tag == _STR and not typed:
                 return node.value
             return self.scalar(node, typed)
-        if (node, typed) not in self.aliased:
-            if not self.enter(node):
+        read = self.document.aliased
+        if (node, typed) not in read:
+            if node in self.open or len(self.open) >= _MAX_DEPTH:
+                self.endless(node)
                 return ""
-            read = self.mapping if isinstance(node, MappingNode) else self.sequence
-            self.aliased[node, typed] = read(node, typed)
-            self.open.remove(node)
-        return self.aliased[node, typed]
-
-    def enter(self, node: Node) -> bool:
-        """Note that the walk is inside ``node``; false if that has no end."""
-        if node in self.open:
-            self.error("MG008", "an alias stands inside its own anchor", node)
-        elif len(self.open) >= _MAX_DEPTH:
-            self.error("MG008", f"nested more than {_MAX_DEPTH} levels deep", node)
-        else:
             self.open.add(node)
-            return True
-        return False
+            kind = self.mapping if isinstance(node, MappingNode) else self.sequence
+            read[node, typed] = kind(node, typed)
+            self.open.remove(node)
+        return read[node, typed]
+
+    def endless(self, node: Node) -> None:
+        message = "an alias stands inside its own anchor"
+        if node not in self.open:
+            message = f"nested more than {_MAX_DEPTH} levels deep"
+        self.error("MG008", message, node)
 
     def sequence(self, node: Node, typed: bool) -> list[Any]:
         self.check_tag(node)
@@ -443,8 +418,8 @@ class _Reader:
         for source in merged:
             if not isinstance(source, MappingNode):
                 self.error("MG014", "'<<' takes in mappings, and this is none", source)
-            elif source is node or source in self.open:
-                self.error("MG008", "an alias stands inside its own anchor", source)
+            elif source in self.open:
+                self.endless(source)
         for key_node, value_node in _pairs(node) if merged else node.value:
             key = key_node.value if key_node.tag == _STR else self.odd_key(key_node)
             if key in data:
@@ -476,10 +451,10 @@ class _Reader:
             if text.lower() not in ("true", "false"):
                 self.boolean(node, f"YAML reads {text} as a boolean, and a text is wanted here")
         elif typed and _NUMBER.fullmatch(text):
-            is_int = text.startswith("0x") or text.lstrip("+-").isdigit()
-            return int(text, 0) if is_int else float(text)
-        elif typed and text.lower() in _NOT_FINITE:
-            return float(_NOT_FINITE[text.lower()])
+            try:
+                return int(text, 0)
+            except ValueError:
+                return float(re.sub(r"\.(?=[in])", "", text.lower()))
         return text
 
     def odd_key(self, node: Node) -> str:
@@ -510,21 +485,7 @@ class _Reader:
     def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
         self.clean = False
         span = self.document.at(*extent(self.document.text, node))
-        op = self.entry_read.name if self.entry_read else None
-        self.diags.error(code, message, span, help=help, op=op)
-
-
-def name_of(data: Mapping[Any, Any]) -> str | None:
-    """What messages call an entry that may be broken: its name, or its signature's."""
-    given = data.get("name")
-    if isinstance(given, str) and given:
-        return given
-    for key in ("python_signature", "signature", "cpp_signature"):
-        text = data.get(key)
-        found = _SIGNATURE_NAME.search(text) if isinstance(text, str) else None
-        if found and found[1] not in ("array", "enum", "def"):
-            return found[1]
-    return None
+        self.document.diags.error(code, message, span, help=help, op=self.entry.name)
 
 
 def _merged(node: Node) -> list[Node]:
