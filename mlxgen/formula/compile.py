@@ -46,7 +46,7 @@ from ..model.signature import Kind, Type
 from . import explain
 from .explain import Wrong, guess, require
 from .lists import Lists, concatenated, condition, joined
-from .mlx import MODULES, Args, Param, table
+from .mlx import MODULES, table
 from .translator import BUILTINS, Report, is_function
 from .translator import Name as Name
 from .translator import Scope as Scope
@@ -56,7 +56,6 @@ from .values import (
     Cpp,
     Value,
     argument,
-    as_double,
     constant,
     dereferenced,
     fit,
@@ -235,7 +234,7 @@ class Compiler(Lists):
     def visit_BinOp(self, node: ast.BinOp) -> Value:
         sign, name = OPERATORS[type(node.op).__name__]
         pair = self.each(self.visit, [node.left, node.right])
-        found = self.arithmetic(name, pair, node)
+        found = self.rule(name, pair, node)
         lists = name == "add" and found is None
         if lists and (all(v.is_ints for v in pair) or all(v.is_arrays for v in pair)):
             found = concatenated(pair, node)
@@ -269,43 +268,33 @@ class Compiler(Lists):
             partial(self.visit_knowing, node.body, facts(node.test, True)),
             partial(self.visit_knowing, node.orelse, facts(node.test, False)),
         )
-        for slot in ("shape", "arrays"):
+        for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
             a, b = fit(yes, slot), fit(no, slot)
-            if a is not None and b is not None and not yes.kind == no.kind == "ints":
+            same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # stays what it is
+            if a and b and not same:
                 count = yes.count if yes.count == no.count else None
-                return Value(slot, ternary(test.cpp, a, b), node, count=count)
-        kinds = {yes.kind, no.kind}
-        optional = yes.optional or no.optional or "none" in kinds
-        if kinds == {"int", "float"} and not optional:
-            return Value("float", ternary(test.cpp, as_double(yes), as_double(no)), node)
-        kinds.discard("none")
-        if not kinds:
-            return constant(None, node)
-        kind = kinds.pop()
-        if kinds or (optional and kind not in CPP_TYPES) or kind in ("tuple", "category", "finfo"):
+                return Value(kind, ternary(test.cpp, a, b), node, count=count)
+        kind = no.kind if yes.kind == "none" else yes.kind
+        optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
+        unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
+        if not {yes.kind, no.kind} <= {kind, "none"} or unwritten:
             number = {yes.kind, no.kind} <= {"array", "int", "float", "bool"}
             raise Wrong("branches", node, "number" if number else "", yes=yes, no=no)
-        return self.branches(kind, optional, test, yes, no, node)
-
-    def branches(
-        self, kind: str, optional: bool, test: Value, yes: Value, no: Value, at: ast.expr
-    ) -> Value:
-        """``yes if test else no`` of one kind, of which one or both may be None."""
+        # Of one kind; one or both may be None.
         type_ = "int64_t" if "int64_t" in (yes.type, no.type) else ""
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
         if kind == "str" and not optional:
             head = "std::string"
+        exact = kind != "float" and head != "std::string"
 
         def part(value: Value) -> str:
-            same = value.optional == optional and value.type == type_
-            if kind == "float" or (kind == "str" and not optional):
-                same = False
+            same = exact and value.optional == optional and value.type == type_
             plain = same or not head or value.kind == "none"
             return value.cpp if plain else f"{head}({value.cpp})"
 
         cpp = ternary(test.cpp, part(yes), part(no))
         choices = yes.choices if yes.choices == no.choices else ()
-        return Value(kind, cpp, at, optional, type_, choices=choices)
+        return Value(kind, cpp, node, optional, type_, choices=choices)
 
     # Comparisons
 
@@ -410,18 +399,7 @@ class Compiler(Lists):
             meant = "" if known else guess(name, table().methods)
             key = "function" if known else ""
             raise Wrong("unknown_method", function, key, name=name, guess=meant)
-        first, *others = method.signatures[0]
         args.positional.insert(0, receiver)
-        if others and others[0].kind == "*":  # x.reshape(2, -1) or x.reshape((2, -1))
-            if args.keywords:
-                raise Wrong("no_keywords", node, label=name)
-            rest = args.positional[1:]
-            listed = Value("tuple", "", node, items=rest) if rest else constant(None, node)
-            if len(rest) == 1 and rest[0].kind != "int":
-                listed = rest[0]
-            params = (first, Param(others[0].name, "", "Sequence[int]"))
-            method = replace(method, signatures=(params,))
-            args = Args(node, name, [receiver, listed])
         return self.call_mlx(method, args)
 
 

@@ -120,8 +120,11 @@ class Table:
         key, function = f".{name}", self.function(name)
         if key not in self._built and function is not None and name in self._raw["methods"]:
             first = replace(function.signatures[0][0], kind="/")
-            params = (first, *(Param(*p) for p in self._raw["methods"][name]))
-            self._built[key] = replace(function, signatures=(params,))
+            params = [first]
+            for param, kind, annotation, *default in self._raw["methods"][name]:
+                several = "int | Sequence[int]" if kind == "*" else annotation
+                params.append(Param(param, kind, several, *default))
+            self._built[key] = replace(function, signatures=(tuple(params),))
         return self._built.get(key)
 
 
@@ -165,13 +168,16 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     label, given = args.label, args.positional
     places = [p for p in params if p.kind in ("/", "")]
     named = [p.name for p in params if p.kind in ("", "k")]
-    rest = next((p.name for p in params if p.kind == "*"), None)
+    rest = next((p for p in params if p.kind == "*"), None)
     if args.star and (rest is None or len(given) != len(places) + 1):
         raise Wrong("no_star", args.node, label=label)
     bound = {p.name: value for p, value in zip(places, given, strict=False)}
     more = given[len(places) :]
     if rest is not None:
-        bound[rest] = more[0] if args.star else Value("tuple", "", args.node, items=more)
+        # x.reshape(2, -1) or x.reshape((2, -1))
+        listed = len(more) == 1 and rest.annotation.startswith("int") and more[0].kind != "int"
+        whole = Value("tuple", "", args.node, items=more) if more else constant(None, args.node)
+        bound[rest.name] = more[0] if listed or args.star else whole
     elif more:
         keyword = next((p.name for p in params if p.kind == "k"), None)
         count = "at most " * any(p.default for p in places)

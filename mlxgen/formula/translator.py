@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..model.signature import Arg, Kind, Signature, Type
@@ -146,25 +146,11 @@ class Translator:
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """A function of numbers, if that is what this is."""
         given = args.positional
-        if args.keywords or args.star:
+        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
             return None
-        for value in given:
-            if value.kind not in ("int", "float") or value.optional:
-                return None
         if name == "square" and len(given) == 1:
             name, given = "multiply", given * 2
-        return self.arithmetic(name, given, args.node)
-
-    def arithmetic(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
-        """An operation on numbers; products of ints have 64 bits."""
-        if name == "multiply" and [v.kind for v in given] == ["int", "int"]:
-            known = [v.const for v in given]
-            small = None not in known and constant(known[0] * known[1], at).type == ""
-            if not small and not any(v.type for v in given):
-                i = 1 if known[0] is not None and known[1] is None else 0
-                wide = replace(given[i], cpp=f"int64_t({given[i].cpp})", type="int64_t")
-                given = [*given[:i], wide, *given[i + 1 :]]
-        return self.rule(name, given, at)
+        return self.rule(name, given, args.node)
 
     # Calls
 

@@ -219,6 +219,12 @@ def scalar(value: Value) -> str:
     return f"mlxgen::scalar({value.cpp})"
 
 
+def wide(value: Value) -> str | None:
+    """A C++ int as one of 64 bits, unless products of it are small."""
+    small = value.const is not None and abs(value.const) < 2**15
+    return None if value.type or small else f"int64_t({value.cpp})"
+
+
 def not_negative(value: Value) -> str | None:
     """An int that is not known to be negative."""
     return None if value.const is not None and value.const < 0 else value.cpp
@@ -313,6 +319,7 @@ SLOTS: Mapping[str, Ways] = {
     "int32": {"int": lambda value: None if value.type else value.cpp},
     "int64": {"int": as_is},
     "size": {"int": not_negative},
+    "wide": {"int": wide},
     "flag": {"bool": lambda value: value.cpp if value.const is not None else None},
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},
