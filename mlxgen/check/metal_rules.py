@@ -8,35 +8,40 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 from ..diagnostics import Span
+from ..model.dtypes import METAL_TYPES
 from ..read.cpp import File, Function, Reader, Unit
 from ..read.preprocess import LITERAL, SourceError
 from ..read.sources import last_name
 from .dispatch import MAX_BUFFERS
 
-_WORDS = {
-    "double": "Metal has no double; use float",
-    "virtual": "Metal has no virtual functions",
-    **dict.fromkeys(("try", "catch", "throw"), "Metal has no exceptions"),
-    **dict.fromkeys(("new", "delete"), "Metal has no dynamic memory"),
-    **dict.fromkeys(("dynamic_cast", "typeid"), "Metal has no run-time type information"),
-    "goto": "Metal has no goto",
-    "thread_local": "Metal has no thread_local",
-    "asm": "Metal has no inline assembler",
-    "std": "Metal has no namespace std; its library is in namespace metal",
+_MISSING = {  # from Metal, by the words that ask for it
+    "double": "double; use float",
+    "virtual": "virtual functions",
+    "try catch throw": "exceptions",
+    "new delete": "dynamic memory",
+    "dynamic_cast typeid": "run-time type information",
+    "goto": "goto",
+    "thread_local": "thread_local",
+    "asm": "inline assembler",
+    "std": "namespace std; its library is in namespace metal",
 }
+_WORDS = {word: what for words, what in _MISSING.items() for word in words.split()}
 _FORBIDDEN = re.compile(
     rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"
     r"|(?<=\w)\s+(device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment)\s*=(?!=)"
 )
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _SPACES = "device, constant, threadgroup or thread"
 # A pointer or reference that is declared where a statement begins: `float* p = x;`
 _LOCAL = re.compile(
-    r"[;{}]\s*(?:(?:const|volatile|static|unsigned|signed)\s+)*"
+    r"(?<=[;{}])\s*(?:(?:const|volatile|static|unsigned|signed)\s+)*"
     r"(?!(?:device|constant|threadgroup|thread|auto|return|delete|throw|case|else|goto|do|using)\b)"
-    r"[A-Za-z_]\w*(?:\s+const)?\s*([*&])\s*([A-Za-z_]\w*)\s*[=;]"
+    r"[A-Za-z_]\w*(?:\s+const)?\s*([*&])\s*([A-Za-z_]\w*)\s*(?=[=;])"
 )
 _CALL = re.compile(r"(\w*\s*::\s*|\.\s*|->\s*)?\b([A-Za-z_]\w*)\s*(?=[(<])")
 _LIBRARY = re.compile(
@@ -46,18 +51,14 @@ _LIBRARY = re.compile(
 )
 
 THREADGROUP_BYTES = 32 * 1024
-_SIZES = {
-    **dict.fromkeys(("bool", "char", "uchar", "int8_t", "uint8_t"), 1),
-    **dict.fromkeys(("short", "ushort", "half", "bfloat", "float16_t", "bfloat16_t"), 2),
-    **dict.fromkeys(("int16_t", "uint16_t"), 2),
-    **dict.fromkeys(("int", "uint", "float", "int32_t", "uint32_t"), 4),
-    **dict.fromkeys(("long", "ulong", "size_t", "int64_t", "uint64_t", "complex64_t"), 8),
+_SIZES = {"size_t": 8, "complex64_t": 8} | {
+    spelled: int("".join(filter(str.isdigit, dtype)) or 8) // 8
+    for dtype, spellings in METAL_TYPES.items()
+    for spelled in spellings
 }
 # `threadgroup T a[N][M], b[N];` and what names in it stand for.
 _ARRAYS = re.compile(r"\bthreadgroup\s+([\w\s:<>,]+?)\s*\b(\w+\s*(?:\[[^;]*?)?)\s*(?=[;={])")
-_CONSTANT = re.compile(
-    r"\busing\s+(\w+)\s*=\s*([^;]+);|\bconstexpr\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+);"
-)
+_CONSTANT = re.compile(r"\b(?:using|constexpr)\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+);")
 
 
 class BrokenRule(SourceError):
@@ -102,16 +103,15 @@ def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
 def _words(file: File) -> Iterator[BrokenRule]:
     for match in _FORBIDDEN.finditer(file.source.text):
         if match[1]:
-            yield BrokenRule("MG801", _WORDS[match[1]], file.source.span(*match.span(1)))
+            message = f"Metal has no {_WORDS[match[1]]}"
+            yield BrokenRule("MG801", message, file.source.span(*match.span(1)))
         elif match[2]:
             message = f"'{match[2]}' is a keyword of Metal; name the variable otherwise"
             yield BrokenRule("MG801", message, file.source.span(*match.span(2)))
 
 
 def _locals(file: File) -> Iterator[BrokenRule]:
-    at = 0
-    while match := _LOCAL.search(file.source.text, at):
-        at = match.end() - 1  # its `;` may begin the next
+    for match in _LOCAL.finditer(file.source.text):
         message = f"the {_kind(match[1] == '*')} {match[2]} needs an address space: {_SPACES}"
         yield BrokenRule("MG805", message, file.source.span(*match.span(2)))
 
@@ -163,25 +163,23 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
 
     An overloaded name does not tell which function is called: those are left out.
     """
-    named: dict[str, list[tuple[Function, str]]] = {}
+    named = defaultdict(list)
     for function, body in _bodies(unit):
-        named.setdefault(function.name, []).append((function, body))
+        named[function.name].append((function, body))
     single = {name: group[0] for name, group in named.items() if len(group) == 1}
-    calls: dict[str, set[str]] = {name: set() for name in single}
-    for name, (_, body) in single.items():
-        for before, callee in _CALL.findall(body):
-            if callee in single and not before.startswith((".", "-")):
-                scope = before.rstrip(": \n\t")
-                known = single[callee][0].qualified_name.split("::")[:-1]
-                if scope in ("", *known):
-                    calls[name].add(callee)
+
+    def means(scope: str, name: str) -> bool:
+        known = single[name][0].qualified_name.split("::")[:-1] if name in single else None
+        return known is not None and scope.rstrip(": \n\t") in ("", *known)
+
+    calls = {
+        name: {callee for scope, callee in _CALL.findall(body) if means(scope, callee)}
+        for name, (_, body) in single.items()
+    }
     for name, (function, _) in single.items():
-        reached: set[str] = set()
-        stack = [*calls[name]]
-        while stack and name not in reached:
-            callee = stack.pop()
-            stack += calls[callee] - reached
-            reached |= {callee}
+        reached = [*calls[name]]
+        for callee in reached:  # which grows
+            reached += calls[callee].difference(reached)
         if name in reached:
             message = f"{name} calls itself: Metal has no recursion"
             yield BrokenRule("MG802", message, function.span)
@@ -190,9 +188,9 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
 def _memory(unit: Unit) -> Iterator[BrokenRule]:
     """Instantiations of kernels that declare more threadgroup memory than there is."""
     constants = {
-        match[1] or match[3]: match[2] or match[4]
+        name: f"({value})"
         for file in unit.files
-        for match in _CONSTANT.finditer(file.source.text)
+        for name, value in _CONSTANT.findall(file.source.text)
     }
     for kernel, body in _bodies(unit):
         arrays = [
@@ -204,45 +202,41 @@ def _memory(unit: Unit) -> Iterator[BrokenRule]:
             if last_name(made.function) != kernel.name:
                 continue
             names = constants | dict(zip(kernel.template, made.arguments, strict=False))
-            total = 0
-            for kind, lengths in arrays:
-                size = _size(kind, names)
-                for length in lengths:
-                    size *= _value(length, names) or 0
-                total += size
+            total = sum(
+                _size(kind, names) * prod(_value(length, names) for length in lengths)
+                for kind, lengths in arrays
+            )
             if total > THREADGROUP_BYTES:
                 message = f"{made.host_name} declares {total} bytes of threadgroup memory"
                 message += f"; there are {THREADGROUP_BYTES}"
                 yield BrokenRule("MG804", message, kernel.span)
 
 
+def _resolved(text: str, names: Mapping[str, str]) -> str:
+    """The text with what its names stand for."""
+    for _ in range(6):  # names of names
+        text = _NAME.sub(lambda m: names.get(m[0], m[0]), text)
+    return text
+
+
 def _size(kind: str, names: Mapping[str, str]) -> int:
     """The bytes of a type; 0 where they are not known here, so that the launch has to tell."""
-    for _ in range(8):  # aliases of aliases
-        kind = re.sub(r"\b(const|volatile)\b|\bmetal::|\s", "", kind)
-        kind = names.get(kind, kind)
-    if match := re.fullmatch(r"vec<(.+),(.+)>", kind):
-        lanes = _value(match[2], names) or 0
-        return _size(match[1], names) * (4 if lanes == 3 else lanes)
+    kind = re.sub(r"\b(const|volatile)\b|\bmetal::|[\s()]", "", _resolved(kind, names))
+    if match := re.fullmatch(r"vec<(.+),(.+)>|([a-z]+)([234])", kind):
+        lanes = _value(match[2] or match[4], names)
+        return _size(match[1] or match[3], names) * (4 if lanes == 3 else lanes)
     if match := re.fullmatch(r"atomic<(.+)>|atomic_(\w+)", kind):
         return _size(match[1] or match[2], names)
-    if match := re.fullmatch(r"([a-z]+)([234])", kind):
-        return _SIZES.get(match[1], 0) * (2 if match[2] == "2" else 4)
     return _SIZES.get(kind, 0)
 
 
-def _value(text: str, names: Mapping[str, str], depth: int = 0) -> int | None:
-    """An integer expression's value; None where it is not as simple as that."""
-
-    def value(match: re.Match[str]) -> str:
-        known = names.get(match[0]) if depth < 8 else None
-        return str(_value(known, names, depth + 1)) if known else "None"
-
+def _value(text: str, names: Mapping[str, str]) -> int:
+    """An integer expression's value; 0 where it is not as simple as that."""
     text = re.sub(r"\bsizeof\s*\(([^()]*)\)", lambda m: str(_size(m[1], names)), text)
-    text = re.sub(r"[A-Za-z_]\w*", value, re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text))
+    text = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _resolved(text, names))
     if not re.fullmatch(r"(?:[\d\s+\-*%()]|<<|/)+", text):
-        return None
+        return 0
     try:
         return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
     except (SyntaxError, ArithmeticError, TypeError, ValueError):
-        return None
+        return 0
