@@ -134,7 +134,7 @@ def _parameters(function: Function) -> Iterator[BrokenRule]:
 
 def _library(reader: Reader, unit: Unit) -> Iterator[BrokenRule]:
     """Metal's names need its header, and its functions a using-directive or `metal::`."""
-    read = reader.sources.closure(unit.path, libraries=True)
+    read = reader.closure(unit.files[0].source.path, libraries=True)
     if not any(name.startswith("metal_") for source in read for name in source.includes):
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):

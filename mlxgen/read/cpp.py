@@ -34,8 +34,6 @@ CPP = {"__cplusplus": "202002L"}
 # What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
-_HEADERS = {"instantiate_kernel": '"mlx/backend/metal/kernels/defines.h"'}  # of known macros
-
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
@@ -166,8 +164,7 @@ class File:
 class Unit:
     """What a file and the files of the project that it includes declare."""
 
-    path: str
-    files: tuple[File, ...]
+    files: list[File]
 
     @property
     def functions(self) -> list[Function]:
@@ -180,31 +177,25 @@ class Unit:
         return [made for file in self.files for made in file.instantiations]
 
 
-class Reader:
+class Reader(Preprocessor):
     """Reads the files of one language, each once.
 
     Args:
-        folders: where includes are looked for.
+        folders: where includes are looked for, after the folder of the file.
         metal: whether the files are Metal.
-        unread: how includes begin that are not read.
+        unread: how includes begin that are passed over.
     """
 
     def __init__(
         self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
     ) -> None:
-        self.metal = metal
-        self.sources = Preprocessor(folders, METAL if metal else CPP, unread)
-        self._files: dict[str, File] = {}
+        super().__init__(folders, METAL if metal else CPP, unread)
+        self.file = cache(lambda path: _Walk(self.read(path), metal).file)
+        """What a file declares; raises ``SourceError``."""
 
     def unit(self, path: str) -> Unit:
         """What a file and those it includes declare; raises ``SourceError``."""
-        return Unit(path, tuple(self.file(s.path) for s in self.sources.closure(path)))
-
-    def file(self, path: str) -> File:
-        """What a file declares; raises ``SourceError``."""
-        if path not in self._files:
-            self._files[path] = _Walk(self.sources.read(path), self.metal).file
-        return self._files[path]
+        return Unit([self.file(source.path) for source in self.closure(path)])
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -214,13 +205,13 @@ def find_function(functions: Iterable[Function], name: str) -> list[Function]:
     global namespace.
     """
     parts = name.replace(" ", "").split("::")
-    found = []
-    for function in functions:
-        own = ["", *function.qualified_name.split("::")]
+
+    def meant(function: Function) -> bool:
         members = len(function.class_name.split("::")) if function.class_name else 0
-        if own[-len(parts) :] == parts and len(parts) > members:
-            found.append(function)
-    return found
+        own = ["", *function.qualified_name.split("::")]
+        return own[-len(parts) :] == parts and len(parts) > members
+
+    return list(filter(meant, functions))
 
 
 @cache
@@ -283,11 +274,11 @@ class _Walk:
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template)
                 case "expression_statement" if call := _CALL.match(self.plain, child.start_byte):
-                    raise SourceError(
-                        f"{call[1]}(...) is no declaration and no macro that the files read define",
-                        self.source.span(*call.span(1)),
-                        f"if it is a macro, include {_HEADERS.get(call[1], 'its header')}",
-                    )
+                    mlx = call[1] == "instantiate_kernel"
+                    header = '"mlx/backend/metal/kernels/defines.h"' if mlx else "its header"
+                    message = "(...) is no declaration and no macro that the files read define"
+                    help = f"if it is a macro, include {header}"
+                    raise SourceError(call[1] + message, self.source.span(*call.span(1)), help)
 
     def span(self, node: Node) -> Span:
         """A node's place in the file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from ..diagnostics import Diagnostics
@@ -68,9 +68,8 @@ class Sources:
         self.diags = diags
         self.mlx_include = mlx_include
         self.unread = False  # whether some file could not be read: what is missing may be in it
-        self._headers: dict[str, str | None] = {}
-        self._unreadable: dict[str, str | None] = {}
-        self._metal_texts: dict[tuple[str, bool], str] = {}
+        self.metal_text = cache(self._metal_text)
+        self.unreadable = cache(self._unreadable)
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
@@ -136,42 +135,31 @@ class Sources:
         mlx = [self.mlx_include] if self.mlx_include else []
         return [self.settings.metal, self.settings.csrc, Path(OWN_INCLUDES), *mlx]
 
-    def metal_text(self, include: str, shared: bool) -> str:
+    def _metal_text(self, include: str, shared: bool) -> str:
         """A .metal file, or (`shared`) a header of csrc, with its includes."""
-        if (include, shared) not in self._metal_texts:
-            folder = self.settings.csrc if shared else self.settings.metal
-            text = embed_metal(near(folder / include), self.metal.reader.sources.folders)
-            self._metal_texts[include, shared] = text
-        return self._metal_texts[include, shared]
+        folder = self.settings.csrc if shared else self.settings.metal
+        return embed_metal(near(folder / include), self.metal.reader.folders)
 
-    def unreadable(self, header: str) -> str | None:
+    def _unreadable(self, header: str) -> str | None:
         """Why a header of csrc cannot be read as Metal, or None; "" where that was reported."""
-        if header not in self._unreadable:
-            try:
-                self._unreadable[header] = self._foreign_include(near(self.settings.csrc / header))
-            except SourceError as error:
-                self._unreadable[header] = ""
-                self._report(error)
-        return self._unreadable[header]
-
-    def _foreign_include(self, path: str) -> str | None:
-        self.metal.reader.unit(path)
-        sources = self.metal.reader.sources.closure(path, libraries=True)
-        included = {name: found for source in sources for name, found in source.includes.items()}
-        for name in included:
+        reader, path = self.metal.reader, near(self.settings.csrc / header)
+        try:
+            reader.unit(path)
+        except SourceError as error:
+            self._report(error)
+            return ""
+        read = reader.closure(path, libraries=True)
+        included = {name: found for source in read for name, found in source.includes.items()}
+        for name, found in included.items():
             if name.startswith("mlx/") and "metal/kernels" not in name:
                 return f"it includes {os.path.basename(name)} of MLX's C++"
-        foreign = (n for n, found in included.items() if not found and not n.startswith("metal"))
-        return next((f"it includes <{name}>" for name in foreign), None)
+            if not found and not name.startswith("metal"):
+                return f"it includes <{name}>"
+        return None
 
     def header_of(self, function: Function) -> str | None:
         """The header that declares a function, as generated C++ includes it; None: not a header."""
-        file = function.span.file
-        if file not in self._headers:
-            path = os.path.relpath(os.path.realpath(file), os.path.realpath(self.settings.csrc))
-            usable = path.endswith(".h") and not path.startswith("..")
-            self._headers[file] = Path(path).as_posix() if usable else None
-        return self._headers[file]
+        return _below(function.span.file, self.settings.csrc)
 
     def _report(self, error: SourceError) -> None:
         self.unread = True
@@ -198,6 +186,12 @@ def _once(functions: Iterable[Function]) -> list[Function]:
         for f in functions
     }
     return [found[place] for place in sorted(found)]
+
+
+@cache
+def _below(file: str, folder: Path) -> str | None:
+    path = os.path.relpath(os.path.realpath(file), os.path.realpath(folder))
+    return Path(path).as_posix() if path.endswith(".h") and not path.startswith("..") else None
 
 
 def near(path: Path) -> str:

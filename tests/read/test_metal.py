@@ -191,7 +191,7 @@ def test_mlx_own_kernels_are_read_as_a_compiler_reads_them(tmp_path: Path) -> No
     reader = Reader([str(include)], metal=True)
     for header in headers:
         reference = preprocessed(header, [include], tmp_path, METAL)
-        sources = reader.sources.closure(str(header), libraries=True)
+        sources = reader.closure(str(header), libraries=True)
         found = [k for s in sources for k in reader.file(s.path).functions if k.is_kernel]
         assert len(found) == len(re.findall(r"\[\[kernel\b|\bkernel void\b", reference))
         kernels += len(found)
