@@ -30,10 +30,11 @@ _MISSING = {  # from Metal, by the words that ask for it
     "asm": "inline assembler",
     "std": "namespace std; its library is in namespace metal",
 }
-_WORDS = {word: what for words, what in _MISSING.items() for word in words.split()}
+_WORDS = {word: f"Metal has no {n}" for words, n in _MISSING.items() for word in words.split()}
+_KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
 _FORBIDDEN = re.compile(
     rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"
-    r"|(?<=\w)\s+(device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment)\s*=(?!=)"
+    rf"|(?<=\w)\s+({_KEYWORDS})\s*=(?!=)"
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SPACES = "device, constant, threadgroup or thread"
@@ -71,7 +72,7 @@ class BrokenRule(SourceError):
 
 def check_rules(
     path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
-) -> list[SourceError]:
+) -> Sequence[SourceError]:
     """The rules of Metal that a file and its project's headers break, in their order.
 
     Args:
@@ -82,10 +83,9 @@ def check_rules(
         A `BrokenRule` for each; for a file that cannot be read the `SourceError` that says why.
     """
     try:
-        found = broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))
+        return broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))
     except SourceError as error:
         return [error]
-    return list(found)
 
 
 def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
@@ -102,12 +102,10 @@ def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
 
 def _words(file: File) -> Iterator[BrokenRule]:
     for match in _FORBIDDEN.finditer(file.source.text):
-        if match[1]:
-            message = f"Metal has no {_WORDS[match[1]]}"
-            yield BrokenRule("MG801", message, file.source.span(*match.span(1)))
-        elif match[2]:
-            message = f"'{match[2]}' is a keyword of Metal; name the variable otherwise"
-            yield BrokenRule("MG801", message, file.source.span(*match.span(2)))
+        if match.lastindex:
+            taken = f"'{match[2]}' is a keyword of Metal; name the variable otherwise"
+            message = _WORDS.get(match[1], taken)
+            yield BrokenRule("MG801", message, file.source.span(*match.span(match.lastindex)))
 
 
 def _locals(file: File) -> Iterator[BrokenRule]:

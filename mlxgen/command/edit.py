@@ -102,7 +102,7 @@ def _keep(made: Sequence[Pieces], keys: dict[str, str], sources: Sources, after:
     """Note what each entry gave, if ``Manifest.base`` covers all files that were read."""
     folders = tuple(os.path.join(os.path.abspath(path), "") for path in sources.metal_includes)
     readers = (sources.cpp.reader, sources.metal.reader)
-    read = {os.path.abspath(path) for reader in readers for path in reader.paths}
+    read = {os.path.abspath(path) for reader in readers for path in reader.texts}
     if not all(path.startswith(folders) for path in read):
         return
     kept = {keys[p.name]: _values(replace(p, header="", source="")) for p in made}

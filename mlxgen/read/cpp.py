@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 import tree_sitter_cpp
 from tree_sitter import Language, Node, Parser
@@ -160,21 +161,12 @@ class File:
     unread: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What a file and the files of the project that it includes declare."""
+class Unit(NamedTuple):
+    """What a file and the files of the project that it includes declare, its own first."""
 
     files: list[File]
-
-    @property
-    def functions(self) -> list[Function]:
-        """The functions, those of the file itself first."""
-        return [function for file in self.files for function in file.functions]
-
-    @property
-    def instantiations(self) -> list[Instantiation]:
-        """The kernels that the host finds."""
-        return [made for file in self.files for made in file.instantiations]
+    functions: list[Function]
+    instantiations: list[Instantiation]
 
 
 class Reader(Preprocessor):
@@ -195,7 +187,9 @@ class Reader(Preprocessor):
 
     def unit(self, path: str) -> Unit:
         """What a file and those it includes declare; raises ``SourceError``."""
-        return Unit([self.file(source.path) for source in self.closure(path)])
+        files = [self.file(source.path) for source in self.closure(path)]
+        functions = [function for file in files for function in file.functions]
+        return Unit(files, functions, [made for file in files for made in file.instantiations])
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:

@@ -31,7 +31,7 @@ def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
     Raises:
         SourceError: for an include that cannot be found, or that never ends.
     """
-    source = SourceText.load(os.fspath(path))
+    source = SourceText(os.fspath(path))
     text = _Embedder(folders, source.path).text(source, os.path.basename(source.path), False)
     return re.sub(r"\n{3,}", "\n\n", text)  # where something was left out
 
@@ -80,7 +80,7 @@ class _Embedder:
         comment = source.original[line.end(1) + len(line[2].rstrip()) : line.end()].strip()
         behind = f" {comment}\n" if comment else ""
         identity = os.path.realpath(path)
-        header = SourceText.load(path, include.span)
+        header = SourceText(path, include.span)
         once = bool(_ONCE.search(header.plain) or _GUARD.match(header.plain))
         if identity in self.done or (once and identity in self.open):
             return f'// "{include.name}" is above\n{behind}'

@@ -14,7 +14,6 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -96,10 +95,12 @@ class Macro(NamedTuple):
         return expand(body.replace("##", ""), macros)
 
 
-Piece = tuple[str, int, int, bool]  # text, where it is from, and whether it stands there so
+Place = tuple[int, int, bool]  # where a text is from, and whether it stands there so
 
 
-def pieces(text: str, macros: Mapping[str, Macro], start: int, stop: int) -> Iterator[Piece]:
+def pieces(
+    text: str, macros: Mapping[str, Macro], start: int, stop: int
+) -> Iterator[tuple[str, Place]]:
     """A part of a text, with its macros replaced."""
     used = macros.keys() & set(_WORD.findall(text, start, stop))
     pattern = re.compile(rf"{LITERAL}|\b(?:{'|'.join(sorted(used))})\b")
@@ -116,16 +117,16 @@ def pieces(text: str, macros: Mapping[str, Macro], start: int, stop: int) -> Ite
             if read is None:
                 continue
             given, at = read
-        yield text[start : found.start()], start, found.start(), True
+        yield text[start : found.start()], (start, found.start(), True)
         others = {name: other for name, other in macros.items() if name != found[0]}
-        yield macro.expanded(given, others), found.start(), at, False
+        yield macro.expanded(given, others), (found.start(), at, False)
         start = at
-    yield text[start:stop], start, stop, True
+    yield text[start:stop], (start, stop, True)
 
 
 def expand(text: str, macros: Mapping[str, Macro]) -> str:
     """The text with its macros replaced."""
-    return "".join(piece for piece, *_ in pieces(text, macros, 0, len(text)))
+    return "".join(piece for piece, _ in pieces(text, macros, 0, len(text)))
 
 
 def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | None:
@@ -141,9 +142,8 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
     return None
 
 
-@dataclass(eq=False)
 class SourceText:
-    """A file's text, as its own directives leave it.
+    """A file's text, as its own directives leave it; ``at`` is where a missing one is reported.
 
     Attributes:
         path: the file.
@@ -155,28 +155,22 @@ class SourceText:
         namespaces: names of those that it and what it includes open.
     """
 
-    path: str
-    original: str
-    plain: str
-    text: str = ""
-    macros: dict[str, Macro] = field(default_factory=dict)
-    includes: dict[str, str | None] = field(default_factory=dict)
-    namespaces: set[str] = field(default_factory=set)
-    _starts: list[int] = field(default_factory=list)  # of pieces in the text
-    _places: list[list[int]] = field(default_factory=list)  # and in the original
-
-    @classmethod
-    def load(cls, path: str, at: Span | None = None) -> SourceText:
-        """A file as it is; ``at`` is where one that cannot be read is reported."""
+    def __init__(self, path: str, at: Span | None = None) -> None:
         try:
-            original = Path(path).read_text(encoding="utf-8-sig")
+            self.original = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
             raise SourceError(f"cannot read {path}: {reason}", span) from None
+        self.path = path
         # Spaces for comments and raw strings: every character stays at its place.
-        plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), original)
-        return cls(path, original, plain)
+        self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
+        self.text = ""
+        self.macros: dict[str, Macro] = {}
+        self.includes: dict[str, str | None] = {}
+        self.namespaces: set[str] = set()
+        self._starts: list[int] = []  # of pieces in the text
+        self._places: list[Place] = []  # and in the original
 
     def directives(self) -> list[re.Match[str]]:
         """The preprocessor's lines: group 1 is the word, group 2 what follows."""
@@ -189,7 +183,7 @@ class SourceText:
 
     def add(self, start: int, stop: int) -> None:
         """Append a part of the plain text, macros expanded."""
-        for piece, *place in pieces(self.plain, self.macros, start, stop):
+        for piece, place in pieces(self.plain, self.macros, start, stop):
             self._starts.append(len(self.text))
             self._places.append(place)
             self.text += piece
@@ -239,6 +233,9 @@ class Preprocessor:
         folders: where includes are looked for, after the folder of the file.
         defines: macros that exist from the beginning.
         unread: how includes begin that are passed over.
+
+    Attributes:
+        texts: what was read, by path.
     """
 
     def __init__(
@@ -247,25 +244,20 @@ class Preprocessor:
         self.folders = folders
         self.unread = unread
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
-        self._read: dict[str, SourceText] = {}
-
-    @property
-    def paths(self) -> list[str]:
-        """The files that were read."""
-        return [*self._read]
+        self.texts: dict[str, SourceText] = {}
 
     def read(self, path: str, at: Span | None = None) -> SourceText:
         """A file after preprocessing; raises ``SourceError``."""
-        if path not in self._read:
-            source = SourceText.load(path, at)
+        if path not in self.texts:
+            source = SourceText(path, at)
             source.macros = dict(self._defines)
-            self._read[path] = source  # before its includes are, which may include it again
+            self.texts[path] = source  # before its includes are, which may include it again
             try:
                 self._run(source)
             except SourceError:
-                del self._read[path]
+                del self.texts[path]
                 raise
-        return self._read[path]
+        return self.texts[path]
 
     def _run(self, source: SourceText) -> None:
         at = 0
@@ -296,8 +288,8 @@ class Preprocessor:
     def _directive(self, source: SourceText, line: re.Match[str]) -> None:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
-            listed = None if found[2] is None else found[2].replace("...", "__VA_ARGS__")
-            names = None if listed is None else tuple(map(str.strip, listed.split(",")))
+            listed = (found[2] or "").replace("...", "__VA_ARGS__").split(",")
+            names = None if found[2] is None else tuple(map(str.strip, listed))
             source.macros[found[1]] = Macro(names, re.sub(r"\s*##\s*", "##", found[3].strip()))
         elif word == "undef":
             source.macros.pop(rest.strip(), None)

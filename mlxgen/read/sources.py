@@ -73,14 +73,11 @@ class Sources:
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
-        folder = self.settings.csrc
-        found = [*folder.rglob("*.h"), *folder.rglob("*.cpp")] if folder.is_dir() else []
-        return sorted(found)
+        return sorted(p for kind in ("*.h", "*.cpp") for p in self.settings.csrc.rglob(kind))
 
     def metal_files(self) -> list[Path]:
         """The .metal files."""
-        folder = self.settings.metal
-        return sorted(folder.rglob("*.metal")) if folder.is_dir() else []
+        return sorted(self.settings.metal.rglob("*.metal"))
 
     @cached_property
     def cpp(self) -> Files:
@@ -150,12 +147,11 @@ class Sources:
             return ""
         read = reader.closure(path, libraries=True)
         included = {name: found for source in read for name, found in source.includes.items()}
-        for name, found in included.items():
-            if name.startswith("mlx/") and "metal/kernels" not in name:
-                return f"it includes {os.path.basename(name)} of MLX's C++"
-            if not found and not name.startswith("metal"):
-                return f"it includes <{name}>"
-        return None
+        cpp = [n for n in included if n.startswith("mlx/") and "metal/kernels" not in n]
+        if cpp:
+            return f"it includes {os.path.basename(cpp[0])} of MLX's C++"
+        foreign = (n for n, found in included.items() if not found and not n.startswith("metal"))
+        return next((f"it includes <{name}>" for name in foreign), None)
 
     def header_of(self, function: Function) -> str | None:
         """The header that declares a function, as generated C++ includes it; None: not a header."""
