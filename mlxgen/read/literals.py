@@ -76,28 +76,21 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
     return Default(value, type) if fits else None  # type: ignore[arg-type]
 
 
-def default_problem(text: str, type: Type, spelling: str) -> tuple[str, str, str | None]:
-    """Code, message and help about a default that is none for ``type``."""
-    kind, cpp = type.kind, spelling == "C++"
-    none = "std::nullopt" if cpp else "None"
-    if type.is_array:
-        but = f" but {none}" if type.optional else ""
-        help = "make it optional if it may be left out" if kind is Kind.ARRAY and not but else None
-        return "MG210", f"{with_article(type)} cannot have a default{but}", help
-    value = string_of(text)
-    if kind is Kind.ENUM and value is not None:
-        near = suggest(value, type.choices)
-        help = f"did you mean {quoted(near)}?" if near else f"it has {type.listed_choices}"
-        return "MG211", f"the enumerated string does not have its default {text}", help
+def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str, object]]:
+    """Which mistake a default is that is none for ``type``, and the parts of its message."""
+    cpp = spelling == "C++"
+    none, bools = ("std::nullopt", "true or false") if cpp else ("None", "True or False")
     opening, closing = "{}" if cpp else "[]"
-    items = f"write {opening}{', '.join(['1'] * (type.length or 2))}{closing}"
-    help = {
-        Kind.BOOL: "write true or false" if cpp else "write True or False",
-        Kind.FLOAT: "write a number such as 1.0, 1e-5, inf or nan",
-        Kind.INT: f"write a whole number of {64 if type.int64 else 32} bits",
-        Kind.STR: "write a string in double quotes",
-        Kind.ENUM: f"write one of {type.listed_choices}",
-        Kind.DTYPE: f"write one of {', '.join(DTYPES)}",
-    }.get(kind, items)
-    help = "make the type optional to allow it" if text == none else help
-    return "MG206", f"'{text}' is not a default for {with_article(type)}", help
+    value = string_of(text)
+    near = suggest(value, type.choices) if value is not None else None
+    parts: dict[str, object] = {
+        **{"text": text, "type": with_article(type), "none": none, "bools": bools},
+        **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
+        **{"choices": type.listed_choices, "near": quoted(near or "")},
+        "ints": f"{opening}{', '.join(['1'] * (type.length or 2))}{closing}",
+    }
+    if type.choices and value is not None:
+        return "misspelled choice" if near else "unknown choice", parts
+    if text == none and not type.is_array:
+        return "default None", parts
+    return f"default of {type if type.is_array else type.kind.value}", parts

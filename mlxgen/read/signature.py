@@ -13,13 +13,12 @@ from typing import Literal
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
 from .names import RESERVED, clash
-from .types import ARRAY, ARRAYS, CPP, IMMUTABLE, PYTHON, TORCH, Bad, Report, Types
+from .types import ARRAY, ARRAYS, CPP, PYTHON, TORCH, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
 
 _DEMANDED = {"cpp": CPP, "python": PYTHON}
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
-_EXAMPLE = "a signature looks like 'f(x: array, y: array) -> array'"
 
 
 def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature | None:
@@ -41,14 +40,11 @@ class _Parser(Types):
     def signature(self, asked: Spelling) -> Signature:
         if "(" not in self.tokens:
             self.i = len(self.tokens) - 1
-            raise self.error("MG201", "the arguments in parentheses are missing", 0, _EXAMPLE)
+            raise self.error("no arguments", 0)
         self.grammar = self.detect()
         if _DEMANDED.get(asked, self.grammar) is not self.grammar:
             self.i = len(self.tokens) - 1
-            message = (
-                f"this is {self.grammar.name}'s spelling, which {asked}_signature does not take"
-            )
-            raise self.error("MG202", message, 0, "the key 'signature' takes C++, Python and torch")
+            raise self.error("other spelling", 0, name=self.grammar.name, asked=asked)
         if self.grammar is CPP:
             outputs, named = self.result()
             op, args = self.own_name(), self.arguments()
@@ -57,10 +53,7 @@ class _Parser(Types):
             self.accept("def")
             op, args = self.own_name(), self.arguments()
             if not self.accept("->"):
-                help = "write '-> array' after the arguments"
-                raise self.error(
-                    "MG209", "the signature does not say what it returns", self.i, help
-                )
+                raise self.error("no result", self.i)
             outputs, named = self.result()
             if self.grammar is PYTHON and self.accept(":"):
                 self.accept("...")
@@ -74,8 +67,7 @@ class _Parser(Types):
         """The operator's name, if there is one."""
         name, dot, overload = self.token.partition(".")
         if name and dot:
-            message = f"'{self.token}' cannot be the name of an operator"
-            raise self.error("MG207", message, self.i, f"leave out '.{overload}'")
+            raise self.error("overload", self.i, token=self.token, overload=overload)
         return None if self.token == "(" else self.name("an operator")
 
     def name(self, what: str) -> str:
@@ -84,8 +76,8 @@ class _Parser(Types):
         if not (name.isascii() and name.isidentifier()):
             raise self.unexpected(f"the name of {what}")
         if reason := clash(name, what):
-            message = f"'{name}' cannot be the name of {what}: {reason}"
-            self.error("MG208" if name in RESERVED else "MG207", message, self.i)
+            mistake = "name of ours" if name in RESERVED else "name of others"
+            self.error(mistake, self.i, name=name, what=what, reason=reason)
         self.i += 1
         return name
 
@@ -103,7 +95,7 @@ class _Parser(Types):
                 elif arg := self.argument(star):
                     args.append(arg)
                 elif self.token == "," and self.tokens[self.i + 1] != ")":
-                    self.error("MG216", "the stream must be the last argument", begin)
+                    self.error("stream inside", begin)
                 if self.token not in (",", ")"):
                     raise self.unexpected("',' or ')'")
             except Bad:
@@ -122,14 +114,13 @@ class _Parser(Types):
         self.i += 1
         if self.token not in (",", ")"):
             self.skip()
-            help = "take a list of arrays: 'arrays: list[array]'"
-            raise self.error("MG214", "an operator takes a fixed number of arguments", at, help)
+            raise self.error("variable number", at)
         if self.tokens[at] == "/":
             return star
         if star:
-            raise self.error("MG215", "there is a '*' already", at)
+            raise self.error("two stars", at)
         if ")" in self.tokens[self.i : self.i + 2]:
-            raise self.error("MG215", "no argument follows the '*'", at)
+            raise self.error("star at end", at)
         return True
 
     def argument(self, kw_only: bool) -> Arg | None:
@@ -142,9 +133,8 @@ class _Parser(Types):
             return None
         if grammar is not CPP and word not in grammar.words and following in (",", "=", ")", ""):
             name = self.name("an argument")
-            torch = f" or 'Tensor {name}'" if grammar is TORCH else ""
-            help = f"write '{name}: array'{torch} if it is an array"
-            raise self.error("MG212", f"the argument '{name}' has no type", begin, help)
+            mistake = "no type in torch" if grammar is TORCH else "no type"
+            raise self.error(mistake, begin, name=name)
         if grammar is PYTHON:
             name = self.name("an argument")
             self.expect(":")
@@ -160,8 +150,8 @@ class _Parser(Types):
                 raise self.unexpected("a default")
             default = default_of(text, type, grammar.name)
             if default is None:
-                code, message, way_out = default_problem(text, type, grammar.name)
-                self.error(code, message, at, way_out)
+                mistake, parts = default_problem(text, type, grammar.name)
+                self.error(mistake, at, **parts)
         return Arg(name, type, default, kw_only, self.since(begin))
 
     def passed_type(self) -> Type:
@@ -172,8 +162,7 @@ class _Parser(Types):
         const = self.accept("const") or const
         if self.token == "*" or (self.token == "&" and not const):
             self.i += 1
-            help = IMMUTABLE.format("const array&")
-            raise self.error("MG213", "an operator cannot write to its arguments", begin, help)
+            raise self.error("reference", begin)
         self.accept("&")
         return type
 
@@ -181,11 +170,10 @@ class _Parser(Types):
         """The arguments, all with names, after the rules that look at several of them."""
         nameless = [arg for arg in args if not arg.name]
         if len(nameless) not in (0, len(args)):
-            message = "this argument has no name, and others have"
-            raise self.error("MG212", message, nameless[0].offset, "name all arguments or none")
+            raise self.error("no name", nameless[0].offset)
         if len(nameless) > len(_NAMELESS):
-            message = f"more than {len(_NAMELESS)} arguments without names"
-            raise self.error("MG217", message, nameless[len(_NAMELESS)].offset)
+            place = nameless[len(_NAMELESS)].offset
+            raise self.error("too many nameless", place, count=len(_NAMELESS))
         if nameless:
             args = [replace(arg, name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         seen: set[str] = set()
@@ -193,18 +181,13 @@ class _Parser(Types):
         for arg in args:
             name = arg.name
             if name in seen:
-                self.error("MG204", f"there are two arguments '{name}'", arg.offset)
+                self.error("two arguments", arg.offset, name=name)
             elif name in returned - RESERVED.keys():
-                message = f"'{name}' is an argument and an output"
-                self.error("MG204", message, arg.offset, "rename one of them")
+                self.error("argument and output", arg.offset, name=name)
             elif name.startswith("grad_") and name[5:] in returned and name not in RESERVED:
-                message = f"'{name}' cannot be the name of an argument"
-                reason = f"gradient formulas call the cotangent of '{name[5:]}' so"
-                self.error("MG208", f"{message}: {reason}", arg.offset)
+                self.error("name of cotangent", arg.offset, name=name, output=name[5:])
             if default_before and not arg.default and not arg.kw_only:
-                message = f"'{name}' has no default, and an argument before it has one"
-                help = "give it a default too, or move it forward"
-                self.error("MG205", message, arg.offset, help)
+                self.error("default before", arg.offset, name=name)
             seen.add(name)
             default_before = default_before or arg.default is not None
         return args
@@ -226,21 +209,18 @@ class _Parser(Types):
             place = self.since(begin)
             items = [("", self.type(), place)]
         if len(items) not in counts:
-            help = "write '-> array' for one output"
-            if self.grammar is CPP:
-                help = "write array for one output, std::pair for two, std::tuple for more"
-            raise self.error("MG209", "an operator returns an array, or several", begin, help)
+            in_cpp = " in C++" if self.grammar is CPP else ""
+            raise self.error(f"number of outputs{in_cpp}", begin)
         outputs: list[Output] = []
         for i, (name, type, place) in enumerate(items):
             if type != ARRAY and (type != ARRAYS or len(items) > 1):
-                help = "an operator returns arrays, or one list of arrays"
-                self.error("MG209", f"an output cannot be {with_article(type)}", place, help)
+                self.error("output", place, type=with_article(type))
             if name in [output.name for output in outputs]:
-                self.error("MG204", f"there are two outputs '{name}'", place)
+                self.error("two outputs", place, name=name)
             outputs.append(Output(name or ("out" if len(items) == 1 else f"out{i}"), type))
         named = [bool(name) for name, _, _ in items]
         if len(set(named)) > 1:
-            raise self.error("MG212", "some outputs have names, and others have not", begin)
+            raise self.error("some outputs named", begin)
         return outputs, named[0]
 
     def output(self) -> tuple[str, Type, tuple[int, int]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from pathlib import Path
 
 from ..diagnostics import suggest
 from ..model.signature import Kind, Type, quoted
@@ -39,10 +40,7 @@ _WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
     (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype", ""),
     (_PAIR, "int[2]", "", "int[2]", "std::pair std::tuple std::array"),
 )
-_UNIONS = {  # what to write instead of them
-    frozenset({_INT, _INTS}): "write list[int], or axes, where None means all of them",
-    frozenset({ARRAYS}): "an empty list says that there are no arrays",
-}
+_UNIONS = {frozenset({_INT, _INTS}): "int or list", frozenset({ARRAYS}): "optional list"}
 _NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
 _NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
@@ -86,7 +84,17 @@ _TOKEN = re.compile(
 )
 _OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
 _WORD = re.compile(r"""[\w."']""")
-IMMUTABLE = "MLX's arrays are immutable: take {}, and return what is new"
+
+
+def _mistake(line: str) -> tuple[str, tuple[str, str, str]]:
+    name, _, text = line.partition(": ")
+    message, _, help = text.partition(" | ")
+    return name, (message[:5], message[6:], help)
+
+
+# What is said about each: code, message, help.
+_LINES = (Path(__file__).parent / "mistakes.txt").read_text(encoding="utf-8").splitlines()
+_MISTAKES = dict(map(_mistake, _LINES))
 
 
 class Bad(Exception):
@@ -114,15 +122,15 @@ class Tokens:
         start = self.ends[begin] - len(self.tokens[begin])
         return start, max(start, self.ends[max(begin, self.i - 1)])
 
-    def error(
-        self, code: str, message: str, at: int | tuple[int, int], help: str | None = None
-    ) -> Bad:
-        """Report what is wrong with a slice, or since a token.
+    def error(self, mistake: str, at: int | tuple[int, int], **parts: object) -> Bad:
+        """Report what is wrong with a slice, or since a token; ``mistake`` is in mistakes.txt.
 
         Who raises the result leaves the argument or, outside the arguments, the signature.
         """
         self.failed = True
-        self.report(code, message, *(self.since(at) if isinstance(at, int) else at), help)
+        code, message, help = _MISTAKES[mistake]
+        start, end = self.since(at) if isinstance(at, int) else at
+        self.report(code, message.format(**parts), start, end, help.format(**parts) or None)
         return Bad()
 
     def unexpected(self, wanted: str) -> Bad:
@@ -130,7 +138,7 @@ class Tokens:
         if self.failed:
             return Bad()
         found = f"found '{self.token}'" if self.token else "the text ends"
-        return self.error("MG201", f"expected {wanted}, {found}", self.i)
+        return self.error("unexpected", self.i, wanted=wanted, found=found)
 
     def accept(self, token: str) -> bool:
         if self.tokens[self.i] != token:
@@ -206,8 +214,7 @@ class Types(Tokens):
             types.discard(_INT)  # MLX's strides: int | tuple[int, int]
         type = next(iter(types)) if len(types) == 1 else _NONE
         if type in _PARTS.values() or (optional and type == ARRAYS):
-            help = _UNIONS.get(frozenset(types), "a type is one type, or 'one | None'")
-            raise self.error("MG203", "no argument can be of this union of types", begin, help)
+            raise self.error(_UNIONS.get(frozenset(types), "union"), begin)
         return replace(type, optional=True) if optional else type
 
     def member(self) -> set[Type]:
@@ -235,8 +242,7 @@ class Types(Tokens):
         if self.accept("("):
             self.skip()
             self.accept(")")
-            help = IMMUTABLE.format("'Tensor'")
-            raise self.error("MG213", "aliases and writes have no meaning here", begin, help)
+            raise self.error("alias", begin)
         self.expect("[")
         if self.grammar is TORCH and self.accept("]"):
             is_shape = word == "SymInt" and members == {_INT}
@@ -260,7 +266,7 @@ class Types(Tokens):
         if word == "tuple" and items[1:] != [{_MORE}]:
             return self.ints(items, begin)
         if word != "tuple" and len(items) != 1:
-            raise self.error("MG203", f"{word} takes one type", begin)
+            raise self.error("several in brackets", begin, word=word)
         if word in ("Optional", "std::optional"):
             return items[0] | {_NONE}
         return self.list_of(items[0], begin)
@@ -268,14 +274,12 @@ class Types(Tokens):
     def list_of(self, members: set[Type], begin: int) -> set[Type]:
         type = self.one(members, begin)
         if type not in _LISTS:
-            message = f"a list can be of arrays or of ints, not of {type}s"
-            raise self.error("MG203", message, begin)
+            raise self.error("list", begin, type=type)
         return {_LISTS[type]}
 
     def ints(self, items: list[set[Type]], begin: int) -> set[Type]:
         if not items or any(item != {_INT} for item in items):
-            help = "take a list of arrays, or several arguments"
-            raise self.error("MG203", "only ints can be so many", begin, help)
+            raise self.error("tuple", begin)
         return {Type(Kind.INTS, length=len(items))}
 
     def choices(self, closing: str, begin: int) -> set[Type]:
@@ -286,19 +290,18 @@ class Types(Tokens):
                 raise self.unexpected(f"a string or '{closing}'")
             choice = string_of(self.token)
             if choice is None:
-                raise self.error("MG211", 'an escape other than \\\\ \\" \\n \\t', self.i)
+                raise self.error("escape", self.i)
             if choice in choices:
-                raise self.error("MG211", f"the string {quoted(choice)} twice", self.i)
+                raise self.error("string twice", self.i, choice=quoted(choice))
             choices.append(choice)
             self.i += 1
         if not choices:
-            raise self.error("MG211", "an enumerated string without any string", begin)
+            raise self.error("no strings", begin)
         return {Type(Kind.ENUM, choices=tuple(choices))}
 
     def unknown_type(self, word: str, begin: int) -> Bad:
         known = [*self.grammar.words, *self.grammar.brackets]
-        if near := self.grammar.meant.get(word) or suggest(word, known):
-            return self.error("MG203", f"unknown type '{word}' (did you mean '{near}'?)", begin)
-        nothing = "MLX has nothing like it: leave the argument out"
-        help = nothing if word in _NOT_IN_MLX else f"the types here are {', '.join(known)}"
-        return self.error("MG203", f"unknown type '{word}'", begin, help)
+        near = self.grammar.meant.get(word) or suggest(word, known)
+        missing = "type of torch alone" if word in _NOT_IN_MLX else "unknown type"
+        mistake = "misspelled type" if near else missing
+        return self.error(mistake, begin, word=word, near=near, known=", ".join(known))

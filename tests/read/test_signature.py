@@ -2,8 +2,10 @@
 
 import keyword
 import math
+import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages import PAGES
 
+import mlxgen
 from mlxgen.model.dtypes import DTYPES
 from mlxgen.model.signature import Arg, Default, Kind, Output, Signature, Type, quoted
 from mlxgen.read.names import RESERVED
@@ -772,6 +775,22 @@ def test_messages(text, message, help):
     parse_signature(text, "any", lambda *error: found.append(error))
     assert message in found[0][1]
     assert (help in found[0][4]) if help else found[0][4] is None
+
+
+def test_mistakes_are_those_that_can_be_made():
+    folder = Path(mlxgen.__file__).parent / "read"
+    text = "".join((folder / f"{n}.py").read_text() for n in ("signature", "types", "literals"))
+    made = set(re.findall(r'error\(\s*"([^"]+)"', text))
+    listed = {
+        line.partition(": ")[0] for line in (folder / "mistakes.txt").read_text().splitlines()
+    }
+    assert made <= listed
+    assert {name for name in listed if f'"{name}"' not in text} == {
+        "number of outputs",
+        "number of outputs in C++",
+        "default of optional array",
+        *(f"default of {kind.value}" for kind in Kind),
+    }
 
 
 def codes_of_entry(text: str) -> set[str]:
