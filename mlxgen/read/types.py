@@ -24,6 +24,8 @@ _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length
 _LISTS = {ARRAY: ARRAYS, _INT: _INTS}
 # What is a type only together with others; each is here a type that cannot be spelled.
 _SCALAR, _NONE, _MORE = (Type(Kind.ARRAY, length=n) for n in range(3))
+_BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
+_INTS_OR_NONE = {_INT, _INTS, _NONE}  # MLX's axes
 _PARTS = {"scalar": _SCALAR, "None": _NONE, "...": _MORE}
 
 # A type, its words in C++, Python and torch, and words that are probably meant to be it.
@@ -206,10 +208,10 @@ class Types(Tokens):
 
     def one(self, members: set[Type], begin: int) -> Type:
         """The type that a union means."""
-        if members == {_INT, _INTS, _NONE}:  # MLX's axes
+        if members == _INTS_OR_NONE:
             return _AXES
         optional = _NONE in members
-        types = members - {_NONE, _SCALAR if ARRAY in members else _NONE}
+        types = members - (_BESIDE_ARRAYS if ARRAY in members else _BESIDE_OTHERS)
         if any(type.kind is Kind.INTS and type.length for type in types):
             types.discard(_INT)  # MLX's strides: int | tuple[int, int]
         type = next(iter(types)) if len(types) == 1 else _NONE

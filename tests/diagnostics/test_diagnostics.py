@@ -249,6 +249,6 @@ def test_codes_are_those_that_the_sources_report():
     root = Path(mlxgen.__path__[0])
     for path in root.rglob("*.py"):
         reported.update(re.findall(r'"(MG\d{3})"', path.read_text(encoding="utf-8")))
-    messages = root / "formula" / "data" / "messages.txt"
-    reported.update(re.findall(r" (MG\d{3}) ", messages.read_text(encoding="utf-8")))
+    for path in (root / "formula" / "data" / "messages.txt", root / "read" / "mistakes.txt"):
+        reported.update(re.findall(r" (MG\d{3}) ", path.read_text(encoding="utf-8")))
     assert reported == set(sections())
