@@ -9,14 +9,13 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
 from .codes import sections
-from .span import LINE_BREAK, Span
+from .span import Span, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,7 @@ class Diagnostics:
 
     def __init__(self) -> None:
         self._items: dict[Diagnostic, None] = {}
-        self._sources: dict[str, str] = {}
-        self._lines: dict[str, list[str]] = {}
+        self._sources: dict[str, Text] = {}
 
     def error(
         self,
@@ -66,8 +64,7 @@ class Diagnostics:
 
     def add_source(self, file: str, text: str) -> None:
         """Keep the text of a file, to be shown under messages (else it is read from the disk)."""
-        self._sources[file] = text
-        self._lines.pop(file, None)
+        self._sources[file] = Text(file, text)
 
     @property
     def ok(self) -> bool:
@@ -88,14 +85,24 @@ class Diagnostics:
 
     def to_json(self) -> str:
         """A JSON array with one object a diagnostic, for editors and CI."""
-        return json.dumps([_flat(item) for item in self.sorted()], indent=2, ensure_ascii=False)
+        items = [asdict(item) for item in self.sorted()]
+        flat = [{**item.pop("span"), "severity": "error", **item} for item in items]
+        return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:
         """All diagnostics for people, each with its line and carets; with ANSI colours if asked."""
         segments = [part for item in self.sorted() for part in self._segments(item)]
         if segments:
             segments.append((f"{self.summary()}\n", "bold"))
-        return _ansi(segments) if color else "".join(text for text, _ in segments)
+        if not color:
+            return "".join(text for text, _ in segments)
+        from rich.console import Console  # only terminals need it, and it takes long to import
+        from rich.text import Text
+
+        console = Console(force_terminal=True, color_system="standard", highlight=False)
+        with console.capture() as capture:
+            console.print(Text.assemble(*segments), end="", soft_wrap=True)
+        return capture.get()
 
     def print(self, stream: TextIO | None = None) -> None:
         """Write ``render_text`` to ``stream`` (default stderr), coloured on a terminal."""
@@ -109,12 +116,11 @@ class Diagnostics:
             (f"error[{item.code}]", "bold red"),
             (f": {item.text}\n", "bold"),
         ]
-        excerpt = self._excerpt(item.span)
-        if excerpt:
+        if excerpt := self._excerpt(item.span):
             source, indent, carets = excerpt
-            gutter = f"{item.span.line:>5} | "
-            parts += [(gutter, "blue"), (f"{source}\n", "")]
-            parts += [(" " * (len(gutter) - 2) + "| ", "blue"), (f"{indent}{carets}\n", "bold red")]
+            parts += [(f"{item.span.line:>5} | ", "blue"), (f"{source}\n", "")]
+            margin = " " * max(5, len(str(item.span.line)))
+            parts += [(f"{margin} | ", "blue"), (f"{indent}{carets}\n", "bold red")]
         if item.help:
             parts += [("help: ", "bold cyan"), (f"{item.help}\n", "")]
         for note in item.notes:
@@ -123,7 +129,13 @@ class Diagnostics:
 
     def _excerpt(self, span: Span) -> tuple[str, str, str] | None:
         """The line a span begins in, the blanks before it and its carets, by display width."""
-        lines = self._lines_of(span.file)
+        if span.file not in self._sources:
+            try:
+                raw = Path(span.file).read_bytes()
+            except OSError:
+                raw = b""
+            self.add_source(span.file, raw.decode("utf-8-sig", errors="replace"))
+        lines = self._sources[span.file].lines
         if not 1 <= span.line <= len(lines):
             return None
         line = _CONTROL.sub(" ", lines[span.line - 1]).rstrip()
@@ -138,40 +150,15 @@ class Diagnostics:
         carets = "^" + "~" * (_width(marked) - 1)
         return dots + line[shown_from:], " " * _width(dots + before), carets
 
-    def _lines_of(self, file: str) -> list[str]:
-        if file not in self._lines:
-            if file not in self._sources:
-                try:
-                    raw = Path(file).read_bytes()
-                except OSError:
-                    raw = b""
-                self._sources[file] = raw.decode("utf-8-sig", errors="replace")
-            self._lines[file] = LINE_BREAK.split(self._sources[file])
-        return self._lines[file]
-
 
 _LINE_LIMIT = 160
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # tabs, and what moves the cursor
-
-
-def _flat(item: Diagnostic) -> dict[str, object]:
-    fields = asdict(item)
-    return {**fields.pop("span"), "severity": "error", **fields}
 
 
 def _width(text: str) -> int:
     """Terminal columns of ``text``: wide East Asian characters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(bool(unicodedata.combining(char)) for char in text)
+    from rich.cells import cell_len
 
-
-def _ansi(segments: list[tuple[str, str]]) -> str:
-    from rich.console import Console  # only terminals need it, and it takes long to import
-    from rich.text import Text
-
-    console = Console(force_terminal=True, color_system="standard", highlight=False)
-    with console.capture() as capture:
-        console.print(Text.assemble(*segments), end="", soft_wrap=True)
-    return capture.get()
+    return cell_len(text)
