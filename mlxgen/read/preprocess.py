@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from ..diagnostics import Span
+from ..diagnostics import Span, Text
 
 OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 """The folder of mlxgen's own headers."""
@@ -200,13 +200,11 @@ class SourceText:
 
     def place(self, start: int, stop: int) -> Span:
         """The place of a part of the original text."""
-        line, end_line = (bisect_right(self._lines, at) for at in (start, stop))
-        columns = start - self._lines[line - 1] + 1, stop - self._lines[end_line - 1] + 1
-        return Span(self.path, line, columns[0], end_line, columns[1])
+        return self._original.at(start, stop)
 
     @cached_property
-    def _lines(self) -> list[int]:
-        return [0, *(m.end() for m in re.finditer("\n", self.original))]
+    def _original(self) -> Text:
+        return Text(self.path, self.original)
 
     def check_brackets(self) -> None:
         """Raise for the first bracket that has no partner."""

@@ -125,8 +125,7 @@ class Document(Text):
         """Names of all entries, of those too that could not be read."""
         starts = [match.start() for match in _ENTRY_START.finditer(self.text)]
         for start, end in zip(starts, [*starts[1:], len(self.text)], strict=True):
-            found = _NAME_IN_TEXT.search(self.text, start, end)
-            if found:
+            if found := _NAME_IN_TEXT.search(self.text, start, end):
                 yield found["name"] or found["signature"]
 
     def first_line(self, start: int, end: int) -> Span:
@@ -203,8 +202,7 @@ class Entry:
         key_node, node, found = self._find(path)
         if found and not (key and key_node):
             return self.document.at(*extent(text, node))
-        start, end = extent(text, key_node or node)
-        return self.document.first_line(start, end)
+        return self.document.first_line(*extent(text, key_node or node))
 
     def text_span(self, path: KeyPath, start: int, end: int) -> Span:
         """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to."""
