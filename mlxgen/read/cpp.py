@@ -339,10 +339,8 @@ class _Walk:
     def instantiation(self, node: Node) -> None:
         """Keep `template [[host_name("n")]] [[kernel]] ... f<float>...;`."""
         name = node.child_by_field_name("declarator")
-        if name is None:
-            return
-        attributes = self.attributes(node.start_byte, name.start_byte)
-        if "kernel" not in attributes and "host_name" not in attributes:
+        attributes = self.attributes(node.start_byte, name.start_byte) if name else {}
+        if name is None or not {"kernel", "host_name"} & attributes.keys():
             return
         if name.type == "function_declarator":
             name = name.child_by_field_name("declarator") or name
