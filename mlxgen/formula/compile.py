@@ -59,7 +59,6 @@ from .values import (
     constant,
     dereferenced,
     fit,
-    member,
     several,
     ternary,
     unary,
@@ -130,7 +129,7 @@ class Compiler(Lists):
         names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
         return Expr(type_, str(cpp), names, ops, mlx)
 
-    def visit(self, node: ast.expr) -> Value:
+    def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
         handler = HANDLERS.get(type(node))
         if handler is None:
@@ -323,7 +322,7 @@ class Compiler(Lists):
             for value, other in ((left, right), (right, left)):
                 if value.const is not None and other.choices and value.const not in other.choices:
                     raise explain.choice(value, other.name or "this", other.choices)
-        found = self.rule(sign, [counted(left, right), counted(right, left)], node)
+        found = self.rule(sign, [left, right], node)
         if found is None:
             raise explain.pair("compare", sign, left, right, node)
         return found
@@ -370,6 +369,14 @@ class Compiler(Lists):
             case ast.Subscript(value=ast.Attribute(value=array, attr="at")) as at:
                 return self.update_array(at, array, node, function.attr)
         return self.call_method(function, node)
+
+    def visit_keyword(self, node: ast.keyword) -> Value:
+        """An argument by its name."""
+        if node.arg is None:
+            raise Wrong("two_stars", node.value)
+        if node.arg == "stream":
+            raise Wrong("stream_given", node)
+        return self.visit(node.value)
 
     def call_name(self, name: str, node: ast.Call) -> Value:
         """A function by its bare name: of the file, Python's or MLX's."""
@@ -419,17 +426,6 @@ def facts(node: ast.expr, holds: bool) -> Facts:
         if isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0]):
             return {node.left.id: isinstance(op, ast.IsNot) is holds}
     return {}
-
-
-def counted(value: Value, other: Value) -> Value:
-    """``x.ndim() == 2`` reads better than mlxgen::ndim(x) == 2, and is the same."""
-    of = value.of
-    if of is not None and other.kind == "int" and other.const is not None and other.const >= 0:
-        for name in ("ndim", "size"):
-            short = member(of.cpp, name)
-            if value.cpp == f"mlxgen::{name}({of.cpp})" != short:
-                return replace(value, cpp=short)
-    return value
 
 
 HANDLERS: Mapping[type[ast.AST], Callable[[Compiler, Any], Value]] = {

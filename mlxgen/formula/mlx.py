@@ -198,6 +198,12 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     if missing:
         what = "an argument" if len(missing) == 1 else "arguments"
         raise Wrong("missing", args.node, label=label, what=what, names=", ".join(missing))
+    for param in params:
+        text = bound.get(param.name)
+        if text is not None and text.kind == "str" and param.annotation.startswith("Literal["):
+            strings = choices(param.annotation)
+            if text.const not in (None, *strings):
+                raise explain.choice(text, param.name, strings)
     return bound
 
 
@@ -235,11 +241,10 @@ def _default(text: str) -> Value:
     return constant(ast.literal_eval(at), at)
 
 
-def choices(param: Param) -> tuple[str, ...]:
-    """The strings that a parameter takes, if they are enumerated."""
-    if not param.annotation.startswith("Literal["):
-        return ()
-    return tuple(ast.literal_eval(f"({param.annotation[8:-1]},)"))
+@cache
+def choices(annotation: str) -> tuple[str, ...]:
+    """The strings of ``Literal["a", "b"] | None``."""
+    return tuple(ast.literal_eval(f"({annotation[8 : annotation.index(']')]},)"))
 
 
 def select(function: Function, bound: Mapping[str, Value], stream: str) -> str | None:
@@ -298,7 +303,7 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
     base, _, other = slot.type.partition("@")
     if not other:
         return fit(value, base, slot.optional)
-    if not value.is_number:
+    if fit(value, "scalar") is None:
         return fit(value, "array", slot.optional)
     like = bound[other]
     dtype = member(like.cpp, "dtype") if like.is_array else fit(like, "dtype")
@@ -324,7 +329,7 @@ def misfit(
         if any(s.type == "flag" for s in slots):
             return Wrong("decides", value.at, name=param.name, label=args.label)
         return explain.argument(args.label, param.name, param.annotation, value)
-    numbers = any(v.is_number for v in bound.values())
+    numbers = any(fit(v, "scalar") for v in bound.values())
     arrays = any(v.is_array for v in bound.values())
     wrong = "needs_array" if numbers and not arrays else "together"
     return Wrong(wrong, args.node, label=args.label)

@@ -20,7 +20,6 @@ from .mlx import (
     Param,
     bind,
     bind_any,
-    choices,
     complete,
     misfit,
     select,
@@ -90,7 +89,7 @@ class Translator:
         self.locals: dict[str, Value] = {}
         self.depth = 0  # of the part that is visited
 
-    def visit(self, node: ast.expr) -> Value:
+    def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
         raise NotImplementedError
 
@@ -131,9 +130,8 @@ class Translator:
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
         """What the first rule of that name gives that takes these operands."""
-        if any([value.optional for value in given]):
-            return None
-        for rule, ways in rules(name, tuple([value.kind for value in given])):
+        kinds = ["none" if value.optional else value.kind for value in given]
+        for rule, ways in rules(name, tuple(kinds)):
             parts: list[Any] = [way(value) for way, value in zip(ways, given, strict=True)]
             if None not in parts:
                 stream = ""
@@ -156,28 +154,20 @@ class Translator:
 
     def arguments(self, node: ast.Call, label: str) -> Args:
         """The arguments of a call."""
-        args, keywords = Args(node, label), {}
+        args, names = Args(node, label), [keyword.arg or "" for keyword in node.keywords]
         nodes = list(node.args)
-        stars = [i for i, arg in enumerate(nodes) if isinstance(arg, ast.Starred)]
-        for star in stars[:1]:
+        star = next((i for i, arg in enumerate(nodes) if isinstance(arg, ast.Starred)), None)
+        if star is not None:
             rest = ast.Tuple(nodes[star:], ast.Load())
             nodes[star:] = [ast.copy_location(rest, nodes[star])]
             args.star = True
-        for keyword in node.keywords:
-            name = keyword.arg
-            if name is None:
-                self.error(Wrong("two_stars", keyword.value))
-            elif name == "stream":
-                self.error(Wrong("stream_given", keyword))
-            else:
-                if name in keywords:
-                    self.error(Wrong("keyword_twice", keyword, name=name))
-                keywords[name] = keyword.value
-        values = self.each(self.visit, [*nodes, *keywords.values()])
-        if len(values) - len(nodes) < len({keyword.arg for keyword in node.keywords}):
-            raise Wrong
+        parts: list[ast.expr | ast.keyword] = [*nodes, *node.keywords]
+        values = self.each(self.visit, parts)
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise Wrong("keyword_twice", node.keywords[i], name=name)
         args.positional = values[: len(nodes)]
-        args.keywords = dict(zip(keywords, values[len(nodes) :], strict=True))
+        args.keywords = dict(zip(names, values[len(nodes) :], strict=True))
         return args
 
     def call_mlx(self, function: Function, args: Args) -> Value:
@@ -191,12 +181,6 @@ class Translator:
         random = function.name.startswith("random.") and any(p.name == "key" for p in params)
         if random and "key" not in bound:
             raise Wrong("no_key", args.node, label=args.label)
-        for param in params:
-            given = bound.get(param.name)
-            if given is not None and given.kind == "str" and given.const is not None:
-                known = choices(param)
-                if known and given.const not in known:
-                    raise explain.choice(given, param.name, known)
         every = complete(params, bound)
         cpp = select(function, every, self.scope.stream or "")
         if cpp is None:
@@ -229,9 +213,6 @@ class Translator:
             value = bound.get(arg.name)
             if value is None:
                 return arg.default.cpp if arg.default is not None else ""
-            known = arg.type.choices
-            if value.kind == "str" and known and value.const not in (None, *known):
-                raise explain.choice(value, arg.name, known)
             cpp = fit_type(value, arg.type)
             if cpp is None:
                 raise explain.argument(name, arg.name, arg.type.python, value)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -54,6 +54,12 @@ class Cpp(str):
         self = super().__new__(cls, text)
         self.level = LEVEL[like]
         return self
+
+
+@cache
+def named(text: str) -> Cpp:
+    """A name, or another text that is never put into parentheses."""
+    return Cpp(text, "name")
 
 
 def level(cpp: str) -> int:
@@ -116,11 +122,6 @@ class Value:
         return TEXTS[self.kind]
 
     @property
-    def is_number(self) -> bool:
-        """Whether it is an int, float or bool that is there for certain."""
-        return self.kind in NUMBERS and not self.optional
-
-    @property
     def is_array(self) -> bool:
         """Whether it is an array that is there for certain."""
         return self.kind == "array" and not self.optional
@@ -157,14 +158,13 @@ def argument(type: Type, cpp: str, at: ast.expr, name: str, count: int | None) -
     """The value of a name of the scope."""
     kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
-    text = Cpp(cpp, "name")
-    return Value(kind, text, at, type.optional, width, None, (), count, type.choices, name)
+    return Value(kind, named(cpp), at, type.optional, width, None, (), count, type.choices, name)
 
 
 def constant(value: Any, at: ast.expr) -> Value:
     """A Python literal: None, a bool, number or string, or a tuple or list of them."""
     if value is None:
-        return Value("none", Cpp("std::nullopt", "name"), at)
+        return Value("none", named("std::nullopt"), at)
     if isinstance(value, tuple | list):
         return Value("tuple", "", at, items=[constant(v, at) for v in value])
     kind, text = type(value).__name__, repr(value)
@@ -214,11 +214,6 @@ def as_double(value: Value) -> str:
     return value.cpp if plain else f"static_cast<double>({value.cpp})"
 
 
-def scalar(value: Value) -> str:
-    """A number as an array."""
-    return f"mlxgen::scalar({value.cpp})"
-
-
 def wide(value: Value) -> str | None:
     """A C++ int as one of 64 bits, unless products of it are small."""
     small = value.const is not None and abs(value.const) < 2**15
@@ -228,6 +223,20 @@ def wide(value: Value) -> str | None:
 def not_negative(value: Value) -> str | None:
     """An int that is not known to be negative."""
     return None if value.const is not None and value.const < 0 else value.cpp
+
+
+def natural(value: Value) -> str | None:
+    """An int as written that is not negative."""
+    return None if value.const is None else not_negative(value)
+
+
+def extent(value: Value) -> str | None:
+    """``x.ndim()``, which reads better than mlxgen::ndim(x), beside an int that is not negative."""
+    name = value.cpp.removeprefix("mlxgen::").partition("(")[0]
+    if value.of is None or name not in ("ndim", "size"):
+        return None
+    short = member(value.of.cpp, name)
+    return short if short != value.cpp else None
 
 
 def fft_norm(value: Value) -> str | None:
@@ -254,18 +263,14 @@ def int_list(slot: str, value: Value) -> str | None:
     head, same, convert, count = INT_LISTS[slot]
     if value.kind in ("shape", "ints"):
         return value.cpp if value.kind == same else f"mlxgen::{convert}({value.cpp})"
+    if value.kind == "int":  # stands for all
+        value = Value("tuple", "", value.at, items=[value] * (count or 1))
     items = value.items
     if count is not None and len(items) == 1 and items[0].kind == "tuple":
         value, items = items[0], items[0].items
     if not value.is_ints or count not in (None, len(items)):
         return None
     return f"{head}{{{', '.join([i.cpp if slot == 'strides' else narrow(i) for i in items])}}}"
-
-
-def one_int(slot: str, value: Value) -> str:
-    """One int that stands for all of a list."""
-    head, _, _, count = INT_LISTS[slot]
-    return f"{head}{{{', '.join([narrow(value)] * (count or 1))}}}"
 
 
 def pairs(value: Value) -> str | None:
@@ -298,7 +303,7 @@ Ways = dict[str, Way]
 
 def _lists(slot: str) -> dict[str, Ways]:
     ways: Ways = dict.fromkeys(("tuple", "shape", "ints"), partial(int_list, slot))
-    return {slot: ways, f"{slot}1": {**ways, "int": partial(one_int, slot)}}
+    return {slot: ways, f"{slot}1": {**ways, "int": ways["tuple"]}}
 
 
 # Which kinds a slot takes, and what is written then.
@@ -320,6 +325,8 @@ SLOTS: Mapping[str, Ways] = {
     "int64": {"int": as_is},
     "size": {"int": not_negative},
     "wide": {"int": wide},
+    "natural": {"int": natural},
+    "extent": {"int": extent},
     "flag": {"bool": lambda value: value.cpp if value.const is not None else None},
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},
