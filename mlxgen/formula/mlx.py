@@ -318,12 +318,10 @@ def misfit(
     for param in params:
         value = bound.get(param.name)
         slots = [s for f in forms for s in f.slots if s.param.partition(".")[0] == param.name]
-        if value is None:
+        if value is None or (
+            value.kind == "none" and any(param.name not in f.params for f in forms)
+        ):
             continue
-        if value.kind == "none":
-            dropped = any(param.name not in f.params for f in forms)
-            if dropped or not slots or any(s.optional for s in slots):
-                continue
         if any(fit_slot(s, {"dtype": value, **bound}) is not None for s in slots):
             continue
         if any(s.type == "flag" for s in slots):
