@@ -36,7 +36,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ..model.dtypes import DTYPES
@@ -76,6 +76,8 @@ Invert ~ bitwise_invert, Eq == equal, NotEq != not_equal, Lt < less, LtE <= less
 Gt > greater, GtE >= greater_equal
 """
 OPERATORS = {name: (sign, of) for name, sign, of in map(str.split, _OPERATORS.split(","))}
+
+_type = cache(Type)  # there are few, and they take long to make
 
 Facts = dict[str, bool]
 """Names of optional arguments that are known to have a value, or to be None."""
@@ -125,7 +127,7 @@ class Compiler(Lists):
             return None
         if len(cpp) > LARGEST:
             raise Wrong("too_large", tree)
-        type_ = Type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
+        type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
         return Expr(type_, str(cpp), names, ops, mlx)
 
