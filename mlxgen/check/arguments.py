@@ -103,13 +103,9 @@ def _integers(context: Context, group: tuple[str, ...]) -> str:
     given = context.raw.integers
     has_integers = any(d in INTEGER for d in group)
     if given == "float32" and "float32" not in group:
-        message = "integers cannot become float32, which `dtypes` does not have"
-        help = "add float32 to `dtypes`, or write `integers: error`"
-        context.error("MG129", message, ("integers",), help)
+        context.error("no_float32", ("integers",))
     if given == "keep" and not has_integers:
-        message = "integers cannot be kept: `dtypes` has none"
-        help = "add them to `dtypes`, or write float32 or error"
-        context.error("MG129", message, ("integers",), help)
+        context.error("no_integers", ("integers",))
     if given is None:
         given = "keep" if has_integers else "float32" if "float32" in group else "error"
     return "to_float32" if given == "float32" else given
@@ -132,9 +128,7 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
                 fixed[name] = dtypes[0]
             elif group and dtypes and dtypes != group:
                 context.dtypes_known = False
-                message = f"the arguments promoted together have different dtypes: '{name}'"
-                help = "give them the same list, or one single dtype to fix an argument"
-                context.error("MG121", message, ("dtypes", name), help)
+                context.error("different_dtypes", ("dtypes", name), name=name)
             else:
                 group = dtypes or group
     return fixed, group or FLOATING
@@ -150,9 +144,9 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
             found.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
         context.dtypes_known = False
-        message = f"unknown dtype '{name}'" + did_you_mean(name, [*DTYPES, *CATEGORIES])
-        help = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
-        context.error("MG113", message, (*path, i), help)
+        guess = did_you_mean(name, [*DTYPES, *CATEGORIES])
+        known = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
+        context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=known)
     return tuple(found)
 
 
@@ -172,12 +166,10 @@ def check_samples(context: Context) -> None:
         base: Path = ("samples", i)
         for name in context.known("MG114", sample, types, "argument", base):
             if problem := _problem(types[name], sample[name]):
-                message = f"the sample of '{name}' does not fit: {problem}"
-                context.error("MG122", message, (*base, name))
+                context.error("bad_sample", (*base, name), name=name, problem=problem)
         for name in needed:
             if name not in sample:
-                message = f"the sample gives no value for '{name}', which has no default"
-                context.error("MG123", message, base)
+                context.error("no_sample", base, name=name)
 
 
 def _problem(type: Type, value: Any) -> str | None:

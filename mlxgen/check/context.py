@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
+from ..diagnostics.messages import messages
 from ..formula.compile import Name, Scope, Want, compile_formula
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Expr, Form, Parameter
@@ -22,6 +24,8 @@ from ..read.sources import Sources
 from ..read.yaml import Entry
 
 Path = tuple[str | int, ...]
+
+TABLE = FilePath(__file__).parent / "messages.txt"
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
@@ -83,7 +87,7 @@ class Named:
                 return self.entry.text_span((key,), *found.span())
         return self.entry.span()
 
-    def error(
+    def report(
         self, code: str, message: str, path: Path = (), help: str | None = None, **more: Any
     ) -> None:
         """Report at a value of the entry (with ``key=True``: its key); for () at its name."""
@@ -91,6 +95,20 @@ class Named:
         key = more.pop("key", False)
         span = self.entry.span(path, key=key) if path else self.name_span
         self.diags.error(code, message, span, help=help, op=self.name, **more)
+
+    def error(
+        self,
+        wrong: str,
+        path: Path = (),
+        /,
+        *keys: str,
+        key: bool = False,
+        notes: Sequence[str] = (),
+        **about: object,
+    ) -> None:
+        """Report what messages.txt says of this, in the same way."""
+        code, message, help = messages(TABLE)[wrong].filled(keys, about)
+        self.report(code, message, path, help, key=key, notes=notes)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -125,7 +143,7 @@ class Context(Named):
         if name not in known:
             message = f"there is no {what} '{name}'" + did_you_mean(name, list(known))
             help = f"{what}s: {', '.join(known)}" if known else None
-            self.error(code, message, path, help, key=key)
+            self.report(code, message, path, help, key=key)
         return name in known
 
     def known(
@@ -138,7 +156,7 @@ class Context(Named):
         """Report items of the list at ``path`` that were there before."""
         for i, item in enumerate(items):
             if item in items[:i]:
-                self.error("MG127", f"'{item}' is there twice", (*path, i))
+                self.error("twice", (*path, i), item=item)
 
     # Formulas
 

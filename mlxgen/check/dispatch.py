@@ -68,12 +68,7 @@ class Dispatch(Asked):
             elif not text or (argument in promoted and argument != text):
                 found.append("T")
             else:
-                message = f"a kernel is compiled for each dtype, and '{text}' depends on the call"
-                help = (
-                    "write the name of a dtype, that of an argument (`x.dtype`), or "
-                    "`result_type(x.dtype, float32)` to accumulate in"
-                )
-                context.error("MG126", message, ("dtype", name), help)
+                context.error("dtype_of_call", ("dtype", name), text=text)
                 return None
         return tuple(found)
 
@@ -86,5 +81,5 @@ class Dispatch(Asked):
         """Whether a dtype is left to run the kernel for; reports it if not."""
         if not dtypes:
             given = ", ".join(self.context.group)
-            self.error("MG515", f"'{self.name}' computes none of the entry's dtypes: {given}")
+            self.error("no_dtypes", given=given)
         return bool(dtypes)

@@ -18,8 +18,6 @@ from ..read.signature import Spelling, combine, parse_signature
 from ..read.yaml import Entry
 from .context import Context, Path, Surroundings
 
-RENAME = "choose another name; `python_name` can give Python a different one"
-
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _SIGNATURES: dict[str, Spelling] = {
     "signature": "any",
@@ -100,28 +98,25 @@ def _check_names(context: Context) -> None:
     raw, name, signature = context.raw, context.name, context.signature
     if raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
         key = next(key for key in reversed(_SIGNATURES) if getattr(raw, key))
-        message = f"the signature is called '{signature.name}'"
-        context.error("MG109", message, (key,), f"use one name: '{raw.name}'")
+        context.error("two_names", (key,), other=signature.name, name=raw.name)
     if raw.name:
         reason = clash(name, "an operator")
         problem = f"cannot be used: {reason}" if reason else None
         if not _IDENTIFIER.match(name):
             problem = "is not an identifier of C++"
         if problem:
-            context.error("MG110", f"the name '{name}' {problem}", ("name",), RENAME)
+            context.error("bad_name", ("name",), name=name, problem=problem)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
     if raw.python_name or context.ok:
         path: Path = ("python_name",) if raw.python_name else context.at_name
         names.append((raw.python_name or name, path))
     for python_name, path in names:
         if problem := _python_problem(python_name, _STUB_NAMES):
-            message = f"the Python name '{python_name}' {problem}"
-            context.error("MG110", message, path, rename_in_python(path))
+            where = str(path[0]) if path else "name"
+            context.error("bad_python_name", path, where, name=python_name, problem=problem)
     for part in raw.module.split(".") if raw.module is not None else ():
         if problem := _python_problem(part):
-            message = f"'{raw.module}' is not a module path: '{part}' {problem}"
-            help = "write names joined by dots, such as `special` or `nn.losses`"
-            context.error("MG115", message, ("module",), help)
+            context.error("bad_module", ("module",), module=raw.module, part=part, problem=problem)
             break
 
 
@@ -136,11 +131,6 @@ def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
     if name in _PACKAGE_NAMES:
         return "is taken in every package"
     return "is a type in the generated stubs" if name in types else None
-
-
-def rename_in_python(path: Path) -> str | None:
-    """What helps where the Python name at ``path`` cannot be had."""
-    return None if path[:1] == ("aliases",) else "choose another with `python_name`"
 
 
 def decide_form(context: Context) -> bool:
@@ -162,17 +152,14 @@ def check_keys(context: Context) -> bool:
         reason = "a bound function brings its own"
     for key in _KERNEL_KEYS if form is not Form.KERNELS else ():
         if getattr(raw, key) not in (None, []):
-            message = f"`{key}` is for ops with kernels; {reason}"
-            error("MG111", message, (key,), "remove it, or add `dispatch`", key=True)
+            error("for_kernels", (key,), key=True, what=key, reason=reason)
     if raw.cpp is not None and form is not Form.BIND:
         beside = "dispatch" if raw.dispatch else "composite"
-        message = f"`cpp` binds an existing function and cannot stand beside `{beside}`"
-        error("MG111", message, ("cpp",), key=True)
+        error("cpp_beside", ("cpp",), key=True, beside=beside)
     for key in ("tags", "variants", "manual"):
         context.not_twice(getattr(raw, key), (key,))
     if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
-        message = "an internal op is not bound in Python, so it has no module, alias or method"
-        error("MG119", message, ("tags",))
+        error("internal", ("tags",))
     if "method" in raw.variants:
         _check_method(context)
     _check_manual(context)
@@ -185,11 +172,9 @@ def _check_arrays(context: Context) -> bool:
     has_list = kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs)
     has_none = not signature.arrays and (kernels or context.raw.grad is not None)
     if has_none:
-        context.error("MG116", "an op with kernels or gradients needs an array argument")
+        context.error("no_arrays")
     if has_list:
-        message = "kernels cannot return a list of arrays whose number only the call knows"
-        help = "name the outputs, or give a composite"
-        context.error("MG117", message, ("signature",), help)
+        context.error("list_of_kernel", ("signature",))
     return not (has_none or has_list)
 
 
@@ -198,14 +183,11 @@ def _check_method(context: Context) -> None:
     args, name = context.signature.args, context.python_name
     path = ("variants",)
     if "function" not in context.raw.variants:
-        help = "write [function, method]"
-        context.error("MG118", "an operator is always a function too", path, help)
+        context.error("method_alone", path)
     if not (args and args[0].type.kind is Kind.ARRAY):
-        message = "a method needs an array as its first argument"
-        context.error("MG118", message, path, key=True)
+        context.error("method_without_array", path, key=True)
     if name in _ARRAY_MEMBERS or name in table().methods:
-        help = "give it another `python_name`, or make it a function only"
-        context.error("MG118", f"mx.array has '{name}' already", path, help)
+        context.error("method_taken", path, name=name)
 
 
 def _check_manual(context: Context) -> None:
@@ -219,5 +201,4 @@ def _check_manual(context: Context) -> None:
             path = ("dispatch", _BACKENDS[part])
             value = dispatch.get(_BACKENDS[part])
         if value is not None:
-            message = f"`{path[-1]}` is given although {part} is manual"
-            context.error("MG405", message, path, key=True)
+            context.error("manual_given", path, key=True, what=path[-1], part=part)

@@ -74,8 +74,8 @@ class _File(Mapping[str, Signature]):
             if named is None:
                 around.broken |= {entry.name} if entry.name else set()
             elif (known := self.entries.setdefault(named.name, named)) is not named:
-                help = f"first defined on line {known.entry.span().line}"
-                named.error("MG601", "defined twice", named.at_name, help)
+                line = known.entry.span().line
+                named.error("defined_twice", named.at_name, line=line)
         if not document.complete:
             around.broken.update(set(document.names()) - self.entries.keys())
         for name in self.entries:
@@ -185,13 +185,9 @@ def _check_cycles(ops: list[Op], file: _File) -> None:
             cycle: list[str] = error.args[1][:0:-1]  # from the called to the caller
         first = cycle.index(min(cycle, key=order.index))
         cycle = [*cycle[first:], *cycle[: first + 1]]
-        message = "composites call each other in a circle: " + " -> ".join(cycle)
+        what = "composites call each other in a circle: " + " -> ".join(cycle)
         if len(cycle) == 2:
-            message = "a composite that calls itself"
-        help = (
-            "call MLX's own function of that name with mx.<name>, or give one of them kernels "
-            "without `composite`"
-        )
-        file.entries[cycle[0]].error("MG605", message, ("composite",), help)
+            what = "a composite that calls itself"
+        file.entries[cycle[0]].error("circle", ("composite",), what=what)
         for name in cycle:
             calls[name] = ()

@@ -141,11 +141,10 @@ class Asked:
     path: Path  # where the entry names it
     codes = ("MG511", "MG512")  # of errors: it is missing, it does not fit
 
-    def error(
-        self, code: str, message: str, help: str | None = None, notes: Sequence[str] = ()
-    ) -> None:
+    def error(self, wrong: str, /, notes: Sequence[str] = (), **about: object) -> None:
         """Report at the function's name."""
-        self.context.error(code, message, self.path, help=help, notes=notes)
+        about = {"name": self.name, **about}
+        self.context.error(wrong, self.path, notes=notes, key=False, **about)
 
     def place(self, span: Span) -> str:
         """A place in hand-written code, for messages."""
@@ -160,7 +159,8 @@ class Asked:
             return
         message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}"
         message += did_you_mean(self.name, sorted(set(names)))
-        self.error(self.codes[0], message, help, sources.unread_places(self.name))
+        notes = sources.unread_places(self.name)
+        self.context.report(self.codes[0], message, self.path, help, notes=notes)
 
     def misfit(
         self, function: Function, problems: str | Sequence[tuple[str, Span]], help: str
@@ -173,7 +173,7 @@ class Asked:
             what = f" in {len(problems)} points"
             notes = [f"{self.place(span)}:{span.column}: {text}" for text, span in problems]
         message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
-        self.error(self.codes[1], message, help, notes)
+        self.context.report(self.codes[1], message, self.path, help, notes=notes)
 
     def fitting(self, found: list[Function], expected: Expected) -> list[Function]:
         """Those functions of the name that fit; reports it where there is none."""
@@ -196,8 +196,7 @@ class Asked:
         fitting = self.fitting(found, expected)
         names = sorted({f.qualified_name for f in fitting})
         if len(names) > 1:
-            message = f"'{self.name}' may be {' or '.join(names)}"
-            self.error("MG514", message, "write the namespace too")
+            self.error("two_namespaces", names=" or ".join(names))
         if len(names) != 1:
             return []
         in_header = [f for f in fitting if sources.header_of(f)]
@@ -250,9 +249,8 @@ def check_own_name(context: Context) -> None:
     for function in context.sources.find(asked.name, everywhere=False):
         given = [plain(param.type) for param in function.params]
         if function.qualified_name == asked.name and given == types:
-            where = f"{settings.relative(settings.csrc)} defines {asked.name} itself"
-            help = "generated code defines a function of this name and type: rename one of them"
-            return asked.error("MG516", f"{where} ({asked.place(function.span)})", help)
+            place, folder = asked.place(function.span), settings.relative(settings.csrc)
+            return asked.error("own_name", folder=folder, place=place)
 
 
 def check_manual(context: Context, part: Part) -> None:
@@ -263,9 +261,5 @@ def check_manual(context: Context, part: Part) -> None:
     context.ok = False
     if not sources.unread:
         csrc = settings.relative(settings.csrc)
-        Asked(context, part, ("manual", context.raw.manual.index(part))).error(
-            "MG513",
-            f"`manual: [{part}]`, but {csrc} does not define {name}",
-            f"define {name} in a .cpp file, with mlx::core::Primitive's signature",
-            sources.unread_places(part),
-        )
+        asked = Asked(context, name, ("manual", context.raw.manual.index(part)))
+        asked.error("no_manual", sources.unread_places(part), part=part, folder=csrc)

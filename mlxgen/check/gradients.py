@@ -39,12 +39,9 @@ def gradients(context: Context) -> tuple[list[Grad], bool]:
         elif kernels and context.raw.composite is not None:
             grads.append(Grad((p,), GradKind.COMPOSITE, "of the composite"))
         elif "grad" not in context.left_out and (kernels or given is not None):
-            n = p.name
-            help = f"add `{n}: <formula>`, `{n}: none` (not differentiable) or `{n}: zero`"
-            if context.raw.composite is None:
-                help += ", or a `composite` from which it follows"
             path = ("grad",) if given is not None else ()
-            context.error("MG403", f"no gradient for '{n}'", path, help, key=bool(path))
+            sort = "kernels" if context.raw.composite is None else ""
+            context.error("no_gradient", path, sort, key=bool(path), name=p.name)
     return grads, given is not None and not kernels
 
 
@@ -62,11 +59,10 @@ def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter]:
         if param is None:
             context.is_known("MG401", name, arrays, "array argument", path)
         elif not param.type.is_array:
-            what = f"'{name}' is {with_article(param.type)}, and gradients exist for arrays only"
-            help = "make it an array argument, or remove the gradient"
-            context.error("MG402", what, path, help, key=True)
+            kind = with_article(param.type)
+            context.error("gradient_of_other", path, key=True, name=name, kind=kind)
         elif name in twice:
-            context.error("MG404", f"two gradients for '{name}'", path, key=True)
+            context.error("two_gradients", path, key=True, name=name)
         else:
             params.append(param)
     return params if len(params) == len(names) else []
@@ -82,8 +78,8 @@ def _declared(
         return [Grad(tuple(params), GradKind.FUNCTION, value.function, function=function)]
     text = value.strip()
     if text != "none" and (integral := [p.name for p in params if p.integral]):
-        message = f"'{integral[0]}' is an array of integers, which has no gradient"
-        context.error("MG402", message, path, f"write `{key}: none`, or remove it", key=True)
+        about = {"name": integral[0], "names": key}
+        context.error("gradient_of_integers", path, key=True, **about)
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
     names = _gradient_names(context)
@@ -92,14 +88,11 @@ def _declared(
         want = Want(Kind.ARRAYS) if params[0].is_list else Want(Kind.ARRAY)
         _given(names, params[0])
     elif any(p.is_list for p in params):
-        message = "a list of arrays cannot share a gradient formula with other arguments"
-        help = "give it a formula of its own, or a hand-written function"
-        context.error("MG406", message, path, help, key=True)
+        context.error("gradient_of_list", path, key=True)
         return []
     if "grad" not in names and re.search(r"\bgrad(_out)?\b", text):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
-        message = "`grad` is ambiguous: the op has several outputs"
-        context.error("MG407", message, path, f"use {outputs} or grads[i]")
+        context.error("ambiguous_grad", path, outputs=outputs)
         return []
     expr = context.formula(path, text, want, names)
     return [Grad(tuple(params), GradKind.FORMULA, text, expr)] if expr is not None else []
@@ -154,9 +147,7 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
         and all(g.kind in (GradKind.FORMULA, *_NO_GRADIENT) and not g.joint for g in grads)
     )
     if given == "elementwise" and not diagonal:
-        needs = "an elementwise op with one output and a gradient formula per argument"
-        help = "remove it: the jvp is then derived from the vjp, which is exact as well"
-        context.error("MG408", f"`jvp: elementwise` needs {needs}", ("jvp",), help)
+        context.error("elementwise_jvp", ("jvp",))
     if diagonal:  # the Jacobian is its own transpose
         return "elementwise", [(g.params[0], _of_tangent(g.expr)) for g in formulas if g.expr]
     smooth = {g.kind for g in grads} - {GradKind.NONE}
@@ -175,9 +166,7 @@ def _jvp_formulas(
     if len(missing) <= len(given.keys() - by_name.keys()):
         missing = []  # they are there, misspelt
     for name in missing:
-        message = f"no jvp for '{name}', which has a gradient"
-        help = f"add `{name}: <formula>` or `{name}: none`, or remove `jvp`: it is then derived"
-        context.error("MG412", message, ("jvp",), help, key=True)
+        context.error("no_jvp", ("jvp",), key=True, name=name)
     outputs = context.signature.outputs
     common = context.names(member=True)
     common["tangent"] = Name(ARRAY, "tangents[i]")
@@ -191,9 +180,7 @@ def _jvp_formulas(
         if text.strip() == "none":
             continue  # asking for it is an error
         if param.is_list:
-            message = f"'{name}' is a list of arrays, which has no jvp formula"
-            help = "remove it: the jvp is then derived from the vjp"
-            context.error("MG410", message, ("jvp", name), help, key=True)
+            context.error("jvp_of_list", ("jvp", name), key=True, name=name)
             continue
         names = dict(common)
         _given(names, param)
@@ -210,7 +197,5 @@ def vmap(context: Context) -> str:
     if context.form is not Form.KERNELS:
         return ""
     if given == "elementwise" and not context.elementwise:
-        message = "`vmap: elementwise` needs an op without a `shape` rule"
-        help = "use `batch` if leading axes are a batch, else `sequential`"
-        context.error("MG411", message, ("vmap",), help)
+        context.error("elementwise_vmap", ("vmap",))
     return given or ("elementwise" if context.elementwise else "sequential")

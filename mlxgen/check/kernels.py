@@ -39,7 +39,7 @@ def match_kernels(context: Context) -> tuple[Kernel, ...]:
         path = ("dispatch", "kernel") if shared else ("dispatch", backend, "kernel")
         item = Dispatch(context, entry.kernel, path, backend, entry)
         if not QUALIFIED.fullmatch(item.name):
-            item.error("MG502", f"'{item.name}' is not the name of a function")
+            item.error("no_function_name")
         elif shared:
             found += _shared(item)
         else:
@@ -51,15 +51,10 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
     """The kernels of all backends around one scalar function of csrc."""
     context, name = item.context, item.name
     if not context.elementwise:
-        message = (
-            f"'{name}' is to serve every backend, which only a scalar function can; an op with a "
-            "`shape` rule has a kernel per backend"
-        )
-        item.error("MG503", message, f"write dispatch: {{cpu: {name}, metal: ...}}")
+        item.error("serves_all")
         return ()
     if name in get_args(Backend):
-        help = f"write dispatch: {{{name}: {context.name}}}"
-        item.error("MG502", f"'{name}' is a backend, not a function", help)
+        item.error("backend", op=context.name)
         return ()
     cpu = _cpu(item)
     if cpu is None or not _has_buffers(item):
@@ -67,13 +62,8 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
     reason = context.sources.unreadable(cpu.include)
     if reason is not None:
         context.ok = False
-        help = (
-            'a header for every backend includes "mlxgen/scalar.h"; what is for C++ only stands '
-            "between #ifndef __METAL_VERSION__ and #endif"
-        )
         if reason:
-            message = f"'{name}' ({cpu.include}) cannot be read as Metal: {reason}"
-            item.error("MG503", message, help)
+            item.error("not_metal", file=cpu.include, reason=reason)
         return ()
     dtypes = tuple(d for d in cpu.dtypes if d in METAL_TYPES)
     if not item.has_dtype(dtypes):
@@ -157,13 +147,10 @@ def _refused(p: Parameter, scalar: bool) -> str | None:
 def _can_take(item: Dispatch) -> bool:
     """Whether kernels of the op's sort can take its arguments at all."""
     scalar = item.context.elementwise
-    kernel, help = "a kernel", "add a string to its choices that stands for None"
-    if scalar:
-        kernel = "an elementwise kernel"
-        help = "add a `shape` rule and write the kernel over whole arrays"
+    wrong = "elementwise_take" if scalar else "cannot_take"
     for p in item.context.params:
         if what := _refused(p, scalar):
-            item.error("MG504", f"{kernel} cannot take '{p.name}', {what}", help)
+            item.error(wrong, name=p.name, what=what)
             return False
     return True
 
@@ -174,9 +161,7 @@ def _has_buffers(item: Dispatch) -> bool:
     # Arrays and their strides, outputs, attributes; number of elements, shape, number of axes.
     count = len(context.params) + len(context.arrays) + len(context.output_names) + 3
     if count > MAX_BUFFERS:
-        launch = f"the launch of an elementwise kernel has {count} buffers here"
-        message = f"{launch}, and Metal allows {MAX_BUFFERS}"
-        item.error("MG504", message, "take fewer arguments")
+        item.error("too_many_buffers", count=count, limit=MAX_BUFFERS)
     return count <= MAX_BUFFERS
 
 
@@ -187,8 +172,7 @@ def _check_no_geometry(item: Dispatch) -> None:
         why = "the launch around a scalar function is generated"
     for key in ("grid", "threadgroup", "constants", "zero"):
         if getattr(item.spec, key):
-            message = f"`{key}` is for a [[kernel]] on Metal; {why}"
-            item.context.error("MG505", message, item.at(key), key=True)
+            item.context.error("geometry", item.at(key), key=True, what=key, why=why)
 
 
 # What is there
@@ -240,8 +224,7 @@ def _metal(item: Dispatch) -> Kernel | None:
     kernels = [n for n in named if n[2].is_kernel]
     files = sorted({context.settings.relative(FilePath(n[2].span.file)) for n in kernels or named})
     if len(files) > 1:
-        message = f"'{item.name}' is in {' and in '.join(files)}"
-        item.error("MG514", message, "give one of them another name")
+        item.error("two_files", files=" and in ".join(files))
     elif kernels:
         return launch(item, *kernels[0])
     elif not named:

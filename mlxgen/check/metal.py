@@ -166,23 +166,20 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     """The kernel with its buffers, grid and instantiations."""
     context, spec = item.context, item.spec
     if lists := [p.name for p in context.arrays if p.is_list]:
-        help = "remove it: without a Metal kernel the operator runs its `composite` there"
-        message = f"a [[kernel]] cannot take '{lists[0]}', a list of arrays"
-        item.error("MG504", message, help)
+        item.error("takes_list", name=lists[0])
         return None
     names = _names(context)
     grid = _geometry(item, "grid", names)
     threadgroup = _geometry(item, "threadgroup", names)
     if not spec.grid:
-        help = f"e.g. {{kernel: {function.name}, grid: [out.size], threadgroup: [256]}}"
-        item.error("MG506", f"the [[kernel]] '{function.name}' needs a `grid`", help)
+        item.error("no_grid", name=function.name)
     constants = _constants(item, function, names)
     outputs = _output_dtypes(item)
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return None
     for name, dtype in [*context.fixed.items(), *zip(context.output_names, outputs, strict=True)]:
         if dtype is not None and dtype not in METAL_TYPES:
-            item.error("MG515", f"Metal has no {dtype}, the dtype of '{name}'")
+            item.error("not_on_metal", name=name, dtype=dtype)
             return None
     template = function.template[0] if function.template else None
     only = None if template else item.metal_dtypes[0]
@@ -278,10 +275,9 @@ def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]
     numbers = [int(text) for text in texts if re.fullmatch(r"-?\d{1,18}", text.strip())]
     threads = math.prod(numbers)
     if any(number < 1 for number in numbers):
-        context.error("MG517", f"`{key}` has less than one thread", path)
+        context.error("no_threads", path, what=key)
     elif key == "threadgroup" and threads > MAX_THREADS:
-        message = f"a threadgroup of {threads} threads, and Metal allows {MAX_THREADS}"
-        context.error("MG517", message, path)
+        context.error("too_many_threads", path, threads=threads, limit=MAX_THREADS)
     return [expr for expr in exprs if expr]
 
 
@@ -293,13 +289,11 @@ def _constants(
     found = []
     params = [p.name for p in function.params]
     for name, text in item.spec.constants.items():
-        path, what = item.at("constants", name), None
+        path = item.at("constants", name)
         if name in names:
-            what = f"'{name}' is an argument or output, and cannot be a constant"
+            context.error("constant_taken", path, key=True, name=name)
         elif name not in params:
-            what = f"'{function.name}' has no parameter for the constant '{name}'"
-        if what:
-            context.error("MG508", what, path, key=True)
+            context.error("constant_unused", path, key=True, name=name, function=function.name)
         if expr := context.formula(path, text, Want(Kind.INT), names, None):
             found.append((name, expr))
     return found
@@ -340,11 +334,7 @@ def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, 
         else:
             out.append(dtype)
     if missing:
-        type, where = METAL_TYPES[missing[0]][0], item.place(function.span)
-        lacks = f"is not instantiated for {', '.join(missing)}"
-        help = (
-            f'add: template [[host_name("{name}_{missing[0]}")]] [[kernel]] '
-            f"decltype({name}<{type}>) {name}<{type}>; or restrict `dtypes`"
-        )
-        item.error("MG509", f"the [[kernel]] '{name}' ({where}) {lacks}", help)
+        about = {"type": METAL_TYPES[missing[0]][0], "first": missing[0]}
+        where = item.place(function.span)
+        item.error("not_instantiated", name=name, where=where, missing=", ".join(missing), **about)
     return tuple(out)

@@ -14,7 +14,6 @@ from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
 from .context import Named, Path, camel
-from .entry import RENAME, rename_in_python
 
 # Names by their form that generated code has, and where.
 _FORMS = (
@@ -66,8 +65,8 @@ def _check_cpp_names(
         if reason is None and class_name in (name, settings.namespace):
             reason = "its class would be called so as well; begin it with a small letter"
         if reason:
-            message = f"the name '{name}' cannot be used: {reason}"
-            entry.error("MG110", message, entry.at_name, help=RENAME)
+            problem = f"cannot be used: {reason}"
+            entry.error("bad_name", entry.at_name, name=name, problem=problem)
             continue
         shared = {
             class_name: f"has the same C++ class name '{class_name}'",
@@ -77,12 +76,12 @@ def _check_cpp_names(
         for (key, what), owners in zip(shared.items(), (classes, files), strict=False):
             other = owners.setdefault(key, entry)
             if other is not entry:
-                entry.error("MG602", f"{other.label} {what}", entry.at_name, RENAME)
+                entry.error("taken_in_cpp", entry.at_name, what=f"{other.label} {what}")
                 break
         stem, _, part = name.rpartition("_")
         if part in HELPERS and stem in entries:
-            message = f"the C++ of {entries[stem].label} has a function '{name}' as well"
-            entry.error("MG602", message, entry.at_name, help=RENAME)
+            what = f"the C++ of {entries[stem].label} has a function '{name}' as well"
+            entry.error("taken_in_cpp", entry.at_name, what=what)
 
 
 def _check_python_names(entries: Iterable[Named]) -> None:
@@ -106,9 +105,8 @@ def _check_python_names(entries: Iterable[Named]) -> None:
             other = seen.setdefault(name, entry)
             if other is not entry or short in own:
                 owner = "the operator itself" if other is entry else other.label
-                message = f"the Python name '{name}' is taken by {owner}"
-                entry.error("MG603", message, path, help=rename_in_python(path))
+                where = str(path[0]) if path else "name"
+                entry.error("taken_in_python", path, where, name=name, owner=owner)
             elif name in modules:
-                message = f"'{name}' is a submodule as well, of {modules[name].label}"
-                entry.error("MG604", message, path, help="rename one of them")
+                entry.error("submodule", path, name=name, owner=modules[name].label)
             own.add(short)

@@ -28,8 +28,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     target = context.raw.cpp or f"mlx::core::{context.name}"
     path: Path = ("cpp",) if context.raw.cpp else context.at_name
     if not QUALIFIED.fullmatch(target):
-        help = "write e.g. mlx::core::exp; a formula goes under `composite`"
-        context.error("MG128", f"'{target}' is not the name of a C++ function", path, help)
+        context.error("no_cpp_name", path, target=target)
         return None, ""
     plain = re.sub(r"^(::)?(mlx::core|mx)::", "", target)
     if context.raw.cpp and plain == target:
@@ -52,7 +51,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
             return expr, text
     message, hint = problems[0] if problems else ("it does not fit the signature", None)
     hint = hint or "give `cpp`, `composite` or `dispatch`, or mend the signature"
-    context.error("MG510", f"cannot bind {target}: {message}", path, hint)
+    context.error("unbound", path, target=target, message=message, hint=hint)
     return None, ""
 
 
@@ -93,9 +92,7 @@ def shapes(context: Context) -> tuple[Rule, ...]:
     if len(context.known("MG124", texts, context.output_names, "output", ("shape",))) == len(texts):
         for name in context.output_names:
             if name not in texts:
-                message = f"`shape` has no rule for the output '{name}'"
-                help = "every output needs a shape"
-                context.error("MG125", message, ("shape",), help)
+                context.error("no_shape", ("shape",), name=name)
     rules = _rules(context, "shape", Want(Kind.SHAPE), context.names())
     return tuple(rule for rule in rules if rule)
 
@@ -109,9 +106,7 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
     context.dtypes_known &= len(known) == len(texts)
     if context.elementwise:
         context.dtypes_known = False
-        scalar = "an elementwise kernel computes in the dtype of its inputs"
-        message = f"`dtype` is for kernels with a `shape` rule; {scalar}"
-        context.error("MG126", message, ("dtype",), "add `shape`, or cast in a composite", key=True)
+        context.error("elementwise_dtype", ("dtype",), key=True)
         return ()
     names = context.names()
     for p in context.arrays:

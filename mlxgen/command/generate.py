@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from ..model.op import Op
 
 HERE = Path(__file__).parents[1]
-_OWN = ("*.py", "*/*.py", "render/templates/*", "formula/data/*", "runtime/include/mlxgen/*.h")
+_OWN = (
+    "*.py",
+    "*/*.py",
+    "*/*.txt",
+    "render/templates/*",
+    "formula/data/*",
+    "runtime/include/mlxgen/*.h",
+)
 
 
 def inputs_of(settings: Settings, extra: str) -> tuple[list[Path], Manifest]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import suggest
+from ..diagnostics import did_you_mean
+from ..diagnostics.messages import Message
+from ..diagnostics.messages import messages as table
 from .values import Value
 
 TABLE = Path(__file__).parent / "data" / "messages.txt"
@@ -31,33 +32,18 @@ class Wrong(Exception):
 
     def written(self, here: str) -> tuple[str, str, str | None]:
         """Code, message and help; ``here`` is the text of the place."""
-        code, message, helps = messages()[self.name]
         about = {"guess": "", **self.about, "here": here}
-        help = next((helps[key] for key in (*self.keys, "") if key in helps), None)
-        return code, message.format(**about), help and help.format(**about)
+        return messages()[self.name].filled(self.keys, about)
 
 
-@cache
-def messages() -> Mapping[str, tuple[str, str, dict[str, str]]]:
-    """Code, message and helps by key of each message."""
-    found: dict[str, tuple[str, str, dict[str, str]]] = {}
-    helps: dict[str, str] = {}
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
-        keyed = re.fullmatch(r"    (?:\[(.+?)\] )?(.+)", line)
-        if keyed:
-            keys = keyed[1].split() if keyed[1] else [""]
-            helps.update(dict.fromkeys(keys, keyed[2]))
-        elif line and line[0] != "#":
-            name, code, message = line.split(maxsplit=2)
-            helps = {}
-            found[name] = code, message, helps
-    return found
+def messages() -> Mapping[str, Message]:
+    """The messages about formulas by name."""
+    return table(TABLE)
 
 
 def guess(name: str, known: Iterable[str]) -> str:
     """The name that was probably meant, as messages say it."""
-    found = suggest(name, [*known])
-    return f" (did you mean '{found}'?)" if found else ""
+    return did_you_mean(name, [*known])
 
 
 def require(*values: Value) -> None:

@@ -339,7 +339,7 @@ def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
     if name in api.omitted:
         return Wrong("omitted", node.func, name=name, reason=api.omitted[name])
     inside = [n for n in api.names if n.partition(".")[2] == name]
-    helped = inside or name in explain.messages()["unknown_function"][2]
+    helped = inside or name in explain.messages()["unknown_function"].helps
     about = {"inside": inside and inside[0]}
     about["guess"] = "" if helped else guess(name, [*others, *api.names])
     return Wrong("unknown_function", node.func, "inside" if inside else name, name=name, **about)

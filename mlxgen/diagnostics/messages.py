@@ -1,0 +1,48 @@
+"""Messages as data: a table has their texts, and the code says which it is and about what.
+
+  name  code  message
+      [keys] help
+
+Both are templates of what the message is about. The first help is given that has one of the keys
+of what is wrong, else the one without keys. Lines that begin with # are comments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Message(NamedTuple):
+    """Templates of a message and its helps by key."""
+
+    code: str
+    text: str
+    helps: dict[str, str]
+
+    def filled(
+        self, keys: Iterable[str], about: Mapping[str, object]
+    ) -> tuple[str, str, str | None]:
+        """Code, message and help about something."""
+        help = next((self.helps[key] for key in (*keys, "") if key in self.helps), None)
+        return self.code, self.text.format(**about), help and help.format(**about)
+
+
+@cache
+def messages(table: Path) -> Mapping[str, Message]:
+    """The messages of a table by name."""
+    found: dict[str, Message] = {}
+    helps: dict[str, str] = {}
+    for line in table.read_text(encoding="utf-8").splitlines():
+        keyed = re.fullmatch(r"    (?:\[(.+?)\] )?(.+)", line)
+        if keyed:
+            keys = keyed[1].split() if keyed[1] else [""]
+            helps.update(dict.fromkeys(keys, keyed[2]))
+        elif line and line[0] != "#":
+            name, code, text = line.split(maxsplit=2)
+            helps = {}
+            found[name] = Message(code, text, helps)
+    return found
