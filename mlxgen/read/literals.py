@@ -90,7 +90,8 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         "ints": f"{opening}{', '.join(['1'] * (type.length or 2))}{closing}",
     }
     if type.choices and value is not None:
-        return "misspelled choice" if near else "unknown choice", parts
+        return "misspelled_choice" if near else "unknown_choice", parts
     if text == none and not type.is_array:
-        return "default None", parts
-    return f"default of {type if type.is_array else type.kind.value}", parts
+        return "default_None", parts
+    kind = str(type) if type.is_array else type.kind.value
+    return "default_of_" + kind.replace(" ", "_"), parts

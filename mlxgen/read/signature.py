@@ -40,11 +40,11 @@ class _Parser(Types):
     def signature(self, asked: Spelling) -> Signature:
         if "(" not in self.tokens:
             self.i = len(self.tokens) - 1
-            raise self.error("no arguments", 0)
+            raise self.error("no_arguments", 0)
         self.grammar = self.detect()
         if _DEMANDED.get(asked, self.grammar) is not self.grammar:
             self.i = len(self.tokens) - 1
-            raise self.error("other spelling", 0, name=self.grammar.name, asked=asked)
+            raise self.error("other_spelling", 0, name=self.grammar.name, asked=asked)
         if self.grammar is CPP:
             outputs, named = self.result()
             op, args = self.own_name(), self.arguments()
@@ -53,7 +53,7 @@ class _Parser(Types):
             self.accept("def")
             op, args = self.own_name(), self.arguments()
             if not self.accept("->"):
-                raise self.error("no result", self.i)
+                raise self.error("no_result", self.i)
             outputs, named = self.result()
             if self.grammar is PYTHON and self.accept(":"):
                 self.accept("...")
@@ -76,7 +76,7 @@ class _Parser(Types):
         if not (name.isascii() and name.isidentifier()):
             raise self.unexpected(f"the name of {what}")
         if reason := clash(name, what):
-            mistake = "name of ours" if name in RESERVED else "name of others"
+            mistake = "name_of_ours" if name in RESERVED else "name_of_others"
             self.error(mistake, self.i, name=name, what=what, reason=reason)
         self.i += 1
         return name
@@ -95,7 +95,7 @@ class _Parser(Types):
                 elif arg := self.argument(star):
                     args.append(arg)
                 elif self.token == "," and self.tokens[self.i + 1] != ")":
-                    self.error("stream inside", begin)
+                    self.error("stream_inside", begin)
                 if self.token not in (",", ")"):
                     raise self.unexpected("',' or ')'")
             except Bad:
@@ -114,13 +114,13 @@ class _Parser(Types):
         self.i += 1
         if self.token not in (",", ")"):
             self.skip()
-            raise self.error("variable number", at)
+            raise self.error("variable_number", at)
         if self.tokens[at] == "/":
             return star
         if star:
-            raise self.error("two stars", at)
+            raise self.error("two_stars", at)
         if ")" in self.tokens[self.i : self.i + 2]:
-            raise self.error("star at end", at)
+            raise self.error("star_at_end", at)
         return True
 
     def argument(self, kw_only: bool) -> Arg | None:
@@ -133,7 +133,7 @@ class _Parser(Types):
             return None
         if grammar is not CPP and word not in grammar.words and following in (",", "=", ")", ""):
             name = self.name("an argument")
-            mistake = "no type in torch" if grammar is TORCH else "no type"
+            mistake = "no_type_in_torch" if grammar is TORCH else "no_type"
             raise self.error(mistake, begin, name=name)
         if grammar is PYTHON:
             name = self.name("an argument")
@@ -170,10 +170,10 @@ class _Parser(Types):
         """The arguments, all with names, after the rules that look at several of them."""
         nameless = [arg for arg in args if not arg.name]
         if len(nameless) not in (0, len(args)):
-            raise self.error("no name", nameless[0].offset)
+            raise self.error("no_name", nameless[0].offset)
         if len(nameless) > len(_NAMELESS):
             place = nameless[len(_NAMELESS)].offset
-            raise self.error("too many nameless", place, count=len(_NAMELESS))
+            raise self.error("too_many_nameless", place, count=len(_NAMELESS))
         if nameless:
             args = [replace(arg, name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         seen: set[str] = set()
@@ -181,13 +181,13 @@ class _Parser(Types):
         for arg in args:
             name = arg.name
             if name in seen:
-                self.error("two arguments", arg.offset, name=name)
+                self.error("two_arguments", arg.offset, name=name)
             elif name in returned - RESERVED.keys():
-                self.error("argument and output", arg.offset, name=name)
+                self.error("argument_and_output", arg.offset, name=name)
             elif name.startswith("grad_") and name[5:] in returned and name not in RESERVED:
-                self.error("name of cotangent", arg.offset, name=name, output=name[5:])
+                self.error("name_of_cotangent", arg.offset, name=name, output=name[5:])
             if default_before and not arg.default and not arg.kw_only:
-                self.error("default before", arg.offset, name=name)
+                self.error("default_before", arg.offset, name=name)
             seen.add(name)
             default_before = default_before or arg.default is not None
         return args
@@ -209,18 +209,18 @@ class _Parser(Types):
             place = self.since(begin)
             items = [("", self.type(), place)]
         if len(items) not in counts:
-            in_cpp = " in C++" if self.grammar is CPP else ""
-            raise self.error(f"number of outputs{in_cpp}", begin)
+            in_cpp = "_in_C++" if self.grammar is CPP else ""
+            raise self.error(f"number_of_outputs{in_cpp}", begin)
         outputs: list[Output] = []
         for i, (name, type, place) in enumerate(items):
             if type != ARRAY and (type != ARRAYS or len(items) > 1):
                 self.error("output", place, type=with_article(type))
             if name in [output.name for output in outputs]:
-                self.error("two outputs", place, name=name)
+                self.error("two_outputs", place, name=name)
             outputs.append(Output(name or ("out" if len(items) == 1 else f"out{i}"), type))
         named = [bool(name) for name, _, _ in items]
         if len(set(named)) > 1:
-            raise self.error("some outputs named", begin)
+            raise self.error("some_outputs_named", begin)
         return outputs, named[0]
 
     def output(self) -> tuple[str, Type, tuple[int, int]]:

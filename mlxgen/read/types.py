@@ -13,6 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ..diagnostics import suggest
+from ..diagnostics.messages import messages
 from ..model.signature import Kind, Type, quoted
 from .literals import string_of
 
@@ -42,7 +43,7 @@ _WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
     (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype", ""),
     (_PAIR, "int[2]", "", "int[2]", "std::pair std::tuple std::array"),
 )
-_UNIONS = {frozenset({_INT, _INTS}): "int or list", frozenset({ARRAYS}): "optional list"}
+_UNIONS = {frozenset({_INT, _INTS}): "int_or_list", frozenset({ARRAYS}): "optional_list"}
 _NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
 _NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
@@ -86,17 +87,7 @@ _TOKEN = re.compile(
 )
 _OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
 _WORD = re.compile(r"""[\w."']""")
-
-
-def _mistake(line: str) -> tuple[str, tuple[str, str, str]]:
-    name, _, text = line.partition(": ")
-    message, _, help = text.partition(" | ")
-    return name, (message[:5], message[6:], help)
-
-
-# What is said about each: code, message, help.
-_LINES = (Path(__file__).parent / "mistakes.txt").read_text(encoding="utf-8").splitlines()
-_MISTAKES = dict(map(_mistake, _LINES))
+_MESSAGES = Path(__file__).parent / "messages.txt"
 
 
 class Bad(Exception):
@@ -125,14 +116,14 @@ class Tokens:
         return start, max(start, self.ends[max(begin, self.i - 1)])
 
     def error(self, mistake: str, at: int | tuple[int, int], **parts: object) -> Bad:
-        """Report what is wrong with a slice, or since a token; ``mistake`` is in mistakes.txt.
+        """Report what is wrong with a slice, or since a token; ``mistake`` is in messages.txt.
 
         Who raises the result leaves the argument or, outside the arguments, the signature.
         """
         self.failed = True
-        code, message, help = _MISTAKES[mistake]
+        code, message, help = messages(_MESSAGES)[mistake].filled((), parts)
         start, end = self.since(at) if isinstance(at, int) else at
-        self.report(code, message.format(**parts), start, end, help.format(**parts) or None)
+        self.report(code, message, start, end, help)
         return Bad()
 
     def unexpected(self, wanted: str) -> Bad:
@@ -268,7 +259,7 @@ class Types(Tokens):
         if word == "tuple" and items[1:] != [{_MORE}]:
             return self.ints(items, begin)
         if word != "tuple" and len(items) != 1:
-            raise self.error("several in brackets", begin, word=word)
+            raise self.error("several_in_brackets", begin, word=word)
         if word in ("Optional", "std::optional"):
             return items[0] | {_NONE}
         return self.list_of(items[0], begin)
@@ -294,16 +285,16 @@ class Types(Tokens):
             if choice is None:
                 raise self.error("escape", self.i)
             if choice in choices:
-                raise self.error("string twice", self.i, choice=quoted(choice))
+                raise self.error("string_twice", self.i, choice=quoted(choice))
             choices.append(choice)
             self.i += 1
         if not choices:
-            raise self.error("no strings", begin)
+            raise self.error("no_strings", begin)
         return {Type(Kind.ENUM, choices=tuple(choices))}
 
     def unknown_type(self, word: str, begin: int) -> Bad:
         known = [*self.grammar.words, *self.grammar.brackets]
         near = self.grammar.meant.get(word) or suggest(word, known)
-        missing = "type of torch alone" if word in _NOT_IN_MLX else "unknown type"
-        mistake = "misspelled type" if near else missing
+        missing = "type_of_torch_alone" if word in _NOT_IN_MLX else "unknown_type"
+        mistake = "misspelled_type" if near else missing
         return self.error(mistake, begin, word=word, near=near, known=", ".join(known))

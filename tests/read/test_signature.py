@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pages import PAGES
 
 import mlxgen
+from mlxgen.diagnostics.messages import messages
 from mlxgen.model.dtypes import DTYPES
 from mlxgen.model.signature import Arg, Default, Kind, Output, Signature, Type, quoted
 from mlxgen.read.names import RESERVED
@@ -781,15 +782,13 @@ def test_mistakes_are_those_that_can_be_made():
     folder = Path(mlxgen.__file__).parent / "read"
     text = "".join((folder / f"{n}.py").read_text() for n in ("signature", "types", "literals"))
     made = set(re.findall(r'error\(\s*"([^"]+)"', text))
-    listed = {
-        line.partition(": ")[0] for line in (folder / "mistakes.txt").read_text().splitlines()
-    }
+    listed = set(messages(folder / "messages.txt"))
     assert made <= listed
     assert {name for name in listed if f'"{name}"' not in text} == {
-        "number of outputs",
-        "number of outputs in C++",
-        "default of optional array",
-        *(f"default of {kind.value}" for kind in Kind),
+        "number_of_outputs",
+        "number_of_outputs_in_C++",
+        "default_of_optional_array",
+        *(f"default_of_{kind.value}".replace(" ", "_") for kind in Kind),
     }
 
 
