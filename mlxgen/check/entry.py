@@ -128,6 +128,8 @@ def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
         return "is a reserved word of Python"
     if name.startswith("_"):
         return "is private, by its underscore"
+    if len(name) > 200:
+        return "has more than 200 characters, and files are called after it"
     if name in _PACKAGE_NAMES:
         return "is taken in every package"
     return "is a type in the generated stubs" if name in types else None

@@ -1,6 +1,6 @@
 """Names that operators, arguments and outputs cannot have: C++, Python or mlxgen use them.
 
-names.txt says what for, a line each: why, and the names; C++'s, which come first, are patterns.
+names.txt says what for, a line each: why, and the names; the first four have patterns.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 _LINES = (Path(__file__).parent / "names.txt").read_text(encoding="utf-8").splitlines()
 _REASONS = [(reason, names.split()) for reason, names in (line.split(": ") for line in _LINES)]
-_OF_CPP = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REASONS[:3]]
-RESERVED = {name: reason for reason, names in _REASONS[3:] for name in names}
+_PATTERNS = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REASONS[:4]]
+RESERVED = {name: reason for reason, names in _REASONS[4:] for name in names}
 """Names that an argument cannot have, and why (nor an output, except ``out``)."""
 
 
@@ -22,7 +22,7 @@ def clash(name: str, what: str) -> str | None:
     """Why ``name`` cannot be the name of ``what``: what else Python, C++ or mlxgen use it for."""
     if keyword.iskeyword(name):
         return "it is a reserved word of Python"
-    for reason, pattern in _OF_CPP:
+    for reason, pattern in _PATTERNS:
         if pattern.fullmatch(name):
             return reason
     if what == "an operator" or (name, what) == ("out", "an output"):
