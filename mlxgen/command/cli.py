@@ -119,6 +119,12 @@ def require(value: bool) -> None:
         raise Failure
 
 
+def warn(diags: Diagnostics, form: str) -> None:
+    """Print what is reported although nothing is wrong; JSON has it in its place."""
+    if form != "json":
+        diags.print()
+
+
 def settings_of(project: Path, diags: Diagnostics) -> Settings:
     """The project's settings."""
     from ..read.settings import load
@@ -171,6 +177,7 @@ def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
     ops, sources, _ = load(diags, **chosen)
     operators.check_metal(ops, sources, diags)
     require(diags.ok)
+    warn(diags, form)
     click.echo(diags.to_json() if form == "json" else f"{len(ops)} operators, no errors")
 
 
@@ -207,9 +214,11 @@ def generate(
     )
     if result is None:
         raise Failure
+    warn(diags, form)
     changes = result.changes or Changes((), (), 0)
     if form == "json":
-        listed = {"written": changes.written, "removed": changes.removed, "diagnostics": []}
+        warnings = json.loads(diags.to_json())
+        listed = {"written": changes.written, "removed": changes.removed, "diagnostics": warnings}
         click.echo(json.dumps(listed, indent=1))
     elif not changes.any:
         click.echo(f"{output}: up to date")

@@ -5,7 +5,8 @@ from what all entries depend on (``Manifest.base``: mlxgen, settings, kernels). 
 a hash of the first two, in a manifest that has the third. Names are compared among all entries, as
 always: any two may be the same.
 
-Where anything is reported, a run over everything has the word.
+Where anything is wrong, a run over everything has the word. An entry that is warned of is not kept:
+every run looks at it, and says the warning.
 """
 
 from __future__ import annotations
@@ -57,16 +58,21 @@ def everything(
     made = [pieces(op, settings) for op in ops if op.name in wanted]
     keys = _keys(document, sources)
     if [p.name for p in made] == [*keys] and not (include or exclude):
-        _keep(made, keys, sources, after)
+        _keep(made, keys, sources, after, diags)
     return sources, made
 
 
-def edited(settings: Settings, before: Manifest, after: Manifest) -> Found | None:
-    """The pieces of all entries; those that are as before have no text for files of their own."""
+def edited(
+    settings: Settings, diags: Diagnostics, before: Manifest, after: Manifest
+) -> Found | None:
+    """The pieces of all entries; those that are as before have no text for files of their own.
+
+    None, and nothing said, where a run over everything is needed.
+    """
     if not before.base or before.base != after.base:
         return None
-    diags = Diagnostics()
-    document, sources = read(settings, diags)
+    said = Diagnostics()
+    document, sources = read(settings, said)
     if document is None:
         return None
     keys = _keys(document, sources)
@@ -75,16 +81,17 @@ def edited(settings: Settings, before: Manifest, after: Manifest) -> Found | Non
     except (ValueError, TypeError):
         return None
     wanted = {name for name, key in keys.items() if key not in kept}
-    ops = resolve(document, settings, sources, diags, wanted)
-    check_metal(ops, sources, diags)
-    if len(diags) or {op.name for op in ops} != wanted:
+    ops = resolve(document, settings, sources, said, wanted)
+    check_metal(ops, sources, said)
+    if not said.ok or {op.name for op in ops} != wanted:
         return None
+    diags.add(said)
     new = {op.name: pieces(op, settings) for op in ops}
     made = [
         new.get(name) or replace(kept[key], line=entry.span().line)
         for (name, key), entry in zip(keys.items(), document.entries, strict=True)
     ]
-    _keep(made, keys, sources, after)
+    _keep(made, keys, sources, after, diags)
     return sources, made
 
 
@@ -98,12 +105,20 @@ def _keys(document: Document, sources: Sources) -> dict[str, str]:
     }
 
 
-def _keep(made: Sequence[Pieces], keys: dict[str, str], sources: Sources, after: Manifest) -> None:
+def _keep(
+    made: Sequence[Pieces],
+    keys: dict[str, str],
+    sources: Sources,
+    after: Manifest,
+    diags: Diagnostics,
+) -> None:
     """Note what each entry gave, if ``Manifest.base`` covers all files that were read."""
+    warned = {item.op for item in diags.sorted()}
     folders = tuple(os.path.join(os.path.abspath(path), "") for path in sources.metal_includes)
     readers = (sources.cpp.reader, sources.metal.reader)
     read = {os.path.abspath(path) for reader in readers for path in reader.texts}
-    if not all(path.startswith(folders) for path in read):
+    if None in warned or not all(path.startswith(folders) for path in read):
         return
-    kept = {keys[p.name]: _values(replace(p, header="", source="")) for p in made}
+    entries = (p for p in made if p.name not in warned)
+    kept = {keys[p.name]: _values(replace(p, header="", source="")) for p in entries}
     after.entries = json.dumps(kept, ensure_ascii=False)

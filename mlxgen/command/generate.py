@@ -78,7 +78,7 @@ def generate(
         check: Write nothing, only compare.
 
     Returns:
-        None when something was reported.
+        None when an error was reported.
     """
     paths, after = inputs_of(settings, str((sorted(include), sorted(exclude))))
     before = Manifest.load(output)
@@ -91,7 +91,7 @@ def generate(
     from .edit import edited, everything
 
     with no_garbage_collection():
-        found = edited(settings, before, after)
+        found = edited(settings, diags, before, after)
         as_before = before.files if found else ()
         found = found or everything(settings, diags, include, exclude, after)
         if found is None:
@@ -100,6 +100,8 @@ def generate(
         files = package_files(made, settings, sources.metal_text, as_before)
         if not diags.ok:
             return None
+    if len(diags):
+        after.key = ""  # the next run is to give the same warnings
     files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
     try:
         changes = write(output, files, before, after, dry_run=check)

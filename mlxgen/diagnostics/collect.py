@@ -9,10 +9,11 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from .codes import sections
 from .span import Span, Text
@@ -20,7 +21,7 @@ from .span import Span, Text
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing that is wrong: a code, what it is, where, and what would be right."""
+    """One thing that is wrong, or may be: a code, what it is, where, and what would be right."""
 
     code: str
     message: str
@@ -28,6 +29,7 @@ class Diagnostic:
     help: str | None = None
     notes: tuple[str, ...] = ()
     op: str | None = None
+    severity: str = "error"
 
     @property
     def text(self) -> str:
@@ -56,11 +58,21 @@ class Diagnostics:
         help: str | None = None,
         op: str | None = None,
         notes: Sequence[str] = (),
+        severity: str = "error",
     ) -> None:
         """Report an error; ``ValueError`` when errors.md does not explain its code."""
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
-        self._items[Diagnostic(code, _one_line(message), span, help, tuple(notes), op)] = None
+        item = Diagnostic(code, _one_line(message), span, help, tuple(notes), op, severity)
+        self._items[item] = None
+
+    def warning(self, code: str, message: str, span: Span, **more: Any) -> None:
+        """Report, in the same way, what may be right and is probably not; nothing fails for it."""
+        self.error(code, message, span, severity="warning", **more)
+
+    def add(self, other: Diagnostics) -> None:
+        """Report all that another collector has."""
+        self._items |= other._items
 
     def add_source(self, file: str, text: str) -> None:
         """Keep the text of a file, to be shown under messages (else it is read from the disk)."""
@@ -69,7 +81,7 @@ class Diagnostics:
     @property
     def ok(self) -> bool:
         """No error so far."""
-        return not self._items
+        return all(item.severity != "error" for item in self._items)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -79,14 +91,14 @@ class Diagnostics:
         return sorted(self._items, key=lambda item: item.span)
 
     def summary(self) -> str:
-        """``2 errors``, or an empty string."""
-        count = len(self._items)
-        return f"{count} error{'s' * (count > 1)}" if count else ""
+        """``2 errors, 1 warning``, or an empty string."""
+        counts = Counter(item.severity for item in self.sorted())
+        return ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in sorted(counts.items()))
 
     def to_json(self) -> str:
         """A JSON array with one object a diagnostic, for editors and CI."""
         items = [asdict(item) for item in self.sorted()]
-        flat = [{**item.pop("span"), "severity": "error", **item} for item in items]
+        flat = [{**item.pop("span"), **item} for item in items]
         return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:
@@ -111,16 +123,17 @@ class Diagnostics:
 
     def _segments(self, item: Diagnostic) -> list[tuple[str, str]]:
         """The text of one diagnostic in pieces, each with its rich style."""
+        color = "bold red" if item.severity == "error" else "bold yellow"
         parts = [
             (f"{item.span}: ", "bold"),
-            (f"error[{item.code}]", "bold red"),
+            (f"{item.severity}[{item.code}]", color),
             (f": {item.text}\n", "bold"),
         ]
         if excerpt := self._excerpt(item.span):
             source, indent, carets = excerpt
             parts += [(f"{item.span.line:>5} | ", "blue"), (f"{source}\n", "")]
             margin = " " * max(5, len(str(item.span.line)))
-            parts += [(f"{margin} | ", "blue"), (f"{indent}{carets}\n", "bold red")]
+            parts += [(f"{margin} | ", "blue"), (f"{indent}{carets}\n", color)]
         if item.help:
             parts += [("help: ", "bold cyan"), (f"{item.help}\n", "")]
         for note in item.notes:

@@ -35,8 +35,8 @@ def outcome(case: Path, folder: Path) -> str:
                 shutil.copytree(source / part, folder / part, dirs_exist_ok=True)
         shutil.copy(case.with_suffix(".yaml"), folder / "mlx_ops.yaml")
     diags = project.run(Path("mlx_ops.yaml"), folder / "out")
-    assert not diags.ok
-    assert not (folder / "out").exists()
+    assert len(diags)
+    assert (folder / "out").exists() == diags.ok  # there are warnings alone
     return diags.render_text().replace(str(mlx_include()), "<mlx>/include")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sample import project
 
+from mlxgen.check import gradients
 from mlxgen.command import edit, generate
 from mlxgen.command.write import MANIFEST, Manifest
 from mlxgen.diagnostics import Diagnostics
@@ -210,6 +211,34 @@ def test_as_a_run_over_everything(
         edits.edit()
         last = contents(folder / "out")
     assert sum(after_edit) > EDITS // 5
+
+
+def test_warnings_are_given_by_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    looked_at: list[str] = []
+    vmap = gradients.vmap
+
+    def warned(context: Any) -> Any:
+        looked_at.append(context.name)
+        if context.name == "softcap":
+            span = context.entry.span()
+            context.diags.warning("MG403", "doubtful", span, op=context.name, help="mend it")
+        return vmap(context)
+
+    monkeypatch.setattr(gradients, "vmap", warned)
+    changed = []
+    for old, new in (("", ""), ("", ""), ("2 * x", "3 * x"), ("", "# A line.\n")):
+        text = (folder / YAML).read_text()
+        assert old in text
+        (folder / YAML).write_text(text.replace(old, new, 1))
+        diags = Diagnostics()
+        looked_at.clear()
+        result = generate.generate(project.settings(folder / YAML), folder / "out", diags)
+        assert [(item.severity, item.op) for item in diags.sorted()] == [("warning", "softcap")]
+        assert result is not None and result.changes is not None
+        changed.append((len(looked_at), bool(result.changes.written)))
+    assert changed[1:] == [(1, False), (2, True), (1, True)] and changed[0][0] > 10
 
 
 def test_headers_outside_of_the_project(tmp_path: Path) -> None:

@@ -106,6 +106,18 @@ def test_sorted_by_position_and_said_once():
     assert diags.summary() == "4 errors"
 
 
+def test_warnings_are_no_errors():
+    diags, other = collector(), Diagnostics()
+    other.warning("MG003", "doubtful", KEY, op="axpby", help="mend it")
+    diags.add(other)
+    assert diags.ok and len(diags) == 1 and diags.summary() == "1 warning"
+    assert diags.render_text().startswith("ops.yaml:2:3: warning[MG003]: op 'axpby': doubtful\n")
+    assert json.loads(diags.to_json())[0]["severity"] == "warning"
+    diags.error("MG001", "wrong", KEY)
+    diags.error("MG001", "wrong", Span(FILE, 1, 1, 1, 2))
+    assert not diags.ok and diags.summary() == "2 errors, 1 warning"
+
+
 def test_unexplained_code_is_refused():
     with pytest.raises(ValueError, match="MG999"):
         collector().error("MG999", "what?", KEY)
