@@ -11,6 +11,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -31,18 +32,14 @@ click.rich_click.SHOW_ARGUMENTS = True
 
 Names = tuple[str, ...]
 FOLDER = click.Path(file_okay=False, path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "project": click.option(
         "--project",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        default=Path(),
-        help="Folder of the project's pyproject.toml.",
+        help="Folder of the project's pyproject.toml; default: the one around the file or here.",
     ),
-    "yaml": click.option(
-        "--yaml", "yaml_path", type=FILE, help="Another YAML file than the project's."
-    ),
+    "file": click.argument("file", type=EXISTING_FILE, required=False),
     "select": click.option(
         "--select", "-s", multiple=True, help="Only these: an operator's name, or `tag:NAME`."
     ),
@@ -125,11 +122,11 @@ def warn(diags: Diagnostics, form: str) -> None:
         diags.print()
 
 
-def settings_of(project: Path, diags: Diagnostics) -> Settings:
-    """The project's settings."""
-    from ..read.settings import load
+def settings_of(diags: Diagnostics, project: Path | None, file: Path | None = None) -> Settings:
+    """The settings of the project, or for a YAML file."""
+    from . import operators
 
-    settings = load(project, diags)
+    settings = operators.settings_of(project, file, diags)
     if settings is None:
         raise Failure
     return settings
@@ -137,8 +134,8 @@ def settings_of(project: Path, diags: Diagnostics) -> Settings:
 
 def load(
     diags: Diagnostics,
-    project: Path,
-    yaml_path: Path | None = None,
+    project: Path | None,
+    file: Path | None = None,
     select: Names = (),
     exclude: Names = (),
     *,
@@ -152,24 +149,21 @@ def load(
     """
     from . import operators
 
-    if yaml_path is not None and not (project / "pyproject.toml").is_file():
-        settings = operators.plain_settings(project, yaml_path)
-    else:
-        settings = settings_of(project, diags)
+    settings = settings_of(diags, project, file)
     if partly and select:
         unsaid = Diagnostics()
-        ops, sources = operators.load(settings, unsaid, yaml_path, select)
+        ops, sources = operators.load(settings, unsaid, select)
         chosen = operators.select(ops, select, exclude, unsaid)
         if unsaid.ok:
             return chosen, sources, settings
-    ops, sources = operators.load(settings, diags, yaml_path)
+    ops, sources = operators.load(settings, diags)
     require(diags.ok or not strict)
     chosen = operators.select(ops, select, exclude, diags if diags.ok else Diagnostics())
     require(diags.ok or not strict)
     return chosen, sources, settings
 
 
-@command("project", "yaml", "select", "exclude", "format")
+@command("file", "project", "select", "exclude", "format")
 def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
     from . import operators
@@ -178,10 +172,10 @@ def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
     operators.check_metal(ops, sources, diags)
     require(diags.ok)
     warn(diags, form)
-    click.echo(diags.to_json() if form == "json" else f"{len(ops)} operators, no errors")
+    click.echo(diags.to_json() if form == "json" else f"{_count(len(ops))}, no errors")
 
 
-@command("project", "select", "exclude", "format")
+@command("file", "project", "select", "exclude", "format")
 @click.option(
     "--output",
     "-o",
@@ -193,7 +187,8 @@ def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
 def generate(
     diags: Diagnostics,
-    project: Path,
+    file: Path | None,
+    project: Path | None,
     output: Path,
     dry_run: bool,
     form: str,
@@ -208,7 +203,7 @@ def generate(
     from . import generate as generator
     from .write import Changes
 
-    settings = settings_of(project, diags)
+    settings = settings_of(diags, project, file)
     result = generator.generate(
         settings, output, diags, include=select, exclude=exclude, check=dry_run
     )
@@ -227,31 +222,37 @@ def generate(
             click.echo("".join(f"would {verb} {path}\n" for path in paths), nl=False)
     else:
         click.echo(
-            f"{output}: {result.operators} operators, {len(changes.written)} files written, "
+            f"{output}: {_count(result.operators)}, {len(changes.written)} files written, "
             f"{len(changes.removed)} removed, {changes.unchanged} unchanged"
         )
     if dry_run and changes.any:
         sys.exit(1)
 
 
+def _count(operators: int) -> str:
+    return f"{operators} operator{'s' * (operators != 1)}"
+
+
 PARTS = ("header", "source", "binding", "stub", "doc", "metal", "json")
 
 
-@command("project", "yaml")
-@click.argument("op")
-@click.argument("part", type=click.Choice(PARTS), required=False)
-def show(
-    diags: Diagnostics, project: Path, yaml_path: Path | None, op: str, part: str | None
-) -> None:
+@command("project")
+@click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
+def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     """Print what an operator generates, without building.
 
     PART is one of header, source, binding, stub, doc, metal, json; header and source if absent.
     """
     from ..render import files
 
-    ops, sources, settings = load(diags, project, yaml_path, (op,), strict=False, partly=True)
+    file = None
+    if Path(words[0]).suffix in (".yaml", ".yml") or not {*words[1:2]} <= {*PARTS}:
+        file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
+    if not words or len(words) > 2 or not {*words[1:]} <= {*PARTS}:
+        raise click.UsageError(f"give [FILE] OP [PART], where PART is one of {', '.join(PARTS)}")
+    ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
     require(bool(ops))
-    for name in [part] if part else ["header", "source"]:
+    for name in words[1:] or ("header", "source"):
         say(files.part(ops[0], name, settings, sources.metal_text), files.PARTS[name])
 
 
@@ -266,7 +267,7 @@ def say(text: str, language: str) -> None:
     Console().print(Syntax(text, language, background_color="default"))
 
 
-@command("project", "yaml", "select", "exclude", "format", name="list")
+@command("file", "project", "select", "exclude", "format", name="list")
 def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
     """List the operators: name, signature, backends, gradient."""
     from ..render.python import gradient_summary, op_dict
@@ -306,15 +307,17 @@ def explain(code: str) -> None:
 
 @command("project")
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
-def docs(diags: Diagnostics, project: Path, dry_run: bool) -> None:
+def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
     """Write the reference pages: operators, and the JSON Schema."""
     from .generate import doc_pages
-    from .write import differing, put
+    from .write import differing, put, reported
 
     ops, _, settings = load(diags, project)
-    stale = differing(settings.docs, doc_pages(ops, settings))
-    if not dry_run:
-        put(settings.docs, stale)
+    with reported(settings.docs, diags):
+        stale = differing(settings.docs, doc_pages(ops, settings), {})
+        if not dry_run:
+            put(settings.docs, stale)
+    require(diags.ok)
     paths = ", ".join(settings.relative(settings.docs / name) for name in stale)
     verb = "out of date" if dry_run else "written"
     click.echo(f"{verb}: {paths}" if stale else "all pages are up to date")
@@ -325,7 +328,7 @@ def docs(diags: Diagnostics, project: Path, dry_run: bool) -> None:
 @command("project", "format")
 @click.argument("old", type=EXISTING_FILE)
 @click.argument("new", type=EXISTING_FILE)
-def diff(diags: Diagnostics, old: Path, new: Path, project: Path, form: str) -> None:
+def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: str) -> None:
     """Compare two versions of the operators; exit 1 when the change breaks callers.
 
     OLD and NEW are YAML files, or the `ops.json` of two builds.
@@ -345,16 +348,16 @@ def diff(diags: Diagnostics, old: Path, new: Path, project: Path, form: str) -> 
         sys.exit(1)
 
 
-def _operators(diags: Diagnostics, path: Path, project: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".json":
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(data, list):
-            raise click.BadParameter(f"{path} is not an ops.json")
-        return data
+def _operators(diags: Diagnostics, path: Path, project: Path | None) -> list[dict[str, Any]]:
     from ..render.python import op_dict
 
-    ops, _, _ = load(diags, project, path)
-    return [op_dict(op) for op in ops]
+    if path.suffix != ".json":
+        return [op_dict(op) for op in load(diags, project, path)[0]]
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, list) and all(isinstance(op, dict) for op in found):
+            return found
+    raise click.BadParameter(f"{path} is not an ops.json")
 
 
 def main() -> None:

@@ -9,15 +9,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..diagnostics import Diagnostics, Span
+from ..diagnostics import COMMAND_LINE, Diagnostics
 from ..read.settings import Settings
 from ..read.settings import load as load_settings  # noqa: F401
 from .operators import load, mlx_include, plain_settings, select  # noqa: F401
-from .write import Changes, Manifest, digest, write
+from .write import Changes, Manifest, alone, digest, reported, stranger, write
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -42,7 +43,8 @@ def inputs_of(settings: Settings, extra: str) -> tuple[list[Path], Manifest]:
     texts = {str(path): _bytes(path) for path in (*sorted(own), *kernels, mlx)}
     about = (sys.version, settings, extra, *texts)
     base = digest(str(about), *texts.values())
-    paths = [settings.root / "pyproject.toml", settings.yaml, *kernels]
+    project = settings.root / "pyproject.toml"
+    paths = [*[project] * project.is_file(), settings.yaml, *kernels]
     return paths, Manifest(digest(base, _bytes(settings.yaml)), base)
 
 
@@ -80,6 +82,24 @@ def generate(
     Returns:
         None when an error was reported.
     """
+    sources = (settings.yaml, settings.csrc, settings.metal, settings.python, *settings.tests)
+    if other := stranger(output, sources):
+        message = f"this is no folder for generated files: there is {os.path.relpath(other)}"
+        diags.error("MG607", message, COMMAND_LINE, help="choose a folder of its own")
+        return None
+    with reported(output, diags), nullcontext() if check else alone(output):
+        return _generate(settings, output, diags, include, exclude, check)
+    return None
+
+
+def _generate(
+    settings: Settings,
+    output: Path,
+    diags: Diagnostics,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    check: bool,
+) -> Result | None:
     paths, after = inputs_of(settings, str((sorted(include), sorted(exclude))))
     before = Manifest.load(output)
     if not before.holds(output):
@@ -103,12 +123,7 @@ def generate(
     if len(diags):
         after.key = ""  # the next run is to give the same warnings
     files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
-    try:
-        changes = write(output, files, before, after, dry_run=check)
-    except OSError as error:
-        where = Span(os.path.relpath(error.filename or output), 1, 1, 1, 1)
-        diags.error("MG607", f"cannot write this: {error.strerror or error}", where)
-        return None
+    changes = write(output, files, before, after, dry_run=check)
     return Result(changes, len(made))
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
-from ..read.settings import Settings
+from ..read.settings import Settings, find
+from ..read.settings import load as load_settings
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -25,7 +26,20 @@ def mlx_include() -> Path | None:
     return next((folder for folder in found if folder.is_dir()), None)
 
 
-def plain_settings(root: Path, yaml: Path) -> Settings:
+def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> Settings | None:
+    """The settings for a YAML file or, without one, for the project's; None if reported.
+
+    Without ``project`` it is the one that the file or else the working directory is in; a file
+    outside of any stands alone.
+    """
+    here = Path.cwd()
+    root = project or (find(file.resolve().parent) if file else None) or find(here)
+    if file and not (root and (root / "pyproject.toml").is_file()):
+        return plain_settings(file)
+    return load_settings(root or here, diags, file)
+
+
+def plain_settings(yaml: Path) -> Settings:
     """Settings for a YAML file that stands alone, without a project around it."""
     folder = yaml.resolve().parent
     names = {"csrc": "csrc", "metal": "kernels/metal", "python": "python/ops", "docs": "docs"}
@@ -42,7 +56,7 @@ def plain_settings(root: Path, yaml: Path) -> Settings:
 
 
 def load(
-    settings: Settings, diags: Diagnostics, yaml: Path | None = None, only: Sequence[str] = ()
+    settings: Settings, diags: Diagnostics, only: Sequence[str] = ()
 ) -> tuple[list[Op], Sources]:
     """Read and resolve a file: (operators, sources); operators with errors are left out.
 
@@ -50,7 +64,7 @@ def load(
     """
     from ..check.file import resolve
 
-    document, sources = read(settings, diags, yaml)
+    document, sources = read(settings, diags)
     if document is None:
         return [], sources
     wanted = {e.name or "" for e in document.entries if not _called(e).isdisjoint(only)}
@@ -64,16 +78,13 @@ def _called(entry: Entry) -> set[str]:
     return {str(entry.name), name, ".".join([*entry.words("module"), name]), *tags}
 
 
-def read(
-    settings: Settings, diags: Diagnostics, yaml: Path | None = None
-) -> tuple[Document | None, Sources]:
-    """The entries of a file, if it can be read, and the hand-written sources."""
+def read(settings: Settings, diags: Diagnostics) -> tuple[Document | None, Sources]:
+    """The entries of the file, if it can be read, and the hand-written sources."""
     from ..read.sources import Sources
     from ..read.yaml import Document
 
-    path = yaml or settings.yaml
-    shown = os.path.relpath(path)
-    document = Document.load(path if shown.startswith("..") else shown, diags)
+    shown = os.path.relpath(settings.yaml)
+    document = Document.load(settings.yaml if shown.startswith("..") else shown, diags)
     return document, Sources(settings, diags, mlx_include())
 
 

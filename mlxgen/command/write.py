@@ -1,21 +1,33 @@
 """Generated files on disk: written only when their text changed, removed when they are stale.
 
 A manifest (``.mlxgen.json`` in the output folder) remembers what was written and from which
-inputs, so that a second run with nothing changed does no work, and so that only files of mlxgen's
-own are ever removed. It also keeps what each entry gave, for the run after an edit (edit.py).
-Everything is rendered before anything is written: a failure leaves the folder as it was.
+inputs, so that a second run with nothing changed does no work, and stale files are known. It also
+keeps what each entry gave, for the run after an edit (edit.py). Everything is rendered before
+anything is written: a failure leaves the folder as it was.
+
+Only files of mlxgen's own are ever replaced or removed: those that say so where they begin, and
+those that are as the manifest has them. One run at a time works in a folder; one that is killed
+leaves a manifest with all that it may have written, and one temporary file, which the next removes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..diagnostics import COMMAND_LINE, Diagnostics
+
 MANIFEST = ".mlxgen.json"
+_TEMPORARY = ".mlxgen.tmp"
+# How files of mlxgen's own begin: what says so, and the one that has no comments, ops.json.
+_MARK = re.compile(rb"by mlxgen|mlxgen operators|\A\[\s*(\{\"name\"|\]\s*\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class Manifest:
     def save(self, folder: Path) -> None:
         """Put it into the folder."""
         head = json.dumps([self.key, self.base, self.files])
-        (folder / MANIFEST).write_text(f"{head}\n{self.entries}\n", encoding="utf-8")
+        put(folder, {MANIFEST: f"{head}\n{self.entries}\n".encode()})
 
     def holds(self, folder: Path) -> bool:
         """Whether all files are as that run left them."""
@@ -71,6 +83,55 @@ def digest(*parts: str | bytes) -> str:
     return found.hexdigest()
 
 
+class NotOurs(Exception):
+    """Files that stand where mlxgen would write, and are not its own."""
+
+
+@contextmanager
+def reported(folder: Path, diags: Diagnostics) -> Iterator[None]:
+    """What goes wrong with files is an error in ``diags``."""
+    try:
+        yield
+    except NotOurs as error:
+        for path in error.args:
+            message = f"{os.path.relpath(path)} is not written by mlxgen, and would be overwritten"
+            diags.error("MG607", message, COMMAND_LINE, help="move it, or choose another folder")
+    except OSError as error:
+        where = os.path.relpath(error.filename or folder)
+        message = f"cannot write {where}: {error.strerror or error}"
+        diags.error("MG607", message, COMMAND_LINE)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """For a run that writes: the only one in a folder, which is made, unless it stays empty."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # which ends with the process, however that does
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(folder / _TEMPORARY)
+        os.close(handle)
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
+
+
+def stranger(folder: Path, sources: Iterable[Path]) -> Path | None:
+    """What makes a folder none for output: a source inside or around it, or a file of others."""
+    folder = folder.resolve()
+    for path in sources:
+        if path.is_relative_to(folder) or folder.is_relative_to(path):
+            return path
+    if (folder / MANIFEST).exists():
+        return None
+    files = (path for path in folder.rglob("[!.]*") if path.is_file())
+    return next((path for path in files if not _MARK.search(_read(str(path), 400) or b"")), None)
+
+
 def write(
     folder: Path,
     files: Mapping[str, str | None],
@@ -82,17 +143,25 @@ def write(
     """Bring the folder to hold exactly these files (and others that mlxgen did not write).
 
     Args:
-        folder: The output folder, made if needed.
+        folder: The output folder.
         files: Text by path relative to the folder; None for one that stays as ``before`` has it.
         before: What the folder remembers.
         after: What it is to remember; its ``files`` are filled in.
         dry_run: Only say what would change.
+
+    Raises:
+        NotOurs: Nothing was written, since that would overwrite files of others.
+        OSError: Something could not be written.
     """
-    changed = differing(folder, {path: text for path, text in files.items() if text is not None})
-    removed = sorted(p for p in before.files.keys() - files.keys() if (folder / p).is_file())
+    texts = {path: text for path, text in files.items() if text is not None}
+    changed = differing(folder, texts, before.files)
+    stale = (path for path in before.files.keys() - files.keys() if (folder / path).is_file())
+    removed = sorted(path for path in stale if _is_ours(folder, path, before.files))
     changes = Changes(tuple(changed), tuple(removed), len(files) - len(changed))
     if dry_run:
         return changes
+    if changes.any:  # what there may be if this run is killed
+        Manifest(files={**{path: [] for path in files}, **before.files}).save(folder)
     put(folder, changed)
     for path in removed:
         (folder / path).unlink()
@@ -105,21 +174,35 @@ def write(
     return changes
 
 
-def differing(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
-    """What is to be written, that the folder may hold these files."""
+def differing(
+    folder: Path, files: Mapping[str, str], known: Mapping[str, list[int]]
+) -> dict[str, bytes]:
+    """What is to be written, that the folder may hold these files; raises ``NotOurs``."""
     texts = {path: text.encode() for path, text in files.items()}
-    return {path: text for path, text in texts.items() if _read(f"{folder}/{path}") != text}
+    changed = {path: text for path, text in texts.items() if _read(f"{folder}/{path}") != text}
+    others = [folder / path for path in changed if not _is_ours(folder, path, known)]
+    if others:
+        raise NotOurs(*others)
+    return changed
 
 
 def put(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files, each in one piece."""
     for parent in {f"{folder}/{path}".rpartition("/")[0] for path in files}:
         os.makedirs(parent, exist_ok=True)
+    temporary = f"{folder}/{_TEMPORARY}"
     for path, text in files.items():
-        target = f"{folder}/{path}"
-        with open(target + ".tmp", "wb", buffering=0) as file:
+        with open(temporary, "wb") as file:
             file.write(text)
-        os.replace(target + ".tmp", target)
+        os.replace(temporary, f"{folder}/{path}")
+
+
+def _is_ours(folder: Path, path: str, known: Mapping[str, list[int]]) -> bool:
+    """Whether a file is mlxgen's own, or there is none."""
+    full = f"{folder}/{path}"
+    if not os.path.lexists(full) or (known.get(path) and _stat(full) == known[path]):
+        return True
+    return bool(_MARK.search(_read(full, 400) or b""))
 
 
 def _stat(path: str) -> list[int]:
@@ -130,10 +213,10 @@ def _stat(path: str) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns]
 
 
-def _read(path: str) -> bytes | None:
+def _read(path: str, size: int = -1) -> bytes | None:
     try:
         with open(path, "rb", buffering=0) as file:
-            return file.read()
+            return file.read(size)
     except OSError:
         return None
 

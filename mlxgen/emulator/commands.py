@@ -28,7 +28,11 @@ from .spaces import available, check_project
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def metal_test(
-    diags: Diagnostics, project: Path, build_dir: Path | None, jobs: int | None, arguments: Names
+    diags: Diagnostics,
+    project: Path | None,
+    build_dir: Path | None,
+    jobs: int | None,
+    arguments: Names,
 ) -> None:
     """Run the project's tests with its Metal kernels on the CPU.
 
@@ -37,7 +41,7 @@ def metal_test(
     the tests that [tool.mlxgen] names, and a kernel that none of them launches is an error;
     ARGUMENTS are pytest's (`mlxgen metal-test -- tests/ops -k axpby`).
     """
-    settings = settings_of(project, diags)
+    settings = settings_of(diags, project)
     folder = (build_dir or settings.root / "build" / "metal").resolve()
     try:
         broken = check_kernels(settings)
@@ -66,7 +70,7 @@ def metal_test(
 )
 def metal_check(
     diags: Diagnostics,
-    project: Path,
+    project: Path | None,
     select: Names,
     exclude: Names,
     build_dir: Path | None,

@@ -28,6 +28,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,18 +84,29 @@ class Settings:
         return path.relative_to(self.root).as_posix() if inside else str(path)
 
 
-def load(root: Path, diagnostics: Diagnostics) -> Settings | None:
-    """The settings of the project in the folder ``root``; None when something was reported as an
-    error."""
+def find(folder: Path) -> Path | None:
+    """The project that a folder is in: the nearest one with a pyproject.toml that names mlxgen."""
+    for root in (folder, *folder.parents):
+        with suppress(OSError):
+            if b"mlxgen" in (root / _FILE).read_bytes():
+                return root
+    return None
+
+
+def load(root: Path, diagnostics: Diagnostics, yaml: Path | None = None) -> Settings | None:
+    """The settings of the project in the folder ``root``, or None when something was reported.
+
+    ``yaml`` is a file of operators in the place of the project's.
+    """
     root = root.resolve()
     reader = _Reader(diagnostics)
     before = len(diagnostics)
     document = reader.document(root / _FILE)
-    settings = _resolve(root, document, reader) if document is not None else None
+    settings = _resolve(root, document, reader, yaml) if document is not None else None
     return settings if len(diagnostics) == before else None
 
 
-def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
+def _resolve(root: Path, document: dict[str, Any], reader: _Reader, yaml: Path | None) -> Settings:
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
     for key, value in table.items():
@@ -120,6 +132,8 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader) -> Settings:
         return found
 
     paths = {key: path(key, given.get(key, _PATHS[key].format(name=name))) for key in _PATHS}
+    if yaml is not None:
+        paths["yaml"] = yaml.resolve()
     settings = Settings(
         root=root,
         name=name,
@@ -172,7 +186,8 @@ class _Reader:
             self.text = Text(_FILE, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            self.error("MG701", f"cannot read {path}: {reason}", "")
+            help = "go to the project's folder, or name it with --project; or name a YAML file"
+            self.error("MG701", f"cannot read {path}: {reason}", "", help)
             return None
         self.diagnostics.add_source(_FILE, self.text.text)
         try:

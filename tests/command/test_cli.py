@@ -15,7 +15,7 @@ from sample import project
 from mlxgen.__main__ import cli
 from mlxgen.command.cli import Failure
 
-ENTRIES = ["--project", "{}", "--yaml", "{}/mlx_ops.yaml"]
+ENTRIES = ["--project", "{}", "{}/mlx_ops.yaml"]
 
 
 @pytest.fixture
@@ -80,3 +80,46 @@ def test_diff(folder: Path) -> None:
     assert found.exit_code == 1
     assert "nn.activations.softcap: argument 'cap': default 50.0 -> 40.0" in found.output
     assert "1 changes, 1 breaking" in found.output
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00"])
+def test_diff_of_what_is_no_ops_json(folder: Path, content: str) -> None:
+    (folder / "ops.json").write_text(content)
+    found = CliRunner().invoke(cli, ["diff", str(folder / "ops.json"), str(folder / "ops.json")])
+    assert found.exit_code == 2 and "is not an ops.json" in found.output
+
+
+def test_file_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "no package of operators"\n')
+    Path("mine.yaml").write_text('- signature: "f(x: array) -> array"\n  composite: x * x\n')
+    for arguments, said in (
+        (["check"], "1 operator, no errors"),
+        (["list"], "f(x: array) -> array"),
+        (["show", "f", "stub"], "def f("),
+        (["show", "f"], "mx::array f("),
+        (["diff", "mine.yaml"], "0 changes"),
+        (["generate", "-o", "out"], "out: 1 operator, "),
+    ):
+        found = CliRunner().invoke(cli, [arguments[0], "mine.yaml", *arguments[1:]])
+        assert found.exit_code == 0 and said in found.output, found.output
+    assert CliRunner().invoke(cli, ["show", "mine.yaml"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["show", "mine.yaml", "f", "stubs"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["check", "yours.yaml"]).exit_code == 2
+
+
+def test_file_in_a_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are the project's that it lies in, or else of the one that is worked in."""
+    (folder / "pyproject.toml").write_text('[project]\nname = "ops"\n[tool.mlxgen]\n')
+    (folder / "python/ops").mkdir(parents=True)
+    (folder / "python/ops/__init__.py").touch()
+    other = folder.parent / "other"
+    other.mkdir()
+    for start, file in ((other, folder / "mlx_ops.yaml"), (folder / "csrc", other / "copy.yaml")):
+        shutil.copy(folder / "mlx_ops.yaml", other / "copy.yaml")
+        monkeypatch.chdir(start)
+        found = CliRunner().invoke(cli, ["check", str(file)])
+        assert found.exit_code == 0, found.output
+    assert CliRunner().invoke(cli, ["check"]).exit_code == 0
+    monkeypatch.chdir(other)
+    assert CliRunner().invoke(cli, ["check", "copy.yaml"]).exit_code == 1

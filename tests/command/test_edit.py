@@ -156,7 +156,7 @@ class Edits:
         if self.random.random() < 0.5:
             path.unlink()
         else:
-            path.write_text("mine\n")
+            path.write_text(path.read_text() + "mine\n")
 
     def undo(self) -> None:
         """Everything as it was in the beginning."""

@@ -73,9 +73,48 @@ def test_nothing_is_written_the_second_time(folder: Path) -> None:
 def test_a_file_that_was_changed_is_written_again(folder: Path) -> None:
     run(folder)
     before = (folder / "out/src/scale.cpp").read_bytes()
-    (folder / "out/src/scale.cpp").write_text("// mine\n")
+    (folder / "out/src/scale.cpp").write_bytes(before + b"// mine\n")
     assert run(folder)[0].changes.written == ("src/scale.cpp",)
     assert (folder / "out/src/scale.cpp").read_bytes() == before
+
+
+def test_files_of_others_stay(folder: Path) -> None:
+    mine = folder / "out/src/scale.cpp"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("// mine\n")
+    assert run(folder) == (None, ["MG607"])  # the first run in a folder of sources
+    assert [*contents(folder / "out")] == ["src/scale.cpp"]
+    mine.unlink()
+    run(folder)
+    mine.write_text("// mine\n")
+    before = contents(folder / "out")
+    assert run(folder) == run(folder, check=True) == (None, ["MG607"])
+    assert contents(folder / "out") == before
+    edit(folder, "scale", "other")  # so that it is stale
+    edit(folder, "scale", "other", "csrc/kernels.h")
+    edit(folder, "scale", "other", "csrc/functions.cpp")
+    edit(folder, "scale", "other", "kernels/metal/kernels.metal")
+    result, codes = run(folder)
+    assert codes == [] and "src/other.cpp" in result.changes.written
+    assert mine.read_text() == "// mine\n" and not (folder / "out/include/ops/scale.h").exists()
+
+
+def test_a_link_is_not_followed(folder: Path) -> None:
+    run(folder)
+    (folder / "out/src/scale.cpp").unlink()
+    (folder / "out/src/scale.cpp").symlink_to(folder / "mine.cpp")
+    assert run(folder) == (None, ["MG607"])
+    assert not (folder / "mine.cpp").exists()
+
+
+@pytest.mark.parametrize("output", [".", "csrc", "csrc/new", "kernels", "..", "tests"])
+def test_no_output_among_sources(folder: Path, output: str) -> None:
+    before = contents(folder.parent)
+    diags = Diagnostics()
+    settings = project.settings(folder / "mlx_ops.yaml")
+    assert generate.generate(settings, folder / output, diags) is None
+    assert "this is no folder for generated files" in diags.render_text()
+    assert contents(folder.parent) == before and not (folder / output / "new").exists()
 
 
 def test_only_what_changed_is_written(folder: Path) -> None:
@@ -125,7 +164,7 @@ from pathlib import Path
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 diags = Diagnostics()
-settings = generate.plain_settings(Path(), Path("mlx_ops.yaml"))
+settings = generate.plain_settings(Path("mlx_ops.yaml"))
 assert generate.generate(settings, Path(sys.argv[1]), diags), diags.render_text()
 """
 
@@ -143,6 +182,69 @@ def test_the_same_input_gives_the_same_bytes(folder: Path) -> None:
         files.pop(".mlxgen.json")  # which has times
         outputs.append(files)
     assert outputs[0] == outputs[1]
+
+
+def generating(folder: Path, before: str = "") -> subprocess.Popen[bytes]:
+    """A process that generates into ``folder/out``, after some lines of Python."""
+    root = str(Path(generate.__file__).parents[2])
+    return subprocess.Popen(
+        [sys.executable, "-c", before + SCRIPT, "out"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root},
+        stderr=subprocess.PIPE,
+    )
+
+
+def outcome(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, said = process.communicate()
+    return process.returncode, said.decode()
+
+
+def test_runs_at_once(folder: Path) -> None:
+    processes = [generating(folder) for _ in range(4)]
+    assert [outcome(process) for process in processes] == [(0, "")] * 4
+    found = contents(folder / "out")
+    shutil.rmtree(folder / "out")
+    assert outcome(generating(folder)) == (0, "")
+    assert {n: d for n, (d, _) in found.items() if n != ".mlxgen.json"} == {
+        n: d for n, (d, _) in contents(folder / "out").items() if n != ".mlxgen.json"
+    }
+
+
+KILLED = """
+import os
+replace = os.replace
+def counted(source, target):
+    counted.left -= 1
+    if not counted.left:
+        os._exit(9)
+    replace(source, target)
+counted.left = {}
+os.replace = counted
+"""
+
+
+@pytest.mark.parametrize("writes", [1, 2, 30])
+def test_what_a_killed_run_leaves_is_removed(folder: Path, writes: int) -> None:
+    assert outcome(generating(folder, KILLED.format(writes)))[0] == 9
+    assert (folder / "out/.mlxgen.tmp").exists()
+    edit(folder, "scale2", "scale3")
+    edit(folder, "scale2", "scale3", "csrc/kernels.h")
+    edit(folder, "scale2", "scale3", "csrc/functions.cpp")
+    assert outcome(generating(folder)) == (0, "")
+    found = {*contents(folder / "out")}
+    shutil.rmtree(folder / "out")
+    assert outcome(generating(folder)) == (0, "")
+    assert found == {*contents(folder / "out")}
+
+
+@pytest.mark.parametrize("limit", [10, 9000])
+def test_full_disk(folder: Path, limit: int) -> None:
+    """A limit on the size of files stands for it."""
+    script = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+    code, said = outcome(generating(folder, script))
+    assert code == 1 and "error[MG607]: cannot write out: File too large\n1 error" in said
+    assert outcome(generating(folder)) == (0, "")
 
 
 def test_output_that_cannot_be_written(folder: Path) -> None:
@@ -221,12 +323,12 @@ def mlxgen(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_command_line(folder: Path) -> None:
     edit(folder, "composite: cap * tanh(x / cap)", "composite: cap * tanhh(x / cap)")
-    plain = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml")
+    plain = mlxgen(folder, "check", "mlx_ops.yaml")
     assert plain.returncode == 1
     assert (
         "mlx_ops.yaml:24:20: error[MG304]: op 'softcap': unknown function 'tanhh'" in plain.stderr
     )
-    found = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml", "--format", "json")
+    found = mlxgen(folder, "check", "mlx_ops.yaml", "--format", "json")
     assert found.returncode == 1
     (item,) = json.loads(found.stdout)
     place = (item["code"], item["op"], item["file"], item["line"], item["column"])
@@ -234,10 +336,10 @@ def test_command_line(folder: Path) -> None:
 
 
 def test_command_line_with_unknown_operator(folder: Path) -> None:
-    found = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml", "--select", "softcapp")
+    found = mlxgen(folder, "check", "mlx_ops.yaml", "--select", "softcapp")
     assert found.returncode == 1
     assert "error[MG606]: no operator or tag 'softcapp' (did you mean 'softcap'?)" in found.stderr
-    found = mlxgen(folder, "check", "--yaml", "mlx_ops.yaml", "--select", "tag:nn")
+    found = mlxgen(folder, "check", "mlx_ops.yaml", "--select", "tag:nn")
     assert found.returncode == 0
 
 

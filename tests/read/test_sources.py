@@ -20,7 +20,7 @@ def sources(tmp_path):
             name = re.sub(r"_(?=[^_]*$)", ".", name)
             folder = "kernels/metal" if name.endswith("metal") else "csrc"
             (tmp_path / folder / name).write_text(text)
-        return Sources(plain_settings(tmp_path, tmp_path / "mlx_ops.yaml"), Diagnostics(), None)
+        return Sources(plain_settings(tmp_path / "mlx_ops.yaml"), Diagnostics(), None)
 
     return sources
 

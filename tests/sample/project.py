@@ -18,7 +18,7 @@ YAML = HERE / "mlx_ops.yaml"
 
 def settings(yaml: Path, name: str = "ops") -> Settings:
     """Settings for a file of entries beside the sample's kernels, or beside its own."""
-    plain = generate.plain_settings(yaml.parent, yaml)
+    plain = generate.plain_settings(yaml)
     csrc = plain.csrc if plain.csrc.is_dir() else HERE / "csrc"
     metal = plain.metal if plain.metal.is_dir() else HERE / "kernels" / "metal"
     return replace(plain, name=name, namespace=name, csrc=csrc, metal=metal)
