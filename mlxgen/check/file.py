@@ -12,10 +12,11 @@ names, and the signatures of those that are called.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from graphlib import CycleError, TopologicalSorter
 
-from ..diagnostics import Diagnostics
+from ..diagnostics import Diagnostics, TooMany
 from ..formula.compile import Name, compile_formula
 from ..model.op import Form, Op, Written
 from ..model.signature import Signature
@@ -49,12 +50,14 @@ def resolve(
         diags: Collects what is wrong.
         only: Names of the entries that are wanted; all if absent.
     """
-    file = _File(document, Surroundings(settings, sources, diags), only)
-    check_names(file.entries, settings, sources)
-    wanted = [file.context(name) for name in file.entries if only is None or name in only]
-    ops = [op for context in wanted if context and (op := _operator(context, document.path))]
-    _check_cycles(ops, file)
-    return ops
+    with suppress(TooMany):
+        file = _File(document, Surroundings(settings, sources, diags), only)
+        check_names(file.entries, settings, sources)
+        wanted = [file.context(name) for name in file.entries if only is None or name in only]
+        ops = [op for context in wanted if context and (op := _operator(context, document.path))]
+        _check_cycles(ops, file)
+        return ops
+    return []
 
 
 class _File(Mapping[str, Signature]):

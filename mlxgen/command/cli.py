@@ -51,6 +51,13 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         default="text",
         help="Output for people or for programs.",
     ),
+    "max_errors": click.option(
+        "--max-errors",
+        type=click.IntRange(min=0),
+        default=50,
+        show_default=True,
+        help="Show so many errors, and so many warnings; 0: all.",
+    ),
 }
 
 
@@ -91,7 +98,7 @@ def command(*options: str, name: str | None = None, **settings: Any) -> Callable
     def decorate(function: Callable[..., None]) -> Any:
         @wraps(function)
         def run(**given: Any) -> None:
-            diags = Diagnostics()
+            diags = Diagnostics(given.pop("max_errors"))
             try:
                 function(diags, **given)
             except Failure:
@@ -102,7 +109,7 @@ def command(*options: str, name: str | None = None, **settings: Any) -> Callable
                 raise
 
         made: Callable[..., None] = run
-        for option in reversed(options):
+        for option in reversed((*options, "max_errors")):
             made = OPTIONS[option](made)
         register: Any = cli.command(name, **settings)
         return register(made)

@@ -7,6 +7,7 @@ inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` colle
 from .codes import explain as explain
 from .codes import sections as sections
 from .collect import Diagnostics as Diagnostics
+from .collect import TooMany as TooMany
 from .span import COMMAND_LINE as COMMAND_LINE
 from .span import LINE_BREAK as LINE_BREAK
 from .span import Span as Span

@@ -1,6 +1,7 @@
 """The collector of messages, and how they are shown: as text, in colours, and as JSON.
 
-Every stage reports here and goes on, so that one run shows all mistakes, sorted by position.
+Every stage reports here and goes on, so that one run shows all mistakes, sorted by position. Of
+very many the first are shown, and a file that has nothing else is not read to its end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,15 +39,34 @@ class Diagnostic:
         return f"op '{self.op}': {self.message}" if self.op else self.message
 
 
-def _one_line(message: str) -> str:
-    """With the line breaks and the like of names that it quotes as escapes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+class TooMany(Exception):
+    """There are more errors than anybody reads; whoever goes through a file ends with this."""
+
+
+_ENOUGH = 1000
+_QUOTED = re.compile(r"(?<!\w)(['\"]).*?\1(?!\w)", re.DOTALL)
+
+
+def _one_line(text: str, most: int = 80) -> str:
+    """With what it quotes cut to a length that can be read, and line breaks and such as escapes."""
+
+    def cut(quoted: re.Match[str]) -> str:
+        return quoted[0] if len(quoted[0]) <= most else f"{quoted[0][: most - 4]}...{quoted[1]}"
+
+    text = _QUOTED.sub(cut, text)
+    text = text if len(text) <= 10 * most else text[: 10 * most] + "..."
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Diagnostics:
-    """Collects what all stages report; the same thing said twice is kept once."""
+    """Collects what all stages report; the same thing said twice is kept once.
 
-    def __init__(self) -> None:
+    Of errors, and of warnings, ``limit`` are shown (0: all), and some more are collected.
+    """
+
+    def __init__(self, limit: int = 50) -> None:
+        self.limit = limit
+        self._left = max(limit, _ENOUGH) if limit else inf  # how many errors more are taken
         self._items: dict[Diagnostic, None] = {}
         self._sources: dict[str, Text] = {}
 
@@ -63,8 +84,12 @@ class Diagnostics:
         """Report an error; ``ValueError`` when errors.md does not explain its code."""
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
+        help, op = help and _one_line(help, 400), op and _one_line(f"'{op}'")[1:-1]
         item = Diagnostic(code, _one_line(message), span, help, tuple(notes), op, severity)
         self._items[item] = None
+        self._left -= severity == "error"
+        if self._left <= 0:
+            raise TooMany
 
     def warning(self, code: str, message: str, span: Span, **more: Any) -> None:
         """Report, in the same way, what may be right and is probably not; nothing fails for it."""
@@ -92,18 +117,37 @@ class Diagnostics:
 
     def summary(self) -> str:
         """``2 errors, 1 warning``, or an empty string."""
-        counts = Counter(item.severity for item in self.sorted())
-        return ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in sorted(counts.items()))
+        counts = sorted(Counter(item.severity for item in self._items).items())
+        return self._more_than + ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts)
+
+    @property
+    def _more_than(self) -> str:
+        return "" if self._left > 0 else "more than "
+
+    def _shown(self) -> list[Diagnostic]:
+        """The first errors and warnings, and how many more there are."""
+        shown: list[Diagnostic] = []
+        left: list[Diagnostic] = []
+        counts = Counter[str]()
+        for item in self.sorted():
+            counts[item.severity] += 1
+            kept = not self.limit or counts[item.severity] <= self.limit
+            (shown if kept else left).append(item)
+        if left:
+            message = f"and {self._more_than}{len(left)} more"
+            help = "--max-errors 0 shows all"
+            shown.append(Diagnostic("", message, left[0].span, help, severity="note"))
+        return shown
 
     def to_json(self) -> str:
         """A JSON array with one object a diagnostic, for editors and CI."""
-        items = [asdict(item) for item in self.sorted()]
+        items = [asdict(item) for item in self._shown()]
         flat = [{**item.pop("span"), **item} for item in items]
         return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:
         """All diagnostics for people, each with its line and carets; with ANSI colours if asked."""
-        segments = [part for item in self.sorted() for part in self._segments(item)]
+        segments = [part for item in self._shown() for part in self._segments(item)]
         if segments:
             segments.append((f"{self.summary()}\n", "bold"))
         if not color:
@@ -126,7 +170,7 @@ class Diagnostics:
         color = "bold red" if item.severity == "error" else "bold yellow"
         parts = [
             (f"{item.span}: ", "bold"),
-            (f"{item.severity}[{item.code}]", color),
+            (f"{item.severity}[{item.code}]" if item.code else item.severity, color),
             (f": {item.text}\n", "bold"),
         ]
         if excerpt := self._excerpt(item.span):

@@ -21,7 +21,7 @@ import gc
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text
+from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text, TooMany
 from .places import extent, in_flow, places
 
 KeyPath = tuple[str | int, ...]
@@ -105,7 +105,7 @@ class Document(Text):
         text = text.removeprefix("\ufeff")
         document = cls(path, text, diags)
         diags.add_source(path, text)
-        with no_garbage_collection():
+        with no_garbage_collection(), suppress(TooMany):
             for node in _compose(document):
                 if isinstance(node, MappingNode):
                     document.entries.append(Entry(document, node))

@@ -17,6 +17,7 @@ import mlxgen
 from mlxgen.diagnostics import (
     Diagnostics,
     Span,
+    TooMany,
     did_you_mean,
     explain,
     sections,
@@ -116,6 +117,48 @@ def test_warnings_are_no_errors():
     diags.error("MG001", "wrong", KEY)
     diags.error("MG001", "wrong", Span(FILE, 1, 1, 1, 2))
     assert not diags.ok and diags.summary() == "2 errors, 1 warning"
+
+
+def test_the_first_are_shown():
+    diags = Diagnostics(limit=2)
+    for line in (5, 3, 1, 4, 2):
+        diags.warning("MG003", "doubtful", Span(FILE, line, 1, line, 2))
+        diags.error("MG001", "wrong", Span(FILE, line, 1, line, 2))
+    items = json.loads(diags.to_json())
+    shown = [(item["line"], item["severity"]) for item in items]
+    assert shown == [(1, "warning"), (1, "error"), (2, "warning"), (2, "error"), (3, "note")]
+    assert items[-1]["message"] == "and 6 more"
+    assert diags.render_text().endswith(
+        "ops.yaml:3:1: note: and 6 more\nhelp: --max-errors 0 shows all\n5 errors, 5 warnings\n"
+    )
+
+
+def test_nothing_is_read_to_its_end_for_more_errors_than_anybody_reads():
+    diags, every = Diagnostics(limit=10), Diagnostics(limit=0)
+    for line in range(1, 1000):
+        diags.error("MG001", "wrong", Span(FILE, line, 1, line, 2))
+    assert diags.summary() == "999 errors"
+    for line in (1000, 1001):
+        with pytest.raises(TooMany):
+            diags.error("MG001", "wrong", Span(FILE, line, 1, line, 2))
+    assert diags.summary() == "more than 1001 errors"
+    assert "note: and more than 991 more\n" in diags.render_text()
+    for line in range(1, 2000):
+        every.error("MG001", "wrong", Span(FILE, line, 1, line, 2))
+    assert every.summary() == "1999 errors" and every.render_text().count("error[") == 1999
+
+
+def test_quoted_values_are_cut():
+    diags = collector()
+    message = (
+        f"'x' of YAML's own is no '{'n' * 1000}', and \"{'m' * 79}\" neither; see '{'n' * 60}'"
+    )
+    diags.error("MG001", message, KEY, op="axpby" * 1000, help="h" * 10000)
+    (item,) = diags.sorted()
+    assert item.message == (
+        f"'x' of YAML's own is no '{'n' * 75}...', and \"{'m' * 75}...\" neither; see '{'n' * 60}'"
+    )
+    assert len(item.text) < 1000 and len(item.help or "") < 5000
 
 
 def test_unexplained_code_is_refused():

@@ -68,7 +68,7 @@ def check(diags: Diagnostics, folder: Path) -> None:
     diags.to_json()
     for item in diags.sorted():
         assert item.message and "\n" not in item.message and len(item.message) < 1000
-        assert item.message in shown
+        assert item.message in shown or len(diags) > diags.limit
         path = Path(item.span.file)
         assert path.is_file(), item
         lines = LINE_BREAK.split(path.read_text(encoding="utf-8"))
