@@ -1,17 +1,15 @@
-"""The arguments of an entry: their names in C++, their dtypes, their documentation and samples."""
+"""The arguments of an entry: their names in C++, their dtypes and documentation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
-from ..model.signature import Type, with_article
-from ..read.keys import ArraySample
 from .context import Context, Path, camel
+from .samples import check_samples
 
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
 # finds what is missing.
@@ -148,73 +146,3 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
         known = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
         context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=known)
     return tuple(found)
-
-
-def check_samples(context: Context) -> None:
-    """Report values that do not fit, and arguments without any.
-
-    The place for what will be known of samples when generating: whether their shapes, dtypes and
-    domains are what the entry's checks allow.
-    """
-    types = {p.name: p.type for p in context.params}
-    needed = [
-        p.name
-        for p in context.params
-        if not (p.type.is_array or p.type.optional) and p.arg.default is None
-    ]
-    for i, sample in enumerate(context.raw.samples):
-        base: Path = ("samples", i)
-        for name in context.known("MG114", sample, types, "argument", base):
-            if problem := _problem(types[name], sample[name]):
-                context.error("bad_sample", (*base, name), name=name, problem=problem)
-        for name in needed:
-            if name not in sample:
-                context.error("no_sample", base, name=name)
-
-
-def _problem(type: Type, value: Any) -> str | None:
-    """What is wrong with a sample's value for an argument of this type."""
-    if value is None:
-        return None if type.optional else f"{with_article(type)} cannot be None"
-    if type.kind is Kind.ARRAY:
-        if not isinstance(value, ArraySample):
-            return "an array is described by a mapping, such as {shape: [3, 4], low: 0, high: 1}"
-        return _array_problem(value)
-    if type.kind is Kind.ARRAYS:
-        if not isinstance(value, list) or not all(isinstance(v, ArraySample) for v in value):
-            return "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
-        return next(filter(None, map(_array_problem, value)), None)
-    value = [value] if type.kind is Kind.AXES and isinstance(value, int) else value
-    if type.takes(value) and not (type.kind is Kind.SHAPE and min(value, default=0) < 0):
-        return None
-    if type.kind is Kind.ENUM:
-        return f"it is one of {type.listed_choices}"
-    return f"{with_article(type)} is wanted"
-
-
-def _array_problem(sample: ArraySample) -> str | None:
-    """What is wrong with the description of an array."""
-    if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
-        return f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
-    if any(not 0 <= n < 1 << 31 for n in sample.shape or ()):
-        return f"{sample.shape} is no shape"
-    if not sample.low <= sample.high:
-        return f"low ({sample.low}) is above high ({sample.high})"
-    if sample.values is not None:
-        if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
-            return "values are given, so that shape, low, high and away_from say nothing"
-        if _shape_of(sample.values) is None:
-            return "values are numbers in lists of equal lengths"
-    return None
-
-
-def _shape_of(values: Any) -> tuple[int, ...] | None:
-    """The shape of nested lists of numbers, or None if they are no table."""
-    if isinstance(values, (bool, int, float)):
-        return ()
-    if not isinstance(values, list):
-        return None
-    shapes = {_shape_of(value) for value in values}
-    if len(shapes) > 1 or None in shapes:
-        return None
-    return (len(values), *(shapes.pop() or () if shapes else ()))

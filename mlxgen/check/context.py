@@ -18,7 +18,7 @@ from ..formula.compile import Name, Scope, Want, compile_formula
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Expr, Form, Parameter
 from ..model.signature import Signature, Type
-from ..read.keys import OpEntry
+from ..read.keys import OpEntry, Sample
 from ..read.settings import Settings
 from ..read.sources import Sources
 from ..read.yaml import Entry
@@ -128,6 +128,7 @@ class Context(Named):
     group: tuple[str, ...] = ()  # dtypes of the arguments that are promoted together
     fixed: dict[str, str] = field(default_factory=dict)  # those of the others
     dtypes_known: bool = True  # else nothing is said about kernels
+    samples: dict[int, Sample] = field(default_factory=dict)  # those whose values fit
     includes: dict[str, None] = field(default_factory=dict)  # headers of csrc for its formulas
 
     def __post_init__(self) -> None:

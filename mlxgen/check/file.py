@@ -30,6 +30,7 @@ from .entry import check_keys, decide_form, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .names import check_names
+from .samples import check_calls
 
 _WRITTEN = {field.name for field in fields(Written)}
 
@@ -131,6 +132,7 @@ def _operator(context: Context, path: str) -> Op | None:
     shapes = results.shapes(context)
     out_dtypes = results.out_dtypes(context)
     checks = results.checks(context)
+    check_calls(context, shapes, checks)
     kernels = match_kernels(context) if has_kernels and context.dtypes_known else ()
     grads, own_gradient = gradients.gradients(context)
     jvp, jvp_exprs = gradients.jvp(context, grads)

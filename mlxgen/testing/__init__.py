@@ -112,11 +112,25 @@ class _Point:
 
         self.fn = Function(floating, whole.op, whole.args, tuple(whole.output(i) for i in kept))
         self.outputs = self.fn(*self.args)
+        # Where infinite numbers are given, there is nothing to compare with.
+        self.is_finite = all(np.isfinite(to_numpy(a)).all() for a in self.args)
+        for k, out in enumerate(self.outputs) if self.is_finite else ():
+            wrong = np.flatnonzero(~np.isfinite(to_numpy(out)))
+            if wrong.size:
+                element = element_of(self.fn.output(k), out, wrong[0])
+                value = to_numpy(out).flat[wrong[0]]
+                require(False, self.fn, f"{element} is {value}: {OUTSIDE}")
 
     def argnums(self, given: Iterable[int] | None) -> list[int]:
         """The arguments asked for; all floating ones if not said."""
         every = [i for i, a in enumerate(self.args) if is_float(a)]
         return every if given is None else list(given)
+
+    def comparable(self, got: Floats, wanted: Floats) -> Floats:
+        """Derivatives; those that infinite arguments make infinite or NaN are as they should be."""
+        if self.is_finite:
+            return got
+        return np.where(np.isfinite(got) & np.isfinite(wanted), got, wanted)
 
     def random(self, like: mx.array) -> mx.array:
         """A cotangent or tangent: numbers of either sign, none of them small."""
@@ -125,11 +139,13 @@ class _Point:
 
     def coordinates(self, argnum: int, limit: int) -> list[int]:
         """The elements of an argument that are moved."""
-        return sorted(self.rng.permutation(self.args[argnum].size)[:limit].tolist())
+        at = self.rng.permutation(self.args[argnum].size)[:limit]
+        return sorted(at[np.isfinite(to_numpy(self.args[argnum]).flat[at])].tolist())
 
     def jacobian(self, argnum: int, at: Sequence[int], step: float) -> tuple[Floats, Floats]:
         """Difference quotients, coordinates x outputs, and their tolerances."""
-        base = to_numpy(self.args[argnum])
+        base, outputs = to_numpy(self.args[argnum]), _flat(self.outputs)
+        same = ~np.isfinite(outputs)
         rows = np.zeros((len(at), sum(out.size for out in self.outputs)))
         sizes = np.zeros_like(rows)
         for row, coordinate in enumerate(at):
@@ -138,6 +154,7 @@ class _Point:
                 values.flat[coordinate] += sign * k * step
                 moved = mx.array(values, dtype=self.args[argnum].dtype)
                 out = _flat(self.fn(*replaced(self.args, [argnum], [moved])))
+                out[same & _equal(out, outputs)] = 0
                 rows[row] += sign * weight / step * out
                 sizes[row] = np.maximum(sizes[row], np.abs(out))
         # An output that did not change at all has no noise either.
@@ -147,6 +164,10 @@ class _Point:
 
 def _flat(arrays: Sequence[mx.array]) -> Floats:
     return np.concatenate([np.zeros(0), *(to_numpy(a).ravel() for a in arrays)])
+
+
+def _equal(a: Floats, b: Floats) -> Any:
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def _steps(step: float | Sequence[float], count: int) -> list[float]:
@@ -225,9 +246,24 @@ def check_vjp(
                     smooth = abs((rows @ flat)[0] - wanted[worst]) <= 10 * tol[worst]
                     return "" if smooth else KINK
 
-                got = to_numpy(gradient).ravel()[at[i]]
+                got = point.comparable(to_numpy(gradient).ravel()[at[i]], wanted)
                 require_close(got, wanted, tolerance, point.fn, where, DIFFERENCES, hint)
 
+
+def require_finite(fn: Callable[..., Any], args: Sequence[mx.array], dtype: mx.Dtype) -> None:
+    """That a function is finite where it is to be differentiated.
+
+    Raises:
+        AssertionError: An output is infinite or NaN, though the arguments are finite.
+    """
+    with mx.stream(mx.cpu):
+        _Point(fn, args, dtype)
+
+
+OUTSIDE = (
+    "the function cannot be differentiated here; if that is right, change the sample (low, high, "
+    "values, away_from)"
+)
 
 KINK = (
     "; with half the step they are different: if the function is not smooth here, change the "
@@ -283,9 +319,10 @@ def check_jvp(
                 element = element_of(point.fn.output(k), point.outputs[k], worst)
                 return f"jvp along {along}: the tangent of {element}"
 
+            total = np.sum([wanted[i] for i in subset], axis=0)
             require_close(
-                _flat(jvps),
-                np.sum([wanted[i] for i in subset], axis=0),
+                point.comparable(_flat(jvps), total),
+                total,
                 np.sum([tolerance[i] for i in subset], axis=0),
                 point.fn,
                 where,

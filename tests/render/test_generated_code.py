@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sample import project
 
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
@@ -82,6 +83,21 @@ def test_no_trace_of_templates(generated: Path) -> None:
             assert "\t" not in text or path.parent.name == "metal", path
             if path.parent.name != "metal":
                 assert not any(line != line.rstrip() for line in text.splitlines()), path
+
+
+def test_infinite_numbers_are_known_where_samples_stand(tmp_path: Path) -> None:
+    text = """
+- signature: "f(x: array, a: float = -inf) -> array"
+  cpp: mlx::core::maximum
+  samples: {x: {values: [0.5, .inf, -.inf, .nan]}, a: .inf}
+"""
+    (tmp_path / "mlx_ops.yaml").write_text(text)
+    diagnostics = project.run(tmp_path / "mlx_ops.yaml", tmp_path / "out")
+    assert diagnostics.ok, diagnostics.render_text()
+    checks = tmp_path / "out" / "python" / "checks" / "test_gradients.py"
+    assert "[0.5, inf, -inf, nan]" in checks.read_text()
+    ruff = [BIN / "ruff", "check", "--isolated", "--select=F821", checks]
+    assert subprocess.run(ruff, capture_output=True).returncode == 0
 
 
 def test_pages_are_up_to_date() -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 
 import mlx.core as mx
@@ -48,8 +49,16 @@ def calls_refuses(x, ids):
 def half_refuses(x, y):
     return _refuses(x, mx.array([0, 2])) * mx.exp(y[:2])
 
+def logs(x, n=1):
+    if n < 1:
+        raise ValueError("[logs] n must be positive")
+    return mx.log(x)
+
 def hidden(x):
     return mx.sin(x)
+
+def whole(x):
+    return x
 
 def straight(x):
     return mx.stop_gradient(x)
@@ -103,6 +112,8 @@ OPS = [
         composite="sum(a for a in arrays[:1]) + sum(arrays[1]) if weight is None else weight",
         elementwise=False,
     ),
+    op("logs", X, arg("n", "int", "1")),
+    op("whole", X, dtypes={"x": ["uint8", "int32"]}, grad={"x": "none (integers)"}),
     op("inner", X, tags=["internal"]),
     op("hidden", X, composite="inner(x)", form="composite"),
     op("half_refuses", X, Y, elementwise=False),
@@ -200,6 +211,42 @@ def test_an_operator_that_cannot_do_what_it_declares(package):
     assert wrong.differentiable == [0]
 
 
+BAD_SAMPLES = {
+    "draw": ({"x": {"low": 0, "high": 0.1, "away_from": [0.05]}}, "has no numbers from 0.0"),
+    "values": ({"x": {"values": [[1, 2], [3]]}}, "inhomogeneous"),
+    "dtype": ({"x": {"dtype": "flaot32"}}, "flaot32"),
+    "check": ({"x": {"low": 1}, "n": 0}, r"\[logs\] n must be positive"),
+    "domain": ({"x": {"values": [1.0, -1.0]}}, r"out\[1\] is nan: .* change the sample"),
+    "pole": ({"x": {"values": [1.0, 0.0]}}, r"out\[1\] is -inf"),
+}
+
+
+@pytest.mark.parametrize(("sample", "why"), BAD_SAMPLES.values(), ids=BAD_SAMPLES)
+def test_a_bad_sample_fails_one_check(package, sample, why):
+    good, bad = (cases.case(package.logs, s) for s in ({"x": {"low": 1}}, sample))
+    failed = {}
+    for name, test in cases.make_tests(package, [good, bad]).items():
+        for s in test.pytestmark[0].args[1]:
+            try:
+                test(s)
+            except pytest.skip.Exception:
+                assert s.case is bad
+            except AssertionError as error:
+                failed[name, s.number] = str(error)
+    assert failed.keys() == {("test_sample", 1)}
+    assert re.search(r"\[logs\] sample 1 \(.*\) cannot be used: .*" + why, *failed.values())
+
+
+def test_infinite_samples(package):
+    """They are compared where derivatives can be."""
+    infinite = {"values": [0.5, np.inf, -np.inf, np.nan]}
+    cases_ = [cases.case(package.good, {"x": infinite, "y": {"shape": [4], "low": 1}})]
+    for test in cases.make_tests(package, cases_).values():
+        test(test.pytestmark[0].args[1][0])
+    with pytest.raises(AssertionError, match=r"vjp of 'x': the gradient at x\[0\] = 0.5 is"):
+        run(package, "vjp", "bad_vjp", {"x": infinite})
+
+
 def test_names_of_tests(package):
     tests = cases.make_tests(
         package, [cases.case(package.good), cases.case(package.good, {"scale": 3.0})]
@@ -263,6 +310,13 @@ def test_integers(package, dtype, low):
     assert x.dtype == getattr(mx, dtype)
     assert x.min().item() == low
     assert x.max().item() == (1 if dtype == "bool_" else 2)
+
+
+def test_integers_by_default(package):
+    """Where the operator takes nothing else."""
+    (x,) = subject(package, "whole").draw(mx.float32)
+    assert x.dtype == mx.uint8
+    assert subject(package, "whole", {"x": {"dtype": "bool"}}).slots[0].dtype == mx.bool_
 
 
 def test_lists_and_optional_arrays(package):

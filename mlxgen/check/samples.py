@@ -1,0 +1,293 @@
+"""The samples of an entry: what the generated checks will call it with.
+
+Values are held to the types of their arguments, and what they make together to what the entry says
+itself: its dtypes, and its `checks` and `shape` rules, evaluated as Python on shapes, dtypes and
+attributes. Where something is not known when generating, nothing is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..diagnostics import did_you_mean
+from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
+from ..model.dtypes import DTYPES, FLOATING, INTEGER
+from ..model.kinds import Kind
+from ..model.op import Condition, DtypeRule, Form, Parameter, Rule
+from ..model.signature import Type, with_article
+from ..read.keys import ArraySample
+from .context import Context, Path
+
+LARGEST = 10_000_000  # elements of a sample's arrays, and of an output
+AXES = 32
+DISTANCE = 0.1  # from the points of `away_from`: DISTANCE in testing/cases.py
+_ENOUGH = 0.05  # of a domain must be that far from them, or no numbers are found
+
+_LIMITS = {
+    "bool_": (0, 1),
+    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    "float16": (-65504, 65504),
+    "float64": (-1e300, 1e300),
+}
+_SINGLE = (-3.4e38, 3.4e38)  # of all others
+
+Problem = tuple[Path, str]  # where in a value something is wrong, and what
+
+
+def check_samples(context: Context) -> None:
+    """Report values that do not fit, and arguments without any."""
+    types = {p.name: p.type for p in context.params}
+    needed = {p.name for p in context.params if not (p.type.is_array or _has_value(p))}
+    for i, sample in enumerate(context.raw.samples):
+        base: Path = ("samples", i)
+        known = context.known("MG114", sample, types, "argument", base)
+        found = {name: next(_problems(types[name], sample[name]), None) for name in known}
+        for name, problem in found.items():
+            if problem:
+                path = (*base, name, *problem[0])
+                context.error("bad_sample", path, name=name, problem=problem[1])
+        for name in sorted(needed - set(sample)):
+            context.error("no_sample", base, name=name)
+        if not any(found.values()) and needed <= set(known) == set(sample):
+            context.samples[i] = sample
+
+
+def _has_value(p: Parameter) -> bool:
+    return p.type.optional or p.arg.default is not None
+
+
+def _problems(type: Type, value: Any) -> Iterator[Problem]:
+    """What is wrong with a sample's value for an argument of this type."""
+    if value is None:
+        if not type.optional:
+            yield (), f"{with_article(type)} cannot be None"
+    elif type.kind is Kind.ARRAY:
+        if isinstance(value, ArraySample):
+            yield from _array_problems(value)
+        else:
+            like = "{shape: [3, 4], low: 0, high: 1}"
+            yield (), f"an array is described by a mapping, such as {like}"
+    elif type.kind is Kind.ARRAYS:
+        if isinstance(value, list) and all(isinstance(v, ArraySample) for v in value):
+            for i, item in enumerate(value):
+                yield from (((i, *path), problem) for path, problem in _array_problems(item))
+        else:
+            yield (), "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
+    else:
+        value = [value] if type.kind is Kind.AXES and isinstance(value, int) else value
+        wanted = with_article(type) + f", {type.length} of them," * bool(type.length)
+        if type.kind is Kind.INT and isinstance(value, int):
+            wanted += " of 64 bits" if type.int64 else " of 32 bits"
+        if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
+            yield (
+                (),
+                f"it is one of {type.listed_choices}" if type.choices else f"{wanted} is wanted",
+            )
+        elif type.kind is Kind.FLOAT and abs(value) > 1e308 and math.isfinite(value):
+            yield (), "it is too large"
+
+
+def _array_problems(sample: ArraySample) -> Iterator[Problem]:
+    """What is wrong with the description of an array, whatever it is for."""
+    if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
+        yield ("dtype",), f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
+    shape = sample.shape or []
+    if len(shape) > AXES:
+        yield ("shape",), f"{len(shape)} axes, and {AXES} are the most"
+    if any(not 0 <= n < 1 << 31 for n in shape):
+        yield ("shape",), f"{shape} is no shape"
+    for key, number in (("low", sample.low), ("high", sample.high)):
+        if not -math.inf < number < math.inf:
+            yield (key,), f"{key} is {number}, and numbers are drawn from low to high"
+    if not sample.low <= sample.high:
+        yield (), f"low ({sample.low}) is above high ({sample.high})"
+    for i, point in enumerate(sample.away_from):
+        if not -math.inf < point < math.inf:
+            yield ("away_from", i), f"{point} is no point to stay away from"
+    if sample.values is not None:
+        if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
+            yield (), "values are given, so that shape, low, high and away_from say nothing"
+        if _shape_of(sample.values) is None:
+            yield ("values",), "values are numbers in lists of equal lengths"
+
+
+def _shape_of(values: Any) -> tuple[int, ...] | None:
+    """The shape of nested lists of numbers, or None if they are no table."""
+    if isinstance(values, (bool, int, float)):
+        return ()
+    if not isinstance(values, list):
+        return None
+    shapes = {_shape_of(value) for value in values}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(values), *(shapes.pop() or () if shapes else ()))
+
+
+# -------------------------------------------------------------------------------------------------
+# What the values make together
+# -------------------------------------------------------------------------------------------------
+
+
+def check_calls(context: Context, shapes: Sequence[Rule], conditions: Sequence[Condition]) -> None:
+    """Report samples with which the entry cannot be called, by what it says itself."""
+    for i, sample in context.samples.items():
+        if found := next(_call_problems(context, sample, shapes, conditions), None):
+            path, problem = found
+            wrong, name = ("bad_sample", path[0]) if path else ("bad_call", "")
+            context.error(wrong, ("samples", i, *path), name=name, problem=problem)
+
+
+def _call_problems(
+    context: Context,
+    sample: Mapping[str, Any],
+    shapes: Sequence[Rule],
+    conditions: Sequence[Condition],
+) -> Iterator[Problem]:
+    """Why an entry cannot be called with a sample, and where in it that is."""
+    drawn = [found for rule in _rules(context) for found in _arrays(rule, sample)]
+    for found in drawn:
+        yield from (((*found.path, *at), problem) for at, problem in _misfits(found))
+        if found.refused:
+            known = ", ".join(found.rule.dtypes)
+            yield (*found.path, "dtype"), f"{found.dtype} is none of its dtypes ({known})"
+    arrays = [found.facts for found in drawn]
+    if (count := sum(a.size for a in arrays)) > LARGEST:
+        yield (), f"the arrays have {count:,} elements, and {LARGEST:,} are the most"
+    names = {p.name: _argument(p, sample, drawn) for p in context.params}
+    if context.elementwise or "elementwise" in context.raw.tags:
+        try:
+            broadcast(*(a.shape for a in arrays))
+        except Impossible:
+            shown = (f"{found.path[0]} {found.facts.shape}" for found in drawn)
+            yield (), f"the shapes do not broadcast: {', '.join(shown)}"
+    for condition in conditions:
+        try:
+            if not evaluated(condition.text, names, True):
+                yield (), f"a check refuses it: {condition.message.rstrip('.')}"
+        except Impossible as error:
+            yield (), f"`{condition.text}` cannot be computed: {error}"
+    for rule in shapes:
+        try:
+            shape = evaluated(rule.text, names, ())
+        except Impossible as error:
+            yield (), f"the shape `{rule.text}` cannot be computed: {error}"
+            continue
+        if min(shape, default=0) < 0:
+            yield (), f"the shape `{rule.text}` is {shape}"
+        if math.prod(shape) > LARGEST:
+            yield (), f"an output has {math.prod(shape):,} elements, and {LARGEST:,} are the most"
+
+
+def _argument(p: Parameter, sample: Mapping[str, Any], drawn: Sequence[_Drawn]) -> Any:
+    """What formulas know of an argument."""
+    facts = [found.facts for found in drawn if found.path[0] == p.name]
+    if p.type.is_array:
+        return tuple(facts) if p.is_list else facts[0] if facts else None
+    value = sample.get(p.name, p.arg.default.value if p.arg.default is not None else None)
+    if p.type.kind is Kind.AXES and isinstance(value, int):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """An array of a call."""
+
+    rule: DtypeRule
+    path: Path  # in the sample
+    given: ArraySample
+    dtype: str
+    mixed: bool = False  # whether other arrays of the rule have another dtype
+
+    @property
+    def refused(self) -> bool:
+        """Whether its dtype is none of the operator's."""
+        return self.given.dtype is not None and not self.mixed and self._resolved is None
+
+    @property
+    def _resolved(self) -> str | None:
+        """The dtype that the operator makes of it, if it takes it (runtime/src/op.cpp)."""
+        allowed, dtype = self.rule.dtypes, self.dtype
+        if not allowed or dtype in allowed:
+            return dtype
+        if dtype not in (*INTEGER, "bool_"):
+            return None
+        if self.rule.integers == "to_float32":
+            return "float32"
+        kept = self.rule.integers == "keep" and len(allowed) == 1 and allowed[0] in INTEGER
+        return allowed[0] if kept else None
+
+    @property
+    def facts(self) -> ArrayFacts:
+        """What formulas know of it."""
+        shape = self.given.shape
+        extents = tuple((3, 4) if shape is None else shape)
+        if self.given.values is not None:
+            extents = _shape_of(self.given.values) or ()
+        return ArrayFacts(extents, None if self.mixed else self._resolved)
+
+
+def _rules(context: Context) -> Sequence[DtypeRule]:
+    """What dtypes arrays may have together; any of their own where MLX promotes them."""
+    if context.form is Form.KERNELS:
+        return context.rules
+    return [DtypeRule("", (), "keep", (p,)) for p in context.arrays]
+
+
+def _arrays(rule: DtypeRule, sample: Mapping[str, Any]) -> list[_Drawn]:
+    """The arrays of a rule; without a dtype of their own float32, which is tested first."""
+    usual = "float32" if not rule.dtypes or "float32" in rule.dtypes else rule.dtypes[0]
+    found = []
+    for p in rule.params:
+        value = sample.get(p.name)
+        listed = [ArraySample(), ArraySample()] if value is None else value
+        if not p.is_list:
+            listed = [] if value is None and p.type.optional else [value or ArraySample()]
+        for i, given in enumerate(listed):
+            dtype = {None: usual, "bool": "bool_"}.get(given.dtype, given.dtype)
+            found.append(_Drawn(rule, (p.name, i) if p.is_list else (p.name,), given, dtype))
+    mixed = len({a.dtype for a in found}) > 1
+    return [replace(a, mixed=mixed) for a in found]
+
+
+def _misfits(found: _Drawn) -> Iterator[Problem]:
+    """Numbers that an array cannot hold, and a domain without any."""
+    given, dtype = found.given, found.dtype
+    low, high = _LIMITS.get(dtype, _SINGLE if given.dtype else _LIMITS["float64"])
+    whole = dtype in INTEGER or dtype == "bool_"
+    ends = {"low", "high"} & given.model_fields_set
+    numbers: list[tuple[Path, float]] = [((key,), getattr(given, key)) for key in sorted(ends)]
+    for path, number in [*numbers, *_flat(given.values, ("values",))]:
+        fits = low <= number <= high and not (whole and path[0] == "values" and number % 1)
+        if not fits and (whole or math.isfinite(number)):
+            yield path, f"{number} is no {dtype.rstrip('_')}"
+    if given.values is None and whole and math.ceil(given.low) > math.floor(given.high):
+        yield (), f"there is no whole number from {given.low} to {given.high}"
+    if given.values is None and dtype in FLOATING and _free(given) < _ENOUGH:
+        away = f"hardly any number from {given.low} to {given.high} is {DISTANCE} away from these"
+        yield ("away_from",), away
+
+
+def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
+    """The numbers of nested lists with their places."""
+    if isinstance(values, list):
+        for i, value in enumerate(values):
+            yield from _flat(value, (*path, i))
+    elif values is not None:
+        yield path, values
+
+
+def _free(given: ArraySample) -> float:
+    """Which part of the domain is far enough from the points of `away_from`."""
+    end, free = given.low, 0.0
+    for point in sorted(given.away_from):
+        free += max(0.0, min(point - DISTANCE, given.high) - end)
+        end = max(end, point + DISTANCE)
+    span = given.high - given.low
+    if span == 0:
+        return float(all(abs(given.low - point) >= DISTANCE for point in given.away_from))
+    return (free + max(0.0, given.high - end)) / span
