@@ -14,11 +14,11 @@ from .samples import check_samples
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
 # finds what is missing.
 LOCALS = frozenset(
-    """apply arg C composite constant count device dispatch dtype element Elementwise encoder
-    forward gradient grid_x grid_y group_x group_y has_kernel i int32_t int64_t item joint
-    jvp k kDtypes kernel kIsComposite kJvp kLibrary kVmap like metal_attributes ndim one op
-    Operator output_shapes positive run_metal shape shapes size_t state task term
-    thread_grid thread_index to uint2 vjp""".split()  # noqa: SIM905
+    """apply arg argnums C composite constant cotangents count device dispatch dtype element
+    Elementwise encoder forward gradient grid_x grid_y group_x group_y has_kernel i inputs
+    int32_t int64_t item joint jvp k kDtypes kernel kIsComposite kJvp kLibrary kVmap like
+    metal_attributes ndim one op Operator output_shapes outputs positive primals run_metal s
+    shape shapes size_t state task term thread_grid thread_index to uint2 vjp""".split()  # noqa: SIM905
 )
 HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
 

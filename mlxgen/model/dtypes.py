@@ -18,6 +18,14 @@ CATEGORIES = {
 }
 """What `dtypes` may say instead of listing them."""
 
+MEANT = {
+    **{"bool": "bool_", "char": "int8", "short": "int16", "int": "int32", "long": "int64"},
+    **{"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"},
+    **{"float": "float32", "fp32": "float32", "f32": "float32", "double": "float64"},
+    **{"fp64": "float64", "f64": "float64", "complex": "complex64", "byte": "uint8"},
+}
+"""What is called otherwise elsewhere."""
+
 CPP_TYPES = {
     "bool_": "bool",
     **{name: f"{name}_t" for name in INTEGER},

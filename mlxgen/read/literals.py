@@ -8,20 +8,21 @@ import re
 from functools import lru_cache
 
 from ..diagnostics import suggest
-from ..model.dtypes import DTYPES
+from ..model.dtypes import DTYPES, MEANT
 from ..model.signature import ESCAPES, Default, Kind, Type, quoted, with_article
 
 _NOT_FINITE = re.compile(
-    r"""([-+]?)(?:(?:math\.|mx\.|np\.)?(?:inf|nan)|INFINITY|NAN|float\(["'](-?)(?:inf|nan)["']\)
+    r"""([-+]?)\s*(?:(?:math\.|mx\.|np\.)?(?:inf|nan)|INFINITY|NAN|float\(["'](-?)(?:inf|nan)["']\)
     |std::numeric_limits<(?:float|double)>::(?:infinity|quiet_NaN)\(\))""",
     re.VERBOSE,
 )
 _STRING = re.compile(r""" "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' """, re.VERBOSE)
-_NUMBERS = re.compile(r"[-+]?[\d.][-+\d.eE]*|\[[-+\d,]*\]|\([-+\d,]*\)", re.ASCII)
-_CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)?\{([^\[({]*)\}")
+_NUMBERS = re.compile(r"[-+]?\s*[\d.][-+\d.eE]*|\[[-+\d,\s]*\]|\([-+\d,\s]*\)", re.ASCII)
+_CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)?\s*\{([^\[({]*)\}")
 _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
+_FLOAT_MAX = 3.4028235677973366e38  # what is rounded to it
 _CPP_WORDS = {"true": True, "false": False, "std::nullopt": None}
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 
@@ -52,25 +53,29 @@ def _literal(text: str, spelling: str) -> object:
     if not _NUMBERS.fullmatch(text):
         raise ValueError(text)
     value = ast.literal_eval(text)
+    if isinstance(value, float) and math.isinf(value):
+        raise ValueError(text)
     return tuple(value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=4096)
 def default_of(text: str, type: Type, spelling: str) -> Default | None:
-    """The default that ``text``, without blanks, says; None if it is none for ``type``."""
+    """The default that ``text`` says; None if it is none for ``type``."""
     kind = type.kind
     if kind is Kind.DTYPE and (name := _NAMESPACE.sub("", text)) in DTYPES:
         return Default(name, type)
     try:
         value = _literal(text, spelling)
-    except (ValueError, SyntaxError):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and kind is Kind.FLOAT:
+            value = float(value)  # type: ignore[arg-type]
+    except (ValueError, SyntaxError, OverflowError):
         return None
     if type.optional and (value is None or (value == () and spelling == "C++")):
         return Default(None, type)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and kind is Kind.FLOAT:
-        value = float(value)  # type: ignore[arg-type]
-    elif number and (kind is Kind.AXES or type.length):
+    if type.single and isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
+        return None
+    if number and (kind is Kind.AXES or type.length):
         value = (value,) * (type.length or 1)
     fits = type.takes(value) and kind is not Kind.DTYPE
     return Default(value, type) if fits else None  # type: ignore[arg-type]
@@ -83,11 +88,16 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
     opening, closing = "{}" if cpp else "[]"
     value = string_of(text)
     near = suggest(value, type.choices) if value is not None else None
+    if type.kind is Kind.DTYPE and text != none:
+        word = _NAMESPACE.sub("", text.strip("\"'"))
+        near = MEANT.get(word) or (word if word in DTYPES else suggest(word, DTYPES))
+        if near:
+            return "misspelled_dtype", {"text": text, "near": near}
     parts: dict[str, object] = {
         **{"text": text, "type": with_article(type), "none": none, "bools": bools},
         **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
         **{"choices": type.listed_choices, "near": quoted(near or "")},
-        "ints": f"{opening}{', '.join(['1'] * (type.length or 2))}{closing}",
+        "ints": f"{opening}{', '.join(map(str, range(1, 1 + (type.length or 2))))}{closing}",
     }
     if type.choices and value is not None:
         return "misspelled_choice" if near else "unknown_choice", parts

@@ -7,17 +7,20 @@ anyway.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Literal
 
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
 from .names import RESERVED, clash
-from .types import ARRAY, ARRAYS, CPP, PYTHON, TORCH, Bad, Report, Types
+from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
 
 _DEMANDED = {"cpp": CPP, "python": PYTHON}
+_MOST = 100
+_PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
 
 
@@ -28,6 +31,7 @@ def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature 
     """
     parser = _Parser(text, report)
     try:
+        parser.check_text()
         signature = parser.signature(spelling)
     except Bad:
         return None
@@ -36,6 +40,8 @@ def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature 
 
 class _Parser(Types):
     """A whole signature."""
+
+    is_mixed = False  # an argument in another spelling was reported
 
     def signature(self, asked: Spelling) -> Signature:
         if "(" not in self.tokens:
@@ -52,8 +58,9 @@ class _Parser(Types):
         else:
             self.accept("def")
             op, args = self.own_name(), self.arguments()
-            if not self.accept("->"):
+            if self.token in ("", ":", ";") and "->" not in self.tokens:
                 raise self.error("no_result", self.i)
+            self.expect("->")
             outputs, named = self.result()
             if self.grammar is PYTHON and self.accept(":"):
                 self.accept("...")
@@ -65,9 +72,10 @@ class _Parser(Types):
 
     def own_name(self) -> str | None:
         """The operator's name, if there is one."""
-        name, dot, overload = self.token.partition(".")
-        if name and dot:
-            raise self.error("overload", self.i, token=self.token, overload=overload)
+        first, *others = re.split(r"\.|::", self.token)
+        if first and others:
+            name = first if "::" not in self.token and first not in _PACKAGES else others[0]
+            raise self.error("qualified", self.i, token=self.token, name=name)
         return None if self.token == "(" else self.name("an operator")
 
     def name(self, what: str) -> str:
@@ -77,7 +85,9 @@ class _Parser(Types):
             raise self.unexpected(f"the name of {what}")
         if reason := clash(name, what):
             mistake = "name_of_ours" if name in RESERVED else "name_of_others"
-            self.error(mistake, self.i, name=name, what=what, reason=reason)
+            error = self.error(mistake, self.i, name=name, what=what, reason=reason)
+            if what != "an operator":
+                raise error
         self.i += 1
         return name
 
@@ -103,9 +113,9 @@ class _Parser(Types):
                 self.skip()
             if not self.accept(","):
                 break
-        if self.tokens[self.i - 1] == "," and self.grammar is not PYTHON:
-            raise self.unexpected("an argument")
         self.expect(")")
+        if len(args) > _MOST:
+            raise self.error("too_many", args[_MOST].offset, limit=_MOST)
         return args
 
     def marker(self, star: bool) -> bool:
@@ -127,11 +137,15 @@ class _Parser(Types):
         """An argument with its type, name and default; None for a stream."""
         begin, grammar = self.i, self.grammar
         word, following = self.tokens[begin : begin + 2]
-        stream = following if word == "const" else word
-        if word == "stream" if grammar is PYTHON else stream.endswith("StreamOrDevice"):
-            self.skip()
-            return None
-        if grammar is not CPP and word not in grammar.words and following in (",", "=", ")", ""):
+        here = self.tokens[begin : begin + 3]
+        if word == "stream" or any(token.endswith("StreamOrDevice") for token in here):
+            if "Stream" in self.skip():
+                return None
+            self.i = begin
+        beside = following not in (",", "=", ")") and NAMESPACE.sub("", word) in TYPE_WORDS
+        if following == ":" if grammar is not PYTHON else following != ":" and beside:
+            raise self.mixed(begin)
+        if grammar is not CPP and word not in grammar.words and following in (",", "=", ")"):
             name = self.name("an argument")
             mistake = "no_type_in_torch" if grammar is TORCH else "no_type"
             raise self.error(mistake, begin, name=name)
@@ -152,7 +166,16 @@ class _Parser(Types):
             if default is None:
                 mistake, parts = default_problem(text, type, grammar.name)
                 self.error(mistake, at, **parts)
+                default = Default(None, type)  # there is one, for those that follow
         return Arg(name, type, default, kw_only, self.since(begin))
+
+    def mixed(self, begin: int) -> Bad:
+        """Report an argument in another spelling than the signature, the first of them."""
+        self.skip()
+        if self.is_mixed:
+            return Bad()
+        self.is_mixed = True
+        return self.error("mixed", begin, name=self.grammar.name, form=self.grammar.form)
 
     def passed_type(self) -> Type:
         """The type of a C++ parameter, which may be a const reference."""
@@ -186,7 +209,7 @@ class _Parser(Types):
                 self.error("argument_and_output", arg.offset, name=name)
             elif name.startswith("grad_") and name[5:] in returned and name not in RESERVED:
                 self.error("name_of_cotangent", arg.offset, name=name, output=name[5:])
-            if default_before and not arg.default and not arg.kw_only:
+            if default_before and not arg.default and not arg.kw_only and name not in seen:
                 self.error("default_before", arg.offset, name=name)
             seen.add(name)
             default_before = default_before or arg.default is not None
@@ -205,9 +228,11 @@ class _Parser(Types):
             self.expect(opening)
             items = [self.output() for _ in self.several(closing)]
             counts = range(1 if word == "(" else 2, 3 if word == "std::pair" else 99)
+        elif f"std::{word}" in self.grammar.results:
+            raise self.error("misspelled_type", begin, word=word, near=f"std::{word}")
         elif not (self.accept("void") or self.accept("None")):
             place = self.since(begin)
-            items = [("", self.type(), place)]
+            items = [("", self.result_type(), place)]
         if len(items) not in counts:
             in_cpp = "_in_C++" if self.grammar is CPP else ""
             raise self.error(f"number_of_outputs{in_cpp}", begin)
@@ -223,13 +248,29 @@ class _Parser(Types):
             raise self.error("some_outputs_named", begin)
         return outputs, named[0]
 
+    def result_type(self) -> Type:
+        """The type of a result without brackets around it, which several outputs need."""
+        begin = self.i
+        after, beyond = (*self.tokens[begin + 1 : begin + 3], "", "")[:2]
+        bare = self.token in ("[", "{") or (after == ":" and beyond not in ("", "..."))
+        type = ARRAY if bare else self.type()
+        named = self.token.isidentifier() and self.tokens[self.i + 1] in ("", ",")
+        if bare or (self.grammar is not CPP and (named or self.token == ",")):
+            self.i = len(self.tokens) - 1
+            first, second = (self.grammar.form.replace("x", name) for name in "ab")
+            raise self.error("bare_outputs", begin, first=first, second=second)
+        return type
+
     def output(self) -> tuple[str, Type, tuple[int, int]]:
         """One of several outputs: its name, if it has one, its type and place."""
-        name, place = "", self.since(self.i)
+        begin = self.i
+        name, place = "", self.place(begin)
         if self.grammar is PYTHON and self.tokens[self.i + 1 : self.i + 2] == [":"]:
             name = self.name("an output")
             self.expect(":")
         type = self.type()
+        if self.grammar is PYTHON and self.token.isidentifier():
+            raise self.mixed(begin)
         if self.grammar is TORCH and self.token not in (",", ")"):
             name = self.name("an output")
         return name, type, place

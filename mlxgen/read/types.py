@@ -16,6 +16,7 @@ from ..diagnostics import suggest
 from ..diagnostics.messages import messages
 from ..model.signature import Kind, Type, quoted
 from .literals import string_of
+from .names import clash
 
 Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors of a text: code, message, start and end offset in the text, help."""
@@ -29,10 +30,12 @@ _BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
 _INTS_OR_NONE = {_INT, _INTS, _NONE}  # MLX's axes
 _PARTS = {"scalar": _SCALAR, "None": _NONE, "...": _MORE}
 
-# A type, its words in C++, Python and torch, and words that are probably meant to be it.
-_WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
-    (ARRAY, "array", "array", "Tensor array", "tensor torch.Tensor ndarray np.ndarray"),
-    (_INT, "int int32_t", "int", "int SymInt", "size_t long unsigned uint32_t integer int32"),
+# A type, its words in C++, Python and torch, and words that are probably meant to be it. Without a
+# type: words that have types in brackets.
+_WORDS: tuple[tuple[Type | None, str, str, str, str], ...] = (
+    (ARRAY, "array", "array", "Tensor array", "tensor torch.Tensor Array ndarray np.ndarray"),
+    (_INT, "int int32_t", "int", "int SymInt", "size_t long unsigned signed short integer int32"),
+    (None, "int", "int", "int", "std::size_t int8_t int16_t uint8_t uint16_t uint32_t uint64_t"),
     (Type(Kind.INT, int64=True), "int64_t std::int64_t", "", "", ""),
     (Type(Kind.BOOL), "bool", "bool", "bool", ""),
     (Type(Kind.FLOAT, single=True), "float", "", "", ""),
@@ -42,10 +45,28 @@ _WORDS: tuple[tuple[Type, str, str, str, str], ...] = (
     (_AXES, "axes", "axes", "axes", ""),
     (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype", ""),
     (_PAIR, "int[2]", "", "int[2]", "std::pair std::tuple std::array"),
+    (None, "std::optional", "Optional", "", "optional"),
+    (None, "std::vector", "list", "", "vector List Sequence Iterable std::list std::span"),
+    (None, "enum", "Literal", "enum", "Enum"),
+    (None, "", "tuple", "", "Tuple std::tuple std::pair"),
+    (None, "", "None", "", "none null nullptr"),
 )
-_UNIONS = {frozenset({_INT, _INTS}): "int_or_list", frozenset({ARRAYS}): "optional_list"}
-_NOT_IN_MLX = ("Generator", "Device", "Layout", "MemoryFormat", "Dimname", "Storage", "QScheme")
-_NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
+_UNIONS = {
+    frozenset({_INT, _INTS}): "int_or_list",
+    frozenset({ARRAYS}): "optional_list",
+    frozenset({_MORE}): "ellipsis",
+}
+_NOT_IN_MLX = (
+    "Generator",
+    "Device",
+    "Stream",
+    "Layout",
+    "MemoryFormat",
+    "Dimname",
+    "Storage",
+    "QScheme",
+)
+NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +79,42 @@ class Grammar:
     brackets: dict[str, tuple[str, str]]  # words that have types or strings in brackets, and which
     results: dict[str, tuple[str, str]]  # how several outputs begin, and their brackets
     marks: tuple[str, ...]  # what may follow a type
+    form: str  # how an argument, and several outputs, are written
 
 
-def _grammar(column: int, name: str, brackets: str, results: str, marks: str) -> Grammar:
+def _grammar(column: int, name: str, brackets: str, results: str, marks: str, form: str) -> Grammar:
     words: dict[str, Type] = {}
     meant: dict[str, str] = {}
     for type, *row in _WORDS:
         here = row[column].split()
-        words |= dict.fromkeys(here, type)
+        words |= dict.fromkeys(here, type) if type else {}
         meant |= {word: here[0] for cell in row for word in cell.split() if here}
-    return Grammar(name, words, meant, _pairs(brackets), _pairs(results), tuple(marks))
+    return Grammar(name, words, meant, _pairs(brackets), _pairs(results), tuple(marks), form)
 
 
 def _pairs(items: str) -> dict[str, tuple[str, str]]:
     return {item[:-2]: (item[-2], item[-1]) for item in items.split()}
 
 
-CPP = _grammar(0, "C++", "std::optional<> std::vector<> enum()", "std::pair<> std::tuple<>", "[")
+_OF_CPP = "std::optional<> std::vector<> enum()"
+CPP = _grammar(0, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array& x")
 _GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
-PYTHON = _grammar(1, "Python", _GENERIC, "tuple[] (()", "|")
-TORCH = _grammar(2, "torch", "enum()", "(()", "[?(")
+PYTHON = _grammar(1, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
+TORCH = _grammar(2, "torch", "enum()", "(()", "[?(", "Tensor x")
+TYPE_WORDS = {"const", *CPP.words, *CPP.brackets, *TORCH.words}
+"""Words that only types have."""
 
 _TOKEN = re.compile(
     r"""\s*(?:[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*          # names, with their namespaces
     |(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\w*                  # numbers, with their suffixes
-    |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|->|\.\.\.|\S|\Z)""",
+    |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|->|=>|-[ ]>|\.\.\.|\S|\Z)""",
     re.ASCII | re.VERBOSE,
 )
-_OPEN, _CLOSE = frozenset("([{<"), frozenset(")]}>")
-_WORD = re.compile(r"""[\w."']""")
+_OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_CLOSE = frozenset(_OPEN.values())
+_LIMIT = 10_000
+_RESULTS = ("array", "Tensor", "void", "std::pair", "std::tuple", "std::vector")
+_SHOWN = 60
 _MESSAGES = Path(__file__).parent / "messages.txt"
 
 
@@ -97,31 +125,65 @@ class Bad(Exception):
 class Tokens:
     """The tokens of a text, whose places stay known to the character, and errors about them."""
 
+    grammar: Grammar
+
     def __init__(self, text: str, report: Report) -> None:
-        pieces = _TOKEN.findall(text.rstrip())  # each with the blanks before it: none is lost
+        pieces = _TOKEN.findall(text[:_LIMIT].rstrip())  # each with the blanks before it
         self.tokens: list[str] = [piece.lstrip() for piece in pieces]
         self.ends = list(accumulate(map(len, pieces)))
         self.i = 0
+        self.text = text
         self.report = report
         self.failed = False
+
+    def check_text(self) -> None:
+        """Refuse what cannot be read in any spelling; without it one slip has many messages."""
+        if len(self.text) > _LIMIT:
+            raise self.error("too_long", (0, _SHOWN), count=len(self.text), limit=_LIMIT)
+        opened: list[int] = []
+        for i, token in enumerate(self.tokens):
+            if len(token) > 1 or (token in "{}" and not opened):
+                continue
+            if token in _OPEN:
+                opened.append(i)
+            elif token in _CLOSE and not opened:
+                raise self.error("closes_nothing", self.place(i), token=token)
+            elif token in _CLOSE and _OPEN[self.tokens[opened[-1]]] == token:
+                opened.pop()
+            elif token in _CLOSE:
+                break
+            elif token in ("'", '"'):
+                raise self.error("quote_left_open", self.place(i))
+            elif not token.isascii():
+                raise self.error("not_ASCII", self.place(i), token=token, number=ord(token))
+        if opened:
+            token = self.tokens[opened[-1]]
+            raise self.error("left_open", self.place(opened[-1]), token=token, closing=_OPEN[token])
 
     @property
     def token(self) -> str:
         """The current token; empty at the end."""
         return self.tokens[self.i]
 
+    def place(self, i: int) -> tuple[int, int]:
+        """The slice of the text that is a token."""
+        return self.ends[i] - len(self.tokens[i]), self.ends[i]
+
     def since(self, begin: int) -> tuple[int, int]:
         """The slice of the text from token ``begin`` to before the current one, one at least."""
-        start = self.ends[begin] - len(self.tokens[begin])
-        return start, max(start, self.ends[max(begin, self.i - 1)])
+        start, end = self.place(begin)
+        return start, max(end, self.ends[max(begin, self.i - 1)])
 
-    def error(self, mistake: str, at: int | tuple[int, int], **parts: object) -> Bad:
+    def error(self, mistake: str, at: int | tuple[int, int], *keys: str, **parts: object) -> Bad:
         """Report what is wrong with a slice, or since a token; ``mistake`` is in messages.txt.
 
         Who raises the result leaves the argument or, outside the arguments, the signature.
         """
         self.failed = True
-        code, message, help = messages(_MESSAGES)[mistake].filled((), parts)
+        for name, part in parts.items():
+            if isinstance(part, str) and len(part) > 4 * _SHOWN:
+                parts[name] = part[:_SHOWN] + "..."
+        code, message, help = messages(_MESSAGES)[mistake].filled(keys, parts)
         start, end = self.since(at) if isinstance(at, int) else at
         self.report(code, message, start, end, help)
         return Bad()
@@ -131,7 +193,8 @@ class Tokens:
         if self.failed:
             return Bad()
         found = f"found '{self.token}'" if self.token else "the text ends"
-        return self.error("unexpected", self.i, wanted=wanted, found=found)
+        keys = f"{self.grammar.name}{self.token}", self.token
+        return self.error("unexpected", self.i, *keys, wanted=wanted, found=found)
 
     def accept(self, token: str) -> bool:
         if self.tokens[self.i] != token:
@@ -152,36 +215,35 @@ class Tokens:
         self.expect(closing)
 
     def skip(self) -> str:
-        """Go to the comma or bracket that ends what the parser is in; what is skipped.
-
-        Without its blanks, but for those that keep two words or literals apart.
-        """
-        depth = 0
-        text = ""
+        """Go to the comma or bracket that ends what the parser is in; the text that is skipped."""
+        depth, begin = 0, self.i
         while token := self.token:
             depth += (token in _OPEN) - (token in _CLOSE)
             if depth < 0 or (token == "," and depth == 0):
                 break
-            text += f" {token}" if _WORD.search(text[-1:]) and _WORD.match(token) else token
             self.i += 1
-        return text
+        return self.text[slice(*self.since(begin))] if self.i > begin else ""
 
 
 class Types(Tokens):
     """Types, in any spelling. Unions are sets of types until they are known in whole."""
 
-    grammar: Grammar
-
     def detect(self) -> Grammar:
         """Which spelling: C++ begins with the result, Python has colons, torch has neither."""
         head = self.tokens[: self.tokens.index("(")]
         after = self.tokens[len(head) + 1 :]
-        if "->" not in after and head[:1] != ["def"]:
-            word = _NAMESPACE.sub("", head[0], count=1) if head else ""
-            if len(head) > 1 or word in ("array", "void"):
-                return CPP
-        is_torch = "Tensor" in after if after[0] == ")" else ":" not in after
-        return TORCH if is_torch else PYTHON
+        word = NAMESPACE.sub("", head[0], count=1) if head else ""
+        if "->" not in after and head[:1] != ["def"] and (len(head) > 1 or word in _RESULTS):
+            return CPP
+        if len(head) > 1 and word in _RESULTS:
+            raise self.error("two_results", self.place(len(head) + 1 + after.index("->")))
+        if after[0] in ("*", "/"):
+            after = after[2:]
+        typed = [NAMESPACE.sub("", word, count=1) in TYPE_WORDS for word in after[:2]]
+        if after[0] == ")":
+            return TORCH if "Tensor" in after else PYTHON
+        in_torch = typed[0] and after[1] not in (":", ",", "=", ")")
+        return TORCH if in_torch or (":" not in after and not typed[1]) else PYTHON
 
     def type(self) -> Type:
         begin = self.i
@@ -213,7 +275,7 @@ class Types(Tokens):
     def member(self) -> set[Type]:
         """A member of a union, or several where it is a union itself."""
         begin = self.i
-        word = _NAMESPACE.sub("", self.token, count=1)
+        word = NAMESPACE.sub("", self.token, count=1)
         if not word[:1].isalpha() and word not in _PARTS:
             raise self.unexpected("a type")
         self.i += 1
@@ -267,7 +329,7 @@ class Types(Tokens):
     def list_of(self, members: set[Type], begin: int) -> set[Type]:
         type = self.one(members, begin)
         if type not in _LISTS:
-            raise self.error("list", begin, type=type)
+            raise self.error("list", begin)
         return {_LISTS[type]}
 
     def ints(self, items: list[set[Type]], begin: int) -> set[Type]:
@@ -293,8 +355,16 @@ class Types(Tokens):
         return {Type(Kind.ENUM, choices=tuple(choices))}
 
     def unknown_type(self, word: str, begin: int) -> Bad:
-        known = [*self.grammar.words, *self.grammar.brackets]
-        near = self.grammar.meant.get(word) or suggest(word, known)
+        grammar = self.grammar
+        known = {name.removeprefix("std::"): name for name in (*grammar.words, *grammar.brackets)}
+        near = grammar.meant.get(word) or known.get(
+            suggest(word.removeprefix("std::"), known) or ""
+        )
         missing = "type_of_torch_alone" if word in _NOT_IN_MLX else "unknown_type"
+        if clash(word, "an operator"):
+            missing = "word_of_cpp"
+        if grammar is PYTHON and {self.tokens[begin - 1], self.token} <= {"(", ",", ")"}:
+            missing = "no_type"  # of several outputs
         mistake = "misspelled_type" if near else missing
-        return self.error(mistake, begin, word=word, near=near, known=", ".join(known))
+        listed = ", ".join(known.values())
+        return self.error(mistake, begin, word, word=word, name=word, near=near, known=listed)

@@ -199,9 +199,9 @@ def test_names_of_outputs():
 
 
 def test_nameless_arguments_avoid_reserved_names():
-    signature = parse(f"array({', '.join(['array'] * 25)})")
+    signature = parse(f"array({', '.join(['array'] * 26)})")
     names = [arg.name for arg in signature.args]
-    assert names == list("abcdefghijklmnopqrtuvwxyz")
+    assert names == list("abcdefghijklmnopqrstuvwxyz")
     assert not set(names) & set(RESERVED)
 
 
@@ -242,7 +242,7 @@ def defaults(draw, type: Type) -> Default | None:
     if type.is_array:
         return None
     value = {
-        Kind.FLOAT: st.floats(),
+        Kind.FLOAT: st.floats(width=32 if type.single else 64),
         Kind.INT: INTS,
         Kind.BOOL: st.booleans(),
         Kind.STR: TEXTS,
@@ -545,23 +545,34 @@ def test_quoted_is_a_literal_of_python():
         ("f(x: array; y: array) -> array", [("MG201", ";")]),
         ("f(x: array y: array) -> array", [("MG201", "y")]),
         ("f(x: array,, y: array) -> array", [("MG201", ",")]),
-        ("f(x: array, y: array -> array", [("MG201", "->")]),
-        ("f(x: array) -> array extra", [("MG201", "extra")]),
+        ("f(x: array)) -> array", [("MG201", ")")]),
+        ("f(x: list[array) -> array", [("MG201", "[")]),
+        ("f(x: array) => array", [("MG201", "=>")]),
+        ("f(x: array) - > array", [("MG201", "- >")]),
+        ("f(m: str = “a”) -> array", [("MG201", "“")]),
+        ("f(m: str = 'a) -> array", [("MG201", "'")]),
+        # MG202: two spellings
+        ("f(x: array, array y, float z) -> array", [("MG202", "array y")]),
+        ("f(array x, y: float) -> array", [("MG202", "y: float")]),
+        ("array f(x: array, y: array)", [("MG202", "x: array")]),
+        ("f(x: array) -> (array a, array b)", [("MG202", "array a")]),
+        ("f(x: array, y: array -> array", [("MG201", "(")]),
+        ("f(x: array) -> array extra", [("MG209", "array extra")]),
         ("f(x: array) -> \n ", [("MG201", "")]),
-        ("f(x: array) -> (array", [("MG201", "")]),
+        ("f(x: array) -> (array", [("MG201", "(")]),
         ("f(x: array) -> array: ... ...", [("MG201", "...")]),
         ("my f(x: array) -> array", [("MG201", "f")]),
-        ("(", [("MG201", "")]),
+        ("(", [("MG201", "(")]),
         (")(", [("MG201", ")")]),
         ("f(x: array = ) -> array", [("MG201", ")")]),
         ("f(x: 'array') -> array", [("MG201", "'array'")]),
         ("f(é: array) -> array", [("MG201", "é")]),
         ("f(x.y: array) -> array", [("MG201", "x.y")]),
-        ('f(x: Literal["a") -> array', [("MG201", ")")]),
+        ('f(x: Literal["a") -> array', [("MG201", "[")]),
         ("f(int[0] x) -> Tensor", [("MG201", "0")]),
-        ("array f(std::vector<array x)", [("MG201", "x")]),
-        ("array f(const array& x,)", [("MG201", ")")]),
-        ("f(Tensor x,) -> Tensor", [("MG201", ")")]),
+        ("array f(std::vector<array x)", [("MG201", "<")]),
+        ("array f(const array& x,)", []),
+        ("f(Tensor x,) -> Tensor", []),
         # MG203: types
         (
             "f(x: aray, y: Tensor, z: flaot) -> array",
@@ -598,6 +609,9 @@ def test_quoted_is_a_literal_of_python():
         ("array f(float a = 1, array y)", [("MG205", "array y")]),
         # MG206: defaults
         ("f(n: int = 1.5) -> array", [("MG206", "1.5")]),
+        ("f(a: float = 1e400) -> array", [("MG206", "1e400")]),
+        ("array f(float a = 1e39, double b = 1e39)", [("MG206", "1e39")]),
+        (f"f(a: float = 1{'0' * 400}) -> array", [("MG206", f"1{'0' * 400}")]),
         ("f(n: int = True) -> array", [("MG206", "True")]),
         ("f(n: int = 010) -> array", [("MG206", "010")]),
         ("f(n: int = 2147483648) -> array", [("MG206", "2147483648")]),
@@ -655,11 +669,17 @@ def test_quoted_is_a_literal_of_python():
             if name != "stream"
         ),
         ("f(Tensor stream) -> Tensor", [("MG208", "stream")]),
+        ("f(x: array, stream: int) -> array", [("MG208", "stream")]),
+        ("f(s: int, inputs: int, self: int, std: float) -> array", []),
         ("f(x: array) -> (result: array)", [("MG208", "result")]),
         ("f(x: array, grad_a: array) -> (a: array, b: array)", [("MG208", "grad_a: array")]),
         # MG209: results
         ("f(x: array)", [("MG209", "")]),
         ("f(x: array): ...", [("MG209", ":")]),
+        ("f(x: array) -> y: array", [("MG209", "y: array")]),
+        ("f(Tensor x) -> Tensor, Tensor", [("MG209", "Tensor, Tensor")]),
+        ("array f(array x) -> array", [("MG209", "->")]),
+        ("f(x: array) -> (a, b: array)", [("MG212", "a")]),
         ("f(x: array) -> None", [("MG209", "None")]),
         ("f(Tensor x) -> ()", [("MG209", "()")]),
         ("void f(array x)", [("MG209", "void")]),
@@ -708,8 +728,9 @@ def test_quoted_is_a_literal_of_python():
             [("MG216", "stream: StreamOrDevice = None")],
         ),
         ("array f(StreamOrDevice s, array y)", [("MG216", "StreamOrDevice s")]),
-        # MG217: too many
-        (f"array({', '.join(['array'] * 25)}, const array&)", [("MG217", "const array&")]),
+        # MG217, MG219: too many
+        (f"f({' ' * 10_000}) -> array", [("MG219", f"f({' ' * 58}")]),
+        (f"array({', '.join(['array'] * 26)}, const array&)", [("MG217", "const array&")]),
         # several at once
         (
             "f(x: aray, class: int, n: int = a, n: int) -> int",
@@ -760,15 +781,15 @@ def test_demanded_spelling(text, spelling, code):
         ("f(x: array)", "does not say what it returns", "'-> array'"),
         ("f(x: Foo) -> array", "unknown type 'Foo'", "array, int, bool"),
         ("f(Generator g) -> Tensor", "unknown type 'Generator'", "leave the argument out"),
-        ("f(x) -> array", "the argument 'x' has no type", "'x: array' or 'Tensor x'"),
-        ("f(x: array", "expected ',' or ')', the text ends", None),
-        ("f(s: array) -> array", "generated C++ calls the stream so", None),
-        ("add.out(Tensor x) -> Tensor", "'add.out' cannot be the name", "leave out '.out'"),
+        ("f(x) -> array", "'x' has no type", "'x: array' or 'Tensor x'"),
+        ("f(x: array", "this '(' is not closed", "write ')'"),
+        ("f(T: array) -> array", "kernels call their element type so", None),
+        ("add.out(Tensor x) -> Tensor", "'add.out' cannot be the name", "write 'add'"),
         ('f(m: Literal["sum"] = "sun") -> array', "does not have its default", '"sum"?'),
         ('f(m: Literal["sum"] = "x") -> array', "does not have its default", 'it has "sum"'),
         ("f(n: int = None) -> array", "'None' is not a default for an int", "optional"),
         ("f(k: int[2] = [1]) -> array", "expected ',' or ')'", None),
-        ("f(int[3] k=[1]) -> Tensor", "not a default for a list of ints", "[1, 1, 1]"),
+        ("f(int[3] k=[1]) -> Tensor", "not a default for a list of ints", "[1, 2, 3]"),
     ],
 )
 def test_messages(text, message, help):
