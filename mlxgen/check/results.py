@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ..formula.compile import Name, Want, compile_formula
+from ..formula.compile import Name, Scope, Want, compile_formula
 from ..model.kinds import Kind
 from ..model.op import Condition, Expr, Form, Rule
 from .context import Context, Path
@@ -44,13 +44,14 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     def note(code: str, message: str, start: int, end: int, help: str | None) -> None:
         problems.append((message, help))
 
-    scope = context.scope(context.names(), "s")
+    scope = Scope(context.names(), {}, {})  # MLX's function, not the entry of its name
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs, note)
         if expr is not None:
             return expr, text
     message, hint = problems[0] if problems else ("it does not fit the signature", None)
-    hint = hint or "give `cpp`, `composite` or `dispatch`, or mend the signature"
+    if hint is None or not hint.startswith("signature: "):  # of a formula that nobody wrote
+        hint = "give `cpp`, `composite` or `dispatch`, or mend the signature"
     context.error("unbound", path, target=target, message=message, hint=hint)
     return None, ""
 

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from operator import itemgetter
 
-_CUTOFF = 0.6
+_CUTOFF = 0.65
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:

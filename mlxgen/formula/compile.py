@@ -125,8 +125,6 @@ class Compiler(Lists):
             raise Wrong("result_count", value.at, given=given, count=want.count)
         if self.failed:
             return None
-        if len(cpp) > LARGEST:
-            raise Wrong("too_large", tree)
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
         return Expr(type_, str(cpp), names, ops, mlx)
@@ -141,6 +139,8 @@ class Compiler(Lists):
             raise RecursionError
         value = handler(self, node)
         self.depth -= 1
+        if len(value.cpp) > LARGEST:  # what may be None is written twice, so that it can double
+            raise Wrong("too_large", node)
         return value
 
     # Constants and names
@@ -181,16 +181,21 @@ class Compiler(Lists):
             return value
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
-        if name in ("bool", "int", "float"):
-            raise Wrong("python_type", node, name, name=name)
-        if name in self.scope.ops or is_function(name):
+        word = explain.word(name) if explain.word(name).isidentifier() else ""
+        if (name in self.scope.ops or is_function(name)) and not word:
             raise Wrong("function", node, name=name)
-        if name in table().omitted:
-            raise Wrong("omitted_name", node, name=name, reason=table().omitted[name])
+        omitted = table().omitted
+        if name in omitted:
+            raise Wrong("omitted_name", node, name=name, reason=omitted[name])
         known = [*self.locals, *self.scope.names]
-        meant = guess(name, [*known, "pi", "e", "euler_gamma", "inf", "nan", *DTYPES])
-        key, names = "names" if known else "", ", ".join(known)
-        raise Wrong("unknown_name", node, key, name=name, guess=meant, names=names)
+        choice = any(name in given.type.choices for given in self.scope.names.values())
+        values = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)
+        about = {
+            "guess": "" if word or choice else guess(name, [*known, *values]),
+            "names": ", ".join(known),
+        }
+        key = "choice" if choice else "word" if word else "names" if known else ""
+        raise Wrong("unknown_name", node, key, name=name, word=word, **about)
 
     def path(self, node: ast.expr) -> str | None:
         """``linalg.norm`` for mx.linalg.norm or linalg.norm; None for what is no name of MLX."""
@@ -202,9 +207,17 @@ class Compiler(Lists):
             return None
         if node.id in self.locals or node.id in self.scope.names:
             return None
+        names = [*reversed(parts)]
+        if explain.word(f"{node.id}."):  # of another library
+            tails = [".".join(names[i:]) for i in range(len(names))]
+            known = next((t for t in tails if is_function(t)), None)
+            word = f"{known}(...)" if known else explain.word(names[-1])
+            if names[-1] in (*DTYPES, *self.scope.names, *self.scope.ops, "pi", "e", "inf", "nan"):
+                word = names[-1]
+            raise Wrong("other_module", node, "word" if word else "", name=node.id, word=word)
         if node.id not in ("mx", *MODULES):
             return None
-        return ".".join([*([] if node.id == "mx" else [node.id]), *reversed(parts)])
+        return ".".join([*([] if node.id == "mx" else [node.id]), *names])
 
     def visit_Attribute(self, node: ast.Attribute) -> Value:
         path = self.path(node)
@@ -235,6 +248,8 @@ class Compiler(Lists):
     def visit_BinOp(self, node: ast.BinOp) -> Value:
         sign, name = OPERATORS[type(node.op).__name__]
         pair = self.each(self.visit, [node.left, node.right])
+        if sign in "//%" and pair[1].const == 0 and pair[0].kind in ("int", "float"):
+            raise Wrong("by_zero", node, sign=sign)
         found = self.rule(name, pair, node)
         lists = name == "add" and found is None
         if lists and (all(v.is_ints for v in pair) or all(v.is_arrays for v in pair)):
@@ -340,12 +355,13 @@ class Compiler(Lists):
             return joined("||" if positive else "&&", tests, node)
         found = self.rule("in", [left, right], node)
         if found is None:
-            raise Wrong("in", node, left=left, right=right)
+            raise Wrong("in", node, right.kind, left=left, right=right)
         return found if positive else replace(found, cpp=unary("!", found.cpp))
 
     def compare_none(self, node: ast.Compare) -> Value:
         """``x is None`` and ``x is not None``"""
         if len(node.ops) != 1 or not is_none(node.comparators[0]):
+            self.each(self.visit, node.comparators)
             raise Wrong("is", node)
         value = self.visit(node.left)
         if value.optional and value.name is None:
@@ -363,7 +379,7 @@ class Compiler(Lists):
         if isinstance(function, ast.Name):
             return self.call_name(function.id, node)
         if not isinstance(function, ast.Attribute):
-            raise Wrong("no_function", function)
+            raise Wrong("no_function", function, type(function).__name__)
         path = self.path(function)
         if path is not None:
             return self.call_named(path, node)
@@ -383,7 +399,7 @@ class Compiler(Lists):
     def call_name(self, name: str, node: ast.Call) -> Value:
         """A function by its bare name: of the file, Python's or MLX's."""
         if name in self.locals or name in self.scope.names:
-            key = "function" if is_function(name) else ""
+            key = "function" if is_function(name) else self.visit(node.func).kind
             raise Wrong("argument_called", node.func, key, name=name)
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))
@@ -403,13 +419,24 @@ class Compiler(Lists):
         method = table().method(name)
         if method is None:
             if name in ("item", "tolist"):
-                raise Wrong("no_value", function, name=name)
-            known = table().function(name) is not None
-            meant = "" if known else guess(name, table().methods)
-            key = "function" if known else ""
-            raise Wrong("unknown_method", function, key, name=name, guess=meant)
+                raise Wrong("no_value", last(function), name=name)
+            known, word = table().function(name) is not None, explain.word(name)
+            key = "function" if known else "word" if word else name
+            if name in explain.ATTRIBUTES:
+                key = name if args.positional else "attribute"
+            helped = key in explain.messages()["unknown_method"].helps
+            meant = "" if helped else guess(name, table().methods)
+            raise Wrong("unknown_method", last(function), key, name=name, guess=meant, word=word)
         args.positional.insert(0, receiver)
+        args.method = True
         return self.call_mlx(method, args)
+
+
+def last(node: ast.Attribute) -> ast.Name:
+    """The name after the dot, as a place."""
+    name = ast.copy_location(ast.Name(node.attr), node)
+    name.col_offset = (node.end_col_offset or 0) - len(node.attr.encode())
+    return name
 
 
 def is_none(node: ast.expr) -> bool:

@@ -15,9 +15,12 @@ from typing import Any
 from ..diagnostics import did_you_mean
 from ..diagnostics.messages import Message
 from ..diagnostics.messages import messages as table
-from .values import Value
+from .values import Value, cut
 
 TABLE = Path(__file__).parent / "data" / "messages.txt"
+
+
+ATTRIBUTES = ("shape", "ndim", "size", "dtype", "T", "mT", "itemsize", "nbytes", "real", "imag")
 
 
 class Wrong(Exception):
@@ -33,6 +36,7 @@ class Wrong(Exception):
     def written(self, here: str) -> tuple[str, str, str | None]:
         """Code, message and help; ``here`` is the text of the place."""
         about = {"guess": "", **self.about, "here": here}
+        about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
         return messages()[self.name].filled(self.keys, about)
 
 
@@ -46,6 +50,11 @@ def guess(name: str, known: Iterable[str]) -> str:
     return did_you_mean(name, [*known])
 
 
+def word(name: str) -> str:
+    """What is written here for what other libraries and languages call so, or an empty text."""
+    return messages()["word"].helps.get(name, "")
+
+
 def require(*values: Value) -> None:
     """Raise ``Wrong`` if a value may be None."""
     for value in values:
@@ -56,7 +65,8 @@ def require(*values: Value) -> None:
 def choice(value: Value, name: str, choices: Sequence[str]) -> Wrong:
     """A string that is none of those possible."""
     listed, meant = ", ".join(map(repr, choices)), guess(value.const, choices)
-    return Wrong("choice", value.at, name=name, value=value, guess=meant, choices=listed)
+    text = repr(value.const)
+    return Wrong("choice", value.at, name=name, value=text, guess=meant, choices=listed)
 
 
 def foreign(what: object, at: ast.AST) -> Wrong:
@@ -65,14 +75,16 @@ def foreign(what: object, at: ast.AST) -> Wrong:
     return Wrong(name if name in messages() else "foreign", at)
 
 
-def result(value: Value, slot: str, count: int | None) -> Wrong:
-    """A formula that gives something else than is needed."""
+def result(value: Value, slot: str, count: int | None = None) -> Wrong:
+    """A formula, or an item of a list, that gives something else than is needed."""
     require(value)
-    if slot != "arrays":
-        return Wrong(f"no_{slot}", value.at, value.kind, value=value)
+    kind, wanted = {"shape": ("int", "int64"), "arrays": ("array", "array")}.get(slot, ("", ""))
     for item in value.items:
-        if not item.is_array:
-            return Wrong("no_array", item.at, value=item)
+        if kind and (item.kind != kind or item.optional):
+            return result(item, wanted)
+    if slot != "arrays":
+        key = "comma" if len(value.items) == 1 else value.kind
+        return Wrong(f"no_{slot}", value.at, key, value=value)
     name = "one_array" if value.kind == "array" else "no_arrays"
     wanted = "a list of arrays is" if count is None else f"{count} arrays are"
     return Wrong(name, value.at, str(count), value=value, wanted=wanted)
@@ -81,6 +93,10 @@ def result(value: Value, slot: str, count: int | None) -> Wrong:
 def pair(name: str, sign: str, left: Value, right: Value, at: ast.AST) -> Wrong:
     """Two values that cannot be joined or compared."""
     require(left, right)
+    if sign == "+":
+        for value, other in ((left, right), (right, left)):
+            if value.kind == "tuple" and (other.is_ints or other.is_arrays):
+                return result(value, "shape" if other.is_ints else "arrays")
     kinds = "+".join(sorted({left.kind, right.kind}))
     keys = [sign, f"{sign}{kinds}", kinds, "none" if "none" in kinds else ""]
     keys = [] if sign[0] in "<>" and name == "compare" else keys
@@ -98,12 +114,15 @@ def condition(value: Value) -> Wrong:
 def argument(label: str, name: str, annotation: str, value: Value) -> Wrong:
     """An argument of the wrong kind, or the item that makes a list so."""
     wanted = "array" if "array" in annotation else "int"
-    if value.kind == "tuple" and re.search(r"(Sequence|list|tuple)\[", annotation):
+    rest = isinstance(value.at, ast.Call)  # all further arguments of the call
+    if value.kind == "tuple" and (rest or re.search(r"(Sequence|list|tuple)\[", annotation)):
         others = [i for i in value.items if i.optional or i.kind != wanted]
-        if others and (len(others) < len(value.items) or any(i.optional for i in others)):
+        if others and (rest or len(others) < len(value.items) or any(i.optional for i in others)):
             value = others[0]
     require(value)
-    keys = [f"{value.kind}->{kind}" for kind in ("array", "int") if kind in annotation]
+    keys = [
+        f"{value.kind}->{kind}" for kind in ("list", "array", "int", "Dtype") if kind in annotation
+    ]
     keys += [f"{value.kind}->{annotation}!"]
     about = {"label": label, "annotation": annotation, "value": value}
     return Wrong("argument", value.at, *keys, **about, name=name)
@@ -112,11 +131,10 @@ def argument(label: str, name: str, annotation: str, value: Value) -> Wrong:
 def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wrong:
     """An attribute that does not exist, or is none."""
     name = "attribute"
-    known = ("shape", "ndim", "size", "dtype", "T", "mT", "itemsize", "nbytes", "real", "imag")
     if value.kind == "array":
         name = "is_method" if node.attr in methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
-    meant, listed = guess(node.attr, [*known, *methods]), ", ".join(known)
+    meant, listed = guess(node.attr, [*ATTRIBUTES, *methods]), ", ".join(ATTRIBUTES)
     about = {"value": value, "guess": meant, "known": listed}
     return Wrong(name, node, value.kind, **about, name=node.attr)
 
@@ -124,5 +142,4 @@ def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wron
 def builtin(name: str, value: Value) -> Wrong:
     """Something that one of Python's functions does not take."""
     require(value)
-    wrong = "conversion" if name in ("len", "int", "float", "bool") else "builtin"
-    return Wrong(wrong, value.at, name, f"{name}({value.kind})", label=name, value=value)
+    return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)

@@ -67,7 +67,8 @@ class Lists(Translator):
 
     def item(self, value: Value, index: Value, node: ast.Subscript) -> Value:
         """``list[i]``"""
-        if index.kind != "int" or index.optional:
+        require(index)
+        if index.kind != "int":
             raise Wrong("list_index", node.slice, value=index)
         count = value.length
         if index.const is not None and count is not None:

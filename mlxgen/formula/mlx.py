@@ -33,7 +33,7 @@ from typing import Any
 
 from . import explain
 from .explain import Wrong, guess
-from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, several, ternary
+from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
 TABLE = Path(__file__).parent / "data" / "mlx_api.json"
 MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
@@ -161,16 +161,21 @@ class Args:
     positional: list[Value] = field(default_factory=list)
     keywords: dict[str, Value] = field(default_factory=dict)
     star: bool = False  # the last positional one is *args
+    method: bool = False  # the first positional one stands before the dot
 
 
 def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     """The argument of each parameter that was given; those left to their defaults are not there."""
-    label, given = args.label, args.positional
+    given = args.positional
     places = [p for p in params if p.kind in ("/", "")]
     named = [p.name for p in params if p.kind in ("", "k")]
     rest = next((p for p in params if p.kind == "*"), None)
+
+    def wrong(message: str, at: ast.AST, *keys: str, **about: object) -> Wrong:
+        return Wrong(message, at, *keys, label=args.label, usage=usage(params, args), **about)
+
     if args.star and (rest is None or len(given) != len(places) + 1):
-        raise Wrong("no_star", args.node, label=label)
+        raise wrong("no_star", args.node)
     bound = {p.name: value for p, value in zip(places, given, strict=False)}
     more = given[len(places) :]
     if rest is not None:
@@ -179,25 +184,21 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
         whole = Value("tuple", "", args.node, items=more) if more else constant(None, args.node)
         bound[rest.name] = more[0] if listed or args.star else whole
     elif more:
-        keyword = next((p.name for p in params if p.kind == "k"), None)
-        count = "at most " * any(p.default for p in places)
-        count += several(len(places), "positional argument")
-        about = {"label": label, "count": count, "given": len(given), "keyword": keyword}
-        raise Wrong("too_many", more[0].at, "keyword" if keyword else "", **about)
+        raise wrong("too_many", more[0].at)
     for name, value in args.keywords.items():
         if name not in named:
             at = next((k for k in args.node.keywords if k.arg == name), args.node)
+            other = explain.word(f"{name}=")
+            near = f" (did you mean '{other}'?)" if other in named else guess(name, named)
             known = any(p.name == name for p in params)
-            about = {"label": label, "names": ", ".join(named), "guess": guess(name, named)}
-            wrong = "positional_only" if known else "unknown_keyword"
-            raise Wrong(wrong, at, "names" if named else "", **about, name=name)
+            message = "positional_only" if known else "unknown_keyword"
+            raise wrong(message, at, name=name, guess=near)
         if name in bound:
-            raise Wrong("given_twice", value.at, name=name, label=label)
+            raise wrong("given_twice", value.at, name=name)
         bound[name] = value
-    missing = [f"'{p.name}'" for p in params if p.default is None and p.name not in bound]
-    if missing:
+    if missing := [f"'{p.name}'" for p in params if p.default is None and p.name not in bound]:
         what = "an argument" if len(missing) == 1 else "arguments"
-        raise Wrong("missing", args.node, label=label, what=what, names=", ".join(missing))
+        raise wrong("missing", args.node, what=what, names=", ".join(missing))
     for param in params:
         text = bound.get(param.name)
         if text is not None and text.kind == "str" and param.annotation.startswith("Literal["):
@@ -205,6 +206,18 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
             if text.const not in (None, *strings):
                 raise explain.choice(text, param.name, strings)
     return bound
+
+
+def usage(params: Sequence[Param], args: Args) -> str:
+    """How a function is called: ``softmax(a, axis=None, *, precise=False)``."""
+    method = bool(params) and args.method
+    words = []
+    for i, param in enumerate(params[method:]):
+        if param.kind == "k" and {"k", "*"}.isdisjoint(p.kind for p in params[method:][:i]):
+            words.append("*")
+        default = "" if param.default is None else f"={param.default}"
+        words.append(f"{'*' * (param.kind == '*')}{param.name}{default}")
+    return f"{'.' * method}{args.label}({', '.join(words)})"
 
 
 def bind_any(function: Function, args: Args) -> tuple[Sequence[Param], dict[str, Value]]:
@@ -338,8 +351,12 @@ def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
     api = table()
     if name in api.omitted:
         return Wrong("omitted", node.func, name=name, reason=api.omitted[name])
-    inside = [n for n in api.names if n.partition(".")[2] == name]
-    helped = inside or name in explain.messages()["unknown_function"].helps
-    about = {"inside": inside and inside[0]}
-    about["guess"] = "" if helped else guess(name, [*others, *api.names])
-    return Wrong("unknown_function", node.func, "inside" if inside else name, name=name, **about)
+    module, _, own = name.rpartition(".")
+    names = [(n.rpartition("."), n) for n in (*others, *api.names)]
+    dotted = isinstance(node.func, ast.Attribute)
+    inside = next((n for (_, _, last), n in names if last == own and (dotted or n != own)), None)
+    word = f"{inside}(...)" if inside else explain.word(own)
+    helped = word or own in explain.messages()["unknown_function"].helps
+    near = "" if helped else guess(own, [last for (of, _, last), _ in names if of == module])
+    key = "word" if word else own
+    return Wrong("unknown_function", node.func, key, name=name, guess=near, word=word)

@@ -285,7 +285,8 @@ class Translator:
                 raise refused(name, param, value)
             out = part if out is None else self.rule(name, [out, part], at)
         if out is None:
-            raise Wrong("missing", at, label=name, what="an argument", names=f"'{param.name}'")
+            about = {"names": f"'{param.name}'", "usage": f"{name}(*{param.name})"}
+            raise Wrong("missing", at, label=name, what="an argument", **about)
         return out
 
 

@@ -116,7 +116,7 @@ class Value:
         if self.optional:
             return f"{TEXTS[self.kind]} or None"
         if self.const is not None and self.kind in ("int", "str"):
-            return f"the {'int' if self.kind == 'int' else 'string'} {self.const!r}"
+            return f"the {'int' if self.kind == 'int' else 'string'} {cut(repr(self.const))}"
         if self.kind == "arrays" and self.count is not None:
             return several(self.count, "array")
         return TEXTS[self.kind]
@@ -144,6 +144,11 @@ class Value:
     def length(self) -> int | None:
         """How many items it has, if that is known."""
         return len(self.items) if self.kind == "tuple" else self.count
+
+
+def cut(text: str, length: int = 200) -> str:
+    """The beginning of a long text that a message quotes."""
+    return text if len(text) <= length else f"{text[:length]}..."
 
 
 def several(count: int, what: str) -> str:
@@ -316,6 +321,7 @@ SLOTS: Mapping[str, Ways] = {
         **dict.fromkeys(NUMBERS, lambda value: f"mlxgen::scalar({value.cpp})"),
     },
     "scalar": dict.fromkeys(NUMBERS, as_is),
+    "bits": {"int": as_is, "bool": as_is},
     "number": {"int": as_is, "float": as_is},
     "float": {"int": as_is, "float": as_is},
     "double": {"int": as_double, "float": as_double},

@@ -271,7 +271,7 @@ def test_suggest_gives_one_of_the_candidates(word, candidates):
 @given(st.text("abAB_1\u0130", max_size=24), st.lists(st.text("abAB_1", max_size=24), max_size=5))
 def test_suggestions_are_those_of_difflib(word, candidates):
     by_lower = {other.lower(): other for other in candidates if other != word}
-    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.65)
     assert suggest(word, candidates) == (by_lower[near[0]] if near else None)
 
 
