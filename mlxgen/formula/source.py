@@ -57,7 +57,7 @@ class Source:
             if not char.isprintable():
                 raise Wrong("bad_character", (i, i + 1), char=f"U+{ord(char):04X}")
         self.plain = re.sub(_STRING, lambda m: "_" * len(m[0]), self.line)
-        if found := re.search(r"\b\w*\ *:=", self.plain):
+        if found := re.search(r"(?:\b\w+\ *)?:=", self.plain):
             raise Wrong("statement", found.span(), "assign")
         try:
             with warnings.catch_warnings():  # of invalid escapes, numbers that run into words
