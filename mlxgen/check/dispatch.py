@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..model.dtypes import CPP_TYPES, METAL_TYPES
+from ..model.dtypes import CPP_TYPES, METAL_TYPES, computes_integers
+from ..model.signature import Type
 from ..read.keys import KernelEntry
 from .context import Path
 from .fit import Asked
@@ -48,6 +49,12 @@ class Dispatch(Asked):
     def metal_dtypes(self) -> list[str]:
         """Those that Metal has."""
         return [d for d in self.dtypes if d in METAL_TYPES]
+
+    def numbers(self, type: Type, types: Iterable[str]) -> tuple[str, ...]:
+        """Those types of a kernel's parameter that hold every value; T may be an integer."""
+        cut = ["T", ACCUMULATOR] if computes_integers(self.dtypes) else []
+        cut += ["double"] if self.backend == "metal" else []
+        return tuple(t for t in type.wide(types) if t not in cut)
 
     @cached_property
     def outputs(self) -> tuple[str, ...] | None:

@@ -138,10 +138,12 @@ def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
 def decide_form(context: Context) -> bool:
     """Give the context its form; whether it is known how the forward is given."""
     raw = context.raw
-    if raw.dispatch is not None or {"eval_cpu", "eval_gpu"} & set(raw.manual):
+    if raw.dispatch is not None:
         context.form = Form.KERNELS
-    else:
-        context.form = Form.COMPOSITE if raw.composite is not None else Form.BIND
+    elif raw.composite is not None:
+        context.form = Form.COMPOSITE
+    elif {"eval_cpu", "eval_gpu"} & set(raw.manual):
+        context.form = Form.KERNELS
     context.elementwise = context.form is Form.KERNELS and raw.shape is None
     return not context.left_out & _FORM_KEYS
 

@@ -26,6 +26,7 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 """A C++ name with its namespaces."""
 
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
+_SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is
 _NO_TYPE = re.compile(r"\bconst\b|&|\s+")
 
 
@@ -33,13 +34,7 @@ _NO_TYPE = re.compile(r"\bconst\b|&|\s+")
 def plain(type: str) -> str:
     """A type in one spelling: without namespaces, const and reference."""
     text = _NO_TYPE.sub("", _NAMESPACE.sub("", type))
-    return text.replace("<int>", "<int32_t>")
-
-
-def _renamed(type: str, element: str | None) -> str:
-    """The same of a type in a template, whose parameter is then called T."""
-    text = plain(type)
-    return text if element in (None, "T", "") else re.sub(rf"\b{element}\b", "T", text)
+    return re.sub(r"\bint32_t\b", "int", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,48 +76,69 @@ class Expected:
         if problem := self.also(function):
             return problem
         given, wanted = len(function.params), len(self.params)
-        if given != wanted:
-            return f"it takes {given} parameter{'s' * (given != 1)}, the entry needs {wanted}"
-        element = function.template[0] if function.template else None
-        if element is not None and self.elements is None:
+        number = f"it takes {given} parameter{'s' * (given != 1)}, the entry needs {wanted}"
+        if given < wanted or (given > wanted and function.params[wanted].default is None):
+            return number
+        if function.template and self.elements is None:
             return "it is a template"
-        for want, param in zip(self.params, function.params, strict=True):
-            if problem := self._mismatch(want, param, element):
-                return problem
         names = [want.name for want in self.params]
-        names_given = [param.name for param in function.params]
-        if names_given != names and sorted(names_given) == sorted(names):
-            return f"its parameters are in the order {', '.join(names_given)}"
-        results = self._spelled((self.result,), element)
-        if _renamed(function.result, element) in map(plain, results):
+        known = [param.name for param in function.params if param.name in names]
+        if known != sorted(known, key=names.index):
+            listed = ", ".join(param.name or param.type for param in function.params)
+            return f"its parameters are in the order {listed}"
+        element = self.element(function)
+        known_element = function.template or not self.elements or element in self.elements
+        elements = (element,) if known_element else self.elements or ()
+        for want, param in zip(self.params, function.params, strict=False):
+            if problem := _mismatch(want, param, elements, self.by_value):
+                return problem if given == wanted else number
+        result = _spelled((self.result,), elements)[0]
+        if plain(function.result) == plain(result):
             return None
-        if self.result != "void":
-            return f"it returns {function.result}, not {results[0]}"
+        if result != "void":
+            return f"it returns {function.result}, not {result}"
         outputs = any(want.written_to for want in self.params)
         return "it must return void" + " and write its outputs through references" * outputs
 
-    def _mismatch(self, want: Wanted, param: Param, element: str | None) -> str | None:
-        """Why a parameter does not fit."""
-        base = _renamed(param.base, element)
-        if want.written_to:
-            if not param.reference or param.const or base not in want.types:
-                return f"'{param.name}' must be a reference for {want.what}"
-            if want.written_to.startswith("thread") and param.space != "thread":
-                return f"'{param.name}' must be in the thread address space (`thread T&`)"
-            return None
-        if param.pointer or (param.reference and not param.const):
-            return f"'{param.name}' must be passed {self.by_value}"
-        types = self._spelled(want.types, element)
-        if base in map(plain, types):
-            return None
-        return f"'{param.name}' is {param.type}, {want.what} needs {' or '.join(types)}"
+    def ambiguity(self, overloads: Sequence[Function]) -> str | None:
+        """Which numbers overloads take in other types, so that none of them fits a call best."""
+        for i, want in enumerate(self.params):
+            bases = [(plain(f.params[i].base), self.element(f)) for f in overloads]
+            if len({base for base, element in bases if base != element}) > 1:
+                return f"its overloads differ in the type of '{want.name}'"
+        return None
 
-    def _spelled(self, types: Iterable[str], element: str | None) -> tuple[str, ...]:
-        """Types in a function's own words: without a template T is one of the elements."""
-        if element is not None or self.elements is None:
-            return tuple(types)
-        every = (re.sub(r"\bT\b", e, type) for type in types for e in self.elements)
-        return tuple(dict.fromkeys(every))
+    def element(self, function: Function) -> str:
+        """What T is in a function; without a template what its first array is of."""
+        if function.template:
+            return function.template[0]
+        pairs = zip(self.params, function.params, strict=False)
+        usual = self.elements[0] if self.elements else "T"
+        return next((param.base for want, param in pairs if want.types == ("T",)), usual)
+
+
+def _mismatch(want: Wanted, param: Param, elements: tuple[str, ...], by_value: str) -> str | None:
+    """Why a parameter does not fit."""
+    types = _spelled(want.types, elements)
+    declared, base = param.type.removeprefix(f"{param.space} "), param.base
+    if want.written_to:
+        if declared != f"{base}&":
+            return f"'{param.name}' must be a reference for {want.what}"
+        if want.written_to.startswith("thread") and param.space != "thread":
+            return f"'{param.name}' must be in the thread address space (`thread T&`)"
+        types = tuple(f"{type}&" for type in types)
+        base += "&"
+    elif declared not in (base, f"const {base}", f"const {base}&") or param.space in _SHARED:
+        return f"'{param.name}' must be passed {by_value}"
+    if plain(base) in map(plain, types):
+        return None
+    return f"'{param.name}' is {param.type}, {want.what} needs {' or '.join(types)}"
+
+
+def _spelled(types: Iterable[str], elements: Iterable[str]) -> tuple[str, ...]:
+    """Types in a function's own words, which has one of some elements in T's place."""
+    every = (re.sub(r"\bT\b", e, type) for type in types for e in elements)
+    return tuple(dict.fromkeys(every))
 
 
 def spelled(context: Context, function: Function) -> str:
@@ -175,14 +191,47 @@ class Asked:
         message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
         self.context.report(self.codes[1], message, self.path, help, notes=notes)
 
-    def fitting(self, found: list[Function], expected: Expected) -> list[Function]:
-        """Those functions of the name that fit; reports it where there is none."""
+    def fitting(
+        self,
+        found: Sequence[Function],
+        expected: Expected,
+        header: Callable[[Function], object] = bool,
+    ) -> list[Function]:
+        """The overloads that fit, one that generated code sees first; reports what is wrong."""
         fitting = [f for f in found if expected.problem(f) is None]
+        names = sorted({f.qualified_name for f in fitting})
+        if len(names) > 1:
+            self.error("two_namespaces", names=" or ".join(names))
+            return []
+        seen = sorted(filter(header, fitting), key=lambda f: not f.is_definition)
+        usable = seen if seen and seen[0].template else fitting
+        problem = None
         if not fitting:
-            found.sort(key=lambda f: len(f.params) < len(expected.params))
-            problem = str(expected.problem(found[0]))
-            self.misfit(found[0], problem, expected.declaration(self.name))
-        return fitting
+            fitting = sorted(found, key=lambda f: len(f.params) < len(expected.params))
+            problem = expected.problem(fitting[0])
+        elif not seen:
+            problem = "it must be in a header (.h), so that generated code can use it"
+        elif not any(f.is_definition for f in usable):
+            problem = "it is declared, and defined nowhere"
+        elif not fitting[0].template:
+            problem = expected.ambiguity(fitting)
+        if problem:
+            self.misfit((seen or fitting)[0], problem, expected.declaration(self.name))
+            return []
+        templates = any(f.template for f in fitting)
+        once = self.once((f, "" if templates else expected.element(f)) for f in fitting)
+        return [*seen, *(f for f in fitting if f not in seen)] if once else []
+
+    def once(self, meant: Iterable[tuple[Function, str]]) -> bool:
+        """Whether functions that would mean the same are defined once; reports it if not."""
+        places: dict[str, list[str]] = {}
+        for function, what in meant:
+            if function.is_definition:
+                places.setdefault(what, []).append(self.place(function.span))
+        several = next((found for found in places.values() if len(found) > 1), None)
+        if several:
+            self.error("two_places", places=" and in ".join(several))
+        return several is None
 
     def in_csrc(self, expected: Expected) -> list[Function]:
         """The overloads that fit, one in a header first; reports it where there is none."""
@@ -193,22 +242,9 @@ class Asked:
             names = [f.qualified_name for f in sources.functions if f.class_name is None]
             self.missing([*names, *map(last_name, names)], settings.csrc, "function", help)
             return []
-        fitting = self.fitting(found, expected)
-        names = sorted({f.qualified_name for f in fitting})
-        if len(names) > 1:
-            self.error("two_namespaces", names=" or ".join(names))
-        if len(names) != 1:
-            return []
-        in_header = [f for f in fitting if sources.header_of(f)]
-        problem = None
-        if not in_header:
-            problem = "it must be in a header (.h), so that generated code can use it"
-        elif not any(f.is_definition for f in (in_header if in_header[0].template else fitting)):
-            problem = "it is declared, and defined nowhere"
-        if problem:
-            self.misfit((in_header or fitting)[0], problem, help)
-            return []
-        return [*in_header, *(f for f in fitting if f not in in_header)]
+        fitting = self.fitting(found, expected, sources.header_of)
+        files = {f.span.file: (f, "") for f in fitting if f.is_definition and sources.header_of(f)}
+        return fitting if self.once(files.values()) else []
 
 
 def _wanted(context: Context, **others: str) -> list[Wanted]:

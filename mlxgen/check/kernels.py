@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path as FilePath
 from typing import Any, get_args
 
 from ..model.dtypes import METAL_TYPES
@@ -26,7 +25,7 @@ from .fit import QUALIFIED, Expected, Wanted, spelled
 from .metal import declaration, launch
 
 # Beside the usual type of a number, a function over views may take these.
-_NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int", "int64_t")}
+_NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int64_t",)}
 
 
 def match_kernels(context: Context) -> tuple[Kernel, ...]:
@@ -74,8 +73,9 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
 # What fits
 
 
-def _scalar_function(context: Context, reference: str = "T&") -> Expected:
+def _scalar_function(item: Dispatch) -> Expected:
     """A function of one element of every array, which returns one, or writes several."""
+    context, metal = item.context, item.backend == "metal"
 
     def problem(function: Function) -> str | None:
         if any(re.search(r"\b(In|Out)\s*<", p.type) for p in function.params):
@@ -91,14 +91,17 @@ def _scalar_function(context: Context, reference: str = "T&") -> Expected:
 
     params = []
     for p in context.params:
-        types = ("T",) if p.type.is_array else KINDS[p.type.kind].scalars or ("?",)
-        params.append(Wanted(p.name, f"'{p.name}' ({p.type.python})", types))
+        scalars = item.numbers(p.type, KINDS[p.type.kind].scalars) or ("?",)
+        types = ("T",) if p.type.is_array else scalars
+        what = p.type.cpp if p.type.int64 else p.type.python
+        params.append(Wanted(p.name, f"'{p.name}' ({what})", types))
     outputs = context.output_names
     if len(outputs) > 1:
-        types = ("T", "float", "double")
-        params += [Wanted(o, f"the output '{o}'", types, reference) for o in outputs]
+        reference = "thread T&" if metal else "T&"
+        params += [Wanted(o, f"the output '{o}'", ("T",), reference) for o in outputs]
     result = "T" if len(outputs) == 1 else "void"
-    return Expected(result, params, ("float", "double"), "by value", problem)
+    elements = ("float",) if metal else ("float", "double")
+    return Expected(result, params, elements, "by value", problem)
 
 
 def _view_function(item: Dispatch) -> Expected:
@@ -114,20 +117,21 @@ def _view_function(item: Dispatch) -> Expected:
             return "it must be a template over the dtype: template <typename T>"
         return None
 
-    params = [Wanted(p.name, f"'{p.name}'", _view_types(p)) for p in context.params]
+    params = [Wanted(p.name, f"'{p.name}'", _view_types(item, p)) for p in context.params]
     for name, element in zip(context.output_names, item.elements, strict=False):
         params.append(Wanted(name, f"the output '{name}'", (f"Out<{element}>",)))
     return Expected("void", params, (cpp_type(item.dtypes[0]),), also=problem)
 
 
-def _view_types(p: Parameter) -> tuple[str, ...]:
+def _view_types(item: Dispatch, p: Parameter) -> tuple[str, ...]:
     if p.type.is_array:
         view = f"In<{cpp_type(p.dtype) if p.dtype else 'T'}>"
         return (f"const std::vector<{view}>&" if p.is_list else view,)
     if p.type.kind is Kind.ENUM:
         return ("int",)
     others = () if p.type.optional else _NUMBERS.get(p.type.kind, ())
-    return tuple(dict.fromkeys((p.type.cpp_param.replace("mx::", ""), *others)))
+    own = p.type.cpp_param.replace("mx::", "")
+    return (own, *item.numbers(p.type, (t for t in others if t != own)))
 
 
 def _by_sign(function: Function) -> bool:
@@ -182,20 +186,23 @@ def _cpu(item: Dispatch) -> Kernel | None:
     """A kernel in csrc."""
     context, sources = item.context, item.context.sources
     _check_no_geometry(item)
-    expected = _scalar_function(context) if context.elementwise else _view_function(item)
+    expected = _scalar_function(item) if context.elementwise else _view_function(item)
     if sources.find(item.name) and not (_can_take(item) and item.outputs is not None):
         return None
     fitting = item.in_csrc(expected)
-    return _kernel(item, fitting, str(sources.header_of(fitting[0]))) if fitting else None
+    include = str(sources.header_of(fitting[0])) if fitting else ""
+    return _kernel(item, expected, fitting, include) if fitting else None
 
 
-def _kernel(item: Dispatch, fitting: Sequence[Function], include: str) -> Kernel | None:
+def _kernel(
+    item: Dispatch, expected: Expected, fitting: Sequence[Function], include: str
+) -> Kernel | None:
     """The kernel around a function that generated code calls, if it computes any dtype."""
     context, cpu, function = item.context, item.backend == "cpu", fitting[0]
     dtypes = item.dtypes if cpu else item.metal_dtypes
     if context.elementwise and not function.template:
         # Overloads instead of a template: the dtypes are those that they compute.
-        types = {f.params[0].base for f in fitting}
+        types = {expected.element(f) for f in fitting}
         computed = ("float32", "float16", "bfloat16") * ("float" in types)
         dtypes = [d for d in dtypes if d in computed or (d == "float64" and "double" in types)]
     if not item.has_dtype(dtypes):
@@ -217,17 +224,19 @@ def _kernel(item: Dispatch, fitting: Sequence[Function], include: str) -> Kernel
 def _metal(item: Dispatch) -> Kernel | None:
     """A kernel in a .metal file."""
     context, sources = item.context, item.context.sources
-    expected = _scalar_function(context, "thread T&") if context.elementwise else None
+    expected = _scalar_function(item) if context.elementwise else None
     named = [n for n in sources.metal_named(item.name) if find_function([n[2]], item.name)]
     # A header may be included by several files: the one that instantiates it counts.
     named.sort(key=lambda n: n[2].name not in [last_name(i.function) for i in n[1].instantiations])
+    named.sort(key=lambda n: not n[2].is_definition)
     kernels = [n for n in named if n[2].is_kernel]
-    files = sorted({context.settings.relative(FilePath(n[2].span.file)) for n in kernels or named})
-    if len(files) > 1:
-        item.error("two_files", files=" and in ".join(files))
-    elif kernels:
+    # One function for each file; kernels cannot be overloaded.
+    places = {(n[2].span if kernels else n[2].span.file): (n[2], "") for n in kernels or named}
+    if not item.once(places.values()):
+        return None
+    if kernels:
         return launch(item, *kernels[0])
-    elif not named:
+    if not named:
         declared = (f.name for unit in sources.metal.all().values() for f in unit.functions)
         what = "function or [[kernel]]" if expected else "[[kernel]]"
         help = expected.declaration(item.name) if expected else declaration(item)
@@ -242,5 +251,5 @@ def _metal(item: Dispatch) -> Kernel | None:
         path = named[0][0]
         include = path.relative_to(context.settings.metal).as_posix()
         fitting = item.fitting([f for p, _, f in named if p == path], expected)
-        return _kernel(item, fitting, include) if fitting else None
+        return _kernel(item, expected, fitting, include) if fitting else None
     return None

@@ -42,6 +42,9 @@ from .dispatch import ACCUMULATOR, MAX_BUFFERS, Dispatch
 
 MAX_THREADS = 1024  # of a threadgroup
 
+_POSITION = re.compile(r"(thread|simdgroup|quadgroup|dispatch|grid)[a-z]*_")  # of a thread
+_UINT = re.compile(r"(const )?u(int|short)([23]|(16|32)_t)?")
+_OTHERS = {"texture", "sampler", "stage_in", "visible_function_table", "payload"}
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
@@ -72,6 +75,7 @@ class Buffer:
         given, output = self.holds == "input", self.holds == "output"
         pointer = param.pointer if self.declared.endswith("*") else param.reference
         spaces = ("device", "constant") if given else (self.declared.split()[0],)
+        pointer &= not re.search(r"[*&\]].*[*&]", param.type)
         must_be = f"'{self.name}' must be `{self.declared}`"
         if not pointer or param.space not in spaces or (output and param.const):
             return f"the output {must_be}" if output else must_be
@@ -116,7 +120,8 @@ def _buffers(
         if kind.metal and not p.type.optional:
             # The index of an enumerated string is a local of the launch.
             value = p.cpp if p.type.kind is Kind.ENUM else p.member
-            found.append(Buffer(p.name, "bytes", value, f"constant {kind.metal_type}&", kind.metal))
+            types = p.type.wide(kind.metal)
+            found.append(Buffer(p.name, "bytes", value, f"constant {types[0]}&", types))
         elif not p.type.is_array:
             reason = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
             found.append(Buffer(p.name, "", reason, usual=False))
@@ -185,10 +190,14 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     only = None if template else item.metal_dtypes[0]
     buffers = _buffers(item, outputs, template or "", only)
     bindings, problems = _bind(function, buffers)
+    if function.result != "void":
+        problems.append((f"it returns {function.result}, and kernels return void", function.span))
+    if not function.is_definition:
+        problems.append(("it is declared, and defined nowhere", function.span))
+    zero = _zero(item)
+    dtypes = () if problems else _instantiated(item, file, function)
     if problems:
         item.misfit(function, problems, _declaration(buffers, function.name, bool(template)))
-    zero = _zero(item)
-    dtypes = _instantiated(item, file, function)
     if not context.ok:
         return None
     return Kernel(
@@ -220,13 +229,12 @@ def _bind(
     following = 0  # the index of a parameter that has none
     for param in function.params:
         name = param.name
-        if "threadgroup" in param.attributes:
-            what = f"'{name}' is threadgroup memory given by the launch; declare an array of fixed "
-            problems.append((what + "size inside the kernel", param.span))
-        if param.attributes and "buffer" not in param.attributes:
+        is_position = any(map(_POSITION.match, param.attributes))
+        if problem := _not_given(param, is_position):
+            problems.append((problem, param.span))
+        if problem or is_position:
             continue
-        given = param.attributes.get("buffer", following)
-        index = given if isinstance(given, int) else following
+        index = int(param.attributes.get("buffer", following) or 0)
         following = index + 1
         if used.setdefault(index, name) != name:
             what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
@@ -249,6 +257,21 @@ def _bind(
         order = f"in the order {', '.join(given_names)}, not {', '.join(wanted)}"
         whole.append(f"its arrays are {order}")
     return bindings, [*problems, *((what, function.span) for what in whole)]
+
+
+def _not_given(param: Param, is_position: bool) -> str | None:
+    """Why the launch has nothing for such a parameter."""
+    name, index = param.name, param.attributes.get("buffer", 0)
+    if "threadgroup" in param.attributes:
+        what = f"'{name}' is threadgroup memory given by the launch"
+        return f"{what}; declare an array of fixed size inside the kernel"
+    if other := _OTHERS.intersection(param.attributes):
+        return f"'{name}' has [[{min(other)}]], and the launch gives buffers only"
+    if is_position and not _UINT.fullmatch(param.type):
+        return f"'{name}' is {param.type}; a position is uint, uint2 or uint3"
+    if not isinstance(index, int):
+        return f"[[buffer({index})]] must have a number"
+    return None if name or is_position else f"`{param.type}` needs a name, by which it is bound"
 
 
 def _unknown(name: str, buffers: Mapping[str, Buffer]) -> Buffer:

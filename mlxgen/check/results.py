@@ -42,7 +42,8 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     problems: list[tuple[str, str | None]] = []
 
     def note(code: str, message: str, start: int, end: int, help: str | None) -> None:
-        problems.append((message, help))
+        # A bound function gives what it gives: formulas get hints about that, signatures cannot.
+        problems.append((message, help if end - start < len(text) else None))
 
     scope = Scope(context.names(), {}, {})  # MLX's function, not the entry of its name
     for text in attempts:

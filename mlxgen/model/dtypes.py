@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 INTEGER = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 DTYPES = ("bool_", *INTEGER, *FLOATING, "complex64")
@@ -25,6 +27,12 @@ MEANT = {
     **{"fp64": "float64", "f64": "float64", "complex": "complex64", "byte": "uint8"},
 }
 """What is called otherwise elsewhere."""
+
+
+def computes_integers(dtypes: Iterable[str]) -> bool:
+    """Whether a kernel for these dtypes computes in a type that cuts floats off."""
+    return not set(dtypes) <= {*CATEGORIES["inexact"]}
+
 
 CPP_TYPES = {
     "bool_": "bool",

@@ -40,11 +40,6 @@ class Spelling:
     scalars: tuple[str, ...] = ()  # types of a CPU kernel's parameter; the first is the usual one
     metal: Mapping[str, str] = field(default_factory=dict)  # the same on Metal: type -> C++'s
 
-    @property
-    def metal_type(self) -> str:
-        """The usual type of a Metal kernel's parameter."""
-        return next(iter(self.metal))
-
 
 METAL_INTS: Mapping[str, str] = {
     **dict.fromkeys(("int", "int32_t"), "int"),
@@ -53,6 +48,7 @@ METAL_INTS: Mapping[str, str] = {
     **dict.fromkeys(("size_t", "uint64_t", "ulong"), "uint64_t"),
 }
 """Metal's integers, and C++'s of the same width."""
+_SIGNED = {metal: cpp for metal, cpp in METAL_INTS.items() if not cpp.startswith("u")}
 
 KINDS: Mapping[Kind, Spelling] = {
     Kind.ARRAY: Spelling("mx::array", "array", "array"),
@@ -60,7 +56,7 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.FLOAT: Spelling(
         "double", "float", "float", True, ("T", "float", "double"), {"float": "float"}
     ),
-    Kind.INT: Spelling("int", "int", "int", True, ("int", "int64_t", "T"), METAL_INTS),
+    Kind.INT: Spelling("int", "int", "int", True, ("int", "int64_t"), _SIGNED),
     Kind.BOOL: Spelling("bool", "bool", "bool", True, ("bool",), {"bool": "bool"}),
     Kind.STR: Spelling("std::string", "str", "str"),
     # Kernels get the index of the choice.

@@ -18,6 +18,7 @@ Generated C++ stands where ``namespace mx = mlx::core``: the properties called `
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .dtypes import DTYPES
@@ -73,6 +74,11 @@ class Type:
         if self.length is not None:
             name = f"int | tuple[{', '.join(['int'] * self.length)}]"
         return f"{name} | None" if self.optional else name
+
+    def wide(self, types: Iterable[str]) -> tuple[str, ...]:
+        """Those types of a kernel's parameter that hold every value of this one."""
+        narrow = ("int", "int32_t") if self.int64 else ()
+        return tuple(type for type in types if type not in narrow)
 
     @property
     def listed_choices(self) -> str:

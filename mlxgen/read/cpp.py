@@ -53,7 +53,7 @@ _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
 _NO_TYPE = re.compile(
-    r"\b(?:inline|static|constexpr|consteval|constinit|extern|virtual|friend|mutable|register"
+    r"\b(?:inline|static|constexpr|constinit|extern|virtual|friend|mutable|register"
     r"|explicit|volatile|restrict|__restrict|__restrict__|thread_local|typename|class|struct|union"
     r"|enum)\b"
 )
@@ -189,7 +189,13 @@ class Reader(Preprocessor):
         """What a file and those it includes declare; raises ``SourceError``."""
         files = [self.file(source.path) for source in self.closure(path)]
         functions = [function for file in files for function in file.functions]
-        return Unit(files, functions, [made for file in files for made in file.instantiations])
+        made: dict[str, Instantiation] = {}
+        for one in (one for file in files for one in file.instantiations):
+            other = made.setdefault(one.host_name, one)
+            if other is not one:
+                message = f'host_name "{one.host_name}" exists already, from {other.span}'
+                raise SourceError(message, one.span)
+        return Unit(files, functions, list(made.values()))
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -315,6 +321,8 @@ class _Walk:
                 if not result:
                     return  # a deduction guide
                 result = self.plain[child.start_byte + 2 : child.end_byte]
+        if node.parent and node.parent.type == "template_declaration" and not template:
+            return  # a specialisation: whoever calls the template gets it
         names = [self.template_parameter(p) for p in template]
         before = node.prev_sibling
         body = node.child_by_field_name("body")
@@ -345,6 +353,10 @@ class _Walk:
         if name.type == "function_declarator":
             name = name.child_by_field_name("declarator") or name
         names, arguments = self.path(name)
+        declared = re.fullmatch(r"decltype\((.*)\)", self.spelled(node.child_by_field_name("type")))
+        if declared and declared[1] != self.spelled(name):
+            message = f"{self.spelled(name)} is declared as {declared[1]}"
+            raise SourceError(message, self.span(name))
         what = f"instantiation of {self.spelled(name)}"
         if "host_name" not in attributes:
             help = 'without [[host_name("...")]] the host cannot find the kernel'
@@ -357,10 +369,6 @@ class _Walk:
     def instantiated(self, host_name: str, function: str, arguments: Names, at: Node) -> None:
         """Keep a kernel that the host can find."""
         made = Instantiation(host_name, function, arguments, self.span(at))
-        for other in self.file.instantiations:
-            if other.host_name == host_name:
-                message = f'host_name "{host_name}" exists already, from {other.span}'
-                raise SourceError(message, made.span)
         self.file.instantiations.append(made)
 
     def attributes(self, start: int, stop: int) -> dict[str, Attribute]:

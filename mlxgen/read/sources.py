@@ -108,7 +108,7 @@ class Sources:
     def defines_member(self, class_name: str, name: str) -> bool:
         """Whether csrc defines this member of a class outside of the class."""
         return any(
-            f.class_name == class_name and f.is_definition
+            last_name(f.class_name or "") == class_name and f.is_definition
             for _, _, f in self.cpp.named(name, everywhere=True)
         )
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..model.dtypes import CPP_TYPES, FLOATING
+from ..model.dtypes import CPP_TYPES, FLOATING, computes_integers
 from ..model.op import Expr, Grad, GradKind, Kernel, Op, Parameter, metal_stem
 from ..model.signature import Kind
 
@@ -22,7 +22,7 @@ from ..model.signature import Kind
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
 _BY_VALUE = {"float", "double", "int", "int64_t", "bool", "mx::Dtype"}
-_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.INT: "int", Kind.BOOL: "bool", Kind.ENUM: "int"}
+_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.ENUM: "int"}  # others as in C++
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
     Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
@@ -69,7 +69,7 @@ def element(p: Parameter) -> str:
 
 def metal_type(p: Parameter) -> str:
     """An attribute's type in a scalar function of Metal."""
-    return _METAL_NUMBERS[p.type.kind]
+    return _METAL_NUMBERS.get(p.type.kind, p.type.cpp)
 
 
 def binding_type(p: Parameter) -> str:
@@ -80,11 +80,17 @@ def binding_type(p: Parameter) -> str:
     return _BOUND.get(p.type.kind) or p.type.cpp_param
 
 
+def cast(p: Parameter, kernel: Kernel) -> bool:
+    """Whether a scalar function gets a number in the type in which it computes."""
+    return p.type.kind is Kind.FLOAT and not computes_integers(kernel.dtypes)
+
+
 FILTERS = {
     "cpp_string": cpp_string,
     "raw_string": raw_string,
     "element": element,
     "metal_type": metal_type,
+    "cast": cast,
     "binding_type": binding_type,
     "prefix": lambda text, before: before + text,
     "folded": lambda text: " ".join(text.split()),

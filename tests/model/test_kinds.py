@@ -17,7 +17,7 @@ def test_every_kind_is_spelled(kind):
 
 
 def test_metal_types():
-    assert {kind: KINDS[kind].metal_type for kind in Kind if KINDS[kind].metal} == {
+    assert {kind: next(iter(KINDS[kind].metal)) for kind in Kind if KINDS[kind].metal} == {
         Kind.FLOAT: "float",
         Kind.INT: "int",
         Kind.BOOL: "bool",
@@ -25,3 +25,10 @@ def test_metal_types():
     }
     assert set(METAL_INTS) >= set(METAL_TYPES["int32"]) | set(METAL_TYPES["int64"])
     assert set(METAL_TYPES) < set(CPP_TYPES) == set(DTYPES)
+
+
+def test_numbers_are_not_cut():
+    wide = Type(Kind.INT, int64=True).wide
+    assert wide(KINDS[Kind.INT].scalars) == ("int64_t",)
+    assert wide(KINDS[Kind.INT].metal) == ("int64_t", "long")
+    assert Type(Kind.INT).wide(KINDS[Kind.INT].metal) == ("int", "int32_t", "int64_t", "long")

@@ -202,6 +202,9 @@ inline const char* type_of(float) {
 inline const char* type_of(int) {
   return "int";
 }
+inline const char* type_of(int64_t) {
+  return "int64_t";
+}
 inline const char* type_of(bool) {
   return "bool";
 }

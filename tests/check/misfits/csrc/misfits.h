@@ -59,4 +59,35 @@ T by_sign(T x) {
   return x;
 }
 
+template <typename T>
+T int_as_element(T x, T n) {
+  return x;
+}
+
+template <typename T>
+T cuts_floats(T x, T a) {
+  return a * x;
+}
+
+template <typename T>
+void swapped(T from, T& high, T& low) {}
+
+template <typename T>
+void view_narrow(In<T> x, int n, Out<T> out) {}
+
+template <typename T>
+T defined_twice(T x) {
+  return x;
+}
+inline float defined_twice(float x) {
+  return x;
+}
+
+inline float overloads(float x, int64_t n) {
+  return x;
+}
+inline double overloads(double x, int n) {
+  return x;
+}
+
 } // namespace misfits

@@ -128,3 +128,18 @@ template <typename T>
     device T* out [[buffer(1)]]) {}
 template [[host_name("wrong_instance_float16")]] [[kernel]]
 decltype(wrong_instance<float>) wrong_instance<float>;
+
+[[kernel]] void narrow(
+    device const float* x [[buffer(0)]],
+    device float* out [[buffer(1)]],
+    constant int& n [[buffer(2)]],
+    uint i [[thread_position_in_grid]]) {}
+
+[[kernel]] int not_given(
+    device const float* x [[buffer(0)]],
+    device float* out [[buffer(kOut)]],
+    texture2d<float> image [[texture(0)]],
+    constant int& [[buffer(2)]],
+    int i [[thread_position_in_grid]]) {
+  return 0;
+}
