@@ -91,7 +91,7 @@ class Named:
         self, code: str, message: str, path: Path = (), help: str | None = None, **more: Any
     ) -> None:
         """Report at a value of the entry (with ``key=True``: its key); for () at its name."""
-        self.ok = False
+        self.ok &= more.get("severity") == "warning"
         key = more.pop("key", False)
         span = self.entry.span(path, key=key) if path else self.name_span
         self.diags.error(code, message, span, help=help, op=self.name, **more)
@@ -109,6 +109,11 @@ class Named:
         """Report what messages.txt says of this, in the same way."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
         self.report(code, message, path, help, key=key, notes=notes)
+
+    def warning(self, wrong: str, path: Path = (), /, key: bool = False, **about: object) -> None:
+        """The same for what may be right, and fails nothing."""
+        code, message, help = messages(TABLE)[wrong].filled((), about)
+        self.report(code, message, path, help, key=key, severity="warning")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -31,6 +31,7 @@ from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .names import check_names
 from .samples import check_calls
+from .unused import check_unused
 
 _WRITTEN = {field.name for field in fields(Written)}
 
@@ -143,7 +144,7 @@ def _operator(context: Context, path: str) -> Op | None:
     if not context.ok:
         return None
     exprs = [forward, *(g.expr for g in grads), *(e for _, e in jvp_exprs)]
-    return Op(
+    op = Op(
         entry=Written(**raw.model_dump(include=_WRITTEN, exclude_defaults=True)),
         name=name,
         python_name=context.python_name,
@@ -172,6 +173,8 @@ def _operator(context: Context, path: str) -> Op | None:
         tags=frozenset(raw.tags),
         manual=frozenset(raw.manual),
     )
+    check_unused(context, op)
+    return op if context.ok else None
 
 
 def _check_cycles(ops: list[Op], file: _File) -> None:

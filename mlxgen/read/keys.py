@@ -128,6 +128,7 @@ class OpEntry(Model):
         "What integer inputs become where the kernels take none."
     )
     checks: list[Check] = key("Conditions that raise when they do not hold.", [])
+    unused: dict[str, Text] = key("Why an argument or a cotangent is used nowhere.", {})
     doc: str | None = key("Docstring: a line, a blank line, details.")
     args: dict[str, str] = key("One line of documentation per argument.", {})
     returns: str | dict[str, str] | None = key("Documentation of the outputs.")

@@ -114,7 +114,6 @@ _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSE = frozenset(_OPEN.values())
 _LIMIT = 10_000
 _RESULTS = ("array", "Tensor", "void", "std::pair", "std::tuple", "std::vector")
-_SHOWN = 60
 _MESSAGES = Path(__file__).parent / "messages.txt"
 
 
@@ -139,7 +138,7 @@ class Tokens:
     def check_text(self) -> None:
         """Refuse what cannot be read in any spelling; without it one slip has many messages."""
         if len(self.text) > _LIMIT:
-            raise self.error("too_long", (0, _SHOWN), count=len(self.text), limit=_LIMIT)
+            raise self.error("too_long", (0, 60), count=len(self.text), limit=_LIMIT)
         opened: list[int] = []
         for i, token in enumerate(self.tokens):
             if len(token) > 1 or (token in "{}" and not opened):
@@ -180,9 +179,6 @@ class Tokens:
         Who raises the result leaves the argument or, outside the arguments, the signature.
         """
         self.failed = True
-        for name, part in parts.items():
-            if isinstance(part, str) and len(part) > 4 * _SHOWN:
-                parts[name] = part[:_SHOWN] + "..."
         code, message, help = messages(_MESSAGES)[mistake].filled(keys, parts)
         start, end = self.since(at) if isinstance(at, int) else at
         self.report(code, message, start, end, help)

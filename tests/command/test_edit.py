@@ -203,7 +203,7 @@ def test_as_a_run_over_everything(
             generate.generate(project.settings(folder / YAML, edits.name), output, diags)
             said.append(diags.render_text())
         assert said[0] == said[1]
-        if said[0]:
+        if not diags.ok:
             assert contents(folder / "out") == last
             edits.undo()
         else:

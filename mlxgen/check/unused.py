@@ -1,0 +1,63 @@
+"""What an entry takes or is given, and uses nowhere: probably forgotten, so that it is a warning.
+
+The key `unused` gives reasons, such as ``{alpha: torch's signature has it}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..model.dtypes import INTEGER
+from ..model.kinds import Kind
+from ..model.op import Form, GradKind, Op
+from .context import Context
+
+_COTANGENT = re.compile(r"\bcotangents\b(?:\[(\d+)\])?")
+
+
+def check_unused(context: Context, op: Op) -> None:
+    """Warn of arguments and cotangents that formulas should use and do not."""
+    cotangents = [f"grad_{name}" for name in context.output_names] if not op.single else []
+    names = [*(p.name for p in op.params), *cotangents]
+    given = context.raw.unused
+    reasons = context.known("MG135", given, names, "argument", ("unused",))
+    arguments = set(_arguments(op))
+    unused = arguments | {cotangents[i] for i in _cotangents(op)}
+    for name in reasons:
+        if name not in unused:
+            context.warning("unused_is_used", ("unused", name), key=True, name=name)
+    for name in names if len(reasons) == len(given) else ():  # else one is there, misspelt
+        if name in unused and name not in reasons:
+            key, wrong = ("grad", "unused_cotangent")
+            if name in arguments:
+                key, wrong = ("composite", "unused_argument")
+            context.warning(wrong, (key,), key=True, name=name)
+
+
+def _arguments(op: Op) -> Iterator[str]:
+    """Arguments that the composite does not use. Beside kernels it should use what they take, by
+    itself it may leave some to its gradients and checks."""
+    if op.forward is None or op.form is Form.BIND:
+        return
+    exprs = [op.forward]
+    if op.form is Form.COMPOSITE:
+        exprs += [grad.expr for grad in op.grads if grad.expr]
+        exprs += [check.expr for check in op.checks]
+    used = frozenset[str]().union(*(expr.names for expr in exprs))
+    by_hand = any(grad.function for grad in op.grads)
+    yield from (p.name for p in op.params if p.name not in used and not by_hand)
+
+
+def _cotangents(op: Op) -> Iterator[int]:
+    """Outputs whose cotangent no gradient uses, where all gradients are formulas."""
+    texts = [grad.expr.cpp for grad in op.grads if grad.expr]
+    others = {grad.kind for grad in op.grads} - {GradKind.FORMULA, GradKind.NONE, GradKind.ZERO}
+    used = {found[1] for text in texts for found in _COTANGENT.finditer(text)}
+    if not texts or others or None in used or op.outputs[0].type.kind is Kind.ARRAYS:
+        return
+    dtypes = op.out_dtypes or [None] * len(op.outputs)
+    for i, rule in enumerate(dtypes):
+        has_gradient = rule is None or rule.text not in ("bool_", *INTEGER)
+        if has_gradient and str(i) not in used and len(op.outputs) > 1:
+            yield i
