@@ -195,17 +195,17 @@ class Diagnostics:
         lines = self._sources[span.file].lines
         if not 1 <= span.line <= len(lines):
             return None
-        line = _CONTROL.sub(" ", lines[span.line - 1]).rstrip()
+        line = lines[span.line - 1].rstrip()
         start = min(span.column - 1, len(line))
         end = len(line) if span.end_line > span.line else min(span.end_column - 1, len(line))
-        shown_from = 0
+        first = 0
         if len(line) > _LINE_LIMIT:  # show the part of a long line around the span
-            shown_from = max(0, min(start - _LINE_LIMIT // 4, len(line) - _LINE_LIMIT))
-            line = line[: shown_from + _LINE_LIMIT]
-        before, marked = line[shown_from:start], line[start:end]
-        dots = "..." if shown_from else ""
+            first = max(0, min(start - _LINE_LIMIT // 4, len(line) - _LINE_LIMIT))
+        shown = _CONTROL.sub(" ", line[first : first + _LINE_LIMIT])
+        dots = "..." if first else ""
+        before, marked = shown[: start - first], shown[start - first : end - first]
         carets = "^" + "~" * (_width(marked) - 1)
-        return dots + line[shown_from:], " " * _width(dots + before), carets
+        return dots + shown, " " * _width(dots + before), carets
 
 
 _LINE_LIMIT = 160

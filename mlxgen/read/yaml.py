@@ -37,7 +37,6 @@ KeyPath = tuple[str | int, ...]
 TYPED_KEYS = frozenset({"deprecated", "samples"})
 """Entry keys whose scalars are read as numbers and booleans; below all others they are text."""
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _STR, _NULL, _BOOL, _MERGE = (_TAG + name for name in ("str", "null", "bool", "merge"))
 _STANDARD_TAGS = {
@@ -52,17 +51,15 @@ _NAME_IN_TEXT = re.compile(
 )
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
+_SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
 _UNPRINTABLE = re.compile(
-    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
 )
+_MAX_BYTES = 5_000_000
+_MAX_VALUES = 250_000  # of a file, its keys among them
 _MAX_DEPTH = 60
-# libyaml's composer recurses in C without a limit: such a text would end the interpreter.
-_TOO_DEEP = (
-    re.compile(rf"^ *(?:[-?] +){{{_MAX_DEPTH}}}", re.MULTILINE),
-    re.compile(rf"[\[{{](?:[^\[\]{{}}]*[\[{{]){{{_MAX_DEPTH}}}"),
-)
 _MAX_SYNTAX_ERRORS = 20
 _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
 
@@ -78,14 +75,21 @@ class Document(Text):
         self.diags = diags
         self.entries: list[Entry] = []
         self.complete = True
-        self.aliased: dict[tuple[Node, bool], Any] = {}  # what containers were read to
+        self.read: dict[tuple[Node, bool], Any] = {}  # containers, which aliases repeat
 
     @classmethod
     def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
         """Read a file; what is wrong goes to ``diags``. None if nothing in it can be used."""
         file = str(path)
         try:
-            text = Path(path).read_bytes().decode()
+            with open(path, "rb") as source:
+                raw = source.read(_MAX_BYTES + 1)
+            if len(raw) > _MAX_BYTES:
+                diags.add_source(file, "")
+                message = f"the file has more than {_MAX_BYTES // 10**6} MB"
+                diags.error("MG015", message, Span(file, 1, 1, 1, 1))
+                return None
+            text = raw.decode()
         except OSError as error:
             message = f"cannot read the file: {error.strerror or error}"
             diags.error("MG007", message, Span(file, 1, 1, 1, 1))
@@ -106,20 +110,21 @@ class Document(Text):
         document = cls(path, text, diags)
         diags.add_source(path, text)
         with no_garbage_collection(), suppress(TooMany):
-            for node in _compose(document):
+            nodes = _compose(document)
+            for node in _expanded(document, nodes) if _SHARED.search(text) else nodes:
                 if isinstance(node, MappingNode):
                     document.entries.append(Entry(document, node))
                     continue
                 what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
                 message = f"an entry must be a mapping, and this is {what}"
                 help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
-                document.lacks("MG006", message, *extent(text, node), help)
+                document.lacks("MG006", message, *extent(text, node), help=help)
         return document if document.entries or document.complete else None
 
-    def lacks(self, code: str, message: str, start: int, end: int, help: str | None = None) -> None:
+    def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
         """Report an error that costs an entry, or all of them."""
         self.complete = False
-        self.diags.error(code, message, self.at(start, end), help=help)
+        self.diags.error(code, message, self.at(start, end), **more)
 
     def names(self) -> Iterator[str]:
         """Names of all entries, of those too that could not be read."""
@@ -142,19 +147,9 @@ class Entry:
         self.node = node
 
     @cached_property
-    def _read(self) -> tuple[dict[str, Any], bool]:
-        reader = _Reader(self)
-        return reader.mapping(self.node, typed=False, top=True), reader.clean
-
-    @property
     def data(self) -> dict[str, Any]:
         """Its keys and values; what is wrong in them is reported when they are asked for."""
-        return self._read[0]
-
-    @property
-    def clean(self) -> bool:
-        """Whether its text had no error; ``data`` may else lack something."""
-        return self._read[1]
+        return _Reader(self).mapping(self.node, typed=False, top=True)
 
     @cached_property
     def name(self) -> str | None:
@@ -171,8 +166,7 @@ class Entry:
 
     @cached_property
     def _values(self) -> dict[str, Node]:
-        pairs = reversed([*_pairs(self.node)])  # what a merge brings does not hide its own
-        return {key.value: value for key, value in pairs if key.tag == _STR}
+        return {key.value: value for key, value in reversed(self.node.value) if key.tag == _STR}
 
     def words(self, key: str) -> list[str]:
         """The text at a key, or the texts in a list there; nothing else is read of the entry."""
@@ -226,7 +220,7 @@ class Entry:
             if isinstance(node, ScalarNode):
                 break
             if isinstance(node, MappingNode) and isinstance(step, str):
-                pair = next((pair for pair in _pairs(node) if pair[0].value == step), None)
+                pair = next((pair for pair in node.value if pair[0].value == step), None)
                 if pair is None:
                     return key_node, node, False
                 key_node, node = pair
@@ -254,26 +248,125 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+class _Limit(Exception):
+    """A text that stands for more than is read: code, message, start, end and help."""
+
+
+class _Limits:
+    """Of a loader, which makes all nodes of a file before it gives one, and recurses in C."""
+
+    depth = count = 0
+
+    def descend_resolver(self, parent: Node | None, _: object) -> None:
+        """A node begins."""
+        self.depth += 1
+        self.count += 1
+        if parent and (self.depth > _MAX_DEPTH + 1 or self.count > _MAX_VALUES):
+            start = parent.start_mark.index
+            said = ("MG015", _MANY) if self.count > _MAX_VALUES else ("MG008", _DEEP)
+            raise _Limit(*said, start, start + 1)
+
+    def ascend_resolver(self) -> None:
+        """It ends."""
+        self.depth -= 1
+
+
+_Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
+
+_DEEP = f"nested more than {_MAX_DEPTH} levels deep"
+_MANY = f"the file has more than {_MAX_VALUES} values"
+
+
+def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
+    """Entries with the keys that they merge, without those whose aliases stand for too much."""
+    sizes: dict[Node, tuple[int, int]] = {}  # how many values, and how deep
+
+    def wrong(code: str, message: str, node: Node) -> _Limit:
+        return _Limit(code, message, *extent(document.text, node))
+
+    def size(node: Node) -> tuple[int, int]:
+        if isinstance(node, ScalarNode):
+            return 1, 0
+        if node in sizes:
+            if not sizes[node][0]:
+                raise wrong("MG008", "an alias stands inside its own anchor", node)
+            return sizes[node]
+        sizes[node] = 0, 0  # while it is looked at
+        values = 1
+        for child in _children(node):
+            size(child)
+        for source in _merge(node) if isinstance(node, MappingNode) else ():
+            if not isinstance(source, MappingNode):
+                raise wrong("MG014", "'<<' takes in mappings, and this is none", source)
+            values += len(source.value)
+        found = [size(child) for child in _children(node)]
+        values += sum(n for n, _ in found)
+        sizes[node] = values, 1 + max((depth for _, depth in found), default=0)
+        if sizes[node][1] > _MAX_DEPTH:
+            raise wrong("MG008", _DEEP, node)
+        if values > _MAX_VALUES:
+            raise wrong("MG015", f"{_MANY}, with what its aliases stand for", node)
+        return sizes[node]
+
+    total = 0
+    said = set[object]()
+    for node in nodes:
+        try:
+            total += size(node)[0]
+            if total > _MAX_VALUES:
+                raise wrong("MG015", f"{_MANY}, with what its aliases stand for", node)
+            yield node
+        except _Limit as error:
+            if error.args not in said:
+                name = Entry(document, node).name if isinstance(node, MappingNode) else None
+                document.lacks(*error.args, op=name)
+            said.add(error.args)
+            if total > _MAX_VALUES:
+                return
+
+
+def _children(node: Node) -> list[Node]:
+    pairs = isinstance(node, MappingNode)
+    return [child for pair in node.value for child in pair] if pairs else node.value
+
+
+def _merge(node: MappingNode) -> list[Node]:
+    """Replace ``<<`` by the keys of its sources, the first having precedence; gives the sources."""
+    merged = [value for key, value in node.value if key.tag == _MERGE]
+    sources = [s for v in merged for s in (v.value if isinstance(v, SequenceNode) else [v])]
+    if merged:
+        node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
+        known = {_key(pair) for pair in node.value}
+        for source in dict.fromkeys(sources):
+            for pair in source.value if isinstance(source, MappingNode) else ():
+                if _key(pair) not in known:
+                    known.add(_key(pair))
+                    node.value.append(pair)
+    return sources
+
+
+def _key(pair: tuple[Node, Node]) -> object:
+    return pair[0].value if isinstance(pair[0], ScalarNode) else pair[0]
+
+
 def _compose(document: Document) -> list[Node]:
     """The nodes of entries, without those that have a syntax error; none if nothing can be used."""
     text = document.text
     for match in _UNPRINTABLE.finditer(text):
-        message = f"the character U+{ord(match[0]):04X} cannot stand in YAML"
+        message = f"the character U+{ord(match[0][0]):04X} cannot stand in YAML"
         document.lacks("MG001", message, *match.span())
-    text = _UNPRINTABLE.sub(" ", text)
-    for pattern in _TOO_DEEP:
-        if deep := pattern.search(text):
-            message = f"nested more than {_MAX_DEPTH} levels deep"
-            document.lacks("MG008", message, deep.start(), deep.start() + 1)
-            return []
+    text = _UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
     root: Node | None = None
     for _ in range(_MAX_SYNTAX_ERRORS):
         try:
-            root = yaml.compose(text, Loader=_LOADER)
+            root = yaml.compose(text, Loader=_Loader)
             break
+        except _Limit as error:
+            document.lacks(*error.args)
+            return []
         except yaml.MarkedYAMLError as error:
             code, message, help, place = _explain(error, text)
-            document.lacks(code, message, *place, help)
+            document.lacks(code, message, *place, help=help)
             text = _without_error(text, error, place[0])
     if root is None or root.tag == _NULL:
         return []
@@ -334,7 +427,7 @@ def _left_open(text: str, line: int, place: int) -> int | None:
     """The quote or bracket before a line that is closed only between its start and ``place``, or
     not at all."""
     opened: list[int] = []
-    tokens: Any = yaml.scan(text, Loader=_LOADER)
+    tokens: Any = yaml.scan(text, Loader=_Loader)
     try:
         for token in tokens:
             start, end = token.start_mark.index, token.end_mark.index
@@ -376,8 +469,6 @@ class _Reader:
         self.entry = entry
         self.document = entry.document
         self.key = ""  # the entry's key that is read
-        self.clean = True  # whether there was no error so far
-        self.open = {entry.node}  # the containers around the node that is read
 
     def value(self, node: Node, typed: bool) -> Any:
         """Plain data of any node; None is YAML's null."""
@@ -385,22 +476,11 @@ class _Reader:
             if node.tag == _STR and not typed:
                 return node.value
             return self.scalar(node, typed)
-        read = self.document.aliased
+        read = self.document.read
         if (node, typed) not in read:
-            if node in self.open or len(self.open) >= _MAX_DEPTH:
-                self.endless(node)
-                return ""
-            self.open.add(node)
             kind = self.mapping if isinstance(node, MappingNode) else self.sequence
             read[node, typed] = kind(node, typed)
-            self.open.remove(node)
         return read[node, typed]
-
-    def endless(self, node: Node) -> None:
-        message = "an alias stands inside its own anchor"
-        if node not in self.open:
-            message = f"nested more than {_MAX_DEPTH} levels deep"
-        self.error("MG008", message, node)
 
     def sequence(self, node: Node, typed: bool) -> list[Any]:
         self.check_tag(node)
@@ -412,20 +492,13 @@ class _Reader:
     def mapping(self, node: Node, typed: bool, top: bool = False) -> dict[str, Any]:
         data: dict[str, Any] = {}
         self.check_tag(node)
-        merged = _merged(node)  # what `<<: *source` adds
-        for source in merged:
-            if not isinstance(source, MappingNode):
-                self.error("MG014", "'<<' takes in mappings, and this is none", source)
-            elif source in self.open:
-                self.endless(source)
-        for key_node, value_node in _pairs(node) if merged else node.value:
+        for key_node, value_node in node.value:
             key = key_node.value if key_node.tag == _STR else self.odd_key(key_node)
             if key in data:
-                own = [other for other, _ in node.value if other.value == key]
-                if key_node in own:
-                    line = self.document.at(*extent(self.document.text, own[0])).line
-                    message = f"the key '{key}' is given twice (first in line {line})"
-                    self.error("MG003", message, key_node)
+                first = next(other for other, _ in node.value if other.value == key)
+                line = self.document.at(*extent(self.document.text, first)).line
+                message = f"the key '{key}' is given twice (first in line {line})"
+                self.error("MG003", message, key_node)
                 continue
             if top:
                 self.key = key
@@ -481,21 +554,5 @@ class _Reader:
             self.error("MG009", f"the tag '{tag}' has no meaning here", node, "remove the tag")
 
     def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
-        self.clean = False
         span = self.document.at(*extent(self.document.text, node))
         self.document.diags.error(code, message, span, help=help, op=self.entry.name)
-
-
-def _merged(node: Node) -> list[Node]:
-    """What a mapping takes in by ``<<``, the first having precedence."""
-    given = [value for key, value in node.value if key.tag == _MERGE]
-    return [s for v in given for s in (v.value if isinstance(v, SequenceNode) else [v])]
-
-
-def _pairs(node: Node, seen: frozenset[Node] = frozenset()) -> Iterator[tuple[Node, Node]]:
-    """Keys and values of a mapping, its own before those it merges."""
-    yield from ((key, value) for key, value in node.value if key.tag != _MERGE)
-    seen |= {node}
-    for source in _merged(node):
-        if isinstance(source, MappingNode) and source not in seen:
-            yield from _pairs(source, seen)
