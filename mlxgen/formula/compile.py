@@ -34,20 +34,20 @@ conversions to C++ types, ``explain`` the messages, ``source`` the text. The gen
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+import operator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
+from ..diagnostics import did_you_mean
 from ..model.dtypes import DTYPES
 from ..model.kinds import KINDS
 from ..model.op import Expr as Expr  # what compile_formula gives
 from ..model.signature import Kind, Type
 from . import explain
-from .explain import Wrong, guess, require
+from .explain import Wrong, require
 from .lists import Lists, concatenated, condition, joined
 from .mlx import MODULES, table
-from .translator import BUILTINS, Report, is_function
+from .translator import BUILTINS, Facts, Report, is_function
 from .translator import Name as Name
 from .translator import Scope as Scope
 from .values import (
@@ -66,6 +66,7 @@ from .values import (
 
 LARGEST = 40_000  # characters of C++
 DEEPEST = 100  # nodes inside each other
+VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names that are no functions
 
 # Operators: how they are written, and their name in the table of rules and in MLX.
 _OPERATORS = """
@@ -77,10 +78,9 @@ Gt > greater, GtE >= greater_equal
 """
 OPERATORS = {name: (sign, of) for name, sign, of in map(str.split, _OPERATORS.split(","))}
 
-_type = cache(Type)  # there are few, and they take long to make
+INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul}  # computed here
 
-Facts = dict[str, bool]
-"""Names of optional arguments that are known to have a value, or to be None."""
+_type = cache(Type)  # there are few, and they take long to make
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,9 @@ def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr
 class Compiler(Lists):
     """Visits the parts of one formula."""
 
-    def __init__(self, text: str, scope: Scope, report: Report) -> None:
-        super().__init__(text, scope, report)
-        self.known: Facts = {}
-
     def compile(self, want: Want) -> Expr | None:
         """The formula as an expression of the wanted kind."""
-        tree = self.source.parse()
-        value = self.visit(tree)
+        value = self.visit(self.source.parse())
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         cpp = fit(value, slot)
         if cpp is None:
@@ -131,13 +126,13 @@ class Compiler(Lists):
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
-        handler = HANDLERS.get(type(node))
+        handler = getattr(self, f"visit_{type(node).__name__}", None)
         if handler is None:
             raise explain.foreign(node, node)
         self.depth += 1
         if self.depth > DEEPEST:
             raise RecursionError
-        value = handler(self, node)
+        value: Value = handler(node)
         self.depth -= 1
         if len(value.cpp) > LARGEST:  # what may be None is written twice, so that it can double
             raise Wrong("too_large", node)
@@ -149,7 +144,7 @@ class Compiler(Lists):
         value = node.value
         if value is not None and not isinstance(value, bool | int | float | str):
             raise explain.foreign(value, node)
-        if isinstance(value, int) and value > INT64_MAX:
+        if isinstance(value, int) and abs(value) > INT64_MAX:
             raise Wrong("long_int", node)
         if value == float("inf"):
             raise Wrong("large_float", node)
@@ -174,8 +169,6 @@ class Compiler(Lists):
         """A name of mlx.core that is no function."""
         if name in DTYPES:
             return Value("dtype", Cpp(f"mx::{name}", "name"), node)
-        if name == "newaxis":
-            return constant(None, node)
         value = self.rule(name, [], node)
         if value is not None:
             return value
@@ -189,13 +182,10 @@ class Compiler(Lists):
             raise Wrong("omitted_name", node, name=name, reason=omitted[name])
         known = [*self.locals, *self.scope.names]
         choice = any(name in given.type.choices for given in self.scope.names.values())
-        values = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)
-        about = {
-            "guess": "" if word or choice else guess(name, [*known, *values]),
-            "names": ", ".join(known),
-        }
-        key = "choice" if choice else "word" if word else "names" if known else ""
-        raise Wrong("unknown_name", node, key, name=name, word=word, **about)
+        meant = did_you_mean(name, [*known, *VALUES])
+        keys = ("choice" * choice, "word" * bool(word))
+        about = {"name": name, "word": word, "guess": meant, "names": ", ".join(known) or "none"}
+        raise Wrong("unknown_name", node, *keys, **about)
 
     def path(self, node: ast.expr) -> str | None:
         """``linalg.norm`` for mx.linalg.norm or linalg.norm; None for what is no name of MLX."""
@@ -210,11 +200,10 @@ class Compiler(Lists):
         names = [*reversed(parts)]
         if explain.word(f"{node.id}."):  # of another library
             tails = [".".join(names[i:]) for i in range(len(names))]
-            known = next((t for t in tails if is_function(t)), None)
-            word = f"{known}(...)" if known else explain.word(names[-1])
-            if names[-1] in (*DTYPES, *self.scope.names, *self.scope.ops, "pi", "e", "inf", "nan"):
+            word = next((f"{t}(...)" for t in tails if is_function(t)), explain.word(names[-1]))
+            if names[-1] in (*VALUES, *self.scope.names, *self.scope.ops):
                 word = names[-1]
-            raise Wrong("other_module", node, "word" if word else "", name=node.id, word=word)
+            raise Wrong("other_module", node, "word" * bool(word), name=node.id, word=word)
         if node.id not in ("mx", *MODULES):
             return None
         return ".".join([*([] if node.id == "mx" else [node.id]), *names])
@@ -250,6 +239,9 @@ class Compiler(Lists):
         pair = self.each(self.visit, [node.left, node.right])
         if sign in "//%" and pair[1].const == 0 and pair[0].kind in ("int", "float"):
             raise Wrong("by_zero", node, sign=sign)
+        if sign in INT_CONSTANTS and all(v.kind == "int" and v.const is not None for v in pair):
+            result = ast.Constant(INT_CONSTANTS[sign](pair[0].const, pair[1].const))
+            return self.visit_Constant(ast.copy_location(result, node))
         found = self.rule(name, pair, node)
         lists = name == "add" and found is None
         if lists and (all(v.is_ints for v in pair) or all(v.is_arrays for v in pair)):
@@ -294,8 +286,7 @@ class Compiler(Lists):
         optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
         unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
         if not {yes.kind, no.kind} <= {kind, "none"} or unwritten:
-            number = {yes.kind, no.kind} <= {"array", "int", "float", "bool"}
-            raise Wrong("branches", node, "number" if number else "", yes=yes, no=no)
+            raise Wrong("branches", node, "+".join(sorted((yes.kind, no.kind))), yes=yes, no=no)
         # Of one kind; one or both may be None.
         type_ = "int64_t" if "int64_t" in (yes.type, no.type) else ""
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
@@ -420,13 +411,12 @@ class Compiler(Lists):
         if method is None:
             if name in ("item", "tolist"):
                 raise Wrong("no_value", last(function), name=name)
-            known, word = table().function(name) is not None, explain.word(name)
-            key = "function" if known else "word" if word else name
-            if name in explain.ATTRIBUTES:
-                key = name if args.positional else "attribute"
-            helped = key in explain.messages()["unknown_method"].helps
-            meant = "" if helped else guess(name, table().methods)
-            raise Wrong("unknown_method", last(function), key, name=name, guess=meant, word=word)
+            word, meant = explain.word(name), did_you_mean(name, table().methods)
+            known = table().function(name) is not None
+            attribute = name in explain.ATTRIBUTES and not args.positional
+            keys = ("attribute" * attribute, name, "function" * known, "word" * bool(word))
+            about = {"name": name, "word": word, "guess": meant}
+            raise Wrong("unknown_method", last(function), *keys, **about)
         args.positional.insert(0, receiver)
         args.method = True
         return self.call_mlx(method, args)
@@ -455,10 +445,3 @@ def facts(node: ast.expr, holds: bool) -> Facts:
         if isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0]):
             return {node.left.id: isinstance(op, ast.IsNot) is holds}
     return {}
-
-
-HANDLERS: Mapping[type[ast.AST], Callable[[Compiler, Any], Value]] = {
-    getattr(ast, name.removeprefix("visit_")): getattr(Compiler, name)
-    for name in dir(Compiler)
-    if name.startswith("visit_") and hasattr(ast, name.removeprefix("visit_"))
-}

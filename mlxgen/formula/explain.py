@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,14 @@ class Wrong(Exception):
     """
 
     def __init__(self, name: str = "", at: object = None, /, *keys: str, **about: Any) -> None:
-        self.name, self.at, self.keys, self.about = name, at, keys, about
+        self.name, self.at, self.about = name, at, about
+        self.keys = list(filter(None, keys))
 
     def written(self, here: str) -> tuple[str, str, str | None]:
         """Code, message and help; ``here`` is the text of the place."""
         about = {"guess": "", **self.about, "here": here}
+        if any(key in messages()[self.name].helps for key in self.keys):
+            about["guess"] = ""  # the help knows better
         about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
         return messages()[self.name].filled(self.keys, about)
 
@@ -43,11 +46,6 @@ class Wrong(Exception):
 def messages() -> Mapping[str, Message]:
     """The messages about formulas by name."""
     return table(TABLE)
-
-
-def guess(name: str, known: Iterable[str]) -> str:
-    """The name that was probably meant, as messages say it."""
-    return did_you_mean(name, [*known])
 
 
 def word(name: str) -> str:
@@ -64,7 +62,7 @@ def require(*values: Value) -> None:
 
 def choice(value: Value, name: str, choices: Sequence[str]) -> Wrong:
     """A string that is none of those possible."""
-    listed, meant = ", ".join(map(repr, choices)), guess(value.const, choices)
+    listed, meant = ", ".join(map(repr, choices)), did_you_mean(value.const, choices)
     text = repr(value.const)
     return Wrong("choice", value.at, name=name, value=text, guess=meant, choices=listed)
 
@@ -134,12 +132,6 @@ def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wron
     if value.kind == "array":
         name = "is_method" if node.attr in methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
-    meant, listed = guess(node.attr, [*ATTRIBUTES, *methods]), ", ".join(ATTRIBUTES)
+    meant, listed = did_you_mean(node.attr, [*ATTRIBUTES, *methods]), ", ".join(ATTRIBUTES)
     about = {"value": value, "guess": meant, "known": listed}
     return Wrong(name, node, value.kind, **about, name=node.attr)
-
-
-def builtin(name: str, value: Value) -> Wrong:
-    """Something that one of Python's functions does not take."""
-    require(value)
-    return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)

@@ -31,8 +31,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..diagnostics import did_you_mean
 from . import explain
-from .explain import Wrong, guess
+from .explain import Wrong
 from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
 TABLE = Path(__file__).parent / "data" / "mlx_api.json"
@@ -189,7 +190,7 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
         if name not in named:
             at = next((k for k in args.node.keywords if k.arg == name), args.node)
             other = explain.word(f"{name}=")
-            near = f" (did you mean '{other}'?)" if other in named else guess(name, named)
+            near = f" (did you mean '{other}'?)" if other in named else did_you_mean(name, named)
             known = any(p.name == name for p in params)
             message = "positional_only" if known else "unknown_keyword"
             raise wrong(message, at, name=name, guess=near)
@@ -197,8 +198,7 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
             raise wrong("given_twice", value.at, name=name)
         bound[name] = value
     if missing := [f"'{p.name}'" for p in params if p.default is None and p.name not in bound]:
-        what = "an argument" if len(missing) == 1 else "arguments"
-        raise wrong("missing", args.node, what=what, names=", ".join(missing))
+        raise wrong("missing", args.node, names=", ".join(missing))
     for param in params:
         text = bound.get(param.name)
         if text is not None and text.kind == "str" and param.annotation.startswith("Literal["):
@@ -356,7 +356,6 @@ def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
     dotted = isinstance(node.func, ast.Attribute)
     inside = next((n for (_, _, last), n in names if last == own and (dotted or n != own)), None)
     word = f"{inside}(...)" if inside else explain.word(own)
-    helped = word or own in explain.messages()["unknown_function"].helps
-    near = "" if helped else guess(own, [last for (of, _, last), _ in names if of == module])
-    key = "word" if word else own
-    return Wrong("unknown_function", node.func, key, name=name, guess=near, word=word)
+    near = did_you_mean(own, [last for (of, _, last), _ in names if of == module])
+    keys = ("word" * bool(word), own)
+    return Wrong("unknown_function", node.func, *keys, name=name, guess=near, word=word)

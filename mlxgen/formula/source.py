@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from pathlib import Path
 
+from ..diagnostics.messages import messages
 from .explain import Wrong
 
 LONGEST = 10_000  # characters of a formula
@@ -17,23 +19,9 @@ LONGEST = 10_000  # characters of a formula
 _STRING = r"'[^'\n]*'|\"[^\"\n]*\""
 _BLANK = re.compile(rf"({_STRING})|#[^\n]*|\\\n|[\t\n\f\r]")
 
-# What formulas do not have: statements, and signs of other languages. Its help has the name of the
-# group as key, or the text itself.
-_FOREIGN = re.compile(
-    r"""(?P<word>^\ *(?:return|if|for|while|import|from|def|class|del|assert|raise|pass|with|try)\b)
-    |(?P<assign>(?:^|;)\ *(?:\w+\ +)?[\w.]+(?:\[[^]]*\])?\ *
-        (?::\ *\w+\ *)?(?:[-+/%&|^@]|//|\*\*?|<<|>>)?=(?![=!<>]))
-    |(?P<several>;)
-    |(?P<colons>\b(?:\w+::)+\w+(?=\()|\b(?:mx|mlx|std)::[\w:]+)
-    |&&|\|\||->|=>|=<|<>|===|!==|!(?!\ *=)|/\*|\.[*/^]|[$\\`]
-    |(?P<ternary>\?(?=[^?.].*:))|(?P<step>(?:\+\+|--)\ *$)
-    |(?P<suffix>(?<![\w.])(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?[fFlLuU]{1,3}\b)
-    |(?P<times>(?<![\w.])[1-9]\d*(?:\.\d+)?(?!(?:if|in|is|or|and|not|else)\b|[eE]\b|[eE][-+\d_])
-        [A-Za-z]\w*)
-    |(?P<transpose>(?<=[\w)\]])')|(?P<quote>['"])
-    |(?P<equal>(?<![=!<>:])=(?!=))""",
-    re.VERBOSE,
-)
+# What formulas do not have, by name: the message about it, and its pattern.
+_SIGNS = messages(Path(__file__).parent / "data" / "signs.txt")
+_SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.items()))
 
 
 class Source:
@@ -41,22 +29,20 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.line = self.plain = self.seen = ""
-        self.shift = 0  # where the parser's line begins in the text
+        self.line = _BLANK.sub(lambda m: m[1] or " " * len(m[0]), text[: LONGEST + 1])
+        self.plain = re.sub(_STRING, lambda m: "_" * len(m[0]), self.line)  # without strings
+        self.seen = self.line.strip(" ")
+        self.shift = len(self.line) - len(self.line.lstrip(" "))
 
     def parse(self) -> ast.expr:
         """The syntax tree of the expression."""
         if len(self.text) > LONGEST:
             raise Wrong("too_long", limit=LONGEST)
-        self.line = _BLANK.sub(lambda m: m[1] or " " * len(m[0]), self.text)
-        self.seen = self.line.strip(" ")
-        self.shift = len(self.line) - len(self.line.lstrip(" "))
         if not self.seen:
             raise Wrong("empty", (0, max(len(self.text), 1)))
         for i, char in enumerate(self.line):
             if not char.isprintable():
                 raise Wrong("bad_character", (i, i + 1), char=f"U+{ord(char):04X}")
-        self.plain = re.sub(_STRING, lambda m: "_" * len(m[0]), self.line)
         if found := re.search(r"(?:\b\w+\ *)?:=", self.plain):
             raise Wrong("statement", found.span(), "assign")
         try:
@@ -75,26 +61,19 @@ class Source:
             return start, end
         if not isinstance(at, ast.expr | ast.keyword):
             return 0, len(self.text)
-        start, end = self._offset(at.col_offset), self._offset(at.end_col_offset or 0)
+        columns, seen = (at.col_offset, at.end_col_offset or 0), self.seen.encode()  # in bytes
+        start, end = [len(seen[:c].decode(errors="ignore")) + self.shift for c in columns]
         return start, max(end, start + 1)
-
-    def _offset(self, column: int) -> int:
-        """The place in the text of the parser's column (in bytes)."""
-        return len(self.seen.encode()[:column].decode(errors="ignore")) + self.shift
 
     def _unreadable(self, error: SyntaxError) -> Wrong:
         """What cannot be read, in our words where they are better than the parser's."""
-        for found in _FOREIGN.finditer(self.plain):
-            group, end = found.lastgroup or "", found.end()
+        for found in _SIGN.finditer(self.plain):
+            name, end = found.lastgroup or "", found.end()
             start = end - len(found[0].lstrip("; ") or ";")
             opened, closed = (sum(self.plain.count(c, 0, start) for c in s) for s in ("([{", ")]}"))
-            if group not in ("assign", "equal") or opened <= closed:
-                wrong = "quote" if group in ("transpose", "quote") else "syntax"
-                wrong = "statement" if group in ("word", "assign", "several") else wrong
-                return Wrong(wrong, (start, end), group, found[0].strip())
+            if name not in ("assign", "equal") or opened <= closed:
+                return Wrong(_SIGNS[name].code, (start, end), name, found[0].strip())
         message = error.msg.removeprefix("invalid syntax. ")
-        if long := re.search(r"\d{4300,}", self.text):
-            return Wrong("long_int", long.span())
         if not error.offset:
             end = self.shift + len(self.seen)
             return Wrong("unfinished", (end - 1, end))

@@ -35,6 +35,9 @@ R = TypeVar("R")
 Report = Callable[[str, str, int, int, "str | None"], None]
 """What gets the errors: code, message, start and end offset in the text, help."""
 
+Facts = dict[str, bool]
+"""Names of optional arguments that are known to have a value, or to be None."""
+
 # Functions that are rules: of MLX, those that give no array, or take no arrays alone, ...
 DTYPE = Param("dtype", "", "Dtype | None", "None")
 SPECIAL: Mapping[str, Sequence[Param]] = {
@@ -87,6 +90,7 @@ class Translator:
         self.ops: set[str] = set()
         self.mlx: set[str] = set()
         self.locals: dict[str, Value] = {}
+        self.known: Facts = {}
         self.depth = 0  # of the part that is visited
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
@@ -146,8 +150,6 @@ class Translator:
         given = args.positional
         if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
             return None
-        if name == "square" and len(given) == 1:
-            name, given = "multiply", given * 2
         return self.rule(name, given, args.node)
 
     # Calls
@@ -260,8 +262,6 @@ class Translator:
             name = f"*{name}"
         elif given[-1].kind == "none":
             given = given[:1]
-        elif name == "float" and value.kind == "int" and value.const is not None:
-            return constant(float(value.const), at)
         elif name == "len" and value.length is not None:
             return constant(value.length, at)
         elif name == "len" and value.of is not None and value.kind == "shape":
@@ -286,15 +286,15 @@ class Translator:
             out = part if out is None else self.rule(name, [out, part], at)
         if out is None:
             about = {"names": f"'{param.name}'", "usage": f"{name}(*{param.name})"}
-            raise Wrong("missing", at, label=name, what="an argument", **about)
+            raise Wrong("missing", at, label=name, **about)
         return out
 
 
 def refused(name: str, param: Param, value: Value) -> Wrong:
     """What a function of the table of rules does not take."""
-    explain.require(*value.items)
+    explain.require(value, *value.items)
     if not param.annotation:
-        return explain.builtin(name, value)
+        return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
     return explain.argument(name, param.name, param.annotation, value)
 
 

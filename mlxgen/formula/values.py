@@ -40,6 +40,7 @@ CPP_TYPES = {spelling.slot: spelling.cpp for spelling in KINDS.values()}
 # How tightly C++ binds, from loosest to tightest.
 LEVELS = ("?", "||", "&&", "== !=", "< <= > >=", "+ -", "* /", "unary", "call", "name")
 LEVEL = {sign: level for level, signs in enumerate(LEVELS) for sign in signs.split()}
+WARNED = {(LEVEL["||"], LEVEL["&&"]), (LEVEL["=="], LEVEL["<"])}  # by gcc without parentheses
 CHAINED = {LEVEL[sign] for sign in ("||", "&&", "+", "*")}  # a + b + c needs no parentheses
 
 
@@ -68,10 +69,10 @@ def level(cpp: str) -> int:
 
 
 def operand(cpp: str, outer: int, right: bool) -> str:
-    """In parentheses where C++ needs them, and where gcc warns without (``&&`` in ``||``)."""
+    """In parentheses where C++ needs them, and where gcc warns without."""
     inner = level(cpp)
     bare = inner > outer or (inner == outer and not right and outer in CHAINED)
-    return cpp if bare and (outer, inner) != (LEVEL["||"], LEVEL["&&"]) else f"({cpp})"
+    return cpp if bare and (outer, inner) not in WARNED else f"({cpp})"
 
 
 def binary(sign: str, *operands: str) -> str:
