@@ -134,7 +134,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         stub=_render("stub.pyi.j2", package, op=view, **texts),
         row=row,
         section=section,
-        checks="".join(f"    case({package.name}.{op.path}, {s}),\n" for s in check_samples(op)),
+        checks="".join(f"    case({package.name}.{op.path}, {s!r}),\n" for s in check_samples(op)),
         json=json.dumps(op_dict(op), ensure_ascii=False).rpartition(" ")[0],
     )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..model.op import Form, GradKind, Op, Parameter
+from ..model.op import Form, GradKind, Op
 from ..model.signature import Kind
 
 
@@ -68,18 +68,13 @@ def _item(text: str) -> str:
     )
 
 
-def check_samples(op: Op) -> list[str]:
-    """Python literals of the samples that the generated checks run on."""
+def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
+    """The samples that the generated checks run on: those of the entry, else one by default."""
     if not op.arrays:
         return []
-
-    def has_value(p: Parameter) -> bool:
-        return p.arg.default is not None or p.type.optional
-
-    listed: list[Mapping[str, Any]] = list(op.entry.samples)
-    if not listed and all(has_value(p) for p in op.attributes):
-        listed = [{}]
-    return [repr(sample) for sample in listed]
+    if not op.entry.samples and all(p.arg.default or p.type.optional for p in op.attributes):
+        return [{}]
+    return op.entry.samples
 
 
 def gradient_summary(op: Op) -> str:

@@ -334,6 +334,7 @@ def check_second(
     fn: Callable[..., Any],
     args: Sequence[mx.array],
     argnums: Iterable[int] | None = None,
+    within: Iterable[int] | None = None,
     *,
     step: float | Sequence[float] = STEP,
     dtype: mx.Dtype = mx.float64,
@@ -341,7 +342,8 @@ def check_second(
 ) -> None:
     """Compare the vjp of the vjp, also in its cotangents, with finite differences of the vjp.
 
-    Arguments as those of ``check_vjp``.
+    Arguments as those of ``check_vjp``, and the arguments in which gradients are differentiated;
+    the same by default.
 
     Raises:
         AssertionError: As from ``check_vjp``; the message calls the operator "vjp of ...".
@@ -354,7 +356,7 @@ def check_second(
         check_vjp(
             pullback(point.fn, point.args, chosen),
             [*point.args, *(point.random(out) for out in point.outputs)],
-            [*chosen, *range(len(args), count)],
+            [*(chosen if within is None else within), *range(len(args), count)],
             step=[*_steps(step, len(args)), *[STEP] * len(point.outputs)],
             dtype=dtype,
             limit=limit,

@@ -13,8 +13,6 @@ nor for a transform that the operator is composed of something without.
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
 import importlib.resources
 import json
@@ -33,6 +31,7 @@ import numpy as np
 
 from .. import testing
 from . import Arrays, Function
+from .formulas import FORMULA_NAMES, formula_code
 
 DISTANCE = 0.1
 """How far samples stay from the points of `away_from`; further than differences reach."""
@@ -262,19 +261,21 @@ class Subject:
         return [i for i in self.argnums() if self.allows(partial(gradient, i), self.dtype)]
 
     @cached_property
-    def twice(self) -> list[int]:
-        """The arrays whose gradients have a gradient in one another."""
+    def twice(self) -> list[tuple[list[int], list[int]]]:
+        """Arrays with gradients that have gradients, and the arrays in which they have these."""
 
-        def second(argnums: list[int], args: Arrays) -> None:
-            pull, given = _pulled(self, args, argnums)
-            both = [*argnums, *range(len(args), len(given))]
+        def second(i: int, j: int, args: Arrays) -> None:
+            pull, given = _pulled(self, args, [i])
+            both = [j, *range(len(args), len(given))]
             testing.pullback(pull, given, both)(*given, *pull(*given))
 
-        chosen: list[int] = []
+        groups: dict[tuple[int, ...], list[int]] = {}
         for i in self.differentiable:
-            if self.allows(partial(second, [*chosen, i]), self.dtype):
-                chosen.append(i)
-        return chosen
+            within = [
+                j for j in self.differentiable if self.allows(partial(second, i, j), self.dtype)
+            ]
+            groups.setdefault(tuple(within), []).append(i)
+        return [(argnums, list(within)) for within, argnums in groups.items() if within]
 
     @cached_property
     def maps(self) -> bool:
@@ -302,11 +303,9 @@ class Subject:
         text = self.op["composite"]
         if text is None:
             return None
-        tree = ast.parse(f"({text}\n)", f"<composite of {self.path}>", "eval")
-        called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        code, called = formula_code(text, f"<composite of {self.path}>")
         if called & {op["name"] for op in _entries(self.package) if _is_internal(op)}:
             return None
-        code = compile(tree, f"<composite of {self.path}>", "eval")
         names = {**FORMULA_NAMES, "__builtins__": {}}
         names |= {op["name"]: _resolve(self.package, op) for op in _operators(self.package)}
         for arg in self.op["args"]:
@@ -327,32 +326,6 @@ class Subject:
         except ValueError:
             return None
         return out
-
-
-def _formula_function(name: str) -> Any:
-    """A function as formulas mean it: MLX's of arrays, Python's of numbers and lists."""
-    of_arrays, of_lists = getattr(mx, name), getattr(builtins, name, None)
-    of_numbers = getattr(np, name, math.erf)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if of_lists is not None and not isinstance(args[0], mx.array):
-            return of_lists(*args, **kwargs)
-        if args and all(isinstance(a, (bool, int, float)) for a in args):
-            return np.asarray(of_numbers(*args)).item()
-        return of_arrays(*args, **kwargs)
-
-    return call
-
-
-_NUMERIC = {n for n in dir(mx) if isinstance(getattr(np, n, None), np.ufunc)} | {"erf"}
-_LISTS = {"abs", "all", "any", "max", "min", "prod", "sum"}
-FORMULA_NAMES = {
-    **{n: getattr(mx, n) for n in dir(mx) if not n.startswith("_")},
-    **{n: _formula_function(n) for n in _NUMERIC | _LISTS},
-    **{f.__name__: f for f in (bool, enumerate, float, int, len, range, zip)},
-    "mx": mx,
-}
-"""What formulas can name beside arguments and other entries."""
 
 
 @cache
@@ -440,7 +413,9 @@ def _check_jvp(s: Subject) -> None:
 
 def _check_second(s: Subject) -> None:
     """The vjp of the vjp is the second derivative."""
-    testing.check_second(s.function, s.draw(s.dtype), s.twice, step=s.steps, dtype=s.dtype)
+    for argnums, within in s.twice:
+        given = s.draw(s.dtype)
+        testing.check_second(s.function, given, argnums, within, step=s.steps, dtype=s.dtype)
 
 
 def _check_broadcast_vjp(s: Subject) -> None:

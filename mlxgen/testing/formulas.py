@@ -1,0 +1,57 @@
+"""Formulas of entries, evaluated by Python."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+from types import CodeType
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+
+class _Shapes(ast.NodeTransformer):
+    """Lists that are joined become tuples, as ``x.shape`` is in Python."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        self.generic_visit(node)
+        node.left, node.right = (
+            ast.Tuple(n.elts, n.ctx) if isinstance(n, ast.List) else n
+            for n in (node.left, node.right)
+        )
+        return node
+
+
+def formula_code(text: str, name: str = "<formula>") -> tuple[CodeType, set[str]]:
+    """A formula, to be evaluated with ``FORMULA_NAMES``, and the names that it uses."""
+    tree = _Shapes().visit(ast.parse(f"({text}\n)", name, "eval"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return compile(ast.fix_missing_locations(tree), name, "eval"), names
+
+
+def _formula_function(name: str) -> Any:
+    """A function as formulas mean it: MLX's of arrays, Python's of numbers and lists."""
+    of_arrays, of_lists = getattr(mx, name), getattr(builtins, name, None)
+    of_numbers = getattr(np, name, math.erf)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if of_lists is not None and not isinstance(args[0], mx.array):
+            return of_lists(*args, **kwargs)
+        if args and all(isinstance(a, (bool, int, float)) for a in args):
+            return np.asarray(of_numbers(*args)).item()
+        return of_arrays(*args, **kwargs)
+
+    return call
+
+
+_NUMERIC = {n for n in dir(mx) if isinstance(getattr(np, n, None), np.ufunc)} | {"erf"}
+_LISTS = {"abs", "all", "any", "max", "min", "prod", "sum"}
+FORMULA_NAMES = {
+    **{n: getattr(mx, n) for n in dir(mx) if not n.startswith("_")},
+    **{n: _formula_function(n) for n in _NUMERIC | _LISTS},
+    **{f.__name__: f for f in (bool, enumerate, float, int, len, range, zip)},
+    "mx": mx,
+}
+"""What formulas can name beside arguments and other entries."""

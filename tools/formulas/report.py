@@ -1,0 +1,80 @@
+"""A run over the formulas of a file: what was changed, what its samples noticed, what is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .trial import Formula, Trial, formulas
+
+
+@dataclass
+class Report:
+    """The outcome of a run; mutants by their names."""
+
+    broken: list[str] = field(default_factory=list)  # checks that fail without any change
+    noticed: int = 0
+    equivalent: int = 0
+    listed: int = 0
+    missed: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)  # patterns of the list that match nothing missed
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> bool:
+        """Whether there is something to mend."""
+        return bool(self.broken or self.missed or self.idle)
+
+    @classmethod
+    def of(
+        cls, trial: Trial, listed: Sequence[Mapping[str, Any]], ops: Collection[str] = ()
+    ) -> Report:
+        """Change the formulas of a file, or of some operators, and run its checks.
+
+        Args:
+            trial: The operators of the file.
+            listed: Mutants that change no result, each item with `mutants` and `why`, as in
+                `python -m tools.mutation`.
+            ops: Names of operators; all if there are none.
+        """
+        report = cls(broken=list(trial.broken(ops)))
+        patterns = {pattern: False for item in listed for pattern in item["mutants"]}
+        changed = [f for f in formulas(trial.operators) if not ops or f.op.name in ops]
+        for formula in changed:
+            report._try(trial, formula, patterns)
+        known = {op for op in trial.operators.ops if not ops}
+        report.idle = [p for p, used in patterns.items() if not used and p.split(":")[0] in known]
+        report.unknown = sorted(set().union(*(trial.guessed[f.op.name] for f in changed)))
+        return report
+
+    def _try(self, trial: Trial, formula: Formula, patterns: dict[str, bool]) -> None:
+        for mutant in formula.mutants():
+            name = f"{formula.place}: {mutant.name}"
+            if trial.notices(formula, mutant):
+                self.noticed += 1
+            elif trial.equivalent(formula, mutant):
+                self.equivalent += 1
+            elif matching := [p for p in patterns if _matches(p, name)]:
+                self.listed += 1
+                patterns |= dict.fromkeys(matching, True)
+            else:
+                self.missed.append(name)
+
+    def text(self) -> str:
+        """The outcome for people."""
+        total = self.noticed + self.equivalent + self.listed + len(self.missed)
+        lines = [*(f"fails as it is: {what}" for what in self.broken)]
+        lines += [f"not noticed: {name}" for name in self.missed]
+        lines += [f"listed, but matches nothing that is missed: {name}" for name in self.idle]
+        if self.unknown:
+            lines.append(f"not known in Python, stood for by others: {', '.join(self.unknown)}")
+        counts = f"{self.noticed} noticed, {self.equivalent} equivalent, {self.listed} listed so"
+        return "\n".join(
+            [*lines, f"{total} changes of formulas: {counts}, {len(self.missed)} left"]
+        )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None

@@ -1,0 +1,340 @@
+"""Whether the samples of a file notice a change of one of its formulas.
+
+The checks are those that are generated with a package, of functions whose gradients are evaluated
+in Python. What takes time are the finite differences; they do not depend on the formula that is
+changed, and are computed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import unittest.mock
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlxgen import testing
+from mlxgen.model.kinds import Kind
+from mlxgen.model.op import GradKind, Op
+from mlxgen.render.python import check_samples, op_dict
+from mlxgen.testing import cases
+from mlxgen.testing.cases import Case, Subject
+
+from .mutants import Mutant, mutants
+from .operators import Operators, gradient_names
+
+CHECKS: dict[str, Callable[[Subject], None]] = {
+    "vjp": cases._check_vjp,
+    "jvp": cases._check_jvp,
+    "second": cases._check_second,
+}
+"""The generated checks that depend on formulas most directly."""
+
+DENSE = 400
+"""Random arguments on which an equivalent formula gives the same."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula of a gradient or jvp, and where it stands."""
+
+    op: Op
+    args: str  # the arguments that it is for
+    text: str
+    is_jvp: bool = False
+    joint: bool = False
+
+    @property
+    def place(self) -> str:
+        """How it is called."""
+        return f"{self.op.name}: {'jvp' if self.is_jvp else 'grad'} of {self.args}"
+
+    def mutants(self) -> list[Mutant]:
+        """The changes of it."""
+        names = [p.name for p in self.op.arrays if not (p.is_list or p.integral)]
+        outputs = [o.name for o in self.op.outputs]
+        alike = [names]
+        if self.is_jvp:
+            alike[0].append("tangent")
+        elif len(outputs) > 1:
+            alike += [[f"grad_{o}" for o in outputs], [f"result_{o}" for o in outputs]]
+        else:
+            alike[0] += ["grad", "result"]
+        kinds = {(p.type.kind, p.type.choices) for p in self.op.attributes}
+        for kind in kinds:
+            alike.append(
+                [p.name for p in self.op.attributes if (p.type.kind, p.type.choices) == kind]
+            )
+        return mutants(self.text, alike, self.joint)
+
+
+def formulas(operators: Operators) -> list[Formula]:
+    """All formulas of gradients and jvps of a file."""
+    found = []
+    for op in operators.ops.values():
+        for grad in op.grads:
+            if grad.kind is GradKind.FORMULA:
+                args = ", ".join(p.name for p in grad.params)
+                found.append(Formula(op, args, grad.text, joint=grad.joint))
+        for arg, text in operators.jvps.get(op.name, {}).items():
+            found.append(Formula(op, arg, text, is_jvp=True))
+    return found
+
+
+class Trial:
+    """The generated checks of all operators, to be run with changed formulas."""
+
+    def __init__(self, operators: Operators, points: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.operators = operators
+        self.points = points  # gradients that are known: of `op` in its arrays, `at` numbers
+        self.subjects: dict[str, list[Subject]] = {}
+        for op in operators.ops.values():
+            function, about = operators.functions[op.name], op_dict(op)
+            self.subjects[op.name] = [
+                Subject(None, about, Case(function, sample), number)  # type: ignore[arg-type]
+                for number, sample in enumerate(check_samples(op))
+                if not op.is_internal or op.entry.samples
+            ]
+        self._differences: dict[Any, Any] = {}
+        self.gradient_calls = {op.name: set(_called(op)) for op in operators.ops.values()}
+        self.composite_calls = {
+            op.name: set(op.forward.ops if op.forward and _is_composed(op) else ())
+            for op in operators.ops.values()
+        }
+        calls = [self.gradient_calls, self.composite_calls]
+        # What of each operator is not known in Python, so that smooth functions stand for it.
+        self.guessed = {op: _all(op, calls) & operators.unknown for op in operators.ops}
+
+    def broken(self, ops: Collection[str] = ()) -> Iterator[str]:
+        """What the checks say of formulas as they are."""
+        for name in ops or self.operators.ops:
+            for check, subject in self._checks_of(name):
+                if problem := self._run(check, subject):
+                    yield problem
+            for point in self._points_of([name]):
+                if problem := self._wrong_at(point):
+                    yield problem
+
+    def notices(self, formula: Formula, mutant: Mutant) -> bool:
+        """Whether a check fails with the mutant in place of the formula."""
+        self.operators.changed = {(formula.op.name, formula.text): mutant.text}
+        try:
+            points = self._points_of(self._direct(formula))
+            checks = self._concerned(formula)
+            return any(self._run(*c) for c in checks) or any(map(self._wrong_at, points))
+        finally:
+            self.operators.changed = {}
+
+    def _concerned(self, formula: Formula) -> Iterator[tuple[str, Subject]]:
+        """The checks that call a formula, those that find most first."""
+        name = formula.op.name
+        if formula.is_jvp:
+            yield from (("jvp", s) for s in self.subjects[name])
+            return
+        direct = self._direct(formula)
+        for op in direct:
+            yield from (("vjp", s) for s in self.subjects[op])
+        for op in set(self.operators.ops) - set(direct):
+            inner = set().union(*(self.gradient_calls[part] for part in self._composed(op)))
+            if any(name in self._composed(part) for part in inner):
+                yield from (("second", s) for s in self.subjects[op])
+
+    def _direct(self, formula: Formula) -> list[str]:
+        """The operators whose gradients call a formula of one."""
+        return [op for op in self.operators.ops if formula.op.name in self._composed(op)]
+
+    def _points_of(self, ops: Collection[str]) -> list[Mapping[str, Any]]:
+        return [point for point in self.points if point["op"] in ops]
+
+    def _wrong_at(self, point: Mapping[str, Any]) -> str:
+        """What is wrong with a gradient at a point, or nothing."""
+        function = self.operators.functions[point["op"]]
+        with mx.stream(mx.cpu):
+            primals = [mx.array(x, dtype=mx.float32) for x in point["at"]]
+            try:
+                got = [mx.grad(function, argnums=i)(*primals).item() for i in range(len(primals))]
+            except Exception as error:
+                return str(error)
+        if np.allclose(got, point["gradient"], 1e-5, 0):
+            return ""
+        return f"{point['op']} at {point['at']}: the gradient is {got}, not {point['gradient']}"
+
+    def _composed(self, name: str) -> set[str]:
+        """An operator and those that its composite is made of, which are differentiated with it."""
+        return _all(name, [self.composite_calls])
+
+    def _checks_of(self, name: str) -> Iterator[tuple[str, Subject]]:
+        for subject in self.subjects[name]:
+            yield "vjp", subject
+            yield "second", subject
+            if subject.op["jvp"] == "formula":
+                yield "jvp", subject
+
+    def _run(self, check: str, s: Subject) -> str:
+        """What a check says, or nothing."""
+        try:
+            with self._remembered(f"{check} {s.path} {s.number}", bool(self.guessed[s.op["name"]])):
+                CHECKS[check](s)
+        except Exception as error:
+            return f"{s.path}, sample {s.number}, {check}: {error}"
+        return ""
+
+    @contextmanager
+    def _remembered(self, key: str, guessed: bool) -> Iterator[None]:
+        """With finite differences computed once for each check.
+
+        They are of the function, or of a gradient by the formulas of its own operator. A formula
+        that is changed is neither of these in the checks that `_concerned` gives. Where the
+        function is not known (``guessed``), the formulas as they are take their place.
+        """
+        compute = _by_formulas if guessed else testing._Point.jacobian
+
+        def jacobian(point: Any, argnum: int, at: Sequence[int], step: float) -> Any:
+            place = (key, point.fn.args, point.fn.outputs, argnum, tuple(at), step)
+            if place not in self._differences:
+                changed, self.operators.changed = self.operators.changed, {}
+                self._differences[place] = compute(point, argnum, at, step)
+                self.operators.changed = changed
+            return self._differences[place]
+
+        with unittest.mock.patch.object(testing._Point, "jacobian", jacobian):
+            yield
+
+    # Equivalent formulas
+
+    def equivalent(self, formula: Formula, mutant: Mutant) -> bool:
+        """Whether a mutant gives what the formula gives, wherever that is tried.
+
+        That is on numbers of every size, at zero, one, infinities, NaN, and where arguments are
+        equal, for every sample's attributes and shapes, and all choices of strings.
+        """
+        samples = check_samples(formula.op) or [{}]
+        tried = False
+        for sample in samples:
+            for values in self._dense(formula, sample):
+                try:
+                    wanted = self._value(formula.text, values)
+                except Exception:
+                    continue
+                tried = True
+                try:
+                    got = self._value(mutant.text, values)
+                except Exception:
+                    return False
+                if not _same(got, wanted):
+                    return False
+        return tried
+
+    def _value(self, text: str, values: Mapping[str, Any]) -> Any:
+        with mx.stream(mx.cpu):
+            found = self.operators._evaluated(text, dict(values))
+            found = list(found) if isinstance(found, list | tuple) else [found]
+            mx.eval(found)
+        return found
+
+    def _dense(self, formula: Formula, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Values of all that a formula can name."""
+        op = formula.op
+        given = Subject(None, op_dict(op), Case(_nothing, sample), 0)  # type: ignore[arg-type]
+        shapes = [slot.shape for slot in given.slots]
+        for attributes in _attributes(op, sample):
+            for seed, long in itertools.product(range(3), (True, False)):
+                rng = np.random.default_rng(seed)
+                arrays = [
+                    _numbers(rng, (DENSE,) if long else shape, slot.dtype or mx.float64)
+                    for slot, shape in zip(given.slots, shapes, strict=True)
+                ]
+                values = {**dict.fromkeys(p.name for p in op.arrays), **attributes}
+                values |= {k: v for k, v in given.keywords(arrays).items() if k not in attributes}
+                with contextlib.suppress(Exception), mx.stream(mx.cpu):
+                    results = self.operators.functions[op.name](**values)
+                    results = list(results) if isinstance(results, list | tuple) else [results]
+                    grads = [_numbers(rng, out.shape, out.dtype) for out in results]
+                    tangents = [a for a in arrays if a.dtype == mx.float64]
+                    values["tangent"] = _numbers(rng, tangents[0].shape, mx.float64)
+                    yield values | gradient_names(op, grads, results)
+
+
+def _nothing(**_: Any) -> None:
+    raise NotImplementedError
+
+
+def _attributes(op: Op, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The other arguments: those of the sample, and all choices."""
+    listed = []
+    for p in op.attributes:
+        usual = {Kind.INT: (0, 1, 2, 3), Kind.FLOAT: (0.7, -1.3)}.get(p.type.kind, ())
+        default = (p.arg.default.value,) if p.arg.default else ()
+        known = [sample[p.name]] if p.name in sample else [*default, *usual]
+        known += [*p.type.choices, *((True, False) if p.type.kind is Kind.BOOL else ())]
+        listed.append(list(dict.fromkeys(known)))
+    for values in itertools.product(*listed):
+        yield dict(zip((p.name for p in op.attributes), values, strict=True))
+
+
+def _numbers(rng: np.random.Generator, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+    """Numbers of all sizes, and special ones."""
+    if not mx.issubdtype(dtype, mx.inexact):
+        return mx.array(rng.integers(-2, 7, shape), dtype=dtype)
+    size = math.prod(shape)
+    special = [0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -np.inf, np.nan, 1e-300, 1e300]
+    pools = (
+        rng.normal(size=size),
+        rng.uniform(0, 1, size),
+        10 ** rng.uniform(-6, 2, size) * rng.choice([-1, 1], size),
+        rng.choice(special if size == DENSE else special[:5], size),
+    )
+    return mx.array(np.choose(rng.integers(0, 4, size), pools).reshape(shape), dtype=dtype)
+
+
+def _same(got: Sequence[mx.array], wanted: Sequence[mx.array]) -> bool:
+    pairs = zip(got, wanted, strict=True)
+    return len(got) == len(wanted) and all(
+        a.shape == b.shape
+        and np.allclose(testing.to_numpy(a), testing.to_numpy(b), 1e-9, 0, equal_nan=True)
+        for a, b in pairs
+    )
+
+
+def _by_formulas(point: Any, argnum: int, at: Sequence[int], _: float) -> Any:
+    """What `_Point.jacobian` gives, from the vjp in place of differences."""
+    sizes = np.abs(np.concatenate([testing.to_numpy(out).ravel() for out in point.outputs]))
+    pull = testing.pullback(point.fn, point.args, [argnum])
+    columns = []
+    for unit in np.eye(len(sizes)):
+        parts = np.split(unit, np.cumsum([out.size for out in point.outputs])[:-1])
+        cotangents = [
+            mx.array(part.reshape(out.shape), dtype=out.dtype)
+            for part, out in zip(parts, point.outputs, strict=True)
+        ]
+        columns.append(testing.to_numpy(pull(*point.args, *cotangents)[0]).ravel()[at])
+    rows = np.array(columns).T
+    return rows, point.rtol * (np.abs(rows) + np.where(rows != 0, sizes, 1e-6 * sizes))
+
+
+def _is_composed(op: Op) -> bool:
+    """Whether an operator is differentiated through its composite."""
+    return not op.has_primitive or any(g.kind is GradKind.COMPOSITE for g in op.grads)
+
+
+def _all(name: str, calls: Sequence[Mapping[str, set[str]]]) -> set[str]:
+    """An operator and all that it calls, directly or not."""
+    found: set[str] = set()
+    pending = [name]
+    while pending:
+        part = pending.pop()
+        if part not in found:
+            found.add(part)
+            pending += [called for kind in calls for called in kind[part]]
+    return found
+
+
+def _called(op: Op) -> set[str]:
+    """The entries that an operator's gradients call."""
+    return {name for g in op.grads if g.expr for name in g.expr.ops}
