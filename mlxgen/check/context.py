@@ -14,9 +14,9 @@ from typing import Any
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
 from ..diagnostics.messages import messages
-from ..formula.compile import Name, Scope, Want, compile_formula
+from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
-from ..model.op import DtypeRule, Expr, Form, Parameter
+from ..model.op import DtypeRule, Expr, Fact, Form, Parameter
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, Sample
 from ..read.settings import Settings
@@ -134,6 +134,9 @@ class Context(Named):
     fixed: dict[str, str] = field(default_factory=dict)  # those of the others
     dtypes_known: bool = True  # else nothing is said about kernels
     samples: dict[int, Sample] = field(default_factory=dict)  # those whose values fit
+    facts: dict[str, Fact] = field(default_factory=dict)  # of the arrays, ...
+    results: Sequence[Fact] = ()  # ... and of the outputs
+    free: frozenset[str] = frozenset()  # arrays that `checks` do not mention
     includes: dict[str, None] = field(default_factory=dict)  # headers of csrc for its formulas
 
     def __post_init__(self) -> None:
@@ -169,7 +172,11 @@ class Context(Named):
     def names(self, *, member: bool = False) -> dict[str, Name]:
         """Arguments by name; attributes are members inside a primitive's methods."""
         return {
-            p.name: Name(p.type, p.member if member and not p.type.is_array else p.cpp)
+            p.name: Name(
+                p.type,
+                p.member if member and not p.type.is_array else p.cpp,
+                fact=self.facts.get(p.name),
+            )
             for p in self.params
         }
 
@@ -200,10 +207,16 @@ class Context(Named):
 
         return compile_formula(text, self.scope(names, stream), want, report)
 
-    @property
-    def want_outputs(self) -> Want:
+    def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
         """What a formula for all outputs gives."""
         outputs = self.signature.outputs
         if len(outputs) > 1:
-            return Want(Kind.ARRAYS, len(outputs))
-        return Want(Kind.ARRAYS) if outputs[0].type.kind is Kind.ARRAYS else Want(Kind.ARRAY)
+            return Want(Kind.ARRAYS, len(outputs), needs)
+        kind = Kind.ARRAYS if outputs[0].type.kind is Kind.ARRAYS else Kind.ARRAY
+        return Want(kind, needs=needs)
+
+    def need(self, sort: str, name: str, fact: Fact, dtype: str, linear: str) -> Need:
+        """What an array has to be that has the rank of another."""
+        every = self.elementwise and not self.raw.checks
+        summed = sort == "gradient" and self.form is not Form.KERNELS
+        return Need(sort, name, fact.rank, dtype, linear, summed, self.free, every)

@@ -116,7 +116,7 @@ class _File(Mapping[str, Signature]):
             return ()  # it has errors
         names = {arg.name: Name(arg.type, arg.name) for arg in context.signature.args}
         scope, text = context.scope(names, "s"), context.raw.composite or ""
-        expr = compile_formula(text, scope, context.want_outputs, lambda *_: None)
+        expr = compile_formula(text, scope, context.want_outputs(), lambda *_: None)
         return expr.ops if expr else ()
 
 
@@ -129,10 +129,11 @@ def _operator(context: Context, path: str) -> Op | None:
     if not usable:
         return None
     raw, name, has_kernels = context.raw, context.name, context.form is Form.KERNELS
-    forward, text = results.forward(context)
+    checks = results.checks(context)
     shapes = results.shapes(context)
     out_dtypes = results.out_dtypes(context)
-    checks = results.checks(context)
+    results.outputs(context, shapes, out_dtypes)
+    forward, text = results.forward(context)
     check_calls(context, shapes, checks)
     kernels = match_kernels(context) if has_kernels and context.dtypes_known else ()
     grads, own_gradient = gradients.gradients(context)

@@ -6,13 +6,15 @@ import re
 from dataclasses import replace
 
 from ..formula.compile import Name, Want
+from ..model.dtypes import FLOATING
 from ..model.kinds import Kind
-from ..model.op import Expr, Form, Grad, GradKind, Parameter
+from ..model.op import Expr, Fact, Form, Grad, GradKind, Parameter
 from ..model.signature import with_article
 from ..read.keys import GradFunction
 from .context import ARRAY, ARRAYS, Context, Path
 from .fit import gradient_function
 
+RESULT = frozenset(["result"])
 _NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
 
 
@@ -83,9 +85,13 @@ def _declared(
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
     names = _gradient_names(context)
-    want = Want(Kind.ARRAYS, len(params))
+    cotangents = [f"grad_{name}" for name in context.output_names]
+    linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
+    dtype = _floating(context)
+    needs = [context.need("gradient", p.name, context.facts[p.name], dtype, linear) for p in params]
+    want = Want(Kind.ARRAYS, len(params), needs)
     if len(params) == 1:
-        want = Want(Kind.ARRAYS) if params[0].is_list else Want(Kind.ARRAY)
+        want = Want(Kind.ARRAYS if params[0].is_list else Kind.ARRAY, needs=needs)
         _given(names, params[0])
     elif any(p.is_list for p in params):
         context.error("gradient_of_list", path, key=True)
@@ -98,10 +104,16 @@ def _declared(
     return [Grad(tuple(params), GradKind.FORMULA, text, expr)] if expr is not None else []
 
 
+def _floating(context: Context) -> str:
+    """The category of gradients; empty where arrays are never floating."""
+    group = context.group if context.form is Form.KERNELS else FLOATING
+    return "" if {*FLOATING, "complex64"}.isdisjoint(group) else "inexact"
+
+
 def _given(names: dict[str, Name], p: Parameter) -> None:
     """An optional array is there when its own derivative is asked for."""
     if p.type.optional:
-        names[p.name] = Name(ARRAY, f"(*{p.cpp})")
+        names[p.name] = Name(ARRAY, f"(*{p.cpp})", fact=names[p.name].fact)
 
 
 def _gradient_names(context: Context) -> dict[str, Name]:
@@ -109,16 +121,20 @@ def _gradient_names(context: Context) -> dict[str, Name]:
     names = context.names(member=context.form is Form.KERNELS)
     outputs = context.signature.outputs
     is_list = outputs[0].type.kind is Kind.ARRAYS
+    found = [*context.results, *[Fact()] * len(outputs)][: len(outputs)]
+    grads = [fact._replace(degree=1, uses=frozenset()) for fact in found]
+    results = [fact._replace(degree=0, uses=RESULT) for fact in found]
     if len(outputs) == 1 and not is_list:
-        names["grad"] = names["grad_out"] = Name(ARRAY, "cotangents[0]")
-        names["result"] = Name(ARRAY, "outputs[0]")
+        names["grad"] = names["grad_out"] = Name(ARRAY, "cotangents[0]", fact=grads[0])
+        names["result"] = Name(ARRAY, "outputs[0]", fact=results[0])
     # How many a list of arrays holds, only the call knows.
     count = None if is_list else len(outputs)
-    names["grads"] = Name(ARRAYS, "cotangents", count)
-    names["results"] = Name(ARRAYS, "outputs", count)
+    each = [grads, results] if count else [grads[0], results[0]]
+    names["grads"] = Name(ARRAYS, "cotangents", count, each[0])
+    names["results"] = Name(ARRAYS, "outputs", count, each[1])
     for i, name in enumerate(() if is_list else context.output_names):
-        names[f"grad_{name}"] = Name(ARRAY, f"cotangents[{i}]")
-        names[f"result_{name}"] = Name(ARRAY, f"outputs[{i}]")
+        names[f"grad_{name}"] = Name(ARRAY, f"cotangents[{i}]", fact=grads[i])
+        names[f"result_{name}"] = Name(ARRAY, f"outputs[{i}]", fact=results[i])
     return names
 
 
@@ -135,6 +151,8 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
         return "manual", []
     if context.form is not Form.KERNELS:
         return "", []
+    if given == "linear":
+        _check_linear(context, grads)
     if given in ("linear", "none"):
         return str(given), []
     if isinstance(given, dict):
@@ -156,6 +174,15 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
     return "vjp", []
 
 
+def _check_linear(context: Context, grads: list[Grad]) -> None:
+    """Report gradients that depend on arrays, those of a linear op do not."""
+    for grad in grads:
+        used = frozenset[str]().union(*(f.uses for f in grad.expr.known)) if grad.expr else ()
+        if used:
+            names = ", ".join(f"`{name}`" for name in sorted(used))
+            return context.error("not_linear", ("jvp",), name=grad.params[0].name, names=names)
+
+
 def _jvp_formulas(
     context: Context, given: dict[str, str], grads: list[Grad]
 ) -> list[tuple[Parameter, Expr]]:
@@ -169,10 +196,10 @@ def _jvp_formulas(
         context.error("no_jvp", ("jvp",), key=True, name=name)
     outputs = context.signature.outputs
     common = context.names(member=True)
-    common["tangent"] = Name(ARRAY, "tangents[i]")
-    common["results"] = Name(ARRAYS, "outputs", len(outputs))
+    results = [fact._replace(degree=0) for fact in context.results]
+    common["results"] = Name(ARRAYS, "outputs", len(outputs), results)
     if len(outputs) == 1:
-        common["result"] = Name(ARRAY, "outputs[0]")
+        common["result"] = Name(ARRAY, "outputs[0]", fact=results[0])
     found = []
     arrays = [p.name for p in context.arrays]
     for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
@@ -184,7 +211,12 @@ def _jvp_formulas(
             continue
         names = dict(common)
         _given(names, param)
-        if expr := context.formula(("jvp", name), text, context.want_outputs, names):
+        names["tangent"] = Name(ARRAY, "tangents[i]", fact=context.facts[name]._replace(degree=1))
+        needs = [
+            context.need("tangent", name, fact, _floating(context), "`tangent`")
+            for fact in context.results
+        ]
+        if expr := context.formula(("jvp", name), text, context.want_outputs(needs), names):
             found.append((param, expr))
     return found
 

@@ -1,26 +1,40 @@
-"""What an entry gives: its forward, the shapes and dtypes of its outputs, its checks.
-
-The place for what will be known of shapes, ranks and dtypes when generating, and compared.
+"""What an entry gives: its forward, the shapes and dtypes of its outputs, its checks; and what is
+known of its arrays when generating.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..formula.compile import Name, Scope, Want, compile_formula
+from ..formula.facts import category
 from ..model.kinds import Kind
-from ..model.op import Condition, Expr, Form, Rule
+from ..model.op import Condition, Expr, Fact, Form, Rank, Rule
 from .context import Context, Path
 from .fit import QUALIFIED, own_function, spelled
 
 
 def forward(context: Context) -> tuple[Expr | None, str]:
     """The composite or the call of the bound function, and its text; None for kernels alone."""
-    text = context.raw.composite
-    if text is not None:
-        names = context.names()
-        return context.formula(("composite",), text, context.want_outputs, names), text
-    return _bound_call(context) if context.form is Form.BIND else (None, "")
+    text, names = context.raw.composite, context.names()
+    if text is None:
+        expr, text = _bound_call(context) if context.form is Form.BIND else (None, "")
+    else:
+        linear = context.raw.jvp == "linear"
+        for name, fact in context.facts.items() if linear else ():
+            names[name] = replace(names[name], fact=fact._replace(degree=1))
+        what = "its arrays" if linear else ""
+        needs = [
+            context.need("output", name, fact, fact.dtype, what)
+            for name, fact in zip(context.output_names, context.results, strict=False)
+        ]
+        expr = context.formula(("composite",), text, context.want_outputs(needs), names)
+    if expr and context.form is not Form.KERNELS:
+        context.results = expr.known or ()
+    return expr, text
 
 
 def _bound_call(context: Context) -> tuple[Expr | None, str]:
@@ -47,7 +61,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
 
     scope = Scope(context.names(), {}, {})  # MLX's function, not the entry of its name
     for text in attempts:
-        expr = compile_formula(text, scope, context.want_outputs, note)
+        expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:
             return expr, text
     message, hint = problems[0] if problems else ("it does not fit the signature", None)
@@ -118,7 +132,7 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
                 position = position.replace(f"{q.cpp}_size_", f"{q.cpp}.size()")
                 if q.present:
                     position = position.replace(q.present, f"{q.cpp}.has_value()")
-            names[p.name] = Name(p.type, f"inputs[{position}]")
+            names[p.name] = Name(p.type, f"inputs[{position}]", fact=context.facts[p.name])
     rules = _rules(context, "dtype", Want(Kind.DTYPE), names)
     context.dtypes_known &= all(rules[context.output_names.index(name)] for name in known)
     return tuple(rules)
@@ -127,8 +141,66 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
 def checks(context: Context) -> tuple[Condition, ...]:
     """The conditions that the arguments must meet."""
     names = context.names() if context.raw.checks else {}
-    found = []
+    found: list[Condition] = []
+    ranks: dict[str, tuple[str, int]] = {}
+    mentioned: set[str] = set()
     for i, check in enumerate(context.raw.checks):
         if expr := context.formula(("checks", i, "that"), check.that, Want(Kind.BOOL), names, None):
             found.append(Condition(check.that, expr, check.otherwise.rstrip(".") + "."))
+            ranks.update(_ranks(ast.parse(f"({check.that}\n)", mode="eval").body))
+        mentioned.update(re.findall(r"\w+", check.that))
+    _arrays(context, ranks)
+    # Of several arrays some may be meant as scalars, unless their axes are spoken of.
+    shapes = " ".join(texts_by_output(context, "shape").values())
+    free = context.facts if len(context.arrays) == 1 else re.findall(r"(\w+)\.shape\[", shapes)
+    context.free = frozenset(free) - mentioned
     return tuple(found)
+
+
+def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
+    """The ranks that a condition says, by the arrays' names."""
+    match node:
+        case ast.BoolOp(ast.And(), parts):
+            for part in parts:
+                yield from _ranks(part)
+        case ast.BoolOp(ast.Or(), [ast.Compare(ast.Name(name), [ast.Is()]), part]):
+            yield from (rank for rank in _ranks(part) if rank[0] == name)
+        case ast.Compare(ast.Attribute(ast.Name(name), "ndim"), [ast.Eq()], [ast.Constant(int(n))]):
+            yield name, ("", n)
+        case ast.Compare(
+            ast.Attribute(ast.Name(name), "shape" | "ndim" as one),
+            [ast.Eq()],
+            [ast.Attribute(ast.Name(other), two)],
+        ) if one == two:
+            yield name, (other, 0)
+
+
+def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:
+    """Note what is known of the arrays; those of elementwise kernels have one shape."""
+    for p in context.arrays:
+        rank = ranks.get(p.name, (p.name, 0))
+        rank = ranks.get(rank[0], rank)  # that of an array of the same shape
+        if context.elementwise:
+            rank = (context.arrays[0].name, 0)
+        dtype = p.dtype or _promoted(context)
+        context.facts[p.name] = Fact(None if p.is_list else rank, dtype, 0, frozenset([p.name]))
+
+
+def _promoted(context: Context) -> str:
+    """What is known of the dtype that arrays of kernels have together."""
+    group = context.group if context.form is Form.KERNELS else ()
+    return group[0] if len(group) == 1 else category(group)
+
+
+def outputs(context: Context, shapes: Sequence[Rule], dtypes: Sequence[Rule | None]) -> None:
+    """Note what is known of the outputs of kernels."""
+    if context.form is not Form.KERNELS:
+        return
+    count = len(context.output_names)
+    ranks: list[Rank] = [rule.expr.known for rule in shapes]
+    if context.elementwise:
+        ranks = [(context.arrays[0].name, 0)] * count
+    known = [rule.expr.known if rule else _promoted(context) for rule in dtypes]
+    context.results = [Fact(*pair) for pair in zip(ranks, known, strict=False)]
+    if len(context.results) < count:  # rules that have errors
+        context.results = [Fact()] * count

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -42,9 +43,12 @@ from ..diagnostics import did_you_mean
 from ..model.dtypes import DTYPES
 from ..model.kinds import KINDS
 from ..model.op import Expr as Expr  # what compile_formula gives
+from ..model.op import Fact
 from ..model.signature import Kind, Type
 from . import explain
 from .explain import Wrong, require
+from .facts import Need as Need
+from .facts import joint, length, operands, option
 from .lists import Lists, concatenated, condition, joined
 from .mlx import MODULES, table
 from .translator import BUILTINS, Facts, Report, is_function
@@ -89,6 +93,7 @@ class Want:
 
     kind: Kind
     count: int | None = None  # ARRAYS: how many; None: any number
+    needs: Sequence[Need] = ()  # what the arrays have to be; one for all of a list
 
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:
@@ -118,11 +123,28 @@ class Compiler(Lists):
         elif want.count not in (None, value.length):
             given = several(value.length or 0, "array")
             raise Wrong("result_count", value.at, given=given, count=want.count)
+        known = self.result(value, want)
         if self.failed:
             return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
-        return Expr(type_, str(cpp), names, ops, mlx)
+        return Expr(type_, str(cpp), names, ops, mlx, known)
+
+    def result(self, value: Value, want: Want) -> object:
+        """What is known of the result, which is compared with what it has to be."""
+        if want.kind in (Kind.SHAPE, Kind.DTYPE):
+            return length(value) if want.kind is Kind.SHAPE else option("dtype", value)
+        parts = value.items if value.kind == "tuple" else [value]
+        found = [(fact, part.at) for part in parts for fact in operands([part])]
+        needs = [*want.needs, *[*want.needs][-1:] * len(found)]
+
+        def compare(each: tuple[tuple[Fact, ast.expr], Need]) -> None:
+            (fact, at), need = each
+            if wrong := need.unmet(fact, at, self.bent):
+                raise wrong
+
+        self.each(compare, list(zip(found, needs, strict=False)))
+        return [fact for fact, _ in found]
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
@@ -160,7 +182,7 @@ class Compiler(Lists):
         if found is None:
             return self.constant_name(name, node)
         self.names.add(name)
-        value = argument(found.type, found.cpp, node, name, found.count)
+        value = argument(found.type, found.cpp, node, name, found.count, found.fact)
         if value.optional and name in self.known:
             return dereferenced(value) if self.known[name] else constant(None, node)
         return value
@@ -281,7 +303,8 @@ class Compiler(Lists):
             same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # stays what it is
             if a and b and not same:
                 count = yes.count if yes.count == no.count else None
-                return Value(kind, ternary(test.cpp, a, b), node, count=count)
+                fact = joint(kind, yes, no)
+                return Value(kind, ternary(test.cpp, a, b), node, count=count, fact=fact)
         kind = no.kind if yes.kind == "none" else yes.kind
         optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
         unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
@@ -301,7 +324,8 @@ class Compiler(Lists):
 
         cpp = ternary(test.cpp, part(yes), part(no))
         choices = yes.choices if yes.choices == no.choices else ()
-        return Value(kind, cpp, node, optional, type_, choices=choices)
+        fact = joint(kind, yes, no)
+        return Value(kind, cpp, node, optional, type_, choices=choices, fact=fact)
 
     # Comparisons
 

@@ -11,10 +11,11 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
 from . import explain
 from .explain import Wrong, require
+from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, Param, bind
 from .translator import LOOPS, Translator
 from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
@@ -71,6 +72,8 @@ class Lists(Translator):
         if index.kind != "int":
             raise Wrong("list_index", node.slice, value=index)
         count = value.length
+        if value.kind == "shape" and index.const is not None:
+            axes_of(index.const, length(value), node.slice)
         if index.const is not None and count is not None:
             at: int = index.const
             if not -count <= at < count:
@@ -78,11 +81,12 @@ class Lists(Translator):
             at %= count
             if value.kind == "tuple":
                 return replace(value.items[at], at=node)
+            fact = list(operands([value]))[at]
             if value.type == "tuple":
-                return Value("array", f"std::get<{at}>({value.cpp})", node)
+                return Value("array", f"std::get<{at}>({value.cpp})", node, fact=fact)
             if level(value.cpp) >= LEVEL["call"]:
                 like = "name" if level(value.cpp) == LEVEL["name"] else "call"
-                return Value("array", Cpp(f"{value.cpp}[{at}]", like), node)
+                return Value("array", Cpp(f"{value.cpp}[{at}]", like), node, fact=fact)
         if value.kind == "shape" and value.of is not None:
             # Not the member shape(i), whose error names neither axis nor array.
             return Value("int", f"mlxgen::dim({value.of.cpp}, {narrow(index)})", node)
@@ -102,7 +106,8 @@ class Lists(Translator):
         if listed is None:
             raise Wrong("not_sliced", node, value=value)
         written = written_bounds(bounds) or "std::nullopt"
-        return Value(kind, f"mlxgen::slice({listed}, {written})", node)
+        fact = sliced(value, bounds) if kind == "shape" else reduce(either, operands([value]))
+        return Value(kind, f"mlxgen::slice({listed}, {written})", node, fact=fact)
 
     def bounds(self, node: ast.Slice) -> list[Value]:
         """Start, stop and step of a slice, or None for each."""
@@ -124,10 +129,12 @@ class Lists(Translator):
             partial(self.indices, node.slice), partial(self.stream, "indexing", node)
         )
         self.mlx.add("slice")
-        return Value("array", f"mlxgen::index({value.cpp}, {index}, {stream})", node)
+        cpp = f"mlxgen::index({value.cpp}, {written_index(index)}, {stream})"
+        found = self.note(Value("array", cpp, node), "take", [value, *index])
+        return replace(found, fact=found.fact._replace(rank=indexed(value, index, node)))
 
-    def indices(self, node: ast.expr, new_axes: bool = True) -> str:
-        """What stands between the brackets: an array of ints, or a list in braces."""
+    def indices(self, node: ast.expr, new_axes: bool = True) -> list[Value]:
+        """What stands between the brackets: an array of ints, or anything else."""
         elements = node.elts if isinstance(node, ast.Tuple) else [node]
         ellipses = [e for e in elements if isinstance(e, ast.Constant) and e.value is Ellipsis]
 
@@ -149,9 +156,7 @@ class Lists(Translator):
                 raise Wrong("index", value.at, value.kind, value=value)
             return replace(value, cpp=narrow(value))
 
-        parts = self.each(part, elements)
-        text = ", ".join([value.cpp for value in parts])
-        return text if parts and parts[0].kind == "array" else f"{{{text}}}"
+        return self.each(part, elements)
 
     def update_array(self, at: ast.Subscript, array: ast.expr, node: ast.Call, name: str) -> Value:
         """``x.at[...].add(values)``: the adjoint of an index."""
@@ -170,7 +175,9 @@ class Lists(Translator):
         if cpp is None:
             raise explain.argument(name, "value", "scalar | array", updates)
         self.mlx.add("scatter")
-        return Value("array", f"mlxgen::at_{name}({value.cpp}, {index}, {cpp}, {stream})", node)
+        parts = f"{value.cpp}, {written_index(index)}, {cpp}, {stream}"
+        updated = Value("array", f"mlxgen::at_{name}({parts})", node)
+        return self.note(updated, f"at_{name}", [value, updates])
 
     # Comprehensions
 
@@ -186,7 +193,7 @@ class Lists(Translator):
             cpp = self.loop_cpp(target.id)
             kind = "array" if list_.is_arrays else "int"
             params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
-            self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target)
+            self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
         try:
             element, *tests = self.each(self.visit, [node.elt, *loop.ifs])
             tests = self.each(condition, tests)
@@ -204,7 +211,7 @@ class Lists(Translator):
             raise Wrong("collect", element.at, value=element)
         body = fit(element, "double" if element.kind == "float" else element.kind)
         cpp = f"mlxgen::map({', '.join(parts)}, {head} {{ return {body}; }})"
-        return Value(COLLECTED[element.kind], cpp, node)
+        return Value(COLLECTED[element.kind], cpp, node, fact=element.fact)
 
     visit_GeneratorExp = visit_ListComp
 
@@ -280,7 +287,14 @@ def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
     known = [p.length for p in parts if p.length is not None]
     count = sum(known) if kind == "arrays" and len(known) == len(parts) else None
     lists = [fit(p, kind) or "" for p in parts]
-    return Value(kind, f"mlxgen::concat({', '.join(lists)})", node, count=count)
+    fact = total(parts) if kind == "shape" else reduce(either, operands(parts))
+    return Value(kind, f"mlxgen::concat({', '.join(lists)})", node, count=count, fact=fact)
+
+
+def written_index(parts: Sequence[Value]) -> str:
+    """An index in C++: an array of ints, or a list in braces."""
+    text = ", ".join([value.cpp for value in parts])
+    return text if parts and parts[0].kind == "array" else f"{{{text}}}"
 
 
 def written_bounds(bounds: Sequence[Value]) -> str:
@@ -297,4 +311,5 @@ def loop_list(value: Value) -> Value:
     cpp = fit(value, kind) if kind in ("arrays", "shape", "ints") else None
     if cpp is None or value.length == 0:
         raise Wrong("loop_over", value.at, value=value)
-    return Value(kind, cpp, value.at, count=value.count)
+    fact = reduce(either, operands([value])) if kind == "arrays" else None
+    return Value(kind, cpp, value.at, count=value.count, fact=fact)

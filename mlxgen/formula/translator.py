@@ -7,13 +7,14 @@ leaves to the visitor of compile.py, which extends it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
+from .facts import BENT, OPTIONS, combined, operands, option
 from .mlx import (
     Args,
     Function,
@@ -61,6 +62,7 @@ class Name:
     type: Type
     cpp: str
     count: int | None = None  # ARRAYS: how many there are, if that is known
+    fact: Any = None  # what is known of it: a Fact, or a list of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Translator:
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}
         self.depth = 0  # of the part that is visited
+        self.bent: ast.AST | None = None  # the first part that is not linear in grad or tangent
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
@@ -142,8 +145,22 @@ class Translator:
                 if rule.mlx:
                     stream = self.stream(rule.mlx, at)
                     self.mlx.add(rule.mlx)
-                return rule.value(given, parts, stream, at)
+                value = rule.value(given, parts, stream, at)
+                if rule.gives == "array":
+                    self.note(value, "add" if rule.takes == ["arrays"] else name, given)
+                return value
         return None
+
+    def note(self, value: Value, name: str, given: Iterable[Value], **options: Any) -> Value:
+        """Keep with an array what is known of it: the result of that function."""
+        try:
+            value.fact = combined(name, tuple(operands(given)), tuple(options.items()))
+        except Wrong as wrong:
+            wrong.at, wrong.keys = value.at, [name]
+            raise
+        if value.fact.degree == BENT and self.bent is None:
+            self.bent = value.at
+        return value
 
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """A function of numbers, if that is what this is."""
@@ -190,8 +207,10 @@ class Translator:
         if function.result == "bool":
             return Value("bool", cpp, args.node)
         self.mlx.add(function.name)
+        options = {name: option(name, every[name]) for name in OPTIONS if name in every}
+        given = [every[p.name] for p in params if "array" in p.annotation and p.name in every]
         if function.result == "array":
-            return Value("array", cpp, args.node)
+            return self.note(Value("array", cpp, args.node), function.name, given, **options)
         count = function.count
         if function.name == "split":
             parts = every["indices_or_sections"]
@@ -201,9 +220,10 @@ class Translator:
         elif function.result == "flags":
             count = 1 + sum(v.const is True for v in every.values()) * (count or 0)
             if count == 1:
-                return Value("array", f"{cpp}[0]", args.node)
+                return self.note(Value("array", f"{cpp}[0]", args.node), function.name, given)
         type_ = "tuple" if function.result == "tuple" else ""
-        return Value("arrays", cpp, args.node, count=count, type=type_)
+        value = Value("arrays", cpp, args.node, count=count, type=type_)
+        return self.note(value, function.name, given)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Another entry of the same file."""
@@ -224,9 +244,9 @@ class Translator:
         self.ops.add(name)
         cpp = f"{self.scope.op_cpp[name]}({', '.join([*parts, stream])})"
         count = len(signature.outputs)
-        if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY:
-            return Value("array", cpp, args.node)
-        return Value("arrays", cpp, args.node, count=count if count > 1 else None)
+        kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
+        value = Value(kind, cpp, args.node, count=count if count > 1 else None)
+        return self.note(value, "", bound.values())
 
     def call_named(self, name: str, node: ast.Call) -> Value:
         """A function of MLX by its name."""

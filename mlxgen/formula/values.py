@@ -110,6 +110,7 @@ class Value:
     choices: tuple[str, ...] = ()  # of a string: what it can be
     name: str | None = None  # the identifier that stands for it, if it is just that
     of: Value | None = None  # of a shape or int: the array whose shape, ndim or size it is
+    fact: Any = None  # of an array its Fact; of arrays that of each, or of all; of a shape its rank
 
     @property
     def text(self) -> str:
@@ -160,11 +161,13 @@ def several(count: int, what: str) -> str:
 _KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
 
 
-def argument(type: Type, cpp: str, at: ast.expr, name: str, count: int | None) -> Value:
+def argument(type: Type, cpp: str, at: ast.expr, name: str, count: int | None, fact: Any) -> Value:
     """The value of a name of the scope."""
     kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
-    return Value(kind, named(cpp), at, type.optional, width, None, (), count, type.choices, name)
+    return Value(
+        kind, named(cpp), at, type.optional, width, None, (), count, type.choices, name, None, fact
+    )
 
 
 def constant(value: Any, at: ast.expr) -> Value:

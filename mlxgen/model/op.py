@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .signature import Arg, Kind, Output, Signature, Type
 
@@ -23,6 +23,19 @@ class Form(enum.Enum):
     KERNELS = "kernels"
 
 
+Rank = tuple[str, int] | None
+"""How many axes an array has: so many more than the array of that name, or than none."""
+
+
+class Fact(NamedTuple):
+    """What is known of an array when generating (formula/facts.py)."""
+
+    rank: Rank = None
+    dtype: str = ""  # its name, or a category
+    degree: int | None = 0  # in what a gradient is linear in
+    uses: frozenset[str] = frozenset()  # arrays on whose values it depends
+
+
 @dataclass(frozen=True, slots=True)
 class Expr:
     """A compiled formula."""
@@ -32,6 +45,7 @@ class Expr:
     names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
     ops: frozenset[str] = frozenset()  # entries that it calls
     mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
+    known: Any = None  # what is known of it: a Fact for each array, the rank of a shape, a dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ class Entries:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.formulas = Formulas(rng)
+        self.linear = True  # whether the last gradients depend on the values of no array
 
     def project(self) -> Project:
         """One entry, with another that it calls."""
@@ -253,21 +254,31 @@ class Entries:
             entry["grad"] = self.grad(names, outputs)
         return entry
 
-    def grad(self, names: dict[str, str], outputs: list[str]) -> Any:
-        """Gradients of the array arguments, by formulas of the arguments that there are."""
+    def grad(self, names: dict[str, str], outputs: list[str], same: bool = True) -> Any:
+        """Gradients of the array arguments, by formulas of the arguments that there are.
+
+        Where outputs have shapes of their own, cotangents are brought to those of the arguments.
+        """
+        self.linear = True
         if self.rng.random() < 0.1:
             return "none"
         out: dict[str, str] = {}
         arrays = [old for old in names if ARGUMENTS[old].is_array]
         cotangent = "grad" if outputs == ["out"] else f"grad_{self.rng.choice(outputs)}"
         for old in arrays:
-            text = self.rng.choice((cotangent, "none", "zero", f"2 * {cotangent}", "grads[0]"))
+            one, first = (
+                text if same else f"sum({text}) * ones_like({old})"
+                for text in (cotangent, "grads[0]")
+            )
+            text = self.rng.choice((one, "none", "zero", f"2 * {one}", first))
             if ARGUMENTS[old].kind is Kind.ARRAYS:
-                text = self.rng.choice(("none", "zero", f"[v * {cotangent} for v in {old}]"))
+                text = self.rng.choice(("none", "zero", f"[v * sum({cotangent}) for v in {old}]"))
+                self.linear &= "[" not in text
             elif self.rng.random() < 0.5:
                 formula = self.formulas.array(1)
                 if used(formula) <= set(names):
-                    text = f"{cotangent} * {formula}"
+                    text = f"{one} * ({formula})"
+                    self.linear = False
             plain = text in ("none", "zero")
             out[names[old]] = text if plain else renamed(text, names)
         pair = [old for old in arrays if ARGUMENTS[old].kind is Kind.ARRAY][:2]
@@ -275,7 +286,8 @@ class Entries:
             both = [names[old] for old in pair]
             for new in both:
                 out.pop(new)
-            out[", ".join(both)] = f"({cotangent}, {cotangent} * 2)"
+            parts = [cotangent if same else f"sum({cotangent}) * ones_like({new})" for new in both]
+            out[", ".join(both)] = f"({parts[0]}, {parts[1]} * 2)"
         return out
 
     def dispatch(self, *backends: str) -> dict[str, Any]:
@@ -317,7 +329,8 @@ class Entries:
             for old in names
             if ARGUMENTS[old].kind is Kind.ARRAY and self.rng.random() < 0.8
         }
-        return self.rng.choice(("linear", "none", "elementwise", formulas))
+        linear = "linear" if self.linear else "none"
+        return self.rng.choice((linear, "none", "elementwise", formulas))
 
     def views(self) -> dict[str, Any]:
         """An entry with kernels over whole arrays."""
@@ -332,7 +345,7 @@ class Entries:
             "signature": self.signature(self.op_name(), names, outputs),
             "dispatch": self.dispatch("cpu"),
             "shape": dict(zip(outputs, chosen, strict=True)),
-            "grad": self.grad(names, outputs),
+            "grad": self.grad(names, outputs, same=False),
         }
         has_list = any(ARGUMENTS[old].kind is Kind.ARRAYS for old in names)
         if self.rng.random() < 0.6 and not has_list:
@@ -357,8 +370,8 @@ class Entries:
             if used(condition) <= set(names):
                 otherwise = self.rng.choice(TEXTS)
                 entry["checks"] = [{"that": renamed(condition, names), "else": otherwise}]
-        if self.rng.random() < 0.3:
-            forward = ", ".join([names["x"]] * len(outputs))
+        if self.rng.random() < 0.3 and not {"dtype", "dtypes"} & entry.keys():
+            forward = ", ".join(f"broadcast_to(sum({names['x']}), {shape})" for shape in chosen)
             entry["composite"] = f"({forward})" if len(outputs) > 1 else forward
         if self.rng.random() < 0.4:
             entry["vmap"] = self.rng.choice(("batch", "sequential", "none"))

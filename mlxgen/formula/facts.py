@@ -1,0 +1,309 @@
+"""What is known of a formula's arrays when generating: rank, dtype, and degree in ``grad``.
+
+A rank is a number of axes above that of an array: ``("x", -1)`` is one less than x has, ``("", 2)``
+two. A dtype is its name, or a category if no more is known. The degree counts factors ``grad`` (or
+``tangent``): what is linear has 1, and zeros have that of whatever stands beside them. What MLX's
+functions make of all that is in data/facts.txt. What is not known is None or "", and stays so.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any
+
+from ..model.dtypes import DTYPES, FLOATING, INTEGER
+from ..model.op import Fact, Rank
+from .explain import Wrong
+from .values import NUMBERS, Value
+
+TABLE = Path(__file__).parent / "data" / "facts.txt"
+ZERO, BENT, MIXED = -1, 2, 3  # degrees: of zeros, what is not linear, branches that differ
+UNKNOWN = Fact(None, "", None)
+OPTIONS = ("axis", "keepdims", "shape", "dtype")  # arguments that decide on rank or dtype
+CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
+REAL = CATEGORIES[2:]  # none of integers
+CONSTANT = {"zero": ZERO, "one": 0}
+_CATEGORY = {
+    **{name: name for name in CATEGORIES},
+    **dict.fromkeys(INTEGER, "integer"),
+    **dict.fromkeys(FLOATING, "floating"),
+    **{"bool_": "bool", "complex64": "complex"},
+}
+
+
+def category(dtypes: Iterable[str]) -> str:
+    """The category of dtypes, if they have one in common."""
+    found = {_CATEGORY.get(dtype, "") for dtype in dtypes}
+    return found.pop() if len(found) == 1 else ""
+
+
+# Ranks
+
+
+def broadcast(a: Rank, b: Rank) -> Rank:
+    """The rank that two arrays have together."""
+    if a is None or b is None or a[0] == b[0]:
+        return a and b and max(a, b)
+    return b if a == ("", 0) else a if b == ("", 0) else None
+
+
+def plus(rank: Rank, more: int | None) -> Rank:
+    """So many axes more."""
+    return None if rank is None or more is None else (rank[0], rank[1] + more)
+
+
+def written(rank: tuple[str, int]) -> str:
+    """A rank as formulas write it."""
+    name, more = rank
+    if not name:
+        return str(more)
+    return f"{name}.ndim {'+' if more > 0 else '-'} {abs(more)}" if more else f"{name}.ndim"
+
+
+def length(value: Value) -> Rank:
+    """How many axes a shape gives."""
+    if value.kind in ("tuple", "int"):
+        return ("", len(value.items) if value.kind == "tuple" else 1)
+    rank: Rank = value.of.fact.rank if value.of and value.of.fact else value.fact
+    return rank
+
+
+def total(parts: Sequence[Value]) -> Rank:
+    """How many axes shapes give one after the other."""
+    ranks = [rank for part in parts if (rank := length(part))]
+    names = [name for name, _ in ranks if name]
+    known = len(ranks) == len(parts) and len(names) < 2
+    return ("".join(names), sum(count for _, count in ranks)) if known else None
+
+
+def sliced(shape: Value, bounds: Sequence[Value]) -> Rank:
+    """How many axes a slice of a shape gives."""
+    rank, (start, stop, step) = length(shape), [bound.const for bound in bounds]
+    known = all(bound.kind == "none" or bound.const is not None for bound in bounds)
+    if rank is None or not known:
+        return None
+    if not rank[0]:
+        return ("", len(range(rank[1])[start:stop:step]))
+    ends = step is None and (start or 0) >= 0 > (-1 if stop is None else stop)
+    return plus(rank, (stop or 0) - (start or 0)) if ends else None
+
+
+def indexed(value: Value, index: Sequence[Value], at: ast.AST) -> Rank:
+    """The rank of an array with an index."""
+    kinds = [part.kind for part in index]
+    rank = value.fact.rank if value.fact and "array" not in kinds else None
+    needed = kinds.count("int") + kinds.count("slice")
+    if rank and not rank[0] and needed > rank[1]:
+        raise Wrong("many_indices", at, count=needed, ndim=rank[1])
+    return plus(rank, kinds.count("none") - kinds.count("int"))
+
+
+def axes_of(axis: Any, rank: Rank, at: object = None) -> int | None:
+    """How many axes an argument names; they have to be there."""
+    listed = axis if type(axis) is tuple else (axis,)
+    for one in listed:
+        if type(one) is not int:
+            return None
+        if rank and not rank[0] and not -rank[1] <= one < rank[1]:
+            raise Wrong("no_axis", at, axis=one, ndim=rank[1])
+    return len(listed)
+
+
+def _rank(how: str, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
+    """The rank that a function gives, by the word of the table."""
+    rank, axis, keepdims = (*ranks, None)[0], options.get("axis"), options.get("keepdims")
+    if how == "given":
+        return options.get("shape")
+    if how == "broadcast":
+        return reduce(broadcast, ranks)
+    if how == "matmul":
+        known = [rank for rank in ranks if rank and not rank[0] and rank[1] > 1]
+        return max(known) if len(known) == 2 else None
+    if how in ("expanded", "stacked"):
+        return plus(rank, 1 if how == "stacked" else axes_of(axis, None))
+    count = 0 if axis is None else axes_of(axis, rank)
+    if how == "same" or (how, keepdims) == ("reduced", True):
+        return rank
+    if axis is None or how not in ("reduced", "squeezed"):
+        return (
+            ("", 0)
+            if (how, keepdims) == ("reduced", False)
+            else rank
+            if axis and how == "along"
+            else None
+        )
+    return plus(rank, count and -count) if how == "squeezed" or keepdims is False else None
+
+
+# Dtypes and degrees
+
+
+def promoted(a: str, b: str) -> str:
+    """The dtype of two arrays together; a number is ``weak``, and takes that of an array."""
+    one, other = category([a]), category([b])
+    if a[:4] == "weak" or b[:4] == "weak":
+        weak, array, kind = (a, b, other) if a[:4] == "weak" else (b, a, one)
+        return array if kind in REAL or (kind == "integer" and weak != "weak float") else ""
+    if a == b or not one or not other:
+        return a if a == b else ""
+    return max(one, other, key=CATEGORIES.index)
+
+
+def _dtype(how: str, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
+    """The dtype that a function gives, by the word of the table."""
+    if how == "given" and options.get("dtype") is not None:
+        return str(options["dtype"])
+    if how in ("given", "same"):
+        return dtypes[0] if dtypes and dtypes[0][:4] != "weak" else ""
+    if how in ("promoted", "chosen", "bits", "inexact"):
+        dtype = reduce(promoted, dtypes[how == "chosen" :])
+        if how == "bits" and category([dtype]) in REAL:
+            raise Wrong("bits")
+        if how == "inexact":
+            return "floating" if category([dtype]) in CATEGORIES[:3] else "inexact"
+        return dtype if dtype[:4] != "weak" else ""
+    return how.strip("-")
+
+
+def _degree(how: str, degrees: Sequence[int | None]) -> int | None:
+    """The degree that a function gives, by the word of the table."""
+    if how in CONSTANT:
+        return CONSTANT[how]
+    if how == "second":
+        return degrees[1]
+    if how == "product" and ZERO in degrees:
+        return ZERO
+    known = [degree for degree in degrees if degree is not None and degree != MIXED]
+    if len(known) < len(degrees):
+        return None
+    if how == "product":
+        return min(sum(known), BENT)
+    if how == "choice" and known[0] < 1:
+        how, known = "parts", known[1:]
+    if how in ("sum", "parts"):  # a constant beside what is linear is not
+        found = set(known) - {ZERO} or {ZERO}
+        bent = BENT if how == "sum" or BENT in found else MIXED
+        return found.pop() if len(found) == 1 else bent
+    if how == "linear" and max(known[1:], default=0) < 1:
+        return known[0]
+    return 0 if max(known, default=0) < 1 else None if how == "-" else BENT
+
+
+def _rows() -> Iterator[tuple[str, list[str]]]:
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line and line[0] != "#":
+            names, words = line.split(" : ")
+            yield from ((name, words.split()) for name in names.split())
+
+
+ROWS = dict(_rows())
+
+
+@lru_cache(4096)
+def combined(name: str, facts: tuple[Fact, ...], options: tuple[tuple[str, Any], ...]) -> Fact:
+    """What is known of a function's result."""
+    rank, dtype, degree = ROWS.get(name, ("", "-", "-"))
+    more = dict(options)
+    # What it depends on: not where only the shape counts, or that is not known.
+    matter = facts[degree == "second" :] if name and degree not in CONSTANT else ()
+    return Fact(
+        _rank(rank, [fact.rank for fact in facts], more) if rank else None,
+        _dtype(dtype, [fact.dtype for fact in facts], more),
+        _degree(degree, [fact.degree for fact in facts]),
+        frozenset().union(*[fact.uses for fact in matter]),
+    )
+
+
+def either(a: Fact, b: Fact) -> Fact:
+    """What is known of one of two arrays."""
+    degree = _degree("parts", [a.degree, b.degree])
+    rank, dtype = a.rank if a.rank == b.rank else None, a.dtype if a.dtype == b.dtype else ""
+    return Fact(rank, dtype, degree, a.uses | b.uses)
+
+
+def operands(values: Iterable[Value]) -> Iterator[Fact]:
+    """What is known of the arrays and numbers among some values, with those in lists."""
+    for value in values:
+        if value.kind == "array":
+            yield value.fact or UNKNOWN
+        elif value.kind in NUMBERS:
+            zero = value.const is not None and not value.const
+            yield Fact(("", 0), f"weak {value.kind}", ZERO if zero else 0)
+        elif value.kind == "tuple":
+            yield from operands(value.items) if value.is_arrays else [Fact(("", 1))]
+        elif value.kind == "arrays":
+            each = isinstance(value.fact, list)
+            yield from value.fact if each else [value.fact or UNKNOWN] * (value.count or 1)
+
+
+def joint(kind: str, yes: Value, no: Value) -> Any:
+    """What is known of one of two values of a kind."""
+    if kind == "shape":
+        return length(yes) if length(yes) == length(no) else None
+    found = [either(*pair) for pair in zip(operands([yes]), operands([no]), strict=False)]
+    return found if kind == "arrays" else found[0] if found else None
+
+
+def option(name: str, value: Value) -> Any:
+    """What an argument says of rank or dtype; "?" is not known."""
+    if value.kind == "none":
+        return None
+    if name == "shape":
+        return length(value)
+    if name == "dtype":
+        known = value.of and value.of.fact
+        return known.dtype if known else value.cpp.partition("mx::")[2]
+    if value.kind == "tuple":
+        return tuple([item.const for item in value.items])
+    return value.const if value.const is not None else "?"
+
+
+# What a formula has to give
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an array has to be that a formula gives."""
+
+    sort: str  # gradient, tangent or output: so messages begin
+    name: str  # of the argument or output
+    rank: Rank = None
+    dtype: str = ""
+    linear: str = ""  # in what: grad, tangent; empty: it need not be
+    summed: bool = False  # axes that are too many are summed
+    free: frozenset[str] = frozenset()  # arrays that can have any ndim, and are not all scalars
+    every: bool = False  # all arrays have one shape, of any ndim
+
+    def unmet(self, given: Fact, at: object, bent: object) -> Wrong | None:
+        """What is wrong with an array, first of all; ``bent`` is its part that is not linear."""
+        rank, key = self.rank, ""
+        about = {"dtype": given.dtype, "needed": self.dtype, "linear": self.linear}
+        if given.rank and rank and self.differs(given.rank, rank):
+            about.update(given=written(given.rank), wanted=written(rank))
+            less = given.rank[0] != rank[0] or given.rank < rank
+            wrong, key = "rank", "elementwise" if self.every else "less" * less
+        elif contradict(given.dtype, self.dtype):
+            wrong = "dtype"
+        elif not self.linear or given.degree in (ZERO, 1, None):
+            return None
+        else:
+            wrong, at = ("bent", bent or at) if given.degree else ("constant", at)
+        return Wrong(f"{self.sort}_{wrong}", at, key, **about, name=self.name)
+
+    def differs(self, given: tuple[str, int], rank: tuple[str, int]) -> bool:
+        """Whether an array of that rank cannot be it."""
+        if given[0] == rank[0]:
+            return given < rank or (given != rank and not self.summed)
+        return not given[0] and (self.every or (rank[0] in self.free and given[1] == 0))
+
+
+def contradict(a: str, b: str) -> bool:
+    """Whether two dtypes, or categories of them, exclude each other."""
+    one, other = category([a]), category([b])
+    if "inexact" in (one, other):
+        return "" not in (one, other) and not {one, other} <= {*REAL}
+    return one != other != "" != one or (a != b and {a, b} <= {*DTYPES})
