@@ -120,19 +120,20 @@ class Expected:
 def _mismatch(want: Wanted, param: Param, elements: tuple[str, ...], by_value: str) -> str | None:
     """Why a parameter does not fit."""
     types = _spelled(want.types, elements)
+    name = f"'{param.name}'" if param.name else f"the parameter for {want.what}"
     declared, base = param.type.removeprefix(f"{param.space} "), param.base
     if want.written_to:
         if declared != f"{base}&":
-            return f"'{param.name}' must be a reference for {want.what}"
+            return f"{name} must be a reference for {want.what}"
         if want.written_to.startswith("thread") and param.space != "thread":
-            return f"'{param.name}' must be in the thread address space (`thread T&`)"
+            return f"{name} must be in the thread address space (`thread T&`)"
         types = tuple(f"{type}&" for type in types)
         base += "&"
     elif declared not in (base, f"const {base}", f"const {base}&") or param.space in _SHARED:
-        return f"'{param.name}' must be passed {by_value}"
+        return f"{name} must be passed {by_value}"
     if plain(base) in map(plain, types):
         return None
-    return f"'{param.name}' is {param.type}, {want.what} needs {' or '.join(types)}"
+    return f"{name} is {param.type}, {want.what} needs {' or '.join(types)}"
 
 
 def _spelled(types: Iterable[str], elements: Iterable[str]) -> tuple[str, ...]:
@@ -187,7 +188,8 @@ class Asked:
             what = f": {problems if isinstance(problems, str) else problems[0][0]}"
         else:
             what = f" in {len(problems)} points"
-            notes = [f"{self.place(span)}:{span.column}: {text}" for text, span in problems]
+            notes = [f"{self.place(span)}:{span.column}: {text}" for text, span in problems[:20]]
+            notes += [f"and {len(problems) - 20} more"] * (len(problems) > 20)
         message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
         self.context.report(self.codes[1], message, self.path, help, notes=notes)
 

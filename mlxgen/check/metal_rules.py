@@ -15,7 +15,7 @@ from math import prod
 from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..read.cpp import File, Function, Reader, Unit
-from ..read.preprocess import LITERAL, SourceError
+from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
 from .dispatch import MAX_BUFFERS
 
@@ -231,10 +231,4 @@ def _size(kind: str, names: Mapping[str, str]) -> int:
 def _value(text: str, names: Mapping[str, str]) -> int:
     """An integer expression's value; 0 where it is not as simple as that."""
     text = re.sub(r"\bsizeof\s*\(([^()]*)\)", lambda m: str(_size(m[1], names)), text)
-    text = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _resolved(text, names))
-    if not re.fullmatch(r"(?:[\d\s+\-*%()]|<<|/)+", text):
-        return 0
-    try:
-        return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
-    except (SyntaxError, ArithmeticError, TypeError, ValueError):
-        return 0
+    return calculated(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _resolved(text, names))) or 0

@@ -188,7 +188,8 @@ class Diagnostics:
         """The line a span begins in, the blanks before it and its carets, by display width."""
         if span.file not in self._sources:
             try:
-                raw = Path(span.file).read_bytes()
+                path = Path(span.file)
+                raw = path.read_bytes() if path.is_file() else b""  # a pipe never ends
             except OSError:
                 raw = b""
             self.add_source(span.file, raw.decode("utf-8-sig", errors="replace"))

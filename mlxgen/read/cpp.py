@@ -38,8 +38,9 @@ METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
+_LISTED = r"\[\[((?:(?!\[\[)[^;{}])*?)\]\]"
 _BLANKED = (
-    r"\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)"  # attributes
+    rf"{_LISTED}|__attribute__\s*\(\((?:(?!__attr)[^;{{}}])*?\)\)"  # attributes
     r"|\b[A-Z][A-Z0-9_]*_(?:API|EXPORT)\b"  # what a header that is not read tells the linker
     r"|=\s*\{\s*\}(?=\s*[,)])"  # a default that the grammar of C++ does not know
 )
@@ -51,6 +52,7 @@ _BLANKED_METAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_MAX_DEPTH = 200  # of namespaces in namespaces
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
 _NO_TYPE = re.compile(
     r"\b(?:inline|static|constexpr|constinit|extern|virtual|friend|mutable|register"
@@ -254,8 +256,10 @@ class _Walk:
                 error = inner
             self.file.unread = source.span(error.start_byte, max(error.end_byte, 1))
 
-    def scope(self, node: Node, namespace: Names, template: Sequence[Node]) -> None:
+    def scope(self, node: Node, namespace: Names, template: Sequence[Node], depth: int = 0) -> None:
         """Read the declarations in a node."""
+        if depth > _MAX_DEPTH:
+            raise SourceError("this is nested too deeply", self.span(node))
         for child in node.named_children:
             match child.type:
                 case "function_definition" | "declaration":
@@ -263,16 +267,17 @@ class _Walk:
                         self.declaration(child, declarator, namespace, template)
                 case "template_declaration":
                     params = child.child_by_field_name("parameters")
-                    self.scope(child, namespace, params.named_children if params else ())
+                    inner = params.named_children if params else ()
+                    self.scope(child, namespace, inner, depth + 1)
                 case "namespace_definition":
                     body = child.child_by_field_name("body") or child
                     head = self.plain[child.start_byte : body.start_byte]
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
-                    self.scope(child, (*namespace, *names[1:]), ())
+                    self.scope(child, (*namespace, *names[1:]), (), depth + 1)
                 case "template_instantiation":
                     self.instantiation(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
-                    self.scope(child, namespace, template)
+                    self.scope(child, namespace, template, depth + 1)
                 case "expression_statement" if call := _CALL.match(self.plain, child.start_byte):
                     mlx = call[1] == "instantiate_kernel"
                     header = '"mlx/backend/metal/kernels/defines.h"' if mlx else "its header"
@@ -375,11 +380,11 @@ class _Walk:
         """The attributes in a part of the text, and `kernel` where it stands without brackets."""
         text = self.text[start:stop]
         found: dict[str, Attribute] = {}
-        for inside in re.findall(r"\[\[(.*?)\]\]", text, re.S):
+        for inside in re.findall(_LISTED, text):
             for name, given in _ATTRIBUTE.findall(inside):
                 value = "".join(re.findall(r'"([^"]*)"', given)) or given
                 found[name] = int(value) if value.isdecimal() else value or None
-        if self.metal and re.search(r"\bkernel\b", re.sub(r"\[\[.*?\]\]", "", text)):
+        if self.metal and re.search(r"\bkernel\b", re.sub(_LISTED, "", text)):
             found["kernel"] = None
         return found
 
@@ -414,7 +419,7 @@ class _Walk:
         const, base = _declared(self.plain[node.start_byte : first])
         front = self.plain[first : name.start_byte if name else end]
         behind = self.plain[name.end_byte : end] if name else ""
-        space = _SPACE.search(re.sub(r"\[\[.*?\]\]", "", self.text[start:before], flags=re.S))
+        space = _SPACE.search(re.sub(_LISTED, "", self.text[start:before]))
         mark = re.sub(r"\[.*", "", re.sub(r"[^*&\[]", "", front))[-1:]
         words = [space[0] if space else "", "const" if const else "", base]
         attributes = self.attributes(start, stop)

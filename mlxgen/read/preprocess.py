@@ -10,8 +10,10 @@ What a macro gives stands where it was called, everything else at its own place.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,6 +22,11 @@ from typing import NamedTuple
 
 from ..diagnostics import Span, Text
 
+MAX_SIZE = 1 << 20  # bytes of a file
+MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for each call
+MAX_DEPTH = 60  # of macros in macros, and of includes
+MAX_CONDITION = 1000  # characters of what #if decides by
+
 OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 """The folder of mlxgen's own headers."""
 
@@ -27,7 +34,9 @@ OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
 
 LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
-_NO_CODE = re.compile(rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\(.*?\)\1"|\\\n|({LITERAL})', re.S)
+_NO_CODE = re.compile(
+    rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\((?:.*?\)\1"|.*\Z)|\\\n|({LITERAL})', re.S
+)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)", re.M)
 _DEFINITION = re.compile(r"\s*(\w+)(?:\(([^)]*)\))?(.*)")
 _INCLUDED = re.compile(r'[ \t]*("([^"]+)"|<([^>]+)>)')
@@ -35,8 +44,19 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
 _PARENTHESIS = re.compile(rf"{LITERAL}|[(),]")
+_PARAMETER = re.compile(rf"{LITERAL}|(?<!#)#\s*(\w+)|\b([A-Za-z_]\w*)")
+_WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
+_OPENED = re.compile(r"\s*\(")
+_CALCULATION = re.compile(
+    r"(?:[\s()+\-%>=!&|^~]|<(?!<)|<<\s*\d\d?\b|\*(?!\*)|/(?!/)|and|or|not"
+    r"|0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b)*"
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
+
+
+class Limit(Exception):
+    """Macros expand to more than is read."""
 
 
 class SourceError(Exception):
@@ -75,9 +95,49 @@ class Macro(NamedTuple):
     parameters: tuple[str, ...] | None
     body: str
 
-    def expanded(self, given: Sequence[str], macros: Mapping[str, Macro]) -> str:
+
+Place = tuple[int, int, bool]  # where a text is from, and whether it stands there so
+
+
+class Macros(dict[str, Macro]):
+    """Macros by name. What they expand to is limited, and how deeply they are nested."""
+
+    left = MAX_EXPANSION
+
+    def expand(self, text: str, hidden: tuple[str, ...] = ()) -> str:
+        """The text with its macros replaced, but those that it comes from."""
+        return "".join(piece for piece, _ in self.pieces(text, 0, len(text), hidden))
+
+    def pieces(
+        self, text: str, start: int, stop: int, hidden: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, Place]]:
+        """A part of a text, with its macros replaced."""
+        at = start
+        known = not self.keys().isdisjoint(_WORD.findall(text, start, stop))
+        while known and (found := _WORD_OR_LITERAL.search(text, at, stop)):
+            at = found.end()
+            macro = self.get(found[0])
+            if macro is None or found[0] in hidden:
+                continue
+            given: list[str] = []
+            if macro.parameters is not None:
+                opened = _OPENED.match(text, at, stop)
+                read = _arguments(text, opened.end() - 1, stop) if opened else None
+                if read is None:
+                    continue
+                given, at = read
+            yield text[start : found.start()], (start, found.start(), True)
+            if self.left < 0 or len(hidden) > MAX_DEPTH:
+                raise Limit
+            piece = self._expanded(macro, given, (*hidden, found[0]))
+            self.left -= 20 + len(piece)
+            yield piece, (found.start(), at, False)
+            start = at
+        yield text[start:stop], (start, stop, True)
+
+    def _expanded(self, macro: Macro, given: Sequence[str], hidden: tuple[str, ...]) -> str:
         """What a call gives, the macros that may stand in it expanded."""
-        names = self.parameters or ()
+        names = macro.parameters or ()
         if names[-1:] == ("__VA_ARGS__",):
             given = [*given[: len(names) - 1], ", ".join(given[len(names) - 1 :])]
         raw = dict(zip(names, given, strict=False))
@@ -89,44 +149,20 @@ class Macro(NamedTuple):
             if found[1]:
                 return '"' + raw[word].replace("\\", "\\\\").replace('"', '\\"') + '"'
             pasted = text[: found.start()].endswith("##") or text.startswith("##", found.end())
-            return raw[word] if pasted else expand(raw[word], macros)
+            return raw[word] if pasted else self.expand(raw[word], hidden)
 
-        body = re.sub(rf"{LITERAL}|(?<!#)#\s*(\w+)|\b([A-Za-z_]\w*)", replaced, self.body)
-        return expand(body.replace("##", ""), macros)
-
-
-Place = tuple[int, int, bool]  # where a text is from, and whether it stands there so
+        body = _PARAMETER.sub(replaced, macro.body) if raw else macro.body
+        return self.expand(body.replace("##", ""), hidden)
 
 
-def pieces(
-    text: str, macros: Mapping[str, Macro], start: int, stop: int
-) -> Iterator[tuple[str, Place]]:
-    """A part of a text, with its macros replaced."""
-    used = macros.keys() & set(_WORD.findall(text, start, stop))
-    pattern = re.compile(rf"{LITERAL}|\b(?:{'|'.join(sorted(used))})\b")
-    at = start
-    while used and (found := pattern.search(text, at, stop)):
-        at = found.end()
-        if found[0] not in macros:  # a literal
-            continue
-        macro = macros[found[0]]
-        given: list[str] = []
-        if macro.parameters is not None:
-            opened = re.compile(r"\s*\(").match(text, at, stop)
-            read = _arguments(text, opened.end() - 1, stop) if opened else None
-            if read is None:
-                continue
-            given, at = read
-        yield text[start : found.start()], (start, found.start(), True)
-        others = {name: other for name, other in macros.items() if name != found[0]}
-        yield macro.expanded(given, others), (found.start(), at, False)
-        start = at
-    yield text[start:stop], (start, stop, True)
-
-
-def expand(text: str, macros: Mapping[str, Macro]) -> str:
-    """The text with its macros replaced."""
-    return "".join(piece for piece, _ in pieces(text, macros, 0, len(text)))
+def calculated(text: str) -> int | None:
+    """The value of an expression of integers; None where it is not as simple as that."""
+    if len(text) > MAX_CONDITION or not _CALCULATION.fullmatch(text):
+        return None
+    try:
+        return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
+    except (SyntaxError, ArithmeticError, TypeError, ValueError, MemoryError, RecursionError):
+        return None
 
 
 def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | None:
@@ -140,6 +176,16 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
         if depth == 0:
             return out, start
     return None
+
+
+def read_text(path: str | Path) -> str:
+    """A file's text; raises ``OSError`` or ``ValueError``."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file")
+    if found.st_size > MAX_SIZE:
+        raise OSError(errno.EFBIG, "it has more than 1 MB")
+    return Path(path).read_text(encoding="utf-8-sig")
 
 
 class SourceText:
@@ -157,7 +203,7 @@ class SourceText:
 
     def __init__(self, path: str, at: Span | None = None) -> None:
         try:
-            self.original = Path(path).read_text(encoding="utf-8-sig")
+            self.original = read_text(path)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
@@ -165,12 +211,18 @@ class SourceText:
         self.path = path
         # Spaces for comments and raw strings: every character stays at its place.
         self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
-        self.text = ""
-        self.macros: dict[str, Macro] = {}
+        self.macros = Macros()
         self.includes: dict[str, str | None] = {}
         self.namespaces: set[str] = set()
+        self._pieces: list[str] = []  # of the text
+        self._length = 0
         self._starts: list[int] = []  # of pieces in the text
         self._places: list[Place] = []  # and in the original
+
+    @cached_property
+    def text(self) -> str:
+        """What its directives leave, macros expanded, once all of it was added."""
+        return "".join(self._pieces)
 
     def directives(self) -> list[re.Match[str]]:
         """The preprocessor's lines: group 1 is the word, group 2 what follows."""
@@ -183,10 +235,18 @@ class SourceText:
 
     def add(self, start: int, stop: int) -> None:
         """Append a part of the plain text, macros expanded."""
-        for piece, place in pieces(self.plain, self.macros, start, stop):
-            self._starts.append(len(self.text))
-            self._places.append(place)
-            self.text += piece
+        try:
+            for piece, place in self.macros.pieces(self.plain, start, stop):
+                self._starts.append(self._length)
+                self._places.append(place)
+                self._pieces.append(piece)
+                self._length += len(piece)
+        except Limit:
+            at = self._places[-1][1]
+            name = _WORD.match(self.plain, at)
+            assert name is not None  # the macro's
+            message = f"the macro '{name[0]}' expands to more than is read"
+            raise SourceError(message, self.place(*name.span())) from None
 
     def span(self, start: int, stop: int) -> Span:
         """The place of a part of the text in the file."""
@@ -243,18 +303,24 @@ class Preprocessor:
         self.unread = unread
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
         self.texts: dict[str, SourceText] = {}
+        self._depth = 0
 
     def read(self, path: str, at: Span | None = None) -> SourceText:
         """A file after preprocessing; raises ``SourceError``."""
         if path not in self.texts:
+            if at and self._depth > MAX_DEPTH:
+                raise SourceError("this is included by too many files in a row", at)
             source = SourceText(path, at)
-            source.macros = dict(self._defines)
+            source.macros.update(self._defines)
             self.texts[path] = source  # before its includes are, which may include it again
+            self._depth += 1
             try:
                 self._run(source)
             except SourceError:
                 del self.texts[path]
                 raise
+            finally:
+                self._depth -= 1
         return self.texts[path]
 
     def _run(self, source: SourceText) -> None:
@@ -300,18 +366,19 @@ class Preprocessor:
                 source.macros |= included.macros
                 source.namespaces |= included.namespaces
 
-    def _holds(self, word: str, rest: str, macros: Mapping[str, Macro]) -> bool:
+    def _holds(self, word: str, rest: str, macros: Macros) -> bool:
         """Whether a branch is read; so is one whose condition is not understood."""
         if word != "if":
             return (rest.strip() in macros) == (word == "ifdef")
         text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
-        text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", expand(text, macros))
+        try:
+            text = macros.expand(text)
+        except Limit:
+            return True
+        text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", text)
         text = re.sub(r"\b[A-Za-z_]\w*", lambda m: str(int(m[0] == "true")), text)
         text = re.sub(r"&&|\|\||!(?!=)", lambda m: _PYTHON[m[0]], text)
-        try:
-            return bool(eval(text.strip(), {"__builtins__": {}}))
-        except (SyntaxError, ArithmeticError, TypeError, ValueError):
-            return True
+        return calculated(text) != 0
 
     def closure(self, path: str, *, libraries: bool = False) -> list[SourceText]:
         """A file, and the files that it includes in the end; those of libraries only if asked."""

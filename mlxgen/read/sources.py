@@ -10,7 +10,7 @@ from pathlib import Path
 from ..diagnostics import Diagnostics
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
-from .preprocess import OWN_INCLUDES, SourceError
+from .preprocess import OWN_INCLUDES, SourceError, read_text
 from .settings import Settings
 
 _FEW = 8  # names, for which only the files are read that contain them
@@ -73,11 +73,11 @@ class Sources:
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
-        return sorted(p for kind in ("*.h", "*.cpp") for p in self.settings.csrc.rglob(kind))
+        return _files(self.settings.csrc, "*.h", "*.cpp")
 
     def metal_files(self) -> list[Path]:
         """The .metal files."""
-        return sorted(self.settings.metal.rglob("*.metal"))
+        return _files(self.settings.metal, "*.metal")
 
     @cached_property
     def cpp(self) -> Files:
@@ -167,11 +167,15 @@ def last_name(name: str) -> str:
     return name.rsplit("::", 1)[-1].strip()
 
 
+def _files(folder: Path, *kinds: str) -> list[Path]:
+    return sorted(p for kind in kinds for p in folder.rglob(kind) if not p.is_dir())
+
+
 def _peek(path: Path) -> str:
     """A file's text; "" where it cannot be read, which reading it properly reports."""
     try:
-        return path.read_text("utf-8", errors="replace")
-    except OSError:
+        return read_text(path)
+    except (OSError, ValueError):
         return ""
 
 

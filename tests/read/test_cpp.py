@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -355,3 +356,56 @@ def test_speed(tmp_path: Path) -> None:
     start = time.process_time()
     assert sum(len(Reader([]).file(str(path)).functions) for path in paths) == 200
     assert time.process_time() - start < 0.5
+
+
+def _doubled(count: int) -> str:
+    lines = [f"#define A{i + 1} A{i} A{i}\n" for i in range(count)]
+    return "#define A0 x\n" + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_doubled(40) + "int y = A40;", "42:9: the macro 'A40' expands to more than is read"),
+        (_doubled(40) + "#if A40\n#endif\nint f();", None),
+        (
+            "".join(f"#define A{i + 1} A{i}\n" for i in range(3000)) + "int y = A3000;",
+            "3001:9: the macro 'A3000' expands to more than is read",
+        ),
+        ("namespace a {" * 5000 + "}" * 5000, "is nested too deeply"),
+        ("int y = " + "(" * 20_000 + "1" + ")" * 20_000 + ";", None),
+        ("void f() " + "{" * 20_000, "'{' is never closed"),
+        ("[[" * 20_000, "'[' is never closed"),
+        ("__attribute__((" * 5_000, "'(' is never closed"),
+        ('R"(' * 60_000, None),
+        ("#if 9**9**9**9\n#endif\n", None),
+        ("#if 1 << 99999999999\n#endif\n", None),
+        ("#if " + "-" * 50_000 + "1\n#endif\n", None),
+        ("int f();\n" * 300_000, "it has more than 1 MB"),
+    ],
+    ids=lambda value: str(value)[-12:],
+)
+def test_limits(scan, text: str, message: str | None) -> None:
+    start = time.process_time()
+    if message is None:
+        scan(text)
+    else:
+        with pytest.raises(SourceError, match=re.escape(message)):
+            scan(text)
+    assert time.process_time() - start < 4
+
+
+def test_includes_in_a_row(tmp_path) -> None:
+    for i in range(300):
+        (tmp_path / f"{i}.h").write_text(f'#include "{i + 1}.h"\n')
+    (tmp_path / "300.h").write_text("int f();")
+    with pytest.raises(SourceError, match=r"60\.h:1:10: this is included by too many files"):
+        Reader([]).unit(str(tmp_path / "0.h"))
+
+
+def test_what_is_no_file(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.h")
+    (tmp_path / "loop.h").symlink_to("loop.h")
+    for name, reason in {"pipe.h": "it is not a file", "loop.h": "symbolic links"}.items():
+        with pytest.raises(SourceError, match=reason):
+            Reader([]).file(str(tmp_path / name))

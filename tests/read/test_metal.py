@@ -340,3 +340,20 @@ def test_what_cannot_be_embedded(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(SourceError) as caught:
         embed_metal(path, [str(tmp_path)])
     assert caught.value.message == message
+
+
+def test_instantiated_as_something_else(tmp_path):
+    path = tmp_path / "k.metal"
+    kernel = "template <typename T> [[kernel]] void k(device T* x [[buffer(0)]]) {}\n"
+    path.write_text(f'{kernel}template [[host_name("k")]] [[kernel]] decltype(k<int>) k<half>;')
+    with pytest.raises(SourceError, match="k<half> is declared as k<int>"):
+        Reader([], metal=True).unit(str(path))
+
+
+def test_one_host_name_in_two_files(tmp_path):
+    made = 'template [[host_name("k")]] [[kernel]] decltype(k<int>) k<int>;\n'
+    kernel = "template <typename T> [[kernel]] void k(device T* x [[buffer(0)]]) {}\n"
+    (tmp_path / "k.h").write_text(kernel + made)
+    (tmp_path / "k.metal").write_text(f'#include "k.h"\n{made}')
+    with pytest.raises(SourceError, match='"k" exists already'):
+        Reader([], metal=True).unit(str(tmp_path / "k.metal"))
