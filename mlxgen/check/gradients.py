@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 from ..formula.compile import Name, Want
@@ -54,16 +55,16 @@ def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter]:
     arrays = [p.name for p in context.arrays]
     params = []
     names = [part.strip() for part in key.split(",")]
-    twice = [name for i, name in enumerate(names) if name in seen or name in names[:i]]
+    counts = Counter([*names, *seen.intersection(names)])
     seen.update(names)
-    for name in names:
+    for name in counts:
         param = by_name.get(name)
         if param is None:
             context.is_known("MG401", name, arrays, "array argument", path)
         elif not param.type.is_array:
             kind = with_article(param.type)
             context.error("gradient_of_other", path, key=True, name=name, kind=kind)
-        elif name in twice:
+        elif counts[name] > 1:
             context.error("two_gradients", path, key=True, name=name)
         else:
             params.append(param)

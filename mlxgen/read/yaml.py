@@ -59,6 +59,7 @@ _UNPRINTABLE = re.compile(
 )
 _MAX_BYTES = 5_000_000
 _MAX_VALUES = 250_000  # of a file, its keys among them
+_PLACED = 100_000  # characters of a text in which the place of each is looked for
 _MAX_DEPTH = 60
 _MAX_SYNTAX_ERRORS = 20
 _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
@@ -201,7 +202,7 @@ class Entry:
     def text_span(self, path: KeyPath, start: int, end: int) -> Span:
         """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to."""
         _, node, found = self._find(path)
-        if not (found and isinstance(node, ScalarNode)):
+        if not (found and isinstance(node, ScalarNode)) or len(node.value) > _PLACED:
             return self.span(path)
         found_at = places(self.document.text, node)
         if not 0 <= start <= end < len(found_at):
