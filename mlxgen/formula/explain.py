@@ -133,5 +133,5 @@ def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wron
         name = "is_method" if node.attr in methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
     meant, listed = did_you_mean(node.attr, [*ATTRIBUTES, *methods]), ", ".join(ATTRIBUTES)
-    about = {"value": value, "guess": meant, "known": listed}
-    return Wrong(name, node, value.kind, **about, name=node.attr)
+    about = {"value": value, "guess": meant, "known": listed, "word": word(node.attr)}
+    return Wrong(name, node, "word" * bool(about["word"]), value.kind, **about, name=node.attr)

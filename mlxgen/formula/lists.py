@@ -125,9 +125,7 @@ class Lists(Translator):
 
     def index_array(self, value: Value, node: ast.Subscript) -> Value:
         """``x[...]``"""
-        index, stream = self.all(
-            partial(self.indices, node.slice), partial(self.stream, "indexing", node)
-        )
+        index, stream = self.all(partial(self.indices, node.slice), partial(self.stream, node))
         self.mlx.add("slice")
         cpp = f"mlxgen::index({value.cpp}, {written_index(index)}, {stream})"
         found = self.note(Value("array", cpp, node), "take", [value, *index])
@@ -164,7 +162,7 @@ class Lists(Translator):
             partial(self.visit, array),
             partial(self.indices, at.slice, new_axes=False),
             partial(self.arguments, node, name),
-            partial(self.stream, name, node),
+            partial(self.stream, node),
         )
         if not value.is_array:
             raise explain.argument("at", "x", "array", value)
@@ -186,6 +184,8 @@ class Lists(Translator):
         if len(node.generators) != 1:
             raise Wrong("several_loops", node)
         loop = node.generators[0]
+        if loop.is_async:
+            raise Wrong("Await", node)
         lists = self.loop_lists(loop.iter)
         names = self.loop_names(loop.target, len(lists))
         before, params = dict(self.locals), []

@@ -183,7 +183,8 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
         # x.reshape(2, -1) or x.reshape((2, -1))
         listed = len(more) == 1 and rest.annotation.startswith("int") and more[0].kind != "int"
         whole = Value("tuple", "", args.node, items=more) if more else constant(None, args.node)
-        bound[rest.name] = more[0] if listed or args.star else whole
+        if more or rest.annotation.startswith("int"):  # x.transpose()
+            bound[rest.name] = more[0] if listed or args.star else whole
     elif more:
         raise wrong("too_many", more[0].at)
     for name, value in args.keywords.items():

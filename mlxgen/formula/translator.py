@@ -129,10 +129,10 @@ class Translator:
 
     # Operations
 
-    def stream(self, function: str, at: ast.AST) -> str:
+    def stream(self, at: ast.AST) -> str:
         """The stream, where array operations are possible at all."""
         if self.scope.stream is None:
-            raise Wrong("only_shapes", at, name=function)
+            raise Wrong("only_shapes", at)
         return self.scope.stream
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
@@ -143,7 +143,7 @@ class Translator:
             if None not in parts:
                 stream = ""
                 if rule.mlx:
-                    stream = self.stream(rule.mlx, at)
+                    stream = self.stream(at)
                     self.mlx.add(rule.mlx)
                 value = rule.value(given, parts, stream, at)
                 if rule.gives == "array":
@@ -195,7 +195,7 @@ class Translator:
         if number is not None:
             return number
         if function.stream:
-            self.stream(args.label, args.node)
+            self.stream(args.node)
         params, bound = bind_any(function, args)
         random = function.name.startswith("random.") and any(p.name == "key" for p in params)
         if random and "key" not in bound:
@@ -228,7 +228,7 @@ class Translator:
     def call_op(self, name: str, args: Args) -> Value:
         """Another entry of the same file."""
         signature = self.scope.ops[name]
-        stream = self.stream(name, args.node)
+        stream = self.stream(args.node)
         bound = bind([entry_param(arg) for arg in signature.args], args)
 
         def part(arg: Arg) -> str:
@@ -287,7 +287,7 @@ class Translator:
         elif name == "len" and value.of is not None and value.kind == "shape":
             name, given = ".ndim", [value.of]
         if "array" in name:
-            self.stream(name, at)
+            self.stream(at)
         found = None if name in ("min", "max") and value.length == 0 else self.rule(name, given, at)
         if found is None:
             last = len(given) - 1 if fit(given[-1], "dtype") is None else 0
@@ -304,9 +304,7 @@ class Translator:
             if part is None:
                 raise refused(name, param, value)
             out = part if out is None else self.rule(name, [out, part], at)
-        if out is None:
-            about = {"names": f"'{param.name}'", "usage": f"{name}(*{param.name})"}
-            raise Wrong("missing", at, label=name, **about)
+        assert out is not None  # there is one at least
         return out
 
 
