@@ -76,6 +76,9 @@ def _declared(
 ) -> list[Grad]:
     """The gradients that an item of `grad` gives to its arguments."""
     path: Path = ("grad", key)
+    if len(params) > 1 and any(p.is_list for p in params):
+        context.error("gradient_of_list", path, key=True)
+        return []
     if isinstance(value, GradFunction):
         function = gradient_function(context, value.function, (*path, "function"))
         return [Grad(tuple(params), GradKind.FUNCTION, value.function, function=function)]
@@ -94,9 +97,6 @@ def _declared(
     if len(params) == 1:
         want = Want(Kind.ARRAYS if params[0].is_list else Kind.ARRAY, needs=needs)
         _given(names, params[0])
-    elif any(p.is_list for p in params):
-        context.error("gradient_of_list", path, key=True)
-        return []
     if "grad" not in names and re.search(r"\bgrad(_out)?\b", text):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
         context.error("ambiguous_grad", path, outputs=outputs)

@@ -78,7 +78,8 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
         else:
             yield (), "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
     else:
-        value = [value] if type.kind is Kind.AXES and isinstance(value, int) else value
+        if isinstance(value, int) and (type.kind is Kind.AXES or type.length):
+            value = [value] * (type.length or 1)
         wanted = with_article(type) + f", {type.length} of them," * bool(type.length)
         if type.kind is Kind.INT and isinstance(value, int):
             wanted += " of 64 bits" if type.int64 else " of 32 bits"

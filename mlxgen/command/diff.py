@@ -116,6 +116,8 @@ def _argument(name: str, old: OpDict, new: OpDict) -> Iterator[Found]:
         yield "argument-keyword-only", f"{what} is keyword-only now", True
     if old["kw_only"] and not new["kw_only"]:
         yield "argument-positional", f"{what} may be positional now", False
+    if new.get("pos_only") and not old.get("pos_only"):
+        yield "argument-positional-only", f"{what} is positional-only now", True
 
 
 def _positions(before: dict[str, OpDict], after: dict[str, OpDict]) -> Iterator[Found]:

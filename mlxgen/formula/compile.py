@@ -128,7 +128,7 @@ class Compiler(Lists):
             return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
-        return Expr(type_, str(cpp), names, ops, mlx, known)
+        return Expr(type_, str(cpp), names, ops, mlx, known, frozenset(self.keys))
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""

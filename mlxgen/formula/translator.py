@@ -91,6 +91,7 @@ class Translator:
         self.names: set[str] = set()
         self.ops: set[str] = set()
         self.mlx: set[str] = set()
+        self.keys: set[str] = set()
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}
         self.depth = 0  # of the part that is visited
@@ -200,6 +201,8 @@ class Translator:
         random = function.name.startswith("random.") and any(p.name == "key" for p in params)
         if random and "key" not in bound:
             raise Wrong("no_key", args.node, label=args.label)
+        if random and isinstance(key := bound["key"].at, ast.Name):
+            self.keys.add(key.id)
         every = complete(params, bound)
         cpp = select(function, every, self.scope.stream or "")
         if cpp is None:
@@ -319,4 +322,5 @@ def refused(name: str, param: Param, value: Value) -> Wrong:
 def entry_param(arg: Arg) -> Param:
     """An argument of an entry, as one of MLX's functions."""
     default = arg.default.python if arg.default is not None else None
-    return Param(arg.name, "k" if arg.kw_only else "", arg.type.python, default)
+    kind = "k" if arg.kw_only else "/" if arg.pos_only else ""
+    return Param(arg.name, kind, arg.type.python, default)

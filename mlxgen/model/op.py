@@ -46,6 +46,7 @@ class Expr:
     ops: frozenset[str] = frozenset()  # entries that it calls
     mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
     known: Any = None  # what is known of it: a Fact for each array, the rank of a shape, a dtype
+    keys: frozenset[str] = frozenset()  # names that are keys of random functions
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,7 @@ class Arg:
     default: Default | None = None
     kw_only: bool = False
     offset: tuple[int, int] = (0, 0)
+    pos_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,13 @@ class Signature:
         types = [output.type.python for output in self.outputs]
         return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
+    def marked(self, args: list[str], *more: str) -> list[str]:
+        """Python's arguments with ``/`` and ``*``, and more that are keyword-only."""
+        first = sum(arg.pos_only for arg in self.args)
+        last = sum(not arg.kw_only for arg in self.args)
+        rest = [*args[last:], *more]
+        return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
+
     def cpp(self) -> str:
         """The signature in the C++ spelling of entries."""
         args = []
@@ -218,10 +226,9 @@ class Signature:
         """The signature in the Python spelling of entries."""
         args = []
         for arg in self.args:
-            if arg.kw_only and "*" not in args:
-                args.append("*")
             default = f" = {arg.default.python}" if arg.default else ""
             args.append(f"{arg.name}: {arg.type._python_spelling()}{default}")
+        args = self.marked(args)
         result = self.python_result
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)

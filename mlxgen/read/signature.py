@@ -101,7 +101,7 @@ class _Parser(Types):
             begin = self.i
             try:
                 if self.grammar is not CPP and self.token in ("*", "/"):
-                    star = self.marker(star)
+                    star = self.marker(star, args)
                 elif arg := self.argument(star):
                     args.append(arg)
                 elif self.token == "," and self.tokens[self.i + 1] != ")":
@@ -118,14 +118,17 @@ class _Parser(Types):
             raise self.error("too_many", args[_MOST].offset, limit=_MOST)
         return args
 
-    def marker(self, star: bool) -> bool:
-        """``*`` before keyword-only arguments; ``/`` after positional-only ones says nothing."""
+    def marker(self, star: bool, args: list[Arg]) -> bool:
+        """``*`` before keyword-only arguments, or ``/`` after positional-only ones."""
         at = self.i
         self.i += 1
         if self.token not in (",", ")"):
             self.skip()
             raise self.error("variable_number", at)
         if self.tokens[at] == "/":
+            if star or not args or args[0].pos_only:
+                raise self.error("slash", at)
+            args[:] = [replace(arg, pos_only=True) for arg in args]
             return star
         if star:
             raise self.error("two_stars", at)

@@ -74,10 +74,10 @@ def metal_type(p: Parameter) -> str:
 
 def binding_type(p: Parameter) -> str:
     """The type of a parameter of the function that Python calls."""
-    if p.type.optional and p.type.kind in (Kind.ARRAY, Kind.SHAPE):
-        inner = _BOUND[p.type.kind].removeprefix("const ").removesuffix("&")
-        return f"const std::optional<{inner}>&"
-    return _BOUND.get(p.type.kind) or p.type.cpp_param
+    bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
+    if bound and p.type.optional and p.type.kind is not Kind.AXES:
+        return f"const std::optional<{bound.removeprefix('const ').removesuffix('&')}>&"
+    return bound or p.type.cpp_param
 
 
 def cast(p: Parameter, kernel: Kernel) -> bool:
@@ -172,7 +172,8 @@ class View:
     @property
     def weak(self) -> list[str]:
         """The arguments beside which scalars take their dtype."""
-        return [p.cpp for p in self.arrays if p.dtype is None]
+        keys = self.op.forward.keys if self.op.forward else ()
+        return [p.cpp for p in self.arrays if p.dtype is None and p.name not in keys]
 
     @property
     def first_keyword(self) -> Parameter | None:
@@ -220,9 +221,10 @@ class View:
         """Whether vmap or jvp call the op again."""
         if self.op.vmap in ("elementwise", "batch", "sequential"):
             return True
-        return self.op.jvp in ("linear", "vjp") or (
-            self.op.jvp in ("elementwise", "formula")
-            and any(n.startswith("result") for n in _names(e for _, e in self.op.jvp_exprs))
+        if self.op.jvp in ("linear", "vjp") or (self.op.jvp == "formula" and self.out_dtypes):
+            return True
+        return self.op.jvp in ("elementwise", "formula") and any(
+            n.startswith("result") for n in _names(e for _, e in self.op.jvp_exprs)
         )
 
     @property

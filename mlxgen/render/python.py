@@ -13,11 +13,7 @@ from ..model.signature import Kind
 def python_def(op: Op) -> str:
     """The Python signature, as in MLX's stubs."""
     parts = []
-    kw_only = False
     for p in op.params:
-        if p.arg.kw_only and not kw_only:
-            parts.append("*")
-            kw_only = True
         annotation = p.type.python
         if p.type.kind is Kind.ARRAY:
             annotation = "scalar | array | None" if p.type.optional else "scalar | array"
@@ -27,9 +23,7 @@ def python_def(op: Op) -> str:
         if p.arg.default is not None:
             text += f" = {p.arg.default.python}"
         parts.append(text)
-    if not kw_only:
-        parts.append("*")
-    parts.append("stream: StreamOrDevice = None")
+    parts = op.signature.marked(parts, "stream: StreamOrDevice = None")
     return f"({', '.join(parts)}) -> {op.signature.python_result}"
 
 
@@ -109,6 +103,7 @@ def op_dict(op: Op) -> dict[str, Any]:
                 "default": p.arg.default.python if p.arg.default is not None else None,
                 "has_default": p.arg.default is not None,
                 "kw_only": p.arg.kw_only,
+                "pos_only": p.arg.pos_only,
                 "dtype": p.dtype,
             }
             for p in op.params

@@ -161,7 +161,7 @@ class Subject:
     def function(self) -> Function:
         """The operator as a function of the sample's arrays."""
         return Function(
-            lambda *arrays: self.case.function(**self.keywords(arrays)),
+            self.call,
             self.op["python_name"],
             tuple(slot.name for slot in self.slots),
             tuple(output["name"] for output in self.op["outputs"]),
@@ -197,6 +197,13 @@ class Subject:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""
+
+    def call(self, *arrays: mx.array) -> Any:
+        """The operator on these arrays, and what else the sample gives."""
+        given = self.keywords(arrays)
+        positional = [arg["name"] for arg in self.op["args"] if arg.get("pos_only")]
+        first = [given.pop(name) for name in positional if name in given]
+        return self.case.function(*first, **given)
 
     def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
         """A call's arguments: these arrays, and what else the sample gives."""

@@ -75,6 +75,7 @@ def arg(number: int, **values: Any) -> Callable[[Op], object]:
         (arg(1, default=None, has_default=False), [("default-removed", True)]),
         (arg(0, default="None", has_default=True), [("default-added", False)]),
         (arg(1, kw_only=True), [("argument-keyword-only", True)]),
+        (arg(1, pos_only=True), [("argument-positional-only", True)]),
         (lambda op: op["dtypes"]["x"].pop(), [("dtypes-removed", True)]),
         (lambda op: op["outputs"].append({"type": "array"}), [("result", True)]),
         (lambda op: op["variants"].pop(), [("method-removed", True)]),

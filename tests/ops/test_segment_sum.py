@@ -45,6 +45,24 @@ def test_ids_of_any_integer_dtype(dtype):
     assert out.tolist() == [[1, 1], [2, 2]]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint32], ids=str)
+@pytest.mark.parametrize("numpy", [True, False])
+def test_ids_beyond_int32_do_not_wrap_around(dtype, numpy):
+    limits = np.iinfo(dtype)
+    ids = np.array([0, limits.max, limits.min, 2**31, 1, 2**32 - 1, 2**31 - 1], dtype)
+    if limits.max > 2**32:
+        ids[3:4], ids[5:6] = 2**40, 2**32
+    x, count = np.arange(1.0, 8).astype(np.float32), 2
+    ids_of = ids if numpy else mx.array(ids)
+    assert (
+        mlxops.segment_sum(mx.array(x), ids_of, count).tolist() == reference(x, ids, count).tolist()
+    )
+    rows = mx.vmap(lambda i: mlxops.segment_sum(mx.array(x), i, count))(mx.array(ids[None]))
+    assert rows.tolist() == [reference(x, ids, count).tolist()]
+    gradient = mx.grad(lambda x: mlxops.segment_sum(x, ids_of, count).sum())(mx.array(x))
+    assert gradient.tolist() == [float(0 <= i < count) for i in ids.tolist()]
+
+
 def test_integer_rows_become_float32():
     out = mlxops.segment_sum(mx.array([1, 2, 3]), mx.array([1, 0, 1]), 2)
     assert out.dtype == mx.float32

@@ -41,6 +41,30 @@ FILES = {
           signature: "twice(x: array) -> array"
           module: extra
           composite: 2 * x
+
+        # Right for arrays of at most n rows: known only when they run.
+        - name: cut
+          signature: "cut(x: array, y: array, n: int = 9) -> array"
+          dispatch: {cpu: cut}
+          composite: (x + y)[:n]
+          grad: {x: "grad[:n]"}
+          jvp: {x: "tangent[:n]", y: tangent}
+        - name: cast
+          signature: "cast(x: array, n: int = 9, dtype: Dtype = float32) -> array"
+          composite: 2 * x
+          grad: {x: "(2 * grad)[:n].astype(dtype)"}
+        - name: total
+          signature: "total(xs: list[array], n: int = 9) -> array"
+          composite: sum(xs)
+          grad: {xs: "[grad for x in xs[:n]]"}
+
+        - name: window
+          signature: "window(x: array, /, size: int | tuple[int, int] = 1) -> array"
+          composite: x * size[0] + size[1]
+        - name: draw
+          signature: "draw(low: array, high: array, key: array) -> array"
+          composite: random.randint(low, high, (3,), int32, key)
+          samples: {low: {dtype: int32}, high: {dtype: int32}, key: {values: [0, 1], dtype: uint32}}
         """,
     "csrc/axpby.h": """
         #pragma once
@@ -48,6 +72,9 @@ FILES = {
         template <typename T>
         T axpby(T x, T y, T alpha, T beta) {
           return alpha * x + beta * y;
+        }
+        inline float cut(float x, float y, int n) { // float64 takes the composite
+          return x + y;
         }
         } // namespace tiny_ops::cpu
         """,
@@ -124,6 +151,75 @@ assert {"axpby", "extra", "install_methods"} <= set(tiny_ops.__all__)
 print(tiny_ops.__version__, "mlxgen" in __import__("sys").modules)
 """
     assert output(run("-c", script, cwd=site, path=site)) == "1.2.3 False\n"
+
+
+def test_derivatives_that_do_not_fit(site: Path) -> None:
+    """Wrong shapes, dtypes and numbers, known only when they run, are errors and no answers."""
+    script = """
+import tiny_ops, mlx.core as mx
+mx.set_default_device(mx.cpu)
+x, y, half = mx.ones((3, 4)), mx.ones((1, 4)), mx.ones((3, 4), mx.float16)
+
+def gradient(f, *xs):
+    grads = mx.vjp(f, list(xs), [mx.ones_like(f(*xs))])[1]
+    return [g.astype(mx.float32).sum().item() for g in grads]
+
+def message(f, *args):
+    try:
+        return f(*args)
+    except ValueError as error:
+        return str(error)
+
+cut, cast, total = tiny_ops.cut, tiny_ops.cast, tiny_ops.total
+print(gradient(cut, x, y), gradient(cast, half), gradient(lambda *xs: total(xs), x, y))
+print(mx.vjp(cast, [half], [half])[1][0].dtype)
+for case in (
+    (gradient, lambda x: cut(x, y, 2), x),
+    (gradient, lambda y: cut(x, y, 2), y),
+    (mx.jvp, lambda x: cut(x, y, 2), [x], [x]),
+    (cut, x.astype(mx.float64), y, 2),
+    (gradient, lambda x: cast(x, 2), x),
+    (gradient, lambda x: cast(x, 9, mx.bool_), half),
+    (mx.jvp, lambda x: cast(x, 2), [x], [x]),
+    (mx.vmap(lambda x: gradient(lambda x: cast(x, 2), x)), mx.ones((2, 3, 4))),
+    (gradient, lambda x, y: total([x, y], 1), x, y),
+):
+    print(message(*case))
+"""
+    assert output(run("-c", script, cwd=site, path=site)).splitlines() == [
+        "[12.0, 12.0] [24.0] [12.0, 12.0]",
+        "mlx.core.float16",
+        "[cut] The gradient of 'x' has shape (2, 4), and 'x' has shape (3, 4).",
+        "[cut] In the composite, the output has shape (2, 4), and the kernel's has shape (3, 4).",
+        "[cut] The jvp of 'x' has shape (2, 4), and the output has shape (3, 4).",
+        "[cut] In the composite, the output has shape (2, 4), and the kernel's has shape (3, 4).",
+        "[cast] The gradient of 'x' has shape (2, 4), and 'x' has shape (3, 4).",
+        "[cast] The gradient of 'x' has dtype bool, and 'x' has dtype float16.",
+        "[cast] The gradient of 'x' has shape (2, 4), and 'x' has shape (3, 4).",
+        "[cast] The gradient of 'x' has shape (2, 4), and 'x' has shape (3, 4).",
+        "[total] The gradient of 'xs' gives 1 arrays, and 2 are needed.",
+    ]
+
+
+def test_arguments(site: Path) -> None:
+    script = """
+import tiny_ops, mlx.core as mx
+x = mx.array([1.0])
+with mx.stream(mx.cpu):
+    for size in (2, [2, 2], (2, 2)):
+        assert tiny_ops.window(x, size).item() == tiny_ops.window(x, size=size).item() == 4
+    assert tiny_ops.window(x).item() == 2
+    for wrong in (lambda: tiny_ops.window(x=x), lambda: tiny_ops.window(x, 1.5)):
+        try:
+            wrong()
+        except TypeError as error:
+            assert "window(x: scalar | array, /, size: int | tuple[int, int] = (1" in str(error)
+        else:
+            raise AssertionError
+    # A key is not promoted with the numbers: these are no uint32.
+    assert tiny_ops.draw(-20, -10, mx.random.key(0)).max().item() < -10
+"""
+    output(run("-c", script, cwd=site, path=site))
 
 
 def test_methods_of_others_stay(site: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_forms_of_the_proposal():
             "mx::array axpby(const mx::array& x, array const& y, double alpha = 1.0);",
             "mlx::core::array axpby(array x, array y, double alpha=1.f, mx::StreamOrDevice s)",
             "axpby(x: array, y: array, alpha: float = 1.0) -> array",
-            "def axpby(x: scalar | array, y: mx.array, /, alpha: float = 1, *,"
+            "def axpby(x: scalar | array, y: mx.array, alpha: float = 1, *,"
             " stream: Union[None, Stream, Device] = None) -> mlx.core.array: ...",
             "axpby(Tensor x, Tensor y, float alpha=1) -> Tensor",
             "axpby(array x, array y, Scalar alpha=1.0) -> array",
@@ -177,6 +177,18 @@ def test_keyword_only_arguments():
     )
     positional = parse("f(x: array, *, stream: StreamOrDevice = None) -> array")
     assert positional.python() == "f(x: array) -> array"
+
+
+def test_positional_only_arguments():
+    signature = parse("f(x: array, n: int = 1, /, a: float = 2, *, b: float) -> array")
+    assert [arg.pos_only for arg in signature.args] == [True, True, False, False]
+    assert signature.python() == "f(x: array, n: int = 1, /, a: float = 2.0, *, b: float) -> array"
+    assert parse(signature.python()).python() == signature.python()
+    assert parse("f(Tensor x, /, *, float b) -> Tensor").python() == (
+        "f(x: array, /, *, b: float) -> array"
+    )
+    for wrong in ("/, x: array", "x: array, /, y: array, /", "x: array, *, y: array, /"):
+        assert [code for code, *_ in errors(f"f({wrong}) -> array", "any")] == ["MG215"]
 
 
 def test_offsets_are_those_of_the_arguments():

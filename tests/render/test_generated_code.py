@@ -53,6 +53,14 @@ def test_only_what_is_an_operators_own(generated: Path) -> None:
     assert "class" not in header
 
 
+def test_what_is_moved_is_not_used(tmp_path: Path) -> None:
+    """The arguments of a call are evaluated in any order."""
+    assert project.run(project.YAML, tmp_path).ok
+    for path in tmp_path.glob("src/*.cpp"):
+        for line in path.read_text().splitlines():
+            assert line.count("inputs") == 1 or "std::move(inputs)" not in line, line
+
+
 def test_documentation_is_wrapped_by_paragraphs() -> None:
     paragraph = "One two three four five six seven eight nine ten eleven\ntwelve thirteen, and"
     lists = "- a list\n- of two\n\n1. numbers\n2. too\n\n    code(\n    1)\n"

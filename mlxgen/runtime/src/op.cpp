@@ -109,8 +109,29 @@ std::vector<Named> named(const char* name, const Arrays& arrays) {
   return out;
 }
 
+array to_dtype(const array& a, Dtype dtype, const Stream& s) {
+  auto is_integer = [](Dtype d) { return mx::issubdtype(d, mx::integer); };
+  if (a.dtype() == dtype || !is_integer(a.dtype()) || !is_integer(dtype)) {
+    return mx::astype(a, dtype, s);
+  }
+  auto out = a;
+  auto from = mx::iinfo(a.dtype());
+  auto to = mx::iinfo(dtype);
+  if (from.min < to.min && to.min == 0) {
+    // Negative numbers are beyond all others of the same width.
+    out = mx::astype(a, mx::uint64, s);
+    from = mx::iinfo(mx::uint64);
+  } else if (from.min < to.min) {
+    out = mx::maximum(out, array(to.min, a.dtype()), s);
+  }
+  if (from.max > to.max) {
+    out = mx::minimum(out, array(to.max, out.dtype()), s);
+  }
+  return mx::astype(out, dtype, s);
+}
+
 array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
-  auto out = mx::astype(a, dtype, s);
+  auto out = to_dtype(a, dtype, s);
   return for_kernel ? mx::contiguous(out, false, s) : out;
 }
 
@@ -198,7 +219,7 @@ Arrays elementwise_inputs(
   if (!same_dtype) {
     dtype = rule.resolve(op, named());
     for (auto& in : inputs) {
-      in = mx::astype(in, dtype, s);
+      in = to_dtype(in, dtype, s);
     }
   }
   if (!same_shape) {
@@ -561,15 +582,13 @@ Arrays without_gradients(const Arrays& inputs, const Stream& s) {
 Arrays
 stand_in(std::shared_ptr<Primitive> op, Arrays inputs, const Arrays& outputs) {
   std::vector<Shape> shapes;
-  std::vector<Dtype> dtypes;
   for (const auto& out : outputs) {
     shapes.push_back(out.shape());
-    dtypes.push_back(out.dtype());
     inputs.push_back(out);
   }
   return array::make_arrays(
       std::move(shapes),
-      dtypes,
+      dtypes_of(outputs),
       std::make_shared<StandIn>(std::move(op), outputs.size()),
       std::move(inputs));
 }
@@ -614,54 +633,153 @@ Arrays composite_jvp(
   return mx::jvp(restricted, chosen, tangents).second;
 }
 
-void accumulate(Arrays& jvps, const Arrays& term, const Stream& s) {
-  if (jvps.empty()) {
-    jvps = term;
-    return;
-  }
-  for (size_t k = 0; k < term.size(); ++k) {
-    jvps[k] = mx::add(jvps[k], term[k], s);
-  }
+namespace {
+
+bool is_inexact(Dtype dtype) {
+  return mx::issubdtype(dtype, mx::inexact);
 }
 
-Arrays jvps_or_zeros(
-    Arrays jvps,
-    const std::vector<Shape>& shapes,
-    Dtype dtype,
-    const Stream& s) {
-  if (jvps.empty()) {
-    for (const auto& shape : shapes) {
-      jvps.push_back(mx::zeros(shape, dtype, s));
+/** Whether a derivative can be one of something of that shape and dtype. */
+bool fits(const array& derivative, const Shape& shape, Dtype dtype) {
+  return derivative.shape() == shape &&
+      (is_inexact(derivative.dtype()) || !is_inexact(dtype));
+}
+
+/** What `what` is, and `other` of that shape and dtype, where they differ. */
+[[noreturn]] void differ(
+    const char* op,
+    const std::string& what,
+    const array& a,
+    const std::string& other,
+    const Shape& shape,
+    Dtype dtype) {
+  bool same = a.shape() == shape;
+  auto has = same ? " has dtype " : " has shape ";
+  auto tell = [&](const Shape& shape, Dtype dtype) {
+    return has + (same ? show(dtype) : show(shape));
+  };
+  throw std::invalid_argument(
+      "[" + std::string(op) + "] " + what + tell(a.shape(), a.dtype()) +
+      ", and " + other + tell(shape, dtype) + ".");
+}
+
+std::string output(size_t k, size_t count) {
+  return count > 1 ? "output " + std::to_string(k) : "the output";
+}
+
+/** A gradient summed over the axes along which its argument was broadcast. */
+array unbroadcast(const array& grad, const Shape& shape, const Stream& s) {
+  int extra = static_cast<int>(grad.ndim()) - static_cast<int>(shape.size());
+  if (extra < 0 || grad.shape() == shape) {
+    return grad;
+  }
+  std::vector<int> axes;
+  for (int i = 0; i < static_cast<int>(grad.ndim()); ++i) {
+    if (i < extra || (shape[i - extra] == 1 && grad.shape(i) != 1)) {
+      axes.push_back(i);
+    } else if (shape[i - extra] != grad.shape(i)) {
+      return grad;
     }
+  }
+  return mx::reshape(mx::sum(grad, axes, true, s), shape, s);
+}
+
+} // namespace
+
+Arrays sum_of_terms(
+    const char* op,
+    const std::vector<int>& argnums,
+    const std::function<Term(int arg, size_t i)>& term,
+    const std::vector<Shape>& shapes,
+    const std::vector<Dtype>& dtypes,
+    const Stream& s) {
+  auto dtype = [&](size_t k) { return dtypes[std::min(k, dtypes.size() - 1)]; };
+  Arrays jvps;
+  for (size_t i = 0; i < argnums.size(); ++i) {
+    auto [argument, values] = term(argnums[i], i);
+    for (size_t k = 0; k < values.size(); ++k) {
+      if (!fits(values[k], shapes[k], dtype(k))) {
+        auto what = "The jvp of '" + std::string(argument) + "'";
+        auto other = output(k, shapes.size());
+        differ(op, what, values[k], other, shapes[k], dtype(k));
+      }
+      auto one = mx::astype(values[k], dtype(k), s);
+      if (k < jvps.size()) {
+        jvps[k] = mx::add(jvps[k], one, s);
+      } else {
+        jvps.push_back(std::move(one));
+      }
+    }
+  }
+  for (size_t k = jvps.size(); k < shapes.size(); ++k) {
+    jvps.push_back(mx::zeros(shapes[k], dtype(k), s));
   }
   return jvps;
 }
 
-Arrays sum_of_terms(
-    const std::vector<int>& argnums,
-    const std::function<Arrays(int arg, size_t i)>& term,
-    const std::vector<Shape>& shapes,
-    Dtype dtype,
-    const Stream& s) {
-  Arrays jvps;
-  for (size_t i = 0; i < argnums.size(); ++i) {
-    accumulate(jvps, term(argnums[i], i), s);
-  }
-  return jvps_or_zeros(std::move(jvps), shapes, dtype, s);
-}
-
 Arrays gradients(
+    const char* op,
     const std::vector<int>& argnums,
     const Arrays& primals,
-    const std::function<std::optional<array>(int arg)>& gradient,
-    const Stream& s) {
+    const std::function<Gradient(int arg)>& gradient,
+    const Stream& s,
+    bool broadcast) {
   Arrays out;
   out.reserve(argnums.size());
   for (int arg : argnums) {
-    auto one = gradient(arg);
-    out.push_back(one ? *std::move(one) : mx::zeros_like(primals[arg], s));
+    const auto& primal = primals[arg];
+    auto [argument, value] = gradient(arg);
+    if (!value) {
+      out.push_back(mx::zeros_like(primal, s));
+      continue;
+    }
+    auto one =
+        broadcast ? unbroadcast(*value, primal.shape(), s) : *std::move(value);
+    if (!fits(one, primal.shape(), primal.dtype())) {
+      auto name = "'" + std::string(argument) + "'";
+      auto what = "The gradient of " + name;
+      differ(op, what, one, name, primal.shape(), primal.dtype());
+    }
+    out.push_back(mx::astype(one, primal.dtype(), s));
   }
   return out;
+}
+
+Arrays given_together(
+    const char* op,
+    const char* arguments,
+    Arrays gradients,
+    size_t count) {
+  if (gradients.size() != count) {
+    throw std::invalid_argument(
+        "[" + std::string(op) + "] The gradient of '" + arguments + "' gives " +
+        std::to_string(gradients.size()) + " arrays, and " +
+        std::to_string(count) + " are needed.");
+  }
+  return gradients;
+}
+
+Arrays composed(
+    const char* op,
+    Arrays outputs,
+    const std::vector<Shape>& shapes,
+    const std::vector<Dtype>& dtypes) {
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    auto dtype = dtypes.empty() ? outputs[k].dtype() : dtypes[k];
+    if (outputs[k].shape() != shapes[k] || outputs[k].dtype() != dtype) {
+      auto what = "In the composite, " + output(k, shapes.size());
+      differ(op, what, outputs[k], "the kernel's", shapes[k], dtype);
+    }
+  }
+  return outputs;
+}
+
+std::vector<Dtype> dtypes_of(const Arrays& arrays) {
+  std::vector<Dtype> dtypes;
+  for (const auto& a : arrays) {
+    dtypes.push_back(a.dtype());
+  }
+  return dtypes;
 }
 
 std::vector<int> all_of(const Arrays& inputs) {
@@ -670,33 +788,9 @@ std::vector<int> all_of(const Arrays& inputs) {
   return indices;
 }
 
-array unbroadcast(const array& grad, const Shape& shape) {
-  if (grad.shape() == shape || grad.ndim() < shape.size()) {
-    return grad;
-  }
-  int extra = static_cast<int>(grad.ndim() - shape.size());
-  std::vector<int> axes;
-  for (int i = 0; i < static_cast<int>(grad.ndim()); ++i) {
-    if (i < extra || (shape[i - extra] == 1 && grad.shape(i) != 1)) {
-      axes.push_back(i);
-    }
-  }
-  return mx::reshape(mx::sum(grad, axes, true), shape);
-}
-
 std::function<Arrays(const Arrays&)> with_gradient(
     std::function<Arrays(const Arrays&)> fun,
-    VjpFunction formulas) {
-  auto vjp = [formulas = std::move(formulas)](
-                 const Arrays& primals,
-                 const Arrays& cotangents,
-                 const Arrays& outputs) {
-    auto grads = formulas(primals, cotangents, outputs);
-    for (size_t i = 0; i < grads.size(); ++i) {
-      grads[i] = unbroadcast(grads[i], primals[i].shape());
-    }
-    return grads;
-  };
+    VjpFunction vjp) {
   auto jvp = [fun, vjp](
                  const Arrays& primals,
                  const Arrays& tangents,

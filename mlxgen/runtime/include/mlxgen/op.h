@@ -137,6 +137,13 @@ inline const std::vector<Dtype> floating{
 /** A list of arrays, as it is named in messages. */
 std::vector<Named> named(const char* name, const Arrays& arrays);
 
+/**
+ * `a` in another dtype. An integer that does not fit into it becomes the
+ * nearest one that does, or of an unsigned dtype the last: what is out of range
+ * as an index stays so.
+ */
+array to_dtype(const array& a, Dtype dtype, const Stream& s);
+
 /** An input as kernels that are not elementwise, or composites, see it. */
 array ready(
     const array& a,
@@ -401,30 +408,60 @@ Arrays composite_jvp(
     const Arrays& tangents,
     const std::vector<int>& argnums);
 
-/** Add one argument's share to the jvp of every output. */
-void accumulate(Arrays& jvps, const Arrays& term, const Stream& s);
+/** An argument's share of the jvp of every output; nothing means zeros. */
+struct Term {
+  const char* argument;
+  Arrays values = {};
+};
 
-/** A jvp to which no argument contributed is zero. */
-Arrays jvps_or_zeros(
-    Arrays jvps,
-    const std::vector<Shape>& shapes,
-    Dtype dtype,
-    const Stream& s);
-
-/** A jvp as the sum of a term per argument, `i` being the tangent's index. */
+/**
+ * A jvp as the sum of a term per argument, `i` being the tangent's index. The
+ * terms must have the outputs' shapes, and take their dtypes: one for each, or
+ * one for all.
+ */
 Arrays sum_of_terms(
+    const char* op,
     const std::vector<int>& argnums,
-    const std::function<Arrays(int arg, size_t i)>& term,
+    const std::function<Term(int arg, size_t i)>& term,
     const std::vector<Shape>& shapes,
-    Dtype dtype,
+    const std::vector<Dtype>& dtypes,
     const Stream& s);
 
-/** The gradients of some inputs, each from `gradient`; nothing means zeros. */
+/** What an argument's formula or function gives; nothing means zeros. */
+struct Gradient {
+  const char* argument;
+  std::optional<array> value = std::nullopt;
+};
+
+/**
+ * The gradients of some inputs, each from `gradient`. They must have the shapes
+ * of the inputs (`broadcast`: of what these broadcast to), and take their
+ * dtypes; no integer becomes a float.
+ */
 Arrays gradients(
+    const char* op,
     const std::vector<int>& argnums,
     const Arrays& primals,
-    const std::function<std::optional<array>(int arg)>& gradient,
-    const Stream& s);
+    const std::function<Gradient(int arg)>& gradient,
+    const Stream& s,
+    bool broadcast = false);
+
+/** Gradients given together, of which there have to be `count`. */
+Arrays given_together(
+    const char* op,
+    const char* arguments,
+    Arrays gradients,
+    size_t count);
+
+/** The outputs of a composite; their shapes (and dtypes) have to be these. */
+Arrays composed(
+    const char* op,
+    Arrays outputs,
+    const std::vector<Shape>& shapes,
+    const std::vector<Dtype>& dtypes = {});
+
+/** The dtypes of arrays. */
+std::vector<Dtype> dtypes_of(const Arrays& arrays);
 
 /** The indices of all inputs. */
 std::vector<int> all_of(const Arrays& inputs);
@@ -434,15 +471,12 @@ using VjpFunction = std::function<Arrays(
     const Arrays& cotangents,
     const Arrays& outputs)>;
 
-/** A gradient summed over the axes along which its argument was broadcast. */
-array unbroadcast(const array& grad, const Shape& shape);
-
 /**
  * `fun` with a gradient of its own. Unlike mx::custom_function it keeps that
  * gradient under vmap (vmap of the vjp), and derives the jvp from it.
  */
 std::function<Arrays(const Arrays&)> with_gradient(
     std::function<Arrays(const Arrays&)> fun,
-    VjpFunction formulas);
+    VjpFunction vjp);
 
 } // namespace mlxgen

@@ -5,7 +5,7 @@
 //   state()     its attributes
 //   apply()     the operator itself, on other inputs
 //   composite() what it is composed of, for backends without a kernel
-//   gradient()  the cotangent of one input; nothing stands for zeros
+//   gradient()  the cotangent of one input
 //   element()   one element, in the computing type (Elementwise, on the CPU)
 //   task()      what a kernel over views computes (others, on the CPU)
 //
@@ -66,12 +66,17 @@ class Operator : public Primitive {
     const auto& s = stream();
     if constexpr (Op::kJvp == Jvp::gradient && has_gradient()) {
       auto outputs = Op::kUsesOutputs ? again(primals) : Arrays();
-      auto term = [&](int arg, size_t i) -> Arrays {
+      auto term = [&](int arg, size_t i) -> Term {
         auto one = self().gradient(arg, primals, {tangents[i]}, outputs, s);
-        return one ? Arrays{*std::move(one)} : Arrays();
+        return {one.argument, one.value ? Arrays{*one.value} : Arrays()};
       };
       return sum_of_terms(
-          argnums, term, output_shapes(primals), primals[0].dtype(), s);
+          Op::dispatch.op,
+          argnums,
+          term,
+          output_shapes(primals),
+          {primals[0].dtype()},
+          s);
     } else if constexpr (Op::kJvp == Jvp::linear) {
       return again(with_arguments(zeros_for(primals, s), argnums, tangents));
     } else if constexpr (Op::kJvp == Jvp::composite) {
@@ -94,7 +99,7 @@ class Operator : public Primitive {
       auto gradient = [&](int arg) {
         return self().gradient(arg, primals, cotangents, outputs, stream());
       };
-      return gradients(argnums, primals, gradient, stream());
+      return gradients(Op::dispatch.op, argnums, primals, gradient, stream());
     } else if constexpr (has_composite()) {
       return composite_vjp(forward(), primals, cotangents, argnums);
     } else {
@@ -140,13 +145,17 @@ class Operator : public Primitive {
   }
 
   /** What the operator returns where there is no kernel for it. */
-  static Arrays stand_in(std::shared_ptr<Op> op, const Arrays& inputs) {
-    if constexpr (Op::kIsComposite) {
-      return op->composite(inputs);
-    } else {
-      auto outputs = op->composite(without_gradients(inputs, op->stream()));
-      return mlxgen::stand_in(std::move(op), inputs, outputs);
-    }
+  static Arrays stand_in(
+      std::shared_ptr<Op> op,
+      const Arrays& inputs,
+      const std::vector<Dtype>& dtypes) {
+    constexpr bool whole = Op::kIsComposite;
+    auto outputs = composed(
+        Op::dispatch.op,
+        op->composite(whole ? inputs : without_gradients(inputs, op->stream())),
+        op->output_shapes(inputs),
+        dtypes);
+    return whole ? outputs : mlxgen::stand_in(std::move(op), inputs, outputs);
   }
 
   /** The gradient of the composite with respect to one input. */
@@ -170,7 +179,11 @@ class Operator : public Primitive {
     }
   }
   auto forward() {
-    return [this](const Arrays& inputs) { return self().composite(inputs); };
+    return [this](const Arrays& inputs) {
+      auto outputs = self().composite(inputs);
+      return composed(
+          Op::dispatch.op, std::move(outputs), this->output_shapes(inputs));
+    };
   }
 };
 
@@ -206,7 +219,9 @@ class Elementwise : public Operator<Op> {
     };
     if constexpr (Operator<Op>::has_composite()) {
       if (!Op::dispatch.has_kernel(s, dtype)) {
-        return result(Operator<Op>::stand_in(op(), inputs));
+        return result(
+            Operator<Op>::stand_in(
+                op(), inputs, std::vector<Dtype>(NOut, dtype)));
       }
     } else {
       Op::dispatch.require(s, dtype);

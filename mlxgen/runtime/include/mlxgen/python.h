@@ -37,10 +37,15 @@ class ArrayArg {
     return array_ && !weak_ ? std::optional(array_->dtype()) : std::nullopt;
   }
 
-  /** The array; a scalar takes `like` if its kind fits, as in mlx.core. */
-  mx::array get(std::optional<mx::Dtype> like) const {
+  /**
+   * The array; a scalar takes `like` if its kind fits, as in mlx.core. Where
+   * that is the argument's `fixed` dtype, arrays are cast to it elsewhere.
+   */
+  mx::array get(std::optional<mx::Dtype> like, bool fixed = false) const {
     if (array_) {
-      return weak_ && like ? mx::astype(*array_, *like) : *array_;
+      bool weak =
+          weak_ && like && !(fixed && mx::issubdtype(*like, mx::integer));
+      return weak ? mx::astype(*array_, *like) : *array_;
     }
     if (auto v = std::get_if<bool>(&scalar_)) {
       return mx::array(*v, like.value_or(mx::bool_));
@@ -175,20 +180,23 @@ inline const std::vector<ArrayArg>& as_range(const std::vector<ArrayArg>& arg) {
   return arg;
 }
 
-inline mx::array get(const ArrayArg& arg, std::optional<mx::Dtype> like) {
-  return arg.get(like);
+inline mx::array
+get(const ArrayArg& arg, std::optional<mx::Dtype> like, bool fixed = false) {
+  return arg.get(like, fixed);
 }
 inline std::optional<mx::array> get(
     const std::optional<ArrayArg>& arg,
-    std::optional<mx::Dtype> like) {
-  return arg ? std::optional(arg->get(like)) : std::nullopt;
+    std::optional<mx::Dtype> like,
+    bool fixed = false) {
+  return arg ? std::optional(arg->get(like, fixed)) : std::nullopt;
 }
 inline std::vector<mx::array> get(
     const std::vector<ArrayArg>& args,
-    std::optional<mx::Dtype> like) {
+    std::optional<mx::Dtype> like,
+    bool fixed = false) {
   std::vector<mx::array> out;
   for (const auto& arg : args) {
-    out.push_back(arg.get(like));
+    out.push_back(arg.get(like, fixed));
   }
   return out;
 }
@@ -209,6 +217,19 @@ inline std::optional<std::vector<int>> to_axes(const AxesArg& axes) {
     return *many;
   }
   return std::nullopt;
+}
+
+/** So many integers, or one that stands for all of them. */
+using IntsArg = std::variant<int, std::vector<int>>;
+
+inline std::vector<int> to_ints(const IntsArg& ints, size_t count) {
+  auto one = std::get_if<int>(&ints);
+  return one ? std::vector<int>(count, *one) : std::get<1>(ints);
+}
+inline std::optional<std::vector<int>> to_ints(
+    const std::optional<IntsArg>& ints,
+    size_t count) {
+  return ints ? std::optional(to_ints(*ints, count)) : std::nullopt;
 }
 
 inline mx::Shape to_shape(const std::vector<int>& shape) {
