@@ -663,6 +663,10 @@ bool fits(const array& derivative, const Shape& shape, Dtype dtype) {
       ", and " + other + tell(shape, dtype) + ".");
 }
 
+Stream stream_of(const array& a) {
+  return a.has_primitive() ? a.primitive().stream() : mx::to_stream({});
+}
+
 std::string output(size_t k, size_t count) {
   return count > 1 ? "output " + std::to_string(k) : "the output";
 }
@@ -764,12 +768,19 @@ Arrays composed(
     Arrays outputs,
     const std::vector<Shape>& shapes,
     const std::vector<Dtype>& dtypes) {
+  auto is_floating = [](Dtype d) { return mx::issubdtype(d, mx::floating); };
   for (size_t k = 0; k < outputs.size(); ++k) {
-    auto dtype = dtypes.empty() ? outputs[k].dtype() : dtypes[k];
-    if (outputs[k].shape() != shapes[k] || outputs[k].dtype() != dtype) {
-      auto what = "In the composite, " + output(k, shapes.size());
-      differ(op, what, outputs[k], "the kernel's", shapes[k], dtype);
+    auto& out = outputs[k];
+    auto dtype = dtypes.empty() ? out.dtype() : dtypes[k];
+    if (out.shape() == shapes[k] && out.dtype() == dtype) {
+      continue;
     }
+    if (out.shape() != shapes[k] || !is_floating(out.dtype()) ||
+        !is_floating(dtype)) {
+      auto what = "In the composite, " + output(k, shapes.size());
+      differ(op, what, out, "the kernel's", shapes[k], dtype);
+    }
+    out = mx::astype(out, dtype, stream_of(out));
   }
   return outputs;
 }
@@ -796,8 +807,7 @@ std::function<Arrays(const Arrays&)> with_gradient(
                  const Arrays& tangents,
                  const std::vector<int>& argnums) {
     auto outputs = fun(primals);
-    auto s = outputs[0].has_primitive() ? outputs[0].primitive().stream()
-                                        : mx::to_stream({});
+    auto s = stream_of(outputs[0]);
     auto pullback = [&](const Arrays& cotangents) {
       auto all = vjp(primals, cotangents, outputs);
       Arrays chosen;
