@@ -189,8 +189,8 @@ def _argument(p: Parameter, sample: Mapping[str, Any], drawn: Sequence[_Drawn]) 
     if p.type.is_array:
         return tuple(facts) if p.is_list else facts[0] if facts else None
     value = sample.get(p.name, p.arg.default.value if p.arg.default is not None else None)
-    if p.type.kind is Kind.AXES and isinstance(value, int):
-        return (value,)
+    if isinstance(value, int) and (p.type.kind is Kind.AXES or p.type.length):
+        return (value,) * (p.type.length or 1)
     return tuple(value) if isinstance(value, list) else value
 
 
