@@ -744,7 +744,8 @@ Arrays gradients(
       auto what = "The gradient of " + name;
       differ(op, what, one, name, primal.shape(), primal.dtype());
     }
-    out.push_back(mx::astype(one, primal.dtype(), s));
+    bool same = one.dtype() == primal.dtype();
+    out.push_back(same ? std::move(one) : mx::astype(one, primal.dtype(), s));
   }
   return out;
 }

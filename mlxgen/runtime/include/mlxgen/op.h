@@ -453,7 +453,7 @@ Arrays given_together(
     Arrays gradients,
     size_t count);
 
-/** The outputs of a composite; their shapes (and dtypes) have to be these. */
+/** The outputs of a composite: they must have these shapes, in these dtypes. */
 Arrays composed(
     const char* op,
     Arrays outputs,
