@@ -114,10 +114,10 @@ def shapes(context: Context) -> tuple[Rule, ...]:
 
 
 def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
-    """The rules of the outputs' dtypes; None for the promoted one, none if all are."""
+    """The rules of the outputs' dtypes; None for the promoted one."""
     texts = texts_by_output(context, "dtype")
     if not texts:
-        return ()
+        return (None,) * len(context.signature.outputs)
     known = context.known("MG124", texts, context.output_names, "output", ("dtype",))
     context.dtypes_known &= len(known) == len(texts)
     if context.elementwise:

@@ -221,7 +221,7 @@ class View:
         """Whether vmap or jvp call the op again."""
         if self.op.vmap in ("elementwise", "batch", "sequential"):
             return True
-        if self.op.jvp in ("linear", "vjp") or (self.op.jvp == "formula" and self.out_dtypes):
+        if self.op.jvp in ("linear", "vjp") or (self.op.jvp == "formula" and any(self.out_dtypes)):
             return True
         return self.op.jvp in ("elementwise", "formula") and any(
             n.startswith("result") for n in _names(e for _, e in self.op.jvp_exprs)
