@@ -177,19 +177,18 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
 
 def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:
     """Note what is known of the arrays; those of elementwise kernels have one shape."""
+    dtype, first = _promoted(context), context.arrays[0].name if context.arrays else ""
     for p in context.arrays:
-        rank = ranks.get(p.name, (p.name, 0))
-        rank = ranks.get(rank[0], rank)  # that of an array of the same shape
-        if context.elementwise:
-            rank = (context.arrays[0].name, 0)
-        dtype = p.dtype or _promoted(context)
-        context.facts[p.name] = Fact(None if p.is_list else rank, dtype, 0, frozenset([p.name]))
+        rank = (first, 0) if context.elementwise else ranks.get(p.name, (p.name, 0))
+        rank = ranks.get(rank[0], rank) if ranks else rank  # that of an array of the same shape
+        known = None if p.is_list else rank
+        context.facts[p.name] = Fact(known, p.dtype or dtype, 0, frozenset([p.name]))
 
 
 def _promoted(context: Context) -> str:
     """What is known of the dtype that arrays of kernels have together."""
     group = context.group if context.form is Form.KERNELS else ()
-    return group[0] if len(group) == 1 else category(group)
+    return group[0] if len(group) == 1 else category(*group)
 
 
 def outputs(context: Context, shapes: Sequence[Rule], dtypes: Sequence[Rule | None]) -> None:

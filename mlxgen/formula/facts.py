@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ _CATEGORY = {
 }
 
 
-def category(dtypes: Iterable[str]) -> str:
+@cache
+def category(*dtypes: str) -> str:
     """The category of dtypes, if they have one in common."""
     found = {_CATEGORY.get(dtype, "") for dtype in dtypes}
     return found.pop() if len(found) == 1 else ""
@@ -144,7 +145,7 @@ def _rank(how: str, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
 
 def promoted(a: str, b: str) -> str:
     """The dtype of two arrays together; a number is ``weak``, and takes that of an array."""
-    one, other = category([a]), category([b])
+    one, other = category(a), category(b)
     if a[:4] == "weak" or b[:4] == "weak":
         weak, array, kind = (a, b, other) if a[:4] == "weak" else (b, a, one)
         return array if kind in REAL or (kind == "integer" and weak != "weak float") else ""
@@ -161,10 +162,10 @@ def _dtype(how: str, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
         return dtypes[0] if dtypes and dtypes[0][:4] != "weak" else ""
     if how in ("promoted", "chosen", "bits", "inexact"):
         dtype = reduce(promoted, dtypes[how == "chosen" :])
-        if how == "bits" and category([dtype]) in REAL:
+        if how == "bits" and category(dtype) in REAL:
             raise Wrong("bits")
         if how == "inexact":
-            return "floating" if category([dtype]) in CATEGORIES[:3] else "inexact"
+            return "floating" if category(dtype) in CATEGORIES[:3] else "inexact"
         return dtype if dtype[:4] != "weak" else ""
     return how.strip("-")
 
@@ -303,7 +304,7 @@ class Need:
 
 def contradict(a: str, b: str) -> bool:
     """Whether two dtypes, or categories of them, exclude each other."""
-    one, other = category([a]), category([b])
+    one, other = category(a), category(b)
     if "inexact" in (one, other):
         return "" not in (one, other) and not {one, other} <= {*REAL}
     return one != other != "" != one or (a != b and {a, b} <= {*DTYPES})
