@@ -179,9 +179,9 @@ def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:
     """Note what is known of the arrays; those of elementwise kernels have one shape."""
     dtype, first = _promoted(context), context.arrays[0].name if context.arrays else ""
     for p in context.arrays:
-        rank = (first, 0) if context.elementwise else ranks.get(p.name, (p.name, 0))
-        rank = ranks.get(rank[0], rank) if ranks else rank  # that of an array of the same shape
-        known = None if p.is_list else rank
+        rank = ranks.get(p.name, (p.name, 0))
+        rank = ranks.get(rank[0], rank)  # that of an array of the same shape
+        known = None if p.is_list else (first, 0) if context.elementwise else rank
         context.facts[p.name] = Fact(known, p.dtype or dtype, 0, frozenset([p.name]))
 
 
