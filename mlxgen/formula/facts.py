@@ -150,7 +150,7 @@ def promoted(a: str, b: str) -> str:
         weak, array, kind = (a, b, other) if a[:4] == "weak" else (b, a, one)
         return array if kind in REAL or (kind == "integer" and weak != "weak float") else ""
     if a == b or not one or not other:
-        return a if a == b else ""
+        return a if a == b else "inexact" if one in REAL or other in REAL else ""
     return max(one, other, key=CATEGORIES.index)
 
 
