@@ -11,25 +11,22 @@ Characteristics of this layer:
 - Below every key of an entry but ``TYPED_KEYS`` scalars are text, as written: ``x: 0`` is the
   formula ``"0"``, never the number. Below those keys numbers are read as everybody expects
   (``1e-5`` is one, which YAML 1.1 denies).
-- A syntax error costs the entry it stands in, not the file: that entry is blanked out, and the rest
-  is read again.
 """
 
 from __future__ import annotations
 
 import gc
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text, TooMany
+from .compose import DEEP, ENTRY_START, MANY, MAX_DEPTH, MAX_VALUES, Limit, compose, is_entry, slip
 from .places import extent, in_flow, places
 
 KeyPath = tuple[str | int, ...]
@@ -53,16 +50,8 @@ _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 
-# YAML's printable characters, without the line breaks that editors do not count as such.
-_UNPRINTABLE = re.compile(
-    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
-)
 _MAX_BYTES = 5_000_000
-_MAX_VALUES = 250_000  # of a file, its keys among them
 _PLACED = 100_000  # characters of a text in which the place of each is looked for
-_MAX_DEPTH = 60
-_MAX_SYNTAX_ERRORS = 20
-_ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
 
 
 class Document(Text):
@@ -111,15 +100,19 @@ class Document(Text):
         document = cls(path, text, diags)
         diags.add_source(path, text)
         with no_garbage_collection(), suppress(TooMany):
-            nodes = _compose(document)
+            text, nodes = compose(document)
             for node in _expanded(document, nodes) if _SHARED.search(text) else nodes:
+                start, end = extent(text, node)
+                begin = text.rfind("\n", 0, start) + 1
+                if not is_entry(node, twice=1) and slip(document, text, begin, node.end_mark.index):
+                    continue
                 if isinstance(node, MappingNode):
                     document.entries.append(Entry(document, node))
                     continue
                 what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
                 message = f"an entry must be a mapping, and this is {what}"
                 help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
-                document.lacks("MG006", message, *extent(text, node), help=help)
+                document.lacks("MG006", message, start, end, help=help)
         return document if document.entries or document.complete else None
 
     def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
@@ -129,7 +122,7 @@ class Document(Text):
 
     def names(self) -> Iterator[str]:
         """Names of all entries, of those too that could not be read."""
-        starts = [match.start() for match in _ENTRY_START.finditer(self.text)]
+        starts = [match.start() for match in ENTRY_START.finditer(self.text)]
         for start, end in zip(starts, [*starts[1:], len(self.text)], strict=True):
             if found := _NAME_IN_TEXT.search(self.text, start, end):
                 yield found["name"] or found["signature"]
@@ -232,11 +225,6 @@ class Entry:
         return key_node, node, True
 
 
-# -------------------------------------------------------------------------------------------------
-# Text to nodes
-# -------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """For work that makes objects and no garbage: looking for some takes most of its time."""
@@ -249,41 +237,12 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Limit(Exception):
-    """A text that stands for more than is read: code, message, start, end and help."""
-
-
-class _Limits:
-    """Of a loader, which makes all nodes of a file before it gives one, and recurses in C."""
-
-    depth = count = 0
-
-    def descend_resolver(self, parent: Node | None, _: object) -> None:
-        """A node begins."""
-        self.depth += 1
-        self.count += 1
-        if parent and (self.depth > _MAX_DEPTH + 1 or self.count > _MAX_VALUES):
-            start = parent.start_mark.index
-            said = ("MG015", _MANY) if self.count > _MAX_VALUES else ("MG008", _DEEP)
-            raise _Limit(*said, start, start + 1)
-
-    def ascend_resolver(self) -> None:
-        """It ends."""
-        self.depth -= 1
-
-
-_Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
-
-_DEEP = f"nested more than {_MAX_DEPTH} levels deep"
-_MANY = f"the file has more than {_MAX_VALUES} values"
-
-
 def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
     """Entries with the keys that they merge, without those whose aliases stand for too much."""
     sizes: dict[Node, tuple[int, int]] = {}  # how many values, and how deep
 
-    def wrong(code: str, message: str, node: Node) -> _Limit:
-        return _Limit(code, message, *extent(document.text, node))
+    def wrong(code: str, message: str, node: Node) -> Limit:
+        return Limit(code, message, *extent(document.text, node))
 
     def size(node: Node) -> tuple[int, int]:
         if isinstance(node, ScalarNode):
@@ -303,10 +262,10 @@ def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
         found = [size(child) for child in _children(node)]
         values += sum(n for n, _ in found)
         sizes[node] = values, 1 + max((depth for _, depth in found), default=0)
-        if sizes[node][1] > _MAX_DEPTH:
-            raise wrong("MG008", _DEEP, node)
-        if values > _MAX_VALUES:
-            raise wrong("MG015", f"{_MANY}, with what its aliases stand for", node)
+        if sizes[node][1] > MAX_DEPTH:
+            raise wrong("MG008", DEEP, node)
+        if values > MAX_VALUES:
+            raise wrong("MG015", f"{MANY}, with what its aliases stand for", node)
         return sizes[node]
 
     total = 0
@@ -314,15 +273,15 @@ def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
     for node in nodes:
         try:
             total += size(node)[0]
-            if total > _MAX_VALUES:
-                raise wrong("MG015", f"{_MANY}, with what its aliases stand for", node)
+            if total > MAX_VALUES:
+                raise wrong("MG015", f"{MANY}, with what its aliases stand for", node)
             yield node
-        except _Limit as error:
+        except Limit as error:
             if error.args not in said:
                 name = Entry(document, node).name if isinstance(node, MappingNode) else None
                 document.lacks(*error.args, op=name)
             said.add(error.args)
-            if total > _MAX_VALUES:
+            if total > MAX_VALUES:
                 return
 
 
@@ -348,114 +307,6 @@ def _merge(node: MappingNode) -> list[Node]:
 
 def _key(pair: tuple[Node, Node]) -> object:
     return pair[0].value if isinstance(pair[0], ScalarNode) else pair[0]
-
-
-def _compose(document: Document) -> list[Node]:
-    """The nodes of entries, without those that have a syntax error; none if nothing can be used."""
-    text = document.text
-    for match in _UNPRINTABLE.finditer(text):
-        message = f"the character U+{ord(match[0][0]):04X} cannot stand in YAML"
-        document.lacks("MG001", message, *match.span())
-    text = _UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
-    root: Node | None = None
-    for _ in range(_MAX_SYNTAX_ERRORS):
-        try:
-            root = yaml.compose(text, Loader=_Loader)
-            break
-        except _Limit as error:
-            document.lacks(*error.args)
-            return []
-        except yaml.MarkedYAMLError as error:
-            code, message, help, place = _explain(error, text)
-            document.lacks(code, message, *place, help=help)
-            text = _without_error(text, error, place[0])
-    if root is None or root.tag == _NULL:
-        return []
-    if isinstance(root, SequenceNode):
-        return list(root.value)
-    document.complete = False
-    what = "a mapping" if isinstance(root, MappingNode) else "a single value"
-    span = document.first_line(extent(text, root)[0], len(text))
-    help = "begin each operator with '- name: ...' at the left margin"
-    message = f"the file must be a list of entries, and is {what}"
-    document.diags.error("MG004", message, span, help=help)
-    return []
-
-
-# What libyaml says of a mistake, what stands there, and how we say it: code, message and help.
-_SLIPS = (
-    ("another document", "---", "MG005",
-     "a second YAML document begins here, and a file holds one list of entries", "remove the line"),
-    ("tab|cannot start", r"\t+", "MG002",
-     "a tab in the indentation, where YAML allows spaces only", None),
-    ("mapping values are not allowed", ".?", "MG013",
-     "a value with ': ' in it must stand in quotes",
-     'put the whole value in quotes: "f(x: array) -> array"'),
-    ("undefined alias|cannot start", r"\*", "MG013",
-     "a value that begins with '*' must stand in quotes",
-     "'*name' refers to an anchor '&name', and there is none"),
-    ("cannot start", ".?", "MG013", "a value that begins with '{at}' must stand in quotes", None),
-    ("end of stream while.*quoted", ".?", "MG001", "this quote is never closed", None),
-    ("escape", "..?", "MG001", "this is no escape of YAML's double quotes",
-     "in single quotes a backslash is a backslash; in double quotes write it twice"),
-)  # fmt: skip
-
-
-def _explain(error: Any, text: str) -> tuple[str, str, str | None, tuple[int, int]]:
-    """Code, message, help and place of a syntax error, in words for someone who writes entries."""
-    said = " ".join(filter(None, (error.problem, error.context)))
-    mark = error.problem_mark or error.context_mark
-    place = min(mark.index, len(text))
-    if "end of stream while" in said and "quoted" in said:
-        place = error.context_mark.index
-    for pattern, at, code, message, help in _SLIPS:
-        found = re.compile(at, re.DOTALL).match(text, place)
-        if found and re.search(pattern, said):
-            return code, message.replace("{at}", found[0]), help, found.span()
-    opening = _left_open(text, text.rfind("\n", 0, place) + 1, place)
-    if opening is not None:
-        message = f"this {text[opening]} is not closed before line {mark.line + 1}"
-        return "MG001", message, None, (opening, opening + 1)
-    help = None
-    if "flow" in said:
-        help = "between { } and [ ] put a value that has brackets or commas in quotes"
-    elif "expected" in said:
-        help = "check the indentation of this line, and what stands before it"
-    return "MG001", f"not valid YAML: {said}", help, (place, place + 1)
-
-
-def _left_open(text: str, line: int, place: int) -> int | None:
-    """The quote or bracket before a line that is closed only between its start and ``place``, or
-    not at all."""
-    opened: list[int] = []
-    tokens: Any = yaml.scan(text, Loader=_Loader)
-    try:
-        for token in tokens:
-            start, end = token.start_mark.index, token.end_mark.index
-            if start >= place:
-                break
-            if token.id in ("[", "{"):
-                opened.append(start)
-            elif token.id in ("]", "}"):
-                opened.pop()
-            elif start < line <= end and getattr(token, "style", None) in ("'", '"'):
-                return int(start)
-    except yaml.YAMLError:
-        pass  # it is what is being explained
-    return opened[-1] if opened and opened[-1] < line else None
-
-
-def _without_error(text: str, error: Any, start: int) -> str:
-    """``text`` with the entries blanked out that a syntax error, reported at ``start``, touches."""
-    if "another document" in error.problem:
-        return text[:start] + "   " + text[start + 3 :]
-    context = error.context_mark
-    # A context in column 0 is the list of all entries; one further in is the entry that went wrong.
-    first = min(start, context.index) if context and context.column else start
-    starts = [match.start() for match in _ENTRY_START.finditer(text)]
-    before, after = bisect_right(starts, first), bisect_right(starts, start)
-    begin, end = [0, *starts][before], [*starts, len(text)][after]
-    return text[:begin] + re.sub(r"[^\r\n]", " ", text[begin:end]) + text[end:]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -543,7 +394,9 @@ class _Reader:
 
     def no_value(self, node: Node, what: str, in_braces: bool = False) -> None:
         help = "give it a value, or leave it out"
-        if in_braces and not node.value:
+        if in_braces and (glued := re.search(r"(\w+)[:=]", what)):
+            help = f"write '{glued[1]}: ...', with a blank after the colon"
+        elif in_braces and not node.value:
             help = "between { and } a comma ends the value: put a value that has commas in quotes"
         elif self.key == "grad":
             help = "write 'none' where there is no gradient, 'zero' where it is zero"

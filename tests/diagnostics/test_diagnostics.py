@@ -304,7 +304,12 @@ def test_codes_are_those_that_the_sources_report():
     root = Path(mlxgen.__path__[0])
     for path in root.rglob("*.py"):
         reported.update(re.findall(r'"(MG\d{3})"', path.read_text(encoding="utf-8")))
-    for table in ("formula/data/messages.txt", "check/messages.txt", "read/messages.txt"):
+    for table in (
+        "formula/data/messages.txt",
+        "check/messages.txt",
+        "read/messages.txt",
+        "read/syntax.txt",
+    ):
         text = (root / table).read_text(encoding="utf-8")
-        reported.update(re.findall(r" (MG\d{3}) ", text))
+        reported.update(re.findall(r"(?:^| )(MG\d{3}) ", text, re.MULTILINE))
     assert reported == set(sections())
