@@ -96,13 +96,14 @@ def _signature(
 def _check_names(context: Context) -> None:
     """The entry's names by themselves, in C++ and in Python."""
     raw, name, signature = context.raw, context.name, context.signature
-    if raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
+    fits = not raw.name or bool(_IDENTIFIER.match(name))
+    if fits and signature.name not in (None, name, raw.python_name):
         key = next(key for key in reversed(_SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
     if raw.name:
         reason = clash(name, "an operator")
         problem = f"cannot be used: {reason}" if reason else None
-        if not _IDENTIFIER.match(name):
+        if not fits:
             problem = "is not an identifier of C++"
         if problem:
             context.error("bad_name", ("name",), name=name, problem=problem)

@@ -62,7 +62,7 @@ def _check_cpp_names(
         reason = taken.get(name)
         if reason is None and _ANY_FORM.fullmatch(name):
             reason = next(why for form, why in _FORMS if form.fullmatch(name))
-        if reason is None and class_name in (name, settings.namespace):
+        if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
             reason = "its class would be called so as well; begin it with a small letter"
         if reason:
             problem = f"cannot be used: {reason}"

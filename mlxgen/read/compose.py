@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from .places import extent
 
@@ -34,6 +34,10 @@ _MARKS = re.compile(
     re.MULTILINE,
 )
 ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
+
+
+_STR, _SEQ, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
+_IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
 
 
 class Limit(Exception):
@@ -57,6 +61,16 @@ class _Limits:
     def ascend_resolver(self) -> None:
         """It ends."""
         self.depth -= 1
+
+    def resolve(self, kind: type[Node], value: str, implicit: tuple[bool, bool]) -> str:
+        """Its tag: what PyYAML finds, in half of the time."""
+        if kind is not ScalarNode:
+            return _MAP if kind is MappingNode else _SEQ
+        if implicit[0]:
+            for tag, pattern in _IMPLICIT.get(value[:1], ()):
+                if pattern.match(value):
+                    return str(tag)
+        return _STR
 
 
 _Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
@@ -106,7 +120,8 @@ def _without_marks(document: Document, text: str) -> str:
     """``text`` without what Git and Markdown put around it; of a conflict, one side is left."""
     last: re.Match[str] | None = None
     pieces, kept = [], 0
-    for mark in _MARKS.finditer(text):
+    marked = any(mark in text for mark in ("<" * 7, "=" * 7, ">" * 7, "```", "~~~"))
+    for mark in _MARKS.finditer(text) if marked else ():
         if mark["begins"] or not last:
             message, help = "a line of Markdown", "remove it"
             if not mark["fence"]:
@@ -158,8 +173,10 @@ def _readable(text: str) -> tuple[float, Any]:
 
 def is_entry(node: Node, twice: int = 0) -> bool:
     """Whether a node has keys, all of them words, and at most so many twice."""
-    keys = [k.value for k, _ in node.value] if isinstance(node, MappingNode) else [None]
-    words = all(isinstance(key, str) and (key.isidentifier() or key == "<<") for key in keys)
+    if not isinstance(node, MappingNode) or any(type(k) is not ScalarNode for k, _ in node.value):
+        return False
+    keys = [key.value for key, _ in node.value]
+    words = "".join(keys).replace("<<", "").isidentifier()
     return words and len(keys) - len(set(keys)) <= twice
 
 

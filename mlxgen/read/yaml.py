@@ -18,8 +18,10 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from .places import extent, in_flow, places
 
 KeyPath = tuple[str | int, ...]
 
+SIGNATURES = ("python_signature", "signature", "cpp_signature")
 TYPED_KEYS = frozenset({"deprecated", "samples"})
 """Entry keys whose scalars are read as numbers and booleans; below all others they are text."""
 
@@ -102,23 +105,45 @@ class Document(Text):
         with no_garbage_collection(), suppress(TooMany):
             text, nodes = compose(document)
             for node in _expanded(document, nodes) if _SHARED.search(text) else nodes:
-                start, end = extent(text, node)
-                begin = text.rfind("\n", 0, start) + 1
-                if not is_entry(node, twice=1) and slip(document, text, begin, node.end_mark.index):
-                    continue
+                if not is_entry(node, twice=1):
+                    begin = text.rfind("\n", 0, node.start_mark.index) + 1
+                    if slip(document, text, begin, node.end_mark.index):
+                        continue
                 if isinstance(node, MappingNode):
                     document.entries.append(Entry(document, node))
                     continue
                 what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
                 message = f"an entry must be a mapping, and this is {what}"
                 help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
-                document.lacks("MG006", message, start, end, help=help)
+                document.lacks("MG006", message, *extent(text, node), help=help)
+            document.entries = document.whole()
         return document if document.entries or document.complete else None
 
     def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
         """Report an error that costs an entry, or all of them."""
         self.complete = False
         self.diags.error(code, message, self.at(start, end), **more)
+
+    def whole(self) -> list[Entry]:
+        """Its entries, without those that have a '-' before keys that belong to the one above."""
+        torn: set[Entry] = set()
+        for above, entry in pairwise(self.entries):
+            alone = min(len(above.node.value), len(entry.node.value)) == 1 or above in torn
+            if not alone:
+                continue
+            keys, others = set(above.keys), set(entry.keys)
+            if others & {"name", *SIGNATURES}:
+                alone = keys == {"name"} and "name" not in others and entry.name == above.name
+            elif not above.name:
+                continue
+            if alone and keys.isdisjoint(others) and others <= known_keys():
+                if above not in torn:
+                    start = self.text.rfind("-", 0, entry.node.start_mark.index)
+                    message = "this '-' begins another entry, and its keys belong to the one above"
+                    help = f"one '-' begins an entry: write '{entry.keys[0]}' below its first key"
+                    self.lacks("MG016", message, start, start + 1, help=help)
+                torn |= {above, entry}
+        return [entry for entry in self.entries if entry not in torn]
 
     def names(self) -> Iterator[str]:
         """Names of all entries, of those too that could not be read."""
@@ -152,7 +177,7 @@ class Entry:
         texts = {key: node.value for key, node in nodes if isinstance(node, ScalarNode)}
         if texts.get("name"):
             return str(texts["name"])
-        for key in ("python_signature", "signature", "cpp_signature"):
+        for key in SIGNATURES:
             found = _SIGNATURE_NAME.search(texts.get(key, ""))
             if found and found[1] not in ("array", "enum", "def"):
                 return found[1]
@@ -161,6 +186,11 @@ class Entry:
     @cached_property
     def _values(self) -> dict[str, Node]:
         return {key.value: value for key, value in reversed(self.node.value) if key.tag == _STR}
+
+    @property
+    def keys(self) -> list[str]:
+        """Its keys, in order."""
+        return [key.value for key, _ in self.node.value if key.tag == _STR]
 
     def words(self, key: str) -> list[str]:
         """The text at a key, or the texts in a list there; nothing else is read of the entry."""
@@ -223,6 +253,13 @@ class Entry:
                     return key_node, node, False
                 key_node, node = None, node.value[step]
         return key_node, node, True
+
+
+def known_keys() -> AbstractSet[str]:
+    """All keys of entries."""
+    from .keys import OpEntry
+
+    return OpEntry.model_fields.keys()
 
 
 @contextmanager
@@ -344,7 +381,10 @@ class _Reader:
     def mapping(self, node: Node, typed: bool, top: bool = False) -> dict[str, Any]:
         data: dict[str, Any] = {}
         self.check_tag(node)
+        stray = self.strays() if top else {}
         for key_node, value_node in node.value:
+            if key_node in stray:
+                continue
             key = key_node.value if key_node.tag == _STR else self.odd_key(key_node)
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
@@ -357,9 +397,21 @@ class _Reader:
                 typed = key in TYPED_KEYS
             value = self.value(value_node, typed)
             if value is None and (top or not typed):
-                self.no_value(value_node, f"'{key}'", in_braces=in_flow(node))
+                parent = key_node in stray.values()
+                self.no_value(value_node, f"'{key}'", in_braces=in_flow(node), parent=parent)
             data[key] = value
         return data
+
+    def strays(self) -> dict[Node, Node]:
+        """Keys that no entry has, by the one without a value above, below which they should be."""
+        found: dict[Node, Node] = {}
+        empty = None
+        for key, value in self.entry.node.value:
+            if isinstance(key, ScalarNode) and key.value in known_keys():
+                empty = key if value.tag == _NULL and not value.value else None
+            elif empty:
+                found[key] = empty
+        return found
 
     def scalar(self, node: ScalarNode, typed: bool) -> Any:
         tag, text = node.tag, node.value
@@ -392,12 +444,16 @@ class _Reader:
     def boolean(self, node: Node, message: str) -> None:
         self.error("MG010", message, node, f'put it in quotes: "{node.value}"')
 
-    def no_value(self, node: Node, what: str, in_braces: bool = False) -> None:
+    def no_value(
+        self, node: Node, what: str, in_braces: bool = False, parent: bool = False
+    ) -> None:
         help = "give it a value, or leave it out"
         if in_braces and (glued := re.search(r"(\w+)[:=]", what)):
             help = f"write '{glued[1]}: ...', with a blank after the colon"
         elif in_braces and not node.value:
             help = "between { and } a comma ends the value: put a value that has commas in quotes"
+        elif parent:
+            help = f"if the lines below belong to {what}, indent them"
         elif self.key == "grad":
             help = "write 'none' where there is no gradient, 'zero' where it is zero"
         self.error("MG012", f"{what} has no value", node, help)

@@ -264,6 +264,10 @@ REST = '  signature: "f(x: array) -> array"\n  composite: x\n'
         ("- name: f\n" + REST + "end\n", 4, 1, "this line is no key"),
         ("```yaml\n- name: f\n" + REST + "```\n", 1, 1, "a line of Markdown"),
         ("<<<<<<< a\n- name: f\n=======\n- name: g\n>>>>>>> b\n", 1, 1, "a merge that"),
+        ("- name: f\n- doc: F.\n- vmap: none\n", 2, 1, "this '-' begins another entry"),
+        ("- name: f\n- signature: f(array x)\n  doc: F.\n", 2, 1, "this '-' begins another"),
+        ("- name: f\n  doc: F.\n- vmap: none\n", 3, 1, "this '-' begins another entry"),
+        ("- name: f\n" + REST + "  grad:\n  x: grad\n", 4, 8, "'grad' has no value"),
         ("All of them.\n- name: f\n" + REST, 1, 1, "this stands before the first entry"),
     ],
 )
@@ -283,12 +287,12 @@ def test_errors_name_the_operator(loader):
 
 def test_no_value_says_what_to_write():
     _, diags = parse(
-        "- grad:\n    x:\n- doc:\n- grad: {x: f(a, b)}\n- name: a\n  samples: {x: , y: [~]}\n"
+        "- grad:\n    x:\n- grad: {x: f(a, b)}\n- name: a\n  doc:\n  samples: {x: , y: [~]}\n"
     )
     assert [item.help for item in diags.sorted()] == [
         "write 'none' where there is no gradient, 'zero' where it is zero",
-        "give it a value, or leave it out",
         "between { and } a comma ends the value: put a value that has commas in quotes",
+        "give it a value, or leave it out",
     ]
 
 
