@@ -29,6 +29,7 @@ _UNPRINTABLE = re.compile(
 MAX_VALUES = 250_000  # of a file, its keys among them
 MAX_DEPTH = 60
 _MAX_SYNTAX_ERRORS = 20
+_CLOSELY = 500  # entries in which slips are looked for
 _MARKS = re.compile(
     r"^(?:(?P<begins><{7})|(?P<between>={7}|\|{7})|(?P<ends>>{7})|(?P<fence>```|~~~))(?![<=>|]).*",
     re.MULTILINE,
@@ -184,6 +185,9 @@ def slip(document: Document, text: str, begin: int, end: int) -> bool:
     """Report what is almost YAML in an entry that is none; whether there is something."""
     from .slips import find_slip
 
+    document.closely += 1
+    if document.closely > _CLOSELY:
+        return False
     found = find_slip(text[begin:end].replace("\r\n", " \n"), lambda entry: _readable(entry)[0])
     if found:
         message, help, start, stop = found

@@ -68,6 +68,7 @@ class Document(Text):
         self.diags = diags
         self.entries: list[Entry] = []
         self.complete = True
+        self.closely = 0  # how many entries were looked at for slips
         self.read: dict[tuple[Node, bool], Any] = {}  # containers, which aliases repeat
 
     @classmethod
