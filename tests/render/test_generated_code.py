@@ -87,7 +87,8 @@ def test_no_trace_of_templates(generated: Path) -> None:
         if path.suffix in (".cpp", ".h", ".pyi", ".py", ".md"):
             text = path.read_text()
             assert "{{" not in text.replace("{{{", "").replace('{{"', "") or "{%" not in text
-            assert "\n\n\n\n" not in text, path
+            # C++ is not laid out, unless a test before has formatted it.
+            assert path.suffix in (".cpp", ".h") or "\n\n\n\n" not in text, path
             assert "\t" not in text or path.parent.name == "metal", path
             if path.parent.name != "metal":
                 assert not any(line != line.rstrip() for line in text.splitlines()), path
