@@ -19,7 +19,7 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test metal lint format bench accuracy docs build clean
+.PHONY: help demo test metal sanitize lint format bench accuracy docs build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -36,6 +36,31 @@ test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": s
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
 	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
+
+# The operators once more, with what g++ checks while they run: bounds and undefined behaviour of all,
+# then the order in which threads use memory. Python and MLX are as they are, so g++'s library is loaded
+# before them, and libstdc++, whose exceptions it must know beforehand. Leaks are not looked for: MLX and
+# Python keep what they have until the process ends.
+sanitize: build/sanitize/address/.built build/sanitize/thread/.built ## Run operators' tests with sanitizers
+	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/ops tests/special tests/testing \
+	  $(PARALLEL); status=$$?; \
+	  $(call sanitized,thread,tsan) $(BIN)/python -m pytest tests/ops/test_threads.py tests/ops/test_hostile.py \
+	  -k thread || status=1; exit $$status
+
+build/sanitize/%/.built: .venv/.ready $(SOURCES)
+	@echo 'Building mlxops with the sanitizers of $*'
+	@CXX='$(CXX)' CXXFLAGS='-O1 -g -fno-omit-frame-pointer $(SANITIZE_$*)' $(PIP) install \
+	  --no-build-isolation --no-deps --upgrade --target $(@D) -C build-dir=$(@D)-build \
+	  -C cmake.build-type=Debug -C install.strip=false .
+	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/mlx
+	@touch $@
+
+SANITIZE_address := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize=vptr
+SANITIZE_thread := -fsanitize=thread
+sanitized = LD_PRELOAD='$(shell $(CXX) -print-file-name=lib$(2).so) $(shell $(CXX) -print-file-name=libstdc++.so)' \
+  PYTHONPATH='$(CURDIR)/build/sanitize/$(1)' UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+  TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize_thread.txt
 
 lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff check .

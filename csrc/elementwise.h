@@ -3,13 +3,21 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "mlxgen/simd_math.h"
 
 namespace mlxops::cpu {
 
+/** Signed integers, too, overflow as MLX's do: C++ does not define it. */
 template <typename T>
 T add_cpu(T a, T b) {
-  return a + b;
+  if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return a + b;
+  }
 }
 
 template <typename T>

@@ -128,7 +128,7 @@ void grid_sample(
   int width = x.dim(2);
   int channels = x.dim(3);
   int64_t points = grid.dim(1) * grid.dim(2);
-  std::vector<T> outside(channels, T(0));
+  std::vector<T> outside(out.size() > 0 ? channels : 0, T(0));
   for (int64_t i = 0; i < grid.dim(0) * points; ++i) {
     const T* image = x.data + i / points * height * width * channels;
     T* to = out.data + i * channels;

@@ -216,17 +216,6 @@ class View:
         members += [(p.size, "bool" if p.present else "int") for p in self.arrays if not p.is_plain]
         return [(n, t, t if t in _BY_VALUE else f"const {t}&") for n, t in members]
 
-    @cached_property
-    def needs_apply(self) -> bool:
-        """Whether vmap or jvp call the op again."""
-        if self.op.vmap in ("elementwise", "batch", "sequential"):
-            return True
-        if self.op.jvp in ("linear", "vjp") or (self.op.jvp == "formula" and any(self.out_dtypes)):
-            return True
-        return self.op.jvp in ("elementwise", "formula") and any(
-            n.startswith("result") for n in _names(e for _, e in self.op.jvp_exprs)
-        )
-
     @property
     def targets(self) -> list[str]:
         """Where a scalar function's results go."""

@@ -6,8 +6,8 @@ from ops.accuracy import FLOATS, name
 
 from mlxgen.testing import metal_backend
 
-# It is about threads of the CPU's loops. Emulated kernels have none, and are slow on its arrays.
-collect_ignore = ["test_threads.py"] if metal_backend() == "emulation" else []
+# They are about the CPU's loops and threads. Emulated kernels have none, and take long.
+collect_ignore = ["test_threads.py", "test_hostile.py"] if metal_backend() == "emulation" else []
 
 DEVICES = {"cpu": mx.cpu, **({"gpu": mx.gpu} if metal_backend() == "gpu" else {})}
 

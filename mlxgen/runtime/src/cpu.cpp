@@ -22,7 +22,7 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
   }
   for (auto& out : outputs) {
     if (out.data_shared_ptr() == nullptr) {
-      out.set_data(allocate(out.nbytes()));
+      out.set_data(allocate(out));
     }
     encoder.set_output_array(out);
   }

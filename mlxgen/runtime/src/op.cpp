@@ -1,6 +1,7 @@
 // What generated operators share, compiled once per library: op.h says what the
 // functions do.
 
+#include <new>
 #include <numeric>
 #include <typeinfo>
 
@@ -82,6 +83,17 @@ void require_lengths(const std::vector<Shape>& shapes) {
   }
 }
 
+void require_one_shape(const char* op, const Arrays& inputs) {
+  for (const auto& in : inputs) {
+    if (in.shape() != inputs[0].shape()) {
+      fail(
+          op,
+          "Compiled for inputs of the same shape.",
+          std::vector<Shown>{{"inputs", show(inputs)}});
+    }
+  }
+}
+
 int choice(
     const char* op,
     const char* name,
@@ -130,9 +142,50 @@ array to_dtype(const array& a, Dtype dtype, const Stream& s) {
   return mx::astype(out, dtype, s);
 }
 
+namespace {
+
+/** How many bytes an array takes, which MLX counts modulo 2^64. */
+double bytes_of(const Shape& shape, Dtype dtype) {
+  double bytes = mx::size_of(dtype);
+  for (auto length : shape) {
+    bytes *= length;
+  }
+  return bytes;
+}
+
+constexpr double most_bytes = 0x1p47; // that processors have addresses for
+
+/** Whether there is memory for so many bytes. */
+bool is_available(double bytes) {
+  if (bytes > most_bytes) {
+    return false;
+  }
+  auto memory = ::operator new(static_cast<size_t>(bytes), std::nothrow);
+  ::operator delete(memory);
+  return memory != nullptr;
+}
+
+} // namespace
+
+void no_memory(const Shape& shape, Dtype dtype) {
+  throw std::runtime_error(
+      "There is no memory for an array of " + show(dtype) + " " + show(shape) +
+      ".");
+}
+
 array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
   auto out = to_dtype(a, dtype, s);
-  return for_kernel ? mx::contiguous(out, false, s) : out;
+  if (!for_kernel) {
+    return out;
+  }
+  if (!(out.is_available() && out.flags().row_contiguous)) {
+    // MLX does not look whether it gets memory for the copy.
+    auto bytes = bytes_of(out.shape(), dtype);
+    if (bytes > 0x1p30 && !is_available(bytes)) {
+      no_memory(out.shape(), dtype);
+    }
+  }
+  return mx::contiguous(out, false, s);
 }
 
 namespace {
@@ -367,12 +420,9 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
     }
     if (dense) {
       out.set_data(
-          allocate(out.nbytes()),
-          first.data_size(),
-          first.strides(),
-          first.flags());
+          allocate(out), first.data_size(), first.strides(), first.flags());
     } else {
-      out.set_data(allocate(out.nbytes()));
+      out.set_data(allocate(out));
     }
   }
   return dense;
@@ -926,6 +976,11 @@ void Dispatch::run(
     Primitive& self,
     const Arrays& inputs,
     Arrays& outputs) const {
+  for (const auto& out : outputs) {
+    if (bytes_of(out.shape(), out.dtype()) > most_bytes) {
+      no_memory(out.shape(), out.dtype());
+    }
+  }
 #ifdef MLXGEN_EMULATE_METAL
   auto is_double = [](const array& a) { return a.dtype() == mx::float64; };
   if (backend == Backend::cpu && find(Backend::metal) != nullptr &&

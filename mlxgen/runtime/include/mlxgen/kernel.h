@@ -23,9 +23,11 @@
 
 // Compile a function for several instruction sets; the loader picks one.
 // Without `flatten` a long scalar kernel is not inlined into its loop, which
-// then is not vectorised. Where Metal is emulated only compile time matters.
+// then is not vectorised. Where Metal is emulated only compile time matters, as
+// with sanitizers, which are not ready either when the loader picks.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
-    defined(__linux__) && !defined(MLXGEN_EMULATE_METAL)
+    defined(__linux__) && !defined(MLXGEN_EMULATE_METAL) &&            \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MLXGEN_MULTIVERSION \
   __attribute__((           \
       flatten, target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))

@@ -1,7 +1,7 @@
-// The memory of large outputs. The system maps it anew for every array, 4 KiB
-// at a time as it is first written to, which takes longer than most functions
-// of the elements do; 2 MiB at a time, a fraction of that. NumPy asks for the
-// same.
+// The memory of outputs. That of large ones the system maps anew for every
+// array, 4 KiB at a time as it is first written to, which takes longer than
+// most functions of the elements do; 2 MiB at a time, a fraction of that. NumPy
+// asks for the same.
 
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "mlx/allocator.h"
+#include "mlx/array.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -17,9 +18,18 @@
 
 namespace mlxgen {
 
+/** Raise that there is none for an array. */
+[[noreturn]] void no_memory(
+    const mlx::core::Shape& shape,
+    mlx::core::Dtype dtype);
+
 /** Memory for an output, which nothing has written to. */
-inline mlx::core::allocator::Data allocate(size_t bytes) {
+inline mlx::core::allocator::Data allocate(const mlx::core::array& out) {
+  auto bytes = out.nbytes();
   auto data = mlx::core::allocator::malloc(bytes);
+  if (bytes > 0 && data.buffer().ptr() == nullptr) {
+    no_memory(out.shape(), out.dtype());
+  }
 #if defined(__linux__)
   constexpr size_t large = size_t{1} << 22;
   if (bytes >= large) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "mlx/backend/metal/device.h"
+#include "mlxgen/memory.h"
 #include "mlxgen/op.h"
 
 namespace mlxgen::metal {
@@ -36,7 +37,7 @@ void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
 /** Allocate the outputs of a kernel that is not elementwise. */
 inline void allocate(Arrays& outputs) {
   for (auto& out : outputs) {
-    out.set_data(mx::allocator::malloc(out.nbytes()));
+    out.set_data(mlxgen::allocate(out));
   }
 }
 

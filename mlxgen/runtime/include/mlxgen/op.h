@@ -78,6 +78,12 @@ fail(const char* op, const std::string& what, const std::vector<Named>& args);
 /** Raise unless every length is at least 0. */
 void require_lengths(const std::vector<Shape>& shapes);
 
+/**
+ * Raise unless the inputs have one shape, as when a function was compiled that
+ * now takes others: nothing broadcasts them.
+ */
+void require_one_shape(const char* op, const Arrays& inputs);
+
 /** What an op's shape rule gives for its arguments, which errors show. */
 template <typename... Args>
 std::vector<Shape> shapes_of(

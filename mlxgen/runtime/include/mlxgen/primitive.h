@@ -124,6 +124,15 @@ class Operator : public Primitive {
     return {outputs, std::vector<int>(outputs.size(), 0)};
   }
 
+  /** For inputs of other shapes, too, which the operator itself checks. */
+  std::vector<Shape> output_shapes(const Arrays& inputs) override {
+    std::vector<Shape> shapes;
+    for (const auto& out : again(inputs)) {
+      shapes.push_back(out.shape());
+    }
+    return shapes;
+  }
+
   bool is_equivalent(const Primitive& other) const override {
     return self().state() == static_cast<const Op&>(other).state();
   }
@@ -172,11 +181,7 @@ class Operator : public Primitive {
     return static_cast<const Op&>(*this);
   }
   Arrays again(const Arrays& inputs) {
-    if constexpr (requires { &Op::apply; }) {
-      return self().apply(inputs);
-    } else {
-      return {}; // not called: jvp and vmap are the operator's own
-    }
+    return self().apply(inputs);
   }
   auto forward() {
     return [this](const Arrays& inputs) {
@@ -207,6 +212,7 @@ class Elementwise : public Operator<Op> {
   }
 
   std::vector<Shape> output_shapes(const Arrays& inputs) override {
+    require_one_shape(Op::dispatch.op, inputs);
     return std::vector<Shape>(NOut, inputs[0].shape());
   }
 

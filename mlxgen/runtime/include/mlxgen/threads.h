@@ -18,6 +18,8 @@
 #include <system_error>
 #include <thread>
 
+#include <unistd.h>
+
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -47,15 +49,23 @@ inline int thread_count() {
 
 class Workers {
  public:
-  /** Those of this library. They are never stopped: the process just ends. */
+  /**
+   * Those of this library in this process: a child that was forked has none of
+   * its parent's threads, while their locks may be as they were held. They are
+   * never stopped: the process just ends.
+   */
   static Workers& get() {
-    static auto* workers = new Workers(thread_count() - 1);
+    static std::atomic<Workers*> current = nullptr;
+    auto* workers = current.load();
+    if (workers != nullptr && workers->process_ == getpid()) {
+      return *workers;
+    }
+    auto* fresh = new Workers;
+    if (current.compare_exchange_strong(workers, fresh)) {
+      return *fresh;
+    }
+    delete fresh; // another stream was first
     return *workers;
-  }
-
-  /** How many there are, beside the thread that asks. */
-  int size() const {
-    return size_;
   }
 
   /**
@@ -64,6 +74,9 @@ class Workers {
    */
   void run(int64_t count, const std::function<void(int64_t)>& part) {
     std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
+    if (mine && !started_) {
+      start(thread_count() - 1);
+    }
     if (!mine || size_ == 0 || count < 2) {
       for (int64_t i = 0; i < count; ++i) {
         part(i);
@@ -86,7 +99,8 @@ class Workers {
   }
 
  private:
-  explicit Workers(int count) {
+  void start(int count) {
+    started_ = true;
     for (; size_ < count; ++size_) {
       try {
         std::thread([this] { serve(); }).detach();
@@ -120,8 +134,10 @@ class Workers {
     }
   }
 
+  const pid_t process_ = getpid();
+  std::mutex busy_; // held while a task has the workers, guards the next two
+  bool started_ = false;
   int size_ = 0;
-  std::mutex busy_; // held while a task has the workers
   std::mutex mutex_; // guards what follows
   std::condition_variable wake_;
   std::condition_variable idle_;
