@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ..diagnostics import did_you_mean
@@ -83,11 +82,9 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
         wanted = with_article(type) + f", {type.length} of them," * bool(type.length)
         if type.kind is Kind.INT and isinstance(value, int):
             wanted += " of 64 bits" if type.int64 else " of 32 bits"
+        wanted = f"it is one of {type.listed_choices}" if type.choices else f"{wanted} is wanted"
         if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
-            yield (
-                (),
-                f"it is one of {type.listed_choices}" if type.choices else f"{wanted} is wanted",
-            )
+            yield (), wanted
         elif type.kind is Kind.FLOAT and abs(value) > 1e308 and math.isfinite(value):
             yield (), "it is too large"
 
@@ -97,18 +94,15 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
     if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
         yield ("dtype",), f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
     shape = sample.shape or []
-    if len(shape) > AXES:
-        yield ("shape",), f"{len(shape)} axes, and {AXES} are the most"
-    if any(not 0 <= n < 1 << 31 for n in shape):
-        yield ("shape",), f"{shape} is no shape"
-    for key, number in (("low", sample.low), ("high", sample.high)):
-        if not -math.inf < number < math.inf:
-            yield (key,), f"{key} is {number}, and numbers are drawn from low to high"
+    if len(shape) > AXES or any(not 0 <= n < 1 << 31 for n in shape):
+        yield ("shape",), f"{shape} is no shape of at most {AXES} axes"
+    points: list[tuple[Path, float]] = [(("low",), sample.low), (("high",), sample.high)]
+    points += [(("away_from", i), point) for i, point in enumerate(sample.away_from)]
+    for path, point in points:
+        if not -math.inf < point < math.inf:
+            yield path, f"{path[0]} cannot be {point}"
     if not sample.low <= sample.high:
         yield (), f"low ({sample.low}) is above high ({sample.high})"
-    for i, point in enumerate(sample.away_from):
-        if not -math.inf < point < math.inf:
-            yield ("away_from", i), f"{point} is no point to stay away from"
     if sample.values is not None:
         if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
             yield (), "values are given, so that shape, low, high and away_from say nothing"
@@ -149,115 +143,102 @@ def _call_problems(
     conditions: Sequence[Condition],
 ) -> Iterator[Problem]:
     """Why an entry cannot be called with a sample, and where in it that is."""
-    drawn = [found for rule in _rules(context) for found in _arrays(rule, sample)]
-    for found in drawn:
-        yield from (((*found.path, *at), problem) for at, problem in _misfits(found))
-        if found.refused:
-            known = ", ".join(found.rule.dtypes)
-            yield (*found.path, "dtype"), f"{found.dtype} is none of its dtypes ({known})"
-    arrays = [found.facts for found in drawn]
-    if (count := sum(a.size for a in arrays)) > LARGEST:
+    names = {p.name: _attribute(p, sample) for p in context.params}
+    extents: dict[Path, tuple[int, ...]] = {}
+    for rule in _rules(context):
+        drawn = list(_drawn(rule, sample))
+        several = len({dtype for *_, dtype in drawn}) > 1  # which MLX promotes
+        for path, given, dtype in drawn:
+            yield from (((*path, *at), problem) for at, problem in _misfits(given, dtype))
+            resolved = _resolved(rule, dtype)
+            if not (resolved or several):
+                known = ", ".join(rule.dtypes)
+                yield (*path, "dtype"), f"{dtype} is none of its dtypes ({known})"
+            name, *index = path
+            extents[path] = _extents(given)
+            facts = ArrayFacts(extents[path], None if several else resolved)
+            names[str(name)] = (*names[str(name)], facts) if index else facts
+    if (count := sum(map(math.prod, extents.values()))) > LARGEST:
         yield (), f"the arrays have {count:,} elements, and {LARGEST:,} are the most"
-    names = {p.name: _argument(p, sample, drawn) for p in context.params}
     if context.elementwise or "elementwise" in context.raw.tags:
         try:
-            broadcast(*(a.shape for a in arrays))
+            broadcast(*extents.values())
         except Impossible:
-            shown = (f"{found.path[0]} {found.facts.shape}" for found in drawn)
+            shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
             yield (), f"the shapes do not broadcast: {', '.join(shown)}"
-    for condition in conditions:
+    yield from _rule_problems(names, shapes, conditions)
+
+
+def _rule_problems(
+    names: Mapping[str, Any], shapes: Sequence[Rule], conditions: Sequence[Condition]
+) -> Iterator[Problem]:
+    """What `checks` and `shape` rules say of a call."""
+    rules: list[Condition | Rule] = [*conditions, *shapes]
+    for rule in rules:
         try:
-            if not evaluated(condition.text, names, True):
-                yield (), f"a check refuses it: {condition.message.rstrip('.')}"
+            value = evaluated(rule.text, names, () if isinstance(rule, Rule) else True)
         except Impossible as error:
-            yield (), f"`{condition.text}` cannot be computed: {error}"
-    for rule in shapes:
-        try:
-            shape = evaluated(rule.text, names, ())
-        except Impossible as error:
-            yield (), f"the shape `{rule.text}` cannot be computed: {error}"
+            yield (), f"`{rule.text}` cannot be computed: {error}"
             continue
-        if min(shape, default=0) < 0:
-            yield (), f"the shape `{rule.text}` is {shape}"
-        if math.prod(shape) > LARGEST:
-            yield (), f"an output has {math.prod(shape):,} elements, and {LARGEST:,} are the most"
+        if isinstance(rule, Condition):
+            if not value:
+                yield (), f"a check refuses it: {rule.message.rstrip('.')}"
+        elif min(value, default=0) < 0:
+            yield (), f"the shape `{rule.text}` is {value}"
+        elif math.prod(value) > LARGEST:
+            yield (), f"an output has {math.prod(value):,} elements, and {LARGEST:,} are the most"
 
 
-def _argument(p: Parameter, sample: Mapping[str, Any], drawn: Sequence[_Drawn]) -> Any:
-    """What formulas know of an argument."""
-    facts = [found.facts for found in drawn if found.path[0] == p.name]
-    if p.type.is_array:
-        return tuple(facts) if p.is_list else facts[0] if facts else None
+def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
+    """What formulas know of an argument that is no array; of a list of arrays, that it is empty."""
     value = sample.get(p.name, p.arg.default.value if p.arg.default is not None else None)
+    if p.type.is_array:
+        return () if p.is_list else None
     if isinstance(value, int) and (p.type.kind is Kind.AXES or p.type.length):
         return (value,) * (p.type.length or 1)
     return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """An array of a call."""
-
-    rule: DtypeRule
-    path: Path  # in the sample
-    given: ArraySample
-    dtype: str
-    mixed: bool = False  # whether other arrays of the rule have another dtype
-
-    @property
-    def refused(self) -> bool:
-        """Whether its dtype is none of the operator's."""
-        return self.given.dtype is not None and not self.mixed and self._resolved is None
-
-    @property
-    def _resolved(self) -> str | None:
-        """The dtype that the operator makes of it, if it takes it (runtime/src/op.cpp)."""
-        allowed, dtype = self.rule.dtypes, self.dtype
-        if not allowed or dtype in allowed:
-            return dtype
-        if dtype not in (*INTEGER, "bool_"):
-            return None
-        if self.rule.integers == "to_float32":
-            return "float32"
-        kept = self.rule.integers == "keep" and len(allowed) == 1 and allowed[0] in INTEGER
-        return allowed[0] if kept else None
-
-    @property
-    def facts(self) -> ArrayFacts:
-        """What formulas know of it."""
-        shape = self.given.shape
-        extents = tuple((3, 4) if shape is None else shape)
-        if self.given.values is not None:
-            extents = _shape_of(self.given.values) or ()
-        return ArrayFacts(extents, None if self.mixed else self._resolved)
 
 
 def _rules(context: Context) -> Sequence[DtypeRule]:
     """What dtypes arrays may have together; any of their own where MLX promotes them."""
     if context.form is Form.KERNELS:
         return context.rules
-    return [DtypeRule("", (), "keep", (p,)) for p in context.arrays]
+    return [DtypeRule("", DTYPES, "keep", (p,)) for p in context.arrays]
 
 
-def _arrays(rule: DtypeRule, sample: Mapping[str, Any]) -> list[_Drawn]:
+def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, ArraySample, str]]:
     """The arrays of a rule; without a dtype of their own float32, which is tested first."""
-    usual = "float32" if not rule.dtypes or "float32" in rule.dtypes else rule.dtypes[0]
-    found = []
+    usual = "float32" if "float32" in rule.dtypes else rule.dtypes[0]
     for p in rule.params:
         value = sample.get(p.name)
         listed = [ArraySample(), ArraySample()] if value is None else value
         if not p.is_list:
             listed = [] if value is None and p.type.optional else [value or ArraySample()]
         for i, given in enumerate(listed):
-            dtype = {None: usual, "bool": "bool_"}.get(given.dtype, given.dtype)
-            found.append(_Drawn(rule, (p.name, i) if p.is_list else (p.name,), given, dtype))
-    mixed = len({a.dtype for a in found}) > 1
-    return [replace(a, mixed=mixed) for a in found]
+            dtype = "bool_" if given.dtype == "bool" else given.dtype or usual
+            yield (p.name, i) if p.is_list else (p.name,), given, dtype
 
 
-def _misfits(found: _Drawn) -> Iterator[Problem]:
+def _resolved(rule: DtypeRule, dtype: str) -> str | None:
+    """The dtype that the operator makes of one, if it takes it (runtime/src/op.cpp)."""
+    if dtype in rule.dtypes:
+        return dtype
+    if dtype not in (*INTEGER, "bool_"):
+        return None
+    if rule.integers == "to_float32":
+        return "float32"
+    kept = rule.integers == "keep" and len(rule.dtypes) == 1 and rule.dtypes[0] in INTEGER
+    return rule.dtypes[0] if kept else None
+
+
+def _extents(given: ArraySample) -> tuple[int, ...]:
+    if given.values is not None:
+        return _shape_of(given.values) or ()
+    return (3, 4) if given.shape is None else tuple(given.shape)
+
+
+def _misfits(given: ArraySample, dtype: str) -> Iterator[Problem]:
     """Numbers that an array cannot hold, and a domain without any."""
-    given, dtype = found.given, found.dtype
     low, high = _LIMITS.get(dtype, _SINGLE if given.dtype else _LIMITS["float64"])
     whole = dtype in INTEGER or dtype == "bool_"
     ends = {"low", "high"} & given.model_fields_set
@@ -283,12 +264,6 @@ def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
 
 
 def _free(given: ArraySample) -> float:
-    """Which part of the domain is far enough from the points of `away_from`."""
-    end, free = given.low, 0.0
-    for point in sorted(given.away_from):
-        free += max(0.0, min(point - DISTANCE, given.high) - end)
-        end = max(end, point + DISTANCE)
-    span = given.high - given.low
-    if span == 0:
-        return float(all(abs(given.low - point) >= DISTANCE for point in given.away_from))
-    return (free + max(0.0, given.high - end)) / span
+    """About which part of the domain is far enough from the points of `away_from`."""
+    tried = [given.low + (given.high - given.low) * i / 200 for i in range(201)]
+    return sum(all(abs(x - p) >= DISTANCE for p in given.away_from) for x in tried) / 201

@@ -165,6 +165,7 @@ class Subject:
             self.op["python_name"],
             tuple(slot.name for slot in self.slots),
             tuple(output["name"] for output in self.op["outputs"]),
+            all(math.isfinite(v) for v in self.case.sample.values() if isinstance(v, float)),
         )
 
     @cached_property
@@ -472,9 +473,9 @@ def _check_precision(s: Subject) -> None:
             # A scalar kernel computes in float32 and rounds once.
             options: dict[str, Any] = {"ulps": 1, "keeps_dtype": True}
             args, dtype = s.draw(mx.float32), getattr(mx, name)
-            testing.check_precision(
-                s.function, args, dtype, **(options if s.is_scalar_kernel else {})
-            )
+            if not (s.is_scalar_kernel and any(map(testing.is_float, args))):
+                options = {}
+            testing.check_precision(s.function, args, dtype, **options)
 
 
 def _pulled(
@@ -584,18 +585,20 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
         subjects.append(Subject(package, op, c, number))
     tests = {}
     for name, (check, applies) in CHECKS.items():
-        chosen = [s for s in subjects if _is_wanted(applies, s)]
+        chosen = [s for s in subjects if _is_wanted(name, applies, s)]
         if chosen:
             tests[f"test_{name}"] = _test(f"test_{name}", check, chosen)
     return tests
 
 
-def _is_wanted(applies: Callable[[Subject], bool], subject: Subject) -> bool:
+def _is_wanted(name: str, applies: Callable[[Subject], bool], subject: Subject) -> bool:
     """Whether a check applies; where the sample is at fault that is for `_check_sample` to say."""
     try:
-        return applies(subject)
+        # MLX's updates of empty slices do not end.
+        is_empty = any(0 in slot.shape for slot in subject.slots)
+        return not (is_empty and name not in ("sample", "forward")) and applies(subject)
     except Exception:
-        return False
+        return name == "sample"
 
 
 def _test(

@@ -22,6 +22,7 @@ class Function:
     op: str
     args: tuple[str, ...]
     outputs: tuple[str, ...] = ("the result",)
+    is_finite: bool = True  # else infinite parameters may make it infinite anywhere
 
     def __call__(self, *args: mx.array) -> Arrays:
         out = self.call(*args)

@@ -245,6 +245,17 @@ def test_infinite_samples(package):
         test(test.pytestmark[0].args[1][0])
     with pytest.raises(AssertionError, match=r"vjp of 'x': the gradient at x\[0\] = 0.5 is"):
         run(package, "vjp", "bad_vjp", {"x": infinite})
+    # An output that is infinite tells nothing of the other arguments; nor does an infinite number.
+    for sample in ({"x": infinite, "y": {"shape": [4]}}, {"x": {"low": 0.5}, "scale": np.inf}):
+        for check in ("sample", "vjp", "jvp", "second", "broadcast_vjp", "vmap", "precision"):
+            run(package, check, "good", sample)
+
+
+def test_samples_without_elements(package):
+    for test in cases.make_tests(
+        package, [cases.case(package.good, {"x": {"shape": [0, 4]}, "y": {"shape": [4]}})]
+    ).values():
+        test(test.pytestmark[0].args[1][0])
 
 
 def test_names_of_tests(package):

@@ -157,7 +157,8 @@ class Operators:
             return self._evaluated(op.forward_text, given)
         function = self.installed[op.name]
         if op.form is Form.KERNELS and function:
-            return function(**given)
+            named = {p.name: given.pop(p.name) for p in op.params if p.arg.kw_only}
+            return function(*given.values(), **named)
         if op.entry.composite:
             return self._composite(op, given)
         if op.name in self.stand_ins:
