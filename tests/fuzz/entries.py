@@ -1,7 +1,8 @@
 """Random entries that are mostly right, with names and texts chosen to clash with generated code.
 
 Formulas come from formula/formula_samples.py, whose arguments get other names here. The kernels
-that an entry needs are written from what mlxgen says would fit, so that this is tested too.
+that an entry needs are written from what mlxgen says would fit, so that this is tested too. Some
+are then changed in one point: they are refused, or fit all the same.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Project:
         """Write the project; gives the path of its entries."""
         for name in ("csrc", "kernels/metal"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        body = "\n".join(f"{text} {_body(text)}" for text in self.cpu.values())
+        body = "\n".join(map(_defined, self.cpu.values()))
         header = '#pragma once\n#include "mlxgen/kernel.h"\nusing namespace mlxgen;\n'
         # Headers of all projects are on one include path, and kernels in one translation unit.
         space = f"namespace kernels{number} {{\n{body}\n}}\n"
@@ -117,8 +118,8 @@ class Project:
         path.write_text(self.yaml, encoding="utf-8")
         return path
 
-    def supply(self, diags: Diagnostics) -> bool:
-        """Add the kernels that are said to be missing; whether there are any."""
+    def supply(self, diags: Diagnostics, rng: random.Random) -> bool:
+        """Add the kernels that are said to be missing, or nearly so; whether there are any."""
         found = False
         for item in diags.sorted():
             name = re.match(
@@ -126,8 +127,10 @@ class Project:
             )
             if item.code == "MG502" and name and item.help:
                 text = item.help.removeprefix("expected: ")
+                if rng.random() < 0.4:
+                    text = changed(text, rng)
                 if name[1] == "function":
-                    self.cpu[name[2]] = _numbered(text)
+                    self.cpu[name[2]] = ";;".join(map(_numbered, text.split(";;")))
                 else:
                     self.metal[name[2]] = _metal(text, name[2])
                 found = True
@@ -142,14 +145,59 @@ def _numbered(declaration: str) -> str:
     return f"{head}({', '.join(f'{type_} p{i}' for i, type_ in enumerate(types))})"
 
 
+# What may stand in a declaration for something else.
+_CHANGES = [
+    *(("int ", "T "), ("int ", "int64_t "), ("int ", "unsigned "), ("int ", "bool ")),
+    *(("int64_t ", "int "), ("double ", "float "), ("double ", "T "), ("bool ", "int ")),
+    *(("T ", "float "), ("T ", "const T& "), ("T ", "T& "), ("T ", "T* ")),
+    *(("<T>", "<float>"), ("T& ", "float& "), ("T& ", "T&& "), ("T& ", "const T& ")),
+    *(("In<", "Out<"), ("Out<", "In<"), ("<typename T>", "<typename T, int N = 3>")),
+    *(("<typename T>", "<typename U>"), ("<typename T>", "<int N>"), ("void ", "int ")),
+    *(("template <typename T> ", "inline "), ("(", "(int extra, "), ("int&", "int64_t&")),
+    *(
+        (")", ", int extra = 1)"),
+        (")", ", int extra)"),
+        ("const ", ""),
+        ("name T>", "name T> static "),
+    ),
+    *(
+        ("name T>", "name T> constexpr "),
+        ("name T>", "name T> consteval "),
+        ("int&", "uint&"),
+        ("device", "constant"),
+    ),
+]
+
+
+def changed(declaration: str, rng: random.Random) -> str:
+    """A declaration with one point changed, or followed by an overload."""
+    if rng.random() < 0.15 and "[[kernel]]" not in declaration:
+        other = re.sub(r"\bT\b", rng.choice(("float", "double")), declaration)
+        return (
+            declaration
+            + ";;"
+            + other.replace("template <typename float> ", "inline ").replace(
+                "template <typename double> ", "inline "
+            )
+        )
+    pairs = [(old, new) for old, new in _CHANGES if old in declaration]
+    old, new = rng.choice(pairs)
+    at = rng.choice([found.start() for found in re.finditer(re.escape(old), declaration)])
+    return declaration[:at] + new + declaration[at + len(old) :]
+
+
+def _defined(declarations: str) -> str:
+    return "\n".join(f"{text} {_body(text)}" for text in declarations.split(";;"))
+
+
 def _body(declaration: str) -> str:
-    return "{}" if " void " in declaration else "{ return T(); }"
+    return "{}" if re.search(r"\bvoid \w+\(", declaration) else "{ return {}; }"
 
 
 def _metal(text: str, name: str) -> str:
     """A Metal function from its declaration, with instantiations of a template."""
     if "[[kernel]]" not in text:
-        return f"{text} {_body(text)}"
+        return _defined(text)
     head, _, params = text.rstrip(")").partition("(")
     numbered = [f"{p} [[buffer({i})]]" for i, p in enumerate(params.split(", "))]
     lines = [f"{head}({', '.join(numbered)}, uint where [[thread_position_in_grid]]) {{}}"]
@@ -198,6 +246,9 @@ class Entries:
 
     def signature(self, name: str, names: dict[str, str], outputs: list[str]) -> str:
         """A signature in Python's spelling, some arguments of which have defaults."""
+        if outputs == ["out"] and self.rng.random() < 0.2:  # the spelling that has int64_t
+            typed = (f"{ARGUMENTS[old]._cpp_spelling()} {new}" for old, new in names.items())
+            return f"array {name}({', '.join(typed)})"
         extra = self.rng.sample(CHOICES, self.rng.randrange(3))
         args, defaults = [], False
         star = self.rng.randrange(1, 12)

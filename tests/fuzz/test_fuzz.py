@@ -128,12 +128,12 @@ def random_projects(seed: int, folder: Path, count: int) -> dict[Path, str]:
         name = f"r{tries}"
         place = folder / name
         made = Entries(random.Random(f"{seed}-{tries}")).project()
-        if generated(made, place, tries):
+        if generated(made, place, tries, random.Random(tries)):
             found[place / name] = made.yaml
     return found
 
 
-def generated(made: Project, place: Path, number: int) -> bool:
+def generated(made: Project, place: Path, number: int, rng: random.Random) -> bool:
     """Whether a random project is accepted, after it got the kernels that it lacks."""
     name = f"r{number}"
     for _ in range(3):
@@ -141,7 +141,7 @@ def generated(made: Project, place: Path, number: int) -> bool:
         diags = Diagnostics()
         found = generate.generate(project.settings(yaml, name), place / name, diags)
         check(diags, place)
-        if found is not None or not made.supply(diags):
+        if found is not None or not made.supply(diags, rng):
             return found is not None
     return False
 
