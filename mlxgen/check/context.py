@@ -163,9 +163,11 @@ class Context(Named):
 
     def not_twice(self, items: Sequence[str], path: Path) -> None:
         """Report items of the list at ``path`` that were there before."""
+        seen: set[str] = set()
         for i, item in enumerate(items):
-            if item in items[:i]:
+            if item in seen:
                 self.error("twice", (*path, i), item=item)
+            seen.add(item)
 
     # Formulas
 

@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, Spelling] = {
     "cpp_signature": "cpp",
     "python_signature": "python",
 }
+DEEPEST = 10  # submodules below each other, each a folder in one
 # Keys without which an entry cannot be understood further.
 _FORM_KEYS = frozenset({"dispatch", "composite", "cpp", "shape", "dtype", "dtypes", "manual"})
 _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
@@ -82,7 +83,7 @@ def _signature(
         help = "keep `signature`, or the pair `cpp_signature`/`python_signature`"
         diags.error("MG108", message, entry.span((given[1],), key=True), help=help, op=entry.name)
         return None
-    if not given and left_out.isdisjoint(_SIGNATURES):
+    if not given and left_out.isdisjoint(_SIGNATURES) and (raw.model_fields_set or not left_out):
         message = "no signature" if entry.name else "an entry without signature"
         span = entry.span(("name",)) if raw.name else entry.span()
         help = 'add e.g. `signature: "my_op(array x, float alpha=1) -> array"`'
@@ -96,17 +97,15 @@ def _signature(
 def _check_names(context: Context) -> None:
     """The entry's names by themselves, in C++ and in Python."""
     raw, name, signature = context.raw, context.name, context.signature
-    fits = not raw.name or bool(_IDENTIFIER.match(name))
-    if fits and signature.name not in (None, name, raw.python_name):
+    reason = clash(name, "an operator") if raw.name else None
+    problem = f"cannot be used: {reason}" if reason else None
+    if raw.name and not _IDENTIFIER.match(name):
+        problem = "is not an identifier of C++"
+    if problem:
+        context.error("bad_name", ("name",), name=name, problem=problem)
+    elif raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
         key = next(key for key in reversed(_SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
-    if raw.name:
-        reason = clash(name, "an operator")
-        problem = f"cannot be used: {reason}" if reason else None
-        if not fits:
-            problem = "is not an identifier of C++"
-        if problem:
-            context.error("bad_name", ("name",), name=name, problem=problem)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
     if raw.python_name or context.ok:
         path: Path = ("python_name",) if raw.python_name else context.at_name
@@ -115,8 +114,12 @@ def _check_names(context: Context) -> None:
         if problem := _python_problem(python_name, _STUB_NAMES):
             where = str(path[0]) if path else "name"
             context.error("bad_python_name", path, where, name=python_name, problem=problem)
-    for part in raw.module.split(".") if raw.module is not None else ():
-        if problem := _python_problem(part):
+    parts = raw.module.split(".") if raw.module is not None else []
+    for part in parts[:DEEPEST]:
+        problem = _python_problem(part)
+        if len(parts) > DEEPEST:
+            part, problem = parts[DEEPEST], f"is below {DEEPEST} others"
+        if problem:
             context.error("bad_module", ("module",), module=raw.module, part=part, problem=problem)
             break
 

@@ -14,6 +14,7 @@ from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
 from .context import Named, Path, camel
+from .entry import DEEPEST
 
 # Names by their form that generated code has, and where.
 _FORMS = (
@@ -88,7 +89,7 @@ def _check_python_names(entries: Iterable[Named]) -> None:
     """Functions, their aliases and submodules."""
     modules: dict[str, Named] = {}
     for entry in entries:
-        parts = entry.text("module").split(".")
+        parts = entry.text("module").split(".", DEEPEST)
         for i in range(len(parts)):
             modules.setdefault(".".join(parts[: i + 1]), entry)
     seen: dict[str, Named] = {}

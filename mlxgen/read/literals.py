@@ -69,7 +69,7 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and kind is Kind.FLOAT:
             value = float(value)  # type: ignore[arg-type]
-    except (ValueError, SyntaxError, OverflowError):
+    except (ValueError, SyntaxError, OverflowError, RecursionError):
         return None
     if type.optional and (value is None or (value == () and spelling == "C++")):
         return Default(None, type)

@@ -37,6 +37,8 @@ SIGNATURES = ("python_signature", "signature", "cpp_signature")
 TYPED_KEYS = frozenset({"deprecated", "samples"})
 """Entry keys whose scalars are read as numbers and booleans; below all others they are text."""
 
+_WORD_KEYS = frozenset({"grad", "integers", "jvp", "vmap"})  # which take none, not no
+
 _TAG = "tag:yaml.org,2002:"
 _STR, _NULL, _BOOL, _MERGE = (_TAG + name for name in ("str", "null", "bool", "merge"))
 _STANDARD_TAGS = {
@@ -392,6 +394,8 @@ class _Reader:
                 line = self.document.at(*extent(self.document.text, first)).line
                 message = f"the key '{key}' is given twice (first in line {line})"
                 self.error("MG003", message, key_node)
+                if top:
+                    data[key] = None  # nobody knows which is meant
                 continue
             if top:
                 self.key = key
@@ -424,7 +428,7 @@ class _Reader:
         if tag == _BOOL:
             if typed:
                 return text.lower() in ("true", "yes", "on")
-            if text.lower() not in ("true", "false"):
+            if text.lower() not in ("true", "false") and self.key not in _WORD_KEYS:
                 self.boolean(node, f"YAML reads {text} as a boolean, and a text is wanted here")
         elif typed and _NUMBER.fullmatch(text):
             try:
