@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..diagnostics import did_you_mean
-from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER, MEANT
+from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
 from .context import Context, Path, camel
@@ -142,10 +142,8 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
             found.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
         context.dtypes_known = False
-        near = next((c for c in CATEGORIES if c.startswith(name)), MEANT.get(name.lower()))
-        guess = did_you_mean(name, [*DTYPES, *CATEGORIES])
-        if near or "," in name:
-            guess = f" (did you mean '{near or f'[{name}]'}'?)"
-        known = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
-        context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=known)
+        known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
+        guess = did_you_mean(name, known)
+        listed = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
+        context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=listed)
     return tuple(found)

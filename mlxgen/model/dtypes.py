@@ -20,14 +20,6 @@ CATEGORIES = {
 }
 """What `dtypes` may say instead of listing them."""
 
-MEANT = {
-    **{"bool": "bool_", "char": "int8", "short": "int16", "int": "int32", "long": "int64"},
-    **{"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"},
-    **{"float": "float32", "fp32": "float32", "f32": "float32", "double": "float64"},
-    **{"fp64": "float64", "f64": "float64", "complex": "complex64", "byte": "uint8"},
-}
-"""What is called otherwise elsewhere."""
-
 
 def computes_integers(dtypes: Iterable[str]) -> bool:
     """Whether a kernel for these dtypes computes in a type that cuts floats off."""

@@ -8,13 +8,11 @@ What the keys mean together is decided in ``resolve``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ..diagnostics import Diagnostics, suggest
+from ..diagnostics import Diagnostics, did_you_mean, suggest
 from .yaml import TYPED_KEYS, Entry
 
 Tag = Literal[
@@ -164,7 +162,7 @@ def validate(
     for path, wrong in found.items():
         left_out.add(str(path[0]))
         if "extra_forbidden" in wrong and len(path) == 1:  # nor is the key missing that was meant
-            left_out.add(_meant(str(path[0]), _keys_at(path)) or "")
+            left_out.add(suggest(str(path[0]), _keys_at(path)) or "")
         value = _at(data, path)
         if value is not None or path[0] in TYPED_KEYS:  # else it was said when the file was read
             code, message, help = _explain(path, wrong, value)
@@ -242,19 +240,6 @@ def _keys_at(path: YamlPath) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _meant(word: str, known: Collection[str]) -> str | None:
-    """The key or word that was probably meant; elsewhere.txt says how others call them."""
-    lines = (Path(__file__).parent / "elsewhere.txt").read_text(encoding="utf-8").splitlines()
-    others = (line.split() for line in lines)
-    said = (o[0][:-1] for o in others if o[0][:-1] in known and word.lower() in o[1:])
-    return next(said, None) or suggest(word, known)
-
-
-def _guess(word: str, known: Collection[str]) -> str:
-    near = _meant(word, known)
-    return f" (did you mean '{near}'?)" if near else ""
-
-
 def _explain(path: YamlPath, wrong: _Wrong, value: Any) -> tuple[str, str, str | None]:
     """Code, message and help for what is wrong at a place."""
     last, where = str(path[-1]), _where(path)
@@ -263,7 +248,7 @@ def _explain(path: YamlPath, wrong: _Wrong, value: Any) -> tuple[str, str, str |
         return "MG103", f"{_where(path[:-1])} needs a key '{last}'", None
     if "extra_forbidden" in wrong:
         known = _keys_at(path)
-        near = _guess(last, known)
+        near = did_you_mean(last, known)
         help = None if near else f"keys here are: {', '.join(known)}"
         return "MG101", f"unknown key '{last}'{near}", help
     if "string_too_short" in wrong:
@@ -279,14 +264,14 @@ def _explain(path: YamlPath, wrong: _Wrong, value: Any) -> tuple[str, str, str |
     if literal := wrong.get("literal_error"):
         words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
         if literal["loc"][-1] == "[key]":
-            message = f"unknown backend '{last}'" + _guess(last, words)
+            message = f"unknown backend '{last}'" + did_you_mean(last, words)
             return "MG104", message, f"backends are: {', '.join(words)}"
         message = f"{where} cannot {'have' if is_item else 'be'} {_what(value)}"
         help = f"{'one of: ' if len(words) > 1 else 'write '}{', '.join(words)}"
         if "dict_type" in wrong:
             help += ", or a mapping of arguments to formulas"
         if isinstance(value, str):
-            return "MG105", message + _guess(value, words), help
+            return "MG105", message + did_you_mean(value, words), help
         return "MG102", message, help
     kinds = list(dict.fromkeys(kind for name, kind in _KINDS.items() if name in wrong))
     if "float_type" in wrong:

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 
 from ..diagnostics import suggest
-from ..model.dtypes import DTYPES, MEANT
+from ..model.dtypes import DTYPES
 from ..model.signature import ESCAPES, Default, Kind, Type, quoted, with_article
 
 _NOT_FINITE = re.compile(
@@ -90,7 +90,7 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
     near = suggest(value, type.choices) if value is not None else None
     if type.kind is Kind.DTYPE and text != none:
         word = _NAMESPACE.sub("", text.strip("\"'"))
-        near = MEANT.get(word) or (word if word in DTYPES else suggest(word, DTYPES))
+        near = word if word in DTYPES else suggest(word, DTYPES)
         if near:
             return "misspelled_dtype", {"text": text, "near": near}
     parts: dict[str, object] = {

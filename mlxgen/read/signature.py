@@ -41,8 +41,6 @@ def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature 
 class _Parser(Types):
     """A whole signature."""
 
-    is_mixed = False  # an argument in another spelling was reported
-
     def signature(self, asked: Spelling) -> Signature:
         if "(" not in self.tokens:
             self.i = len(self.tokens) - 1
@@ -175,10 +173,8 @@ class _Parser(Types):
     def mixed(self, begin: int) -> Bad:
         """Report an argument in another spelling than the signature, the first of them."""
         self.skip()
-        if self.is_mixed:
-            return Bad()
-        self.is_mixed = True
-        return self.error("mixed", begin, name=self.grammar.name, form=self.grammar.form)
+        about = {"name": self.grammar.name, "form": self.grammar.form}
+        return Bad() if self.failed else self.error("mixed", begin, **about)
 
     def passed_type(self) -> Type:
         """The type of a C++ parameter, which may be a const reference."""

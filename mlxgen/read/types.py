@@ -30,26 +30,19 @@ _BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
 _INTS_OR_NONE = {_INT, _INTS, _NONE}  # MLX's axes
 _PARTS = {"scalar": _SCALAR, "None": _NONE, "...": _MORE}
 
-# A type, its words in C++, Python and torch, and words that are probably meant to be it. Without a
-# type: words that have types in brackets.
-_WORDS: tuple[tuple[Type | None, str, str, str, str], ...] = (
-    (ARRAY, "array", "array", "Tensor array", "tensor torch.Tensor Array ndarray np.ndarray"),
-    (_INT, "int int32_t", "int", "int SymInt", "size_t long unsigned signed short integer int32"),
-    (None, "int", "int", "int", "std::size_t int8_t int16_t uint8_t uint16_t uint32_t uint64_t"),
-    (Type(Kind.INT, int64=True), "int64_t std::int64_t", "", "", ""),
-    (Type(Kind.BOOL), "bool", "bool", "bool", ""),
-    (Type(Kind.FLOAT, single=True), "float", "", "", ""),
-    (Type(Kind.FLOAT), "double", "float", "float Scalar", "number float32 float64"),
-    (Type(Kind.STR), "std::string", "str", "str", "string String std::string_view char"),
-    (_SHAPE, "Shape", "shape", "shape", ""),
-    (_AXES, "axes", "axes", "axes", ""),
-    (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype", ""),
-    (_PAIR, "int[2]", "", "int[2]", "std::pair std::tuple std::array"),
-    (None, "std::optional", "Optional", "", "optional"),
-    (None, "std::vector", "list", "", "vector List Sequence Iterable std::list std::span"),
-    (None, "enum", "Literal", "enum", "Enum"),
-    (None, "", "tuple", "", "Tuple std::tuple std::pair"),
-    (None, "", "None", "", "none null nullptr"),
+# A type, and its words in C++, Python and torch.
+_WORDS: tuple[tuple[Type, str, str, str], ...] = (
+    (ARRAY, "array", "array", "Tensor array"),
+    (_INT, "int int32_t", "int", "int SymInt"),
+    (Type(Kind.INT, int64=True), "int64_t std::int64_t", "", ""),
+    (Type(Kind.BOOL), "bool", "bool", "bool"),
+    (Type(Kind.FLOAT, single=True), "float", "", ""),
+    (Type(Kind.FLOAT), "double", "float", "float Scalar"),
+    (Type(Kind.STR), "std::string", "str", "str"),
+    (_SHAPE, "Shape", "shape", "shape"),
+    (_AXES, "axes", "axes", "axes"),
+    (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype"),
+    (_PAIR, "int[2]", "", "int[2]"),
 )
 _UNIONS = {
     frozenset({_INT, _INTS}): "int_or_list",
@@ -75,7 +68,6 @@ class Grammar:
 
     name: str
     words: dict[str, Type]  # types that are one word
-    meant: dict[str, str]  # words that are no types here, and what to write for them
     brackets: dict[str, tuple[str, str]]  # words that have types or strings in brackets, and which
     results: dict[str, tuple[str, str]]  # how several outputs begin, and their brackets
     marks: tuple[str, ...]  # what may follow a type
@@ -83,13 +75,8 @@ class Grammar:
 
 
 def _grammar(column: int, name: str, brackets: str, results: str, marks: str, form: str) -> Grammar:
-    words: dict[str, Type] = {}
-    meant: dict[str, str] = {}
-    for type, *row in _WORDS:
-        here = row[column].split()
-        words |= dict.fromkeys(here, type) if type else {}
-        meant |= {word: here[0] for cell in row for word in cell.split() if here}
-    return Grammar(name, words, meant, _pairs(brackets), _pairs(results), tuple(marks), form)
+    words = {word: row[0] for row in _WORDS for word in row[column].split()}  # type: ignore[union-attr]
+    return Grammar(name, words, _pairs(brackets), _pairs(results), tuple(marks), form)
 
 
 def _pairs(items: str) -> dict[str, tuple[str, str]]:
@@ -97,10 +84,10 @@ def _pairs(items: str) -> dict[str, tuple[str, str]]:
 
 
 _OF_CPP = "std::optional<> std::vector<> enum()"
-CPP = _grammar(0, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array& x")
+CPP = _grammar(1, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array& x")
 _GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
-PYTHON = _grammar(1, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
-TORCH = _grammar(2, "torch", "enum()", "(()", "[?(", "Tensor x")
+PYTHON = _grammar(2, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
+TORCH = _grammar(3, "torch", "enum()", "(()", "[?(", "Tensor x")
 TYPE_WORDS = {"const", *CPP.words, *CPP.brackets, *TORCH.words}
 """Words that only types have."""
 
@@ -353,9 +340,10 @@ class Types(Tokens):
     def unknown_type(self, word: str, begin: int) -> Bad:
         grammar = self.grammar
         known = {name.removeprefix("std::"): name for name in (*grammar.words, *grammar.brackets)}
-        near = grammar.meant.get(word) or known.get(
-            suggest(word.removeprefix("std::"), known) or ""
-        )
+        known |= {"None": "None"} if grammar is PYTHON else {}
+        bare = word.removeprefix("std::")
+        is_near = bare in known and bare != "array"
+        near = known.get(bare if is_near else suggest(bare, known) or "")
         missing = "type_of_torch_alone" if word in _NOT_IN_MLX else "unknown_type"
         if clash(word, "an operator"):
             missing = "word_of_cpp"

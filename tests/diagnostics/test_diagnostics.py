@@ -257,6 +257,13 @@ def test_suggest(word, candidates, expected):
     assert suggest(word, candidates) == expected
 
 
+def test_words_of_other_languages():
+    assert suggest("gpu", ["cpu", "metal"]) == "metal"
+    assert suggest("Half", ["float32", "float16"]) == "float16"
+    assert suggest("func", ["signature", "doc"]) == "signature"
+    assert suggest("func", ["function", "kernel"]) == "kernel"
+
+
 def test_did_you_mean():
     assert did_you_mean("varients", ["variants"]) == " (did you mean 'variants'?)"
     assert did_you_mean("kernel", ["grad"]) == ""

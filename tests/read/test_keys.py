@@ -1,13 +1,10 @@
 """Keys and values of entries: whatever the models refuse is reported, and only that is left out."""
 
-from pathlib import Path
-
 import pydantic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.read import keys
 from mlxgen.read.keys import OpEntry, validate
 from mlxgen.read.yaml import Document
 
@@ -49,11 +46,3 @@ def test_what_is_refused_is_reported(entry):
         assert len(diags) > 0 and left_out
         kept = {key: value for key, value in data.items() if key not in left_out}
         assert model == OpEntry.model_validate(kept)
-
-
-def test_what_is_called_otherwise_is_a_key_here():
-    lines = (Path(keys.__file__).parent / "elsewhere.txt").read_text().splitlines()
-    models = (keys.OpEntry, keys.KernelEntry, keys.GradFunction, keys.Check, keys.ArraySample)
-    known = {field.alias or name for m in models for name, field in m.model_fields.items()}
-    known |= {"metal", "none"}
-    assert {line.partition(":")[0] for line in lines} <= known
