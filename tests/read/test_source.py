@@ -194,7 +194,7 @@ def test_aliases_share_values(loader):
         # MG010: booleans
         ("- name: on\n", [("MG010", "on", 1)]),
         ("- tags: [a, No]\n", [("MG010", "No", 1)]),
-        ("- grad:\n    x: off\n", [("MG010", "off", 2)]),
+        ("- args:\n    x: off\n", [("MG010", "off", 2)]),
         ("- grad:\n    no: x\n    true: y\n", [("MG010", "no", 2), ("MG010", "true", 3)]),
         # MG011: keys
         ("- 1: x\n", [("MG011", "1", 1)]),
