@@ -18,21 +18,18 @@ _COTANGENT = re.compile(r"\bcotangents\b(?:\[(\d+)\])?")
 
 def check_unused(context: Context, op: Op) -> None:
     """Warn of arguments and cotangents that formulas should use and do not."""
-    cotangents = [f"grad_{name}" for name in context.output_names] if not op.single else []
-    names = [*(p.name for p in op.params), *cotangents]
+    cotangents = [f"grad_{name}" for name in context.output_names if not op.single]
     given = context.raw.unused
+    names = [*(p.name for p in op.params), *cotangents]
     reasons = context.known("MG135", given, names, "argument", ("unused",))
-    arguments = set(_arguments(op))
-    unused = arguments | {cotangents[i] for i in _cotangents(op)}
+    unused = dict.fromkeys(_arguments(op), "composite")
+    unused |= {cotangents[i]: "grad" for i in _cotangents(op)}
     for name in reasons:
         if name not in unused:
             context.warning("unused_is_used", ("unused", name), key=True, name=name)
-    for name in names if len(reasons) == len(given) else ():  # else one is there, misspelt
-        if name in unused and name not in reasons:
-            key, wrong = ("grad", "unused_cotangent")
-            if name in arguments:
-                key, wrong = ("composite", "unused_argument")
-            context.warning(wrong, (key,), key=True, name=name)
+    for name, key in unused.items() if len(reasons) == len(given) else ():  # or one is misspelt
+        if name not in reasons:
+            context.warning(f"unused_in_{key}", (key,), key=True, name=name)
 
 
 def _arguments(op: Op) -> Iterator[str]:
@@ -42,11 +39,12 @@ def _arguments(op: Op) -> Iterator[str]:
         return
     exprs = [op.forward]
     if op.form is Form.COMPOSITE:
+        if any(grad.function for grad in op.grads):
+            return
         exprs += [grad.expr for grad in op.grads if grad.expr]
         exprs += [check.expr for check in op.checks]
     used = frozenset[str]().union(*(expr.names for expr in exprs))
-    by_hand = any(grad.function for grad in op.grads)
-    yield from (p.name for p in op.params if p.name not in used and not by_hand)
+    yield from (p.name for p in op.params if p.name not in used)
 
 
 def _cotangents(op: Op) -> Iterator[int]:

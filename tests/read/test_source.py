@@ -334,7 +334,7 @@ def test_data_of_entries_with_errors():
     document, diags = parse(text)
     assert len(diags) == 4
     assert document.entries[0].data == {
-        "name": "a", "no": "x", "1": "y", "2": "", "doc": "z",
+        "name": None, "no": "x", "1": "y", "2": "", "doc": "z",
     }  # fmt: skip
     assert document.complete
 
