@@ -26,7 +26,7 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
     lower, size, letters = _letters(word)
     candidates = list(candidates)
     for ours, words in _ELSEWHERE:
-        if lower in words and ours in candidates:
+        if lower in words and ours in candidates and ours != word:
             return ours
     near: dict[str, tuple[float, str]] = {}
     for candidate in candidates:
