@@ -18,7 +18,7 @@ LOCALS = frozenset(
     Elementwise encoder forward gradient grid_x grid_y group_x group_y has_kernel i inputs
     int32_t int64_t item joint jvp k kDtypes kernel kIsComposite kJvp kLibrary kVmap like
     metal_attributes ndim one op Operator output_shapes outputs positive primals run_metal s
-    shape shapes size_t state task term thread_grid thread_index to uint2 vjp""".split()  # noqa: SIM905
+    shape shapes size_t state task term thread_grid thread_index to typed uint2 vjp""".split()  # noqa: SIM905
 )
 HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
 

@@ -99,7 +99,7 @@ _TOKEN = re.compile(
 )
 _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSE = frozenset(_OPEN.values())
-_LIMIT = 10_000
+_LIMIT, _DEEPEST = 10_000, 50
 _RESULTS = ("array", "Tensor", "void", "std::pair", "std::tuple", "std::vector")
 _MESSAGES = Path(__file__).parent / "messages.txt"
 
@@ -132,6 +132,8 @@ class Tokens:
                 continue
             if token in _OPEN:
                 opened.append(i)
+                if len(opened) > _DEEPEST:
+                    raise self.error("too_deep", self.place(i), limit=_DEEPEST)
             elif token in _CLOSE and not opened:
                 raise self.error("closes_nothing", self.place(i), token=token)
             elif token in _CLOSE and _OPEN[self.tokens[opened[-1]]] == token:

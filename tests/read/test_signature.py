@@ -741,6 +741,7 @@ def test_quoted_is_a_literal_of_python():
         ),
         ("array f(StreamOrDevice s, array y)", [("MG216", "StreamOrDevice s")]),
         # MG217, MG219: too many
+        (f"f(x: {'list[' * 1000}", [("MG219", "[")]),
         (f"f({' ' * 10_000}) -> array", [("MG219", f"f({' ' * 58}")]),
         (f"array({', '.join(['array'] * 26)}, const array&)", [("MG217", "const array&")]),
         # several at once
