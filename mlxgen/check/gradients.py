@@ -107,8 +107,9 @@ def _declared(
 
 def _floating(context: Context) -> str:
     """The category of gradients; empty where arrays are never floating."""
-    group = context.group if context.form is Form.KERNELS else FLOATING
-    return "" if {*FLOATING, "complex64"}.isdisjoint(group) else "inexact"
+    if context.form is not Form.KERNELS or "complex64" in context.group:
+        return "inexact"
+    return "" if {*FLOATING}.isdisjoint(context.group) else "floating"
 
 
 def _given(names: dict[str, Name], p: Parameter) -> None:
@@ -152,7 +153,7 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
         return "manual", []
     if context.form is not Form.KERNELS:
         return "", []
-    if given == "linear":
+    if given == "linear" and context.ok:
         _check_linear(context, grads)
     if given in ("linear", "none"):
         return str(given), []

@@ -49,7 +49,7 @@ from . import explain
 from .explain import Wrong, require
 from .facts import Need as Need
 from .facts import joint, length, operands, option
-from .lists import Lists, concatenated, condition, joined
+from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES, table
 from .translator import BUILTINS, Facts, Report, is_function
 from .translator import Name as Name
@@ -57,6 +57,7 @@ from .translator import Scope as Scope
 from .values import (
     CPP_TYPES,
     INT64_MAX,
+    INT_MAX,
     Cpp,
     Value,
     argument,
@@ -82,7 +83,10 @@ Gt > greater, GtE >= greater_equal
 """
 OPERATORS = {name: (sign, of) for name, sign, of in map(str.split, _OPERATORS.split(","))}
 
-INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul}  # computed here
+INT_CONSTANTS = {  # computed here
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul},
+    "**": lambda a, b: a ** (b if abs(a) < 2 else min(b, 64)),  # more does not fit anyway
+}
 
 _type = cache(Type)  # there are few, and they take long to make
 
@@ -118,6 +122,9 @@ class Compiler(Lists):
         cpp = fit(value, slot)
         if cpp is None:
             raise explain.result(value, slot, want.count)
+        for item in value.items if want.kind is Kind.SHAPE else ():
+            if item.const is not None and not 0 <= item.const <= INT_MAX:
+                raise Wrong("extent", item.at, value=item)
         if want.count is not None and value.length is None:  # known at run time only
             cpp = f"mlxgen::exactly({cpp}, {want.count})"
         elif want.count not in (None, value.length):
@@ -261,43 +268,46 @@ class Compiler(Lists):
         pair = self.each(self.visit, [node.left, node.right])
         if sign in "//%" and pair[1].const == 0 and pair[0].kind in ("int", "float"):
             raise Wrong("by_zero", node, sign=sign)
-        if sign in INT_CONSTANTS and all(v.kind == "int" and v.const is not None for v in pair):
+        known = all(v.kind == "int" and v.const is not None for v in pair)
+        if known and sign in INT_CONSTANTS and (sign != "**" or pair[1].const >= 0):
             result = ast.Constant(INT_CONSTANTS[sign](pair[0].const, pair[1].const))
             return self.visit_Constant(ast.copy_location(result, node))
         found = self.rule(name, pair, node)
-        lists = name == "add" and found is None
-        if lists and (all(v.is_ints for v in pair) or all(v.is_arrays for v in pair)):
-            found = concatenated(pair, node)
+        if found is None and name in ("add", "multiply"):
+            parts = pair if name == "add" else repeated(*pair)
+            if parts and (all(v.is_ints for v in parts) or all(v.is_arrays for v in parts)):
+                found = concatenated(parts, node)
         if found is None:
             raise explain.pair("join", sign, pair[0], pair[1], node)
         return found
 
     # Conditions
 
-    def visit_knowing(self, node: ast.expr, more: Facts, test: bool = False) -> Value:
+    def visit_knowing(self, node: ast.expr, more: Facts) -> Value:
         """The value of a part where more is known of optional arguments."""
         before, self.known = self.known, {**self.known, **more}
         try:
-            value = self.visit(node)
+            return self.visit(node)
         finally:
             self.known = before
-        return condition(value) if test else value
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         is_and = isinstance(node.op, ast.And)
         known: Facts = {}
         parts = []
         for part in node.values:
-            parts.append(partial(self.visit_knowing, part, known, True))
+            parts.append(partial(self.visit_knowing, part, known))
             known = {**known, **facts(part, is_and)}
-        return joined("&&" if is_and else "||", self.all(*parts), node)
+        tests = [condition(value) for value in self.all(*parts)]
+        return joined("&&" if is_and else "||", tests, node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         test, yes, no = self.all(
-            partial(self.visit_knowing, node.test, {}, True),
+            partial(self.visit, node.test),
             partial(self.visit_knowing, node.body, facts(node.test, True)),
             partial(self.visit_knowing, node.orelse, facts(node.test, False)),
         )
+        condition(test)
         for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
             a, b = fit(yes, slot), fit(no, slot)
             same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # stays what it is

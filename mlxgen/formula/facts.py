@@ -235,7 +235,10 @@ def operands(values: Iterable[Value]) -> Iterator[Fact]:
             zero = value.const is not None and not value.const
             yield Fact(("", 0), f"weak {value.kind}", ZERO if zero else 0)
         elif value.kind == "tuple":
-            yield from operands(value.items) if value.is_arrays else [Fact(("", 1))]
+            flat = not any(item.kind == "tuple" for item in value.items)
+            yield from (
+                operands(value.items) if value.is_arrays else [Fact(("", 1) if flat else None)]
+            )
         elif value.kind == "arrays":
             each = isinstance(value.fact, list)
             yield from value.fact if each else [value.fact or UNKNOWN] * (value.count or 1)

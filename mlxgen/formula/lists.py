@@ -22,6 +22,7 @@ from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
 
+MANY = 100  # times that a list is written
 # What comprehensions give, by what their elements are.
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
 
@@ -289,6 +290,13 @@ def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
     lists = [fit(p, kind) or "" for p in parts]
     fact = total(parts) if kind == "shape" else reduce(either, operands(parts))
     return Value(kind, f"mlxgen::concat({', '.join(lists)})", node, count=count, fact=fact)
+
+
+def repeated(left: Value, right: Value) -> Sequence[Value]:
+    """A list as written, so many times: ``[x] * 2``."""
+    listed, times = (right, left) if left.kind == "int" else (left, right)
+    count = times.const if listed.kind == "tuple" and times.kind == "int" else None
+    return [listed] * count if count is not None and count <= MANY else []
 
 
 def written_index(parts: Sequence[Value]) -> str:

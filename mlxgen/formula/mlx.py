@@ -120,11 +120,12 @@ class Table:
         """The method of that name, as a function of which the array is the first argument."""
         key, function = f".{name}", self.function(name)
         if key not in self._built and function is not None and name in self._raw["methods"]:
-            first = replace(function.signatures[0][0], kind="/")
-            params = [first]
+            own = function.signatures[0]
+            params = [replace(own[0], kind="/")]
             for param, kind, annotation, *default in self._raw["methods"][name]:
-                several = "int | Sequence[int]" if kind == "*" else annotation
-                params.append(Param(param, kind, several, *default))
+                if kind == "*":  # x.transpose(), x.transpose(1, 0), x.transpose((1, 0))
+                    annotation, default = "int | Sequence[int]", [own[1].default]
+                params.append(Param(param, kind, annotation, *default))
             self._built[key] = replace(function, signatures=(tuple(params),))
         return self._built.get(key)
 
@@ -182,8 +183,8 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     if rest is not None:
         # x.reshape(2, -1) or x.reshape((2, -1))
         listed = len(more) == 1 and rest.annotation.startswith("int") and more[0].kind != "int"
-        whole = Value("tuple", "", args.node, items=more) if more else constant(None, args.node)
-        if more or rest.annotation.startswith("int"):  # x.transpose()
+        if more:
+            whole = Value("tuple", "", args.node, items=more)
             bound[rest.name] = more[0] if listed or args.star else whole
     elif more:
         raise wrong("too_many", more[0].at)

@@ -263,7 +263,6 @@ INT_LISTS: Mapping[str, tuple[str, str, str, int | None]] = {
     "strides": ("mx::Strides", "", "as_strides", None),
     "pair": ("std::pair<int, int>", "", "as_pair", 2),
     "triple": ("std::tuple<int, int, int>", "", "as_triple", 3),
-    "int_list": ("", "", "", None),  # as written, without a type
 }
 
 
@@ -291,10 +290,19 @@ def pairs(value: Value) -> str | None:
     return f"std::vector<std::pair<int, int>>{{{', '.join(found)}}}"
 
 
-def number_list(value: Value) -> str | None:
-    """A tuple of numbers, as written."""
-    known = value.items and all(i.kind in ("int", "float") and not i.optional for i in value.items)
-    return f"{{{', '.join(map(as_double, value.items))}}}" if known else None
+def constants(slot: str, value: Value) -> str | None:
+    """Lists of numbers, also inside each other: the items of a constant array, and its shape."""
+    items, shape = value.items, [len(value.items)]
+    while items and all(item.kind == "tuple" for item in items):
+        shape.append(len(items[0].items))
+        if any(len(item.items) != shape[-1] for item in items):
+            return None
+        items = [part for item in items for part in item.items]
+    found = [cpp for item in items if (cpp := fit(item, slot)) is not None]
+    if not found or len(found) < len(items):
+        return None
+    extents = f", mx::Shape{{{', '.join(map(str, shape))}}}" if shape[1:] else ""
+    return f"{{{', '.join(found)}}}{extents}"
 
 
 def arrays(value: Value) -> str | None:
@@ -341,8 +349,7 @@ SLOTS: Mapping[str, Ways] = {
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},
     **{name: ways for slot in INT_LISTS for name, ways in _lists(slot).items()},
-    "int_list": {"tuple": lambda value: int_list("int_list", value) if value.items else None},
-    "number_list": {"tuple": number_list},
+    **{f"{of}_list": {"tuple": partial(constants, of)} for of in ("bool", "int", "double")},
     "pairs": {"tuple": pairs},
     "arrays": {"tuple": arrays, "arrays": arrays},
     "sequence": {"shape": as_is, "ints": as_is},

@@ -38,6 +38,7 @@ KERNELS = [
     ("()", "grad", "checks: [{that: x.ndim == 0, else: a scalar}]"),
     ("[x.shape[0]]", "sum(x, axis=1) * grad", ""),
     ("(x.shape[1], x.shape[0])", "grad.T", "jvp: linear"),
+    ("[x.shape[0]]", "y * sum(grad)", ""),  # x and y may have the same ndim
     ("x.shape", "grad", "dtype: float32, composite: x.astype(float32)"),
     ("x.shape[:-1]", "none", 'dtype: bool_, composite: "any(x > 0, axis=-1)"'),
 ]
@@ -68,8 +69,8 @@ def test_elementwise(formula: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("shape", "formula", "more"), KERNELS)
 def test_kernels(shape: str, formula: str, more: str, tmp_path: Path) -> None:
-    keys = f'signature: "f(x: array) -> array", dispatch: {{cpu: k}}, shape: "{shape}"'
-    entry = f'- {{{keys}, grad: {{x: "{formula}"}}, {more}}}'
+    keys = f'signature: "f(x: array, y: array) -> array", dispatch: {{cpu: k}}, shape: "{shape}"'
+    entry = f'- {{{keys}, grad: {{x: "{formula}", y: zero}}, {more}}}'
     assert codes(entry, tmp_path) == set()
 
 
