@@ -83,10 +83,13 @@ Gt > greater, GtE >= greater_equal
 """
 OPERATORS = {name: (sign, of) for name, sign, of in map(str.split, _OPERATORS.split(","))}
 
-INT_CONSTANTS = {  # computed here
-    **{"+": operator.add, "-": operator.sub, "*": operator.mul},
-    "**": lambda a, b: a ** (b if abs(a) < 2 else min(b, 64)),  # more does not fit anyway
-}
+
+def _power(a: int, b: int) -> int:
+    return int(a ** (b if abs(a) < 2 else min(b, 64)))  # more does not fit anyway
+
+
+# Computed here.
+INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
 
 _type = cache(Type)  # there are few, and they take long to make
 

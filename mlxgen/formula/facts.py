@@ -126,18 +126,14 @@ def _rank(how: str, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
         return max(known) if len(known) == 2 else None
     if how in ("expanded", "stacked"):
         return plus(rank, 1 if how == "stacked" else axes_of(axis, None))
-    count = 0 if axis is None else axes_of(axis, rank)
-    if how == "same" or (how, keepdims) == ("reduced", True):
+    count = None if axis is None else axes_of(axis, rank)
+    kept = how == "along" and axis is not None
+    if kept or how == "same" or (how, keepdims) == ("reduced", True):
         return rank
-    if axis is None or how not in ("reduced", "squeezed"):
-        return (
-            ("", 0)
-            if (how, keepdims) == ("reduced", False)
-            else rank
-            if axis and how == "along"
-            else None
-        )
-    return plus(rank, count and -count) if how == "squeezed" or keepdims is False else None
+    if (how, keepdims, axis) == ("reduced", False, None):
+        return ("", 0)
+    fewer = how == "squeezed" or (how, keepdims) == ("reduced", False)
+    return plus(rank, -count) if fewer and count is not None else None
 
 
 # Dtypes and degrees

@@ -22,7 +22,7 @@ from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
 
-MANY = 100  # times that a list is written
+MANY = 100  # items of a list that is repeated
 # What comprehensions give, by what their elements are.
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
 
@@ -295,8 +295,8 @@ def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
 def repeated(left: Value, right: Value) -> Sequence[Value]:
     """A list as written, so many times: ``[x] * 2``."""
     listed, times = (right, left) if left.kind == "int" else (left, right)
-    count = times.const if listed.kind == "tuple" and times.kind == "int" else None
-    return [listed] * count if count is not None and count <= MANY else []
+    count: int = times.const or 0 if listed.kind == "tuple" and times.kind == "int" else 0
+    return [listed] * count if count * len(listed.items) <= MANY else []
 
 
 def written_index(parts: Sequence[Value]) -> str:

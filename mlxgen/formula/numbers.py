@@ -11,7 +11,6 @@ import builtins
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,32 +22,15 @@ class Impossible(Exception):
     """What a formula asks for cannot be had: C++ would throw as well."""
 
 
-@dataclass(frozen=True)
-class ArrayFacts:
-    """What formulas of shapes and dtypes know of an array."""
+class ArrayFacts(SimpleNamespace):
+    """What formulas of shapes and dtypes know of an array: no dtype where that is not known."""
 
-    shape: tuple[int, ...]
-    known_dtype: str | None  # None where it is not known
-
-    @property
-    def ndim(self) -> int:
-        """The number of its axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of its elements."""
-        return math.prod(self.shape)
-
-    @property
-    def dtype(self) -> str:
-        """The name of its dtype."""
-        if self.known_dtype is None:
-            raise LookupError
-        return self.known_dtype
+    def __init__(self, shape: tuple[int, ...], dtype: str | None) -> None:
+        known = {"dtype": dtype} if dtype is not None else {}
+        super().__init__(shape=shape, ndim=len(shape), size=math.prod(shape), **known)
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
 
 def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
