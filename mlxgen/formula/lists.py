@@ -8,7 +8,6 @@ list of arrays, or something else. Indices of arrays go to ``mlxgen::index``, co
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -191,7 +190,8 @@ class Lists(Translator):
         names = self.loop_names(loop.target, len(lists))
         before, params = dict(self.locals), []
         for target, list_ in zip(names, lists, strict=True):
-            cpp = self.loop_cpp(target.id)
+            name = target.id if target.id.isascii() else str(len(self.locals))
+            cpp = f"_each_{name}"  # no argument is called so
             kind = "array" if list_.is_arrays else "int"
             params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
             self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
@@ -253,19 +253,6 @@ class Lists(Translator):
                 raise Wrong("twice", t, name=t.id)
             found[t.id] = t
         return list(found.values())
-
-    def loop_cpp(self, name: str) -> str:
-        """A C++ name for a loop variable: no keyword, and nothing that the body may use."""
-        spellings = [n.cpp for n in self.scope.names.values()]
-        spellings += [v.cpp for v in self.locals.values()]
-        taken = set(re.findall(r"\w+", " ".join([*spellings, self.scope.stream or ""])))
-        if not name.isascii():
-            name = "item"
-        if len(name) > 1:  # only longer names can be keywords
-            name += "_"
-        while name in taken:
-            name += "_"
-        return name
 
 
 def condition(value: Value) -> Value:

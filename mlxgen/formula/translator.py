@@ -287,8 +287,6 @@ class Translator:
             given = given[:1]
         elif name == "len" and value.length is not None:
             return constant(value.length, at)
-        elif name == "len" and value.of is not None and value.kind == "shape":
-            name, given = ".ndim", [value.of]
         if "array" in name:
             self.stream(at)
         found = None if name in ("min", "max") and value.length == 0 else self.rule(name, given, at)

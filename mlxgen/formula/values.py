@@ -234,20 +234,6 @@ def not_negative(value: Value) -> str | None:
     return None if value.const is not None and value.const < 0 else value.cpp
 
 
-def natural(value: Value) -> str | None:
-    """An int as written that is not negative."""
-    return None if value.const is None else not_negative(value)
-
-
-def extent(value: Value) -> str | None:
-    """``x.ndim()``, which reads better than mlxgen::ndim(x), beside an int that is not negative."""
-    name = value.cpp.removeprefix("mlxgen::").partition("(")[0]
-    if value.of is None or name not in ("ndim", "size"):
-        return None
-    short = member(value.of.cpp, name)
-    return short if short != value.cpp else None
-
-
 def fft_norm(value: Value) -> str | None:
     """How a Fourier transform is scaled."""
     if value.const is None:
@@ -343,8 +329,6 @@ SLOTS: Mapping[str, Ways] = {
     "int64": {"int": as_is},
     "size": {"int": not_negative},
     "wide": {"int": wide},
-    "natural": {"int": natural},
-    "extent": {"int": extent},
     "flag": {"bool": lambda value: value.cpp if value.const is not None else None},
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},

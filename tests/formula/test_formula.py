@@ -200,7 +200,7 @@ def test_arrays(text: str, expected: str | None) -> None:
         ("n / 2", Want(Kind.FLOAT), "static_cast<double>(n) / 2"),
         ("1 / n", Want(Kind.FLOAT), "1.0 / n"),
         ("-inf", Want(Kind.FLOAT), "-mlxgen::inf"),
-        ("x.ndim == 2", Want(Kind.BOOL), "x.ndim() == 2"),
+        ("x.ndim == 2", Want(Kind.BOOL), "mlxgen::ndim(x) == 2"),
         ("x.ndim == n", Want(Kind.BOOL), "mlxgen::ndim(x) == n"),
         ("0 < n <= 3", Want(Kind.BOOL), "0 < n && n <= 3"),
         ("not flag and n > 0", Want(Kind.BOOL), "!flag && n > 0"),
@@ -210,7 +210,11 @@ def test_arrays(text: str, expected: str | None) -> None:
         ("x.dtype == float32", Want(Kind.BOOL), "x.dtype() == mx::float32"),
         ("issubdtype(x.dtype, floating)", Want(Kind.BOOL), None),
         ("all(a.ndim == 2 for a in xs)", Want(Kind.BOOL), None),
-        ("w is not None and w.ndim == 1", Want(Kind.BOOL), "w.has_value() && w->ndim() == 1"),
+        (
+            "w is not None and w.ndim == 1",
+            Want(Kind.BOOL),
+            "w.has_value() && mlxgen::ndim(*w) == 1",
+        ),
         ("x.shape == (2, 3)", Want(Kind.BOOL), "x.shape() == mx::Shape{2, 3}"),
         ("result_type(x, y)", Want(Kind.DTYPE), "mx::result_type(x, y)"),
         ("result_type(*xs)", Want(Kind.DTYPE), "mx::result_type(xs)"),
@@ -434,8 +438,8 @@ def test_loop_variables_hide_nothing() -> None:
         {"xs": Name(Type(Kind.ARRAYS), "xs"), "g": Name(Type(Kind.ARRAY), "a[0]")}, {}, {}
     )
     flat = cpp("sum([a * g for a in xs])", scope=scope)
-    assert "const mx::array& a_" in flat and "mx::multiply(a_, a[0], s)" in flat
-    assert "const mx::array& for_" in cpp("sum([for_ for for_ in xs])", scope=scope)
+    assert "const mx::array& _each_a" in flat and "mx::multiply(_each_a, a[0], s)" in flat
+    assert "const mx::array& _each_for_" in cpp("sum([for_ for for_ in xs])", scope=scope)
 
 
 # Random formulas
