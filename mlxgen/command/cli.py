@@ -342,7 +342,11 @@ def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: s
     """
     from .diff import compare
 
-    changes = compare(_operators(diags, old, project), _operators(diags, new, project))
+    before, after = (_operators(diags, path, project) for path in (old, new))
+    try:
+        changes = compare(before, after)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise click.BadParameter(f"{old} or {new} is not an ops.json") from error
     breaking = [c for c in changes if c.breaking]
     if form == "json":
         click.echo(json.dumps([c.to_dict() for c in changes], indent=1))
@@ -360,7 +364,7 @@ def _operators(diags: Diagnostics, path: Path, project: Path | None) -> list[dic
 
     if path.suffix != ".json":
         return [op_dict(op) for op in load(diags, project, path)[0]]
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, list) and all(isinstance(op, dict) for op in found):
             return found

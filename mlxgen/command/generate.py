@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
-from ..read.settings import Settings
-from ..read.settings import load as load_settings  # noqa: F401
-from .operators import load, mlx_include, plain_settings, select  # noqa: F401
+from ..read.settings import MAX_BYTES, Settings
+from .operators import mlx_include
 from .write import Changes, Manifest, alone, digest, reported, stranger, write
 
 if TYPE_CHECKING:
@@ -49,7 +48,11 @@ def inputs_of(settings: Settings, extra: str) -> tuple[list[Path], Manifest]:
 
 
 def _bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
+    """What a file has, up to what any may have that is read."""
+    if not path.is_file():
+        return b""
+    with open(path, "rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 @dataclass(frozen=True, slots=True)

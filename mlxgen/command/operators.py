@@ -47,7 +47,7 @@ def plain_settings(yaml: Path) -> Settings:
         root=folder,
         name="ops",
         namespace="ops",
-        yaml=yaml.resolve(),
+        yaml=yaml.absolute(),
         tests=(folder / "tests",),
         version="0",
         mlx=None,

@@ -59,8 +59,9 @@ class Manifest:
         try:
             with open(folder / MANIFEST, encoding="utf-8") as file:
                 key, base, files = json.loads(file.readline())
-                return cls(str(key), str(base), dict(files), file.readline())
-        except (OSError, ValueError, TypeError):
+                inside = {path: known for path, known in dict(files).items() if _is_inside(path)}
+                return cls(str(key), str(base), inside, file.readline())
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return cls()
 
     def save(self, folder: Path) -> None:
@@ -97,7 +98,7 @@ def reported(folder: Path, diags: Diagnostics) -> Iterator[None]:
             message = f"{os.path.relpath(path)} is not written by mlxgen, and would be overwritten"
             diags.error("MG607", message, COMMAND_LINE, help="move it, or choose another folder")
     except OSError as error:
-        where = os.path.relpath(error.filename or folder)
+        where = os.path.relpath(error.filename2 or error.filename or folder)
         message = f"cannot write {where}: {error.strerror or error}"
         diags.error("MG607", message, COMMAND_LINE)
 
@@ -122,7 +123,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def stranger(folder: Path, sources: Iterable[Path]) -> Path | None:
     """What makes a folder none for output: a source inside or around it, or a file of others."""
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     for path in sources:
         if path.is_relative_to(folder) or folder.is_relative_to(path):
             return path
@@ -195,6 +196,10 @@ def put(folder: Path, files: Mapping[str, bytes]) -> None:
         with open(temporary, "wb") as file:
             file.write(text)
         os.replace(temporary, f"{folder}/{path}")
+
+
+def _is_inside(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def _is_ours(folder: Path, path: str, known: Mapping[str, list[int]]) -> bool:

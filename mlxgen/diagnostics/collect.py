@@ -194,7 +194,7 @@ class Diagnostics:
                 raw = b""
             self.add_source(span.file, raw.decode("utf-8-sig", errors="replace"))
         lines = self._sources[span.file].lines
-        if not 1 <= span.line <= len(lines):
+        if not 1 <= span.line <= len(lines) or lines == [""]:
             return None
         line = lines[span.line - 1].rstrip()
         start = min(span.column - 1, len(line))

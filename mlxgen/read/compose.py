@@ -7,7 +7,7 @@ not the file: that entry is blanked out, and the rest is read again.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from math import inf
@@ -34,8 +34,7 @@ _MARKS = re.compile(
     r"^(?:(?P<begins><{7})|(?P<between>={7}|\|{7})|(?P<ends>>{7})|(?P<fence>```|~~~))(?![<=>|]).*",
     re.MULTILINE,
 )
-ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
-
+_ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
 
 _STR, _SEQ, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 _IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
@@ -100,7 +99,8 @@ def compose(document: Document) -> tuple[str, list[Node]]:
             better = text if attempt else _without_broken(document, text)
             if better == text:
                 code, message, help, place = _explain(error, text)
-                if not _anchored(document.text, text, place[0]):
+                alias = re.compile(r"\*([\w-]+)").match(text, place[0])
+                if not alias or not re.search(rf"&{alias[1]}\b", document.text):
                     document.lacks(code, message, *place, help=help)
                 better = _without_error(text, error, place[0])
             text = better
@@ -130,20 +130,32 @@ def _without_marks(document: Document, text: str) -> str:
                 help = "keep one of both sides, and remove the lines that mark them"
             document.lacks("MG016", message, *mark.span(), help=help)
         begin = last.end() if mark["ends"] and last and last["between"] else mark.start()
-        pieces += [text[kept:begin], re.sub(r"[^\r\n]", " ", text[begin : mark.end()])]
+        pieces += [text[kept:begin], _blank(text[begin : mark.end()])]
         kept, last = mark.end(), mark
     return "".join(pieces) + text[kept:]
 
 
+def _blank(text: str) -> str:
+    return re.sub(r"[^\r\n]", " ", text)
+
+
+def _borders(text: str) -> list[int]:
+    """Where entries begin, after the beginning of the text, and where it ends."""
+    return sorted({0, len(text)}.union(m.start() for m in _ENTRY_START.finditer(text)))
+
+
 def _without_broken(document: Document, text: str) -> str:
     """``text`` with those entries blanked out that cannot be read by themselves; says why."""
-    starts = [match.start() for match in ENTRY_START.finditer(text)]
+    borders = _borders(text)
+    entries = _ENTRY_START.search(text) is not None
     pieces = []
-    for begin, end in pairwise(sorted({0, *starts, len(text)})):
+    for begin, end in pairwise(borders):
         piece = text[begin:end]
         reach, error = _readable(piece)
-        broken = reach < inf and (bool(starts) or error) and slip(document, text, begin, end)
-        if reach < 0 and begin not in starts[:1] and starts and not begin and not broken:
+        broken = reach < inf and _UNPRINTABLE.search(document.text, begin, end) is not None
+        if reach < inf and not broken and (entries or error):
+            broken = slip(document, text, begin, end)
+        if reach < 0 and entries and not broken and not _ENTRY_START.match(piece):
             message = "this stands before the first entry, and is no comment"
             found = re.compile(r"\s*(\S.*)").match(text)
             document.lacks("MG016", message, *(found.span(1) if found else (0, 0)))
@@ -153,7 +165,7 @@ def _without_broken(document: Document, text: str) -> str:
             code, message, help, place = _explain(error, piece, line)
             document.lacks(code, message, begin + place[0], begin + place[1], help=help)
             broken = True
-        pieces.append(re.sub(r"[^\r\n]", " ", piece) if broken else piece)
+        pieces.append(_blank(piece) if broken else piece)
     return "".join(pieces)
 
 
@@ -177,6 +189,8 @@ def is_entry(node: Node, twice: int = 0) -> bool:
     if not isinstance(node, MappingNode) or any(type(k) is not ScalarNode for k, _ in node.value):
         return False
     keys = [key.value for key, _ in node.value]
+    if all(isinstance(value, MappingNode) for _, value in node.value) and "<<" not in keys:
+        return False
     words = "".join(keys).replace("<<", "").isidentifier()
     return words and len(keys) - len(set(keys)) <= twice
 
@@ -193,12 +207,6 @@ def slip(document: Document, text: str, begin: int, end: int) -> bool:
         message, help, start, stop = found
         document.lacks("MG016", message, begin + start, begin + stop, help=help)
     return found is not None
-
-
-def _anchored(whole: str, text: str, place: int) -> bool:
-    """Whether the alias there has an anchor, in an entry that could not be read."""
-    name = re.compile(r"\*([\w-]+)").match(text, place)
-    return bool(name and re.search(rf"&{name[1]}\b", whole))
 
 
 @cache
@@ -239,7 +247,9 @@ def _explain(
                 return code, message.replace("{at}", text[start:end]), help or None, (start, end)
         opening = _left_open(text, line, place)
         if opening is not None:
-            message = f"this {text[opening]} is not closed before line {before + mark.line + 1}"
+            message = f"this '{text[opening]}' is not closed"
+            if mark.line < text.count("\n"):
+                message += f" before line {before + mark.line + 1}"
             return "MG001", message, None, (opening, opening + 1)
     return "MG001", f"not valid YAML: {said}", None, (place, place + 1)
 
@@ -249,7 +259,7 @@ def _left_open(text: str, line: int, place: int) -> int | None:
     not at all."""
     opened: list[int] = []
     tokens: Any = yaml.scan(text, Loader=_Loader)
-    try:
+    with suppress(yaml.YAMLError):  # it is what is being explained
         for token in tokens:
             start, end = token.start_mark.index, token.end_mark.index
             if start >= place:
@@ -260,8 +270,6 @@ def _left_open(text: str, line: int, place: int) -> int | None:
                 opened.pop()
             elif start < line <= end and getattr(token, "style", None) in ("'", '"'):
                 return int(start)
-    except yaml.YAMLError:
-        pass  # it is what is being explained
     return opened[-1] if opened and opened[-1] < line else None
 
 
@@ -272,7 +280,7 @@ def _without_error(text: str, error: Any, start: int) -> str:
     context = error.context_mark
     # A context in column 0 is the list of all entries; one further in is the entry that went wrong.
     first = min(start, context.index) if context and context.column else start
-    starts = [match.start() for match in ENTRY_START.finditer(text)]
-    before, after = bisect_right(starts, first), bisect_right(starts, start)
-    begin, end = [0, *starts][before], [*starts, len(text)][after]
-    return text[:begin] + re.sub(r"[^\r\n]", " ", text[begin:end]) + text[end:]
+    borders = _borders(text)
+    begin = max(at for at in borders if at <= first)
+    end = min((at for at in borders if at > start), default=len(text))
+    return text[:begin] + _blank(text[begin:end]) + text[end:]

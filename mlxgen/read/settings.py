@@ -26,6 +26,7 @@ tomli on Python 3.10).
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import sys
 from contextlib import suppress
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostics, Span, Text, did_you_mean
+from .names import clash
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,6 +53,9 @@ KEYS = ("name", "namespace", *_PATHS, "tests")
 
 # Names that would hide the packages which generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
+
+MAX_BYTES = 5_000_000
+"""How many the file of operators may have."""
 
 _FILE = "pyproject.toml"
 _TABLE = re.compile(
@@ -100,13 +105,13 @@ def load(root: Path, diagnostics: Diagnostics, yaml: Path | None = None) -> Sett
     """
     root = root.resolve()
     reader = _Reader(diagnostics)
-    before = len(diagnostics)
     document = reader.document(root / _FILE)
-    settings = _resolve(root, document, reader, yaml) if document is not None else None
-    return settings if len(diagnostics) == before else None
+    return None if document is None else _resolve(root, document, reader, yaml)
 
 
-def _resolve(root: Path, document: dict[str, Any], reader: _Reader, yaml: Path | None) -> Settings:
+def _resolve(
+    root: Path, document: dict[str, Any], reader: _Reader, yaml: Path | None
+) -> Settings | None:
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
     for key, value in table.items():
@@ -120,20 +125,20 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader, yaml: Path |
     name = given.get("name", re.sub(r"[-.]", "_", str(project.get("name", ""))))
     namespace = given.get("namespace", name)
     usable = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    if not usable or name in RESERVED_NAMES:
+    if not reader.failed and (not usable or name in RESERVED_NAMES):
         reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
-    elif not _NAMESPACE.fullmatch(namespace):
+    elif not reader.failed and not _is_namespace(namespace):
         reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
 
     def path(key: str, text: str) -> Path:
-        found = (root / text).resolve()
-        if Path(text).is_absolute() or not found.is_relative_to(root):
+        found = Path(os.path.realpath(root / text.replace("\0", "/")))
+        if Path(text).is_absolute() or "\0" in text or not found.is_relative_to(root):
             reader.error("MG708", f"'{key}' must be a path inside the project", key)
         return found
 
     paths = {key: path(key, given.get(key, _PATHS[key].format(name=name))) for key in _PATHS}
     if yaml is not None:
-        paths["yaml"] = yaml.resolve()
+        paths["yaml"] = yaml.absolute()
     settings = Settings(
         root=root,
         name=name,
@@ -143,16 +148,31 @@ def _resolve(root: Path, document: dict[str, Any], reader: _Reader, yaml: Path |
         mlx=_mlx_pin(project.get("dependencies", []), reader),
         **paths,
     )
-    if not settings.yaml.is_file():
+    if reader.failed:
+        return None
+    if yaml is None and not _is_file(settings.yaml):
         shown = settings.relative(settings.yaml)
         reader.error("MG706", f"the operators' file '{shown}' does not exist", "yaml")
-    if not (settings.python / "__init__.py").is_file():
+    if not _is_file(settings.python / "__init__.py"):
         message = f"the package '{settings.relative(settings.python)}' has no __init__.py"
         reader.error("MG706", message, "python", f"it needs one line: from {name}._load import *")
     elif settings.python.name != name:
         message = f"the package's folder must be called '{name}', as 'name' says"
         reader.error("MG707", message, "python")
-    return settings
+    return None if reader.failed else settings
+
+
+def _is_file(path: Path) -> bool:
+    with suppress(OSError):  # a name that is too long
+        return path.is_file()
+    return False
+
+
+def _is_namespace(text: str) -> bool:
+    """Whether C++ takes it, and its own library is not meant."""
+    words = text.split("::")
+    usable = _NAMESPACE.fullmatch(text) and words[0] not in ("std", "mx", "mlxgen")
+    return bool(usable) and all(clash(word, "an operator") is None for word in words)
 
 
 def _fits(key: str, value: object) -> bool:
@@ -164,7 +184,7 @@ def _fits(key: str, value: object) -> bool:
 
 def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
     """The release in ``mlx[cpu]==0.32.4`` among the dependencies."""
-    texts = dependencies if isinstance(dependencies, list) else []
+    texts = dependencies if isinstance(dependencies, list) else [dependencies]
     releases = {found["release"] for text in texts if (found := _MLX.match(str(text)))}
     if None in releases or len(releases) > 1:
         help = 'the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"'
@@ -180,6 +200,7 @@ class _Reader:
     def __init__(self, diagnostics: Diagnostics) -> None:
         self.diagnostics = diagnostics
         self.text = Text(_FILE, "")
+        self.failed = False
 
     def document(self, path: Path) -> dict[str, Any] | None:
         try:
@@ -197,7 +218,9 @@ class _Reader:
             line, column = re.findall(r"\d+", place) or (len(self.text.lines), 1)
             span = Span(_FILE, int(line), int(column), int(line), int(column) + 1)
             self.diagnostics.error("MG702", message, span)
-            return None
+        except RecursionError:
+            self.diagnostics.error("MG702", "nested too deeply", Span(_FILE, 1, 1, 1, 1))
+        return None
 
     def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
         """A table in a table; empty when it is not there."""
@@ -217,6 +240,7 @@ class _Reader:
         part: str = "value",
     ) -> None:
         """Report at a key or its value; where it is not written, at its table or the first line."""
+        self.failed = True
         span = Span(_FILE, 1, 1, 1, 1)
         name = rf"^[ \t]*(?P<key>[\"']?{re.escape(key)}[\"']?)[ \t]*="
         pattern = re.compile(name + r"[ \t]*(?P<value>[^#\n]*[^#\s])?", re.M)

@@ -91,7 +91,7 @@ def find_slip(entry: str, reach: Callable[[str], float]) -> tuple[str, str | Non
     first = re.match(r"\s*-?\s*", entry)
     column = len(first[0].rpartition("\n")[2]) if first else 0
     for enough in (inf, before + 1):
-        for slip in _slips() if enough > max(before, 0) else ():
+        for slip in _slips() if enough == inf else _slips()[: -1 if before >= 0 else 0]:
             at = _needed(slip, entry, column, partial(_reaches, reach, enough))
             if at is None:
                 continue

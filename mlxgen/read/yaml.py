@@ -21,15 +21,15 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text, TooMany
-from .compose import DEEP, ENTRY_START, MANY, MAX_DEPTH, MAX_VALUES, Limit, compose, is_entry, slip
+from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, compose, is_entry, slip
 from .places import extent, in_flow, places
+from .settings import MAX_BYTES
 
 KeyPath = tuple[str | int, ...]
 
@@ -55,7 +55,6 @@ _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 
-_MAX_BYTES = 5_000_000
 _PLACED = 100_000  # characters of a text in which the place of each is looked for
 
 
@@ -79,10 +78,10 @@ class Document(Text):
         file = str(path)
         try:
             with open(path, "rb") as source:
-                raw = source.read(_MAX_BYTES + 1)
-            if len(raw) > _MAX_BYTES:
+                raw = source.read(MAX_BYTES + 1)
+            if len(raw) > MAX_BYTES:
                 diags.add_source(file, "")
-                message = f"the file has more than {_MAX_BYTES // 10**6} MB"
+                message = f"the file has more than {MAX_BYTES // 10**6} MB"
                 diags.error("MG015", message, Span(file, 1, 1, 1, 1))
                 return None
             text = raw.decode()
@@ -130,30 +129,29 @@ class Document(Text):
     def whole(self) -> list[Entry]:
         """Its entries, without those that have a '-' before keys that belong to the one above."""
         torn: set[Entry] = set()
-        for above, entry in pairwise(self.entries):
-            alone = min(len(above.node.value), len(entry.node.value)) == 1 or above in torn
-            if not alone:
+        above, keys = None, set[str]()
+        for entry in self.entries:
+            own = set(entry.keys)
+            named = "name" in own or not own.isdisjoint(SIGNATURES)
+            second = above and keys == {"name"} and "name" not in own and entry.name == above.name
+            few = 1 in (len(own), len(keys)) or above in torn
+            fits = few and (second or not named) and keys.isdisjoint(own) and own <= known_keys()
+            if not (above and above.name and fits):
+                above, keys = entry, own
                 continue
-            keys, others = set(above.keys), set(entry.keys)
-            if others & {"name", *SIGNATURES}:
-                alone = keys == {"name"} and "name" not in others and entry.name == above.name
-            elif not above.name:
-                continue
-            if alone and keys.isdisjoint(others) and others <= known_keys():
-                if above not in torn:
-                    start = self.text.rfind("-", 0, entry.node.start_mark.index)
-                    message = "this '-' begins another entry, and its keys belong to the one above"
-                    help = f"one '-' begins an entry: write '{entry.keys[0]}' below its first key"
-                    self.lacks("MG016", message, start, start + 1, help=help)
-                torn |= {above, entry}
+            if above not in torn:
+                start = self.text.rfind("-", 0, entry.node.start_mark.index)
+                message = "this '-' begins another entry, and its keys belong to the one above"
+                help = f"one '-' begins an entry: write '{entry.keys[0]}' below its first key"
+                self.lacks("MG016", message, start, start + 1, help=help)
+            torn |= {above, entry}
+            keys |= own
         return [entry for entry in self.entries if entry not in torn]
 
     def names(self) -> Iterator[str]:
-        """Names of all entries, of those too that could not be read."""
-        starts = [match.start() for match in ENTRY_START.finditer(self.text)]
-        for start, end in zip(starts, [*starts[1:], len(self.text)], strict=True):
-            if found := _NAME_IN_TEXT.search(self.text, start, end):
-                yield found["name"] or found["signature"]
+        """What looks like the name of an entry, of those too that could not be read."""
+        for found in _NAME_IN_TEXT.finditer(self.text):
+            yield found["name"] or found["signature"]
 
     def first_line(self, start: int, end: int) -> Span:
         """The place of the first line of a slice."""
@@ -364,6 +362,10 @@ class _Reader:
 
     def value(self, node: Node, typed: bool) -> Any:
         """Plain data of any node; None is YAML's null."""
+        if node.tag not in _STANDARD_TAGS:
+            tag = node.tag.replace(_TAG, "!!")
+            self.error("MG009", f"the tag '{tag}' has no meaning here", node, "remove the tag")
+            return None
         if isinstance(node, ScalarNode):
             if node.tag == _STR and not typed:
                 return node.value
@@ -375,7 +377,6 @@ class _Reader:
         return read[node, typed]
 
     def sequence(self, node: Node, typed: bool) -> list[Any]:
-        self.check_tag(node)
         data = [self.value(item, typed) for item in node.value]
         if not typed and None in data:
             self.no_value(node.value[data.index(None)], "this item")
@@ -383,12 +384,13 @@ class _Reader:
 
     def mapping(self, node: Node, typed: bool, top: bool = False) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        self.check_tag(node)
         stray = self.strays() if top else {}
         for key_node, value_node in node.value:
             if key_node in stray:
                 continue
-            key = key_node.value if key_node.tag == _STR else self.odd_key(key_node)
+            start, end = extent(self.document.text, key_node)
+            odd = not isinstance(key_node, ScalarNode)
+            key = self.document.text[start:end] if odd else key_node.value
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
                 line = self.document.at(*extent(self.document.text, first)).line
@@ -400,6 +402,14 @@ class _Reader:
             if top:
                 self.key = key
                 typed = key in TYPED_KEYS
+            if key_node.tag == _BOOL and not top:
+                self.boolean(key_node, f"YAML reads the key {key} as a boolean")
+            elif key_node.tag != _STR:
+                if in_flow(node) and value_node.tag == _NULL:
+                    self.no_value(value_node, f"'{key}'", in_braces=True)
+                else:
+                    self.error("MG011", "a key must be a text", key_node)
+                continue
             value = self.value(value_node, typed)
             if value is None and (top or not typed):
                 parent = key_node in stray.values()
@@ -422,7 +432,6 @@ class _Reader:
         tag, text = node.tag, node.value
         if tag == _NULL:
             return None
-        self.check_tag(node)
         if node.style:  # quoted, or a block: text, whatever it looks like
             return text
         if tag == _BOOL:
@@ -437,21 +446,14 @@ class _Reader:
                 return float(re.sub(r"\.(?=[in])", "", text.lower()))
         return text
 
-    def odd_key(self, node: Node) -> str:
-        """A key that YAML does not read as text: reported, and given as text all the same."""
-        if node.tag == _BOOL:
-            self.boolean(node, f"YAML reads the key {node.value} as a boolean")
-        else:
-            self.error("MG011", "a key must be a text", node, "put it in quotes")
-        start, end = extent(self.document.text, node)
-        return node.value if isinstance(node, ScalarNode) else self.document.text[start:end]
-
     def boolean(self, node: Node, message: str) -> None:
         self.error("MG010", message, node, f'put it in quotes: "{node.value}"')
 
     def no_value(
         self, node: Node, what: str, in_braces: bool = False, parent: bool = False
     ) -> None:
+        if node.tag not in _STANDARD_TAGS:
+            return  # which is said
         help = "give it a value, or leave it out"
         if in_braces and (glued := re.search(r"(\w+)[:=]", what)):
             help = f"write '{glued[1]}: ...', with a blank after the colon"
@@ -462,11 +464,6 @@ class _Reader:
         elif self.key == "grad":
             help = "write 'none' where there is no gradient, 'zero' where it is zero"
         self.error("MG012", f"{what} has no value", node, help)
-
-    def check_tag(self, node: Node) -> None:
-        if node.tag not in _STANDARD_TAGS:
-            tag = node.tag.replace(_TAG, "!!")
-            self.error("MG009", f"the tag '{tag}' has no meaning here", node, "remove the tag")
 
     def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
         span = self.document.at(*extent(self.document.text, node))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from sample import project
 
-from mlxgen.command.generate import mlx_include
+from mlxgen.command.operators import mlx_include
 from mlxgen.diagnostics import sections
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from sample import project
 
 from mlxgen.check.file import resolve
 from mlxgen.check.outside import Outside
-from mlxgen.command.generate import mlx_include
+from mlxgen.command.operators import mlx_include
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.op import Op
 from mlxgen.read.sources import Sources

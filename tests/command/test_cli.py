@@ -82,7 +82,7 @@ def test_diff(folder: Path) -> None:
     assert "1 changes, 1 breaking" in found.output
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00"])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00", '[{"a": 1}]', "[" * 10**5])
 def test_diff_of_what_is_no_ops_json(folder: Path, content: str) -> None:
     (folder / "ops.json").write_text(content)
     found = CliRunner().invoke(cli, ["diff", str(folder / "ops.json"), str(folder / "ops.json")])

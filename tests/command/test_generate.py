@@ -161,10 +161,10 @@ def test_check_writes_nothing(folder: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from mlxgen.command import generate
+from mlxgen.command import generate, operators
 from mlxgen.diagnostics import Diagnostics
 diags = Diagnostics()
-settings = generate.plain_settings(Path("mlx_ops.yaml"))
+settings = operators.plain_settings(Path("mlx_ops.yaml"))
 assert generate.generate(settings, Path(sys.argv[1]), diags), diags.render_text()
 """
 
@@ -343,7 +343,7 @@ def test_command_line_with_unknown_operator(folder: Path) -> None:
     assert found.returncode == 0
 
 
-@pytest.mark.parametrize("manifest", ["", "{", "[]", '{"key": 1, "files": [1]}', '{"files": null}'])
+@pytest.mark.parametrize("manifest", ["", "{", "[]", '{"key": 1, "files": [1]}', "[" * 10**5])
 def test_manifest_that_is_broken(folder: Path, manifest: str) -> None:
     run(folder)
     before = contents(folder / "out/src")
@@ -351,3 +351,14 @@ def test_manifest_that_is_broken(folder: Path, manifest: str) -> None:
     result, codes = run(folder)
     assert codes == [] and result is not None and result.changes.written == ()
     assert contents(folder / "out/src") == before
+
+
+def test_manifest_that_names_files_elsewhere(folder: Path) -> None:
+    run(folder)
+    mine = folder / "mine.txt"
+    mine.write_text("x")
+    stat = mine.stat()
+    files = {path: [stat.st_size, stat.st_mtime_ns] for path in ("../mine.txt", str(mine))}
+    (folder / "out/.mlxgen.json").write_text(json.dumps(["", "", files]))
+    _, codes = run(folder)
+    assert codes == [] and mine.exists()

@@ -14,9 +14,9 @@ from sample import project
 
 from mlxgen.__main__ import cli
 from mlxgen.command.cli import Failure
-from mlxgen.command.generate import load_settings
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import host
+from mlxgen.read.settings import load as load_settings
 from mlxgen.render import files
 
 ROOT = Path(__file__).parents[2]

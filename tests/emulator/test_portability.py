@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mlxgen.command.generate import generate, load_settings
+from mlxgen.command.generate import generate
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import library, translate
 from mlxgen.emulator.package import mlx_include
+from mlxgen.read.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from sample import project
 
-from mlxgen.command.generate import load, load_settings
+from mlxgen.command.operators import load
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.package import mlx_include
 from mlxgen.emulator.spaces import check_project, check_spaces, read_project
+from mlxgen.read.settings import load as load_settings
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "metal"
 HEAD = """#include <metal_stdlib>

@@ -10,7 +10,7 @@ from sample import project
 
 import mlxgen
 from mlxgen.check.arguments import HELPERS, LOCALS
-from mlxgen.command import generate
+from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.frontend.tokens import Lexed, lex
 from mlxgen.read.names import RESERVED, clash
@@ -68,7 +68,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names that generated sources use, whatever the entry's own are."""
     output = tmp_path_factory.mktemp("names")
     assert project.run(project.YAML, output).ok
-    ops, _ = generate.load(project.settings(project.YAML), Diagnostics())
+    ops, _ = operators.load(project.settings(project.YAML), Diagnostics())
     found = set()
     for op in ops:
         for path in (f"src/{op.name}.cpp", f"include/ops/{op.name}.h"):

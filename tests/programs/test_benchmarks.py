@@ -19,6 +19,7 @@ import scipy.special
 
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.read import settings as project_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +36,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_synthetic_entries_are_valid(benchmarks: ModuleType, tmp_path: Path) -> None:
     yaml = benchmarks.synthetic.write_project(tmp_path, 60, "0.32.4")
     diagnostics = Diagnostics()
-    settings = generate.load_settings(tmp_path, diagnostics)
+    settings = project_settings.load(tmp_path, diagnostics)
     assert settings is not None
     result = generate.generate(settings, tmp_path / "out", diagnostics)
     assert result is not None and result.operators == 60, diagnostics.render_text(False)

@@ -68,6 +68,26 @@ def test_mlx_must_be_pinned(load: Load, spec: str) -> None:
     assert (item.code, item.span.line) == ("MG709", 3)
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("name = 3", "MG704"),
+        ('name = "class"', "MG705"),
+        ('namespace = "a::class"', "MG705"),
+        ('namespace = "std"', "MG705"),
+        ('csrc = "a\\u0000b"', "MG708"),
+        ('csrc = "loop"', "MG708"),
+        (f'yaml = "{"x" * 5000}"', "MG706"),
+        (f"csrc = {'[' * 3000}", "MG702"),
+    ],
+)
+def test_one_mistake_is_one_message(tmp_path: Path, load: Load, line: str, code: str) -> None:
+    (tmp_path / "loop").symlink_to("../loop")
+    found, diagnostics = load(f'[project]\nname = "tiny"\n[tool.mlxgen]\n{line}\n')
+    assert found is None
+    assert [item.code for item in diagnostics.sorted()] == [code]
+
+
 @pytest.mark.parametrize("code", sorted(code for code in PAGES if code.startswith("MG7")))
 def test_documented_examples(load: Load, code: str) -> None:
     entry = PAGES[code]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxgen.command.generate import plain_settings
+from mlxgen.command.operators import plain_settings
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.read.sources import Sources
 

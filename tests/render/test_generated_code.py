@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from sample import project
 
-from mlxgen.command import generate
+from mlxgen.command import generate, operators
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.read.settings import load as load_settings
 from mlxgen.render.cpp import cpp_comment
 from mlxgen.render.format import formatted
 
@@ -22,7 +23,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The generated files of mlxops."""
     folder = tmp_path_factory.mktemp("generated")
     diagnostics = Diagnostics()
-    settings = generate.load_settings(ROOT, diagnostics)
+    settings = load_settings(ROOT, diagnostics)
     assert settings is not None
     result = generate.generate(settings, folder, diagnostics)
     assert result is not None, diagnostics.render_text()
@@ -112,9 +113,9 @@ def test_infinite_numbers_are_known_where_samples_stand(tmp_path: Path) -> None:
 def test_pages_are_up_to_date() -> None:
     """`make docs` after changing an operator or a message."""
     diagnostics = Diagnostics()
-    settings = generate.load_settings(ROOT, diagnostics)
+    settings = load_settings(ROOT, diagnostics)
     assert settings is not None
-    ops, _ = generate.load(settings, diagnostics)
+    ops, _ = operators.load(settings, diagnostics)
     for name, text in generate.doc_pages(ops, settings).items():
         assert (ROOT / "docs" / name).read_text() == text, f"run `make docs`: docs/{name} is old"
 

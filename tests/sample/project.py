@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mlxgen.command import generate
+from mlxgen.command import generate, operators
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.read.settings import Settings
 
@@ -18,7 +18,7 @@ YAML = HERE / "mlx_ops.yaml"
 
 def settings(yaml: Path, name: str = "ops") -> Settings:
     """Settings for a file of entries beside the sample's kernels, or beside its own."""
-    plain = generate.plain_settings(yaml)
+    plain = operators.plain_settings(yaml)
     csrc = plain.csrc if plain.csrc.is_dir() else HERE / "csrc"
     metal = plain.metal if plain.metal.is_dir() else HERE / "kernels" / "metal"
     return replace(plain, name=name, namespace=name, csrc=csrc, metal=metal)
