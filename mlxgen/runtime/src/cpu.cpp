@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 
 #include "mlxgen/memory.h"
 #include "mlxgen/threads.h"
@@ -36,6 +37,12 @@ namespace {
 // vectorised body and a scalar tail round differently.
 constexpr int64_t lane = 64;
 static_assert(block % lane == 0);
+
+// What is copied of an operand at a time: so much that all stay in the
+// first-level cache. Of one that is transposed, a tile.
+constexpr size_t block_bytes = 8192;
+constexpr int64_t tile_width = 512;
+constexpr int64_t tile_height = 16;
 
 // What one thread takes at a time, and how many microseconds must be left for
 // others to be woken: that takes them a few tens.
@@ -66,6 +73,14 @@ struct Format {
   bool same; // whether both are the same type
   void (*read)(const char* from, int64_t stride, char* to, int64_t n);
   void (*write)(const char* from, char* to, int64_t n);
+  // Elements that follow each other downwards; rows of a tile are tile_width
+  // apart.
+  void (*transpose)(
+      const char* from,
+      int64_t stride,
+      char* to,
+      int64_t height,
+      int64_t width);
 };
 
 template <typename T>
@@ -81,6 +96,10 @@ Format format() {
         if (stride == 1) {
           return widen_all(source, target, n);
         }
+        if (stride == 0) {
+          std::fill_n(target, n, widen(*source));
+          return;
+        }
         for (int64_t i = 0; i < n; ++i) {
           target[i] = widen(source[i * stride]);
         }
@@ -88,6 +107,19 @@ Format format() {
       [](const char* from, char* to, int64_t n) {
         narrow_all(
             reinterpret_cast<const C*>(from), reinterpret_cast<T*>(to), n);
+      },
+      [](const char* from,
+         int64_t stride,
+         char* to,
+         int64_t height,
+         int64_t width) {
+        auto source = reinterpret_cast<const T*>(from);
+        auto target = reinterpret_cast<C*>(to);
+        for (int64_t j = 0; j < width; ++j) {
+          for (int64_t i = 0; i < height; ++i) {
+            target[i * tile_width + j] = widen(source[j * stride + i]);
+          }
+        }
       }};
 }
 
@@ -111,9 +143,59 @@ Format format_of(Dtype dtype) {
   }
 }
 
+int64_t padded(int64_t n) {
+  return (n + lane - 1) / lane * lane;
+}
+
+/** Fill up a block of n elements with its first one. */
+void pad(char* memory, int64_t n, const Format& format) {
+  for (int64_t k = n; k < padded(n); ++k) {
+    std::memcpy(memory + k * format.computed, memory, format.computed);
+  }
+}
+
 ///////////////////////////////////////////////////////////////////////////////
-// Reading
+// Where elements are
 ///////////////////////////////////////////////////////////////////////////////
+
+/** Shape and strides of several arrays of one shape, with as few axes as can
+ * be. */
+struct Axes {
+  std::vector<int64_t> shape;
+  std::vector<std::vector<int64_t>> strides; // of each array
+
+  explicit Axes(const Arrays& arrays, const Shape& of)
+      : strides(arrays.size()) {
+    for (size_t axis = 0; axis < of.size(); ++axis) {
+      if (of[axis] == 1) {
+        continue;
+      }
+      bool follows = !shape.empty();
+      for (size_t i = 0; follows && i < arrays.size(); ++i) {
+        follows = strides[i].back() == arrays[i].strides()[axis] * of[axis];
+      }
+      if (follows) {
+        shape.back() *= of[axis];
+      } else {
+        shape.push_back(of[axis]);
+      }
+      for (size_t i = 0; i < arrays.size(); ++i) {
+        auto stride = arrays[i].strides()[axis];
+        if (follows) {
+          strides[i].back() = stride;
+        } else {
+          strides[i].push_back(stride);
+        }
+      }
+    }
+    if (shape.empty()) {
+      shape.push_back(1);
+      for (auto& own : strides) {
+        own.push_back(0);
+      }
+    }
+  }
+};
 
 /** Reads an array of any strides in row-major order, a block at a time. */
 class Reader {
@@ -121,112 +203,95 @@ class Reader {
   Reader(const array& a, bool dense, const Format& format)
       : data_(a.data<char>()),
         format_(format),
+        axes_({a}, a.shape()),
+        one_(a.data_size() == 1),
         dense_(dense || a.flags().row_contiguous) {
-    if (dense_) {
-      return;
-    }
-    // Drop axes of length 1 and merge axes that follow each other in memory.
-    for (size_t i = 0; i < a.ndim(); ++i) {
-      int64_t length = a.shape(i);
-      int64_t stride = a.strides()[i];
-      if (length == 1) {
-        continue;
-      }
-      if (!shape_.empty() && strides_.back() == stride * length) {
-        shape_.back() *= length;
-        strides_.back() = stride;
-      } else {
-        shape_.push_back(length);
-        strides_.push_back(stride);
-      }
-    }
-    if (shape_.empty()) {
-      shape_.push_back(1);
-      strides_.push_back(0);
-    }
-    position_.resize(shape_.size(), 0);
+    position_.resize(axes_.shape.size(), 0);
   }
 
-  /** Where element n of a dense array lies. */
+  /** Where element n of a dense array lies, if the loop takes it from there. */
   const char* dense_at(int64_t n) const {
-    return data_ + n * format_.stored;
+    return dense_ && !one_ && format_.same ? data_ + n * format_.stored
+                                           : nullptr;
   }
 
   /** Go to element n, from the first. */
   void skip(int64_t n) {
-    if (dense_) {
-      at_ = n;
+    if (dense_ || one_) {
+      at_ = one_ ? 0 : n;
       return;
     }
-    for (size_t i = shape_.size(); i-- > 0;) {
-      position_[i] = i > 0 ? n % shape_[i] : n;
-      n /= shape_[i];
-      at_ += position_[i] * strides_[i];
+    for (size_t i = position_.size(); i-- > 0;) {
+      position_[i] = i > 0 ? n % axes_.shape[i] : n;
+      n /= axes_.shape[i];
+      at_ += position_[i] * axes_.strides[0][i];
     }
   }
 
+  /** The next elements: where they are, or else in `memory`. */
+  const void* next(char* memory, int64_t n) {
+    if (one_) {
+      if (filled_ < n) {
+        format_.read(data_, 0, memory, filled_ = padded(n));
+      }
+      return memory;
+    }
+    auto direct = n % lane == 0 ? dense_at(at_) : nullptr;
+    if (direct != nullptr) {
+      at_ += n;
+      return direct;
+    }
+    read(memory, n);
+    pad(memory, n, format_);
+    return memory;
+  }
+
+ private:
   void read(char* to, int64_t n) {
     if (dense_) {
-      format_.read(dense_at(at_), 1, to, n);
+      format_.read(data_ + at_ * format_.stored, 1, to, n);
       at_ += n;
       return;
     }
-    int last = static_cast<int>(shape_.size()) - 1;
+    const auto& shape = axes_.shape;
+    const auto& strides = axes_.strides[0];
+    int last = static_cast<int>(shape.size()) - 1;
     while (n > 0) {
-      int64_t run = std::min(n, shape_[last] - position_[last]);
-      format_.read(dense_at(at_), strides_[last], to, run);
+      int64_t run = std::min(n, shape[last] - position_[last]);
+      format_.read(data_ + at_ * format_.stored, strides[last], to, run);
       to += run * format_.computed;
       n -= run;
-      at_ += run * strides_[last];
+      at_ += run * strides[last];
       position_[last] += run;
-      for (int i = last; i > 0 && position_[i] == shape_[i]; --i) {
-        at_ += strides_[i - 1] - strides_[i] * shape_[i];
+      for (int i = last; i > 0 && position_[i] == shape[i]; --i) {
+        at_ += strides[i - 1] - strides[i] * shape[i];
         position_[i] = 0;
         ++position_[i - 1];
       }
     }
   }
 
- private:
   const char* data_;
   Format format_;
+  Axes axes_;
+  bool one_; // the same element everywhere
   bool dense_;
   int64_t at_ = 0;
-  std::vector<int64_t> shape_;
-  std::vector<int64_t> strides_;
+  int64_t filled_ = 0;
   std::vector<int64_t> position_;
 };
 
-///////////////////////////////////////////////////////////////////////////////
-// Running
-///////////////////////////////////////////////////////////////////////////////
+/** Memory for the blocks of operands. */
+class Blocks {
+ public:
+  Blocks(size_t count, size_t bytes)
+      : bytes_(bytes),
+        memory_(
+            static_cast<char*>(
+                ::operator new(count * bytes, std::align_val_t(64)))) {}
 
-/** An elementwise kernel with its operands, for any part of the elements. */
-struct Elementwise {
-  Loop loop;
-  Format format;
-  bool dense;
-  std::vector<Reader> inputs;
-  std::vector<char*> outputs;
-
-  /** Compute elements start to stop; start is a multiple of a portion. */
-  void operator()(int64_t start, int64_t stop) const {
-    std::vector<const void*> in(inputs.size());
-    std::vector<void*> out(outputs.size());
-    int64_t whole = dense && format.same ? (stop - start) / lane * lane : 0;
-    if (whole > 0) {
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        in[i] = inputs[i].dense_at(start);
-      }
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        out[i] = outputs[i] + start * format.stored;
-      }
-      loop(in.data(), out.data(), whole);
-      start += whole;
-    }
-    if (start < stop) {
-      in_blocks(start, stop, in, out);
-    }
+  char* operator[](size_t i) const {
+    return memory_.get() + i * bytes_;
   }
 
  private:
@@ -236,47 +301,176 @@ struct Elementwise {
     }
   };
 
-  void in_blocks(
+  size_t bytes_;
+  std::unique_ptr<char, Aligned> memory_;
+};
+
+///////////////////////////////////////////////////////////////////////////////
+// Running
+///////////////////////////////////////////////////////////////////////////////
+
+/** An elementwise kernel, and where its results go. */
+struct Kernel {
+  Loop loop;
+  Format format;
+  std::vector<char*> outputs;
+
+  /**
+   * Run the loop for n elements, of which the first result is number `start`;
+   * blocks from number `block` on are free.
+   */
+  void run(
+      const std::vector<const void*>& in,
+      std::vector<void*>& out,
       int64_t start,
-      int64_t stop,
-      std::vector<const void*>& in,
-      std::vector<void*>& out) const {
-    size_t bytes = block * format.computed;
-    size_t all = bytes * (in.size() + out.size());
-    std::unique_ptr<char, Aligned> memory(
-        static_cast<char*>(::operator new(all, std::align_val_t(64))));
-    auto readers = inputs;
-    for (size_t i = 0; i < in.size(); ++i) {
-      in[i] = memory.get() + i * bytes;
-      readers[i].skip(start);
-    }
+      int64_t n,
+      const Blocks& blocks,
+      size_t block) const {
+    bool direct = format.same && n % lane == 0;
     for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = memory.get() + (in.size() + i) * bytes;
+      out[i] = direct ? at(i, start) : blocks[block + i];
     }
-    for (; start < stop; start += block) {
-      int64_t n = std::min(block, stop - start);
-      int64_t padded = (n + lane - 1) / lane * lane;
+    loop(in.data(), out.data(), padded(n));
+    for (size_t i = 0; !direct && i < out.size(); ++i) {
+      format.write(blocks[block + i], at(i, start), n);
+    }
+  }
+
+  char* at(size_t i, int64_t n) const {
+    return outputs[i] + n * format.stored;
+  }
+};
+
+/** A kernel over elements in row-major order, or in the order of them all. */
+struct InOrder : Kernel {
+  std::vector<Reader> inputs;
+
+  /** Compute elements start to stop; start is a multiple of a portion. */
+  void operator()(int64_t start, int64_t stop) const {
+    std::vector<const void*> in(inputs.size());
+    std::vector<void*> out(outputs.size());
+    int64_t whole = (stop - start) / lane * lane;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      in[i] = inputs[i].dense_at(start);
+      whole = in[i] == nullptr ? 0 : whole;
+    }
+    if (whole > 0) {
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        out[i] = at(i, start);
+      }
+      loop(in.data(), out.data(), whole);
+      start += whole;
+    }
+    if (start == stop) {
+      return;
+    }
+    Blocks blocks(in.size() + out.size(), block_bytes);
+    auto step = static_cast<int64_t>(block_bytes / format.computed);
+    auto readers = inputs;
+    for (auto& reader : readers) {
+      reader.skip(start);
+    }
+    for (; start < stop; start += step) {
+      int64_t n = std::min(step, stop - start);
       for (size_t i = 0; i < in.size(); ++i) {
-        auto first = memory.get() + i * bytes;
-        readers[i].read(first, n);
-        for (int64_t k = n; k < padded; ++k) {
-          std::memcpy(first + k * format.computed, first, format.computed);
-        }
+        in[i] = readers[i].next(blocks[i], n);
       }
-      loop(in.data(), out.data(), padded);
-      for (size_t i = 0; i < out.size(); ++i) {
-        format.write(
-            static_cast<char*>(out[i]), outputs[i] + start * format.stored, n);
-      }
+      run(in, out, start, n, blocks, in.size());
     }
   }
 };
 
 /**
- * Compute all elements, on several threads where the first portion takes so
- * long that it is worth while.
+ * A kernel with inputs that are transposed, in tiles: of those a tile is read
+ * along the axis in which their elements follow each other.
  */
-void in_portions(int64_t size, const Elementwise& part) {
+struct InTiles : Kernel {
+  Axes axes; // of the inputs and the first output
+  std::vector<const char*> inputs;
+  size_t
+      high; // the axis along which tiles are high; they are wide along the last
+
+  int64_t length(size_t axis) const {
+    auto tile = axis == high            ? tile_height
+        : axis + 1 == axes.shape.size() ? tile_width
+                                        : 1;
+    return (axes.shape[axis] + tile - 1) / tile;
+  }
+
+  int64_t count() const {
+    int64_t all = 1;
+    for (size_t axis = 0; axis < axes.shape.size(); ++axis) {
+      all *= length(axis);
+    }
+    return all;
+  }
+
+  void operator()(int64_t start, int64_t stop) const {
+    Blocks blocks(
+        inputs.size() + outputs.size(),
+        tile_height * tile_width * format.computed);
+    for (; start < stop; ++start) {
+      tile(start, blocks);
+    }
+  }
+
+  void tile(int64_t number, const Blocks& blocks) const {
+    size_t last = axes.shape.size() - 1;
+    std::vector<int64_t> first(axes.strides.size(), 0);
+    int64_t height = 0;
+    int64_t width = 0;
+    for (size_t axis = last + 1; axis-- > 0;) {
+      int64_t position = number % length(axis);
+      number /= length(axis);
+      if (axis == high) {
+        position *= tile_height;
+        height = std::min(tile_height, axes.shape[axis] - position);
+      } else if (axis == last) {
+        position *= tile_width;
+        width = std::min(tile_width, axes.shape[axis] - position);
+      }
+      for (size_t i = 0; i < first.size(); ++i) {
+        first[i] += position * axes.strides[i][axis];
+      }
+    }
+    std::vector<const void*> in(inputs.size());
+    std::vector<void*> out(outputs.size());
+    for (int64_t row = 0; row < height; ++row) {
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        auto stride = axes.strides[i][last];
+        auto down = axes.strides[i][high];
+        auto from = inputs[i] + first[i] * format.stored;
+        auto block = blocks[i];
+        if (down == 1 && stride != 1) {
+          if (row == 0) {
+            format.transpose(from, stride, block, height, width);
+          }
+          block += row * tile_width * format.computed;
+        } else if (row == 0 || down != 0) {
+          from += row * down * format.stored;
+          if (stride == 1 && format.same && width % lane == 0) {
+            in[i] = from;
+            continue;
+          }
+          format.read(from, stride, block, width);
+        } else {
+          continue;
+        }
+        pad(block, width, format);
+        in[i] = block;
+      }
+      auto at = first.back() + row * axes.strides.back()[high];
+      run(in, out, at, width, blocks, inputs.size());
+    }
+  }
+};
+
+/**
+ * Compute `size` units, on several threads where the first portion of them
+ * takes so long that it is worth while.
+ */
+template <typename F>
+void in_portions(int64_t size, int64_t portion, const F& part) {
   if (size <= 2 * portion) {
     return part(0, size);
   }
@@ -293,6 +487,23 @@ void in_portions(int64_t size, const Elementwise& part) {
   });
 }
 
+/** The axis along which tiles are to be high, or none. */
+std::optional<size_t> transposed(const Axes& axes) {
+  size_t last = axes.shape.size() - 1;
+  for (size_t i = 0; i + 1 < axes.strides.size(); ++i) {
+    auto stride = axes.strides[i][last];
+    if (stride == 0 || stride == 1 || axes.shape[last] < lane) {
+      continue;
+    }
+    for (size_t axis = 0; axis < last; ++axis) {
+      if (axes.strides[i][axis] == 1 && axes.shape[axis] >= tile_height / 2) {
+        return axis;
+      }
+    }
+  }
+  return {};
+}
+
 } // namespace
 
 void run_elementwise(
@@ -300,17 +511,33 @@ void run_elementwise(
     const Arrays& inputs,
     Arrays& outputs,
     const Loop& loop) {
-  bool dense = allocate_elementwise(inputs, outputs);
+  bool dense = allocate_elementwise(inputs, outputs, true);
   auto& encoder = begin(stream, inputs, outputs);
-  Elementwise task{loop, format_of(inputs[0].dtype()), dense, {}, {}};
+  Kernel kernel{loop, format_of(inputs[0].dtype()), {}};
+  for (auto& out : outputs) {
+    kernel.outputs.push_back(out.data<char>());
+  }
+  if (!dense) {
+    auto all = inputs;
+    all.push_back(outputs[0]);
+    Axes axes(all, outputs[0].shape());
+    if (auto high = transposed(axes)) {
+      InTiles task{std::move(kernel), std::move(axes), {}, *high};
+      for (const auto& in : inputs) {
+        task.inputs.push_back(in.data<char>());
+      }
+      encoder.dispatch(
+          [task = std::move(task)] { in_portions(task.count(), 1, task); });
+      return;
+    }
+  }
+  InOrder task{std::move(kernel), {}};
   for (const auto& in : inputs) {
     task.inputs.emplace_back(in, dense, task.format);
   }
-  for (auto& out : outputs) {
-    task.outputs.push_back(out.data<char>());
-  }
   int64_t size = outputs[0].size();
-  encoder.dispatch([task = std::move(task), size] { in_portions(size, task); });
+  encoder.dispatch(
+      [task = std::move(task), size] { in_portions(size, portion, task); });
 }
 
 } // namespace mlxgen::cpu

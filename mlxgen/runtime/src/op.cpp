@@ -395,23 +395,32 @@ std::string metal_kernels(
   return text;
 }
 
-bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
-  const auto& first = inputs[0];
-  bool dense = std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
-    return in.flags().row_contiguous && first.flags().row_contiguous;
-  });
-  dense =
-      dense || std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
-        return in.flags().contiguous && in.data_size() == in.size() &&
-            in.strides() == first.strides();
-      });
+bool allocate_elementwise(const Arrays& inputs, Arrays& outputs, bool scalars) {
+  auto fits = [&](const array& in) {
+    return scalars && in.data_size() == 1 && in.size() > 1;
+  };
+  auto found = std::find_if_not(inputs.begin(), inputs.end(), fits);
+  const auto& first = found == inputs.end() ? inputs[0] : *found;
+  auto all = [&](auto&& holds) {
+    return found != inputs.end() &&
+        std::all_of(inputs.begin(), inputs.end(), [&](const array& in) {
+             return fits(in) || holds(in);
+           });
+  };
+  bool dense = all([](const array& in) { return in.flags().row_contiguous; });
+  dense = dense || all([&](const array& in) {
+            return in.flags().contiguous && in.data_size() == in.size() &&
+                in.strides() == first.strides();
+          });
   size_t next = 0;
   for (auto& out : outputs) {
     bool donated = false;
-    for (; dense && !donated && next < inputs.size(); ++next) {
-      if (inputs[next].is_donatable() &&
-          inputs[next].itemsize() == out.itemsize()) {
-        out.copy_shared_buffer(inputs[next]);
+    for (; !donated && next < inputs.size(); ++next) {
+      const auto& in = inputs[next];
+      bool same = dense || (scalars && in.flags().row_contiguous);
+      if (same && !fits(in) && in.is_donatable() &&
+          in.itemsize() == out.itemsize()) {
+        out.copy_shared_buffer(in);
         donated = true;
       }
     }

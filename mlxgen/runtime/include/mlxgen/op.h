@@ -280,9 +280,14 @@ std::string metal_name(Dtype dtype);
  * Allocate the outputs of an elementwise op. When all inputs lie in memory in
  * the same dense layout the outputs take it too (and an input's buffer, when
  * nobody else needs it) and the result is true: element i of every buffer
- * belongs together. Otherwise the outputs are row-contiguous.
+ * belongs together. Otherwise the outputs are row-contiguous. With `scalars`
+ * inputs of one element, broadcast to all places, fit every layout, and other
+ * row-contiguous inputs give their buffers, too.
  */
-bool allocate_elementwise(const Arrays& inputs, Arrays& outputs);
+bool allocate_elementwise(
+    const Arrays& inputs,
+    Arrays& outputs,
+    bool scalars = false);
 
 ///////////////////////////////////////////////////////////////////////////////
 // vmap

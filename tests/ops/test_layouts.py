@@ -1,0 +1,72 @@
+"""A result does not depend on where its operands lie: every layout, to the bit.
+
+Layouts are made at random: axes in any order, every second element, backwards, broadcast. Lengths
+are those next to what the CPU's loops take at a time: vectors, blocks, and tiles of inputs that are
+transposed.
+"""
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+
+LENGTHS = (1, 1, 2, 3, 7, 8, 16, 17, 64, 65, 130, 520)
+LIMIT = 40_000  # elements
+# In two arguments, so that they can lie differently; lgamma has a loop for positive numbers.
+OPS = {
+    "add": mlxops.add,
+    "axpby": lambda x, y: mlxops.axpby(x, y, 1.5, -0.3),
+    "swiglu": mlxops.swiglu,
+    "sincos": lambda x, y: mx.stack(mlxops.sincos(x)),
+    "lgamma": lambda x, y: mlxops.special.lgamma(x),
+}
+
+
+def laid_out(rng, values, shape):
+    """An array of this shape, and the same values in row-major order."""
+    axes = rng.permutation(len(shape))
+    steps = [int(rng.choice([1, 1, 1, 2, -1, -2])) for _ in shape]
+    lengths = [1 if rng.random() < 0.25 else n for n in shape]
+    stored = [lengths[axis] * abs(steps[axis]) for axis in axes]
+    whole = mx.array(rng.choice(values, stored)).transpose(*(int(i) for i in np.argsort(axes)))
+    part = whole[tuple(slice(None, None, step) for step in steps)]
+    return mx.broadcast_to(part, shape) if rng.random() < 0.5 else part
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("op", OPS)
+def test_every_layout(op, seed, dtype):
+    rng = np.random.default_rng(seed)
+    shape = [int(n) for n in rng.choice(LENGTHS, rng.integers(1, 5))]
+    while np.prod(shape) > LIMIT:
+        shape.remove(max(shape))
+    values = rng.uniform(-3 if seed % 3 else 0.1, 6, 1000).astype(np.float32)
+    x, y = (laid_out(rng, values, shape).astype(dtype) for _ in range(2))
+    found = OPS[op](x, y)
+    if op in ("add", "axpby", "swiglu"):
+        x, y = mx.broadcast_arrays(x, y)
+    straight = (mx.contiguous(a) for a in (x, y))
+    wanted = OPS[op](*straight)
+    assert mx.array_equal(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(600, 70), (70, 600), (3, 40, 200), (2, 16, 64)], ids=str)
+def test_transposed(shape, dtype):
+    rng = np.random.default_rng(0)
+    x = mx.array(rng.normal(size=shape).astype(np.float32)).astype(dtype)
+    back = mx.contiguous(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    for other in (x, x[..., :1], x[..., :1, :], x.reshape(-1)[3]):
+        assert mx.array_equal(mlxops.axpby(back, other, 2.0), mlxops.axpby(x, other, 2.0))
+        assert mx.array_equal(mlxops.axpby(other, back, 2.0), mlxops.axpby(other, x, 2.0))
+
+
+def test_operands_that_are_given_away(dtype):
+    """Their buffers become the output's; no other operand may see that too early."""
+    x = mx.random.normal((130, 70)).astype(dtype)
+    for other in (mx.array(2.0).astype(dtype), x[:, :1] + 0, x[:1] + 0, x.T.reshape(130, 70) + 0):
+        mx.eval(x, other)
+        wanted = mlxops.axpby(x, other, 2.0)
+        assert mx.array_equal(mlxops.axpby(x + 0, other, 2.0), wanted)
+        assert mx.array_equal(
+            mlxops.axpby(other, x + 0, 1.0, 2.0), mlxops.axpby(other, x, 1.0, 2.0)
+        )
