@@ -9,6 +9,7 @@ documented.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +115,9 @@ def _steps(random: Random, count: int) -> str:
 
 def _composite(i: int, random: Random) -> Entry:
     formula = _steps(random, random.randint(1, 6))
+    for name in ("y", "alpha"):  # what is unused is a warning
+        if not re.search(rf"\b{name}\b", formula):
+            formula = f"{name} * ({formula})"
     if i >= 20 and random.random() < 0.3:  # an earlier composite: entries 1, 21, 41, ...
         formula += f" + composed_{20 * random.randrange(i // 20) + 1}(x, y)"
     return Entry(
