@@ -197,28 +197,33 @@ struct Axes {
   }
 };
 
-/** Reads an array of any strides in row-major order, a block at a time. */
+/** Gives an array of any strides in row-major order, a block at a time. */
 class Reader {
  public:
   Reader(const array& a, bool dense, const Format& format)
       : data_(a.data<char>()),
         format_(format),
         axes_({a}, a.shape()),
-        one_(a.data_size() == 1),
         dense_(dense || a.flags().row_contiguous) {
-    position_.resize(axes_.shape.size(), 0);
+    const auto& shape = axes_.shape;
+    const auto& strides = axes_.strides[0];
+    position_.resize(shape.size(), 0);
+    if (strides[0] == 0 && shape.size() < 3) {
+      int64_t length = shape.size() == 1 ? 1 : shape[1];
+      period_ = length <= block_length() && shape[0] > 1 ? length : 0;
+    }
   }
 
   /** Where element n of a dense array lies, if the loop takes it from there. */
   const char* dense_at(int64_t n) const {
-    return dense_ && !one_ && format_.same ? data_ + n * format_.stored
-                                           : nullptr;
+    return dense_ && period_ == 0 && format_.same ? data_ + n * format_.stored
+                                                  : nullptr;
   }
 
   /** Go to element n, from the first. */
   void skip(int64_t n) {
-    if (dense_ || one_) {
-      at_ = one_ ? 0 : n;
+    if (dense_ || period_ > 0) {
+      at_ = n;
       return;
     }
     for (size_t i = position_.size(); i-- > 0;) {
@@ -228,54 +233,78 @@ class Reader {
     }
   }
 
-  /** The next elements: where they are, or else in `memory`. */
+  /** The next elements: where they are, or else in `memory`, two blocks. */
   const void* next(char* memory, int64_t n) {
-    if (one_) {
-      if (filled_ < n) {
-        format_.read(data_, 0, memory, filled_ = padded(n));
-      }
-      return memory;
+    if (period_ > 0) {
+      return repeated(memory, n);
     }
-    auto direct = n % lane == 0 ? dense_at(at_) : nullptr;
-    if (direct != nullptr) {
-      at_ += n;
-      return direct;
+    int64_t left = axes_.shape.back() - position_.back();
+    bool together = dense_ || (axes_.strides[0].back() == 1 && left >= n);
+    if (together && format_.same && n % lane == 0) {
+      auto first = data_ + at_ * format_.stored;
+      go(n);
+      return first;
     }
-    read(memory, n);
+    auto to = memory;
+    for (int64_t rest = n; rest > 0;) {
+      left = axes_.shape.back() - position_.back();
+      int64_t run = dense_ ? rest : std::min(rest, left);
+      format_.read(
+          data_ + at_ * format_.stored,
+          dense_ ? 1 : axes_.strides[0].back(),
+          to,
+          run);
+      to += run * format_.computed;
+      rest -= run;
+      go(run);
+    }
     pad(memory, n, format_);
     return memory;
   }
 
  private:
-  void read(char* to, int64_t n) {
+  int64_t block_length() const {
+    return static_cast<int64_t>(block_bytes / format_.computed);
+  }
+
+  /** A few elements that come again and again are copied once. */
+  const void* repeated(char* memory, int64_t n) {
+    if (filled_ < n) {
+      filled_ = n;
+      format_.read(data_, axes_.strides[0].back(), memory, period_);
+      size_t all = (padded(n) + period_) * format_.computed;
+      for (size_t have = period_ * format_.computed; have < all; have *= 2) {
+        std::memcpy(memory + have, memory, std::min(have, all - have));
+      }
+    }
+    auto first = memory + at_ % period_ * format_.computed;
+    at_ += n;
+    return first;
+  }
+
+  /** Go n elements further, in the last axis at most to its end. */
+  void go(int64_t n) {
     if (dense_) {
-      format_.read(data_ + at_ * format_.stored, 1, to, n);
       at_ += n;
       return;
     }
     const auto& shape = axes_.shape;
     const auto& strides = axes_.strides[0];
-    int last = static_cast<int>(shape.size()) - 1;
-    while (n > 0) {
-      int64_t run = std::min(n, shape[last] - position_[last]);
-      format_.read(data_ + at_ * format_.stored, strides[last], to, run);
-      to += run * format_.computed;
-      n -= run;
-      at_ += run * strides[last];
-      position_[last] += run;
-      for (int i = last; i > 0 && position_[i] == shape[i]; --i) {
-        at_ += strides[i - 1] - strides[i] * shape[i];
-        position_[i] = 0;
-        ++position_[i - 1];
-      }
+    size_t last = shape.size() - 1;
+    at_ += n * strides[last];
+    position_[last] += n;
+    for (size_t i = last; i > 0 && position_[i] == shape[i]; --i) {
+      at_ += strides[i - 1] - strides[i] * shape[i];
+      position_[i] = 0;
+      ++position_[i - 1];
     }
   }
 
   const char* data_;
   Format format_;
   Axes axes_;
-  bool one_; // the same element everywhere
   bool dense_;
+  int64_t period_ = 0; // after which elements come again; 0: they do not
   int64_t at_ = 0;
   int64_t filled_ = 0;
   std::vector<int64_t> position_;
@@ -364,7 +393,7 @@ struct InOrder : Kernel {
     if (start == stop) {
       return;
     }
-    Blocks blocks(in.size() + out.size(), block_bytes);
+    Blocks blocks(in.size() + out.size(), 2 * block_bytes);
     auto step = static_cast<int64_t>(block_bytes / format.computed);
     auto readers = inputs;
     for (auto& reader : readers) {
