@@ -27,7 +27,7 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
 _SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is
-_NO_TYPE = re.compile(r"\bconst\b|&|\s+")
+_NO_TYPE = re.compile(r"(?<![<,] )(?<![<,])\bconst\b|&|\s+")
 
 
 @cache
@@ -82,8 +82,9 @@ class Expected:
         if function.template and self.elements is None:
             return "it is a template"
         names = [want.name for want in self.params]
-        known = [param.name for param in function.params if param.name in names]
-        if known != sorted(known, key=names.index):
+        pairs = zip(names, function.params, strict=False)
+        moved = any(param.name in names and param.name != name for name, param in pairs)
+        if moved and given == wanted:
             listed = ", ".join(param.name or param.type for param in function.params)
             return f"its parameters are in the order {listed}"
         element = self.element(function)
@@ -215,6 +216,8 @@ class Asked:
             problem = "it must be in a header (.h), so that generated code can use it"
         elif not any(f.is_definition for f in usable):
             problem = "it is declared, and defined nowhere"
+        elif any(f.is_definition and not f.inline for f in seen):
+            problem = "it must be `inline`, as more than one source may include its header"
         elif not fitting[0].template:
             problem = expected.ambiguity(fitting)
         if problem:

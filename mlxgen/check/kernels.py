@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from ..model.dtypes import METAL_TYPES
+from ..model.dtypes import CATEGORIES, FLOATING, METAL_TYPES
 from ..model.kinds import KINDS, Kind
 from ..model.op import Kernel, Parameter
 from ..model.signature import with_article
@@ -23,6 +23,16 @@ from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch, cpp_type
 from .fit import QUALIFIED, Expected, Wanted, spelled
 from .metal import declaration, launch
+
+# Dtypes for which a concept or type trait of the standard library holds.
+_CONCEPTS = {
+    "floating_point": ("float32", "float64"),
+    "integral": ("bool_", *CATEGORIES["integer"]),
+    "signed_integral": CATEGORIES["signedinteger"],
+    "unsigned_integral": ("bool_", *CATEGORIES["unsignedinteger"]),
+}
+_CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
+_NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
 
 # Beside the usual type of a number, a function over views may take these.
 _NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int64_t",)}
@@ -78,8 +88,10 @@ def _scalar_function(item: Dispatch) -> Expected:
     context, metal = item.context, item.backend == "metal"
 
     def problem(function: Function) -> str | None:
-        if any(re.search(r"\b(In|Out)\s*<", p.type) for p in function.params):
+        if _has_views(function):
             return "it is a function over whole arrays, for which the entry needs a `shape`"
+        if problem := _template_problem(item, function):
+            return problem
         if len(function.template) > 1 and not _by_sign(function):
             return (
                 "beside the dtype it can have one template parameter, `bool positive = false`, "
@@ -109,8 +121,10 @@ def _view_function(item: Dispatch) -> Expected:
     context = item.context
 
     def problem(function: Function) -> str | None:
-        if not any(re.search(r"\b(In|Out)\s*<", p.type) for p in function.params):
+        if not _has_views(function):
             return "it is a scalar function, and an op with a `shape` needs one over views"
+        if problem := _template_problem(item, function):
+            return problem
         if len(function.template) > 1:
             return "it has more than one template parameter"
         if not function.template and len(context.group) > 1:
@@ -134,9 +148,30 @@ def _view_types(item: Dispatch, p: Parameter) -> tuple[str, ...]:
     return (own, *item.numbers(p.type, (t for t in others if t != own)))
 
 
+def _template_problem(item: Dispatch, function: Function) -> str | None:
+    """Why a function is no template over the dtypes of the entry."""
+    kinds = function.template_kinds
+    if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
+        return "its first template parameter must be the dtype: `typename T`"
+    asked = f"{' '.join(kinds)} {function.requires}"
+    if re.search(r"!|\|\||\bnot\b|\bor\b", asked):
+        return None
+    scalar = item.context.elementwise  # computes half precision in float
+    dtypes = ["float32" if scalar and d in FLOATING[:2] else d for d in item.dtypes]
+    for concept in _CONCEPT.findall(asked):
+        if other := [d for d in dtypes if d not in _CONCEPTS[concept]]:
+            return f"its template is for `{concept}` types, which {other[0]} is not"
+    return None
+
+
+def _has_views(function: Function) -> bool:
+    return any(re.search(r"\b(In|Out)\s*<", p.type) for p in function.params)
+
+
 def _by_sign(function: Function) -> bool:
     """Whether a scalar function can be compiled for positive inputs."""
-    return function.template[1:] == ("positive",) and function.template_defaults[1] == "false"
+    second = (function.template[1:], function.template_kinds[1:], function.template_defaults[1:])
+    return second == (("positive",), ("bool",), ("false",))
 
 
 def _refused(p: Parameter, scalar: bool) -> str | None:
@@ -190,6 +225,11 @@ def _cpu(item: Dispatch) -> Kernel | None:
     if sources.find(item.name) and not (_can_take(item) and item.outputs is not None):
         return None
     fitting = item.in_csrc(expected)
+    for other in sources.find(item.name) if fitting and not context.elementwise else ():
+        if fitting[0].template and not other.template and _has_views(other):
+            problem = "it is no template, and the template of its name is called for every dtype"
+            item.misfit(other, problem, expected.declaration(item.name))
+            return None
     include = str(sources.header_of(fitting[0])) if fitting else ""
     return _kernel(item, expected, fitting, include) if fitting else None
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ..model.op import metal_stem
+from ..read.names import clash
 from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
@@ -65,7 +66,7 @@ def _check_cpp_names(
             reason = next(why for form, why in _FORMS if form.fullmatch(name))
         if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
             reason = "its class would be called so as well; begin it with a small letter"
-        if reason:
+        if reason and not clash(name, "an operator"):  # which was reported
             problem = f"cannot be used: {reason}"
             entry.error("bad_name", entry.at_name, name=name, problem=problem)
             continue

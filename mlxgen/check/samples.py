@@ -53,6 +53,8 @@ def check_samples(context: Context) -> None:
             context.error("no_sample", base, name=name)
         if not any(found.values()) and needed <= set(known) == set(sample):
             context.samples[i] = sample
+    if not (context.raw.samples or needed or "samples" in context.left_out):
+        context.samples[-1] = {}  # by default
 
 
 def _has_value(p: Parameter) -> bool:
@@ -102,7 +104,9 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
         if not -math.inf < point < math.inf:
             yield path, f"{path[0]} cannot be {point}"
     if not sample.low <= sample.high:
-        yield (), f"low ({sample.low}) is above high ({sample.high})"
+        default = {"low", "high"} - sample.model_fields_set
+        also = f"; {min(default)} is its default" if default else ""
+        yield (), f"low ({sample.low}) is above high ({sample.high}){also}"
     if sample.values is not None:
         if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
             yield (), "values are given, so that shape, low, high and away_from say nothing"
@@ -132,6 +136,9 @@ def check_calls(context: Context, shapes: Sequence[Rule], conditions: Sequence[C
     for i, sample in context.samples.items():
         if found := next(_call_problems(context, sample, shapes, conditions), None):
             path, problem = found
+            if i < 0:
+                context.warning("bad_default", problem=problem)
+                continue
             wrong, name = ("bad_sample", path[0]) if path else ("bad_call", "")
             context.error(wrong, ("samples", i, *path), name=name, problem=problem)
 

@@ -52,6 +52,8 @@ _BLANKED_METAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
+_MAX_FUNCTIONS = 10_000  # of a file
 _MAX_DEPTH = 200  # of namespaces in namespaces
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
 _NO_TYPE = re.compile(
@@ -100,6 +102,9 @@ class Function:
         class_name: X of `X::vjp`, or None.
         template: the names of its template parameters ("" for one without a name).
         template_defaults: their defaults as text, None for those without.
+        template_kinds: "bool" of `bool positive`; of a type its concept, or "".
+        requires: what its template asks of them besides.
+        inline: whether every source that includes it may define it.
         result: its return type; "" for constructors and the like.
         params: its parameters.
         is_kernel: whether it is a Metal kernel.
@@ -112,6 +117,9 @@ class Function:
     class_name: str | None
     template: tuple[str, ...]
     template_defaults: tuple[str | None, ...]
+    template_kinds: tuple[str, ...]
+    requires: str
+    inline: bool
     result: str
     params: tuple[Param, ...]
     is_kernel: bool
@@ -273,7 +281,7 @@ class _Walk:
                     body = child.child_by_field_name("body") or child
                     head = self.plain[child.start_byte : body.start_byte]
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
-                    self.scope(child, (*namespace, *names[1:]), (), depth + 1)
+                    self.scope(child, (*namespace, *(names[1:] or [""])), (), depth + 1)
                 case "template_instantiation":
                     self.instantiation(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
@@ -328,16 +336,21 @@ class _Walk:
                 result = self.plain[child.start_byte + 2 : child.end_byte]
         if node.parent and node.parent.type == "template_declaration" and not template:
             return  # a specialisation: whoever calls the template gets it
-        names = [self.template_parameter(p) for p in template]
+        named = [self.template_parameter(p) for p in template]
         before = node.prev_sibling
         body = node.child_by_field_name("body")
+        outer_node = node.parent if template and node.parent else node
+        head = self.plain[outer_node.start_byte : body.start_byte if body else node.end_byte]
         attributes = self.attributes(before.end_byte if before else 0, name.start_byte)
         function = Function(
             name=last,
-            namespace="::".join((*namespace, *outer[: len(outer) - len(classes)])),
+            namespace="::".join(filter(None, (*namespace, *outer[: len(outer) - len(classes)]))),
             class_name="::".join(classes) or None,
-            template=tuple(name for name, _ in names),
-            template_defaults=tuple(default for _, default in names),
+            template=tuple(name for name, _, _ in named),
+            template_defaults=tuple(default for _, default, _ in named),
+            template_kinds=tuple(kind for _, _, kind in named),
+            requires=head.partition("requires")[2],
+            inline=bool(template or "" in namespace or _INLINE.search(head)),
             result=normalised(result),
             params=tuple(self.params(listed)),
             is_kernel="kernel" in attributes,
@@ -345,7 +358,9 @@ class _Walk:
             span=self.span(name),
         )
         self.file.functions.append(function)
-        if function.is_kernel and function.is_definition and not names:
+        if len(self.file.functions) > _MAX_FUNCTIONS:
+            raise SourceError(f"it declares more than {_MAX_FUNCTIONS:,} functions", function.span)
+        if function.is_kernel and function.is_definition and not template:
             host_name = attributes.get("host_name") or function.qualified_name
             self.instantiated(str(host_name), last, arguments, name)
 
@@ -388,13 +403,14 @@ class _Walk:
             found["kernel"] = None
         return found
 
-    def template_parameter(self, node: Node) -> tuple[str, str | None]:
-        """The name of a template parameter, and its default."""
+    def template_parameter(self, node: Node) -> tuple[str, str | None, str]:
+        """The name of a template parameter, its default and its kind."""
         text, _, default = self.plain[node.start_byte : node.end_byte].partition("=")
         words = _TOKEN.findall(text)
         name = words[-1] if len(words) > 1 and words[-1].isidentifier() else ""
         pack = "..." if name and words[-2] == "..." else ""
-        return name + pack, normalised(default) or None
+        kind = normalised(" ".join(words[: -1 if name else None]))
+        return name + pack, normalised(default) or None, kind
 
     def params(self, listed: Node) -> Iterable[Param]:
         """The parameters between parentheses."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ..diagnostics import Span, Text
 
-MAX_SIZE = 1 << 20  # bytes of a file
+MAX_SIZE = 5 << 20  # bytes of a file
 MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for each call
 MAX_DEPTH = 60  # of macros in macros, and of includes
 MAX_CONDITION = 1000  # characters of what #if decides by
@@ -184,7 +184,7 @@ def read_text(path: str | Path) -> str:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
     if found.st_size > MAX_SIZE:
-        raise OSError(errno.EFBIG, "it has more than 1 MB")
+        raise OSError(errno.EFBIG, "it has more than 5 MB")
     return Path(path).read_text(encoding="utf-8-sig")
 
 

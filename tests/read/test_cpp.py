@@ -381,7 +381,8 @@ def _doubled(count: int) -> str:
         ("#if 9**9**9**9\n#endif\n", None),
         ("#if 1 << 99999999999\n#endif\n", None),
         ("#if " + "-" * 50_000 + "1\n#endif\n", None),
-        ("int f();\n" * 300_000, "it has more than 1 MB"),
+        ("int f();\n" * 600_000, "it has more than 5 MB"),
+        ("int f();\n" * 12_000, "it declares more than 10,000 functions"),
     ],
     ids=lambda value: str(value)[-12:],
 )

@@ -90,4 +90,27 @@ inline double overloads(double x, int n) {
   return x;
 }
 
+template <std::integral T>
+T for_integers(T x) {
+  return x;
+}
+
+template <int N, typename T>
+T counted(T x) {
+  return x;
+}
+
+template <typename T>
+void third_name(T x, T& high, T& other) {
+  high = other = x;
+}
+
+float not_inline(float x) {
+  return x;
+}
+
+template <typename T>
+void with_overload(In<T> x, Out<T> out) {}
+inline void with_overload(In<float> x, Out<float> out) {}
+
 } // namespace misfits
