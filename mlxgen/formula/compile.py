@@ -328,14 +328,8 @@ class Compiler(Lists):
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
         if kind == "str" and not optional:
             head = "std::string"
-        exact = kind != "float" and head != "std::string"
-
-        def part(value: Value) -> str:
-            same = exact and value.optional == optional and value.type == type_
-            plain = same or not head or value.kind == "none"
-            return value.cpp if plain else f"{head}({value.cpp})"
-
-        cpp = ternary(test.cpp, part(yes), part(no))
+        parts = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
+        cpp = ternary(test.cpp, *parts)
         choices = yes.choices if yes.choices == no.choices else ()
         fact = joint(kind, yes, no)
         return Value(kind, cpp, node, optional, type_, choices=choices, fact=fact)

@@ -15,7 +15,8 @@ from functools import cache, lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
-from ..model.dtypes import DTYPES, FLOATING, INTEGER
+from ..model.dtypes import CATEGORIES as MEMBERS
+from ..model.dtypes import DTYPES
 from ..model.op import Fact, Rank
 from .explain import Wrong
 from .values import NUMBERS, Value
@@ -27,19 +28,18 @@ OPTIONS = ("axis", "keepdims", "shape", "dtype")  # arguments that decide on ran
 CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
 REAL = CATEGORIES[2:]  # none of integers
 CONSTANT = {"zero": ZERO, "one": 0}
-_CATEGORY = {
-    **{name: name for name in CATEGORIES},
-    **dict.fromkeys(INTEGER, "integer"),
-    **dict.fromkeys(FLOATING, "floating"),
-    **{"bool_": "bool", "complex64": "complex"},
+_MEMBERS: Mapping[str, Sequence[str]] = {
+    **{**MEMBERS, "bool": ("bool_",), "complex": ("complex64",)},
+    **{name: (name,) for name in DTYPES},
 }
 
 
 @cache
 def category(*dtypes: str) -> str:
-    """The category of dtypes, if they have one in common."""
-    found = {_CATEGORY.get(dtype, "") for dtype in dtypes}
-    return found.pop() if len(found) == 1 else ""
+    """The smallest category of dtypes, if they have one in common."""
+    listed = {member for dtype in dtypes or [""] for member in _MEMBERS.get(dtype, DTYPES)}
+    found = [name for name in CATEGORIES if listed <= {*_MEMBERS[name]}]
+    return min(found, key=lambda name: len(_MEMBERS[name]), default="")
 
 
 # Ranks
@@ -303,7 +303,4 @@ class Need:
 
 def contradict(a: str, b: str) -> bool:
     """Whether two dtypes, or categories of them, exclude each other."""
-    one, other = category(a), category(b)
-    if "inexact" in (one, other):
-        return "" not in (one, other) and not {one, other} <= {*REAL}
-    return one != other != "" != one or (a != b and {a, b} <= {*DTYPES})
+    return {*_MEMBERS.get(a, DTYPES)}.isdisjoint(_MEMBERS.get(b, DTYPES))
