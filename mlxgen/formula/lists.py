@@ -16,7 +16,7 @@ from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, Param, bind
-from .translator import LOOPS, Translator
+from .translator import LOOPS, Translator, refused
 from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
@@ -222,15 +222,13 @@ class Lists(Translator):
         if not isinstance(node, ast.Call) or name not in LOOPS:
             return [loop_list(self.visit(node))]
         args = self.arguments(node, name)
-        given = args.positional
-        if args.keywords or args.star:
-            raise Wrong("positional", node, label=name)
-        counted = self.rule("range", given, node) if name == "range" else None
-        if counted is not None:
+        given = [*bind(LOOPS[name], args).values()]
+        if name == "range":
+            counted = self.rule("range", given, node)
+            if counted is None:
+                no_int = next((value for value in given if value.kind != "int"), given[0])
+                raise refused(name, LOOPS[name][0], no_int)
             return [counted]
-        if len(given) != {"zip": 2, "enumerate": 1}.get(name):
-            what = {"zip": "two lists", "enumerate": "one list"}.get(name, "one or two ints")
-            raise Wrong("loop_arguments", node, label=name, what=what)
         lists = self.each(loop_list, given)
         if name == "enumerate":
             count = Value("int", f"mlxgen::len({lists[0].cpp})", node)

@@ -49,7 +49,11 @@ SPECIAL: Mapping[str, Sequence[Param]] = {
     "broadcast_shapes": (Param("shapes", "*", "Sequence[int]"),),
 }
 # ... and Python's, of which some are MLX's if the first argument is an array.
-LOOPS = ("zip", "enumerate", "range")
+LOOPS = {
+    "zip": (Param("a", "/", ""), Param("b", "/", "")),
+    "enumerate": (Param("a", "/", ""),),
+    "range": (Param("n", "/", ""), Param("stop", "/", "", "None")),
+}
 CONVERSIONS = ("len", "int", "float", "bool")
 BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
 ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
