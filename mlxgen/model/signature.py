@@ -144,6 +144,8 @@ class Default:
             return f"{prefix}{{{', '.join(map(str, value))}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"
+        if value == -(2**63):
+            return INT64_MIN
         return quoted(value) if isinstance(value, str) else str(value)
 
     @property
@@ -236,6 +238,8 @@ class Signature:
         return f"{self.name or ''}({', '.join(args)}) -> {result}"
 
 
+INT64_MIN = "INT64_MIN"
+"""What C++ has no literal for: a minus is an operator there."""
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 _ESCAPES = str.maketrans(ESCAPES)
 

@@ -193,6 +193,11 @@ _MODELS: dict[str, type[Model]] = {
     "samples": ArraySample,
 }
 _FORMULAS = frozenset({"composite", "shape", "dtype", "grad", "jvp", "checks"})
+_FORMS: dict[str | int, str] = {
+    "checks": "[{that: x.ndim == 2, else: x must have 2 axes}]",
+    "unused": "{x: why it is used nowhere}",
+    "args": "{x: what it is}",
+}
 _NOWHERE = object()
 _Wrong = dict[str, Any]  # pydantic's errors, by type
 
@@ -281,8 +286,12 @@ def _explain(path: YamlPath, wrong: _Wrong, value: Any) -> tuple[str, str, str |
         help = "say what to use instead"
     elif isinstance(value, list) and path[0] in _FORMULAS:
         help = "a formula that begins with a bracket stands in quotes"
-    elif kinds == ["a list"] and not isinstance(value, dict) and last not in _MODELS:
-        help = f"write [{value}]"
+    elif path[0] in _FORMS and len(path) - is_item == 1:
+        help = f"write {_FORMS[path[0]]}"
+    elif kinds == ["a list"] and str(value)[:1] == "(":
+        help = "a list stands in [ and ]"
+    elif kinds == ["a list"] and re.fullmatch(r"(?!true|false)[\w., -]+", str(value)):
+        help = None if last in _MODELS else f"write [{value}]"
     message = f"{'every item of ' * is_item}{where} must be {' or '.join(kinds)}"
     return "MG102", f"{message}, not {_what(value)}", help
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ..diagnostics import suggest
 from ..model.dtypes import DTYPES
-from ..model.signature import ESCAPES, Default, Kind, Type, quoted, with_article
+from ..model.signature import ESCAPES, INT64_MIN, Default, Kind, Type, quoted, with_article
 
 _NOT_FINITE = re.compile(
     r"""([-+]?)\s*(?:(?:math\.|mx\.|np\.)?(?:inf|nan)|INFINITY|NAN|float\(["'](-?)(?:inf|nan)["']\)
@@ -23,8 +23,10 @@ _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
 _FLOAT_MAX = 3.4028235677973366e38  # what is rounded to it
-_CPP_WORDS = {"true": True, "false": False, "std::nullopt": None}
+_LIMITS = {"INT_MAX": 2**31 - 1, "INT_MIN": -(2**31), "INT64_MAX": 2**63 - 1, INT64_MIN: -(2**63)}
+_CPP_WORDS = {"true": True, "false": False, "std::nullopt": None, **_LIMITS}
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
+_NO_VALUE = ("None", "nullopt", "std::nullopt", "nullptr", "NULL", "null", "nil")
 
 
 def string_of(text: str) -> str | None:
@@ -92,7 +94,7 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         word = _NAMESPACE.sub("", text.strip("\"'"))
         near = word if word in DTYPES else suggest(word, DTYPES)
         if near:
-            return "misspelled_dtype", {"text": text, "near": near}
+            return "misspelled_default", {"text": text, "type": "a dtype", "near": near}
     parts: dict[str, object] = {
         **{"text": text, "type": with_article(type), "none": none, "bools": bools},
         **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
@@ -101,6 +103,8 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
     }
     if type.choices and value is not None:
         return "misspelled_choice" if near else "unknown_choice", parts
+    if text in _NO_VALUE and type.optional:
+        return "misspelled_default", {**parts, "near": none}
     if text == none and not type.is_array:
         return "default_None", parts
     kind = str(type) if type.is_array else type.kind.value

@@ -50,6 +50,8 @@ class _Parser(Types):
             self.i = len(self.tokens) - 1
             raise self.error("other_spelling", 0, name=self.grammar.name, asked=asked)
         if self.grammar is CPP:
+            if self.tokens[1] == "(" and self.token not in (*CPP.words, "void"):
+                raise self.error("no_result", 0, "C++")
             outputs, named = self.result()
             op, args = self.own_name(), self.arguments()
             self.accept(";")
@@ -72,7 +74,7 @@ class _Parser(Types):
         """The operator's name, if there is one."""
         first, *others = re.split(r"\.|::", self.token)
         if first and others:
-            name = first if "::" not in self.token and first not in _PACKAGES else others[0]
+            name = first if "::" not in self.token and first not in _PACKAGES else others[-1]
             raise self.error("qualified", self.i, token=self.token, name=name)
         return None if self.token == "(" else self.name("an operator")
 
@@ -98,7 +100,9 @@ class _Parser(Types):
         while self.token not in (")", ""):
             begin = self.i
             try:
-                if self.grammar is not CPP and self.token in ("*", "/"):
+                if self.token in ("*", "/") and (
+                    self.grammar is not CPP or self.tokens[begin + 1] in (",", ")")
+                ):
                     star = self.marker(star, args)
                 elif arg := self.argument(star):
                     args.append(arg)
@@ -123,6 +127,8 @@ class _Parser(Types):
         if self.token not in (",", ")"):
             self.skip()
             raise self.error("variable_number", at)
+        if self.grammar is CPP:
+            raise self.error("marker_in_C++", at, token=self.tokens[at])
         if self.tokens[at] == "/":
             if star or not args or args[0].pos_only:
                 raise self.error("slash", at)
@@ -250,8 +256,8 @@ class _Parser(Types):
     def result_type(self) -> Type:
         """The type of a result without brackets around it, which several outputs need."""
         begin = self.i
-        after, beyond = (*self.tokens[begin + 1 : begin + 3], "", "")[:2]
-        bare = self.token in ("[", "{") or (after == ":" and beyond not in ("", "..."))
+        is_name = self.token.isidentifier() and self.token not in self.grammar.words
+        bare = self.token in ("[", "{") or (is_name and self.tokens[begin + 1] == ":")
         type = ARRAY if bare else self.type()
         named = self.token.isidentifier() and self.tokens[self.i + 1] in ("", ",")
         if bare or (self.grammar is not CPP and (named or self.token == ",")):
@@ -268,7 +274,7 @@ class _Parser(Types):
             name = self.name("an output")
             self.expect(":")
         type = self.type()
-        if self.grammar is PYTHON and self.token.isidentifier():
+        if self.grammar is PYTHON and self.token.isidentifier() and not name:
             raise self.mixed(begin)
         if self.grammar is TORCH and self.token not in (",", ")"):
             name = self.name("an output")

@@ -218,7 +218,8 @@ class Types(Tokens):
         head = self.tokens[: self.tokens.index("(")]
         after = self.tokens[len(head) + 1 :]
         word = NAMESPACE.sub("", head[0], count=1) if head else ""
-        if "->" not in after and head[:1] != ["def"] and (len(head) > 1 or word in _RESULTS):
+        in_cpp = len(head) > 1 or word in _RESULTS or "const" in after
+        if "->" not in after and head[:1] != ["def"] and in_cpp:
             return CPP
         if len(head) > 1 and word in _RESULTS:
             raise self.error("two_results", self.place(len(head) + 1 + after.index("->")))
@@ -346,7 +347,10 @@ class Types(Tokens):
         bare = word.removeprefix("std::")
         is_near = bare in known and bare != "array"
         near = known.get(bare if is_near else suggest(bare, known) or "")
-        missing = "type_of_torch_alone" if word in _NOT_IN_MLX else "unknown_type"
+        if word in _NOT_IN_MLX:
+            near, missing = None, "type_of_torch_alone"
+        else:
+            missing = "unknown_type"
         if clash(word, "an operator"):
             missing = "word_of_cpp"
         if grammar is PYTHON and {self.tokens[begin - 1], self.token} <= {"(", ",", ")"}:

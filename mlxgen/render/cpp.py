@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..model.dtypes import CPP_TYPES, FLOATING, computes_integers
+from ..model.kinds import BY_VALUE, Kind
 from ..model.op import Expr, Grad, GradKind, Kernel, Op, Parameter, metal_stem
-from ..model.signature import Kind
 
 # Control characters as octal escapes, the only ones that end.
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
-_BY_VALUE = {"float", "double", "int", "int64_t", "bool", "mx::Dtype"}
 _METAL_NUMBERS = {Kind.FLOAT: "float", Kind.ENUM: "int"}  # others as in C++
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
@@ -214,7 +213,7 @@ class View:
         """Members: the attributes, and which inputs are there: name, type, type as a parameter."""
         members = [(p.member, p.type.cpp) for p in self.attributes]
         members += [(p.size, "bool" if p.present else "int") for p in self.arrays if not p.is_plain]
-        return [(n, t, t if t in _BY_VALUE else f"const {t}&") for n, t in members]
+        return [(n, t, t if t in BY_VALUE else f"const {t}&") for n, t in members]
 
     @property
     def targets(self) -> list[str]:

@@ -222,6 +222,13 @@ def test_parts():
     assert [arg.name for arg in signature.arrays] == ["x", "xs"]
 
 
+def test_the_least_integer_is_no_literal_of_cpp():
+    least = parse("array f(array x, int64_t n = -9223372036854775808)")
+    assert least.args[1].default.cpp == "INT64_MIN"
+    assert parse(least.cpp()) == parse("array f(const array& x, int64_t n = INT64_MIN)")
+    assert parse("array f(array x, int n = INT_MIN)").args[1].default.value == -(2**31)
+
+
 # ---- round trips -------------------------------------------------------------------------------
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,5}(_[a-z0-9]{1,3})?", fullmatch=True).filter(
@@ -801,7 +808,13 @@ def test_demanded_spelling(text, spelling, code):
         ('f(m: Literal["sum"] = "sun") -> array', "does not have its default", '"sum"?'),
         ('f(m: Literal["sum"] = "x") -> array', "does not have its default", 'it has "sum"'),
         ("f(n: int = None) -> array", "'None' is not a default for an int", "optional"),
-        ("f(k: int[2] = [1]) -> array", "expected ',' or ')'", None),
+        ("f(k: int[2] = [1]) -> array", "expected ',' or ')'", "two integers are tuple[int, int]"),
+        ("f(Tensor x, int k[2]) -> Tensor", "expected ',' or ')'", "stand before the name"),
+        ("f(const array& x)", "does not say what it returns", "write 'array' before the name"),
+        ("array f(array x, *, int k)", "C++ has no '*' between arguments", "torch's spelling"),
+        ("f(Tensor x, *, Stream y) -> Tensor", "unknown type 'Stream'", "leave it out"),
+        ("array f(std::optional<int> n = nullptr)", "an optional int", "std::nullopt"),
+        ("array mlx::core::f(array x)", "the name of an operator", "write 'f'"),
         ("f(int[3] k=[1]) -> Tensor", "not a default for a list of ints", "[1, 2, 3]"),
     ],
 )
