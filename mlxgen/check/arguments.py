@@ -8,19 +8,13 @@ from ..diagnostics import did_you_mean
 from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
-from .context import Context, Path, camel
+from .context import GENERATED, Context, Path, camel
 from .samples import check_samples
 
-# What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
-# finds what is missing.
-LOCALS = frozenset(
-    """apply arg argnums C composite constant cotangents count device dispatch dtype element
-    Elementwise encoder forward gradient grid_x grid_y group_x group_y has_kernel i inputs
-    int32_t int64_t item joint jvp k kDtypes kernel kIsComposite kJvp kLibrary kVmap like
-    metal_attributes ndim one op Operator output_shapes outputs positive primals run_metal s
-    shape shapes size_t state task term thread_grid thread_index to typed uint2 vjp""".split()  # noqa: SIM905
-)
-HELPERS = ("shapes", "composite", "loop", "python", "dense", "strided")  # <op>_shapes...
+LOCALS = GENERATED["locals"]
+"""What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
+finds what is missing."""
+HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
 def read_arguments(context: Context) -> None:

@@ -20,12 +20,29 @@ from ..model.op import DtypeRule, Expr, Fact, Form, Parameter
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, Sample
 from ..read.settings import Settings
+from ..read.signature import Spelling
 from ..read.sources import Sources
 from ..read.yaml import Entry
 
 Path = tuple[str | int, ...]
 
 TABLE = FilePath(__file__).parent / "messages.txt"
+
+SIGNATURES: dict[str, Spelling] = {
+    "signature": "any",
+    "cpp_signature": "cpp",
+    "python_signature": "python",
+}
+"""The keys of signatures, and how they are spelled."""
+
+_LINES = TABLE.with_name("names.txt").read_text(encoding="utf-8").splitlines()[2:]
+_NAMES = [(*line.split(": "),) for line in _LINES]
+GENERATED = {where[0]: frozenset(names.split()) for *where, names in _NAMES}
+"""Names that generated code has, by where it has them."""
+FORMS = [(row[1], re.compile(row[2].replace(" ", "|"))) for row in _NAMES if row[0] == "operators"]
+"""Names that no operator can have: why, and a pattern of them."""
+METAL = [row for row in _NAMES if row[0] == "metal"]
+"""Words of C++ that Metal has not, and what they ask for."""
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
@@ -82,7 +99,7 @@ class Named:
         """Where its name stands."""
         if self.at_name:
             return self.entry.span(self.at_name)
-        for key in ("signature", "python_signature", "cpp_signature"):
+        for key in SIGNATURES:
             if found := re.search(rf"\b{re.escape(self.name)}(?=\s*\()", self.text(key)):
                 return self.entry.text_span((key,), *found.span())
         return self.entry.span()

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..model.dtypes import CPP_TYPES, METAL_TYPES, computes_integers
+from ..model.dtypes import CATEGORIES, CPP_TYPES, FLOATING, METAL_TYPES, computes_integers
 from ..model.signature import Type
+from ..read.cpp import Function
 from ..read.keys import KernelEntry
 from .context import Path
 from .fit import Asked
@@ -20,6 +21,16 @@ ACCUMULATOR = "accum_t<T>"  # C++ type for sums of T
 
 # The dtype rule of outputs in which half precision is accumulated: accum_t<T> in C++.
 _ACCUMULATOR = re.compile(r"result_type\((\w+)\.dtype, *(?:mx\.)?float32\)")
+
+# Dtypes for which a concept or type trait of the standard library holds.
+_CONCEPTS = {
+    "floating_point": ("float32", "float64"),
+    "integral": ("bool_", *CATEGORIES["integer"]),
+    "signed_integral": CATEGORIES["signedinteger"],
+    "unsigned_integral": ("bool_", *CATEGORIES["unsignedinteger"]),
+}
+_CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
+_NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
 
 
 def cpp_type(dtype: str) -> str:
@@ -83,6 +94,23 @@ class Dispatch(Asked):
     def elements(self) -> tuple[str, ...]:
         """The C++ element type of each output."""
         return tuple(cpp_type(o) if o in CPP_TYPES else o for o in self.outputs or ())
+
+    def template_problem(self, function: Function) -> str | None:
+        """Why a function is no template over the dtypes of the entry."""
+        kinds = function.template_kinds
+        if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
+            return "its first template parameter must be the dtype: `typename T`"
+        asked = f"{' '.join(kinds)} {function.requires}"
+        if re.search(r"!|\|\||\bnot\b|\bor\b", asked):
+            return None
+        # Scalar functions compute half precision in float; to Metal it is floating.
+        as_float = FLOATING[:2] if self.context.elementwise or self.backend == "metal" else ()
+        dtypes = self.metal_dtypes if self.backend == "metal" else self.dtypes
+        for concept in _CONCEPT.findall(asked):
+            for dtype in dtypes:
+                if ("float32" if dtype in as_float else dtype) not in _CONCEPTS[concept]:
+                    return f"its template is for `{concept}` types, which {dtype} is not"
+        return None
 
     def has_dtype(self, dtypes: Sequence[str]) -> bool:
         """Whether a dtype is left to run the kernel for; reports it if not."""

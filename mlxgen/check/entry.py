@@ -14,16 +14,11 @@ from ..model.op import Form
 from ..model.signature import Signature
 from ..read.keys import OpEntry, validate
 from ..read.names import clash
-from ..read.signature import Spelling, combine, parse_signature
+from ..read.signature import combine, parse_signature
 from ..read.yaml import Entry
-from .context import Context, Path, Surroundings
+from .context import GENERATED, SIGNATURES, Context, Path, Surroundings
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-_SIGNATURES: dict[str, Spelling] = {
-    "signature": "any",
-    "cpp_signature": "cpp",
-    "python_signature": "python",
-}
 DEEPEST = 10  # submodules below each other, each a folder in one
 # Keys without which an entry cannot be understood further.
 _FORM_KEYS = frozenset({"dispatch", "composite", "cpp", "shape", "dtype", "dtypes", "manual"})
@@ -31,18 +26,6 @@ _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
 
 _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
 _SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys about manual parts
-
-# What every package has: generated or in _load.py.
-_PACKAGE_NAMES = frozenset({"dispatch_table", "install_methods", "checks"})
-# What stubs import or write in annotations.
-_STUB_NAMES = frozenset(
-    """array scalar bool int float str complex list tuple dict Sequence Literal TypeAlias Device
-    DeviceType Dtype Stream ThreadLocalStream StreamOrDevice deprecated""".split()  # noqa: SIM905
-)
-# Members of mx.array that are no operations.
-_ARRAY_MEMBERS = frozenset(
-    "T at dtype imag item itemsize mT nbytes ndim real shape size tolist".split()  # noqa: SIM905
-)
 
 
 def read_entry(entry: Entry, around: Surroundings) -> Context | None:
@@ -77,18 +60,18 @@ def _signature(
 
         return report
 
-    given = [key for key in _SIGNATURES if getattr(raw, key) is not None]
+    given = [key for key in SIGNATURES if getattr(raw, key) is not None]
     if "signature" in given and len(given) > 1:
         message = f"`signature` and `{given[1]}` are both given"
         help = "keep `signature`, or the pair `cpp_signature`/`python_signature`"
         diags.error("MG108", message, entry.span((given[1],), key=True), help=help, op=entry.name)
         return None
-    if not given and left_out.isdisjoint(_SIGNATURES) and (raw.model_fields_set or not left_out):
+    if not given and left_out.isdisjoint(SIGNATURES) and (raw.model_fields_set or not left_out):
         message = "no signature" if entry.name else "an entry without signature"
         span = entry.span(("name",)) if raw.name else entry.span()
         help = 'add e.g. `signature: "my_op(array x, float alpha=1) -> array"`'
         diags.error("MG107", message, span, help=help, op=entry.name)
-    found = [parse_signature(getattr(raw, k), _SIGNATURES[k], report_at(k)) for k in given]
+    found = [parse_signature(getattr(raw, k), SIGNATURES[k], report_at(k)) for k in given]
     if len(found) == 2 and found[0] and found[1]:
         return combine(found[0], found[1], report_at("python_signature"))
     return found[0] if len(found) == 1 else None
@@ -104,14 +87,14 @@ def _check_names(context: Context) -> None:
     if problem:
         context.error("bad_name", ("name",), name=name, problem=problem)
     elif raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
-        key = next(key for key in reversed(_SIGNATURES) if getattr(raw, key))
+        key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
     if raw.python_name or context.ok:
         path: Path = ("python_name",) if raw.python_name else context.at_name
         names.append((raw.python_name or name, path))
     for python_name, path in names:
-        if problem := _python_problem(python_name, _STUB_NAMES):
+        if problem := _python_problem(python_name, GENERATED["stubs"]):
             where = str(path[0]) if path else "name"
             context.error("bad_python_name", path, where, name=python_name, problem=problem)
     parts = raw.module.split(".") if raw.module is not None else []
@@ -134,7 +117,7 @@ def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
         return "is private, by its underscore"
     if len(name) > 200:
         return "has more than 200 characters, and files are called after it"
-    if name in _PACKAGE_NAMES:
+    if name in GENERATED["packages"]:
         return "is taken in every package"
     return "is a type in the generated stubs" if name in types else None
 
@@ -194,7 +177,7 @@ def _check_method(context: Context) -> None:
         context.error("method_alone", path)
     if not (args and args[0].type.kind is Kind.ARRAY):
         context.error("method_without_array", path, key=True)
-    if name in _ARRAY_MEMBERS or name in table().methods:
+    if name in GENERATED["mx.array"] or name in table().methods:
         context.error("method_taken", path, name=name)
 
 

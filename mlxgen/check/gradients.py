@@ -196,13 +196,8 @@ def _jvp_formulas(
         missing = []  # they are there, misspelt
     for name in missing:
         context.error("no_jvp", ("jvp",), key=True, name=name)
-    outputs = context.signature.outputs
-    common = context.names(member=True)
-    results = [fact._replace(degree=0) for fact in context.results]
-    common["results"] = Name(ARRAYS, "outputs", len(outputs), results)
-    if len(outputs) == 1:
-        common["result"] = Name(ARRAY, "outputs[0]", fact=results[0])
-    found = []
+    found, common = [], _gradient_names(context)
+    common = {k: n for k, n in common.items() if n.cpp.partition("[")[0] != "cotangents"}
     arrays = [p.name for p in context.arrays]
     for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
         param, text = by_name[name], given[name]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from ..model.dtypes import CATEGORIES, FLOATING, METAL_TYPES
+from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, Kind
 from ..model.op import Kernel, Parameter
 from ..model.signature import with_article
@@ -23,16 +23,6 @@ from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch, cpp_type
 from .fit import QUALIFIED, Expected, Wanted, spelled
 from .metal import declaration, launch
-
-# Dtypes for which a concept or type trait of the standard library holds.
-_CONCEPTS = {
-    "floating_point": ("float32", "float64"),
-    "integral": ("bool_", *CATEGORIES["integer"]),
-    "signed_integral": CATEGORIES["signedinteger"],
-    "unsigned_integral": ("bool_", *CATEGORIES["unsignedinteger"]),
-}
-_CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
-_NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
 
 # Beside the usual type of a number, a function over views may take these.
 _NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int64_t",)}
@@ -90,7 +80,7 @@ def _scalar_function(item: Dispatch) -> Expected:
     def problem(function: Function) -> str | None:
         if _has_views(function):
             return "it is a function over whole arrays, for which the entry needs a `shape`"
-        if problem := _template_problem(item, function):
+        if problem := item.template_problem(function):
             return problem
         if len(function.template) > 1 and not _by_sign(function):
             return (
@@ -123,7 +113,7 @@ def _view_function(item: Dispatch) -> Expected:
     def problem(function: Function) -> str | None:
         if not _has_views(function):
             return "it is a scalar function, and an op with a `shape` needs one over views"
-        if problem := _template_problem(item, function):
+        if problem := item.template_problem(function):
             return problem
         if len(function.template) > 1:
             return "it has more than one template parameter"
@@ -146,22 +136,6 @@ def _view_types(item: Dispatch, p: Parameter) -> tuple[str, ...]:
     others = () if p.type.optional else _NUMBERS.get(p.type.kind, ())
     own = p.type.cpp_param.replace("mx::", "")
     return (own, *item.numbers(p.type, (t for t in others if t != own)))
-
-
-def _template_problem(item: Dispatch, function: Function) -> str | None:
-    """Why a function is no template over the dtypes of the entry."""
-    kinds = function.template_kinds
-    if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
-        return "its first template parameter must be the dtype: `typename T`"
-    asked = f"{' '.join(kinds)} {function.requires}"
-    if re.search(r"!|\|\||\bnot\b|\bor\b", asked):
-        return None
-    scalar = item.context.elementwise  # computes half precision in float
-    dtypes = ["float32" if scalar and d in FLOATING[:2] else d for d in item.dtypes]
-    for concept in _CONCEPT.findall(asked):
-        if other := [d for d in dtypes if d not in _CONCEPTS[concept]]:
-            return f"its template is for `{concept}` types, which {other[0]} is not"
-    return None
 
 
 def _has_views(function: Function) -> bool:

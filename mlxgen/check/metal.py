@@ -186,6 +186,12 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         if dtype is not None and dtype not in METAL_TYPES:
             item.error("not_on_metal", name=name, dtype=dtype)
             return None
+    problem = item.template_problem(function)
+    if not function.template and len(item.metal_dtypes) > 1:
+        problem = f"it is no template, and the entry allows {', '.join(item.metal_dtypes)}"
+    if problem:
+        item.misfit(function, problem, declaration(item))
+        return None
     template = function.template[0] if function.template else None
     only = None if template else item.metal_dtypes[0]
     buffers = _buffers(item, outputs, template or "", only)
@@ -339,8 +345,8 @@ def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, 
     found = {i.host_name: i for i in file.instantiations}
     if not function.template:
         named = name in found or all(last_name(i.function) != name for i in found.values())
-        if len(wanted) > 1 or not named:
-            problem = f"it is no template, and the entry allows {', '.join(wanted)}"
+        if not named:
+            problem = f"its host name is not '{name}'"
             item.misfit(function, problem, declaration(item))
         return tuple(wanted)
     out, missing = [], []

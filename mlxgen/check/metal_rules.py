@@ -17,20 +17,10 @@ from ..model.dtypes import METAL_TYPES
 from ..read.cpp import File, Function, Reader, Unit
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
+from .context import METAL
 from .dispatch import MAX_BUFFERS
 
-_MISSING = {  # from Metal, by the words that ask for it
-    "double": "double; use float",
-    "virtual": "virtual functions",
-    "try catch throw": "exceptions",
-    "new delete": "dynamic memory",
-    "dynamic_cast typeid": "run-time type information",
-    "goto": "goto",
-    "thread_local": "thread_local",
-    "asm": "inline assembler",
-    "std": "namespace std; its library is in namespace metal",
-}
-_WORDS = {word: f"Metal has no {n}" for words, n in _MISSING.items() for word in words.split()}
+_WORDS = {word: f"Metal has no {why}" for _, why, words in METAL for word in words.split()}
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
 _FORBIDDEN = re.compile(
     rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"

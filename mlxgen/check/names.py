@@ -6,7 +6,6 @@ their names.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from ..model.op import metal_stem
@@ -14,20 +13,8 @@ from ..read.names import clash
 from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
-from .context import Named, Path, camel
+from .context import FORMS, Named, Path, camel
 from .entry import DEEPEST
-
-# Names by their form that generated code has, and where.
-_FORMS = (
-    (re.compile(r"bind_\d+"), "src has files of such names"),
-    (re.compile(r"\w*_t"), "C and C++ have types of such names"),
-    (re.compile(r"kLibrary|k\w*Dtypes"), "generated C++ has constants of such names"),
-)
-_ANY_FORM = re.compile("|".join(form.pattern for form, _ in _FORMS))
-_GENERATED = (
-    *("dispatch_table", "KernelInfo", "python", "cpu", "metal", "detail"),
-    *("nb", "nanobind", "mx", "mlx", "mlxgen", "std"),
-)
 
 
 def check_names(entries: Mapping[str, Named], settings: Settings, sources: Sources) -> None:
@@ -40,9 +27,6 @@ def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
     """Names that the package has itself, and why an operator cannot be called so."""
     package = settings.name
     taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
-    taken |= dict.fromkeys(("dispatch", "module"), "src has a file of that name")
-    taken |= dict.fromkeys(_GENERATED, "generated C++ uses it")
-    taken["kernel_info"] = "its class would be called KernelInfo, which generated C++ has"
     for folder, paths in (
         (settings.metal, sources.metal_files()),
         (settings.csrc, sources.cpp_files()),
@@ -61,9 +45,8 @@ def _check_cpp_names(
     files: dict[str, Named] = {}
     for name, entry in entries.items():
         class_name = camel(name)
-        reason = taken.get(name)
-        if reason is None and _ANY_FORM.fullmatch(name):
-            reason = next(why for form, why in _FORMS if form.fullmatch(name))
+        forms = (why for why, form in FORMS if form.fullmatch(name))
+        reason = taken.get(name) or next(forms, None)
         if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
             reason = "its class would be called so as well; begin it with a small letter"
         if reason and not clash(name, "an operator"):  # which was reported

@@ -13,11 +13,10 @@ from typing import Any
 
 from ..read.sources import Sources
 from ..read.yaml import Document, Entry
-from .context import camel
+from .context import SIGNATURES, camel
 
 _WORD = re.compile(r"\w+")
 _NAMESPACE = re.compile(r"namespace\s+([\w:]+)")
-_SIGNATURE = ("name", "signature", "cpp_signature", "python_signature")
 
 
 class Outside:
@@ -41,7 +40,10 @@ class Outside:
         if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
         words = self.entries.keys() & _WORD.findall(text)
-        named = [(w, [self.entries[w].words(key) for key in _SIGNATURE]) for w in sorted(words)]
+        named = [
+            (w, [self.entries[w].words(key) for key in ("name", *SIGNATURES)])
+            for w in sorted(words)
+        ]
         return f"{named} {self.hidden}"
 
 

@@ -40,7 +40,8 @@ Problem = tuple[Path, str]  # where in a value something is wrong, and what
 def check_samples(context: Context) -> None:
     """Report values that do not fit, and arguments without any."""
     types = {p.name: p.type for p in context.params}
-    needed = {p.name for p in context.params if not (p.type.is_array or _has_value(p))}
+    attributes = [p for p in context.params if not p.type.is_array]
+    needed = {p.name for p in attributes if not (p.type.optional or p.arg.default)}
     for i, sample in enumerate(context.raw.samples):
         base: Path = ("samples", i)
         known = context.known("MG114", sample, types, "argument", base)
@@ -55,10 +56,6 @@ def check_samples(context: Context) -> None:
             context.samples[i] = sample
     if not (context.raw.samples or needed or "samples" in context.left_out):
         context.samples[-1] = {}  # by default
-
-
-def _has_value(p: Parameter) -> bool:
-    return p.type.optional or p.arg.default is not None
 
 
 def _problems(type: Type, value: Any) -> Iterator[Problem]:

@@ -143,3 +143,10 @@ decltype(wrong_instance<float>) wrong_instance<float>;
     int i [[thread_position_in_grid]]) {
   return 0;
 }
+
+template <typename T>
+  requires metal::is_integral_v<T>
+[[kernel]] void for_integers(
+    device const T* x,
+    device T* out,
+    uint i [[thread_position_in_grid]]) {}
