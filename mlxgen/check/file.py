@@ -82,7 +82,7 @@ class _File(Mapping[str, Signature]):
                 line = known.entry.span().line
                 named.error("defined_twice", named.at_name, line=line)
         if not document.complete:
-            around.broken.update(set(document.names()) - self.entries.keys())
+            around.broken.update(document.names() - self.entries.keys())
         for name in self.entries:
             around.cpp_names[name] = f"{around.settings.namespace}::{name}"
             around.class_names.add(camel(name))

@@ -31,17 +31,25 @@ class Slip(NamedTuple):
 
     def mended(self, text: str, column: int, takes: Callable[[int], bool] = lambda _: True) -> str:
         """``text`` with those mended that begin where ``takes`` says so."""
+        right = self.right.replace("COLUMN", " " * column)
+        return self.wrong.sub(lambda at: at.expand(right) if takes(at.start()) else at[0], text)
 
-        def mend(found: re.Match[str]) -> str:
-            if not takes(found.start()):
-                return found[0]
-            if self.right == "indent":
-                start, below = found.start("at"), found["at"] + found["more"]
-                pad = " " * (column + 8)
-                return text[found.start() : start] + pad + below.replace("\n", "\n" + pad)
-            return found.expand(self.right.replace("COLUMN", " " * column))
+    def needed(
+        self, text: str, column: int, reach: Callable[[str], float], enough: float
+    ) -> re.Match[str] | None:
+        """The place that has to be mended: one alone, or the first of those that have to be."""
 
-        return self.wrong.sub(mend, text)
+        def fits(mended: str) -> bool:
+            return reach(mended) >= enough
+
+        found = list(islice(self.wrong.finditer(text), _TRIES))
+        for at in found:
+            if fits(self.mended(text, column, partial(eq, at.start()))):
+                return at
+        if len(found) < 2 or not fits(self.mended(text, column)):
+            return None
+        needed = (a for a in found if not fits(self.mended(text, column, partial(ne, a.start()))))
+        return next(needed, found[0])
 
 
 @cache
@@ -60,24 +68,6 @@ def _slips() -> list[Slip]:
     return slips
 
 
-def _reaches(reach: Callable[[str], float], enough: float, text: str) -> bool:
-    return reach(text) >= enough
-
-
-def _needed(
-    slip: Slip, entry: str, column: int, fits: Callable[[str], bool]
-) -> re.Match[str] | None:
-    """The place that has to be mended: one alone, or the first of those that have to be."""
-    found = list(islice(slip.wrong.finditer(entry), _TRIES))
-    for at in found:
-        if fits(slip.mended(entry, column, partial(eq, at.start()))):
-            return at
-    if len(found) < 2 or not fits(slip.mended(entry, column)):
-        return None
-    needed = (at for at in found if not fits(slip.mended(entry, column, partial(ne, at.start()))))
-    return next(needed, found[0])
-
-
 def find_slip(entry: str, reach: Callable[[str], float]) -> tuple[str, str | None, int, int] | None:
     """What is wrong with the text of an entry that is none: message, help and place.
 
@@ -92,7 +82,7 @@ def find_slip(entry: str, reach: Callable[[str], float]) -> tuple[str, str | Non
     column = len(first[0].rpartition("\n")[2]) if first else 0
     for enough in (inf, before + 1):
         for slip in _slips() if enough == inf else _slips()[: -1 if before >= 0 else 0]:
-            at = _needed(slip, entry, column, partial(_reaches, reach, enough))
+            at = slip.needed(entry, column, reach, enough)
             if at is None:
                 continue
             about = {**at.groupdict(), "code": f"{ord(at['at'][:1] or ' '):04X}"}

@@ -48,9 +48,7 @@ _STANDARD_TAGS = {
 _NUMBER = re.compile(
     r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)(e[-+]?\d+)?|0x[0-9a-f]{1,16}|[-+]?\.inf|\.nan", re.I
 )
-_NAME_IN_TEXT = re.compile(
-    r"\bname: *[\"']?(?P<name>\w+)|signature: *[\"']?[^\n(]*?(?P<signature>\w+)\("
-)
+_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?(\w+)\(")
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
@@ -75,28 +73,22 @@ class Document(Text):
     @classmethod
     def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
         """Read a file; what is wrong goes to ``diags``. None if nothing in it can be used."""
-        file = str(path)
+        shown, start = Text(str(path), ""), 0
         try:
             with open(path, "rb") as source:
                 raw = source.read(MAX_BYTES + 1)
-            if len(raw) > MAX_BYTES:
-                diags.add_source(file, "")
-                message = f"the file has more than {MAX_BYTES // 10**6} MB"
-                diags.error("MG015", message, Span(file, 1, 1, 1, 1))
-                return None
-            text = raw.decode()
+            if len(raw) <= MAX_BYTES:
+                return cls.parse(raw.decode(), shown.path, diags)
+            code, message = "MG015", f"the file has more than {MAX_BYTES // 10**6} MB"
         except OSError as error:
-            message = f"cannot read the file: {error.strerror or error}"
-            diags.error("MG007", message, Span(file, 1, 1, 1, 1))
-            return None
+            code, message = "MG007", f"cannot read the file: {error.strerror or error}"
         except UnicodeDecodeError as error:
-            text = error.object.decode(errors="replace")
-            diags.add_source(file, text)
+            shown.text = error.object.decode(errors="replace")
+            code, message = "MG007", "the file is not encoded in UTF-8"
             start = len(error.object[: error.start].decode())
-            span = Text(file, text).at(start, start + 1)
-            diags.error("MG007", "the file is not encoded in UTF-8", span)
-            return None
-        return cls.parse(text, file, diags)
+        diags.add_source(shown.path, shown.text)
+        diags.error(code, message, shown.at(start, start + bool(shown.text)))
+        return None
 
     @classmethod
     def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
@@ -148,10 +140,9 @@ class Document(Text):
             keys |= own
         return [entry for entry in self.entries if entry not in torn]
 
-    def names(self) -> Iterator[str]:
+    def names(self) -> set[str]:
         """What looks like the name of an entry, of those too that could not be read."""
-        for found in _NAME_IN_TEXT.finditer(self.text):
-            yield found["name"] or found["signature"]
+        return {found[1] or found[2] for found in _NAME_IN_TEXT.finditer(self.text)}
 
     def first_line(self, start: int, end: int) -> Span:
         """The place of the first line of a slice."""
@@ -279,40 +270,34 @@ def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
     """Entries with the keys that they merge, without those whose aliases stand for too much."""
     sizes: dict[Node, tuple[int, int]] = {}  # how many values, and how deep
 
-    def wrong(code: str, message: str, node: Node) -> Limit:
-        return Limit(code, message, *extent(document.text, node))
+    def require(holds: bool, node: Node, code: str, message: str) -> None:
+        if not holds:
+            raise Limit(code, message, *extent(document.text, node))
 
     def size(node: Node) -> tuple[int, int]:
         if isinstance(node, ScalarNode):
             return 1, 0
-        if node in sizes:
-            if not sizes[node][0]:
-                raise wrong("MG008", "an alias stands inside its own anchor", node)
-            return sizes[node]
-        sizes[node] = 0, 0  # while it is looked at
-        values = 1
-        for child in _children(node):
-            size(child)
-        for source in _merge(node) if isinstance(node, MappingNode) else ():
-            if not isinstance(source, MappingNode):
-                raise wrong("MG014", "'<<' takes in mappings, and this is none", source)
-            values += len(source.value)
-        found = [size(child) for child in _children(node)]
-        values += sum(n for n, _ in found)
-        sizes[node] = values, 1 + max((depth for _, depth in found), default=0)
-        if sizes[node][1] > MAX_DEPTH:
-            raise wrong("MG008", DEEP, node)
-        if values > MAX_VALUES:
-            raise wrong("MG015", f"{MANY}, with what its aliases stand for", node)
+        if node not in sizes:
+            sizes[node] = 0, 0  # while it is looked at
+            for child in _children(node):
+                size(child)
+            for source in _merge(node) if isinstance(node, MappingNode) else ():
+                is_mapping = isinstance(source, MappingNode)
+                require(is_mapping, source, "MG014", "'<<' takes in mappings, and this is none")
+            found = [(0, 0), *(size(child) for child in _children(node))]
+            values, depth = 1 + sum(n for n, _ in found), 1 + max(deep for _, deep in found)
+            sizes[node] = values, depth
+            require(depth <= MAX_DEPTH, node, "MG008", DEEP)
+            require(values <= MAX_VALUES, node, "MG015", many)
+        require(sizes[node][0] > 0, node, "MG008", "an alias stands inside its own anchor")
         return sizes[node]
 
-    total = 0
+    total, many = 0, f"{MANY}, with what its aliases stand for"
     said = set[object]()
     for node in nodes:
         try:
             total += size(node)[0]
-            if total > MAX_VALUES:
-                raise wrong("MG015", f"{MANY}, with what its aliases stand for", node)
+            require(total <= MAX_VALUES, node, "MG015", many)
             yield node
         except Limit as error:
             if error.args not in said:
@@ -334,17 +319,13 @@ def _merge(node: MappingNode) -> list[Node]:
     sources = [s for v in merged for s in (v.value if isinstance(v, SequenceNode) else [v])]
     if merged:
         node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
-        known = {_key(pair) for pair in node.value}
+        known = {str(key.value) for key, _ in node.value}
         for source in dict.fromkeys(sources):
             for pair in source.value if isinstance(source, MappingNode) else ():
-                if _key(pair) not in known:
-                    known.add(_key(pair))
+                if str(pair[0].value) not in known:
+                    known.add(str(pair[0].value))
                     node.value.append(pair)
     return sources
-
-
-def _key(pair: tuple[Node, Node]) -> object:
-    return pair[0].value if isinstance(pair[0], ScalarNode) else pair[0]
 
 
 # -------------------------------------------------------------------------------------------------
