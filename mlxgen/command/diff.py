@@ -7,9 +7,10 @@ of someone who calls the functions from Python.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+_join = ", ".join
 OpDict = dict[str, Any]
 Found = tuple[str, str, bool]
 """The kind of a change, in words, and whether it breaks callers."""
@@ -32,10 +33,6 @@ class Change:
     kind: str
     message: str
     breaking: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """For ``--format json``."""
-        return asdict(self)
 
 
 def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
@@ -144,7 +141,3 @@ def _takes_all(old: OpDict, new: OpDict) -> bool:
     if old["kind"] == new["kind"]:
         return old["kind"] != "enum" or set(old["choices"]) <= set(new["choices"])
     return new["kind"] in _WIDER.get(old["kind"], ())
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(names)

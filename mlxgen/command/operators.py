@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,11 +100,9 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
     for folder, name in sorted(
         {(settings.csrc if k.shared else settings.metal, k.include) for k in used}
     ):
-        try:
+        with suppress(SourceError):  # reading it has reported that
             for error in broken_rules(sources.metal.reader, near(folder / name)):
                 diags.error(error.code, error.message, error.span, help=error.help)
-        except SourceError:
-            pass  # reading it has reported that
 
 
 def select(

@@ -166,7 +166,8 @@ def write(
     put(folder, changed)
     for path in removed:
         (folder / path).unlink()
-        _remove_empty((folder / path).parent, folder)
+        with suppress(OSError):  # up to one that is not empty: the manifest is in the first
+            os.removedirs((folder / path).parent)
     after.files = {
         path: before.files[path] if text is None else _stat(f"{folder}/{path}")
         for path, text in files.items()
@@ -224,9 +225,3 @@ def _read(path: str, size: int = -1) -> bytes | None:
             return file.read(size)
     except OSError:
         return None
-
-
-def _remove_empty(folder: Path, root: Path) -> None:
-    while folder != root and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent

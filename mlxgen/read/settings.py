@@ -150,22 +150,16 @@ def _resolve(
     )
     if reader.failed:
         return None
-    if yaml is None and not _is_file(settings.yaml):
+    if yaml is None and not os.path.isfile(settings.yaml):
         shown = settings.relative(settings.yaml)
         reader.error("MG706", f"the operators' file '{shown}' does not exist", "yaml")
-    if not _is_file(settings.python / "__init__.py"):
+    if not os.path.isfile(settings.python / "__init__.py"):
         message = f"the package '{settings.relative(settings.python)}' has no __init__.py"
         reader.error("MG706", message, "python", f"it needs one line: from {name}._load import *")
     elif settings.python.name != name:
         message = f"the package's folder must be called '{name}', as 'name' says"
         reader.error("MG707", message, "python")
     return None if reader.failed else settings
-
-
-def _is_file(path: Path) -> bool:
-    with suppress(OSError):  # a name that is too long
-        return path.is_file()
-    return False
 
 
 def _is_namespace(text: str) -> bool:
