@@ -261,11 +261,8 @@ def _explain(path: YamlPath, wrong: _Wrong, value: Any) -> tuple[str, str, str |
     if "too_short" in wrong:
         return "MG106", f"{where} needs at least one item", None
     if "too_long" in wrong:
-        return (
-            "MG106",
-            f"{where} needs at most {wrong['too_long']['ctx']['max_length']} items",
-            None,
-        )
+        most = wrong["too_long"]["ctx"]["max_length"]
+        return "MG106", f"{where} needs at most {most} items", None
     if literal := wrong.get("literal_error"):
         words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
         if literal["loc"][-1] == "[key]":
@@ -311,11 +308,10 @@ def _what(value: Any) -> str:
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a whole file: a list of entries."""
     item = OpEntry.model_json_schema(by_alias=True)
-    definitions = item.pop("$defs", {})
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "mlxgen operators",
         "type": "array",
         "items": item,
-        "$defs": definitions,
+        "$defs": item.pop("$defs"),
     }

@@ -49,16 +49,7 @@ _UNIONS = {
     frozenset({ARRAYS}): "optional_list",
     frozenset({_MORE}): "ellipsis",
 }
-_NOT_IN_MLX = (
-    "Generator",
-    "Device",
-    "Stream",
-    "Layout",
-    "MemoryFormat",
-    "Dimname",
-    "Storage",
-    "QScheme",
-)
+_NOT_IN_MLX = re.compile("Generator|Device|Stream|Layout|MemoryFormat|Dimname|Storage|QScheme")
 NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
 
@@ -347,10 +338,9 @@ class Types(Tokens):
         bare = word.removeprefix("std::")
         is_near = bare in known and bare != "array"
         near = known.get(bare if is_near else suggest(bare, known) or "")
-        if word in _NOT_IN_MLX:
+        missing = "unknown_type"
+        if _NOT_IN_MLX.fullmatch(word):
             near, missing = None, "type_of_torch_alone"
-        else:
-            missing = "unknown_type"
         if clash(word, "an operator"):
             missing = "word_of_cpp"
         if grammar is PYTHON and {self.tokens[begin - 1], self.token} <= {"(", ",", ")"}:

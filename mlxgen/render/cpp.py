@@ -85,12 +85,16 @@ def cast(p: Parameter, kernel: Kernel) -> bool:
 
 
 FILTERS = {
+    "cpp_comment": cpp_comment,
     "cpp_string": cpp_string,
     "raw_string": raw_string,
     "element": element,
     "metal_type": metal_type,
     "cast": cast,
     "binding_type": binding_type,
+    "metal_stem": metal_stem,
+    "file_name": lambda path: Path(path).name,
+    "names": lambda exprs: _names(exprs),
     "prefix": lambda text, before: before + text,
     "folded": lambda text: " ".join(text.split()),
 }
@@ -128,17 +132,6 @@ class View:
         return self.op.kernel("metal")
 
     @property
-    def origin(self) -> str:
-        """The file of the entry."""
-        return Path(self.op.file).name
-
-    @property
-    def metal_stem(self) -> str:
-        """What the source of the Metal kernel is called."""
-        assert self.metal is not None
-        return metal_stem(self.metal.include)
-
-    @property
     def result(self) -> str:
         """C++ return type."""
         return "mx::array" if self.op.single else "std::vector<mx::array>"
@@ -146,22 +139,13 @@ class View:
     @property
     def trailing(self) -> list[Parameter]:
         """The last parameters, as far as they have a default."""
-        found = itertools.takewhile(lambda p: p.arg.default is not None, reversed(self.op.params))
-        return list(found)
-
-    @property
-    def doc_comment(self) -> str:
-        """The documentation above the declaration."""
-        return cpp_comment((self.op.entry.doc or f"{self.op.name}.").strip())
+        return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.op.params)))
 
     def include_lines(self, package: str) -> list[str]:
         """Headers of the source file, sorted."""
-        found = {"mlxgen/formula.h", *self.op.includes}
+        ours = "primitive" if self.op.has_primitive else "op"
+        found = {"mlxgen/formula.h", f"mlxgen/{ours}.h", *self.op.includes}
         found |= {f"{package}/{callee}.h" for callee in self.op.calls}
-        if self.op.has_primitive:
-            found.add("mlxgen/primitive.h")
-        else:
-            found.add("mlxgen/op.h")
         if self.cpu is not None:
             found |= {"mlxgen/cpu.h", self.cpu.include}
         return sorted(found)
@@ -218,9 +202,7 @@ class View:
     @property
     def targets(self) -> list[str]:
         """Where a scalar function's results go."""
-        if len(self.op.outputs) == 1:
-            return ["to"]
-        return [f"to_{o.name}" for o in self.op.outputs]
+        return ["to"] if len(self.op.outputs) == 1 else [f"to_{o.name}" for o in self.op.outputs]
 
     @property
     def results(self) -> list[tuple[str, str]]:
@@ -259,12 +241,8 @@ class View:
     @property
     def shape_params(self) -> list[Parameter]:
         """What the shape function needs: the arguments that its formulas name."""
-        return [p for p in self.op.params if p.name in self.shape_names]
-
-    @property
-    def shape_names(self) -> set[str]:
-        """What the formulas of shapes name."""
-        return _names(rule.expr for rule in self.op.shapes)
+        names = _names(rule.expr for rule in self.op.shapes)
+        return [p for p in self.op.params if p.name in names]
 
     # Metal
 
@@ -322,11 +300,6 @@ class View:
         zeros = {p.name for g in self.op.grads if g.kind is GradKind.ZERO for p in g.params}
         left = [p for p in self.arrays if p.name not in given.keys() | zeros]
         return [*self.op.jvp_exprs, *((p, None) for p in left)]
-
-    @property
-    def tangent_names(self) -> set[str]:
-        """What the formulas of the jvp name."""
-        return _names(e for _, e in self.op.jvp_exprs)
 
 
 def _qualified(element: str) -> str:

@@ -87,6 +87,7 @@ class Pieces:
 
     name: str
     python_name: str
+    path: str  # dotted name in Python, without the package
     module: str
     public: bool  # whether Python sees it
     method: bool  # whether it is a method of arrays as well
@@ -103,11 +104,6 @@ class Pieces:
     checks: str  # cases of the generated checks
     json: str  # its line of ops.json, but for where the entry begins
 
-    @property
-    def path(self) -> str:
-        """Dotted name in Python, without the package."""
-        return f"{self.module}.{self.python_name}" if self.module else self.python_name
-
 
 def pieces(op: Op, package: Package) -> Pieces:
     """What an operator adds to its package."""
@@ -121,6 +117,7 @@ def pieces(op: Op, package: Package) -> Pieces:
     return Pieces(
         name=op.name,
         python_name=op.python_name,
+        path=op.path,
         module=op.module,
         public=not op.is_internal,
         method="method" in op.entry.variants,
