@@ -160,13 +160,13 @@ def check_keys(context: Context) -> bool:
 def _check_arrays(context: Context) -> bool:
     """Whether there are the arrays that kernels and gradients need."""
     signature, kernels = context.signature, context.form is Form.KERNELS
-    has_list = kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs)
-    has_none = not signature.arrays and (kernels or context.raw.grad is not None)
-    if has_none:
-        context.error("no_arrays")
-    if has_list:
+    if kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs):
         context.error("list_of_kernel", ("signature",))
-    return not (has_none or has_list)
+        return False
+    if signature.arrays or not (kernels or context.raw.grad is not None):
+        return True
+    context.error("no_arrays")
+    return False
 
 
 def _check_method(context: Context) -> None:

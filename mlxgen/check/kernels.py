@@ -113,13 +113,11 @@ def _view_function(item: Dispatch) -> Expected:
     def problem(function: Function) -> str | None:
         if not _has_views(function):
             return "it is a scalar function, and an op with a `shape` needs one over views"
-        if problem := item.template_problem(function):
-            return problem
         if len(function.template) > 1:
-            return "it has more than one template parameter"
+            return item.template_problem(function) or "it has more than one template parameter"
         if not function.template and len(context.group) > 1:
             return "it must be a template over the dtype: template <typename T>"
-        return None
+        return item.template_problem(function)
 
     params = [Wanted(p.name, f"'{p.name}'", _view_types(item, p)) for p in context.params]
     for name, element in zip(context.output_names, item.elements, strict=False):
@@ -148,22 +146,17 @@ def _by_sign(function: Function) -> bool:
     return second == (("positive",), ("bool",), ("false",))
 
 
-def _refused(p: Parameter, scalar: bool) -> str | None:
-    """What an argument is that kernels of this sort cannot take."""
-    kind, optional = p.type.kind, p.type.optional
-    scalars = kind is Kind.ARRAY or KINDS[kind].scalars
-    if (optional or not scalars) if scalar else (optional and kind is Kind.ENUM):
-        return with_article(p.type)
-    return f"an array of fixed dtype {p.dtype}" if scalar and p.dtype else None
-
-
 def _can_take(item: Dispatch) -> bool:
     """Whether kernels of the op's sort can take its arguments at all."""
     scalar = item.context.elementwise
-    wrong = "elementwise_take" if scalar else "cannot_take"
     for p in item.context.params:
-        if what := _refused(p, scalar):
-            item.error(wrong, name=p.name, what=what)
+        kind, optional = p.type.kind, p.type.optional
+        refused = optional and kind is Kind.ENUM
+        if scalar:
+            refused = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
+        if refused or (scalar and p.dtype):
+            what = with_article(p.type) if refused else f"an array of fixed dtype {p.dtype}"
+            item.error("elementwise_take" if scalar else "cannot_take", name=p.name, what=what)
             return False
     return True
 

@@ -170,26 +170,17 @@ def _call_problems(
         except Impossible:
             shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
             yield (), f"the shapes do not broadcast: {', '.join(shown)}"
-    yield from _rule_problems(names, shapes, conditions)
-
-
-def _rule_problems(
-    names: Mapping[str, Any], shapes: Sequence[Rule], conditions: Sequence[Condition]
-) -> Iterator[Problem]:
-    """What `checks` and `shape` rules say of a call."""
-    rules: list[Condition | Rule] = [*conditions, *shapes]
-    for rule in rules:
+    for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
         try:
-            value = evaluated(rule.text, names, () if isinstance(rule, Rule) else True)
+            value = evaluated(text, names, bool(message) or ())
         except Impossible as error:
-            yield (), f"`{rule.text}` cannot be computed: {error}"
+            yield (), f"`{text}` cannot be computed: {error}"
             continue
-        if isinstance(rule, Condition):
-            if not value:
-                yield (), f"a check refuses it: {rule.message.rstrip('.')}"
-        elif min(value, default=0) < 0:
-            yield (), f"the shape `{rule.text}` is {value}"
-        elif math.prod(value) > LARGEST:
+        if message and not value:
+            yield (), f"a check refuses it: {message.rstrip('.')}"
+        elif not message and min(value, default=0) < 0:
+            yield (), f"the shape `{text}` is {value}"
+        elif not message and math.prod(value) > LARGEST:
             yield (), f"an output has {math.prod(value):,} elements, and {LARGEST:,} are the most"
 
 
