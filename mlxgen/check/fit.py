@@ -208,6 +208,7 @@ class Asked:
             return []
         seen = sorted(filter(header, fitting), key=lambda f: not f.is_definition)
         usable = seen if seen and seen[0].template else fitting
+        inline = {expected.element(f) for f in fitting if f.inline}  # by any declaration
         problem = None
         if not fitting:
             fitting = sorted(found, key=lambda f: len(f.params) < len(expected.params))
@@ -216,7 +217,7 @@ class Asked:
             problem = "it must be in a header (.h), so that generated code can use it"
         elif not any(f.is_definition for f in usable):
             problem = "it is declared, and defined nowhere"
-        elif any(f.is_definition and not f.inline for f in seen):
+        elif any(f.is_definition and expected.element(f) not in inline for f in seen):
             problem = "it must be `inline`, as more than one source may include its header"
         elif not fitting[0].template:
             problem = expected.ambiguity(fitting)

@@ -193,7 +193,8 @@ def _cpu(item: Dispatch) -> Kernel | None:
         return None
     fitting = item.in_csrc(expected)
     for other in sources.find(item.name) if fitting and not context.elementwise else ():
-        if fitting[0].template and not other.template and _has_views(other):
+        alike = _has_views(other) and len(other.params) == len(fitting[0].params)
+        if fitting[0].template and alike and not other.template:
             problem = "it is no template, and the template of its name is called for every dtype"
             item.misfit(other, problem, expected.declaration(item.name))
             return None
