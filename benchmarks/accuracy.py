@@ -187,9 +187,9 @@ def write_results(wanted: Sequence[Task], path: Path) -> None:
 
 def emulated_results(arguments: Sequence[str]) -> dict[str, np.ndarray]:
     """The results of the Metal kernels under the emulation that `mlxgen metal-test` built."""
-    from mlxgen.command.generate import load_settings
     from mlxgen.diagnostics import Diagnostics
     from mlxgen.emulator.package import EmulatedPackage
+    from mlxgen.read.settings import load as load_settings
 
     settings = load_settings(ROOT, Diagnostics())
     if settings is None:

@@ -230,13 +230,14 @@ class Asked:
 
     def once(self, meant: Iterable[tuple[Function, str]]) -> bool:
         """Whether functions that would mean the same are defined once; reports it if not."""
-        places: dict[str, list[str]] = {}
+        alike: dict[str, list[Function]] = {}
         for function, what in meant:
             if function.is_definition:
-                places.setdefault(what, []).append(self.place(function.span))
-        several = next((found for found in places.values() if len(found) > 1), None)
+                alike.setdefault(what, []).append(function)
+        several = next((found for found in alike.values() if len(found) > 1), None)
         if several:
-            self.error("two_places", places=" and in ".join(several))
+            places = " and in ".join(self.place(function.span) for function in several)
+            self.error("two_places", places=places)
         return several is None
 
     def in_csrc(self, expected: Expected) -> list[Function]:

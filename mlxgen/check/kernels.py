@@ -27,6 +27,8 @@ from .metal import declaration, launch
 # Beside the usual type of a number, a function over views may take these.
 _NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int64_t",)}
 
+_VIEW = re.compile(r"\b(In|Out)\s*<")
+
 
 def match_kernels(context: Context) -> tuple[Kernel, ...]:
     """The op's kernels, each checked against the entry; reports what does not fit."""
@@ -137,7 +139,7 @@ def _view_types(item: Dispatch, p: Parameter) -> tuple[str, ...]:
 
 
 def _has_views(function: Function) -> bool:
-    return any(re.search(r"\b(In|Out)\s*<", p.type) for p in function.params)
+    return any(_VIEW.search(p.type) for p in function.params)
 
 
 def _by_sign(function: Function) -> bool:

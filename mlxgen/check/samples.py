@@ -244,7 +244,7 @@ def _misfits(given: ArraySample, dtype: str) -> Iterator[Problem]:
             yield path, f"{number} is no {dtype.rstrip('_')}"
     if given.values is None and whole and math.ceil(given.low) > math.floor(given.high):
         yield (), f"there is no whole number from {given.low} to {given.high}"
-    if given.values is None and dtype in FLOATING and _free(given) < _ENOUGH:
+    if given.away_from and dtype in FLOATING and _free(given) < _ENOUGH:
         away = f"hardly any number from {given.low} to {given.high} is {DISTANCE} away from these"
         yield ("away_from",), away
 

@@ -19,6 +19,10 @@ LONGEST = 10_000  # characters of a formula
 _STRING = r"'[^'\n]*'|\"[^\"\n]*\""
 _BLANK = re.compile(rf"({_STRING})|#[^\n]*|\\\n|[\t\n\f\r]")
 
+_WALRUS = re.compile(r"(?:\b\w+\ *)?:=")
+# What Python may warn of, which takes time to silence: escapes, words after numbers, `is`, calls.
+_WARNED = re.compile(r"\\|\d[A-Za-z]|\bis\b|[\])\d'\"]\s*[(\[]")
+
 # What formulas do not have, by name: the message about it, and its pattern.
 _SIGNS = messages(Path(__file__).parent / "data" / "signs.txt")
 _SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.items()))
@@ -40,13 +44,15 @@ class Source:
             raise Wrong("too_long", limit=LONGEST)
         if not self.seen:
             raise Wrong("empty", (0, max(len(self.text), 1)))
-        for i, char in enumerate(self.line):
-            if not char.isprintable():
-                raise Wrong("bad_character", (i, i + 1), char=f"U+{ord(char):04X}")
-        if found := re.search(r"(?:\b\w+\ *)?:=", self.plain):
+        if not self.line.isprintable():
+            i, char = next((i, c) for i, c in enumerate(self.line) if not c.isprintable())
+            raise Wrong("bad_character", (i, i + 1), char=f"U+{ord(char):04X}")
+        if found := _WALRUS.search(self.plain):
             raise Wrong("statement", found.span(), "assign")
         try:
-            with warnings.catch_warnings():  # of invalid escapes, numbers that run into words
+            if not _WARNED.search(self.seen):
+                return ast.parse(self.seen, mode="eval").body
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return ast.parse(self.seen, mode="eval").body
         except SyntaxError as error:
