@@ -50,7 +50,8 @@ _NUMBER = re.compile(
 )
 _NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?(\w+)\(")
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
-_ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*]")  # or a product; what a text does not say itself
+# What a text does not say itself; no product, and no "*" of a signature.
+_ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*,()\[\]{}]")
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 
 _PLACED = 100_000  # characters of a text in which the place of each is looked for
