@@ -209,15 +209,13 @@ class Compiler(Lists):
         word = explain.word(name) if explain.word(name).isidentifier() else ""
         if (name in self.scope.ops or is_function(name)) and not word:
             raise Wrong("function", node, name=name)
-        omitted = table().omitted
-        if name in omitted:
-            raise Wrong("omitted_name", node, name=name, reason=omitted[name])
+        if reason := table().omitted.get(name):
+            raise Wrong("omitted", node, name=name, reason=reason)
         known = [*self.locals, *self.scope.names]
         choice = any(name in given.type.choices for given in self.scope.names.values())
         meant = did_you_mean(name, [*known, *VALUES])
-        keys = ("choice" * choice, "word" * bool(word))
         about = {"name": name, "word": word, "guess": meant, "names": ", ".join(known) or "none"}
-        raise Wrong("unknown_name", node, *keys, **about)
+        raise Wrong("unknown_name", node, "choice" * choice, **about)
 
     def path(self, node: ast.expr) -> str | None:
         """``linalg.norm`` for mx.linalg.norm or linalg.norm; None for what is no name of MLX."""
@@ -235,7 +233,7 @@ class Compiler(Lists):
             word = next((f"{t}(...)" for t in tails if is_function(t)), explain.word(names[-1]))
             if names[-1] in (*VALUES, *self.scope.names, *self.scope.ops):
                 word = names[-1]
-            raise Wrong("other_module", node, "word" * bool(word), name=node.id, word=word)
+            raise Wrong("other_module", node, name=node.id, word=word)
         if node.id not in ("mx", *MODULES):
             return None
         return ".".join([*([] if node.id == "mx" else [node.id]), *names])
@@ -445,7 +443,7 @@ class Compiler(Lists):
             word, meant = explain.word(name), did_you_mean(name, table().methods)
             known = table().function(name) is not None
             attribute = name in explain.ATTRIBUTES and not args.positional
-            keys = ("attribute" * attribute, name, "function" * known, "word" * bool(word))
+            keys = ("attribute" * attribute, name, "function" * known)
             about = {"name": name, "word": word, "guess": meant}
             raise Wrong("unknown_method", last(function), *keys, **about)
         args.positional.insert(0, receiver)

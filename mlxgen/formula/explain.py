@@ -27,12 +27,12 @@ class Wrong(Exception):
     """The name of a message, its place, keys of helps, what it is about.
 
     The place is a part of the formula or a slice of its text, None for all of it. Without a name,
-    all is reported already.
+    all is reported already. What is called otherwise here has a ``word``, which is the last key.
     """
 
     def __init__(self, name: str = "", at: object = None, /, *keys: str, **about: Any) -> None:
         self.name, self.at, self.about = name, at, about
-        self.keys = list(filter(None, keys))
+        self.keys = [key for key in (*keys, "word" * bool(about.get("word"))) if key]
 
     def written(self, here: str) -> tuple[str, str, str | None]:
         """Code, message and help; ``here`` is the text of the place."""
@@ -134,4 +134,4 @@ def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wron
         name = "is_update" if node.attr == "at" else name
     meant, listed = did_you_mean(node.attr, [*ATTRIBUTES, *methods]), ", ".join(ATTRIBUTES)
     about = {"value": value, "guess": meant, "known": listed, "word": word(node.attr)}
-    return Wrong(name, node, "word" * bool(about["word"]), value.kind, **about, name=node.attr)
+    return Wrong(name, node, value.kind, **about, name=node.attr)

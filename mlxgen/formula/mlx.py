@@ -351,13 +351,12 @@ def misfit(
 def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
     """A function that does not exist, or cannot be had; ``others`` are those not of the table."""
     api = table()
-    if name in api.omitted:
-        return Wrong("omitted", node.func, name=name, reason=api.omitted[name])
+    if reason := api.omitted.get(name):
+        return Wrong("omitted", node.func, name=name, reason=reason)
     module, _, own = name.rpartition(".")
     names = [(n.rpartition("."), n) for n in (*others, *api.names)]
     dotted = isinstance(node.func, ast.Attribute)
     inside = next((n for (_, _, last), n in names if last == own and (dotted or n != own)), None)
     word = f"{inside}(...)" if inside else explain.word(own)
     near = did_you_mean(own, [last for (of, _, last), _ in names if of == module])
-    keys = ("word" * bool(word), own)
-    return Wrong("unknown_function", node.func, *keys, name=name, guess=near, word=word)
+    return Wrong("unknown_function", node.func, own, name=name, guess=near, word=word)
