@@ -1,8 +1,5 @@
 """Entries as plain data, the place of everything in them, and what YAML lets pass and we do not."""
 
-import gc
-import time
-
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
@@ -624,32 +621,3 @@ def test_entries_are_read_when_asked():
     assert a.data and not diags.ok
     assert [item.code for item in diags.sorted()] == ["MG003"]
     assert d.key.startswith("4 ")
-
-
-@pytest.mark.skipif(not yaml.__with_libyaml__, reason="measures libyaml")
-def test_loading_takes_little_more_than_composing():
-    text = "".join(
-        f"- name: op{i}\n  signature: array op{i}(const array& x, const array& y)\n"
-        "  dispatch:\n    cpu: f\n    metal: f_metal\n  grad:\n    x: y * grad\n    y: x * grad\n"
-        for i in range(1000)
-    )
-
-    def seconds(run) -> float:
-        start = time.process_time()
-        run()
-        return time.process_time() - start
-
-    gc.collect()
-    gc.freeze()  # what other tests have left is not gone through
-    try:
-        rounds = [
-            (
-                seconds(lambda: yaml.compose(text, Loader=yaml.CSafeLoader)),
-                seconds(lambda: parse(text)),
-            )
-            for _ in range(10)
-        ]
-    finally:
-        gc.unfreeze()
-    compose, load = map(min, zip(*rounds, strict=True))
-    assert load < 2 * compose  # without the garbage collection: about 0.7
