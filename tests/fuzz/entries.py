@@ -141,8 +141,9 @@ def _numbered(declaration: str) -> str:
     """The declaration with other names for its parameters, whatever they are in the entry."""
     head, _, params = declaration.rstrip(")").partition("(")
     parts = re.split(r",\s(?![^<]*>)", params)
-    types = [part.rpartition(" ")[0] for part in parts]
-    return f"{head}({', '.join(f'{type_} p{i}' for i, type_ in enumerate(types))})"
+    # The name is the last word, or the last before a default.
+    named = (re.sub(r"\w+(?= = |$)", f"p{i}", part, count=1) for i, part in enumerate(parts))
+    return f"{head}({', '.join(named)})"
 
 
 # What may stand in a declaration for something else.

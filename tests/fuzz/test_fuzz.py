@@ -127,8 +127,9 @@ def random_projects(seed: int, folder: Path, count: int) -> dict[Path, str]:
         tries += 1
         name = f"r{tries}"
         place = folder / name
-        made = Entries(random.Random(f"{seed}-{tries}")).project()
-        if generated(made, place, tries, random.Random(tries)):
+        rng = random.Random(f"{seed}-{tries}")
+        made = Entries(rng).project()
+        if generated(made, place, tries, rng):
             found[place / name] = made.yaml
     return found
 
