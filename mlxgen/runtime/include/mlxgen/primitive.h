@@ -157,12 +157,13 @@ class Operator : public Primitive {
   static Arrays stand_in(
       std::shared_ptr<Op> op,
       const Arrays& inputs,
+      const std::vector<Shape>& shapes,
       const std::vector<Dtype>& dtypes) {
     constexpr bool whole = Op::kIsComposite;
     auto outputs = composed(
         Op::dispatch.op,
         op->composite(whole ? inputs : without_gradients(inputs, op->stream())),
-        op->output_shapes(inputs),
+        shapes,
         dtypes);
     return whole ? outputs : mlxgen::stand_in(std::move(op), inputs, outputs);
   }
@@ -227,7 +228,10 @@ class Elementwise : public Operator<Op> {
       if (!Op::dispatch.has_kernel(s, dtype)) {
         return result(
             Operator<Op>::stand_in(
-                op(), inputs, std::vector<Dtype>(NOut, dtype)));
+                op(),
+                inputs,
+                std::vector<Shape>(NOut, inputs[0].shape()),
+                std::vector<Dtype>(NOut, dtype)));
       }
     } else {
       Op::dispatch.require(s, dtype);
