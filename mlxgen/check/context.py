@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -48,6 +49,7 @@ ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
 
 
+@cache
 def camel(name: str) -> str:
     """Class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)

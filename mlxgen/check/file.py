@@ -79,8 +79,7 @@ class _File(Mapping[str, Signature]):
             if named is None:
                 around.broken |= {entry.name} if entry.name else set()
             elif (known := self.entries.setdefault(named.name, named)) is not named:
-                line = known.entry.span().line
-                named.error("defined_twice", named.at_name, line=line)
+                named.error("defined_twice", named.at_name, line=known.entry.line)
         if not document.complete:
             around.broken.update(document.names() - self.entries.keys())
         for name in self.entries:
@@ -154,7 +153,7 @@ def _operator(context: Context, path: str) -> Op | None:
         params=tuple(context.params),
         form=context.form,
         file=path,
-        line=context.entry.span().line,
+        line=context.entry.line,
         elementwise=context.elementwise,
         forward=forward,
         forward_text=text,

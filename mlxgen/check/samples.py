@@ -34,6 +34,8 @@ _LIMITS = {
 }
 _SINGLE = (-3.4e38, 3.4e38)  # of all others
 
+_USUAL = ArraySample()
+
 Problem = tuple[Path, str]  # where in a value something is wrong, and what
 
 
@@ -131,6 +133,8 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
 def check_calls(context: Context, shapes: Sequence[Rule], conditions: Sequence[Condition]) -> None:
     """Report samples with which the entry cannot be called, by what it says itself."""
     for i, sample in context.samples.items():
+        if not (sample or shapes or conditions):
+            continue  # usual arrays, which fit
         if found := next(_call_problems(context, sample, shapes, conditions), None):
             path, problem = found
             if i < 0:
@@ -206,9 +210,9 @@ def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, A
     usual = "float32" if "float32" in rule.dtypes else rule.dtypes[0]
     for p in rule.params:
         value = sample.get(p.name)
-        listed = [ArraySample(), ArraySample()] if value is None else value
+        listed = [_USUAL, _USUAL] if value is None else value
         if not p.is_list:
-            listed = [] if value is None and p.type.optional else [value or ArraySample()]
+            listed = [] if value is None and p.type.optional else [value or _USUAL]
         for i, given in enumerate(listed):
             dtype = "bool_" if given.dtype == "bool" else given.dtype or usual
             yield (p.name, i) if p.is_list else (p.name,), given, dtype

@@ -88,7 +88,7 @@ def edited(
     diags.add(said)
     new = {op.name: pieces(op, settings) for op in ops}
     made = [
-        new.get(name) or replace(kept[key], line=entry.span().line)
+        new.get(name) or replace(kept[key], line=entry.line)
         for (name, key), entry in zip(keys.items(), document.entries, strict=True)
     ]
     _keep(made, keys, sources, after, diags)

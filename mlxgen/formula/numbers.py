@@ -11,7 +11,8 @@ import builtins
 import math
 import operator
 from collections.abc import Mapping
-from types import SimpleNamespace
+from functools import lru_cache
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from ..model.dtypes import CATEGORIES, DTYPES
@@ -39,16 +40,20 @@ def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
     Raises:
         Impossible: An index out of range, a division by zero, shapes that do not broadcast.
     """
-    tree = ast.Expression(_Python().visit(Source(text).parse()))
-    code = compile(ast.fix_missing_locations(tree), "<formula>", "eval")
     try:
-        return eval(code, {**_NAMES, **names, "__builtins__": {}})
+        return eval(_compiled(text), {**_NAMES, **names, "__builtins__": {}})
     except Impossible:
         raise
     except IndexError:
         raise Impossible("an index is out of range") from None
     except Exception:  # for example a function that is not known here
         return unknown
+
+
+@lru_cache(1024)
+def _compiled(text: str) -> CodeType:
+    tree = ast.Expression(_Python().visit(Source(text).parse()))
+    return compile(ast.fix_missing_locations(tree), "<formula>", "eval")
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

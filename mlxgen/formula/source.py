@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from functools import cached_property
 from pathlib import Path
 
 from ..diagnostics.messages import messages
@@ -34,9 +35,13 @@ class Source:
     def __init__(self, text: str) -> None:
         self.text = text
         self.line = _BLANK.sub(lambda m: m[1] or " " * len(m[0]), text[: LONGEST + 1])
-        self.plain = re.sub(_STRING, lambda m: "_" * len(m[0]), self.line)  # without strings
         self.seen = self.line.strip(" ")
         self.shift = len(self.line) - len(self.line.lstrip(" "))
+
+    @cached_property
+    def plain(self) -> str:
+        """The line without strings."""
+        return re.sub(_STRING, lambda m: "_" * len(m[0]), self.line)
 
     def parse(self) -> ast.expr:
         """The syntax tree of the expression."""
@@ -47,7 +52,7 @@ class Source:
         if not self.line.isprintable():
             i, char = next((i, c) for i, c in enumerate(self.line) if not c.isprintable())
             raise Wrong("bad_character", (i, i + 1), char=f"U+{ord(char):04X}")
-        if found := _WALRUS.search(self.plain):
+        if ":=" in self.line and (found := _WALRUS.search(self.plain)):
             raise Wrong("statement", found.span(), "assign")
         try:
             if not _WARNED.search(self.seen):

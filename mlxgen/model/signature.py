@@ -70,7 +70,9 @@ class Type:
     @property
     def python(self) -> str:
         """The annotation of a parameter in a stub, as in MLX's own."""
-        name = KINDS[self.kind].python.format(self.listed_choices)
+        name = KINDS[self.kind].python
+        if self.choices:
+            name = name.format(self.listed_choices)
         if self.length is not None:
             name = f"int | tuple[{', '.join(['int'] * self.length)}]"
         return f"{name} | None" if self.optional else name

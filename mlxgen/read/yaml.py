@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,11 @@ class Entry:
         text = f"{self.node.start_mark.column} {self.text}"
         return f"{text}\n{self.data}" if _ALIAS.search(text) else text
 
+    @property
+    def line(self) -> int:
+        """Where it begins."""
+        return int(self.node.start_mark.line) + 1
+
     def span(self, path: KeyPath = (), key: bool = False) -> Span:
         """The span of the value (or, with ``key``, of the key) at ``path``.
 
@@ -248,6 +253,7 @@ class Entry:
         return key_node, node, True
 
 
+@cache
 def known_keys() -> AbstractSet[str]:
     """All keys of entries."""
     from .keys import OpEntry
@@ -370,9 +376,9 @@ class _Reader:
         for key_node, value_node in node.value:
             if key_node in stray:
                 continue
-            start, end = extent(self.document.text, key_node)
             odd = not isinstance(key_node, ScalarNode)
-            key = self.document.text[start:end] if odd else key_node.value
+            text = self.document.text
+            key = text[slice(*extent(text, key_node))] if odd else key_node.value
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
                 line = self.document.at(*extent(self.document.text, first)).line

@@ -7,11 +7,11 @@ A template loops and inserts; whatever depends on more than one fact of an opera
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ..model.dtypes import CPP_TYPES, FLOATING, computes_integers
@@ -44,8 +44,11 @@ def raw_string(text: str, mark: str) -> str:
 
 def cpp_comment(text: str) -> str:
     """A documentation comment, its paragraphs wrapped."""
+    text = text.strip().replace("*/", "* /")
+    if len(text) <= 73 and text.isprintable():
+        return f"/** {text} */"
     lines: list[str] = []
-    for line in _joined(text.strip().replace("*/", "* /").splitlines()):
+    for line in _joined(text.splitlines()):
         lines += textwrap.wrap(line, 77, break_long_words=False) or [""]
     if len(lines) == 1 and len(lines[0]) <= 73:
         return f"/** {lines[0]} */"
@@ -93,7 +96,7 @@ FILTERS = {
     "cast": cast,
     "binding_type": binding_type,
     "metal_stem": metal_stem,
-    "file_name": lambda path: Path(path).name,
+    "file_name": os.path.basename,
     "names": lambda exprs: _names(exprs),
     "prefix": lambda text, before: before + text,
     "folded": lambda text: " ".join(text.split()),

@@ -26,14 +26,31 @@ TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use what the former define
 SHARD = 16  # operators per binding file, about
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 MetalText = Callable[[str, bool], str]
 """The text of a .metal file, or of a header in csrc (True), with its includes."""
+
+
+class _Context(jinja2.runtime.Context):
+    def call(
+        self, function: Any, *args: Any, _block_vars: Any = 0, _loop_vars: Any = 0, **more: Any
+    ) -> Any:
+        return function(*args, **more)
+
+
+class _Environment(jinja2.Environment):
+    """Without what nothing here needs, and takes time: attributes that may be keys, calls of
+    functions that ask for their context."""
+
+    getattr = staticmethod(getattr)
+    context_class = _Context
 
 
 @cache
 def environment() -> jinja2.Environment:
     """The template environment: StrictUndefined, blocks that leave no trace."""
-    env = jinja2.Environment(
+    env = _Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -126,20 +143,20 @@ def pieces(op: Op, package: Package) -> Pieces:
         shared=kernel is not None and kernel.shared,
         line=op.line,
         header=_render("op.h.j2", package, op=view),
-        source=op_source(op, package),
+        source=op_source(view, package),
         binding=(function, registration),
         stub=_render("stub.pyi.j2", package, op=view, **texts),
         row=row,
         section=section,
         checks="".join(f"    case({package.name}.{op.path}, {s!r}),\n" for s in check_samples(op)),
-        json=json.dumps(op_dict(op), ensure_ascii=False).rpartition(" ")[0],
+        json=_to_json(op_dict(op)).rpartition(" ")[0],
     )
 
 
-def op_source(op: Op, package: Package) -> str:
+def op_source(view: View, package: Package) -> str:
     """The .cpp of one op."""
-    template = "kernels.cpp.j2" if op.form is Form.KERNELS else "composite.cpp.j2"
-    return _render(template, package, op=View(op))
+    template = "kernels.cpp.j2" if view.op.form is Form.KERNELS else "composite.cpp.j2"
+    return _render(template, package, op=view)
 
 
 PARTS: Mapping[str, str] = {
