@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
+from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..model.kinds import Kind
@@ -37,8 +38,7 @@ def plain(type: str) -> str:
     return re.sub(r"\bint32_t\b", "int", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A parameter that the entry needs."""
 
     name: str
@@ -51,8 +51,7 @@ class Wanted:
         return f"{self.written_to or self.types[0]} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """A function that fits an entry.
 
     ``elements``: if it is a template over the element type T, and what T is in one that is none.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 from ..formula.compile import Name, Want
 from ..model.dtypes import FLOATING
@@ -143,7 +142,7 @@ def _gradient_names(context: Context) -> dict[str, Name]:
 def _of_tangent(grad: Expr) -> Expr:
     """A gradient's formula with the tangent in the cotangent's place."""
     cpp = grad.cpp.replace("cotangents[0]", "tangents[i]")
-    return replace(grad, cpp=re.sub(r"\bcotangents\b", "std::vector<mx::array>{tangents[i]}", cpp))
+    return grad._replace(cpp=re.sub(r"\bcotangents\b", "std::vector<mx::array>{tangents[i]}", cpp))
 
 
 def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter, Expr]]]:

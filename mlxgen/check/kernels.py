@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, get_args
 
 from ..model.dtypes import METAL_TYPES
@@ -69,7 +68,7 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
     dtypes = tuple(d for d in cpu.dtypes if d in METAL_TYPES)
     if not item.has_dtype(dtypes):
         return ()
-    return cpu, replace(cpu, backend="metal", dtypes=dtypes, shared=True, elements=())
+    return cpu, cpu._replace(backend="metal", dtypes=dtypes, shared=True, elements=())
 
 
 # What fits

@@ -26,8 +26,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path as FilePath
+from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
@@ -57,8 +57,7 @@ _PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """What a parameter of a kernel may hold, and how it is then declared."""
 
     name: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ..formula.compile import Name, Scope, Want, compile_formula
 from ..formula.facts import category
@@ -25,7 +24,7 @@ def forward(context: Context) -> tuple[Expr | None, str]:
     else:
         linear = context.raw.jvp == "linear"
         for name, fact in context.facts.items() if linear else ():
-            names[name] = replace(names[name], fact=fact._replace(degree=1))
+            names[name] = names[name]._replace(fact=fact._replace(degree=1))
         what = "its arrays" if linear else ""
         needs = [
             context.need("output", name, fact, fact.dtype, what)

@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -350,7 +349,7 @@ def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: s
         raise click.BadParameter(f"{old} or {new} is not an ops.json") from error
     breaking = [c for c in changes if c.breaking]
     if form == "json":
-        click.echo(json.dumps([asdict(c) for c in changes], indent=1))
+        click.echo(json.dumps([c._asdict() for c in changes], indent=1))
     else:
         for change in changes:
             mark = click.style("breaking", fg="red") if change.breaking else "        "

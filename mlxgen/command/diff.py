@@ -7,8 +7,7 @@ of someone who calls the functions from Python.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _join = ", ".join
 OpDict = dict[str, Any]
@@ -25,8 +24,7 @@ _WIDER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One difference."""
 
     op: str

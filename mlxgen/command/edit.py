@@ -15,8 +15,6 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from operator import attrgetter
 
 from ..check.file import resolve
 from ..check.outside import Outside
@@ -30,7 +28,6 @@ from .operators import check_metal, read, select
 from .write import Manifest, digest
 
 _DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # which says how all entries are to be read
-_values = attrgetter(*(field.name for field in fields(Pieces)))
 
 Found = tuple[Sources, list[Pieces]]
 
@@ -88,7 +85,7 @@ def edited(
     diags.add(said)
     new = {op.name: pieces(op, settings) for op in ops}
     made = [
-        new.get(name) or replace(kept[key], line=entry.line)
+        new.get(name) or kept[key]._replace(line=entry.line)
         for (name, key), entry in zip(keys.items(), document.entries, strict=True)
     ]
     _keep(made, keys, sources, after, diags)
@@ -120,5 +117,5 @@ def _keep(
     if None in warned or not all(path.startswith(folders) for path in read):
         return
     entries = (p for p in made if p.name not in warned)
-    kept = {keys[p.name]: _values(replace(p, header="", source="")) for p in entries}
+    kept = {keys[p.name]: p._replace(header="", source="") for p in entries}
     after.entries = json.dumps(kept, ensure_ascii=False)

@@ -10,9 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
 from ..read.settings import MAX_BYTES, Settings
@@ -55,8 +54,7 @@ def _bytes(path: Path) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What ``generate`` did."""
 
     changes: Changes | None  # None: nothing to do

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
 
@@ -30,8 +31,7 @@ _TEMPORARY = ".mlxgen.tmp"
 _MARK = re.compile(rb"by mlxgen|mlxgen operators|\A\[\s*(\{\"name\"|\]\s*\Z)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """What a run did, or would do."""
 
     written: tuple[str, ...]

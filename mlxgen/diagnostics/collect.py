@@ -12,17 +12,15 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from .codes import sections
 from .span import Span, Text
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One thing that is wrong, or may be: a code, what it is, where, and what would be right."""
 
     code: str
@@ -141,8 +139,8 @@ class Diagnostics:
 
     def to_json(self) -> str:
         """A JSON array with one object a diagnostic, for editors and CI."""
-        items = [asdict(item) for item in self._shown()]
-        flat = [{**item.pop("span"), **item} for item in items]
+        items = [item._asdict() for item in self._shown()]
+        flat = [{**item.pop("span")._asdict(), **item} for item in items]
         return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:

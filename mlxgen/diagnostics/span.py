@@ -6,13 +6,13 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 """What ends a line for whoever makes spans: less than for ``str.splitlines``, as in editors."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A place in a file: 1-based, columns in characters, the end exclusive."""
 
     file: str

@@ -36,8 +36,9 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import DTYPES
@@ -94,12 +95,11 @@ INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": 
 _type = cache(Type)  # there are few, and they take long to make
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What a formula has to give."""
 
     kind: Kind
-    count: int | None = None  # ARRAYS: how many; None: any number
+    length: int | None = None  # ARRAYS: how many; None: any number
     needs: Sequence[Need] = ()  # what the arrays have to be; one for all of a list
 
 
@@ -124,15 +124,15 @@ class Compiler(Lists):
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         cpp = fit(value, slot)
         if cpp is None:
-            raise explain.result(value, slot, want.count)
+            raise explain.result(value, slot, want.length)
         for item in value.items if want.kind is Kind.SHAPE else ():
             if item.const is not None and not 0 <= item.const <= INT_MAX:
                 raise Wrong("extent", item.at, value=item)
-        if want.count is not None and value.length is None:  # known at run time only
-            cpp = f"mlxgen::exactly({cpp}, {want.count})"
-        elif want.count not in (None, value.length):
+        if want.length is not None and value.length is None:  # known at run time only
+            cpp = f"mlxgen::exactly({cpp}, {want.length})"
+        elif want.length not in (None, value.length):
             given = several(value.length or 0, "array")
-            raise Wrong("result_count", value.at, given=given, count=want.count)
+            raise Wrong("result_count", value.at, given=given, count=want.length)
         known = self.result(value, want)
         if self.failed:
             return None
@@ -192,7 +192,7 @@ class Compiler(Lists):
         if found is None:
             return self.constant_name(name, node)
         self.names.add(name)
-        value = argument(found.type, found.cpp, node, name, found.count, found.fact)
+        value = argument(found.type, found.cpp, node, name, found.length, found.fact)
         if value.optional and name in self.known:
             return dereferenced(value) if self.known[name] else constant(None, node)
         return value

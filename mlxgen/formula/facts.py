@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..model.dtypes import CATEGORIES as MEMBERS
 from ..model.dtypes import DTYPES
@@ -265,8 +264,7 @@ def option(name: str, value: Value) -> Any:
 # What a formula has to give
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What an array has to be that a formula gives."""
 
     sort: str  # gradient, tangent or output: so messages begin

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
 from . import explain
@@ -40,8 +40,7 @@ TABLE = Path(__file__).parent / "data" / "mlx_api.json"
 MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(NamedTuple):
     """A parameter of a Python function."""
 
     name: str
@@ -58,8 +57,7 @@ class Param:
         return own and "None" in parts
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """What goes into one parameter of a C++ function."""
 
     param: str  # Python parameter; empty for text
@@ -68,8 +66,7 @@ class Slot:
     text: str = ""  # C++ text of a slot that takes no argument
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """One way to call a function in C++."""
 
     cpp: str  # qualified, with mx:: or mlxgen::
@@ -121,7 +118,7 @@ class Table:
         key, function = f".{name}", self.function(name)
         if key not in self._built and function is not None and name in self._raw["methods"]:
             own = function.signatures[0]
-            params = [replace(own[0], kind="/")]
+            params = [own[0]._replace(kind="/")]
             for param, kind, annotation, *default in self._raw["methods"][name]:
                 if kind == "*":  # x.transpose(), x.transpose(1, 0), x.transpose((1, 0))
                     annotation, default = "int | Sequence[int]", [own[1].default]

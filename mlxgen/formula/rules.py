@@ -7,9 +7,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from .values import LEVEL, SLOTS, Value, Way, binary, member, unary
 
@@ -19,8 +20,7 @@ TABLE = Path(__file__).parent / "data" / "rules.txt"
 RANKS = ("int", "int64_t", "float", "double")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A line, for one of its names."""
 
     name: str

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
@@ -59,18 +58,16 @@ BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "an
 ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(NamedTuple):
     """What an identifier of a formula means and how it is spelled in C++."""
 
     type: Type
     cpp: str
-    count: int | None = None  # ARRAYS: how many there are, if that is known
+    length: int | None = None  # ARRAYS: how many there are, if that is known
     fact: Any = None  # what is known of it: a Fact, or a list of them
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """What a formula may refer to."""
 
     names: Mapping[str, Name]  # arguments, grad, result, constants...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 class Kind(enum.Enum):
@@ -29,8 +29,7 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__  # by identity: Enum's own is written in Python
 
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
+class Spelling(NamedTuple):
     """What a kind is called. Kernels take the kinds that have ``scalars`` and ``metal``."""
 
     cpp: str  # in generated C++
@@ -38,7 +37,7 @@ class Spelling:
     slot: str  # in the table of MLX's functions
     by_value: bool = False  # how C++ passes it
     scalars: tuple[str, ...] = ()  # types of a CPU kernel's parameter; the first is the usual one
-    metal: Mapping[str, str] = field(default_factory=dict)  # the same on Metal: type -> C++'s
+    metal: Mapping[str, str] = {}  # the same on Metal: type -> C++'s
 
 
 METAL_INTS: Mapping[str, str] = {

@@ -36,8 +36,7 @@ class Fact(NamedTuple):
     uses: frozenset[str] = frozenset()  # arrays on whose values it depends
 
 
-@dataclass(frozen=True, slots=True)
-class Expr:
+class Expr(NamedTuple):
     """A compiled formula."""
 
     type: Type
@@ -65,8 +64,7 @@ class Written:
     deprecated: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """An argument as generated C++ sees it."""
 
     arg: Arg
@@ -113,8 +111,7 @@ class Parameter:
         return self.present or f"{self.cpp}_size_"
 
 
-@dataclass(frozen=True, slots=True)
-class DtypeRule:
+class DtypeRule(NamedTuple):
     """Dtypes that a group of arguments may have together."""
 
     name: str  # C++ name
@@ -133,8 +130,7 @@ class GradKind(enum.Enum):
     COMPOSITE = "composite"
 
 
-@dataclass(frozen=True, slots=True)
-class Grad:
+class Grad(NamedTuple):
     """The gradient of one argument, or of several at once."""
 
     params: tuple[Parameter, ...]
@@ -153,11 +149,10 @@ class Grad:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """One buffer of a Metal launch."""
 
-    index: int
+    place: int  # of the buffer
     holds: str  # input | output | bytes (a number) | vector (of numbers)
     value: str  # C++ expression of it
     type: str = ""  # bytes: the number's C++ type
@@ -168,8 +163,7 @@ def metal_stem(include: str) -> str:
     return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A backend's kernel."""
 
     backend: str  # cpu | metal
@@ -191,16 +185,14 @@ class Kernel:
     uses: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A formula per output for its shape or dtype."""
 
     text: str
     expr: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """A check of the arguments."""
 
     text: str
@@ -208,8 +200,7 @@ class Condition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """One operator."""
 
     entry: Written
@@ -237,8 +228,8 @@ class Op:
     calls: tuple[str, ...]  # entries that its formulas call
     includes: tuple[str, ...]  # csrc headers that its formulas need
     module: str
-    tags: frozenset[str] = field(default_factory=frozenset)
-    manual: frozenset[str] = field(default_factory=frozenset)
+    tags: frozenset[str] = frozenset()
+    manual: frozenset[str] = frozenset()
 
     @property
     def is_internal(self) -> bool:

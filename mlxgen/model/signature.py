@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .dtypes import DTYPES
 from .kinds import KINDS
@@ -157,8 +158,7 @@ class Default:
         return quoted(str(self.value)) if is_text else str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Arg:
+class Arg(NamedTuple):
     """An argument; ``offset`` is the slice of the signature's text that declares it."""
 
     name: str
@@ -169,16 +169,14 @@ class Arg:
     pos_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """An output: an array, or a list of arrays, which is then the only one."""
 
     name: str
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What an operator takes and returns.
 
     ``named_outputs``: the text names the outputs (else they are ``out``, or ``out0, out1...``).

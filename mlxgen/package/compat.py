@@ -19,8 +19,8 @@ import mmap
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # nanobind's NB_INTERNALS_VERSION; the releases of MLX whose wheels have it, and those of nanobind.
 _RELEASES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -45,8 +45,7 @@ class CompatError(Exception):
     """MLX, nanobind or both are missing or do not fit; the message says what to run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
+class Toolchain(NamedTuple):
     """The MLX and the nanobind that an extension would be built with."""
 
     mlx_version: str  # of the distribution

@@ -63,8 +63,7 @@ _NO_TYPE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(NamedTuple):
     """A function's parameter. Of `device const T* x [[buffer(0)]]`:
 
     Attributes:
@@ -92,8 +91,7 @@ class Param:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A function that is declared or defined at namespace scope.
 
     Attributes:
@@ -137,8 +135,7 @@ class Function:
         return "::".join(filter(None, (self.namespace, self.class_name, self.name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Instantiation:
+class Instantiation(NamedTuple):
     """A kernel under the name by which the host finds it.
 
     Attributes:

@@ -41,9 +41,9 @@ def _listed(value: Any) -> Any:
 
 def key(description: str, default: Any = None, **more: Any) -> Any:
     """A key of a mapping; its default is None, that of a key that must be there is ``...``."""
-    if isinstance(default, list | dict):  # pydantic's copies take long
-        extra = {"default": default}
-        return Field(default_factory=default.copy, json_schema_extra=extra, description=description, **more)
+    if isinstance(default, list | dict):  # pydantic's own copies take long
+        more |= {"default_factory": default.copy, "json_schema_extra": {"default": default}}
+        return Field(description=description, **more)
     return Field(default, description=description, **more)
 
 

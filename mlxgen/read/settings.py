@@ -30,9 +30,8 @@ import os
 import re
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..diagnostics import Diagnostics, Span, Text, did_you_mean
 from .names import clash
@@ -67,8 +66,7 @@ _MLX = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """A project, resolved: names, and absolute paths."""
 
     root: Path

@@ -132,7 +132,7 @@ class _Parser(Types):
         if self.tokens[at] == "/":
             if star or not args or args[0].pos_only:
                 raise self.error("slash", at)
-            args[:] = [replace(arg, pos_only=True) for arg in args]
+            args[:] = [arg._replace(pos_only=True) for arg in args]
             return star
         if star:
             raise self.error("two_stars", at)
@@ -203,7 +203,7 @@ class _Parser(Types):
             place = nameless[len(_NAMELESS)].offset
             raise self.error("too_many_nameless", place, count=len(_NAMELESS))
         if nameless:
-            args = [replace(arg, name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
+            args = [arg._replace(name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         seen: set[str] = set()
         default_before = False
         for arg in args:
@@ -295,7 +295,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
     for theirs, ours in zip(cpp.args, python.args, strict=False):
         type = _combined(theirs.type, ours.type)
         default = Default(ours.default.value, type) if ours.default and type else None
-        args.append(replace(ours, type=type or ours.type, default=default))
+        args.append(ours._replace(type=type or ours.type, default=default))
         if cpp.named_args and theirs.name != ours.name:
             wrong.append((f"'{ours.name}' is called '{theirs.name}' there", ours.offset))
         elif type is None:
@@ -312,7 +312,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
         wrong.append((results, last))
     for message, offset in wrong:
         report("MG218", f"unlike cpp_signature: {message}", *offset, None)
-    return None if wrong else replace(python, args=tuple(args), name=python.name or cpp.name)
+    return None if wrong else python._replace(args=tuple(args), name=python.name or cpp.name)
 
 
 def _combined(cpp: Type, python: Type) -> Type | None:

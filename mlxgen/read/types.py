@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from ..diagnostics import suggest
 from ..diagnostics.messages import messages
@@ -53,8 +54,7 @@ _NOT_IN_MLX = re.compile("Generator|Device|Stream|Layout|MemoryFormat|Dimname|St
 NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
+class Grammar(NamedTuple):
     """A spelling."""
 
     name: str

@@ -116,7 +116,7 @@ class View:
         self.op = op
         self.arrays = op.arrays
         self.attributes = op.attributes
-        for name in op.__slots__:
+        for name in op._fields:
             setattr(self, name, getattr(op, name))
 
     def __getattr__(self, name: str) -> Any:

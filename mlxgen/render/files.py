@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jinja2
 
@@ -43,7 +42,7 @@ class _Environment(jinja2.Environment):
     """Without what nothing here needs, and takes time: attributes that may be keys, calls of
     functions that ask for their context."""
 
-    getattr = staticmethod(getattr)
+    getattr = staticmethod(getattr)  # type: ignore[assignment]
     context_class = _Context
 
 
@@ -98,8 +97,7 @@ def _render(template: str, package: Package, **context: Any) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(NamedTuple):
     """What one operator adds to a package; only text, so that it can be kept."""
 
     name: str

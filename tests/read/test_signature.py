@@ -50,8 +50,8 @@ def errors(text: str, spelling: str = "any") -> list[tuple[str, str]]:
 
 def bare(signature: Signature) -> Signature:
     """Without what depends on the text."""
-    args = tuple(replace(arg, offset=(0, 0)) for arg in signature.args)
-    return replace(signature, args=args, named_args=True)
+    args = tuple(arg._replace(offset=(0, 0)) for arg in signature.args)
+    return signature._replace(args=args, named_args=True)
 
 
 # ---- the three spellings -----------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_the_forms_of_the_proposal():
     )
     assert bare(first) == bare(python)
     assert not nameless.named_args and nameless.name is None
-    assert bare(replace(nameless, name="add")) == bare(first)
+    assert bare(nameless._replace(name="add")) == bare(first)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,9 @@ def test_spellings_of_one_signature(same):
 def test_keyword_only_arguments():
     signature = parse("f(x: array, *, a: float, b: float = 1, c: int) -> array")
     assert [arg.kw_only for arg in signature.args] == [False, True, True, True]
-    assert parse("f(Tensor x, *, float a, float b=1, int c) -> Tensor") == replace(
-        signature,
+    assert parse("f(Tensor x, *, float a, float b=1, int c) -> Tensor") == signature._replace(
         args=tuple(
-            replace(arg, offset=offset)
+            arg._replace(offset=offset)
             for arg, offset in zip(
                 signature.args, ((2, 10), (15, 22), (24, 33), (35, 40)), strict=True
             )
@@ -295,7 +294,7 @@ def signatures(draw) -> Signature:
         outputs = [Output(f"out{i}", ARRAY) for i in range(count)]
     named = draw(st.booleans())
     if named:
-        outputs = [replace(output, name=f"result_{output.name}") for output in outputs]
+        outputs = [output._replace(name=f"result_{output.name}") for output in outputs]
     return Signature(draw(st.none() | NAMES), tuple(args), tuple(outputs), named)
 
 
@@ -304,9 +303,9 @@ def without_widths(signature: Signature) -> Signature:
 
     def arg(arg: Arg) -> Arg:
         type = replace(arg.type, single=False, int64=False)
-        return replace(arg, type=type, default=arg.default and Default(arg.default.value, type))
+        return arg._replace(type=type, default=arg.default and Default(arg.default.value, type))
 
-    return replace(signature, args=tuple(map(arg, signature.args)))
+    return signature._replace(args=tuple(map(arg, signature.args)))
 
 
 def in_cpp(signature: Signature) -> Signature:
@@ -325,9 +324,9 @@ def in_torch(signature: Signature) -> Signature:
     for arg in signature.args:
         if arg.type == Type(Kind.INTS, optional=True, length=1):
             type = Type(Kind.AXES)
-            arg = replace(arg, type=type, default=arg.default and Default(arg.default.value, type))
+            arg = arg._replace(type=type, default=arg.default and Default(arg.default.value, type))
         args.append(arg)
-    return replace(signature, args=tuple(args))
+    return signature._replace(args=tuple(args))
 
 
 TORCH = {

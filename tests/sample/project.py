@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from mlxgen.command import generate, operators
@@ -21,7 +20,7 @@ def settings(yaml: Path, name: str = "ops") -> Settings:
     plain = operators.plain_settings(yaml)
     csrc = plain.csrc if plain.csrc.is_dir() else HERE / "csrc"
     metal = plain.metal if plain.metal.is_dir() else HERE / "kernels" / "metal"
-    return replace(plain, name=name, namespace=name, csrc=csrc, metal=metal)
+    return plain._replace(name=name, namespace=name, csrc=csrc, metal=metal)
 
 
 def run(yaml: Path, output: Path, name: str = "ops") -> Diagnostics:
