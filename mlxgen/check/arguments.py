@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
@@ -43,7 +44,7 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
     dynamic: list[str] = []
     for arg, cpp in zip(context.signature.args, _cpp_names(context, fixed), strict=True):
         if not arg.type.is_array:
-            yield Parameter(arg, cpp)
+            yield Parameter(arg, arg.name, arg.type, cpp)
             continue
         at = " + ".join([str(position), *dynamic])
         present = ""
@@ -57,6 +58,8 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
         own = fixed.get(arg.name)
         yield Parameter(
             arg,
+            arg.name,
+            arg.type,
             cpp,
             position=at,
             present=present,
@@ -84,10 +87,16 @@ def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
         yield cpp
 
 
-def _derived(cpp: str) -> set[str]:
+@cache
+def _derived(cpp: str) -> frozenset[str]:
     """What generated C++ calls after an argument, and the argument."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
-    return members | {f"strides_{cpp}", f"{cpp}_at", f"{cpp}_dtype", f"k{camel(cpp)}Dtypes"}
+    return frozenset(members) | {
+        f"strides_{cpp}",
+        f"{cpp}_at",
+        f"{cpp}_dtype",
+        f"k{camel(cpp)}Dtypes",
+    }
 
 
 def _integers(context: Context, group: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..formula.compile import Name, Scope, Want, compile_formula
 from ..formula.facts import category
+from ..formula.source import parsed
 from ..model.kinds import Kind
 from ..model.op import Condition, Expr, Fact, Form, Rank, Rule
 from .context import Context, Path
@@ -146,7 +147,7 @@ def checks(context: Context) -> tuple[Condition, ...]:
     for i, check in enumerate(context.raw.checks):
         if expr := context.formula(("checks", i, "that"), check.that, Want(Kind.BOOL), names, None):
             found.append(Condition(check.that, expr, check.otherwise.rstrip(".") + "."))
-            ranks.update(_ranks(ast.parse(f"({check.that}\n)", mode="eval").body))
+            ranks.update(_ranks(parsed(check.that)))
         mentioned.update(re.findall(r"\w+", check.that))
     _arrays(context, ranks)
     # Of several arrays some may be meant as scalars, unless their axes are spoken of.

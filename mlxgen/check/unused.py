@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 
 from ..model.dtypes import INTEGER
-from ..model.kinds import Kind
 from ..model.op import Form, GradKind, Op
 from .context import Context
 
@@ -48,14 +47,16 @@ def _arguments(op: Op) -> Iterator[str]:
 
 
 def _cotangents(op: Op) -> Iterator[int]:
-    """Outputs whose cotangent no gradient uses, where all gradients are formulas."""
+    """Of several outputs those whose cotangent no gradient uses, where all are formulas."""
+    if len(op.outputs) < 2:
+        return
     texts = [grad.expr.cpp for grad in op.grads if grad.expr]
     others = {grad.kind for grad in op.grads} - {GradKind.FORMULA, GradKind.NONE, GradKind.ZERO}
     used = {found[1] for text in texts for found in _COTANGENT.finditer(text)}
-    if not texts or others or None in used or op.outputs[0].type.kind is Kind.ARRAYS:
+    if not texts or others or None in used:
         return
     dtypes = op.out_dtypes or [None] * len(op.outputs)
     for i, rule in enumerate(dtypes):
         has_gradient = rule is None or rule.text not in ("bool_", *INTEGER)
-        if has_gradient and str(i) not in used and len(op.outputs) > 1:
+        if has_gradient and str(i) not in used:
             yield i

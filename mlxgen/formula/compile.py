@@ -52,6 +52,7 @@ from .facts import Need as Need
 from .facts import joint, length, operands, option
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES, table
+from .source import parsed
 from .translator import BUILTINS, Facts, Report, is_function
 from .translator import Name as Name
 from .translator import Scope as Scope
@@ -120,7 +121,7 @@ class Compiler(Lists):
 
     def compile(self, want: Want) -> Expr | None:
         """The formula as an expression of the wanted kind."""
-        value = self.visit(self.source.parse())
+        value = self.visit(parsed(self.text))
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         cpp = fit(value, slot)
         if cpp is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from ..diagnostics.messages import messages
@@ -27,6 +27,12 @@ _WARNED = re.compile(r"\\|\d[A-Za-z]|\bis\b|[\])\d'\"]\s*[(\[]")
 # What formulas do not have, by name: the message about it, and its pattern.
 _SIGNS = messages(Path(__file__).parent / "data" / "signs.txt")
 _SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.items()))
+
+
+@lru_cache(4096)
+def parsed(text: str) -> ast.expr:
+    """The syntax tree of a formula, which nobody changes."""
+    return Source(text).parse()
 
 
 class Source:

@@ -85,7 +85,7 @@ class Translator:
     """Translates one formula; what cannot be translated raises ``Wrong``."""
 
     def __init__(self, text: str, scope: Scope, report: Report) -> None:
-        self.source = Source(text)
+        self.text = text
         self.scope = scope
         self.report = report
         self.failed = False
@@ -108,8 +108,8 @@ class Translator:
         """Report what is wrong, unless it is reported already."""
         self.failed = True
         if wrong.name:
-            start, end = self.source.span(wrong.at)
-            code, message, help = wrong.written(self.source.text[start:end])
+            start, end = Source(self.text).span(wrong.at)
+            code, message, help = wrong.written(self.text[start:end])
             self.report(code, message, start, end, help)
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:

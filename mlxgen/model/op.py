@@ -68,22 +68,14 @@ class Parameter(NamedTuple):
     """An argument as generated C++ sees it."""
 
     arg: Arg
+    name: str  # in the entry
+    type: Type  # in the entry
     cpp: str  # name of the parameter and local
     position: str = ""  # C++ expression of its first index among a primitive's inputs (arrays)
     present: str = ""  # C++ condition under which it is among them, if it is optional
     dtype: str | None = None  # fixed MLX dtype, such as int32; None: the op's promoted dtype
     integral: bool = False  # fixed to integers: never differentiable
     rule: str = "kDtypes"  # C++ name of the dtype rule that applies to it
-
-    @property
-    def name(self) -> str:
-        """Name in the entry."""
-        return self.arg.name
-
-    @property
-    def type(self) -> Type:
-        """Type in the entry."""
-        return self.arg.type
 
     @property
     def member(self) -> str:
@@ -93,17 +85,17 @@ class Parameter(NamedTuple):
     @property
     def is_list(self) -> bool:
         """Whether this is a list of arrays."""
-        return self.arg.type.kind is Kind.ARRAYS
+        return self.type.kind is Kind.ARRAYS
 
     @property
     def is_plain(self) -> bool:
         """Whether this is one array, which is always there."""
-        return self.arg.type.kind is Kind.ARRAY and not self.present
+        return self.type.kind is Kind.ARRAY and not self.present
 
     @property
     def is_choice(self) -> bool:
         """Whether this is an enumerated string, of which kernels get the index."""
-        return self.arg.type.kind is Kind.ENUM
+        return self.type.kind is Kind.ENUM
 
     @property
     def size(self) -> str:

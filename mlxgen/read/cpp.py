@@ -392,11 +392,11 @@ class _Walk:
         """The attributes in a part of the text, and `kernel` where it stands without brackets."""
         text = self.text[start:stop]
         found: dict[str, Attribute] = {}
-        for inside in re.findall(_LISTED, text):
+        for inside in re.findall(_LISTED, text) if "[[" in text else ():
             for name, given in _ATTRIBUTE.findall(inside):
                 value = "".join(re.findall(r'"([^"]*)"', given)) or given
                 found[name] = int(value) if value.isdecimal() else value or None
-        if self.metal and re.search(r"\bkernel\b", re.sub(_LISTED, "", text)):
+        if self.metal and "kernel" in re.findall(r"\w+", re.sub(_LISTED, "", text)):
             found["kernel"] = None
         return found
 
@@ -432,7 +432,7 @@ class _Walk:
         const, base = _declared(self.plain[node.start_byte : first])
         front = self.plain[first : name.start_byte if name else end]
         behind = self.plain[name.end_byte : end] if name else ""
-        space = _SPACE.search(re.sub(_LISTED, "", self.text[start:before]))
+        space = self.metal and _SPACE.search(re.sub(_LISTED, "", self.text[start:before]))
         mark = re.sub(r"\[.*", "", re.sub(r"[^*&\[]", "", front))[-1:]
         words = [space[0] if space else "", "const" if const else "", base]
         attributes = self.attributes(start, stop)
