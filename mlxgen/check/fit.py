@@ -136,7 +136,8 @@ def _mismatch(want: Wanted, param: Param, elements: tuple[str, ...], by_value: s
     return f"{name} is {param.type}, {want.what} needs {' or '.join(types)}"
 
 
-def _spelled(types: Iterable[str], elements: Iterable[str]) -> tuple[str, ...]:
+@cache
+def _spelled(types: tuple[str, ...], elements: tuple[str, ...]) -> tuple[str, ...]:
     """Types in a function's own words, which has one of some elements in T's place."""
     every = (re.sub(r"\bT\b", e, type) for type in types for e in elements)
     return tuple(dict.fromkeys(every))

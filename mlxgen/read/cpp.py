@@ -433,7 +433,7 @@ class _Walk:
         front = self.plain[first : name.start_byte if name else end]
         behind = self.plain[name.end_byte : end] if name else ""
         space = self.metal and _SPACE.search(re.sub(_LISTED, "", self.text[start:before]))
-        mark = re.sub(r"\[.*", "", re.sub(r"[^*&\[]", "", front))[-1:]
+        mark = "".join(c for c in front.partition("[")[0] if c in "*&")[-1:]
         words = [space[0] if space else "", "const" if const else "", base]
         attributes = self.attributes(start, stop)
         inside = self.text[start : stop if assign < 0 else assign]
