@@ -91,12 +91,8 @@ def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
 def _derived(cpp: str) -> frozenset[str]:
     """What generated C++ calls after an argument, and the argument."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
-    return frozenset(members) | {
-        f"strides_{cpp}",
-        f"{cpp}_at",
-        f"{cpp}_dtype",
-        f"k{camel(cpp)}Dtypes",
-    }
+    suffixes = ("at", "place", "scalar", "is_scalar", "value", "values", "dtype")
+    return frozenset(members) | {f"{cpp}_{what}" for what in suffixes} | {f"k{camel(cpp)}Dtypes"}
 
 
 def _integers(context: Context, group: tuple[str, ...]) -> str:

@@ -125,6 +125,18 @@ int32_t code_of(Dtype dtype) {
   }
 }
 
+/** Give function constants their values; all that are given are boolean. */
+void set_constants(
+    const mlxgen_metal::Library& table,
+    const std::map<int, bool>& values) {
+  for (int i = 0; i < table.constant_count; ++i) {
+    const auto& constant = table.constants[i];
+    if (auto found = values.find(constant.index); found != values.end()) {
+      *static_cast<bool*>(constant.value) = found->second;
+    }
+  }
+}
+
 /** The memory that an array's elements lie in, whatever their strides. */
 mlxgen_metal::Argument argument_of(const array& a, int64_t offset) {
   mlxgen_metal::Argument out{};
@@ -328,16 +340,21 @@ void CommandEncoder::dispatch(
   std::copy_n(sizes, 3, launch.grid);
   std::copy_n(groups, 3, launch.group);
   choose_schedule(launch);
-  auto library = state_->kernel->library;
+  auto kernel = state_->kernel;
+  auto library = kernel->library;
   auto bytes = state_->bytes;
   mlxgen_metal::trace(launch, *library->table, library->name);
   mlxgen_metal::mutate(launch, bytes, *library->table);
   // Pointers and values only: inputs are computed by earlier tasks.
   cpu::get_command_encoder(stream_).dispatch(
-      [launch, bytes, library]() mutable {
+      [launch, bytes, kernel, library]() mutable {
         std::vector<char> message(4096);
+        static std::mutex one_at_a_time; // constants are the library's
+        std::unique_lock<std::mutex> running(one_at_a_time);
+        set_constants(*library->table, kernel->constants);
         int failed = library->launch(
             library->table, &launch, message.data(), message.size());
+        running.unlock();
         auto& happened = record();
         std::lock_guard<std::mutex> lock(happened.mutex);
         ++happened.launches[library->table->entries[launch.entry].name];
@@ -379,16 +396,21 @@ MTL::Library* Device::get_library(
 
 MTL::ComputePipelineState* Device::get_kernel(
     const std::string& name,
-    MTL::Library* library) {
+    MTL::Library* library,
+    const std::string& specialized,
+    const MTLFCList& constants) {
   std::lock_guard<std::mutex> lock(device_mutex);
-  auto& kernel = kernels[{library, name}];
+  auto& kernel = kernels[{library, specialized}];
   if (kernel != nullptr) {
     return kernel.get();
   }
   for (int i = 0; i < library->table->entry_count; ++i) {
     if (name == library->table->entries[i].name) {
       kernel = std::make_unique<MTL::ComputePipelineState>();
-      *kernel = {library, i};
+      *kernel = {library, i, {}};
+      for (const auto& [value, type, index] : constants) {
+        kernel->constants[index] = *static_cast<const bool*>(value);
+      }
       return kernel.get();
     }
   }

@@ -387,7 +387,8 @@ def check_host(
     sources: dict[Path, Op | None] = {
         folder / "src" / f"{op.name}.cpp": op for op in chosen if op.kernel("metal") is not None
     }
-    sources.update(dict.fromkeys(sorted(settings.csrc.rglob("*.cpp"))))
+    launching = RUNTIME.parent / "src" / "metal.cpp"
+    sources.update(dict.fromkeys([*sorted(settings.csrc.rglob("*.cpp")), launching]))
     compiler = HostCompiler(wheel, [folder / "include", folder, settings.csrc])
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
         results = dict(zip(sources, pool.map(compiler.compile, sources), strict=True))

@@ -186,10 +186,18 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
     if not kernel.scalar and not kernel.templated:
         yield kernel.function
         return
-    stems = [f"{op.name}_dense", f"{op.name}_strided"] if kernel.scalar else [kernel.function]
-    for stem in stems:
-        for dtype in kernel.dtypes:
-            yield f"{stem}_{dtype}"
+    for dtype in kernel.dtypes:
+        if not kernel.scalar:
+            yield f"{kernel.function}_{dtype}"
+            continue
+        # those of runtime/src/metal.cpp
+        yield f"{op.name}_dense_{dtype}"
+        if not dtype.endswith("64"):
+            yield f"{op.name}_dense_n_{dtype}"
+        yield f"{op.name}_dense_large_{dtype}"
+        for axes in ("1", "2", "3", "n"):
+            yield f"{op.name}_strided_{axes}_{dtype}"
+            yield f"{op.name}_strided_{axes}_large_{dtype}"
 
 
 def _sources(built: Path) -> dict[str, str]:

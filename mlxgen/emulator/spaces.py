@@ -171,8 +171,8 @@ def _around(op: Op, kernel: Kernel) -> str:
 
 
 def _elementwise_source() -> str:
-    """What generated kernels stand on, out of the header that embeds it."""
-    text = (Path(OWN_INCLUDES) / "mlxgen" / "metal.h").read_text(encoding="utf-8")
+    """What generated kernels stand on, out of the runtime that embeds it."""
+    text = (Path(OWN_INCLUDES).parent / "src" / "metal.cpp").read_text(encoding="utf-8")
     return "".join(re.findall(r'elementwise_source = R"metal\((.*?)\)metal"', text, re.DOTALL))
 
 

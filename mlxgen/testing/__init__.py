@@ -41,7 +41,6 @@ from .compare import require_same as require_same
 from .compare import subsets as subsets
 from .compare import to_numpy as to_numpy
 from .layouts import LAYOUTS as LAYOUTS
-from .layouts import MANY as MANY
 from .layouts import check_layouts as check_layouts
 from .layouts import check_long as check_long
 from .layouts import check_sizes as check_sizes

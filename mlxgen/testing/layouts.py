@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 
 from .compare import Arrays, Function, replaced, require, require_same, subsets, to_numpy
 
-MANY = 137 * 15
-"""Elements of a long array: not a multiple of a row of an emulated grid (mlxgen/metal.h)."""
+LENGTHS = ((2, 3, 2, 5), (2, 3, 10, 5), (2, 3, 7, 53))
+"""Axes of arrays of as many elements as kernels go about in different ways. The last ones are not a
+multiple of what an emulated kernel takes at a time (runtime/src/metal.cpp)."""
 
 
 def _transposed(x: mx.array) -> mx.array:
@@ -116,7 +118,7 @@ def check_sizes(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float
 
 
 def check_long(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
-    """An elementwise function: arrays of more elements than kernels share by simple means.
+    """An elementwise function: few and many elements, in one to four axes with gaps.
 
     Raises:
         AssertionError: An element has another value than in a smaller array.
@@ -125,15 +127,19 @@ def check_long(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float 
     whole = Function.of(fn, len(args))
     shape = np.broadcast_shapes(*(a.shape for a in args))
     plain = [contiguous(mx.broadcast_to(a, shape)) for a in args]
-    index = mx.arange(MANY) % plain[0].size
-    wanted = [w.reshape(-1)[index] for w in whole(*plain)]
-    long = [a.reshape(-1)[index] for a in plain]
-    require_same(whole(*long), wanted, whole, f"{MANY} elements", "in a smaller array", rtol)
-    table = (MANY // 15, 15)
-    gaps = [mx.repeat(a.reshape(table), 2, axis=1)[:, ::2] for a in long]
-    wanted = [w.reshape(table) for w in wanted]
-    what = f"an array of shape {table} with gaps"
-    require_same(whole(*gaps), wanted, whole, what, "in a smaller array", rtol)
+    values = [w.reshape(-1) for w in whole(*plain)]
+    for lengths in LENGTHS:
+        index = mx.arange(math.prod(lengths)) % plain[0].size
+        wanted = [value[index] for value in values]
+        long = [a.reshape(-1)[index] for a in plain]
+        what = f"{index.size} elements"
+        require_same(whole(*long), wanted, whole, what, "in a smaller array", rtol)
+        for axes in range(1, len(lengths) + 1):
+            table = (-1, *lengths[len(lengths) - axes + 1 :])
+            gaps = [_sliced(a.reshape(table)) for a in long]
+            what = f"an array of shape {gaps[0].shape} with gaps"
+            tables = [w.reshape(table) for w in wanted]
+            require_same(whole(*gaps), tables, whole, what, "in a smaller array", rtol)
 
 
 def reductions(x: mx.array) -> Arrays:

@@ -364,6 +364,7 @@ def forks() -> None:
 
 def interrupt() -> None:
     """Ctrl-C while an operator runs."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
     x = mx.full((4_000_000,), 0.5)
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()

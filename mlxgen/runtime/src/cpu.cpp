@@ -158,45 +158,6 @@ void pad(char* memory, int64_t n, const Format& format) {
 // Where elements are
 ///////////////////////////////////////////////////////////////////////////////
 
-/** Shape and strides of several arrays of one shape, with as few axes as can
- * be. */
-struct Axes {
-  std::vector<int64_t> shape;
-  std::vector<std::vector<int64_t>> strides; // of each array
-
-  explicit Axes(const Arrays& arrays, const Shape& of)
-      : strides(arrays.size()) {
-    for (size_t axis = 0; axis < of.size(); ++axis) {
-      if (of[axis] == 1) {
-        continue;
-      }
-      bool follows = !shape.empty();
-      for (size_t i = 0; follows && i < arrays.size(); ++i) {
-        follows = strides[i].back() == arrays[i].strides()[axis] * of[axis];
-      }
-      if (follows) {
-        shape.back() *= of[axis];
-      } else {
-        shape.push_back(of[axis]);
-      }
-      for (size_t i = 0; i < arrays.size(); ++i) {
-        auto stride = arrays[i].strides()[axis];
-        if (follows) {
-          strides[i].back() = stride;
-        } else {
-          strides[i].push_back(stride);
-        }
-      }
-    }
-    if (shape.empty()) {
-      shape.push_back(1);
-      for (auto& own : strides) {
-        own.push_back(0);
-      }
-    }
-  }
-};
-
 /** Gives an array of any strides in row-major order, a block at a time. */
 class Reader {
  public:
@@ -540,7 +501,7 @@ void run_elementwise(
     const Arrays& inputs,
     Arrays& outputs,
     const Loop& loop) {
-  bool dense = allocate_elementwise(inputs, outputs, true);
+  bool dense = allocate_elementwise(inputs, outputs);
   auto& encoder = begin(stream, inputs, outputs);
   Kernel kernel{loop, format_of(inputs[0].dtype()), {}};
   for (auto& out : outputs) {

@@ -302,103 +302,59 @@ std::vector<const Dispatch*>& dispatch_table() {
   return table;
 }
 
-std::string metal_name(Dtype dtype) {
-  auto name = show(dtype);
-  return name == "bool" ? "bool_" : name;
-}
-
 namespace {
 
-/** A dtype as Metal spells its type. */
-std::string metal_type(Dtype dtype) {
-  if (dtype == mx::float16) {
-    return "half";
-  }
-  if (dtype == mx::bfloat16) {
-    return "bfloat";
-  }
-  auto name = show(dtype);
-  bool sized = mx::issubdtype(dtype, mx::integer);
-  return dtype == mx::float32 ? "float" : sized ? name + "_t" : name;
-}
-
-std::string joined(const std::vector<std::string>& items, const char* between) {
-  std::string text;
-  for (const auto& item : items) {
-    text += (text.empty() ? "" : between) + item;
-  }
-  return text;
-}
-
-std::string metal_kernel(
-    const MetalElement& element,
-    const std::vector<std::string>& types,
-    bool dense) {
-  std::vector<std::string> params;
-  auto buffer = [&](const std::string& param) {
-    auto index = std::to_string(params.size());
-    params.push_back("    " + param + " [[buffer(" + index + ")]]");
-  };
-  std::string before;
-  std::string after;
-  for (const auto& x : element.inputs) {
-    buffer("device const T* " + x + "_at");
-    auto place =
-        dense ? "k" : "mlxgen::offset_of(k, shape, strides_" + x + ", ndim)";
-    before += "  C " + x + " = C(" + x + "_at[" + place + "]);\n";
-  }
-  for (const auto& to : element.outputs) {
-    buffer("device T* " + to + "_at");
-    before += "  C " + to + ";\n";
-    after += "  " + to + "_at[k] = T(" + to + ");\n";
-  }
-  buffer("constant int64_t& count");
-  for (size_t i = 0; i < types.size(); ++i) {
-    buffer("constant " + types[i] + "& " + element.attributes[i]);
-  }
-  if (!dense) {
-    buffer("constant const int* shape");
-    buffer("constant int& ndim");
-    for (const auto& x : element.inputs) {
-      buffer("constant const int64_t* strides_" + x);
-    }
-  }
-  params.push_back("    uint2 thread_index [[thread_position_in_grid]]");
-  params.push_back("    uint2 thread_grid [[threads_per_grid]]");
-  return "template <typename T>\n[[kernel]] void " + element.name +
-      (dense ? "_dense" : "_strided") + "(\n" + joined(params, ",\n") + R"() {
-  using C = typename mlxgen::Compute<T>::type;
-  int64_t k = thread_index.x + int64_t(thread_grid.x) * thread_index.y;
-  if (k >= count) {
-    return;
-  }
-)" + before +
-      "  " + element.statement + ";\n" + after + "}\n";
+/** Whether an output can have an input's buffer. */
+bool can_give([[maybe_unused]] const array& in) {
+#ifdef __SANITIZE_THREAD__
+  // That nobody else reads it shows in a count of MLX, which is not compiled
+  // with ThreadSanitizer: it sees readers of before, and nothing in between.
+  return false;
+#else
+  return in.is_donatable();
+#endif
 }
 
 } // namespace
 
-std::string metal_kernels(
-    const MetalElement& element,
-    const std::vector<std::string>& types,
-    const std::vector<Dtype>& dtypes) {
-  std::string text;
-  for (bool dense : {true, false}) {
-    text += "\n" + metal_kernel(element, types, dense);
-    auto name = element.name + (dense ? "_dense" : "_strided");
-    for (auto dtype : dtypes) {
-      auto kernel = name + "<" + metal_type(dtype) + ">";
-      text += "template [[host_name(\"" + name + "_" + metal_name(dtype) +
-          "\")]] [[kernel]]\ndecltype(" + kernel + ") " + kernel + ";\n";
+Axes::Axes(const Arrays& arrays, const Shape& of, int64_t longest)
+    : strides(arrays.size()) {
+  for (size_t axis = 0; axis < of.size(); ++axis) {
+    if (of[axis] == 1) {
+      continue;
+    }
+    bool follows = !shape.empty() && shape.back() * of[axis] <= longest;
+    for (size_t i = 0; follows && i < arrays.size(); ++i) {
+      follows = strides[i].back() == arrays[i].strides()[axis] * of[axis];
+    }
+    if (follows) {
+      shape.back() *= of[axis];
+    } else {
+      shape.push_back(of[axis]);
+    }
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      auto stride = arrays[i].strides()[axis];
+      if (follows) {
+        strides[i].back() = stride;
+      } else {
+        strides[i].push_back(stride);
+      }
     }
   }
-  return text;
+  if (shape.empty()) {
+    shape.push_back(1);
+    for (auto& own : strides) {
+      own.push_back(0);
+    }
+  }
 }
 
-bool allocate_elementwise(const Arrays& inputs, Arrays& outputs, bool scalars) {
-  auto fits = [&](const array& in) {
-    return scalars && in.data_size() == 1 && in.size() > 1;
-  };
+bool is_repeated_scalar(const array& in) {
+  return in.data_size() == 1 && in.size() > 1;
+}
+
+bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
+  auto fits = is_repeated_scalar;
   auto found = std::find_if_not(inputs.begin(), inputs.end(), fits);
   const auto& first = found == inputs.end() ? inputs[0] : *found;
   auto all = [&](auto&& holds) {
@@ -417,8 +373,8 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs, bool scalars) {
     bool donated = false;
     for (; !donated && next < inputs.size(); ++next) {
       const auto& in = inputs[next];
-      bool same = dense || (scalars && in.flags().row_contiguous);
-      if (same && !fits(in) && in.is_donatable() &&
+      bool same = dense || in.flags().row_contiguous;
+      if (same && !fits(in) && can_give(in) &&
           in.itemsize() == out.itemsize()) {
         out.copy_shared_buffer(in);
         donated = true;

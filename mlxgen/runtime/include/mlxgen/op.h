@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -248,46 +249,33 @@ class Dispatch {
 };
 
 ///////////////////////////////////////////////////////////////////////////////
-// Metal kernels around scalar functions
-///////////////////////////////////////////////////////////////////////////////
-
-/** A scalar function's call, and what its statement names. */
-struct MetalElement {
-  std::string name; // of the operator
-  std::vector<std::string> inputs;
-  std::vector<std::string> outputs;
-  std::vector<std::string> attributes;
-  std::string statement; // in terms of those, and of the computing type C
-};
-
-/**
- * The kernels <name>_dense and <name>_strided of an element, with one thread
- * for each, instantiated for these dtypes. `types` are the attributes'.
- */
-std::string metal_kernels(
-    const MetalElement& element,
-    const std::vector<std::string>& types,
-    const std::vector<Dtype>& dtypes);
-
-/** A dtype as it stands in the host names of kernels. */
-std::string metal_name(Dtype dtype);
-
-///////////////////////////////////////////////////////////////////////////////
 // Memory of elementwise ops
 ///////////////////////////////////////////////////////////////////////////////
 
+/** Shape and strides of several arrays of one shape, in as few axes as can be.
+ */
+struct Axes {
+  std::vector<int64_t> shape;
+  std::vector<std::vector<int64_t>> strides; // of each array
+
+  /** Axes that belong together become one, unless it has above `longest`. */
+  explicit Axes(
+      const Arrays& arrays,
+      const Shape& of,
+      int64_t longest = std::numeric_limits<int64_t>::max());
+};
+
+/** Whether this is one number, broadcast to all places. */
+bool is_repeated_scalar(const array& in);
+
 /**
  * Allocate the outputs of an elementwise op. When all inputs lie in memory in
- * the same dense layout the outputs take it too (and an input's buffer, when
- * nobody else needs it) and the result is true: element i of every buffer
- * belongs together. Otherwise the outputs are row-contiguous. With `scalars`
- * inputs of one element, broadcast to all places, fit every layout, and other
- * row-contiguous inputs give their buffers, too.
+ * the same dense layout, but for repeated scalars, which fit every layout, the
+ * outputs take it too, and the result is true: element i of every buffer
+ * belongs together. Otherwise the outputs are row-contiguous. Outputs take the
+ * buffers of inputs in their layout that nobody else needs.
  */
-bool allocate_elementwise(
-    const Arrays& inputs,
-    Arrays& outputs,
-    bool scalars = false);
+bool allocate_elementwise(const Arrays& inputs, Arrays& outputs);
 
 ///////////////////////////////////////////////////////////////////////////////
 // vmap

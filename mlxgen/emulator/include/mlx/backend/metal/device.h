@@ -10,16 +10,27 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "mlx/array.h"
 #include "mlx/device.h"
 #include "mlx/stream.h"
 #include "mlxgen_metal/abi.h"
 
+namespace NS {
+
+using UInteger = uint64_t;
+
+} // namespace NS
+
 namespace MTL {
+
+enum DataType { DataTypeBool = 53 };
 
 struct Size {
   Size(uint64_t w, uint64_t h, uint64_t d) : width(w), height(h), depth(d) {}
@@ -36,11 +47,15 @@ struct ComputePipelineState {
 
   Library* library;
   int entry;
+  std::map<int, bool> constants; // function constants by their indices
 };
 
 } // namespace MTL
 
 namespace mlx::core::metal {
+
+using MTLFCList =
+    std::vector<std::tuple<const void*, MTL::DataType, NS::UInteger>>;
 
 namespace emulation {
 
@@ -134,7 +149,9 @@ class Device {
       const std::function<std::string()>& builder);
   MTL::ComputePipelineState* get_kernel(
       const std::string& name,
-      MTL::Library* library);
+      MTL::Library* library,
+      const std::string& specialized,
+      const MTLFCList& constants);
 };
 
 Device& device(mlx::core::Device);

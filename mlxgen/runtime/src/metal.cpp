@@ -1,0 +1,500 @@
+// Launching Metal kernels, once for all operators: what is compiled of their
+// source, and, around scalar functions, kernels for arrays of any strides.
+
+#ifdef _METAL_
+
+#include "mlxgen/metal.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <sstream>
+
+namespace mlxgen::metal {
+
+std::string name_of(Dtype dtype) {
+  auto name = show(dtype);
+  return name == "bool" ? "bool_" : name;
+}
+
+namespace {
+
+// From so many elements on a thread computes several of them; above the other
+// number offsets have 64 bits, and a grid is folded into rows. The emulation
+// has smaller ones, to show all of it in tests.
+#ifdef MLXGEN_EMULATE_METAL
+constexpr size_t many = 256;
+constexpr int64_t most = 2000;
+constexpr size_t row = 512;
+#else
+constexpr size_t many = size_t(1) << 16;
+constexpr int64_t most = std::numeric_limits<int>::max();
+constexpr size_t row = size_t(1) << 30;
+#endif
+
+/** A threadgroup that covers a grid well, of lengths that are powers of 2. */
+MTL::Size group_for(
+    const MTL::Size& grid,
+    const MTL::ComputePipelineState* kernel) {
+  std::array<size_t, 3> lengths{grid.width, grid.height, grid.depth};
+  std::array<size_t, 3> group{1, 1, 1};
+  auto left = std::bit_floor(kernel->maxTotalThreadsPerThreadgroup());
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (int i = 0; i < 3; ++i) {
+      if (left > 1 && 2 * group[i] <= lengths[i]) {
+        group[i] *= 2;
+        left /= 2;
+        grown = true;
+      }
+    }
+  }
+  return MTL::Size(group[0], group[1], group[2]);
+}
+
+} // namespace
+
+void dispatch(
+    CommandEncoder& encoder,
+    MTL::ComputePipelineState* kernel,
+    std::array<int64_t, 3> grid,
+    std::array<int64_t, 3> group) {
+  if (std::min({grid[0], grid[1], grid[2]}) <= 0) {
+    return;
+  }
+  auto threads = MTL::Size(grid[0], grid[1], grid[2]);
+  encoder.dispatch_threads(
+      threads,
+      group[0] == 0 ? group_for(threads, kernel)
+                    : MTL::Size(group[0], group[1], group[2]));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Libraries
+///////////////////////////////////////////////////////////////////////////////
+
+namespace {
+
+// The index of a kernel's first function constant: own sources have others.
+constexpr int first_constant = 1000;
+
+} // namespace
+
+Library::Library(std::string name, std::function<std::string()> source)
+    : name_(std::move(name)), source_(std::move(source)) {
+#ifdef MLXGEN_EMULATE_METAL
+  mx::metal::emulation::libraries().emplace_back(name_, source_);
+#endif
+}
+
+MTL::ComputePipelineState* Library::pipeline(
+    const Stream& s,
+    const std::string& kernel,
+    const std::string& instantiation,
+    const std::vector<bool>& constants) const {
+  // MLX keeps libraries by their names alone, hence a hash of the source in it,
+  // and kernels by theirs, hence the constants.
+  std::call_once(made_, [this] {
+    text_ = source_();
+#ifndef MLXGEN_EMULATE_METAL // which compares the sources themselves
+    name_ += "." + std::to_string(std::hash<std::string>{}(text_));
+#endif
+  });
+  auto name = instantiation.empty() ? name_ : name_ + "." + kernel;
+  auto& device = mx::metal::device(s.device);
+  auto library =
+      device.get_library(name, [&] { return text_ + instantiation; });
+  static const bool values[] = {false, true};
+  mx::metal::MTLFCList set;
+  auto specialized = kernel;
+  for (size_t i = 0; i < constants.size(); ++i) {
+    set.emplace_back(
+        &values[constants[i]], MTL::DataTypeBool, first_constant + i);
+    specialized += constants[i] ? "_1" : "_0";
+  }
+  return device.get_kernel(kernel, library, specialized, set);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Kernels around scalar functions
+///////////////////////////////////////////////////////////////////////////////
+
+namespace {
+
+// What generated elementwise kernels stand on.
+constexpr const char* elementwise_source = R"metal(
+namespace mlxgen {
+
+// float16 and bfloat16 are computed in float.
+template <typename T>
+struct Compute {
+  using type = T;
+};
+template <>
+struct Compute<half> {
+  using type = float;
+};
+template <>
+struct Compute<bfloat> {
+  using type = float;
+};
+
+// Where a thread begins in an array, as far as the last axes are concerned.
+template <typename I, int AXES, int N>
+inline I place_of(uint3 thread_index, constant const I* strides, int ndim) {
+  I place = N * I(thread_index.x) * strides[ndim - 1];
+  if (AXES != 1) {
+    place += I(thread_index.y) * strides[ndim - 2];
+  }
+  if (AXES == 3) {
+    place += I(thread_index.z) * strides[0];
+  }
+  return place;
+}
+
+} // namespace mlxgen
+)metal";
+
+// The kernels around an element. I is the type of offsets, N how many elements
+// a thread computes, AXES the number of axes (0: more than 3). Lines that begin
+// with IN, OUT or ATTR stand for one for each input, output or attribute, with
+// @ for its name, # for its number. No argument has the name of another one
+// here (check/names.txt).
+constexpr const char* kernels_source = R"metal(
+// Whether an input is one number for all places, which then is read once.
+IN  |constant bool @_is_scalar [[function_constant(CONSTANT)]];
+
+template <typename T, typename I>
+inline void NAME_element(
+IN  |    device const T* @_at,
+IN  |    I @_place,
+IN  |    T @_scalar,
+OUT |    device T* @_at,
+ATTR|    TYPE @,
+    I k) {
+  using C = typename mlxgen::Compute<T>::type;
+IN  |  C @ = C(@_is_scalar ? @_scalar : @_at[@_place]);
+OUT |  C @;
+  STATEMENT;
+OUT |  @_at[k] = T(@);
+}
+
+template <typename T, typename I, int N>
+[[kernel]] void NAME_dense(
+IN  |    device const T* @_at [[buffer(INDEX)]],
+OUT |    device T* @_at [[buffer(INDEX)]],
+    constant I& count [[buffer(INDEX)]],
+ATTR|    constant TYPE& @ [[buffer(INDEX)]],
+    uint2 thread_index [[thread_position_in_grid]],
+    uint2 thread_grid [[threads_per_grid]]) {
+IN  |  const T @_scalar = @_is_scalar ? @_at[0] : T(0);
+  I k = N * I(thread_index.x);
+  if (sizeof(I) > 4) {
+    k += N * I(thread_grid.x) * I(thread_index.y);
+  }
+  if ((N == 1 && sizeof(I) == 4) || N <= count - k) {
+    for (int i = 0; i < N; ++i, ++k) {
+      NAME_element<T, I>(
+IN  |          @_at,
+IN  |          k,
+IN  |          @_scalar,
+OUT |          @_at,
+ATTR|          @,
+          k);
+    }
+  } else {
+    for (; k < count; ++k) {
+      NAME_element<T, I>(
+IN  |          @_at,
+IN  |          k,
+IN  |          @_scalar,
+OUT |          @_at,
+ATTR|          @,
+          k);
+    }
+  }
+}
+
+template <typename T, typename I, int AXES, int N>
+[[kernel]] void NAME_strided(
+IN  |    device const T* @_at [[buffer(INDEX)]],
+OUT |    device T* @_at [[buffer(INDEX)]],
+    constant const int* shape [[buffer(INDEX)]],
+    constant const I* thread_strides [[buffer(INDEX)]],
+    constant int& ndim [[buffer(INDEX)]],
+ATTR|    constant TYPE& @ [[buffer(INDEX)]],
+    uint3 thread_index [[thread_position_in_grid]],
+    uint3 thread_grid [[threads_per_grid]]) {
+  const int thread_axes = AXES > 0 ? AXES : ndim;
+IN  |  const T @_scalar = @_is_scalar ? @_at[0] : T(0);
+IN  |  I @_place = mlxgen::place_of<I, AXES, N>(thread_index, thread_strides + # * thread_axes, thread_axes);
+  const I thread_width = N > 1 ? I(shape[thread_axes - 1]) : I(thread_grid.x);
+  I k = N * I(thread_index.x) +
+      thread_width * (I(thread_index.y) + I(thread_grid.y) * I(thread_index.z));
+  uint thread_rest = thread_index.z;
+  for (int i = thread_axes - 3; AXES == 0 && i >= 0; --i) {
+    const I thread_place = thread_rest % uint(shape[i]);
+    thread_rest /= uint(shape[i]);
+IN  |    @_place += thread_place * thread_strides[# * thread_axes + i];
+  }
+  const I thread_left = N > 1 ? thread_width - N * I(thread_index.x) : I(1);
+  for (I i = 0; i < N && i < thread_left; ++i, ++k) {
+    NAME_element<T, I>(
+IN  |        @_at,
+IN  |        @_place,
+IN  |        @_scalar,
+OUT |        @_at,
+ATTR|        @,
+        k);
+IN  |    @_place += thread_strides[(# + 1) * thread_axes - 1];
+  }
+}
+)metal";
+
+/** A dtype as Metal spells its type. */
+std::string type_name(Dtype dtype) {
+  if (dtype == mx::float16) {
+    return "half";
+  }
+  if (dtype == mx::bfloat16) {
+    return "bfloat";
+  }
+  auto name = show(dtype);
+  bool sized = mx::issubdtype(dtype, mx::integer);
+  return dtype == mx::float32 ? "float" : sized ? name + "_t" : name;
+}
+
+void replace(std::string& text, const char* what, const std::string& by) {
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos;) {
+    text.replace(at, std::strlen(what), by);
+    at += by.size();
+  }
+}
+
+/** kernels_source for an element; `types` are the attributes'. */
+std::string kernels_of(
+    const Element& element,
+    const std::vector<std::string>& types) {
+  std::string text;
+  std::istringstream lines(kernels_source);
+  int buffers = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto* names = line.starts_with("IN  |") ? &element.inputs
+        : line.starts_with("OUT |")               ? &element.outputs
+        : line.starts_with("ATTR|")               ? &element.attributes
+                                                  : nullptr;
+    size_t count = names ? names->size() : 1;
+    if (line.find("[[kernel]]") != std::string::npos) {
+      buffers = 0;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      auto made = names ? line.substr(5) : line;
+      replace(made, "CONSTANT", std::to_string(first_constant + i));
+      if (made.find("INDEX") != std::string::npos) {
+        replace(made, "INDEX", std::to_string(buffers++));
+      }
+      if (names != nullptr) {
+        replace(made, "TYPE", names == &element.attributes ? types[i] : "");
+        replace(made, "@", (*names)[i]);
+        replace(made, "#", std::to_string(i));
+      }
+      replace(made, "NAME", element.name);
+      replace(made, "STATEMENT", element.statement);
+      text += made + "\n";
+    }
+  }
+  return text;
+}
+
+/** What is instantiated of a template, and how many elements a thread takes. */
+struct Variant {
+  std::string kind;
+  std::string arguments;
+  size_t each;
+};
+
+size_t in_8_bytes(Dtype dtype) {
+  return std::max<size_t>(1, 8 / mx::size_of(dtype));
+}
+
+std::string with_number(const std::string& arguments, size_t n) {
+  return arguments + std::to_string(n);
+}
+
+/** For arrays whose elements lie in the same order, without gaps. */
+Variant dense_variant(Dtype dtype, size_t size) {
+  auto n = in_8_bytes(dtype);
+  if (static_cast<int64_t>(size) > most) {
+    return {"dense_large", with_number("int64_t, ", n), n};
+  }
+  if (size >= many && n > 1) {
+    return {"dense_n", with_number("int, ", n), n};
+  }
+  return {"dense", "int, 1", 1};
+}
+
+/** For arrays of so many axes. */
+Variant strided_variant(size_t axes, bool large) {
+  size_t n = axes <= 3 ? 1 : large ? 4 : 2;
+  auto counted = axes <= 3 ? std::to_string(axes) : "n";
+  auto arguments = (axes <= 3 ? counted : "0") + ", " + std::to_string(n);
+  return {
+      "strided_" + counted + (large ? "_large" : ""),
+      (large ? "int64_t, " : "int, ") + arguments,
+      n};
+}
+
+std::string
+kernel_name(const std::string& name, const Variant& variant, Dtype dtype) {
+  return name + "_" + variant.kind + "_" + name_of(dtype);
+}
+
+std::string
+instantiated(const std::string& name, const Variant& variant, Dtype dtype) {
+  auto stem = variant.kind.substr(0, variant.kind.find('_'));
+  auto kernel = name + "_" + stem + "<" + type_name(dtype) + ", " +
+      variant.arguments + ">";
+  return "template [[host_name(\"" + kernel_name(name, variant, dtype) +
+      "\")]] [[kernel]]\ndecltype(" + kernel + ") " + kernel + ";\n";
+}
+
+/** All that a launch may ask for: the emulation compiles them ahead. */
+std::string all_instantiated(
+    const std::string& name,
+    const std::vector<Dtype>& dtypes) {
+  std::string text;
+  for (auto dtype : dtypes) {
+    for (auto size : {size_t(1), many, static_cast<size_t>(most) + 1}) {
+      auto variant = dense_variant(dtype, size);
+      if (size != many || variant.each > 1) {
+        text += instantiated(name, variant, dtype);
+      }
+    }
+    for (size_t axes = 1; axes <= 4; ++axes) {
+      for (bool large : {false, true}) {
+        text += instantiated(name, strided_variant(axes, large), dtype);
+      }
+    }
+  }
+  return text;
+}
+
+/** How far from an array's first element others lie, at most. */
+int64_t reach_of(
+    const std::vector<int64_t>& shape,
+    const std::vector<int64_t>& strides) {
+  int64_t reach = 0;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    reach += (shape[axis] - 1) * std::abs(strides[axis]);
+  }
+  return reach;
+}
+
+} // namespace
+
+Elementwise::Elementwise(
+    const std::string& package,
+    const char* source,
+    Element element,
+    std::vector<std::string> types,
+    const std::vector<Dtype>& dtypes)
+    : name_(element.name),
+      library_(
+          package + "." + element.name,
+          [source,
+           element = std::move(element),
+           types = std::move(types),
+           dtypes] {
+            auto text =
+                source + (elementwise_source + kernels_of(element, types));
+#ifdef MLXGEN_EMULATE_METAL
+            text += all_instantiated(element.name, dtypes);
+#endif
+            return text;
+          }) {
+}
+
+void Elementwise::run(
+    const Stream& s,
+    const Arrays& inputs,
+    Arrays& outputs,
+    const SetAttributes& set_attributes) const {
+  bool dense = allocate_elementwise(inputs, outputs);
+  auto size = outputs[0].size();
+  if (size == 0) {
+    return;
+  }
+  auto dtype = inputs[0].dtype();
+  std::optional<Axes> axes;
+  bool large = false;
+  if (!dense) {
+    auto all = inputs;
+    all.push_back(outputs[0]);
+    axes.emplace(all, outputs[0].shape(), most);
+    for (const auto& strides : axes->strides) {
+      large = large || reach_of(axes->shape, strides) >= most;
+    }
+  }
+  auto variant = dense ? dense_variant(dtype, size)
+                       : strided_variant(axes->shape.size(), large);
+  std::vector<bool> scalars(inputs.size());
+  std::transform(
+      inputs.begin(), inputs.end(), scalars.begin(), is_repeated_scalar);
+  auto name = kernel_name(name_, variant, dtype);
+  auto kernel =
+      library_.pipeline(s, name, instantiated(name_, variant, dtype), scalars);
+  auto& encoder = mx::metal::get_command_encoder(s);
+  encoder.set_compute_pipeline_state(kernel);
+  int index = 0;
+  for (const auto& in : inputs) {
+    encoder.set_input_array(in, index++);
+  }
+  for (auto& out : outputs) {
+    encoder.set_output_array(out, index++);
+  }
+  auto over = [&](size_t length) {
+    return (length + variant.each - 1) / variant.each;
+  };
+  if (dense) {
+    auto threads = over(size);
+    auto width = threads;
+    if (static_cast<int64_t>(size) > most) {
+      width = std::min(threads, row);
+      encoder.set_bytes(static_cast<int64_t>(size), index++);
+    } else {
+      encoder.set_bytes(static_cast<int>(size), index++);
+    }
+    set_attributes(encoder, index);
+    auto group =
+        std::min<size_t>(width, kernel->maxTotalThreadsPerThreadgroup());
+    encoder.dispatch_threads(
+        MTL::Size(width, (threads + width - 1) / width, 1),
+        MTL::Size(group, 1, 1));
+    return;
+  }
+  const auto& lengths = axes->shape;
+  axes->strides.pop_back(); // the output's
+  std::vector<int64_t> strides;
+  for (const auto& own : axes->strides) {
+    strides.insert(strides.end(), own.begin(), own.end());
+  }
+  std::vector<int> shape(lengths.begin(), lengths.end());
+  set_vector(encoder, shape, index++);
+  if (large) {
+    set_vector(encoder, strides, index++);
+  } else {
+    set_vector(
+        encoder, std::vector<int>(strides.begin(), strides.end()), index++);
+  }
+  encoder.set_bytes(static_cast<int>(lengths.size()), index++);
+  set_attributes(encoder, index);
+  size_t last = lengths.size() - 1;
+  size_t width = lengths[last];
+  size_t height = last > 0 ? lengths[last - 1] : 1;
+  auto grid = MTL::Size(over(width), height, size / (width * height));
+  encoder.dispatch_threads(grid, group_for(grid, kernel));
+}
+
+} // namespace mlxgen::metal
+
+#endif // _METAL_
