@@ -90,20 +90,22 @@ Library::Library(std::string name, std::function<std::string()> source)
 MTL::ComputePipelineState* Library::pipeline(
     const Stream& s,
     const std::string& kernel,
-    const std::string& instantiation,
+    [[maybe_unused]] const std::string& instantiation,
     const std::vector<bool>& constants) const {
-  // MLX keeps libraries by their names alone, hence a hash of the source in it,
-  // and kernels by theirs, hence the constants.
+  auto& device = mx::metal::device(s.device);
+#ifdef MLXGEN_EMULATE_METAL // has all kernels in one, and compares sources
+  auto library = device.get_library(name_, source_);
+#else
+  // MLX keeps libraries by their names alone, hence a hash of the source in it.
   std::call_once(made_, [this] {
     text_ = source_();
-#ifndef MLXGEN_EMULATE_METAL // which compares the sources themselves
     name_ += "." + std::to_string(std::hash<std::string>{}(text_));
-#endif
   });
-  auto name = instantiation.empty() ? name_ : name_ + "." + kernel;
-  auto& device = mx::metal::device(s.device);
-  auto library =
-      device.get_library(name, [&] { return text_ + instantiation; });
+  auto library = device.get_library(
+      instantiation.empty() ? name_ : name_ + "." + kernel,
+      [&] { return text_ + instantiation; });
+#endif
+  // Kernels likewise, hence the constants.
   static const bool values[] = {false, true};
   mx::metal::MTLFCList set;
   auto specialized = kernel;
@@ -400,7 +402,7 @@ Elementwise::Elementwise(
     const std::vector<Dtype>& dtypes)
     : name_(element.name),
       library_(
-          package + "." + element.name,
+          package + "." + name_,
           [source,
            element = std::move(element),
            types = std::move(types),
