@@ -121,7 +121,8 @@ class Slot:
         if self.values is not None:
             return mx.array(self.values, dtype=dtype)
         if not mx.issubdtype(dtype, mx.inexact):
-            low, high = math.ceil(self.low), math.floor(self.high)
+            low = math.ceil(self.low)
+            high = max(low, math.floor(self.high))
             if mx.issubdtype(dtype, mx.unsignedinteger) or dtype == mx.bool_:
                 low, high = max(low, 0), max(high, 1)
             return mx.array(rng.integers(low, high, self.shape, endpoint=True), dtype=dtype)
@@ -496,6 +497,14 @@ def _check_precision_vjp(s: Subject) -> None:
             testing.check_precision(*pulled, getattr(mx, name), ulps=16)
 
 
+REAL = [
+    *("bool_", *(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))),
+    *("float16", "bfloat16", "float32", "float64"),
+]
+# How near vjps must be to each other: a sum of other order is rounded otherwise.
+PRECISIONS = {"float32": 1e-4, "float16": 0.03, "bfloat16": 0.25}
+
+
 def _check_layouts(s: Subject) -> None:
     """Strides do not matter, whatever the dtype."""
     for name in ("float32", "float16", "bfloat16"):
@@ -505,22 +514,25 @@ def _check_layouts(s: Subject) -> None:
 
 def _check_layouts_vjp(s: Subject) -> None:
     """Strides do not matter to the vjp, nor those of the cotangents."""
-    for name, rtol in (("float32", 1e-4), ("float16", 0.03), ("bfloat16", 0.25)):
-        if s.has_dtype(name):  # a sum of other order is rounded otherwise
+    for name, rtol in PRECISIONS.items():
+        if s.has_dtype(name):
             testing.check_layouts(*_pulled(s, s.draw(getattr(mx, name))), rtol=rtol)
 
 
 def _check_sizes(s: Subject) -> None:
-    """Empty, 0-d, broadcast and long arguments."""
+    """Empty, 0-d, broadcast and long arguments; the last in every dtype, which has its kernels."""
     testing.check_sizes(s.function, s.draw(mx.float32))
-    for name in ("float32", "float16", "bfloat16"):
+    for name in REAL:
         if s.has_dtype(name):
-            testing.check_long(s.function, s.draw(getattr(mx, name)))
+            with mx.stream(mx.cpu if name == "float64" else mx.default_device()):
+                testing.check_long(s.function, s.draw(getattr(mx, name)))
 
 
 def _check_sizes_vjp(s: Subject) -> None:
     """Long arguments of the vjp."""
-    testing.check_long(*_pulled(s, s.draw(mx.float32)), rtol=1e-4)
+    for name, rtol in PRECISIONS.items():
+        if s.has_dtype(name):
+            testing.check_long(*_pulled(s, s.draw(getattr(mx, name))), rtol=rtol)
 
 
 def _check_checkpoint(s: Subject) -> None:

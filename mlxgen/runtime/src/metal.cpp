@@ -166,53 +166,60 @@ constexpr const char* kernels_source = R"metal(
 // Whether an input is one number for all places, which then is read once.
 IN  |constant bool @_is_scalar [[function_constant(CONSTANT)]];
 
-template <typename T, typename I>
+template <typename T>
 inline void NAME_element(
-IN  |    device const T* @_at,
-IN  |    I @_place,
-IN  |    T @_scalar,
-OUT |    device T* @_at,
+IN  |    T @_value,
+OUT |    thread T& @_value,
 ATTR|    TYPE @,
-    I k) {
+    ) {
   using C = typename mlxgen::Compute<T>::type;
-IN  |  C @ = C(@_is_scalar ? @_scalar : @_at[@_place]);
+IN  |  C @ = C(@_value);
 OUT |  C @;
   STATEMENT;
-OUT |  @_at[k] = T(@);
+OUT |  @_value = T(@);
 }
 
+// What is read is read before anything is written, so that it can be read
+// together: the compiler does not know that outputs lie elsewhere.
 template <typename T, typename I, int N>
 [[kernel]] void NAME_dense(
 IN  |    device const T* @_at [[buffer(INDEX)]],
 OUT |    device T* @_at [[buffer(INDEX)]],
     constant I& count [[buffer(INDEX)]],
-ATTR|    constant TYPE& @ [[buffer(INDEX)]],
+ATTR|    constant TYPE& @_at [[buffer(INDEX)]],
     uint2 thread_index [[thread_position_in_grid]],
     uint2 thread_grid [[threads_per_grid]]) {
 IN  |  const T @_scalar = @_is_scalar ? @_at[0] : T(0);
+ATTR|  const TYPE @ = @_at;
   I k = N * I(thread_index.x);
   if (sizeof(I) > 4) {
     k += N * I(thread_grid.x) * I(thread_index.y);
   }
   if ((N == 1 && sizeof(I) == 4) || N <= count - k) {
-    for (int i = 0; i < N; ++i, ++k) {
-      NAME_element<T, I>(
-IN  |          @_at,
-IN  |          k,
-IN  |          @_scalar,
-OUT |          @_at,
+IN  |    T @_values[N];
+OUT |    T @_values[N];
+    for (int i = 0; i < N; ++i) {
+IN  |      @_values[i] = @_is_scalar ? @_scalar : @_at[k + i];
+    }
+    for (int i = 0; i < N; ++i) {
+      NAME_element<T>(
+IN  |          @_values[i],
+OUT |          @_values[i],
 ATTR|          @,
-          k);
+          );
+    }
+    for (int i = 0; i < N; ++i) {
+OUT |      @_at[k + i] = @_values[i];
     }
   } else {
     for (; k < count; ++k) {
-      NAME_element<T, I>(
-IN  |          @_at,
-IN  |          k,
-IN  |          @_scalar,
-OUT |          @_at,
+OUT |      T @_value;
+      NAME_element<T>(
+IN  |          @_is_scalar ? @_scalar : @_at[k],
+OUT |          @_value,
 ATTR|          @,
-          k);
+          );
+OUT |      @_at[k] = @_value;
     }
   }
 }
@@ -224,11 +231,12 @@ OUT |    device T* @_at [[buffer(INDEX)]],
     constant const int* shape [[buffer(INDEX)]],
     constant const I* thread_strides [[buffer(INDEX)]],
     constant int& ndim [[buffer(INDEX)]],
-ATTR|    constant TYPE& @ [[buffer(INDEX)]],
+ATTR|    constant TYPE& @_at [[buffer(INDEX)]],
     uint3 thread_index [[thread_position_in_grid]],
     uint3 thread_grid [[threads_per_grid]]) {
   const int thread_axes = AXES > 0 ? AXES : ndim;
 IN  |  const T @_scalar = @_is_scalar ? @_at[0] : T(0);
+ATTR|  const TYPE @ = @_at;
 IN  |  I @_place = mlxgen::place_of<I, AXES, N>(thread_index, thread_strides + # * thread_axes, thread_axes);
   const I thread_width = N > 1 ? I(shape[thread_axes - 1]) : I(thread_grid.x);
   I k = N * I(thread_index.x) +
@@ -241,13 +249,13 @@ IN  |    @_place += thread_place * thread_strides[# * thread_axes + i];
   }
   const I thread_left = N > 1 ? thread_width - N * I(thread_index.x) : I(1);
   for (I i = 0; i < N && i < thread_left; ++i, ++k) {
-    NAME_element<T, I>(
-IN  |        @_at,
-IN  |        @_place,
-IN  |        @_scalar,
-OUT |        @_at,
+OUT |    T @_value;
+    NAME_element<T>(
+IN  |        @_is_scalar ? @_scalar : @_at[@_place],
+OUT |        @_value,
 ATTR|        @,
-        k);
+        );
+OUT |    @_at[k] = @_value;
 IN  |    @_place += thread_strides[(# + 1) * thread_axes - 1];
   }
 }
@@ -302,6 +310,11 @@ std::string kernels_of(
       }
       replace(made, "NAME", element.name);
       replace(made, "STATEMENT", element.statement);
+      auto closing = made.find_first_not_of(' ');
+      if (text.ends_with(",\n") && made[closing] == ')') {
+        text.resize(text.size() - 2); // the last argument's comma
+        made.erase(0, closing);
+      }
       text += made + "\n";
     }
   }
