@@ -190,8 +190,11 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
         if not kernel.scalar:
             yield f"{kernel.function}_{dtype}"
             continue
-        # those of runtime/src/metal.cpp
+        # Those of runtime/src/metal.cpp. What arrays internal operators get is up to the formulas
+        # that call them.
         yield f"{op.name}_dense_{dtype}"
+        if op.is_internal:
+            continue
         if not dtype.endswith("64"):
             yield f"{op.name}_dense_n_{dtype}"
         yield f"{op.name}_dense_large_{dtype}"
