@@ -42,7 +42,7 @@ def own(op) -> set[str]:
     names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.kernels for name, _ in kernel.constants}
     for p in op.params:
-        names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_", f"strides_{p.cpp}"}
+        names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_"}
         names |= {p.rule} - {"kDtypes"}
         names |= {f"has_{p.cpp}", f"{p.cpp}_size", f"{p.cpp}_dtype"}
     for output in op.outputs:
@@ -53,14 +53,13 @@ def own(op) -> set[str]:
 
 def in_metal() -> set[str]:
     """Names in the text of Metal kernels around scalar functions, which the runtime makes."""
-    text = (RUNTIME / "src" / "op.cpp").read_text(encoding="utf-8")
-    function = text.partition("std::string metal_kernel(")[2].partition(
-        "std::string metal_kernels("
+    text = (RUNTIME / "src" / "metal.cpp").read_text(encoding="utf-8")
+    source = text.partition('kernels_source = R"metal(')[2].partition(')metal"')[0]
+    # without the marks of lines and what is put in, after arguments (@) or the operator
+    source = re.sub(
+        r"^(IN  |OUT |ATTR)\||@\w*|\b[A-Z]{4,}\w*(?<!AXES)", "", source, flags=re.MULTILINE
     )
-    parts = re.findall(r'R"\((.*?)\)"|"((?:[^"\\\n]|\\.)*)"', function[0], re.DOTALL)
-    # A name's beginning is none by itself: the argument's follows ("strides_" + x).
-    texts = (raw or re.sub(r"\w+_$", "", plain.replace("\\n", " ")) for raw, plain in parts)
-    return identifiers(lex("kernels", " ".join(texts)))
+    return identifiers(lex("kernels", source))
 
 
 @pytest.fixture(scope="module")

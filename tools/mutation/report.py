@@ -147,7 +147,8 @@ def _grouped(outcomes: Iterable[Outcome]) -> Iterator[str]:
     """Their names, each with all its operators."""
     ops: dict[str, list[str]] = {}
     for outcome in outcomes:
-        name = re.sub(rf"\b{re.escape(outcome.op)}(?=_dense|_strided|_element)", "\\*", outcome.name)
+        kernel = rf"\b{re.escape(outcome.op)}(?=_dense|_strided|_element)"
+        name = re.sub(kernel, "\\*", outcome.name)
         ops.setdefault(name, []).append(outcome.op)
     for name, those in ops.items():
         distinct = list(dict.fromkeys(those))
