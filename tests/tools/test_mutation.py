@@ -151,7 +151,7 @@ def test_scalar_functions_are_left_alone():
 
 
 ROW = {
-    "library": "package.f.0",
+    "library": "package.f",
     "kernel": "f_float32",
     "grid": [64, 2, 1],
     "group": [32, 1, 1],
@@ -217,7 +217,7 @@ int main() {
   for (int i = 0; i < 3; ++i) {
     launch.grid[i] = launch.group[i] = 2;
   }
-  trace(launch, library, "package.f.0");
+  trace(launch, library, "package.f");
   mutate(launch, bytes, library);
   const auto& n = launch.arguments[1];
   printf("%d", launch.entry);
@@ -270,7 +270,7 @@ def test_changes_of_a_launch(harness, change, wanted):
     got, traced = harness(change)
     assert got == wanted
     assert traced == {
-        "library": "package.f.0",
+        "library": "package.f",
         "kernel": "f_float32",
         "grid": [2, 2, 2],
         "group": [2, 2, 2],

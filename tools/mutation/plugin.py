@@ -289,7 +289,7 @@ class _Server:
         libraries: dict[str, _Library] = {}
         for row in recorded["launches"]:
             name = row["library"]
-            op = name.partition(".")[2].rpartition(".")[0] or name
+            op = name.partition(".")[2]  # behind the package
             if self.options.ops and op not in self.options.ops:
                 continue
             if name not in libraries:
