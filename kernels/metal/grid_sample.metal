@@ -3,6 +3,7 @@
 #include <metal_atomic>
 #include <metal_stdlib>
 
+#include "elements.h"
 #include "mlx/backend/metal/kernels/utils.h"
 
 using namespace metal;
@@ -44,78 +45,114 @@ locate(float from, int size, int padding, bool align_corners) {
   return {value, slope};
 }
 
-/** Whether a pixel is inside of the image. */
-inline bool is_inside(float column, float row, int width, int height) {
-  return column >= 0 && column < width && row >= 0 && row < height;
+/** The pixels around a point: what does not depend on the channel. */
+struct Corners {
+  ptrdiff_t offset[4]; // upper left, upper right, lower left, lower right
+  bool inside[4];
+  float right; // weight of the right ones; NaN if there is no such point
+  float lower;
+
+  float across(int k) const {
+    return k & 1 ? right : 1 - right;
+  }
+  float down(int k) const {
+    return k >> 1 ? lower : 1 - lower;
+  }
+};
+
+/** A coordinate as an integer, one outside of all images if it is no number. */
+inline int pixel(float coordinate) {
+  return int(clamp(coordinate, -2.0f, 2147483520.0f));
 }
 
-/** One thread for each element of out: channel, column, image and row. */
+/**
+ * The pixels around (column, row), all offsets in elements. They are 64-bit
+ * numbers, computed once for all channels, so that nothing is divided and
+ * images of any size are right.
+ */
+inline Corners corners_of(
+    float column,
+    float row,
+    int mode,
+    int height,
+    int width,
+    int channels) {
+  Corners corners;
+  if (mode == nearest_mode) {
+    column = rint(column);
+    row = rint(row);
+  }
+  float left = floor(column);
+  float top = floor(row);
+  int x = pixel(left);
+  int y = pixel(top);
+  bool columns[2] = {uint(x) < uint(width), uint(x + 1) < uint(width)};
+  bool rows[2] = {uint(y) < uint(height), uint(y + 1) < uint(height)};
+  ptrdiff_t first = (ptrdiff_t(y) * width + x) * channels;
+  for (int k = 0; k < 4; ++k) {
+    corners.inside[k] =
+        columns[k & 1] && rows[k >> 1] && (k == 0 || mode == bilinear_mode);
+    corners.offset[k] = first + (k & 1 ? channels : 0) +
+        (k >> 1 ? ptrdiff_t(width) * channels : 0);
+  }
+  corners.right = mode == nearest_mode ? 0.0f : column - left;
+  corners.lower = mode == nearest_mode ? 0.0f : row - top;
+  return corners;
+}
+
+/**
+ * Threads for each point, along x, share its channels; then points of an image
+ * along y, images along z.
+ */
 template <typename T>
 [[kernel]] void grid_sample(
     device const T* x [[buffer(0)]],
     device const T* grid [[buffer(1)]],
     device T* out [[buffer(2)]],
     constant int* x_shape [[buffer(3)]],
-    constant int* grid_shape [[buffer(4)]],
-    constant int& mode [[buffer(5)]],
-    constant int& padding_mode [[buffer(6)]],
-    constant bool& align_corners [[buffer(7)]],
-    uint3 position [[thread_position_in_grid]]) {
+    constant int& mode [[buffer(4)]],
+    constant int& padding_mode [[buffer(5)]],
+    constant bool& align_corners [[buffer(6)]],
+    uint3 position [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
   int height = x_shape[1];
   int width = x_shape[2];
   int channels = x_shape[3];
-  size_t point = size_t(position.z) * grid_shape[2] + position.y;
-  size_t image = position.z / grid_shape[1];
-  device const T* pixels = x + image * height * width * channels + position.x;
-  float column = locate(
-                     static_cast<float>(grid[2 * point]),
-                     width,
-                     padding_mode,
-                     align_corners)
-                     .value;
-  float row = locate(
-                  static_cast<float>(grid[2 * point + 1]),
-                  height,
-                  padding_mode,
-                  align_corners)
-                  .value;
-  float result;
-  if (mode == nearest_mode) {
-    column = rint(column);
-    row = rint(row);
-    result = 0;
-    if (is_inside(column, row, width, height)) {
-      result = static_cast<float>(
-          pixels[(size_t(row) * width + size_t(column)) * channels]);
-    }
-  } else {
-    float left = floor(column);
-    float top = floor(row);
-    float right_weight = column - left;
-    float lower_weight = row - top;
+  size_t point = size_t(position.z) * threads.y + position.y;
+  x += size_t(position.z) * height * width * channels;
+  grid += 2 * point;
+  out += point * channels;
+  Corners corners = corners_of(
+      locate(static_cast<float>(grid[0]), width, padding_mode, align_corners)
+          .value,
+      locate(static_cast<float>(grid[1]), height, padding_mode, align_corners)
+          .value,
+      mode,
+      height,
+      width,
+      channels);
+  uint step = threads.x * per_thread;
+  for (uint i = position.x * per_thread; i < uint(channels); i += step) {
+    int left = int(uint(channels) - i);
     // 0, or NaN where a coordinate is not finite.
-    result = 0 * right_weight + 0 * lower_weight;
+    float4 result = float4(0 * corners.right + 0 * corners.lower);
     for (int k = 0; k < 4; ++k) {
-      bool right = k & 1;
-      bool lower = k >> 1;
-      float c = right ? left + 1 : left;
-      float r = lower ? top + 1 : top;
-      if (is_inside(c, r, width, height)) {
-        float weight = (right ? right_weight : 1 - right_weight) *
-            (lower ? lower_weight : 1 - lower_weight);
-        result += weight *
-            static_cast<float>(
-                      pixels[(size_t(r) * width + size_t(c)) * channels]);
+      if (corners.inside[k]) {
+        result += corners.across(k) * corners.down(k) *
+            read(x + corners.offset[k] + i, left);
       }
     }
+    write(result, out + i, left);
   }
-  out[point * channels + position.x] = static_cast<T>(result);
 }
 
 /**
- * A simdgroup for each point, its 32 threads sharing the channels: thread 0 to
- * 31, column, image and row. Points may share pixels, so their parts of grad_x
- * are added atomically, in an order that varies from run to run.
+ * As grid_sample, with one thread for each point or eight, which are lanes of
+ * the same simdgroup.
+ *
+ * Points may share pixels, and only the numbers in the grid tell which ones.
+ * So their parts of grad_x are added atomically, in an order that varies from
+ * run to run: a sum in a fixed order would need the points sorted by pixel.
  */
 template <typename T>
 [[kernel]] void grid_sample_vjp(
@@ -125,71 +162,67 @@ template <typename T>
     device atomic<float>* grad_x [[buffer(3)]],
     device T* grad_grid [[buffer(4)]],
     constant int* x_shape [[buffer(5)]],
-    constant int* grid_shape [[buffer(6)]],
-    constant int& mode [[buffer(7)]],
-    constant int& padding_mode [[buffer(8)]],
-    constant bool& align_corners [[buffer(9)]],
-    uint3 position [[thread_position_in_grid]]) {
+    constant int& mode [[buffer(6)]],
+    constant int& padding_mode [[buffer(7)]],
+    constant bool& align_corners [[buffer(8)]],
+    uint3 position [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
   int height = x_shape[1];
   int width = x_shape[2];
   int channels = x_shape[3];
-  size_t point = size_t(position.z) * grid_shape[2] + position.y;
-  size_t image = position.z / grid_shape[1];
-  size_t start = image * height * width * channels;
-  device const T* g = cotangent + point * channels;
-  GridCoordinate column = locate(
-      static_cast<float>(grid[2 * point]), width, padding_mode, align_corners);
-  GridCoordinate row = locate(
-      static_cast<float>(grid[2 * point + 1]),
-      height,
-      padding_mode,
-      align_corners);
-  float by_column = 0;
-  float by_row = 0;
-  if (mode == nearest_mode) {
-    float c = rint(column.value);
-    float r = rint(row.value);
-    if (is_inside(c, r, width, height)) {
-      size_t pixel = start + (size_t(r) * width + size_t(c)) * channels;
-      for (int i = position.x; i < channels; i += 32) {
-        atomic_fetch_add_explicit(
-            &grad_x[pixel + i], static_cast<float>(g[i]), memory_order_relaxed);
-      }
-    }
-  } else {
-    float left = floor(column.value);
-    float top = floor(row.value);
-    float right_weight = column.value - left;
-    float lower_weight = row.value - top;
-    // 0, or NaN where the other coordinate is not finite.
-    by_column = 0 * lower_weight;
-    by_row = 0 * right_weight;
+  size_t point = size_t(position.z) * threads.y + position.y;
+  size_t start = size_t(position.z) * height * width * channels;
+  x += start;
+  grad_x += start;
+  grid += 2 * point;
+  grad_grid += 2 * point;
+  cotangent += point * channels;
+  GridCoordinate column =
+      locate(static_cast<float>(grid[0]), width, padding_mode, align_corners);
+  GridCoordinate row =
+      locate(static_cast<float>(grid[1]), height, padding_mode, align_corners);
+  Corners corners =
+      corners_of(column.value, row.value, mode, height, width, channels);
+  // Of each corner, the sum over the channels of cotangent * x.
+  float products[4] = {0, 0, 0, 0};
+  uint step = threads.x * per_thread;
+  for (uint i = position.x * per_thread; i < uint(channels); i += step) {
+    int left = int(uint(channels) - i);
+    float4 d = read(cotangent + i, left);
     for (int k = 0; k < 4; ++k) {
-      bool right = k & 1;
-      bool lower = k >> 1;
-      float c = right ? left + 1 : left;
-      float r = lower ? top + 1 : top;
-      if (is_inside(c, r, width, height)) {
-        size_t pixel = start + (size_t(r) * width + size_t(c)) * channels;
-        float across = right ? right_weight : 1 - right_weight;
-        float down = lower ? lower_weight : 1 - lower_weight;
-        float product = 0;
-        for (int i = position.x; i < channels; i += 32) {
-          float d = static_cast<float>(g[i]);
-          product += d * static_cast<float>(x[pixel + i]);
+      if (corners.inside[k]) {
+        float weight = corners.across(k) * corners.down(k);
+        for (int j = 0; j < min(left, per_thread); ++j) {
           atomic_fetch_add_explicit(
-              &grad_x[pixel + i], across * down * d, memory_order_relaxed);
+              &grad_x[corners.offset[k] + i + j],
+              weight * d[j],
+              memory_order_relaxed);
         }
-        by_column += right ? product * down : -product * down;
-        by_row += lower ? product * across : -product * across;
+        if (mode == bilinear_mode) {
+          products[k] += sum(d * read(x + corners.offset[k] + i, left));
+        }
       }
     }
-    by_column = simd_sum(by_column);
-    by_row = simd_sum(by_row);
+  }
+  float2 slope = float2(0);
+  if (mode == bilinear_mode) {
+    // 0, or NaN where the other coordinate is not finite.
+    slope = float2(0 * corners.lower, 0 * corners.right);
+    for (int k = 0; k < 4; ++k) {
+      if (corners.inside[k]) {
+        float by_column = products[k] * corners.down(k);
+        float by_row = products[k] * corners.across(k);
+        slope +=
+            float2(k & 1 ? by_column : -by_column, k >> 1 ? by_row : -by_row);
+      }
+    }
+    for (uint apart = threads.x / 2; apart > 0; apart /= 2) {
+      slope += simd_shuffle_xor(slope, ushort(apart));
+    }
   }
   if (position.x == 0) {
-    grad_grid[2 * point] = static_cast<T>(by_column * column.slope);
-    grad_grid[2 * point + 1] = static_cast<T>(by_row * row.slope);
+    grad_grid[0] = static_cast<T>(slope.x * column.slope);
+    grad_grid[1] = static_cast<T>(slope.y * row.slope);
   }
 }
 

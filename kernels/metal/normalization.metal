@@ -1,16 +1,27 @@
 // Metal kernels of RMS normalisation fused with a residual connection: the
 // formulas of csrc/normalization.h.
+//
+// A thread has `per_thread` neighbouring columns. These it keeps in registers,
+// which is all there is to do for rows of up to 4096 elements. In wider ones it
+// has further columns, a stretch of the threadgroup after the other, which it
+// reads twice.
 
 #include <metal_stdlib>
 
+#include "elements.h"
 #include "mlx/backend/metal/kernels/utils.h"
 
 using namespace metal;
 
-/** The sum of the values of all threads of a threadgroup, for each of them. */
-inline float threadgroup_sum(
-    float value,
-    threadgroup float* sums, // one for each simdgroup
+/**
+ * The sum of the values of all threads of a threadgroup, for each of them, with
+ * one barrier: every simdgroup adds up the partial sums. So `sums`, one for
+ * each simdgroup, can be used again behind the next barrier only.
+ */
+template <typename V>
+inline V threadgroup_sum(
+    V value,
+    threadgroup V* sums,
     uint lane,
     uint simdgroup,
     uint simdgroups) {
@@ -19,17 +30,21 @@ inline float threadgroup_sum(
     sums[simdgroup] = value;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float total = 0;
-  for (uint i = 0; i < simdgroups; ++i) {
-    total += sums[i];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup); // `sums` can be used again
-  return total;
+  return simd_sum(lane < simdgroups ? V(sums[lane]) : V(0));
 }
 
-/** One threadgroup per row; at most 1024 threads. */
+/** A thread's part of h = x + residual, as it is stored. */
 template <typename T>
-[[kernel]] void rms_norm_residual(
+inline float4
+add_part(device const T* x, device const T* residual, device T* h, int left) {
+  float4 total = read(x, left) + read(residual, left);
+  write(total, h, left);
+  return rounded<T>(total);
+}
+
+/** One threadgroup per row, of whole simdgroups. */
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm_residual(
     device const T* x [[buffer(0)]],
     device const T* residual [[buffer(1)]],
     device const T* weight [[buffer(2)]],
@@ -37,7 +52,7 @@ template <typename T>
     device T* h [[buffer(4)]],
     constant bool& has_weight [[buffer(5)]],
     constant float& eps [[buffer(6)]],
-    constant int& width [[buffer(7)]],
+    constant uint& width [[buffer(7)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
@@ -46,27 +61,37 @@ template <typename T>
     uint simdgroups [[simdgroups_per_threadgroup]]) {
   threadgroup float sums[32];
   size_t start = size_t(group.y) * width;
-  float squares = 0;
-  for (int i = thread_in_group.x; i < width; i += group_size.x) {
-    T sum = static_cast<T>(
-        static_cast<float>(x[start + i]) +
-        static_cast<float>(residual[start + i]));
-    h[start + i] = sum;
-    float value = static_cast<float>(sum);
-    squares += value * value;
+  x += start;
+  residual += start;
+  y += start;
+  h += start;
+  uint first = thread_in_group.x * per_thread;
+  uint step = group_size.x * per_thread;
+  int left = int(width) - int(first);
+  float4 kept = add_part(x + first, residual + first, h + first, left);
+  float squares = sum(kept * kept);
+  for (uint i = first + step; i < width; i += step) {
+    float4 value = add_part(x + i, residual + i, h + i, int(width - i));
+    squares += sum(value * value);
   }
   squares = threadgroup_sum(squares, sums, lane, simdgroup, simdgroups);
   float scale = precise::rsqrt(squares / width + eps);
-  for (int i = thread_in_group.x; i < width; i += group_size.x) {
-    float factor = has_weight ? static_cast<float>(weight[i]) : 1.0f;
-    y[start + i] =
-        static_cast<T>(static_cast<float>(h[start + i]) * scale * factor);
+  float4 factor = has_weight ? read(weight + first, left) : float4(1);
+  write(kept * scale * factor, y + first, left);
+  for (uint i = first + step; i < width; i += step) {
+    left = int(width - i);
+    factor = has_weight ? read(weight + i, left) : float4(1);
+    write(read(h + i, left) * scale * factor, y + i, left);
   }
 }
 
-/** One threadgroup per row of grad_weight, that is for rows_per_sum rows. */
+/**
+ * One threadgroup, of whole simdgroups, per row of grad_weight, that is for
+ * rows_per_sum rows. A thread has the same columns in every row: it adds up
+ * their parts of grad_weight by itself.
+ */
 template <typename T>
-[[kernel]] void rms_norm_residual_vjp(
+[[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm_residual_vjp(
     device const T* h [[buffer(0)]],
     device const T* weight [[buffer(1)]],
     device const T* grad_y [[buffer(2)]],
@@ -75,45 +100,74 @@ template <typename T>
     device float* grad_weight [[buffer(5)]],
     constant bool& has_weight [[buffer(6)]],
     constant float& eps [[buffer(7)]],
-    constant int& width [[buffer(8)]],
-    constant int& rows [[buffer(9)]],
+    constant uint& width [[buffer(8)]],
+    constant uint& rows [[buffer(9)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr int rows_per_sum = 16; // as in csrc/normalization.h
-  threadgroup float sums[32];
-  device float* weight_sum = grad_weight + size_t(group.y) * width;
-  int first = group.y * rows_per_sum;
-  int last = min(first + rows_per_sum, rows);
-  for (int row = first; row < last; ++row) {
-    size_t start = size_t(row) * width;
-    float squares = 0;
-    float projection = 0;
-    for (int i = thread_in_group.x; i < width; i += group_size.x) {
-      float value = static_cast<float>(h[start + i]);
-      float factor = has_weight ? static_cast<float>(weight[i]) : 1.0f;
-      squares += value * value;
-      projection += value * static_cast<float>(grad_y[start + i]) * factor;
+  constexpr uint rows_per_sum = 16; // as in csrc/normalization.h
+  // Rows use one half and the other in turn: while a thread still adds up the
+  // last row's, others write this row's.
+  threadgroup float2 sums[2 * 32];
+  uint first_row = group.y * rows_per_sum;
+  uint last_row = min(first_row + rows_per_sum, rows);
+  size_t start = size_t(first_row) * width;
+  h += start;
+  grad_y += start;
+  grad_h += start;
+  grad_x += start;
+  grad_weight += size_t(group.y) * width;
+  uint first = thread_in_group.x * per_thread;
+  uint step = group_size.x * per_thread;
+  int left = int(width) - int(first);
+  float4 kept_factor = has_weight ? read(weight + first, left) : float4(1);
+  float4 weight_sum = float4(0);
+  for (uint row = first_row; row < last_row; ++row) {
+    float4 kept = read(h + first, left);
+    float4 kept_d = read(grad_y + first, left);
+    // Of h^2, and of h * grad_y * weight.
+    float2 total = float2(sum(kept * kept), sum(kept * kept_d * kept_factor));
+    for (uint i = first + step; i < width; i += step) {
+      int rest = int(width - i);
+      float4 value = read(h + i, rest);
+      float4 factor = has_weight ? read(weight + i, rest) : float4(1);
+      total += float2(
+          sum(value * value), sum(value * read(grad_y + i, rest) * factor));
     }
-    squares = threadgroup_sum(squares, sums, lane, simdgroup, simdgroups);
-    projection = threadgroup_sum(projection, sums, lane, simdgroup, simdgroups);
-    float scale = precise::rsqrt(squares / width + eps);
-    float shift = projection / width * scale * scale;
-    // A thread has the same columns in every row: it can sum them up in place.
-    for (int i = thread_in_group.x; i < width; i += group_size.x) {
-      float value = static_cast<float>(h[start + i]);
-      float d = static_cast<float>(grad_y[start + i]);
-      float factor = has_weight ? static_cast<float>(weight[i]) : 1.0f;
-      float part = d * (value * scale);
-      weight_sum[i] = row == first ? part : weight_sum[i] + part;
-      grad_x[start + i] = static_cast<T>(
-          static_cast<float>(grad_h[start + i]) +
-          scale * (d * factor - value * shift));
+    total = threadgroup_sum(
+        total, sums + (row & 1) * 32, lane, simdgroup, simdgroups);
+    float scale = precise::rsqrt(total.x / width + eps);
+    float shift = total.y / width * scale * scale;
+    weight_sum += kept_d * (kept * scale);
+    write(
+        read(grad_h + first, left) +
+            scale * (kept_d * kept_factor - kept * shift),
+        grad_x + first,
+        left);
+    for (uint i = first + step; i < width; i += step) {
+      int rest = int(width - i);
+      float4 value = read(h + i, rest);
+      float4 d = read(grad_y + i, rest);
+      float4 factor = has_weight ? read(weight + i, rest) : float4(1);
+      float4 before = float4(0);
+      if (row > first_row) {
+        before = read(grad_weight + i, rest);
+      }
+      write(before + d * (value * scale), grad_weight + i, rest);
+      write(
+          read(grad_h + i, rest) + scale * (d * factor - value * shift),
+          grad_x + i,
+          rest);
     }
+    h += width;
+    grad_y += width;
+    grad_h += width;
+    grad_x += width;
   }
+  write(weight_sum, grad_weight + first, left);
 }
 
 // clang-format off

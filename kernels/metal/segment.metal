@@ -2,33 +2,45 @@
 
 #include <metal_stdlib>
 
+#include "elements.h"
 #include "mlx/backend/metal/kernels/utils.h"
 
 using namespace metal;
 
-/** How many of the n ids, which ascend in this order, are below `bound`. */
-inline int
-count_below(device const int* ids, device const uint* order, int n, int bound) {
-  int low = 0;
-  int high = n;
-  while (low < high) {
-    int middle = low + (high - low) / 2;
-    if (ids[order[middle]] < bound) {
-      low = middle + 1;
-    } else {
-      high = middle;
+/**
+ * How many of the n ids, which ascend in this order, are below `bound`. The 32
+ * lanes of a simdgroup look for it together: each step leaves less than a 32nd
+ * part, where bisection leaves a half.
+ */
+inline uint count_below(
+    device const int* ids,
+    device const uint* order,
+    uint n,
+    int bound,
+    uint lane) {
+  uint first = 0; // ids in front of it are below
+  while (n > 0) {
+    uint step = (n + 31) / 32;
+    uint place = lane * step;
+    bool below = place < n && ids[order[first + place]] < bound;
+    uint count = simd_sum(uint(below));
+    if (count == 0) {
+      break;
     }
+    uint found = (count - 1) * step + 1;
+    first += found;
+    n = min(n - found, step - 1);
   }
-  return low;
+  return first;
 }
 
 /**
  * out[s] = sum of the x[i] with segment_ids[i] == s, added up in float; the ids
  * ascend in the order of the rows that `order` lists.
  *
- * No atomics, and the same result in every run: a threadgroup finds the rows of
- * one segment by bisection, and its thread (i, j) of c x r adds up column i of
- * every r-th row from j on. There are at most 256 threads.
+ * No atomics, and the same result in every run: a threadgroup of one simdgroup
+ * or eight has up to 32 columns of a segment. Eight threads share a row, or one
+ * has it for itself where it is short, and the next ones have the next rows.
  */
 template <typename T>
 [[kernel]] void segment_sum_sorted(
@@ -36,31 +48,64 @@ template <typename T>
     device const int* segment_ids [[buffer(1)]],
     device const uint* order [[buffer(2)]],
     device T* out [[buffer(3)]],
-    constant int& rows [[buffer(4)]],
-    constant int& width [[buffer(5)]],
+    constant uint& rows [[buffer(4)]],
+    constant uint& width [[buffer(5)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
-    uint3 group_size [[threads_per_threadgroup]]) {
-  threadgroup float sums[256];
-  int segment = group.y;
-  int column = group.x * group_size.x + thread_in_group.x;
-  int first = count_below(segment_ids, order, rows, segment);
-  int last = first +
-      count_below(segment_ids, order + first, rows - first, segment + 1);
-  float sum = 0;
-  if (column < width) {
-    for (int row = first + thread_in_group.y; row < last; row += group_size.y) {
-      sum += static_cast<float>(x[size_t(order[row]) * width + column]);
+    uint3 group_size [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr uint most = 8; // threads of a row, and simdgroups
+  threadgroup uint bounds[2];
+  threadgroup float sums[most * most * per_thread];
+  uint segment = group.y;
+  for (uint i = simdgroup; i < 2; i += simdgroups) {
+    uint count = count_below(segment_ids, order, rows, segment + i, lane);
+    if (lane == 0) {
+      bounds[i] = count;
     }
   }
-  sums[thread_in_group.y * group_size.x + thread_in_group.x] = sum;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (thread_in_group.y == 0 && column < width) {
-    float total = 0;
-    for (uint j = 0; j < group_size.y; ++j) {
-      total += sums[j * group_size.x + thread_in_group.x];
+
+  bool narrow = width <= per_thread;
+  uint sharing = narrow ? 1 : most;
+  uint first_row = narrow ? thread_in_group.x : thread_in_group.x / most;
+  uint row_step = narrow ? group_size.x : group_size.x / most;
+  uint first = group.x * most * per_thread; // column of the threadgroup
+  uint column = (thread_in_group.x & (sharing - 1)) * per_thread;
+  int left = int(width) - int(first + column);
+  float4 total = float4(0);
+  for (uint row = bounds[0] + first_row; row < bounds[1]; row += row_step) {
+    total += read(x + size_t(order[row]) * width + first + column, left);
+  }
+  for (uint apart = sharing; apart < 32; apart *= 2) {
+    total += simd_shuffle_xor(total, ushort(apart));
+  }
+
+  out += size_t(segment) * width + first;
+  if (simdgroups == 1) {
+    if (lane < sharing) {
+      write(total, out + column, left);
     }
-    out[size_t(segment) * width + column] = static_cast<T>(total);
+    return;
+  }
+  // The eight simdgroups' sums: a simdgroup adds up those of four columns.
+  if (lane < sharing) {
+    for (int i = 0; i < per_thread; ++i) {
+      sums[simdgroup * most * per_thread + column + i] = total[i];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simdgroup < sharing) {
+    column = simdgroup * per_thread + lane % per_thread;
+    float part = sums[lane / per_thread * most * per_thread + column];
+    for (uint apart = per_thread; apart < 32; apart *= 2) {
+      part += simd_shuffle_xor(part, ushort(apart));
+    }
+    if (lane < per_thread && first + column < width) {
+      out[column] = static_cast<T>(part);
+    }
   }
 }
 

@@ -1,8 +1,9 @@
 """Sizes at which threads of a GPU begin to share work, and the ones next to them.
 
 A simdgroup has 32 threads and a threadgroup at most 1024; kernels here use 8, 32, 256 or all of
-them, and emulated launches of elementwise operators a grid of rows of 2048. Numbers are of very
-different sizes, so that an element that is missing, doubled or in the wrong place shows.
+them, with four elements each, and emulated launches of elementwise operators a grid of rows of
+2048. Numbers are of very different sizes, so that an element that is missing, doubled or in the
+wrong place shows.
 """
 
 from functools import partial
@@ -69,10 +70,11 @@ def segment_sums(x, ids, count):
     return out
 
 
-@pytest.mark.parametrize("width", (2, 7, 8, 9, 15, 16, 17, *SIZES))
-def test_columns_of_segments(width):
-    a, x = spread((70, width))
-    ids = np.random.default_rng(2).integers(0, 5, 70)
+@pytest.mark.parametrize("rows", (96, 97))  # 16 for each segment, and more
+@pytest.mark.parametrize("width", (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 63, 64, 65, *SIZES))
+def test_columns_of_segments(width, rows):
+    a, x = spread((rows, width))
+    ids = np.random.default_rng(2).integers(0, 5, rows)
     out = to_numpy(mlxops.segment_sum(a, mx.array(ids), 6))
     terms = segment_sums(abs(x), ids, 6)
     assert (abs(out - segment_sums(x, ids, 6)) <= 4 * SPACING * terms).all()
@@ -85,7 +87,7 @@ def test_rows_of_a_segment(rows):
     a, x = spread((len(ids), 3))
     out = to_numpy(mlxops.segment_sum(a, mx.array(ids), 3))
     terms = segment_sums(abs(x), ids, 3)
-    # each of up to 32 partial sums rounds once for each of its terms
+    # each of up to 256 partial sums rounds once for each of its terms
     assert (abs(out - segment_sums(x, ids, 3)) <= (4 + rows / 8) * SPACING * terms).all()
 
 
@@ -94,8 +96,12 @@ def rms_norm(x, residual, weight):
     return h / np.sqrt(np.mean(h * h, -1, keepdims=True) + 1e-5) * weight, h
 
 
-@pytest.mark.parametrize("width", SIZES)
-@pytest.mark.parametrize("rows", (1, 15, 16, 17))
+# Around four elements of a thread, of the threads of a simdgroup, and of those of a threadgroup.
+WIDTHS = (1, 2, 3, 4, 5, 8, 31, 127, 128, 129, 257, 1025, 4095, 4096, 4097, 9000)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", (1, 17))
 def test_rms_norm_residual(width, rows):
     (a, x), (b, residual) = spread((rows, width)), spread((rows, width), seed=1)
     c, weight = spread(width, seed=2)
@@ -106,7 +112,7 @@ def test_rms_norm_residual(width, rows):
     assert (abs(to_numpy(y) - wanted_y) <= 1e-5 * np.maximum(scale, abs(wanted_y))).all()
 
 
-@pytest.mark.parametrize("width", SIZES)
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("rows", (1, 15, 16, 17, 33))
 def test_gradients_of_rms_norm_residual(width, rows):
     """Beside the formula, in float64: of the norm's row sums, and of the weight's over all rows."""
@@ -137,9 +143,10 @@ def bilinear(x, grid):
 
 @pytest.mark.parametrize(
     "channels, shape",
-    [(c, (1, 5, 7)) for c in (1, 31, 32, 33, 64, 65)]
-    + [(2, (2, 3, n)) for n in (1, 7, 8, 9, 31, 33, 257)]
-    + [(2, (2, n, 3)) for n in (1, 9, 33)],
+    [(c, (1, 5, 7)) for c in (1, 3, 4, 5, 7, 8, 9, 12, 28, 29, 31, 32, 33, 64, 65)]
+    + [(2, (2, 3, n)) for n in (1, 7, 31, 33, 85, 86)]
+    + [(2, (2, n, 3)) for n in (1, 9, 33)]
+    + [(5, (2, 1, n)) for n in (31, 32, 33, 65)],
 )
 def test_grid_sample(channels, shape):
     a, x = spread((shape[0], 6, 5, channels), 0, 1)

@@ -1,0 +1,68 @@
+// Several neighbouring elements per thread, computed in float: what the kernels
+// around it have in common.
+
+#pragma once
+
+#include <metal_stdlib>
+
+using namespace metal;
+
+// How many elements a thread reads or writes at a time, as in MLX's kernels.
+// They are not read as a vector: rows, and arrays that begin inside of another
+// one, are aligned for single elements only.
+static constant constexpr const int per_thread = 4;
+
+/** The elements at `from`, of which `left` are there; 0 for the others. */
+template <typename T>
+inline float4 read(device const T* from, int left) {
+  float to[per_thread] = {0, 0, 0, 0};
+  if (left >= per_thread) {
+    for (int i = 0; i < per_thread; ++i) {
+      to[i] = static_cast<float>(from[i]);
+    }
+  } else {
+    for (int i = 0; i < per_thread; ++i) {
+      if (i < left) {
+        to[i] = static_cast<float>(from[i]);
+      }
+    }
+  }
+  return float4(to[0], to[1], to[2], to[3]);
+}
+
+/** Write the elements at `to`, of which `left` are there. */
+template <typename T>
+inline void write(float4 from, device T* to, int left) {
+  // Elements of a vector are not to be chosen by an index that varies.
+  T values[per_thread] = {
+      static_cast<T>(from.x),
+      static_cast<T>(from.y),
+      static_cast<T>(from.z),
+      static_cast<T>(from.w)};
+  if (left >= per_thread) {
+    for (int i = 0; i < per_thread; ++i) {
+      to[i] = values[i];
+    }
+  } else {
+    for (int i = 0; i < per_thread; ++i) {
+      if (i < left) {
+        to[i] = values[i];
+      }
+    }
+  }
+}
+
+/** The elements as they are stored. */
+template <typename T>
+inline float4 rounded(float4 x) {
+  return float4(
+      static_cast<float>(static_cast<T>(x.x)),
+      static_cast<float>(static_cast<T>(x.y)),
+      static_cast<float>(static_cast<T>(x.z)),
+      static_cast<float>(static_cast<T>(x.w)));
+}
+
+/** The sum of a thread's elements. */
+inline float sum(float4 x) {
+  return (x.x + x.y) + (x.z + x.w);
+}
