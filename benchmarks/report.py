@@ -20,6 +20,7 @@ TITLES = {
     "special": "Special functions",
     "cores": "Several cores",
     "emulation": "Emulated Metal kernels",
+    "metal": "Instructions of Metal kernels",
     "lines": "Lines of code",
 }
 

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,40 @@ def available() -> bool:
     return importlib.util.find_spec("ziglang") is not None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenCL:
+    """A Metal file as OpenCL C++.
+
+    Attributes:
+        text: what stands behind an include of `HEADER`.
+        kernels: host name and function of each kernel, in the order in which they are emitted.
+    """
+
+    text: str
+    kernels: tuple[tuple[str, str], ...]
+
+
+def opencl_source(
+    path: str | os.PathLike[str],
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    *,
+    text: str | None = None,
+    constants: Mapping[str, str] | None = None,
+) -> OpenCL:
+    """A Metal file (`text`, where given) as OpenCL C++, with values of its function constants.
+
+    Raises:
+        SourceError: for source that cannot be read at all.
+    """
+    path = os.fspath(path)
+    preprocessor = Preprocessor([os.fspath(f) for f in include_dirs], defines=DEFINES)
+    writer = _Writer(without_pragmas(preprocessor.run(path, text)), path)
+    writer.values = constants or {}
+    writer.scan()
+    kernels = tuple((name, found.function) for name, found in writer.instantiations.items())
+    return OpenCL(writer.rewritten(), kernels)
+
+
 def check_spaces(
     path: str | os.PathLike[str],
     include_dirs: Sequence[str | os.PathLike[str]] = (),
@@ -89,11 +123,7 @@ def check_spaces(
     Raises:
         SourceError: for source that cannot be read at all.
     """
-    path = os.fspath(path)
-    preprocessor = Preprocessor([os.fspath(f) for f in include_dirs], defines=DEFINES)
-    writer = _Writer(without_pragmas(preprocessor.run(path, text)), path)
-    writer.scan()
-    source = f'#include "{HEADER}"\n{writer.rewritten()}\n'
+    source = f'#include "{HEADER}"\n{opencl_source(path, include_dirs, text=text).text}\n'
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "kernels.cl"
         file.write_text(source, encoding="utf-8")
@@ -179,6 +209,8 @@ def _elementwise_source() -> str:
 class _Writer(Translator):
     """Writes Metal as OpenCL C++."""
 
+    values: Mapping[str, str] = {}  # of function constants; that of others is 0
+
     def explicit_instantiation(self, i: int, stop: int) -> int:
         """Instantiations stay, because address spaces of templates show in them only."""
         return MetalScanner.explicit_instantiation(self, i, stop)
@@ -215,7 +247,7 @@ class _Writer(Translator):
                     self._after[close] = ">"
             return i + 1
         if self.texts[i : i + 3] == ["[", "[", "function_constant"]:
-            self._after[i - 1] = " = {}"
+            self._after[i - 1] = f" = {self.values.get(self.text(i - 1), '{}')}"
         return super()._rewrite(i)
 
     def _shared_reference(self, alias: str, name: str) -> str:

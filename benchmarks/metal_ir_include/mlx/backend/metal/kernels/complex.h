@@ -1,0 +1,15 @@
+// Complex numbers for benchmarks/metal_ir.py, in place of MLX's, which are more
+// C++ than OpenCL takes: no kernel that is counted computes with them.
+
+#pragma once
+
+template <typename T>
+struct complex_t {
+  T real;
+  T imag;
+  complex_t() = default;
+  complex_t(T real, T imag) : real(real), imag(imag) {}
+};
+using complex64_t = complex_t<float>;
+template <typename T>
+complex_t<T> operator+(complex_t<T>, complex_t<T>);
