@@ -12,9 +12,9 @@ from ..model.op import DtypeRule, Form, Parameter
 from .context import GENERATED, Context, Path, camel
 from .samples import check_samples
 
+# What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
+# finds what is missing.
 LOCALS = GENERATED["locals"]
-"""What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
-finds what is missing."""
 HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 

@@ -29,21 +29,21 @@ Path = tuple[str | int, ...]
 
 TABLE = FilePath(__file__).parent / "messages.txt"
 
+# The keys of signatures, and how they are spelled.
 SIGNATURES: dict[str, Spelling] = {
     "signature": "any",
     "cpp_signature": "cpp",
     "python_signature": "python",
 }
-"""The keys of signatures, and how they are spelled."""
 
 _LINES = TABLE.with_name("names.txt").read_text(encoding="utf-8").splitlines()[2:]
 _NAMES = [(*line.split(": "),) for line in _LINES]
+# Names that generated code has, by where it has them.
 GENERATED = {where[0]: frozenset(names.split()) for *where, names in _NAMES}
-"""Names that generated code has, by where it has them."""
+# Names that no operator can have: why, and a pattern of them.
 FORMS = [(row[1], re.compile(row[2].replace(" ", "|"))) for row in _NAMES if row[0] == "operators"]
-"""Names that no operator can have: why, and a pattern of them."""
+# Words of C++ that Metal has not, and what they ask for.
 METAL = [row for row in _NAMES if row[0] == "metal"]
-"""Words of C++ that Metal has not, and what they ask for."""
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)

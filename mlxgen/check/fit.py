@@ -23,8 +23,8 @@ from ..read.keys import Part
 from ..read.sources import last_name
 from .context import Context, Path, camel
 
+# A C++ name with its namespaces.
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
-"""A C++ name with its namespaces."""
 
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
 _SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 _join = ", ".join
 OpDict = dict[str, Any]
+# The kind of a change, in words, and whether it breaks callers.
 Found = tuple[str, str, bool]
-"""The kind of a change, in words, and whether it breaks callers."""
 
 # Kinds that take all that another one takes.
 _WIDER = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+# What ends a line for whoever makes spans: less than for ``str.splitlines``, as in editors.
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
-"""What ends a line for whoever makes spans: less than for ``str.splitlines``, as in editors."""
 
 
 class Span(NamedTuple):
@@ -25,8 +25,8 @@ class Span(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
+# Where the names stand that options give.
 COMMAND_LINE = Span("command line", 0, 0, 0, 0)
-"""Where the names stand that options give."""
 
 
 @dataclass(eq=False)

@@ -32,11 +32,11 @@ from .values import Value, constant, fit, fit_type
 
 T = TypeVar("T")
 R = TypeVar("R")
+# What gets the errors: code, message, start and end offset in the text, help.
 Report = Callable[[str, str, int, int, "str | None"], None]
-"""What gets the errors: code, message, start and end offset in the text, help."""
 
+# Names of optional arguments that are known to have a value, or to be None.
 Facts = dict[str, bool]
-"""Names of optional arguments that are known to have a value, or to be None."""
 
 # Functions that are rules: of MLX, those that give no array, or take no arrays alone, ...
 DTYPE = Param("dtype", "", "Dtype | None", "None")

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 INTEGER = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
+# MLX's dtypes by their names in mlx.core.
 DTYPES = ("bool_", *INTEGER, *FLOATING, "complex64")
-"""MLX's dtypes by their names in mlx.core."""
 
+# What `dtypes` may say instead of listing them.
 CATEGORIES = {
     "floating": FLOATING,
     "integer": INTEGER,
@@ -18,7 +19,6 @@ CATEGORIES = {
     "number": (*INTEGER, *FLOATING, "complex64"),
     "generic": DTYPES,
 }
-"""What `dtypes` may say instead of listing them."""
 
 
 def computes_integers(dtypes: Iterable[str]) -> bool:
@@ -26,6 +26,7 @@ def computes_integers(dtypes: Iterable[str]) -> bool:
     return not set(dtypes) <= {*CATEGORIES["inexact"]}
 
 
+# The C++ type of an element.
 CPP_TYPES = {
     "bool_": "bool",
     **{name: f"{name}_t" for name in INTEGER},
@@ -35,8 +36,8 @@ CPP_TYPES = {
     "float64": "double",
     "complex64": "mx::complex64_t",
 }
-"""The C++ type of an element."""
 
+# How Metal spells an element's type; those that are not here it does not have.
 METAL_TYPES: dict[str, tuple[str, ...]] = {
     "bool_": ("bool",),
     "int8": ("int8_t", "char"),
@@ -51,4 +52,3 @@ METAL_TYPES: dict[str, tuple[str, ...]] = {
     "bfloat16": ("bfloat16_t", "bfloat"),
     "float32": ("float",),
 }
-"""How Metal spells an element's type; those that are not here it does not have."""

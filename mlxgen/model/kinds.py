@@ -40,13 +40,13 @@ class Spelling(NamedTuple):
     metal: Mapping[str, str] = {}  # the same on Metal: type -> C++'s
 
 
+# Metal's integers, and C++'s of the same width.
 METAL_INTS: Mapping[str, str] = {
     **dict.fromkeys(("int", "int32_t"), "int"),
     **dict.fromkeys(("uint", "uint32_t"), "uint32_t"),
     **dict.fromkeys(("int64_t", "long"), "int64_t"),
     **dict.fromkeys(("size_t", "uint64_t", "ulong"), "uint64_t"),
 }
-"""Metal's integers, and C++'s of the same width."""
 _SIGNED = {metal: cpp for metal, cpp in METAL_INTS.items() if not cpp.startswith("u")}
 
 KINDS: Mapping[Kind, Spelling] = {
@@ -66,5 +66,5 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.DTYPE: Spelling("mx::Dtype", "Dtype", "dtype", True),
 }
 
+# The C++ types that are passed by value; all others by const reference.
 BY_VALUE = frozenset({"float", "int64_t"} | {k.cpp for k in KINDS.values() if k.by_value})
-"""The C++ types that are passed by value; all others by const reference."""

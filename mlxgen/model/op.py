@@ -23,8 +23,8 @@ class Form(enum.Enum):
     KERNELS = "kernels"
 
 
+# How many axes an array has: so many more than the array of that name, or than none.
 Rank = tuple[str, int] | None
-"""How many axes an array has: so many more than the array of that name, or than none."""
 
 
 class Fact(NamedTuple):

@@ -238,8 +238,8 @@ class Signature(NamedTuple):
         return f"{self.name or ''}({', '.join(args)}) -> {result}"
 
 
+# What C++ has no literal for: a minus is an operator there.
 INT64_MIN = "INT64_MIN"
-"""What C++ has no literal for: a minus is an operator there."""
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 _ESCAPES = str.maketrans(ESCAPES)
 

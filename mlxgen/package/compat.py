@@ -32,10 +32,10 @@ _RELEASES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
     21: (("0.32.2",), ("2.15.0",)),
     22: (("0.32.3", "0.32.4"), ("3.0.1", "3.1.0")),
 }
+# We ask for the last of them.
 NANOBIND = {internals: releases for internals, (_, releases) in _RELEASES.items()}
-"""We ask for the last of them."""
+# For isolated builds, where MLX is not there yet.
 MLX = {release: internals for internals, (those, _) in _RELEASES.items() for release in those}
-"""For isolated builds, where MLX is not there yet."""
 
 _TAG = re.compile(rb"(?:nanobind|v\d+)_(?:system|mingw|gcc_cygwin|msvc)_\w+")
 _INTERNALS = re.compile(r"(?:^|_)v(\d+)(?:_|$)")

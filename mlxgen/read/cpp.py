@@ -189,8 +189,8 @@ class Reader(Preprocessor):
         self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
     ) -> None:
         super().__init__(folders, METAL if metal else CPP, unread)
+        # What a file declares; raises ``SourceError``.
         self.file = cache(lambda path: _Walk(self.read(path), metal).file)
-        """What a file declares; raises ``SourceError``."""
 
     def unit(self, path: str) -> Unit:
         """What a file and those it includes declare; raises ``SourceError``."""

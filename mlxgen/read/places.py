@@ -19,11 +19,11 @@ _UNITS = {
     "'": re.compile("''|.", re.DOTALL),
 }
 _CHARACTER = re.compile(".", re.DOTALL)
+# The blanks of scalars as they are written, those of double quotes among them.
 _BLANKS = {
     **dict(zip(" \t\r\n", " \t\r\n", strict=True)),
     **{r"\n": "\n", r"\r": "\r", r"\t": "\t", "\\\t": "\t", r"\ ": " ", "\\\n": "", "\\\r": ""},
 }
-"""The blanks of scalars as they are written, those of double quotes among them."""
 
 
 def extent(text: str, node: Node) -> tuple[int, int]:

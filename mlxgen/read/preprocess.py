@@ -27,8 +27,8 @@ MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for eac
 MAX_DEPTH = 60  # of macros in macros, and of includes
 MAX_CONDITION = 1000  # characters of what #if decides by
 
+# The folder of mlxgen's own headers.
 OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
-"""The folder of mlxgen's own headers."""
 
 # Of headers of these only the macros are read: they declare nothing of the project's.
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")

@@ -53,8 +53,8 @@ KEYS = ("name", "namespace", *_PATHS, "tests")
 # Names that would hide the packages which generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
 
+# How many the file of operators may have.
 MAX_BYTES = 5_000_000
-"""How many the file of operators may have."""
 
 _FILE = "pyproject.toml"
 _TABLE = re.compile(

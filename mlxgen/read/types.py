@@ -19,8 +19,8 @@ from ..model.signature import Kind, Type, quoted
 from .literals import string_of
 from .names import clash
 
+# What gets the errors of a text: code, message, start and end offset in the text, help.
 Report = Callable[[str, str, int, int, "str | None"], None]
-"""What gets the errors of a text: code, message, start and end offset in the text, help."""
 
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
@@ -79,8 +79,8 @@ CPP = _grammar(1, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array&
 _GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
 PYTHON = _grammar(2, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
 TORCH = _grammar(3, "torch", "enum()", "(()", "[?(", "Tensor x")
+# Words that only types have.
 TYPE_WORDS = {"const", *CPP.words, *CPP.brackets, *TORCH.words}
-"""Words that only types have."""
 
 _TOKEN = re.compile(
     r"""\s*(?:[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*          # names, with their namespaces

@@ -34,8 +34,8 @@ from .settings import MAX_BYTES
 KeyPath = tuple[str | int, ...]
 
 SIGNATURES = ("python_signature", "signature", "cpp_signature")
+# Entry keys whose scalars are read as numbers and booleans; below all others they are text.
 TYPED_KEYS = frozenset({"deprecated", "samples"})
-"""Entry keys whose scalars are read as numbers and booleans; below all others they are text."""
 
 _WORD_KEYS = frozenset({"grad", "integers", "jvp", "vmap"})  # which take none, not no
 

@@ -27,8 +27,8 @@ SHARD = 16  # operators per binding file, about
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
+# The text of a .metal file, or of a header in csrc (True), with its includes.
 MetalText = Callable[[str, bool], str]
-"""The text of a .metal file, or of a header in csrc (True), with its includes."""
 
 
 class _Context(jinja2.runtime.Context):
@@ -157,6 +157,7 @@ def op_source(view: View, package: Package) -> str:
     return _render(template, package, op=view)
 
 
+# What ``part`` can give, and in which language.
 PARTS: Mapping[str, str] = {
     "header": "cpp",
     "source": "cpp",
@@ -166,7 +167,6 @@ PARTS: Mapping[str, str] = {
     "metal": "cpp",
     "json": "json",
 }
-"""What ``part`` can give, and in which language."""
 
 
 def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
