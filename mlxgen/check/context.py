@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -116,23 +116,15 @@ class Named:
         self.diags.error(code, message, span, help=help, op=self.name, **more)
 
     def error(
-        self,
-        wrong: str,
-        path: Path = (),
-        /,
-        *keys: str,
-        key: bool = False,
-        notes: Sequence[str] = (),
-        **about: object,
+        self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
         """Report what messages.txt says of this, in the same way."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
-        self.report(code, message, path, help, key=key, notes=notes)
+        more = {name: about[name] for name in ("notes", "severity") if name in about}
+        self.report(code, message, path, help, key=key, **more)
 
-    def warning(self, wrong: str, path: Path = (), /, key: bool = False, **about: object) -> None:
-        """The same for what may be right, and fails nothing."""
-        code, message, help = messages(TABLE)[wrong].filled((), about)
-        self.report(code, message, path, help, key=key, severity="warning")
+    # The same for what may be right, and fails nothing.
+    warning = partialmethod(error, severity="warning")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..model.kinds import Kind
@@ -46,10 +46,6 @@ class Wanted(NamedTuple):
     types: tuple[str, ...]  # those that fit, the usual one first; T: the element's
     written_to: str = ""  # how it is declared if the function returns through it: "T&"
 
-    def shown(self) -> str:
-        """The parameter as the entry would declare it."""
-        return f"{self.written_to or self.types[0]} {self.name}"
-
 
 class Expected(NamedTuple):
     """A function that fits an entry.
@@ -67,7 +63,7 @@ class Expected(NamedTuple):
     def declaration(self, name: str) -> str:
         """The help of whoever wrote another function of that name."""
         template = "template <typename T> " if self.elements else ""
-        params = ", ".join(wanted.shown() for wanted in self.params)
+        params = ", ".join(f"{p.written_to or p.types[0]} {p.name}" for p in self.params)
         return f"expected: {template}{self.result} {last_name(name)}({params})"
 
     def problem(self, function: Function) -> str | None:
@@ -159,10 +155,9 @@ class Asked:
     path: Path  # where the entry names it
     codes = ("MG511", "MG512")  # of errors: it is missing, it does not fit
 
-    def error(self, wrong: str, /, notes: Sequence[str] = (), **about: object) -> None:
+    def error(self, wrong: str, /, **about: Any) -> None:
         """Report at the function's name."""
-        about = {"name": self.name, **about}
-        self.context.error(wrong, self.path, notes=notes, key=False, **about)
+        self.context.error(wrong, self.path, **{"name": self.name, **about})
 
     def place(self, span: Span) -> str:
         """A place in hand-written code, for messages."""
@@ -305,4 +300,5 @@ def check_manual(context: Context, part: Part) -> None:
     if not sources.unread:
         csrc = settings.relative(settings.csrc)
         asked = Asked(context, name, ("manual", context.raw.manual.index(part)))
-        asked.error("no_manual", sources.unread_places(part), part=part, folder=csrc)
+        notes = sources.unread_places(part)
+        asked.error("no_manual", notes=notes, part=part, folder=csrc)

@@ -234,7 +234,7 @@ def _metal(item: Dispatch) -> Kernel | None:
     """A kernel in a .metal file."""
     context, sources = item.context, item.context.sources
     expected = _scalar_function(item) if context.elementwise else None
-    named = [n for n in sources.metal_named(item.name) if find_function([n[2]], item.name)]
+    named = [n for n in sources.metal.named(item.name) if find_function([n[2]], item.name)]
     # A header may be included by several files: the one that instantiates it counts.
     named.sort(key=lambda n: n[2].name not in [last_name(i.function) for i in n[1].instantiations])
     named.sort(key=lambda n: not n[2].is_definition)

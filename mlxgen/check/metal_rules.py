@@ -6,10 +6,9 @@ known to be right. Whether address spaces fit is for `mlxgen.emulator.spaces` to
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from ..diagnostics import Span
@@ -60,26 +59,11 @@ class BrokenRule(SourceError):
         self.code = code
 
 
-def check_rules(
-    path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
-) -> Sequence[SourceError]:
+def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
     """The rules of Metal that a file and its project's headers break, in their order.
 
-    Args:
-        path: the file.
-        folders: where its includes are.
-
-    Returns:
-        A `BrokenRule` for each; for a file that cannot be read the `SourceError` that says why.
+    Raises `SourceError` for a file that cannot be read.
     """
-    try:
-        return broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))
-    except SourceError as error:
-        return [error]
-
-
-def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
-    """The same with a reader of Metal; raises `SourceError` for a file that cannot be read."""
     unit = reader.unit(path)
     found = list(_library(reader, unit))
     for file in unit.files:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from .. import __version__
-from ..diagnostics import Diagnostics
+from ..diagnostics import Diagnostics, sections
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -305,11 +305,9 @@ def schema() -> None:
 @click.argument("code")
 def explain(code: str) -> None:
     """Explain an error code, such as MG403, with an example and its cure."""
-    from .. import diagnostics
-
-    if code.upper() not in diagnostics.sections():
+    if code.upper() not in sections():
         raise click.BadParameter(f"no such code: {code}")
-    say(diagnostics.explain(code), "markdown")
+    say(sections()[code.upper()], "markdown")
 
 
 @command("project")

@@ -83,35 +83,21 @@ def generate(
     Returns:
         None when an error was reported.
     """
-    sources = (settings.yaml, settings.csrc, settings.metal, settings.python, *settings.tests)
-    if other := stranger(output, sources):
+    written = (settings.yaml, settings.csrc, settings.metal, settings.python, *settings.tests)
+    if other := stranger(output, written):
         message = f"this is no folder for generated files: there is {os.path.relpath(other)}"
         diags.error("MG607", message, COMMAND_LINE, help="choose a folder of its own")
         return None
     with reported(output, diags), nullcontext() if check else alone(output):
-        return _generate(settings, output, diags, include, exclude, check)
-    return None
+        paths, after = inputs_of(settings, str((sorted(include), sorted(exclude))))
+        before = Manifest.load(output)
+        if not before.holds(output):
+            before.base = ""
+        elif before.key == after.key:
+            return Result(None, 0)
+        from ..render.files import package_files, sources_cmake
+        from .edit import edited, everything
 
-
-def _generate(
-    settings: Settings,
-    output: Path,
-    diags: Diagnostics,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    check: bool,
-) -> Result | None:
-    paths, after = inputs_of(settings, str((sorted(include), sorted(exclude))))
-    before = Manifest.load(output)
-    if not before.holds(output):
-        before.base = ""
-    elif before.key == after.key:
-        return Result(None, 0)
-    from ..read.yaml import no_garbage_collection
-    from ..render.files import package_files, sources_cmake
-    from .edit import edited, everything
-
-    with no_garbage_collection():
         found = edited(settings, diags, before, after)
         as_before = before.files if found else ()
         found = found or everything(settings, diags, include, exclude, after)
@@ -121,11 +107,12 @@ def _generate(
         files = package_files(made, settings, sources.metal_text, as_before)
         if not diags.ok:
             return None
-    if len(diags):
-        after.key = ""  # the next run is to give the same warnings
-    files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
-    changes = write(output, files, before, after, dry_run=check)
-    return Result(changes, len(made))
+        if len(diags):
+            after.key = ""  # the next run is to give the same warnings
+        files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
+        changes = write(output, files, before, after, dry_run=check)
+        return Result(changes, len(made))
+    return None
 
 
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:

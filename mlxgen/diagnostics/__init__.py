@@ -4,7 +4,6 @@ A message has a stable code (``MG104``), which errors.md explains, and a ``Span`
 inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` collects them.
 """
 
-from .codes import explain as explain
 from .codes import sections as sections
 from .collect import Diagnostics as Diagnostics
 from .collect import TooMany as TooMany

@@ -18,8 +18,3 @@ def sections() -> dict[str, str]:
     """All codes, in order, and their sections of errors.md."""
     text = (Path(__file__).parent / "errors.md").read_text(encoding="utf-8")
     return {section["code"]: section[0].rstrip() + "\n" for section in _SECTION.finditer(text)}
-
-
-def explain(code: str) -> str:
-    """One code as Markdown; ``KeyError`` if it does not exist."""
-    return sections()[code.upper()]

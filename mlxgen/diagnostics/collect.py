@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from .codes import sections
 from .span import Span, Text
@@ -79,7 +79,10 @@ class Diagnostics:
         notes: Sequence[str] = (),
         severity: str = "error",
     ) -> None:
-        """Report an error; ``ValueError`` when errors.md does not explain its code."""
+        """Report an error, or with ``severity="warning"`` what may be right and fails nothing.
+
+        ``ValueError`` when errors.md does not explain its code.
+        """
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
         help, op = help and _one_line(help, 400), op and _one_line(f"'{op}'")[1:-1]
@@ -88,10 +91,6 @@ class Diagnostics:
         self._left -= severity == "error"
         if self._left <= 0:
             raise TooMany
-
-    def warning(self, code: str, message: str, span: Span, **more: Any) -> None:
-        """Report, in the same way, what may be right and is probably not; nothing fails for it."""
-        self.error(code, message, span, severity="warning", **more)
 
     def add(self, other: Diagnostics) -> None:
         """Report all that another collector has."""

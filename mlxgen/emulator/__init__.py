@@ -13,8 +13,8 @@ not; `include/` holds Metal's library in C++ and the substitute of MLX's Metal d
 generated launchers run; `runtime.cpp` runs threads. docs/metal.md says what this proves.
 """
 
-from ..check.metal_rules import check_rules
 from .library import SCHEDULES, EmulationError, Library, Schedule, load_metal
+from .package import check_rules
 from .translate import Translation, translate
 
 __all__ = [

@@ -28,10 +28,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..check.metal_rules import check_rules
+from ..check.metal_rules import broken_rules
 from ..command import operators
 from ..diagnostics import Diagnostics
 from ..model.op import Kernel, Op
+from ..read.cpp import Reader
 from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
 from . import library
@@ -93,8 +94,26 @@ def installed(name: str) -> Path:
     return Path(found.origin).parent
 
 
+def check_rules(
+    path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
+) -> Sequence[SourceError]:
+    """The rules of Metal that a file and its project's headers break (see `check.metal_rules`).
+
+    Args:
+        path: the file.
+        folders: where its includes are.
+
+    Returns:
+        A `BrokenRule` for each; for a file that cannot be read the `SourceError` that says why.
+    """
+    try:
+        return broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))
+    except SourceError as error:
+        return [error]
+
+
 def check_kernels(settings: Settings) -> list[SourceError]:
-    """The rules of Metal that the project's kernels break (see `check.metal_rules`)."""
+    """The same of all kernels of a project."""
     folders = [settings.metal, settings.csrc, Path(OWN_INCLUDES), mlx_include()]
     return [
         error

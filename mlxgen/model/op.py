@@ -224,11 +224,6 @@ class Op(NamedTuple):
     manual: frozenset[str] = frozenset()
 
     @property
-    def is_internal(self) -> bool:
-        """Whether Python does not see it."""
-        return "internal" in self.tags
-
-    @property
     def has_primitive(self) -> bool:
         """Whether the op has a Primitive class of its own."""
         return self.form is Form.KERNELS

@@ -53,7 +53,7 @@ def requirements(root: Path) -> list[str]:
     MLX is the release that the project pins; without a pin the one that is installed.
     """
     project = _settings(root)
-    mlx = project.mlx or _installed_mlx()
+    mlx = project.mlx or compat.version("mlx")
     if mlx is None:
         raise SystemExit(
             f"mlxgen: which MLX should {project.name} be built for? Its pyproject.toml pins none: "
@@ -129,10 +129,6 @@ def _config(given: ConfigSettings | None) -> dict[str, str | list[str]]:
         "sdist.exclude": ["/build", "/.venv"],
         **(given or {}),
     }
-
-
-def _installed_mlx() -> str | None:
-    return compat.version("mlx")
 
 
 def _generator_requirements() -> list[str]:

@@ -31,7 +31,7 @@ class Files:
         self._named: dict[str, list[Named]] = {}
         self._asked: set[str] = set()
 
-    def named(self, name: str, everywhere: bool) -> list[Named]:
+    def named(self, name: str, everywhere: bool = True) -> list[Named]:
         """The functions that a name may mean, before its namespaces are looked at."""
         word = last_name(name)
         self._asked.add(word)
@@ -109,12 +109,8 @@ class Sources:
         """Whether csrc defines this member of a class outside of the class."""
         return any(
             last_name(f.class_name or "") == class_name and f.is_definition
-            for _, _, f in self.cpp.named(name, everywhere=True)
+            for _, _, f in self.cpp.named(name)
         )
-
-    def metal_named(self, name: str) -> list[Named]:
-        """Functions and kernels of Metal that a name may mean, namespaces left aside."""
-        return self.metal.named(name, everywhere=True)
 
     def unread_places(self, name: str) -> list[str]:
         """What could not be read in the files that contain a name, for a note."""

@@ -15,11 +15,10 @@ Characteristics of this layer:
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ class Document(Text):
         text = text.removeprefix("\ufeff")
         document = cls(path, text, diags)
         diags.add_source(path, text)
-        with no_garbage_collection(), suppress(TooMany):
+        with suppress(TooMany):
             text, nodes = compose(document)
             for node in _expanded(document, nodes) if _SHARED.search(text) else nodes:
                 if not is_entry(node, twice=1):
@@ -259,18 +258,6 @@ def known_keys() -> AbstractSet[str]:
     from .keys import OpEntry
 
     return OpEntry.model_fields.keys()
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """For work that makes objects and no garbage: looking for some takes most of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:

@@ -134,7 +134,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         python_name=op.python_name,
         path=op.path,
         module=op.module,
-        public=not op.is_internal,
+        public="internal" not in op.tags,
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         metal=kernel.include if kernel is not None else "",
@@ -214,10 +214,11 @@ def package_files(
     for p in made:
         files[f"include/{name}/{p.name}.h"] = p.header or None
         files[f"src/{p.name}.cpp"] = p.source or None
-    count = shard_count(len(public))
+    # Of binding files a power of two, so that few ops move when some are added.
+    count = 1 << max(0, (len(public) - 1) // SHARD).bit_length()
     shards: list[list[Pieces]] = [[] for _ in range(count)]
     for p in public:
-        shards[shard_of(p.name, count)].append(p)
+        shards[zlib.crc32(p.name.encode()) % count].append(p)
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
     modules = _modules(public)
@@ -259,19 +260,6 @@ def package_files(
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
     """A file of Python bindings."""
     return _render("bind.cpp.j2", package, ops=members, shard=shard)
-
-
-def shard_count(n: int) -> int:
-    """Number of binding files: a power of two, so that few ops move when some are added."""
-    count = 1
-    while count * SHARD < n:
-        count *= 2
-    return count
-
-
-def shard_of(name: str, count: int) -> int:
-    """The binding file of an op."""
-    return zlib.crc32(name.encode()) % count
 
 
 def _modules(public: Iterable[Pieces]) -> dict[str, list[Pieces]]:

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from mlxgen.check.metal_rules import BrokenRule, check_rules
+from mlxgen.check.metal_rules import BrokenRule
+from mlxgen.emulator import check_rules
 from mlxgen.read.preprocess import OWN_INCLUDES
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"

@@ -223,7 +223,7 @@ def test_warnings_are_given_by_every_run(tmp_path: Path, monkeypatch: pytest.Mon
         looked_at.append(context.name)
         if context.name == "softcap":
             span = context.entry.span()
-            context.diags.warning("MG403", "doubtful", span, op=context.name, help="mend it")
+            context.diags.error("MG403", "doubtful", span, op=context.name, severity="warning")
         return vmap(context)
 
     monkeypatch.setattr(gradients, "vmap", warned)

@@ -80,7 +80,7 @@ def test_metal_functions_with_the_files_that_include_them(sources) -> None:
     made = sources(
         shared_metal="int f();", a_metal='#include "shared.metal"', b_metal="kernel void k() {}"
     )
-    assert [(path.name, f.name) for path, _, f in made.metal_named("f")] == [("shared.metal", "f")]
-    assert [f.name for _, unit, _ in made.metal_named("k") for f in unit.functions] == ["k"]
+    assert [(path.name, f.name) for path, _, f in made.metal.named("f")] == [("shared.metal", "f")]
+    assert [f.name for _, unit, _ in made.metal.named("k") for f in unit.functions] == ["k"]
     assert len(made.metal.all()) == 3
-    assert [path.name for path, _, _ in made.metal_named("f")] == ["a.metal", "shared.metal"]
+    assert [path.name for path, _, _ in made.metal.named("f")] == ["a.metal", "shared.metal"]

@@ -174,7 +174,7 @@ def _installed(package: ModuleType | None, op: Op) -> Callable[..., Any] | None:
     found: Any = package
     for part in op.path.split("."):
         found = getattr(found, part, None)
-    return None if op.is_internal else found
+    return None if "internal" in op.tags else found
 
 
 def derivative(function: Callable[..., Any], *args: Any, of: int = 0, order: int = 1) -> mx.array:

@@ -99,7 +99,7 @@ class Trial:
             self.subjects[op.name] = [
                 Subject(None, about, Case(function, sample), number)  # type: ignore[arg-type]
                 for number, sample in enumerate(check_samples(op))
-                if not op.is_internal or op.entry.samples
+                if "internal" not in op.tags or op.entry.samples
             ]
         self._differences: dict[Any, Any] = {}
         self.gradient_calls = {op.name: set(_called(op)) for op in operators.ops.values()}
