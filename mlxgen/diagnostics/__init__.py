@@ -4,9 +4,9 @@ A message has a stable code (``MG104``), which errors.md explains, and a ``Span`
 inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` collects them.
 """
 
-from .codes import sections as sections
 from .collect import Diagnostics as Diagnostics
 from .collect import TooMany as TooMany
+from .messages import sections as sections
 from .span import COMMAND_LINE as COMMAND_LINE
 from .span import LINE_BREAK as LINE_BREAK
 from .span import Span as Span

@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from .codes import sections
+from .messages import sections
 from .span import Span, Text
 
 

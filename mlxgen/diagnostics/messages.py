@@ -5,6 +5,9 @@
 
 Both are templates of what the message is about. The first help is given that has one of the keys
 of what is wrong, else the one without keys. Lines that begin with # are comments.
+
+What the codes mean is in errors.md, which is written by hand: every section has a title, an
+explanation, an example that has the error and one that has not; the examples are tested.
 """
 
 from __future__ import annotations
@@ -14,6 +17,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+_SECTION = re.compile(r"^### (?P<code>MG\d{3}): .*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def sections() -> dict[str, str]:
+    """All codes, in order, and their sections of errors.md."""
+    text = (Path(__file__).parent / "errors.md").read_text(encoding="utf-8")
+    return {section["code"]: section[0].rstrip() + "\n" for section in _SECTION.finditer(text)}
 
 
 class Message(NamedTuple):

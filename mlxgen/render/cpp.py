@@ -10,8 +10,8 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, cached_property
 from typing import Any
 
 from ..model.dtypes import CPP_TYPES, FLOATING, computes_integers
@@ -87,6 +87,11 @@ def cast(p: Parameter, kernel: Kernel) -> bool:
     return p.type.kind is Kind.FLOAT and not computes_integers(kernel.dtypes)
 
 
+@cache
+def _naming(name: str) -> Callable[[str], object]:
+    return re.compile(rf"\b{name}\b").search
+
+
 FILTERS = {
     "cpp_comment": cpp_comment,
     "cpp_string": cpp_string,
@@ -101,7 +106,7 @@ FILTERS = {
     "prefix": lambda text, before: before + text,
     "folded": lambda text: " ".join(text.split()),
 }
-TESTS = {"naming": lambda text, name: re.search(rf"\b{name}\b", text) is not None}
+TESTS = {"naming": lambda text, name: _naming(name)(text) is not None}
 
 
 def _names(exprs: Iterable[Expr | None]) -> set[str]:
@@ -116,8 +121,7 @@ class View:
         self.op = op
         self.arrays = op.arrays
         self.attributes = op.attributes
-        for name in op._fields:
-            setattr(self, name, getattr(op, name))
+        self.__dict__.update(op._asdict(), outputs=op.outputs, single=op.single)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.op, name)
