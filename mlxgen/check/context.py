@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
-from ..diagnostics.messages import messages
+from ..diagnostics.messages import messages, rows
 from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Expr, Fact, Form, Parameter
@@ -36,8 +36,7 @@ SIGNATURES: dict[str, Spelling] = {
     "python_signature": "python",
 }
 
-_LINES = TABLE.with_name("names.txt").read_text(encoding="utf-8").splitlines()[2:]
-_NAMES = [(*line.split(": "),) for line in _LINES]
+_NAMES = rows(TABLE.with_name("names.txt"))
 # Names that generated code has, by where it has them.
 GENERATED = {where[0]: frozenset(names.split()) for *where, names in _NAMES}
 # Names that no operator can have: why, and a pattern of them.

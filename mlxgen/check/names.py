@@ -25,15 +25,12 @@ def check_names(entries: Mapping[str, Named], settings: Settings, sources: Sourc
 
 def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
     """Names that the package has itself, and why an operator cannot be called so."""
-    package = settings.name
+    package, files = settings.name, [(settings.metal, path) for path in sources.metal_files()]
+    files += [(settings.csrc, path) for path in sources.cpp_files()]
     taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
-    for folder, paths in (
-        (settings.metal, sources.metal_files()),
-        (settings.csrc, sources.cpp_files()),
-    ):
-        for path in paths:
-            stem = metal_stem(path.relative_to(folder).as_posix())
-            taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
+    for folder, path in files:
+        stem = metal_stem(path.relative_to(folder).as_posix())
+        taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
     return taken
 
 

@@ -18,6 +18,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+
+def rows(table: Path, sign: str = ": ", most: int = -1) -> list[list[str]]:
+    """The lines of a table that are no comments, in the parts between a sign."""
+    lines = table.read_text(encoding="utf-8").splitlines()
+    return [
+        [part.strip() for part in line.split(sign, most)]
+        for line in lines
+        if line and line[0] != "#"
+    ]
+
+
 _SECTION = re.compile(r"^### (?P<code>MG\d{3}): .*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 
 

@@ -16,9 +16,11 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
+from .messages import rows
+
 _CUTOFF = 0.65
-_LINES = (Path(__file__).parent / "elsewhere.txt").read_text(encoding="utf-8").splitlines()
-_ELSEWHERE = [(ours, theirs.split()) for ours, theirs in (line.split(": ") for line in _LINES)]
+_ROWS = rows(Path(__file__).parent / "elsewhere.txt")
+_ELSEWHERE = [(ours, theirs.split()) for ours, theirs in _ROWS]
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:

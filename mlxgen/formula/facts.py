@@ -14,6 +14,7 @@ from functools import cache, lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..diagnostics.messages import rows
 from ..model.dtypes import CATEGORIES as MEMBERS
 from ..model.dtypes import DTYPES
 from ..model.op import Fact, Rank
@@ -189,14 +190,7 @@ def _degree(how: str, degrees: Sequence[int | None]) -> int | None:
     return 0 if max(known, default=0) < 1 else None if how == "-" else BENT
 
 
-def _rows() -> Iterator[tuple[str, list[str]]]:
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
-        if line and line[0] != "#":
-            names, words = line.split(" : ")
-            yield from ((name, words.split()) for name in names.split())
-
-
-ROWS = dict(_rows())
+ROWS = {name: words.split() for names, words in rows(TABLE, " : ") for name in names.split()}
 
 
 @lru_cache(4096)

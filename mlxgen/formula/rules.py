@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ..diagnostics.messages import rows
 from .values import LEVEL, SLOTS, Value, Way, binary, member, unary
 
 TABLE = Path(__file__).parent / "data" / "rules.txt"
@@ -64,14 +65,12 @@ def _writer(text: str) -> Callable[[Sequence[str], str], str]:
 
 def _rules() -> Mapping[str, Sequence[Rule]]:
     found: dict[str, list[Rule]] = {}
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
-        if line and line[0] != "#":
-            names, takes, gives, cpp = [part.strip() for part in line.split(" : ", 3)]
-            for name in names.split():
-                text = cpp.replace("{name}", name)
-                mlx = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)
-                rule = Rule(name, takes.split(), gives, _writer(text), mlx[1] if mlx else "")
-                found.setdefault(name, []).append(rule)
+    for names, takes, gives, cpp in rows(TABLE, " : ", 3):
+        for name in names.split():
+            text = cpp.replace("{name}", name)
+            mlx = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)
+            rule = Rule(name, takes.split(), gives, _writer(text), mlx[1] if mlx else "")
+            found.setdefault(name, []).append(rule)
     return found
 
 

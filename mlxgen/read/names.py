@@ -10,8 +10,10 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-_LINES = (Path(__file__).parent / "names.txt").read_text(encoding="utf-8").splitlines()
-_REASONS = [(reason, names.split()) for reason, names in (line.split(": ") for line in _LINES)]
+from ..diagnostics.messages import rows
+
+_ROWS = rows(Path(__file__).parent / "names.txt")
+_REASONS = [(reason, names.split()) for reason, names in _ROWS]
 _PATTERNS = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REASONS[:4]]
 # Names that an argument cannot have, and why (nor an output, except ``out``).
 RESERVED = {name: reason for reason, names in _REASONS[4:] for name in names}
