@@ -247,6 +247,7 @@ class _Walk:
         self.source = source
         self.metal = metal
         self.file = File(source)
+        self.known: dict[str, tuple[Param, int, int]] = {}  # parameters, by their text
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
@@ -415,11 +416,16 @@ class _Walk:
         for i, node in enumerate(children[1:-1], 1):
             if node.type != ",":
                 start, stop = children[i - 1].end_byte, children[i + 1].start_byte
-                if self.plain[start:stop].strip() != "void":
-                    yield self.param(node, start, stop)
+                text = self.text[start:stop]
+                if self.plain[start:stop].strip() == "void":
+                    continue
+                if text not in self.known:
+                    self.known[text] = self.param(node, start, stop)
+                param, begin, end = self.known[text]
+                yield param._replace(span=self.source.span(start + begin, start + end))
 
-    def param(self, node: Node, start: int, stop: int) -> Param:
-        """One parameter, which stands between the places."""
+    def param(self, node: Node, start: int, stop: int) -> tuple[Param, int, int]:
+        """One parameter, which stands between the places, and where in that text it does."""
         declarator = name = node.child_by_field_name("declarator")
         while name is not None and name.type != "identifier":
             name = name.child_by_field_name("declarator") or next(
@@ -437,8 +443,8 @@ class _Walk:
         words = [space[0] if space else "", "const" if const else "", base]
         attributes = self.attributes(start, stop)
         inside = self.text[start : stop if assign < 0 else assign]
-        start += len(inside) - len(inside.lstrip())
-        return Param(
+        begin = len(inside) - len(inside.lstrip())
+        param = Param(
             type=" ".join(filter(None, words)) + normalised(front + behind),
             name=self.spelled(name),
             base=base,
@@ -448,5 +454,6 @@ class _Walk:
             reference=mark == "&",
             attributes=attributes,
             default=normalised(self.text[assign + 1 : stop]) if assign > 0 else None,
-            span=self.source.span(start, start + len(inside.strip())),
+            span=self.span(node),
         )
+        return param, begin, begin + len(inside.strip())

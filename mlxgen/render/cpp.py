@@ -104,6 +104,7 @@ FILTERS = {
     "file_name": os.path.basename,
     "names": lambda exprs: _names(exprs),
     "prefix": lambda text, before: before + text,
+    "listed": ", ".join,
     "folded": lambda text: " ".join(text.split()),
 }
 TESTS = {"naming": lambda text, name: _naming(name)(text) is not None}
@@ -121,22 +122,13 @@ class View:
         self.op = op
         self.arrays = op.arrays
         self.attributes = op.attributes
+        self.cpu, self.metal = op.kernel("cpu"), op.kernel("metal")
         self.__dict__.update(op._asdict(), outputs=op.outputs, single=op.single)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.op, name)
 
     # Names, types and files
-
-    @cached_property
-    def cpu(self) -> Kernel | None:
-        """The CPU kernel."""
-        return self.op.kernel("cpu")
-
-    @cached_property
-    def metal(self) -> Kernel | None:
-        """The Metal kernel."""
-        return self.op.kernel("metal")
 
     @property
     def result(self) -> str:
