@@ -221,11 +221,7 @@ class Context(Named):
 
     def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
         """What a formula for all outputs gives."""
-        outputs = self.signature.outputs
-        if len(outputs) > 1:
-            return Want(Kind.ARRAYS, len(outputs), needs)
-        kind = Kind.ARRAYS if outputs[0].type.kind is Kind.ARRAYS else Kind.ARRAY
-        return Want(kind, needs=needs)
+        return Want.arrays([o.type.kind is Kind.ARRAYS for o in self.signature.outputs], needs)
 
     def need(self, sort: str, name: str, fact: Fact, dtype: str, linear: str) -> Need:
         """What an array has to be that has the rank of another."""

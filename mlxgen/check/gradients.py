@@ -92,9 +92,8 @@ def _declared(
     linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
     dtype = _floating(context)
     needs = [context.need("gradient", p.name, context.facts[p.name], dtype, linear) for p in params]
-    want = Want(Kind.ARRAYS, len(params), needs)
+    want = Want.arrays([p.is_list for p in params], needs)
     if len(params) == 1:
-        want = Want(Kind.ARRAYS if params[0].is_list else Kind.ARRAY, needs=needs)
         _given(names, params[0])
     if "grad" not in names and re.search(r"\bgrad(_out)?\b", text):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)

@@ -103,6 +103,12 @@ class Want(NamedTuple):
     length: int | None = None  # ARRAYS: how many; None: any number
     needs: Sequence[Need] = ()  # what the arrays have to be; one for all of a list
 
+    @classmethod
+    def arrays(cls, lists: Sequence[bool], needs: Sequence[Need] = ()) -> Want:
+        """Several arrays, or one, or a list of them: for each whether it is a list."""
+        kind = Kind.ARRAYS if len(lists) > 1 or lists[0] else Kind.ARRAY
+        return cls(kind, len(lists) if len(lists) > 1 else None, needs)
+
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:
     """The formula ``text`` as C++ that gives what is wanted, or None if anything was reported."""

@@ -18,7 +18,7 @@ Generated C++ stands where ``namespace mx = mlx::core``: the properties called `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -208,12 +208,17 @@ class Signature(NamedTuple):
         types = [output.type.python for output in self.outputs]
         return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
-    def marked(self, args: list[str], *more: str) -> list[str]:
-        """Python's arguments with ``/`` and ``*``, and more that are keyword-only."""
+    def python_args(self, annotation: Callable[[Type], str], *more: str) -> str:
+        """Python's arguments, with ``/`` and ``*``, and more that are keyword-only."""
+        args = []
+        for arg in self.args:
+            default = f" = {arg.default.python}" if arg.default else ""
+            args.append(f"{arg.name}: {annotation(arg.type)}{default}")
         first = sum(arg.pos_only for arg in self.args)
         last = sum(not arg.kw_only for arg in self.args)
         rest = [*args[last:], *more]
-        return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
+        marked = [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
+        return ", ".join(marked)
 
     def cpp(self) -> str:
         """The signature in the C++ spelling of entries."""
@@ -226,16 +231,11 @@ class Signature(NamedTuple):
 
     def python(self) -> str:
         """The signature in the Python spelling of entries."""
-        args = []
-        for arg in self.args:
-            default = f" = {arg.default.python}" if arg.default else ""
-            args.append(f"{arg.name}: {arg.type._python_spelling()}{default}")
-        args = self.marked(args)
         result = self.python_result
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
-        return f"{self.name or ''}({', '.join(args)}) -> {result}"
+        return f"{self.name or ''}({self.python_args(Type._python_spelling)}) -> {result}"
 
 
 # What C++ has no literal for: a minus is an operator there.

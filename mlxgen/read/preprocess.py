@@ -209,6 +209,7 @@ class SourceText:
             span = at or Span(path, 1, 1, 1, 1)
             raise SourceError(f"cannot read {path}: {reason}", span) from None
         self.path = path
+        self._file = Text(path, self.original)
         # Spaces for comments and raw strings: every character stays at its place.
         self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
         self.macros = Macros()
@@ -260,11 +261,7 @@ class SourceText:
 
     def place(self, start: int, stop: int) -> Span:
         """The place of a part of the original text."""
-        return self._original.at(start, stop)
-
-    @cached_property
-    def _original(self) -> Text:
-        return Text(self.path, self.original)
+        return self._file.at(start, stop)
 
     def check_brackets(self) -> None:
         """Raise for the first bracket that has no partner."""

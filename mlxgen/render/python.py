@@ -7,24 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..model.op import Form, GradKind, Op
-from ..model.signature import Kind
+from ..model.signature import Kind, Type
 
 
 def python_def(op: Op) -> str:
     """The Python signature, as in MLX's stubs."""
-    parts = []
-    for p in op.params:
-        annotation = p.type.python
-        if p.type.kind is Kind.ARRAY:
-            annotation = "scalar | array | None" if p.type.optional else "scalar | array"
-        elif p.is_list:
-            annotation = "Sequence[scalar | array]"
-        text = f"{p.name}: {annotation}"
-        if p.arg.default is not None:
-            text += f" = {p.arg.default.python}"
-        parts.append(text)
-    parts = op.signature.marked(parts, "stream: StreamOrDevice = None")
-    return f"({', '.join(parts)}) -> {op.signature.python_result}"
+
+    def annotation(type: Type) -> str:
+        if type.kind is Kind.ARRAYS:
+            return "Sequence[scalar | array]"
+        return f"scalar | {type.python}" if type.is_array else type.python
+
+    args = op.signature.python_args(annotation, "stream: StreamOrDevice = None")
+    return f"({args}) -> {op.signature.python_result}"
 
 
 def docstring(op: Op) -> str:
