@@ -212,7 +212,7 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
         # Those of runtime/src/metal.cpp. What arrays internal operators get is up to the formulas
         # that call them.
         yield f"{op.name}_dense_{dtype}"
-        if op.is_internal:
+        if "internal" in op.tags:
             continue
         if not dtype.endswith("64"):
             yield f"{op.name}_dense_n_{dtype}"
