@@ -162,13 +162,16 @@ def read_project(
             groups.setdefault(path, []).append(op)
 
     def check(path: Path) -> SpaceCheck:
-        text = f'#include "{path.name}"\n{_elementwise_source()}'
+        text = f'#include "{path.name}"\n{_runtime_source("elementwise")}'
         starts: list[tuple[int, Op]] = []
         for op in groups[path]:
             kernel = op.kernel("metal")
             if kernel is not None and kernel.scalar:
                 starts.append((text.count("\n") + 1, op))
-                text += _around(op, kernel)
+                type = METAL_TYPES[kernel.dtypes[-1]][0]  # 16 bits are computed in float
+                dense, strided = f"dense<{type}, int, 2>", f"strided<{type}, int, 0, 2>"
+                names = {f"{op.name}_dense": dense, f"{op.name}_strided": strided}
+                text += f"namespace of_{op.name} {{{kernels_around(op, kernel, names)}}}\n"
         generated = os.fspath(path.with_name(f"{path.name} and what is generated around it"))
         done = check_spaces(generated, sources.metal_includes, text=text)
         found = []
@@ -183,27 +186,45 @@ def read_project(
         return dict(zip(groups, pool.map(check, groups), strict=True))
 
 
-def _around(op: Op, kernel: Kernel) -> str:
-    """A kernel around a scalar function: what the operators' runtime makes of it, in short."""
-    outs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
-    values = [
-        *(f"C {p.cpp}" for p in op.arrays),
-        *(f"{metal_type(p)} {p.cpp}" for p in op.attributes),
-    ]
-    call = "; ".join([*(f"C {to}" for to in outs), metal_element(op)])
-    name = f"{op.name}_element"
-    type = METAL_TYPES[kernel.dtypes[-1]][0]  # of which 16 bits are computed in float
-    return (
-        f"template <typename C>\nvoid {name}({', '.join(values)}) {{ {call}; }}\n"
-        f'template [[host_name("{name}")]] [[kernel]]\n'
-        f"decltype({name}<{type}>) {name}<{type}>;\n"
-    )
+def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
+    """The kernels around a scalar function, as the operators' runtime makes them.
+
+    Args:
+        op: the operator.
+        kernel: its Metal kernel.
+        variants: for a host name what is instantiated, as in ``dense<float, int, 2>``.
+    """
+    outputs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
+    names = {
+        "IN  |": [(p.cpp, "") for p in op.arrays],
+        "OUT |": [(name, "") for name in outputs],
+        "ATTR|": [(p.cpp, metal_type(p)) for p in op.attributes],
+    }
+    lines: list[str] = []
+    buffers = 0
+    for line in _runtime_source("kernels").splitlines():
+        buffers *= "[[kernel]]" not in line
+        text = line[5:] if line[:5] in names else line
+        for i, (name, type) in enumerate(names.get(line[:5], [("@", "TYPE")])):
+            made = text.replace("CONSTANT", str(1000 + i)).replace("TYPE", type).replace("@", name)
+            made = made.replace("#", str(i)).replace("INDEX", str(buffers))
+            buffers += "INDEX" in text
+            made = made.replace("NAME", op.name).replace("STATEMENT", metal_element(op))
+            if made.strip().startswith(")") and lines[-1].endswith(","):
+                lines[-1] = lines[-1][:-1] + made.strip()
+            else:
+                lines.append(made)
+    for name, instance in variants.items():
+        function = f"{op.name}_{instance}"
+        lines.append(f'template [[host_name("{name}")]] [[kernel]]')
+        lines.append(f"decltype({function}) {function};")
+    return "\n".join(lines) + "\n"
 
 
-def _elementwise_source() -> str:
-    """What generated kernels stand on, out of the runtime that embeds it."""
+def _runtime_source(name: str) -> str:
+    """Metal that the operators' runtime embeds: what kernels stand on, or the kernels."""
     text = (Path(OWN_INCLUDES).parent / "src" / "metal.cpp").read_text(encoding="utf-8")
-    return "".join(re.findall(r'elementwise_source = R"metal\((.*?)\)metal"', text, re.DOTALL))
+    return "".join(re.findall(rf'{name}_source = R"metal\((.*?)\)metal"', text, re.DOTALL))
 
 
 class _Writer(Translator):

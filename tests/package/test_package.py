@@ -18,7 +18,11 @@ import pytest
 from builds import output, run
 
 import mlxgen
+from mlxgen.command import operators
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.emulator.spaces import kernels_around
 from mlxgen.package import backend as build
+from mlxgen.read import settings as read_settings
 
 FILES = {
     "pyproject.toml": """
@@ -300,6 +304,11 @@ def test_metal_kernels_are_tested_without_a_gpu(
         for dtype in ("float32", "float16", "bfloat16"):
             assert re.search(rf"\d+  axpby_{layout}_{dtype}$", text, re.MULTILINE)
     assert "launches of 33 kernels" in text
+    built = project / "build" / "metal" / "libraries" / "tiny_ops.axpby.metal"
+    diags = Diagnostics()
+    settings = read_settings.load(project, diags)
+    (axpby,) = [op for op in operators.load(settings, diags)[0] if op.name == "axpby"]
+    assert kernels_around(axpby, axpby.kernel("metal"), {}) in built.read_text(encoding="utf-8")
 
     tests = project / "tests" / "test_metal.py"
     tests.parent.mkdir()
