@@ -162,7 +162,7 @@ def read_project(
             groups.setdefault(path, []).append(op)
 
     def check(path: Path) -> SpaceCheck:
-        text = f'#include "{path.name}"\n{_runtime_source("elementwise")}'
+        text = f'#include "{path.name}"\n{runtime_source("elementwise")}'
         starts: list[tuple[int, Op]] = []
         for op in groups[path]:
             kernel = op.kernel("metal")
@@ -187,7 +187,8 @@ def read_project(
 
 
 def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
-    """The kernels around a scalar function, as the operators' runtime makes them.
+    """The kernels around a scalar function, as the operators' runtime makes them; they stand on
+    `runtime_source("elementwise")`.
 
     Args:
         op: the operator.
@@ -202,7 +203,7 @@ def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
     }
     lines: list[str] = []
     buffers = 0
-    for line in _runtime_source("kernels").splitlines():
+    for line in runtime_source("kernels").splitlines():
         buffers *= "[[kernel]]" not in line
         text = line[5:] if line[:5] in names else line
         for i, (name, type) in enumerate(names.get(line[:5], [("@", "TYPE")])):
@@ -221,7 +222,7 @@ def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _runtime_source(name: str) -> str:
+def runtime_source(name: str) -> str:
     """Metal that the operators' runtime embeds: what kernels stand on, or the kernels."""
     text = (Path(OWN_INCLUDES).parent / "src" / "metal.cpp").read_text(encoding="utf-8")
     return "".join(re.findall(rf'{name}_source = R"metal\((.*?)\)metal"', text, re.DOTALL))

@@ -93,3 +93,9 @@ def test_no_more_than_mlx(benchmarks, mlx_source, dtype):
     ):
         result = benchmarks.beside("", mine(dtype), theirs(source, dtype))
         assert result.met, result.value
+
+
+def test_kernels_around_functions_cost_no_more_than_mlx(benchmarks):
+    results = list(benchmarks.elementwise())
+    assert len(results) == 50
+    assert [f"{result.what}: {result.value}" for result in results if not result.met] == []

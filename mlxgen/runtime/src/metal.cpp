@@ -191,10 +191,11 @@ ATTR|    constant TYPE& @_at [[buffer(INDEX)]],
     uint2 thread_grid [[threads_per_grid]]) {
 IN  |  const T @_scalar = @_is_scalar ? @_at[0] : T(0);
 ATTR|  const TYPE @ = @_at;
-  I k = N * I(thread_index.x);
+  I k = thread_index.x;
   if (sizeof(I) > 4) {
-    k += N * I(thread_grid.x) * I(thread_index.y);
+    k += I(thread_grid.x) * I(thread_index.y);
   }
+  k *= N;
   if ((N == 1 && sizeof(I) == 4) || N <= count - k) {
 IN  |    T @_values[N];
 OUT |    T @_values[N];
@@ -239,16 +240,17 @@ IN  |  const T @_scalar = @_is_scalar ? @_at[0] : T(0);
 ATTR|  const TYPE @ = @_at;
 IN  |  I @_place = mlxgen::place_of<I, AXES, N>(thread_index, thread_strides + # * thread_axes, thread_axes);
   const I thread_width = N > 1 ? I(shape[thread_axes - 1]) : I(thread_grid.x);
-  I k = N * I(thread_index.x) +
-      thread_width * (I(thread_index.y) + I(thread_grid.y) * I(thread_index.z));
+  I k = AXES == 0 || AXES == 3 ? I(thread_grid.y) * I(thread_index.z) : I(0);
+  k = N * I(thread_index.x) +
+      (AXES == 1 ? I(0) : thread_width * (k + I(thread_index.y)));
   uint thread_rest = thread_index.z;
   for (int i = thread_axes - 3; AXES == 0 && i >= 0; --i) {
     const I thread_place = thread_rest % uint(shape[i]);
     thread_rest /= uint(shape[i]);
 IN  |    @_place += thread_place * thread_strides[# * thread_axes + i];
   }
-  const I thread_left = N > 1 ? thread_width - N * I(thread_index.x) : I(1);
-  for (I i = 0; i < N && i < thread_left; ++i, ++k) {
+  const int thread_left = N > 1 ? int(thread_width - N * I(thread_index.x)) : 1;
+  for (int i = 0; i < N && i < thread_left; ++i, ++k) {
 OUT |    T @_value;
     NAME_element<T>(
 IN  |        @_is_scalar ? @_scalar : @_at[@_place],
