@@ -17,7 +17,7 @@ from contextlib import suppress
 from rich.console import Console
 
 from .measure import Options, Result, machine
-from .report import TITLES, table, update_page
+from .report import TITLES, tables, update_page
 
 
 def main() -> int:
@@ -62,7 +62,8 @@ def main() -> int:
     else:
         console = Console(width=None if sys.stdout.isatty() else 150)
         console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
-        console.print(table(results))
+        for table in tables(results):
+            console.print(table)
     if not complete:
         return 130
     if args.write:

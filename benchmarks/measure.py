@@ -26,6 +26,7 @@ class Result:
     aim: str = ""
     met: bool | None = None  # None: there is no aim
     data: Mapping[str, float] = field(default_factory=dict)  # the numbers, for --json
+    cells: Mapping[str, str] = field(default_factory=dict)  # columns in place of value and aim
 
 
 @dataclass(frozen=True)

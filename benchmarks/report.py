@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -17,6 +17,7 @@ TITLES = {
     "rebuild": "Rebuild after an edit",
     "calls": "Call overhead",
     "kernels": "CPU kernels",
+    "layouts": "Layouts",
     "special": "Special functions",
     "cores": "Several cores",
     "emulation": "Emulated Metal kernels",
@@ -25,33 +26,38 @@ TITLES = {
 }
 
 
-def table(results: Sequence[Result]) -> Table:
-    """All results, one section per group."""
-    out = Table("", "measured", "aim", "met")
-    for i, result in enumerate(results):
-        if i and result.group != results[i - 1].group:
-            out.add_section()
-        out.add_row(
-            escape(result.what.replace("`", "")), escape(result.value), result.aim, _met(result)
-        )
-    return out
+def tables(results: Sequence[Result]) -> Iterator[Table]:
+    """All results, one table for each group."""
+    for title, rows in _groups(results):
+        out = Table("", *_cells(rows[0]), title=TITLES[title])
+        for result in rows:
+            cells = (escape(cell.replace("**", "")) for cell in _cells(result).values())
+            out.add_row(escape(result.what.replace("`", "")), *cells)
+        yield out
 
 
-def _met(result: Result) -> str:
-    return {True: "yes", False: "no", None: ""}[result.met]
+def _groups(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
+    for group in dict.fromkeys(result.group for result in results):
+        yield group, [result for result in results if result.group == group]
+
+
+def _cells(result: Result) -> dict[str, str]:
+    """What stands beside the name, by column."""
+    met = {True: "yes", False: "no", None: ""}[result.met]
+    return {**(result.cells or {"measured": result.value, "aim": result.aim}), "met": met}
 
 
 def update_page(results: Sequence[Result], machine: Mapping[str, str]) -> None:
     """Write the page's tables of the groups that were measured, and leave the rest as it is."""
     text = PAGE.read_text(encoding="utf-8")
-    for group in dict.fromkeys(result.group for result in results):
-        rows = [result for result in results if result.group == group]
+    for group, rows in _groups(results):
+        columns = list(_cells(rows[0]))
         lines = [
             f"`python -m benchmarks {group}` on: " + ", ".join(map(" ".join, machine.items())),
             "",
-            "| | measured | aim | met |",
-            "|---|---|---|---|",
-            *(f"| {r.what} | {r.value} | {r.aim} | {_met(r)} |" for r in rows),
+            f"| | {' | '.join(columns)} |",
+            "|---" * (len(columns) + 1) + "|",
+            *(f"| {r.what} | {' | '.join(_cells(r).values())} |" for r in rows),
         ]
         begin, end = f"<!-- {group}: written by --write -->", f"<!-- {group}: end -->"
         before, found, rest = text.partition(begin)

@@ -57,11 +57,38 @@ def test_page_takes_results(
         results = [result(group, f"what of {group}", "the value", "the aim", met=True)]
         report.update_page(results, {"Python": "3"})
         report.update_page(results, {"Python": "4"})
-        assert report.table(results).row_count == 1
+        assert [table.row_count for table in report.tables(results)] == [1]
     text = page.read_text(encoding="utf-8")
     for group in report.TITLES:
         assert text.count(f"| what of {group} | the value | the aim | yes |") == 1
     assert "Python 3" not in text and text.count("Python 4") == len(report.TITLES)
+
+
+def test_a_group_has_columns_of_its_own(
+    benchmarks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(benchmarks.report.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(benchmarks.report, "PAGE", page)
+    cells = {"add": "**0.8**", "NumPy": "1 to 2"}
+    results = [benchmarks.measure.Result("layouts", "dense", "", met=False, cells=cells)]
+    benchmarks.report.update_page(results, {"Python": "3"})
+    text = page.read_text(encoding="utf-8")
+    assert "| | add | NumPy | met |\n|---|---|---|---|\n| dense | **0.8** | 1 to 2 | no |" in text
+    (table,) = benchmarks.report.tables(results)
+    assert [column.header for column in table.columns] == ["", "add", "NumPy", "met"]
+
+
+def test_layouts_are_the_same_in_mlx_and_numpy(benchmarks: ModuleType) -> None:
+    def values(*shape: int) -> np.ndarray:
+        return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+    module = importlib.import_module("benchmarks.layouts")
+    for name, layout in module.LAYOUTS.items():
+        x, y = layout(values, 4, 6 if "8" not in name else 4)
+        ours = layout(lambda *shape: mx.array(values(*shape)), 4, 6 if "8" not in name else 4)
+        assert np.array_equal(x + y, mx.add(*ours)), name
+        assert isinstance(y, float) or np.array_equal(y, ours[1]), name
 
 
 def test_compositions_are_the_functions(benchmarks: ModuleType) -> None:
