@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -58,17 +60,17 @@ def measure(options: Options) -> Iterator[Result]:
     )
     for threads in (1, cores):
         for size in SHAPES:
-            # Little is worth more than one thread.
-            if options.quick and size == 2**22 or threads > 1 and size < 100_000:
+            # Few numbers are not worth more than one thread.
+            if (options.quick and size == 2**22) or (threads > 1 and size < 100_000):
                 continue
-            for layout in LAYOUTS if size > 1 else SMALLEST:
-                on = f"{threads} threads" if threads > 1 else "1 thread"
-                what = f"{_number(size)}, {on}: {layout}"
-                options.progress(f"time {what}")
-                command = [sys.executable, "-m", __name__, layout, str(size)]
-                command += ["0.1" if options.quick else str(BUDGET)]
-                rows = json.loads(run_command(command, MLXGEN_NUM_THREADS=str(threads)))
-                yield _result(what, rows)
+            number = f"{size:,}" if size < 2**20 else f"{size >> 20}M"
+            on = f"{number} on {threads} threads" if threads > 1 else number
+            options.progress(f"time layouts of {on}")
+            command = [sys.executable, "-m", __name__, str(size)]
+            command += ["0.05" if options.quick else str(BUDGET)]
+            found = json.loads(run_command(command, MLXGEN_NUM_THREADS=str(threads)))
+            for layout, times in found.items():
+                yield _result(f"{on}: {layout}", times)
 
 
 def _result(what: str, times: Mapping[str, Mapping[str, float]]) -> Result:
@@ -95,16 +97,10 @@ def _result(what: str, times: Mapping[str, Mapping[str, float]]) -> Result:
     return Result("layouts", what, "", "", all_met, data, cells)
 
 
-def _number(size: int) -> str:
-    return f"{size:,}" if size < 2**20 else f"{size >> 20}M"
-
-
 def _run(layout: str, size: int, budget: float) -> dict[str, dict[str, float]]:
     """Seconds that each operator takes for arrays of a layout and size, by name and dtype."""
-    keep_memory()
     random = np.random.default_rng(0)
     found = {}
-    known = {case.name: case for case in kernels.cases(2**14)}
     for dtype in DTYPES:
 
         def values(*shape: int, dtype: str = dtype) -> np.ndarray:
@@ -115,12 +111,16 @@ def _run(layout: str, size: int, budget: float) -> dict[str, dict[str, float]]:
         mx.eval(*ours)
         for name in OPERATORS:
             operands = 1 if name == "lgamma" else 2
-            if operands == 1 and layout not in WITH_ONE_OPERAND:
-                continue
-            found[f"{name} {dtype}"] = _times(
-                known[name], ours[:operands], theirs[:operands], size, budget
-            )
+            if operands == 2 or layout in WITH_ONE_OPERAND:
+                case = _cases()[name]
+                times = _times(case, ours[:operands], theirs[:operands], size, budget)
+                found[f"{name} {dtype}"] = times
     return found
+
+
+@cache
+def _cases() -> dict[str, kernels.Case]:
+    return {case.name: case for case in kernels.cases(2**14)}
 
 
 def _times(
@@ -140,10 +140,24 @@ def _times(
         functions["compiled"] = many(mx.compile(case.composition))
     for function in functions.values():
         function()  # mx.compile calls a compiler the first time
-    timings = alternate(functions, rounds=ROUNDS, budget=budget)
+    # Of the processor, to which other processes add little; not where several threads share work.
+    clock = time.process_time if thread_count() == 1 else time.perf_counter
+    timings = alternate(functions, rounds=ROUNDS, budget=budget, clock=clock)
     return {name: timings.least(name) / times for name in functions}
 
 
-if __name__ == "__main__":
+def thread_count() -> int:
+    """On how many threads this process computes."""
+    return int(os.environ.get("MLXGEN_NUM_THREADS", "1"))
+
+
+def main(size: int, budget: float) -> None:
+    """Measure all layouts of a size, and print the seconds."""
+    keep_memory()
     with mx.stream(mx.cpu):
-        print(json.dumps(_run(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))))
+        layouts = LAYOUTS if size > 1 else SMALLEST
+        print(json.dumps({layout: _run(layout, size, budget) for layout in layouts}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))

@@ -68,3 +68,61 @@ def test_operands_that_are_given_away(dtype):
         assert mx.array_equal(mlxops.axpby(x + 0, mx.negative(-y), 2.0), mlxops.axpby(x, y, 2.0))
         assert mx.array_equal(mlxops.axpby(mx.negative(-y), x + 0, 2.0), mlxops.axpby(y, x, 2.0))
         assert mx.array_equal(mlxops.axpby(mx.negative(-y), x, 2.0), mlxops.axpby(y, x, 2.0))
+
+
+def test_a_small_output_does_not_keep_a_large_buffer(dtype):
+    def part(size):
+        return mx.zeros(2**20, dtype)[:size]  # given away, when it is all that has the zeros
+
+    before = mx.get_active_memory()
+    out = mlxops.add(part(8) + 0, part(8))
+    mx.eval(out)
+    assert mx.get_active_memory() - before < 2**18
+
+
+def peak(call):
+    """The bytes that a call takes, with what it returns."""
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    out = call()
+    mx.eval(out)
+    return mx.get_peak_memory() - before - sum(a.nbytes for a in out)
+
+
+ROWS = {"all": slice(None), "the first": slice(1000), "some": slice(500, 1500)}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("lazy", (False, True), ids=("evaluated", "lazy"))
+def test_row_contiguous_inputs_are_not_copied(rows, lazy, dtype, device):
+    if device == mx.gpu:
+        pytest.skip("MLX copies parts of larger arrays")
+    whole = mx.random.normal((2000, 256)).astype(dtype)
+    x = whole[ROWS[rows]]
+    mx.eval(whole if lazy else x)
+    assert peak(lambda: mlxops.rms_norm_residual(x, x)) < 2**17
+
+
+LAID_OUT = {
+    "transposed": lambda x: mx.contiguous(x.T).T,
+    "part": lambda x: mx.concatenate([x, x], axis=1)[:, : x.shape[1]],
+    "every second": lambda x: mx.repeat(x, 2, axis=1)[:, ::2],
+    "backwards": lambda x: mx.contiguous(x[::-1, ::-1])[::-1, ::-1],
+    "one row": lambda x: mx.broadcast_to(x[:1], x.shape),
+    "one number": lambda x: mx.broadcast_to(x[:1, :1], x.shape),
+    "a column": lambda x: mx.broadcast_to(x[:, :1], x.shape),
+    "nothing": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize("shape", [(70, 600), (600, 70), (5, 3), (1, 1)], ids=str)
+def test_other_inputs_are_copied_as_they_are(layout, shape, dtype):
+    x = LAID_OUT[layout](mx.random.normal(shape).astype(dtype))
+    straight = mx.array(np.array(x.astype(mx.float32))).astype(dtype)
+    wanted = mlxops.rms_norm_residual(straight, straight)
+    assert all(map(mx.array_equal, mlxops.rms_norm_residual(x, x), wanted))
+    ids = mx.arange(2 * x.shape[0])[::2] // 4
+    found = mlxops.segment_sum(x, ids, 300)
+    assert mx.array_equal(found, mlxops.segment_sum(straight, mx.contiguous(ids), 300))

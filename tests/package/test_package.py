@@ -62,6 +62,12 @@ FILES = {
           composite: sum(xs)
           grad: {xs: "[grad for x in xs[:n]]"}
 
+        - name: loop
+          signature: "loop(x: array) -> array"
+          dispatch: {cpu: loop}
+          grad: {x: zero}
+          samples: {x: {low: 1, high: 2}}
+
         - name: window
           signature: "window(x: array, /, size: int | tuple[int, int] = 1) -> array"
           composite: x * size[0] + size[1]
@@ -82,6 +88,10 @@ FILES = {
         }
         inline float cut(float x, float y, int n) { // float64 takes the composite
           return x + y;
+        }
+        template <typename T, bool positive = false>
+        T loop(T x) { // the one it is computed in
+          return positive ? 1 : 0;
         }
         } // namespace tiny_ops::cpu
         """,
@@ -225,6 +235,30 @@ with mx.stream(mx.cpu):
             raise AssertionError
     # A key is not promoted with the numbers: these are no uint32.
     assert tiny_ops.draw(-20, -10, mx.random.key(0)).max().item() < -10
+"""
+    output(run("-c", script, cwd=site, path=site))
+
+
+def test_what_was_computed_before_decides_nothing(site: Path) -> None:
+    """Loops run over whole lanes: behind an array's end nothing is left of the one before."""
+    script = """
+import tiny_ops, mlx.core as mx
+mx.set_default_device(mx.cpu)
+views = (
+    lambda x: x,
+    lambda x: mx.broadcast_to(x[:1, :1], x.shape),
+    lambda x: mx.broadcast_to(x[:1], x.shape),
+    lambda x: mx.broadcast_to(x[:, :1], x.shape),
+    lambda x: x[:, ::2],
+    lambda x: mx.contiguous(x.T).T,
+)
+for dtype in (mx.float32, mx.float16):
+    for view in views:
+        for before in views:
+            mx.eval(tiny_ops.loop(before(-mx.ones((72, 1000), dtype))))
+            for shape in ((1, 1), (3, 5), (50, 70), (20, 600)):
+                x = view(mx.ones(shape, dtype))
+                assert tiny_ops.loop(x).min() == 1, (dtype, shape, views.index(view))
 """
     output(run("-c", script, cwd=site, path=site))
 

@@ -32,38 +32,113 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
 
 namespace {
 
-// Loops always run over a multiple of `lane` elements (padded if need be): an
-// element's result then never depends on its place, as it would where a
-// vectorised body and a scalar tail round differently.
-constexpr int64_t lane = 64;
-static_assert(block % lane == 0);
-
 // What is copied of an operand at a time: so much that all stay in the
 // first-level cache. Of one that is transposed, a tile.
 constexpr size_t block_bytes = 8192;
 constexpr int64_t tile_width = 512;
 constexpr int64_t tile_height = 16;
 
+// Of shorter rows several are put together.
+constexpr int64_t short_row = 256;
+
 // What one thread takes at a time, and how many microseconds must be left for
 // others to be woken: that takes them a few tens.
 constexpr int64_t portion = 16 * block;
 constexpr double worth_waking = 60;
 
+int64_t padded(int64_t n) {
+  return (n + lane - 1) / lane * lane;
+}
+
 ///////////////////////////////////////////////////////////////////////////////
 // How elements are stored and computed
 ///////////////////////////////////////////////////////////////////////////////
 
+template <int64_t N>
+using Constant = std::integral_constant<int64_t, N>;
+
+/** Rows of elements that are any number apart, one after the other. */
 template <typename T, typename C>
-MLXGEN_MULTIVERSION void widen_all(const T* from, C* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = widen(from[i]);
+MLXGEN_MULTIVERSION void read_all(
+    const T* __restrict__ from,
+    int64_t down,
+    int64_t across,
+    C* __restrict__ to,
+    int64_t rows,
+    int64_t columns) {
+  // With lengths and strides that the compiler knows it uses vectors.
+  auto read = [&](auto columns, auto across) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        to[i * columns + j] = widen(from[i * down + j * across]);
+      }
+    }
+  };
+  auto of_length = [&](auto across) {
+    switch (columns) {
+      case 4:
+        return read(Constant<4>(), across);
+      case 8:
+        return read(Constant<8>(), across);
+      case 16:
+        return read(Constant<16>(), across);
+      default:
+        return read(columns, across);
+    }
+  };
+  switch (across) {
+    case 0:
+      return of_length(Constant<0>());
+    case 1:
+      return of_length(Constant<1>());
+    case 2:
+      return read(columns, Constant<2>());
+    case -1:
+      return read(columns, Constant<-1>());
+    default:
+      return read(columns, across);
   }
 }
 
 template <typename T, typename C>
-MLXGEN_MULTIVERSION void narrow_all(const C* from, T* to, int64_t n) {
+MLXGEN_MULTIVERSION void
+write_all(const C* __restrict__ from, T* __restrict__ to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     narrow(from[i], to[i]);
+  }
+}
+
+/**
+ * A tile of which elements follow each other downwards, `stride` apart across;
+ * rows of the result are tile_width apart.
+ */
+template <typename T, typename C>
+MLXGEN_MULTIVERSION void transpose_all(
+    const T* __restrict__ from,
+    int64_t stride,
+    C* __restrict__ to,
+    int64_t height,
+    int64_t width) {
+  constexpr int64_t side = 4; // of squares that fit into registers
+  int64_t high = height / side * side;
+  int64_t wide = width / side * side;
+  for (int64_t j = 0; j < wide; j += side) {
+    for (int64_t i = 0; i < high; i += side) {
+      C square[side][side];
+      for (int64_t l = 0; l < side; ++l) {
+        for (int64_t k = 0; k < side; ++k) {
+          square[k][l] = widen(from[(j + l) * stride + i + k]);
+        }
+      }
+      for (int64_t k = 0; k < side; ++k) {
+        std::copy_n(square[k], side, to + (i + k) * tile_width + j);
+      }
+    }
+  }
+  for (int64_t j = 0; j < width; ++j) {
+    for (int64_t i = j < wide ? high : 0; i < height; ++i) {
+      to[i * tile_width + j] = widen(from[j * stride + i]);
+    }
   }
 }
 
@@ -71,10 +146,14 @@ struct Format {
   size_t stored; // bytes of an element in memory
   size_t computed; // and in a block
   bool same; // whether both are the same type
-  void (*read)(const char* from, int64_t stride, char* to, int64_t n);
+  void (*read)(
+      const char* from,
+      int64_t down,
+      int64_t across,
+      char* to,
+      int64_t rows,
+      int64_t columns);
   void (*write)(const char* from, char* to, int64_t n);
-  // Elements that follow each other downwards; rows of a tile are tile_width
-  // apart.
   void (*transpose)(
       const char* from,
       int64_t stride,
@@ -84,73 +163,73 @@ struct Format {
 };
 
 template <typename T>
-Format format() {
-  using C = accum_t<T>;
-  return {
-      sizeof(T),
-      sizeof(C),
-      std::is_same_v<T, C>,
-      [](const char* from, int64_t stride, char* to, int64_t n) {
-        auto source = reinterpret_cast<const T*>(from);
-        auto target = reinterpret_cast<C*>(to);
-        if (stride == 1) {
-          return widen_all(source, target, n);
-        }
-        if (stride == 0) {
-          std::fill_n(target, n, widen(*source));
-          return;
-        }
-        for (int64_t i = 0; i < n; ++i) {
-          target[i] = widen(source[i * stride]);
-        }
-      },
-      [](const char* from, char* to, int64_t n) {
-        narrow_all(
-            reinterpret_cast<const C*>(from), reinterpret_cast<T*>(to), n);
-      },
-      [](const char* from,
-         int64_t stride,
-         char* to,
-         int64_t height,
-         int64_t width) {
-        auto source = reinterpret_cast<const T*>(from);
-        auto target = reinterpret_cast<C*>(to);
-        for (int64_t j = 0; j < width; ++j) {
-          for (int64_t i = 0; i < height; ++i) {
-            target[i * tile_width + j] = widen(source[j * stride + i]);
-          }
-        }
-      }};
+constexpr Format format = {
+    sizeof(T),
+    sizeof(accum_t<T>),
+    std::is_same_v<T, accum_t<T>>,
+    [](const char* from,
+       int64_t down,
+       int64_t across,
+       char* to,
+       int64_t rows,
+       int64_t columns) {
+      read_all(
+          reinterpret_cast<const T*>(from),
+          down,
+          across,
+          reinterpret_cast<accum_t<T>*>(to),
+          rows,
+          columns);
+    },
+    [](const char* from, char* to, int64_t n) {
+      write_all(
+          reinterpret_cast<const accum_t<T>*>(from),
+          reinterpret_cast<T*>(to),
+          n);
+    },
+    [](const char* from,
+       int64_t stride,
+       char* to,
+       int64_t height,
+       int64_t width) {
+      transpose_all(
+          reinterpret_cast<const T*>(from),
+          stride,
+          reinterpret_cast<accum_t<T>*>(to),
+          height,
+          width);
+    }};
+
+/** That of elements which are only moved, whatever they mean. */
+const Format& moved(size_t bytes) {
+  switch (bytes) {
+    case 1:
+      return format<uint8_t>;
+    case 2:
+      return format<uint16_t>;
+    case 4:
+      return format<uint32_t>;
+    default:
+      return format<uint64_t>;
+  }
 }
 
-Format format_of(Dtype dtype) {
+const Format& format_of(Dtype dtype) {
   if (dtype == mx::float16) {
-    return format<float16_t>();
+    return format<float16_t>;
   }
   if (dtype == mx::bfloat16) {
-    return format<bfloat16_t>();
+    return format<bfloat16_t>;
   }
-  // The others are only moved, whatever they mean.
-  switch (mx::size_of(dtype)) {
-    case 1:
-      return format<uint8_t>();
-    case 2:
-      return format<uint16_t>();
-    case 4:
-      return format<uint32_t>();
-    default:
-      return format<uint64_t>();
-  }
+  return moved(mx::size_of(dtype));
 }
 
-int64_t padded(int64_t n) {
-  return (n + lane - 1) / lane * lane;
-}
-
-/** Fill up a block of n elements with its first one. */
-void pad(char* memory, int64_t n, const Format& format) {
-  for (int64_t k = n; k < padded(n); ++k) {
-    std::memcpy(memory + k * format.computed, memory, format.computed);
+/** Fill up a block of n elements, to whole lanes, with its first one. */
+void pad(char* block, int64_t n, const Format& format) {
+  if (n % lane != 0) {
+    auto more = padded(n) - n;
+    auto to = block + n * format.computed;
+    moved(format.computed).read(block, 0, 0, to, 1, more);
   }
 }
 
@@ -158,130 +237,202 @@ void pad(char* memory, int64_t n, const Format& format) {
 // Where elements are
 ///////////////////////////////////////////////////////////////////////////////
 
-/** Gives an array of any strides in row-major order, a block at a time. */
+using Lengths =
+    mx::Strides; // int64_t, few of which need no memory of their own
+
+/** Shape and strides of several arrays of one shape, with as few axes as can
+ * be. */
+struct Axes {
+  Lengths shape;
+  std::vector<Lengths> strides; // of each array
+
+  template <typename Of>
+  Axes(const Of& of, const std::vector<const Lengths*>& arrays)
+      : strides(arrays.size()) {
+    for (size_t axis = 0; axis < of.size(); ++axis) {
+      if (of[axis] == 1) {
+        continue;
+      }
+      bool follows = !shape.empty();
+      for (size_t i = 0; follows && i < arrays.size(); ++i) {
+        follows = strides[i].back() == (*arrays[i])[axis] * of[axis];
+      }
+      if (follows) {
+        shape.back() *= of[axis];
+      } else {
+        shape.push_back(of[axis]);
+      }
+      for (size_t i = 0; i < arrays.size(); ++i) {
+        if (follows) {
+          strides[i].back() = (*arrays[i])[axis];
+        } else {
+          strides[i].push_back((*arrays[i])[axis]);
+        }
+      }
+    }
+    if (shape.empty()) {
+      shape.push_back(1);
+      for (auto& own : strides) {
+        own.push_back(0);
+      }
+    }
+  }
+};
+
+/** Where lanes of an operand are. */
+struct Place {
+  const char* at;
+  int64_t step; // as in a Loop
+};
+
+/** Gives an array of any strides in row-major order, some at a time. */
 class Reader {
  public:
-  Reader(const array& a, bool dense, const Format& format)
-      : data_(a.data<char>()),
-        format_(format),
-        axes_({a}, a.shape()),
-        dense_(dense || a.flags().row_contiguous) {
-    const auto& shape = axes_.shape;
-    const auto& strides = axes_.strides[0];
-    position_.resize(shape.size(), 0);
-    if (strides[0] == 0 && shape.size() < 3) {
-      int64_t length = shape.size() == 1 ? 1 : shape[1];
-      period_ = length <= block_length() && shape[0] > 1 ? length : 0;
+  Reader(
+      const char* data,
+      const Format& format,
+      const Lengths& shape,
+      const Lengths& strides)
+      : data_(data), format_(&format) {
+    Axes axes(shape, {&strides});
+    shape_ = std::move(axes.shape);
+    strides_ = std::move(axes.strides[0]);
+    position_ = Lengths(shape_.size(), 0);
+    if (shape_.size() == 2 && strides_[0] == 0) {
+      period_ = shape_[1] <= block_length() ? shape_[1] : 0;
     }
   }
 
-  /** Where element n of a dense array lies, if the loop takes it from there. */
-  const char* dense_at(int64_t n) const {
-    return dense_ && period_ == 0 && format_.same ? data_ + n * format_.stored
-                                                  : nullptr;
+  int64_t block_length() const {
+    return static_cast<int64_t>(block_bytes / format_->computed);
   }
 
   /** Go to element n, from the first. */
   void skip(int64_t n) {
-    if (dense_ || period_ > 0) {
+    if (period_ > 0) {
       at_ = n;
       return;
     }
     for (size_t i = position_.size(); i-- > 0;) {
-      position_[i] = i > 0 ? n % axes_.shape[i] : n;
-      n /= axes_.shape[i];
-      at_ += position_[i] * axes_.strides[0][i];
+      position_[i] = i > 0 ? n % shape_[i] : n;
+      n /= shape_[i];
+      at_ += position_[i] * strides_[i];
     }
   }
 
   /** The next elements: where they are, or else in `memory`, two blocks. */
-  const void* next(char* memory, int64_t n) {
+  Place next(char* memory, int64_t n) {
     if (period_ > 0) {
-      return repeated(memory, n);
+      return {repeated(memory, n), lane};
     }
-    int64_t left = axes_.shape.back() - position_.back();
-    bool together = dense_ || (axes_.strides[0].back() == 1 && left >= n);
-    if (together && format_.same && n % lane == 0) {
-      auto first = data_ + at_ * format_.stored;
-      go(n);
-      return first;
+    size_t last = shape_.size() - 1;
+    auto first = data_ + at_ * format_->stored;
+    if (shape_[last] - position_[last] >= n) {
+      if (strides_[last] == 0) {
+        if (filled_ != at_) {
+          format_->read(first, 0, 0, memory, 1, lane);
+          filled_ = at_;
+        }
+        go(n, last);
+        return {memory, 0};
+      }
+      if (strides_[last] == 1 && format_->same && n % lane == 0) {
+        go(n, last);
+        return {first, lane};
+      }
     }
+    filled_ = -1;
     auto to = memory;
     for (int64_t rest = n; rest > 0;) {
-      left = axes_.shape.back() - position_.back();
-      int64_t run = dense_ ? rest : std::min(rest, left);
-      format_.read(
-          data_ + at_ * format_.stored,
-          dense_ ? 1 : axes_.strides[0].back(),
+      int64_t rows = 1;
+      int64_t columns = std::min(rest, shape_[last] - position_[last]);
+      size_t axis = last;
+      if (last > 0 && position_[last] == 0 && rest >= 2 * columns) {
+        // Rows as long as can be, several at once.
+        axis = last - 1;
+        rows = std::min(rest / columns, shape_[axis] - position_[axis]);
+      }
+      format_->read(
+          data_ + at_ * format_->stored,
+          strides_[axis],
+          strides_[last],
           to,
-          run);
-      to += run * format_.computed;
-      rest -= run;
-      go(run);
+          rows,
+          columns);
+      to += rows * columns * format_->computed;
+      rest -= rows * columns;
+      go(axis == last ? columns : rows, axis);
     }
-    pad(memory, n, format_);
-    return memory;
+    pad(memory, n, *format_);
+    return {memory, lane};
   }
 
  private:
-  int64_t block_length() const {
-    return static_cast<int64_t>(block_bytes / format_.computed);
-  }
-
   /** A few elements that come again and again are copied once. */
-  const void* repeated(char* memory, int64_t n) {
+  const char* repeated(char* memory, int64_t n) {
     if (filled_ < n) {
       filled_ = n;
-      format_.read(data_, axes_.strides[0].back(), memory, period_);
-      size_t all = (padded(n) + period_) * format_.computed;
-      for (size_t have = period_ * format_.computed; have < all; have *= 2) {
+      format_->read(data_, 0, strides_[1], memory, 1, period_);
+      size_t all = (padded(n) + period_) * format_->computed;
+      for (size_t have = period_ * format_->computed; have < all; have *= 2) {
         std::memcpy(memory + have, memory, std::min(have, all - have));
       }
     }
-    auto first = memory + at_ % period_ * format_.computed;
+    auto first = memory + at_ % period_ * format_->computed;
     at_ += n;
     return first;
   }
 
-  /** Go n elements further, in the last axis at most to its end. */
-  void go(int64_t n) {
-    if (dense_) {
-      at_ += n;
-      return;
-    }
-    const auto& shape = axes_.shape;
-    const auto& strides = axes_.strides[0];
-    size_t last = shape.size() - 1;
-    at_ += n * strides[last];
-    position_[last] += n;
-    for (size_t i = last; i > 0 && position_[i] == shape[i]; --i) {
-      at_ += strides[i - 1] - strides[i] * shape[i];
-      position_[i] = 0;
-      ++position_[i - 1];
+  /** Go n further along an axis, at most to its end. */
+  void go(int64_t n, size_t axis) {
+    at_ += n * strides_[axis];
+    position_[axis] += n;
+    for (; axis > 0 && position_[axis] == shape_[axis]; --axis) {
+      at_ += strides_[axis - 1] - strides_[axis] * shape_[axis];
+      position_[axis] = 0;
+      ++position_[axis - 1];
     }
   }
 
   const char* data_;
-  Format format_;
-  Axes axes_;
-  bool dense_;
+  const Format* format_;
+  Lengths shape_;
+  Lengths strides_;
+  Lengths position_;
   int64_t period_ = 0; // after which elements come again; 0: they do not
   int64_t at_ = 0;
-  int64_t filled_ = 0;
-  std::vector<int64_t> position_;
+  int64_t filled_ = -1; // what is in memory: elements, or the one at this place
 };
 
-/** Memory for the blocks of operands. */
-class Blocks {
- public:
-  Blocks(size_t count, size_t bytes)
-      : bytes_(bytes),
-        memory_(
-            static_cast<char*>(
-                ::operator new(count * bytes, std::align_val_t(64)))) {}
+/** What a thread computes with: it keeps it for the next task. */
+struct Scratch {
+  std::vector<const void*> in;
+  std::vector<int64_t> steps;
+  std::vector<void*> out;
 
-  char* operator[](size_t i) const {
+  static Scratch& get(size_t inputs, size_t outputs, size_t bytes) {
+    static thread_local Scratch scratch;
+    scratch.in.resize(inputs);
+    scratch.steps.resize(inputs);
+    scratch.out.resize(outputs);
+    size_t all = (inputs + outputs) * bytes;
+    if (scratch.size_ < all) {
+      scratch.memory_.reset(
+          static_cast<char*>(::operator new(all, std::align_val_t(64))));
+      scratch.size_ = all;
+    }
+    scratch.bytes_ = bytes;
+    return scratch;
+  }
+
+  /** The memory of an operand, inputs before outputs. */
+  char* block(size_t i) const {
     return memory_.get() + i * bytes_;
+  }
+
+  void set(size_t input, const Place& place) {
+    in[input] = place.at;
+    steps[input] = place.step;
   }
 
  private:
@@ -291,7 +442,8 @@ class Blocks {
     }
   };
 
-  size_t bytes_;
+  size_t size_ = 0;
+  size_t bytes_ = 0;
   std::unique_ptr<char, Aligned> memory_;
 };
 
@@ -299,73 +451,156 @@ class Blocks {
 // Running
 ///////////////////////////////////////////////////////////////////////////////
 
+using Pointers = std::vector<char*>;
+
 /** An elementwise kernel, and where its results go. */
 struct Kernel {
   Loop loop;
-  Format format;
-  std::vector<char*> outputs;
+  const Format* format;
+  Pointers outputs;
 
-  /**
-   * Run the loop for n elements, of which the first result is number `start`;
-   * blocks from number `block` on are free.
+  /** Run the loop for n elements, of which the first result is number `start`.
    */
-  void run(
-      const std::vector<const void*>& in,
-      std::vector<void*>& out,
-      int64_t start,
-      int64_t n,
-      const Blocks& blocks,
-      size_t block) const {
-    bool direct = format.same && n % lane == 0;
-    for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = direct ? at(i, start) : blocks[block + i];
+  void run(Scratch& scratch, int64_t start, int64_t n) const {
+    bool direct = format->same && n % lane == 0;
+    auto block = [&](size_t i) { return scratch.block(scratch.in.size() + i); };
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      scratch.out[i] = direct ? at(i, start) : block(i);
     }
-    loop(in.data(), out.data(), padded(n));
-    for (size_t i = 0; !direct && i < out.size(); ++i) {
-      format.write(blocks[block + i], at(i, start), n);
+    loop(
+        scratch.in.data(), scratch.steps.data(), scratch.out.data(), padded(n));
+    for (size_t i = 0; !direct && i < outputs.size(); ++i) {
+      format->write(block(i), at(i, start), n);
     }
   }
 
   char* at(size_t i, int64_t n) const {
-    return outputs[i] + n * format.stored;
+    return outputs[i] + n * format->stored;
+  }
+
+  int64_t block_length() const {
+    return static_cast<int64_t>(block_bytes / format->computed);
   }
 };
 
-/** A kernel over elements in row-major order, or in the order of them all. */
-struct InOrder : Kernel {
-  std::vector<Reader> inputs;
+/** A kernel over arrays whose elements belong together in memory. */
+struct Dense : Kernel {
+  Pointers inputs;
+  std::vector<bool> scalar; // which of them are one element
 
   /** Compute elements start to stop; start is a multiple of a portion. */
   void operator()(int64_t start, int64_t stop) const {
-    std::vector<const void*> in(inputs.size());
-    std::vector<void*> out(outputs.size());
-    int64_t whole = (stop - start) / lane * lane;
+    auto most = std::min(padded(stop - start), block_length());
+    auto& scratch =
+        Scratch::get(inputs.size(), outputs.size(), most * format->computed);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      in[i] = inputs[i].dense_at(start);
-      whole = in[i] == nullptr ? 0 : whole;
-    }
-    if (whole > 0) {
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        out[i] = at(i, start);
+      if (scalar[i]) {
+        format->read(inputs[i], 0, 0, scratch.block(i), 1, lane);
+        scratch.set(i, {scratch.block(i), 0});
       }
-      loop(in.data(), out.data(), whole);
-      start += whole;
     }
-    if (start == stop) {
-      return;
+    while (start < stop) {
+      int64_t n = stop - start;
+      bool in_place = format->same && n >= lane;
+      n = in_place ? n / lane * lane : std::min(n, block_length());
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (scalar[i]) {
+          continue;
+        }
+        auto from = inputs[i] + start * format->stored;
+        if (!in_place) {
+          format->read(from, 0, 1, scratch.block(i), 1, n);
+          pad(scratch.block(i), n, *format);
+        }
+        scratch.set(i, {in_place ? from : scratch.block(i), lane});
+      }
+      run(scratch, start, n);
+      start += n;
     }
-    Blocks blocks(in.size() + out.size(), 2 * block_bytes);
-    auto step = static_cast<int64_t>(block_bytes / format.computed);
+  }
+};
+
+/**
+ * A kernel over rows of whole lanes that need not be copied: in a row the
+ * elements of an input follow each other, or all are the same one.
+ */
+struct InRows : Kernel {
+  Axes axes; // of the inputs and the first output
+  Pointers inputs;
+
+  /** Long rows are taken in pieces of a portion. */
+  int64_t pieces() const {
+    return (axes.shape.back() + portion - 1) / portion;
+  }
+
+  /** Compute pieces start to stop. */
+  void operator()(int64_t start, int64_t stop) const {
+    auto& scratch =
+        Scratch::get(inputs.size(), outputs.size(), lane * format->computed);
+    size_t last = axes.shape.size() - 1;
+    Lengths position(last, 0);
+    Lengths at(inputs.size(), 0); // where the row starts
+    Lengths filled(inputs.size(), -1); // where the element is that a lane holds
+    int64_t piece = start % pieces();
+    for (int64_t row = start / pieces(), i = last; i-- > 0;) {
+      position[i] = row % axes.shape[i];
+      row /= axes.shape[i];
+      for (size_t k = 0; k < at.size(); ++k) {
+        at[k] += position[i] * axes.strides[k][i];
+      }
+    }
+    int64_t row = start / pieces() * axes.shape[last];
+    for (; start < stop; ++start) {
+      int64_t first = piece * portion;
+      for (size_t k = 0; k < at.size(); ++k) {
+        auto from = inputs[k] + at[k] * format->stored;
+        if (axes.strides[k][last] != 0) {
+          scratch.set(k, {from + first * format->stored, lane});
+        } else if (filled[k] != at[k]) {
+          filled[k] = at[k];
+          format->read(from, 0, 0, scratch.block(k), 1, lane);
+          scratch.set(k, {scratch.block(k), 0});
+        }
+      }
+      run(scratch, row + first, std::min(portion, axes.shape[last] - first));
+      if (++piece < pieces()) {
+        continue;
+      }
+      piece = 0;
+      row += axes.shape[last];
+      for (size_t i = last; i-- > 0;) {
+        for (size_t k = 0; k < at.size(); ++k) {
+          at[k] += axes.strides[k][i];
+        }
+        if (++position[i] < axes.shape[i]) {
+          break;
+        }
+        position[i] = 0;
+        for (size_t k = 0; k < at.size(); ++k) {
+          at[k] -= axes.strides[k][i] * axes.shape[i];
+        }
+      }
+    }
+  }
+};
+
+/** A kernel over elements in row-major order, copied where they are not so. */
+struct InOrder : Kernel {
+  std::vector<Reader> inputs;
+
+  void operator()(int64_t start, int64_t stop) const {
+    auto& scratch =
+        Scratch::get(inputs.size(), outputs.size(), 2 * block_bytes);
     auto readers = inputs;
     for (auto& reader : readers) {
       reader.skip(start);
     }
-    for (; start < stop; start += step) {
-      int64_t n = std::min(step, stop - start);
-      for (size_t i = 0; i < in.size(); ++i) {
-        in[i] = readers[i].next(blocks[i], n);
+    for (; start < stop; start += block_length()) {
+      int64_t n = std::min(block_length(), stop - start);
+      for (size_t i = 0; i < readers.size(); ++i) {
+        scratch.set(i, readers[i].next(scratch.block(i), n));
       }
-      run(in, out, start, n, blocks, in.size());
+      run(scratch, start, n);
     }
   }
 };
@@ -376,7 +611,7 @@ struct InOrder : Kernel {
  */
 struct InTiles : Kernel {
   Axes axes; // of the inputs and the first output
-  std::vector<const char*> inputs;
+  Pointers inputs;
   size_t
       high; // the axis along which tiles are high; they are wide along the last
 
@@ -396,17 +631,18 @@ struct InTiles : Kernel {
   }
 
   void operator()(int64_t start, int64_t stop) const {
-    Blocks blocks(
-        inputs.size() + outputs.size(),
-        tile_height * tile_width * format.computed);
+    auto& scratch = Scratch::get(
+        inputs.size(),
+        outputs.size(),
+        tile_height * tile_width * format->computed);
     for (; start < stop; ++start) {
-      tile(start, blocks);
+      tile(start, scratch);
     }
   }
 
-  void tile(int64_t number, const Blocks& blocks) const {
+  void tile(int64_t number, Scratch& scratch) const {
     size_t last = axes.shape.size() - 1;
-    std::vector<int64_t> first(axes.strides.size(), 0);
+    Lengths first(axes.strides.size(), 0);
     int64_t height = 0;
     int64_t width = 0;
     for (size_t axis = last + 1; axis-- > 0;) {
@@ -423,34 +659,36 @@ struct InTiles : Kernel {
         first[i] += position * axes.strides[i][axis];
       }
     }
-    std::vector<const void*> in(inputs.size());
-    std::vector<void*> out(outputs.size());
     for (int64_t row = 0; row < height; ++row) {
       for (size_t i = 0; i < inputs.size(); ++i) {
-        auto stride = axes.strides[i][last];
+        auto across = axes.strides[i][last];
         auto down = axes.strides[i][high];
-        auto from = inputs[i] + first[i] * format.stored;
-        auto block = blocks[i];
-        if (down == 1 && stride != 1) {
+        auto from = inputs[i] + first[i] * format->stored;
+        auto block = scratch.block(i);
+        if (down == 1 && across != 1) {
           if (row == 0) {
-            format.transpose(from, stride, block, height, width);
+            format->transpose(from, across, block, height, width);
           }
-          block += row * tile_width * format.computed;
+          block += row * tile_width * format->computed;
         } else if (row == 0 || down != 0) {
-          from += row * down * format.stored;
-          if (stride == 1 && format.same && width % lane == 0) {
-            in[i] = from;
+          from += row * down * format->stored;
+          if (across == 0) {
+            format->read(from, 0, 0, block, 1, lane);
+            scratch.set(i, {block, 0});
             continue;
           }
-          format.read(from, stride, block, width);
+          if (across == 1 && format->same && width % lane == 0) {
+            scratch.set(i, {from, lane});
+            continue;
+          }
+          format->read(from, 0, across, block, 1, width);
         } else {
           continue;
         }
-        pad(block, width, format);
-        in[i] = block;
+        pad(block, width, *format);
+        scratch.set(i, {block, lane});
       }
-      auto at = first.back() + row * axes.strides.back()[high];
-      run(in, out, at, width, blocks, inputs.size());
+      run(scratch, first.back() + row * axes.strides.back()[high], width);
     }
   }
 };
@@ -494,40 +732,108 @@ std::optional<size_t> transposed(const Axes& axes) {
   return {};
 }
 
+/** Whether a kernel can run over rows. */
+bool has_rows(const Axes& axes, const Format& format) {
+  auto row = axes.shape.back();
+  auto in_place = [](const Lengths& strides) {
+    return strides.back() == 0 || strides.back() == 1;
+  };
+  return format.same && row >= short_row && row % lane == 0 &&
+      std::all_of(axes.strides.begin(), axes.strides.end(), in_place);
+}
+
+/** Run a loop over allocated outputs; `dense`: elements belong together. */
+void dispatch(
+    mx::cpu::CommandEncoder& encoder,
+    const Format& format,
+    const Arrays& inputs,
+    Arrays& outputs,
+    bool dense,
+    Loop loop) {
+  Kernel kernel{std::move(loop), &format, {}};
+  kernel.outputs.reserve(outputs.size());
+  for (auto& out : outputs) {
+    kernel.outputs.push_back(out.data<char>());
+  }
+  Pointers pointers;
+  pointers.reserve(inputs.size());
+  for (const auto& in : inputs) {
+    pointers.push_back(const_cast<char*>(in.data<char>()));
+  }
+  int64_t size = outputs[0].size();
+  if (size == 0) {
+    return;
+  }
+  if (dense) {
+    Dense task{std::move(kernel), std::move(pointers), {}};
+    for (const auto& in : inputs) {
+      task.scalar.push_back(in.data_size() == 1);
+    }
+    encoder.dispatch(
+        [task = std::move(task), size] { in_portions(size, portion, task); });
+    return;
+  }
+  std::vector<const Lengths*> strides;
+  for (const auto& in : inputs) {
+    strides.push_back(&in.strides());
+  }
+  strides.push_back(&outputs[0].strides());
+  Axes axes(outputs[0].shape(), strides);
+  if (auto high = transposed(axes)) {
+    InTiles task{
+        std::move(kernel), std::move(axes), std::move(pointers), *high};
+    encoder.dispatch(
+        [task = std::move(task)] { in_portions(task.count(), 1, task); });
+    return;
+  }
+  if (has_rows(axes, format)) {
+    auto rows = size / axes.shape.back();
+    auto many = std::max<int64_t>(1, portion / axes.shape.back());
+    InRows task{std::move(kernel), std::move(axes), std::move(pointers)};
+    encoder.dispatch([task = std::move(task), rows, many] {
+      in_portions(rows * task.pieces(), many, task);
+    });
+    return;
+  }
+  InOrder task{std::move(kernel), {}};
+  task.inputs.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    task.inputs.emplace_back(pointers[i], format, axes.shape, axes.strides[i]);
+  }
+  encoder.dispatch(
+      [task = std::move(task), size] { in_portions(size, portion, task); });
+}
+
 } // namespace
 
 void run_elementwise(
     const Stream& stream,
     const Arrays& inputs,
     Arrays& outputs,
-    const Loop& loop) {
-  bool dense = allocate_elementwise(inputs, outputs);
+    Loop loop) {
+  bool dense = allocate_elementwise(inputs, outputs, true);
   auto& encoder = begin(stream, inputs, outputs);
-  Kernel kernel{loop, format_of(inputs[0].dtype()), {}};
-  for (auto& out : outputs) {
-    kernel.outputs.push_back(out.data<char>());
-  }
-  if (!dense) {
-    auto all = inputs;
-    all.push_back(outputs[0]);
-    Axes axes(all, outputs[0].shape());
-    if (auto high = transposed(axes)) {
-      InTiles task{std::move(kernel), std::move(axes), {}, *high};
-      for (const auto& in : inputs) {
-        task.inputs.push_back(in.data<char>());
-      }
-      encoder.dispatch(
-          [task = std::move(task)] { in_portions(task.count(), 1, task); });
-      return;
+  const auto& format = format_of(inputs[0].dtype());
+  dispatch(encoder, format, inputs, outputs, dense, std::move(loop));
+}
+
+void copy(const Stream& stream, const array& from, array& to) {
+  Arrays outputs{to};
+  auto& encoder = begin(stream, {from}, outputs);
+  auto bytes = from.itemsize();
+  auto loop = [bytes](
+                  const void* const* in,
+                  const int64_t* steps,
+                  void* const* out,
+                  int64_t count) {
+    auto source = static_cast<const char*>(in[0]);
+    auto target = static_cast<char*>(out[0]);
+    int64_t run = steps[0] == 0 ? lane : count;
+    for (int64_t start = 0; start < count; start += run) {
+      std::memcpy(target + start * bytes, source, run * bytes);
     }
-  }
-  InOrder task{std::move(kernel), {}};
-  for (const auto& in : inputs) {
-    task.inputs.emplace_back(in, dense, task.format);
-  }
-  int64_t size = outputs[0].size();
-  encoder.dispatch(
-      [task = std::move(task), size] { in_portions(size, portion, task); });
+  };
+  dispatch(encoder, moved(bytes), {from}, outputs, false, loop);
 }
 
 } // namespace mlxgen::cpu

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <typeinfo>
 
+#include "mlxgen/cpu.h"
 #include "mlxgen/memory.h"
 #include "mlxgen/op.h"
 
@@ -173,19 +174,73 @@ void no_memory(const Shape& shape, Dtype dtype) {
       ".");
 }
 
-array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
-  auto out = to_dtype(a, dtype, s);
-  if (!for_kernel) {
-    return out;
-  }
-  if (!(out.is_available() && out.flags().row_contiguous)) {
-    // MLX does not look whether it gets memory for the copy.
-    auto bytes = bytes_of(out.shape(), dtype);
-    if (bytes > 0x1p30 && !is_available(bytes)) {
-      no_memory(out.shape(), dtype);
+namespace {
+
+/**
+ * An array on the CPU, row-contiguous. MLX's own copies also one that is so
+ * already, where its buffer is much larger, to let go of that buffer; but
+ * kernels do not keep their inputs.
+ */
+class RowContiguous : public Primitive {
+ public:
+  using Primitive::Primitive;
+
+  void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
+    if (inputs[0].flags().row_contiguous) {
+      outputs[0].copy_shared_buffer(inputs[0]);
+    } else {
+      cpu::copy(stream(), inputs[0], outputs[0]);
     }
   }
-  return mx::contiguous(out, false, s);
+  void eval_gpu(const Arrays&, Arrays&) override {
+    throw std::logic_error("[RowContiguous] On the GPU there is MLX's own.");
+  }
+  Arrays jvp(const Arrays&, const Arrays& tangents, const std::vector<int>&)
+      override {
+    return tangents;
+  }
+  Arrays vjp(
+      const Arrays&,
+      const Arrays& cotangents,
+      const std::vector<int>&,
+      const Arrays&) override {
+    return cotangents;
+  }
+  std::pair<Arrays, std::vector<int>> vmap(
+      const Arrays& inputs,
+      const std::vector<int>& axes) override {
+    return {{of(inputs[0], stream())}, axes};
+  }
+  const char* name() const override {
+    return "RowContiguous";
+  }
+  bool is_equivalent(const Primitive&) const override {
+    return true;
+  }
+  std::vector<Shape> output_shapes(const Arrays& inputs) override {
+    return {inputs[0].shape()};
+  }
+
+  static array of(const array& a, const Stream& s) {
+    auto op = std::make_shared<RowContiguous>(s);
+    return array(a.shape(), a.dtype(), std::move(op), {a});
+  }
+};
+
+} // namespace
+
+array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
+  auto out = to_dtype(a, dtype, s);
+  if (!for_kernel || (out.is_available() && out.flags().row_contiguous)) {
+    return out;
+  }
+  // MLX does not look whether it gets memory for the copy.
+  auto bytes = bytes_of(out.shape(), dtype);
+  if (bytes > 0x1p30 && !is_available(bytes)) {
+    no_memory(out.shape(), dtype);
+  }
+  return s.device == mx::Device::cpu ? RowContiguous::of(out, s)
+                                     : mx::contiguous(out, false, s);
 }
 
 namespace {

@@ -62,20 +62,31 @@ void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
 
 namespace cpu {
 
+// Loops always run over lanes of so many elements (padded if need be): an
+// element's result then never depends on its place, as it would where a
+// vectorised body and a scalar tail round differently.
+constexpr int64_t lane = 64;
+
 // How many elements are taken at a time where they are looked at first: those
 // of every operand stay in the first-level cache.
 constexpr int64_t block = 512;
+static_assert(block % lane == 0);
 
 /** Allocate the outputs and tell the encoder what the next task uses. */
 mx::cpu::CommandEncoder&
 begin(const Stream& stream, const Arrays& inputs, Arrays& outputs);
 
 /**
- * The generated loop around a scalar function: pointers to so many elements of
- * every input and output, in the type in which they are computed.
+ * The generated loop around a scalar function: pointers to `count` elements of
+ * every input and output, in the type in which they are computed. `steps` says
+ * where the next lane of an input is: behind this one, or 0: this one again,
+ * which holds one element everywhere.
  */
-using Loop =
-    std::function<void(const void* const* in, void* const* out, int64_t count)>;
+using Loop = std::function<void(
+    const void* const* in,
+    const int64_t* steps,
+    void* const* out,
+    int64_t count)>;
 
 /**
  * Run a loop over all elements of arrays of one dtype, whatever their strides.
@@ -85,7 +96,10 @@ void run_elementwise(
     const Stream& stream,
     const Arrays& inputs,
     Arrays& outputs,
-    const Loop& loop);
+    Loop loop);
+
+/** Copy an array of any strides to a row-contiguous one. */
+void copy(const Stream& stream, const array& from, array& to);
 
 /** Whether all of these numbers are above 0. */
 template <typename T>
@@ -97,11 +111,12 @@ MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
   return others == 0;
 }
 
-/** The loop around a scalar function, of pointers to as many elements. */
+/** The loop around a scalar function. */
 template <typename T, typename F, size_t... I, size_t... O>
 MLXGEN_MULTIVERSION void each(
     F element,
     const void* const* in,
+    const int64_t* steps,
     void* const* out,
     int64_t count,
     std::index_sequence<I...>,
@@ -109,10 +124,14 @@ MLXGEN_MULTIVERSION void each(
   const T* from[] = {static_cast<const T*>(in[I])...};
   T* to[] = {static_cast<T*>(out[O])...};
   Interleaved<T> interleaved;
-  MLXGEN_INDEPENDENT
-  for (int64_t k = 0; k < count; ++k) {
-    element(from[I][k]..., to[O][k]...);
-    interleaved(k);
+  for (; count > 0; count -= lane) {
+    MLXGEN_INDEPENDENT
+    for (int64_t k = 0; k < lane; ++k) {
+      element(from[I][k]..., to[O][k]...);
+      interleaved(k);
+    }
+    ((from[I] += steps[I]), ...);
+    ((to[O] += lane), ...);
   }
 }
 
@@ -125,31 +144,37 @@ Loop loop_of(const Op& op) {
     // Compiled twice, and the one for positive inputs taken a block at a time.
     return [positive = op.template element<T, true>(),
             any = op.template element<T, false>()](
-               const void* const* in, void* const* out, int64_t count) {
+               const void* const* in,
+               const int64_t* steps,
+               void* const* out,
+               int64_t count) {
       std::array<const void*, Op::kInputs> from;
       std::array<void*, Op::kOutputs> to;
       for (int64_t start = 0; start < count; start += block) {
         int64_t n = std::min(count - start, block);
         bool all = true;
         for (size_t i = 0; i < from.size(); ++i) {
-          auto first = static_cast<const T*>(in[i]) + start;
-          all = all && all_positive(first, n);
+          auto first = static_cast<const T*>(in[i]) + start / lane * steps[i];
+          all = all && all_positive(first, steps[i] == 0 ? lane : n);
           from[i] = first;
         }
         for (size_t i = 0; i < to.size(); ++i) {
           to[i] = static_cast<T*>(out[i]) + start;
         }
         if (all) {
-          each<T>(positive, from.data(), to.data(), n, In(), Out());
+          each<T>(positive, from.data(), steps, to.data(), n, In(), Out());
         } else {
-          each<T>(any, from.data(), to.data(), n, In(), Out());
+          each<T>(any, from.data(), steps, to.data(), n, In(), Out());
         }
       }
     };
   } else {
     return [element = op.template element<T>()](
-               const void* const* in, void* const* out, int64_t count) {
-      each<T>(element, in, out, count, In(), Out());
+               const void* const* in,
+               const int64_t* steps,
+               void* const* out,
+               int64_t count) {
+      each<T>(element, in, steps, out, count, In(), Out());
     };
   }
 }
@@ -160,8 +185,11 @@ Row elementwise(const char* kernel) {
   auto launch = [](Primitive& self, const Arrays& inputs, Arrays& outputs) {
     for_dtype(Inputs(), inputs[0].dtype(), [&](auto tag) {
       using T = accum_t<typename decltype(tag)::type>;
-      auto loop = loop_of<T>(static_cast<const Op&>(self));
-      run_elementwise(self.stream(), inputs, outputs, loop);
+      run_elementwise(
+          self.stream(),
+          inputs,
+          outputs,
+          loop_of<T>(static_cast<const Op&>(self)));
     });
   };
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
