@@ -143,7 +143,7 @@ def _times(
     # Of the processor, to which other processes add little; not where several threads share work.
     clock = time.process_time if thread_count() == 1 else time.perf_counter
     timings = alternate(functions, rounds=ROUNDS, budget=budget, clock=clock)
-    return {name: timings.least(name) / times for name in functions}
+    return {name: timings.quartile(name) / times for name in functions}
 
 
 def thread_count() -> int:

@@ -52,6 +52,11 @@ class Timings:
         """The least, for what takes long: other processes only add to a time."""
         return min(self.rounds[name])
 
+    def quartile(self, name: str) -> float:
+        """The lower one, for times of the processor, of which some are too short."""
+        times = sorted(self.rounds[name])
+        return times[len(times) // 4]
+
     def ratio(self, name: str, to: str) -> float:
         """``name`` as a multiple of ``to``: the median over the rounds."""
         pairs = zip(self.rounds[name], self.rounds[to], strict=True)
