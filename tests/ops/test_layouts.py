@@ -1,8 +1,8 @@
 """A result does not depend on where its operands lie: every layout, to the bit.
 
 Layouts are made at random: axes in any order, every second element, backwards, broadcast. Lengths
-are those next to what the CPU's loops take at a time: vectors, blocks, and tiles of inputs that are
-transposed.
+are those next to what the CPU's loops take at a time: vectors, rows, blocks, tiles of inputs that
+are transposed, and portions of long rows.
 """
 
 import mlx.core as mx
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 LENGTHS = (1, 1, 2, 3, 7, 8, 16, 17, 64, 65, 130, 520)
+WITH_TWO = ("add", "axpby", "swiglu")
 LIMIT = 40_000  # elements
 # In two arguments, so that they can lie differently; lgamma has a loop for positive numbers.
 OPS = {
@@ -43,11 +44,29 @@ def test_every_layout(op, seed, dtype):
     values = rng.uniform(-3 if seed % 3 else 0.1, 6, 1000).astype(np.float32)
     x, y = (laid_out(rng, values, shape).astype(dtype) for _ in range(2))
     found = OPS[op](x, y)
-    if op in ("add", "axpby", "swiglu"):
+    if op in WITH_TWO:
         x, y = mx.broadcast_arrays(x, y)
     straight = (mx.contiguous(a) for a in (x, y))
     wanted = OPS[op](*straight)
     assert mx.array_equal(found, wanted, equal_nan=True)
+
+
+ROWS = [(5, 64), (70, 128), (3, 40, 200), (2, 3, 5, 130), (3, 8192), (2, 20_000), (4, 17)]
+
+
+@pytest.mark.parametrize("shape", ROWS, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_rows(op, shape, dtype):
+    """Rows, columns, parts and both axes between them, in every pair."""
+    rng = np.random.default_rng(0)
+    whole = rng.uniform(-3 if op != "lgamma" else 0.1, 6, (*shape[:-1], 2 * shape[-1]))
+    x = mx.array(whole.astype(np.float32)).astype(dtype)[..., : shape[-1]]
+    views = (x, x[..., :1], x[:1], x[-1:, ..., ::1], x.reshape(-1)[:1], x.reshape(-1)[3:4])
+    for a in views:
+        for b in views:
+            whole = mx.broadcast_arrays(a, b)
+            given = (a, b) if op in WITH_TWO else whole
+            assert mx.array_equal(OPS[op](*given), OPS[op](*map(mx.contiguous, whole)))
 
 
 @pytest.mark.parametrize("shape", [(600, 70), (70, 600), (3, 40, 200), (2, 16, 64)], ids=str)
@@ -60,28 +79,19 @@ def test_transposed(shape, dtype):
         assert mx.array_equal(mlxops.axpby(other, back, 2.0), mlxops.axpby(other, x, 2.0))
 
 
-def test_operands_that_are_given_away(dtype):
+@pytest.mark.parametrize("wide", (False, True), ids=("square", "wide"))
+def test_operands_that_are_given_away(wide, dtype):
     """Their buffers become the output's: only whole ones, and when no other operand needs them."""
-    x = mx.random.normal((130, 70)).astype(dtype)
-    for y in (mx.array(2.0).astype(dtype), x[:, :1], x[:1], x.reshape(70, 130).T):
+    x = mx.random.normal((130, 70) if not wide else (3, 1001)).astype(dtype)
+    for y in (mx.array(2.0).astype(dtype), x[:, :1], x[:1], x.reshape(x.shape[::-1]).T, x[::-1]):
         mx.eval(x, y)
         assert mx.array_equal(mlxops.axpby(x + 0, mx.negative(-y), 2.0), mlxops.axpby(x, y, 2.0))
         assert mx.array_equal(mlxops.axpby(mx.negative(-y), x + 0, 2.0), mlxops.axpby(y, x, 2.0))
         assert mx.array_equal(mlxops.axpby(mx.negative(-y), x, 2.0), mlxops.axpby(y, x, 2.0))
 
 
-def test_a_small_output_does_not_keep_a_large_buffer(dtype):
-    def part(size):
-        return mx.zeros(2**20, dtype)[:size]  # given away, when it is all that has the zeros
-
-    before = mx.get_active_memory()
-    out = mlxops.add(part(8) + 0, part(8))
-    mx.eval(out)
-    assert mx.get_active_memory() - before < 2**18
-
-
 def peak(call):
-    """The bytes that a call takes, with what it returns."""
+    """The bytes that a call takes beside what it returns."""
     mx.synchronize()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
@@ -90,16 +100,32 @@ def peak(call):
     return mx.get_peak_memory() - before - sum(a.nbytes for a in out)
 
 
-ROWS = {"all": slice(None), "the first": slice(1000), "some": slice(500, 1500)}
+def test_buffers_are_reused(dtype):
+    x = mx.random.normal((512, 512)).astype(dtype)
+    for y in (x, mx.array(2.0).astype(dtype), x[:1], x[:, :1], x[::-1]):
+        mx.eval(x, y)
+        assert peak(lambda y=y: [mlxops.add(x + 0, y)]) < x.nbytes / 2
+        assert peak(lambda y=y: [mlxops.add(y, x + 0)]) < x.nbytes / 2
 
 
-@pytest.mark.parametrize("rows", ROWS)
+def test_a_small_output_does_not_keep_a_large_buffer(dtype):
+    out = mlxops.add(mx.zeros(2**20, dtype)[:8], mx.ones(8, dtype))
+    mx.eval(out)
+    before = mx.get_active_memory()
+    del out
+    assert before - mx.get_active_memory() < 2**16
+
+
+PARTS = {"all": slice(None), "the first": slice(1000), "some": slice(500, 1500)}
+
+
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("lazy", (False, True), ids=("evaluated", "lazy"))
-def test_row_contiguous_inputs_are_not_copied(rows, lazy, dtype, device):
+def test_row_contiguous_inputs_are_not_copied(part, lazy, dtype, device):
     if device == mx.gpu:
         pytest.skip("MLX copies parts of larger arrays")
     whole = mx.random.normal((2000, 256)).astype(dtype)
-    x = whole[ROWS[rows]]
+    x = whole[PARTS[part]]
     mx.eval(whole if lazy else x)
     assert peak(lambda: mlxops.rms_norm_residual(x, x)) < 2**17
 

@@ -39,7 +39,7 @@ constexpr int64_t tile_width = 512;
 constexpr int64_t tile_height = 16;
 
 // Of shorter rows several are put together.
-constexpr int64_t short_row = 256;
+constexpr int64_t short_row = 128;
 
 // What one thread takes at a time, and how many microseconds must be left for
 // others to be woken: that takes them a few tens.
@@ -82,6 +82,8 @@ MLXGEN_MULTIVERSION void read_all(
         return read(Constant<8>(), across);
       case 16:
         return read(Constant<16>(), across);
+      case lane:
+        return read(Constant<lane>(), across);
       default:
         return read(columns, across);
     }
@@ -224,12 +226,19 @@ const Format& format_of(Dtype dtype) {
   return moved(mx::size_of(dtype));
 }
 
-/** Fill up a block of n elements, to whole lanes, with its first one. */
+/**
+ * Whether a loop takes n elements of which some are in memory, not in a block:
+ * the last of them together with those before, to a whole lane.
+ */
+bool in_place(const Format& format, int64_t n) {
+  return format.same && n >= lane;
+}
+
+/** Fill up a block of fewer elements, to whole lanes, with its first one. */
 void pad(char* block, int64_t n, const Format& format) {
-  if (n % lane != 0) {
-    auto more = padded(n) - n;
+  if (!in_place(format, n) && n % lane != 0) {
     auto to = block + n * format.computed;
-    moved(format.computed).read(block, 0, 0, to, 1, more);
+    moved(format.computed).read(block, 0, 0, to, 1, padded(n) - n);
   }
 }
 
@@ -237,66 +246,30 @@ void pad(char* block, int64_t n, const Format& format) {
 // Where elements are
 ///////////////////////////////////////////////////////////////////////////////
 
-using Lengths =
-    mx::Strides; // int64_t, few of which need no memory of their own
+using Lengths = mx::Strides; // that need no memory of their own
 
-/** Shape and strides of several arrays of one shape, with as few axes as can
- * be. */
-struct Axes {
-  Lengths shape;
-  std::vector<Lengths> strides; // of each array
-
-  template <typename Of>
-  Axes(const Of& of, const std::vector<const Lengths*>& arrays)
-      : strides(arrays.size()) {
-    for (size_t axis = 0; axis < of.size(); ++axis) {
-      if (of[axis] == 1) {
-        continue;
-      }
-      bool follows = !shape.empty();
-      for (size_t i = 0; follows && i < arrays.size(); ++i) {
-        follows = strides[i].back() == (*arrays[i])[axis] * of[axis];
-      }
-      if (follows) {
-        shape.back() *= of[axis];
-      } else {
-        shape.push_back(of[axis]);
-      }
-      for (size_t i = 0; i < arrays.size(); ++i) {
-        if (follows) {
-          strides[i].back() = (*arrays[i])[axis];
-        } else {
-          strides[i].push_back((*arrays[i])[axis]);
-        }
-      }
-    }
-    if (shape.empty()) {
-      shape.push_back(1);
-      for (auto& own : strides) {
-        own.push_back(0);
-      }
-    }
-  }
-};
-
-/** Where lanes of an operand are. */
+/** Where the elements of an operand are. */
 struct Place {
   const char* at;
-  int64_t step; // as in a Loop
+  int64_t across; // as in Rows
 };
 
 /** Gives an array of any strides in row-major order, some at a time. */
 class Reader {
  public:
-  Reader(
-      const char* data,
-      const Format& format,
-      const Lengths& shape,
-      const Lengths& strides)
+  /** Of one input, in axes that it has with others. */
+  Reader(const char* data, const Format& format, const Axes& axes, size_t input)
       : data_(data), format_(&format) {
-    Axes axes(shape, {&strides});
-    shape_ = std::move(axes.shape);
-    strides_ = std::move(axes.strides[0]);
+    const auto& strides = axes.strides[input];
+    for (size_t i = 0; i < axes.shape.size(); ++i) {
+      if (i > 0 && strides_.back() == strides[i] * axes.shape[i]) {
+        shape_.back() *= axes.shape[i];
+        strides_.back() = strides[i];
+      } else {
+        shape_.push_back(axes.shape[i]);
+        strides_.push_back(strides[i]);
+      }
+    }
     position_ = Lengths(shape_.size(), 0);
     if (shape_.size() == 2 && strides_[0] == 0) {
       period_ = shape_[1] <= block_length() ? shape_[1] : 0;
@@ -323,7 +296,7 @@ class Reader {
   /** The next elements: where they are, or else in `memory`, two blocks. */
   Place next(char* memory, int64_t n) {
     if (period_ > 0) {
-      return {repeated(memory, n), lane};
+      return {repeated(memory, n), 1};
     }
     size_t last = shape_.size() - 1;
     auto first = data_ + at_ * format_->stored;
@@ -336,9 +309,9 @@ class Reader {
         go(n, last);
         return {memory, 0};
       }
-      if (strides_[last] == 1 && format_->same && n % lane == 0) {
+      if (strides_[last] == 1 && in_place(*format_, n)) {
         go(n, last);
-        return {first, lane};
+        return {first, 1};
       }
     }
     filled_ = -1;
@@ -364,7 +337,7 @@ class Reader {
       go(axis == last ? columns : rows, axis);
     }
     pad(memory, n, *format_);
-    return {memory, lane};
+    return {memory, 1};
   }
 
  private:
@@ -407,13 +380,15 @@ class Reader {
 /** What a thread computes with: it keeps it for the next task. */
 struct Scratch {
   std::vector<const void*> in;
-  std::vector<int64_t> steps;
+  std::vector<int64_t> across;
+  std::vector<int64_t> down;
   std::vector<void*> out;
 
   static Scratch& get(size_t inputs, size_t outputs, size_t bytes) {
     static thread_local Scratch scratch;
     scratch.in.resize(inputs);
-    scratch.steps.resize(inputs);
+    scratch.across.resize(inputs);
+    scratch.down.resize(inputs);
     scratch.out.resize(outputs);
     size_t all = (inputs + outputs) * bytes;
     if (scratch.size_ < all) {
@@ -430,9 +405,21 @@ struct Scratch {
     return memory_.get() + i * bytes_;
   }
 
+  char* result(size_t output) const {
+    return block(in.size() + output);
+  }
+
+  /** Go n elements further in all inputs. */
+  void go(int64_t n, size_t bytes) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      auto at = static_cast<const char*>(in[i]);
+      in[i] = at + n * across[i] * static_cast<int64_t>(bytes);
+    }
+  }
+
   void set(size_t input, const Place& place) {
     in[input] = place.at;
-    steps[input] = place.step;
+    across[input] = place.across;
   }
 
  private:
@@ -458,20 +445,48 @@ struct Kernel {
   Loop loop;
   const Format* format;
   Pointers outputs;
+  bool apart; // whether outputs have memory of their own
 
-  /** Run the loop for n elements, of which the first result is number `start`.
-   */
+  /** Run the loop for n elements, of which the first is number `start`. */
   void run(Scratch& scratch, int64_t start, int64_t n) const {
-    bool direct = format->same && n % lane == 0;
-    auto block = [&](size_t i) { return scratch.block(scratch.in.size() + i); };
+    if (!in_place(*format, n)) {
+      compute(scratch, -1, 1, padded(n));
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        format->write(scratch.result(i), at(i, start), n);
+      }
+      return;
+    }
+    int64_t rest = apart ? 0 : n % lane;
+    if (rest == 0) {
+      return compute(scratch, start, 1, n);
+    }
+    // The last ones at first, and elsewhere: what they are computed with is
+    // overwritten then.
+    scratch.go(n - lane, format->stored);
+    compute(scratch, -1, 1, lane);
+    scratch.go(lane - n, format->stored);
+    if (n > rest) {
+      compute(scratch, start, 1, n - rest);
+    }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      scratch.out[i] = direct ? at(i, start) : block(i);
+      auto from = scratch.result(i) + (lane - rest) * format->stored;
+      format->write(from, at(i, start + n - rest), rest);
+    }
+  }
+
+  /** Run the loop, with results from number `start` on, or -1: in blocks. */
+  void compute(Scratch& scratch, int64_t start, int64_t rows, int64_t count)
+      const {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      scratch.out[i] = start < 0 ? scratch.result(i) : at(i, start);
     }
     loop(
-        scratch.in.data(), scratch.steps.data(), scratch.out.data(), padded(n));
-    for (size_t i = 0; !direct && i < outputs.size(); ++i) {
-      format->write(block(i), at(i, start), n);
-    }
+        {scratch.in.data(),
+         scratch.across.data(),
+         scratch.down.data(),
+         scratch.out.data(),
+         rows,
+         count});
   }
 
   char* at(size_t i, int64_t n) const {
@@ -501,18 +516,18 @@ struct Dense : Kernel {
     }
     while (start < stop) {
       int64_t n = stop - start;
-      bool in_place = format->same && n >= lane;
-      n = in_place ? n / lane * lane : std::min(n, block_length());
+      bool there = in_place(*format, n);
+      n = there ? n : std::min(n, block_length());
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (scalar[i]) {
           continue;
         }
         auto from = inputs[i] + start * format->stored;
-        if (!in_place) {
+        if (!there) {
           format->read(from, 0, 1, scratch.block(i), 1, n);
           pad(scratch.block(i), n, *format);
         }
-        scratch.set(i, {in_place ? from : scratch.block(i), lane});
+        scratch.set(i, {there ? from : scratch.block(i), 1});
       }
       run(scratch, start, n);
       start += n;
@@ -521,65 +536,60 @@ struct Dense : Kernel {
 };
 
 /**
- * A kernel over rows of whole lanes that need not be copied: in a row the
- * elements of an input follow each other, or all are the same one.
+ * A kernel over rows that need not be copied: in a row the elements of an input
+ * follow each other, or all are the same one.
  */
 struct InRows : Kernel {
   Axes axes; // of the inputs and the first output
   Pointers inputs;
 
-  /** Long rows are taken in pieces of a portion. */
+  /** Long rows are taken in pieces, of a portion or, at the end, more. */
   int64_t pieces() const {
-    return (axes.shape.back() + portion - 1) / portion;
+    return std::max<int64_t>(1, axes.shape.back() / portion);
   }
 
   /** Compute pieces start to stop. */
   void operator()(int64_t start, int64_t stop) const {
-    auto& scratch =
-        Scratch::get(inputs.size(), outputs.size(), lane * format->computed);
+    constexpr int64_t most = 32; // rows at once
+    auto& scratch = Scratch::get(
+        inputs.size(), outputs.size(), most * lane * format->computed);
     size_t last = axes.shape.size() - 1;
-    Lengths position(last, 0);
-    Lengths at(inputs.size(), 0); // where the row starts
-    Lengths filled(inputs.size(), -1); // where the element is that a lane holds
-    int64_t piece = start % pieces();
-    for (int64_t row = start / pieces(), i = last; i-- > 0;) {
-      position[i] = row % axes.shape[i];
-      row /= axes.shape[i];
-      for (size_t k = 0; k < at.size(); ++k) {
-        at[k] += position[i] * axes.strides[k][i];
-      }
-    }
-    int64_t row = start / pieces() * axes.shape[last];
-    for (; start < stop; ++start) {
-      int64_t first = piece * portion;
-      for (size_t k = 0; k < at.size(); ++k) {
-        auto from = inputs[k] + at[k] * format->stored;
-        if (axes.strides[k][last] != 0) {
-          scratch.set(k, {from + first * format->stored, lane});
-        } else if (filled[k] != at[k]) {
-          filled[k] = at[k];
-          format->read(from, 0, 0, scratch.block(k), 1, lane);
-          scratch.set(k, {scratch.block(k), 0});
+    int64_t length = axes.shape[last];
+    int64_t height = last == 0 ? 1 : axes.shape[last - 1];
+    while (start < stop) {
+      int64_t row = start / pieces();
+      int64_t first = start % pieces() * portion;
+      int64_t count =
+          start % pieces() + 1 < pieces() ? portion : length - first;
+      // Rows of one piece, if they need nothing special, several at once.
+      int64_t rows = apart && pieces() == 1
+          ? std::min({most, stop - start, height - row % height})
+          : 1;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        const auto& strides = axes.strides[k];
+        int64_t at = 0;
+        for (int64_t i = last, left = row; i-- > 0; left /= axes.shape[i]) {
+          at += left % axes.shape[i] * strides[i];
         }
-      }
-      run(scratch, row + first, std::min(portion, axes.shape[last] - first));
-      if (++piece < pieces()) {
-        continue;
-      }
-      piece = 0;
-      row += axes.shape[last];
-      for (size_t i = last; i-- > 0;) {
-        for (size_t k = 0; k < at.size(); ++k) {
-          at[k] += axes.strides[k][i];
+        auto from = inputs[k] + at * format->stored;
+        auto down = last == 0 ? 0 : strides[last - 1];
+        scratch.down[k] = down;
+        if (strides[last] != 0) {
+          scratch.set(k, {from + first * format->stored, 1});
+          continue;
         }
-        if (++position[i] < axes.shape[i]) {
-          break;
-        }
-        position[i] = 0;
-        for (size_t k = 0; k < at.size(); ++k) {
-          at[k] -= axes.strides[k][i] * axes.shape[i];
-        }
+        // A lane for each row.
+        auto lanes = down == 0 ? 1 : rows;
+        format->read(from, down, 0, scratch.block(k), lanes, lane);
+        scratch.down[k] = down == 0 ? 0 : lane;
+        scratch.set(k, {scratch.block(k), 0});
       }
+      if (rows > 1) {
+        compute(scratch, row * length, rows, length);
+      } else {
+        run(scratch, row * length + first, count);
+      }
+      start += rows;
     }
   }
 };
@@ -677,8 +687,8 @@ struct InTiles : Kernel {
             scratch.set(i, {block, 0});
             continue;
           }
-          if (across == 1 && format->same && width % lane == 0) {
-            scratch.set(i, {from, lane});
+          if (across == 1 && in_place(*format, width)) {
+            scratch.set(i, {from, 1});
             continue;
           }
           format->read(from, 0, across, block, 1, width);
@@ -686,7 +696,7 @@ struct InTiles : Kernel {
           continue;
         }
         pad(block, width, *format);
-        scratch.set(i, {block, lane});
+        scratch.set(i, {block, 1});
       }
       run(scratch, first.back() + row * axes.strides.back()[high], width);
     }
@@ -735,10 +745,10 @@ std::optional<size_t> transposed(const Axes& axes) {
 /** Whether a kernel can run over rows. */
 bool has_rows(const Axes& axes, const Format& format) {
   auto row = axes.shape.back();
-  auto in_place = [](const Lengths& strides) {
+  auto in_place = [](const auto& strides) {
     return strides.back() == 0 || strides.back() == 1;
   };
-  return format.same && row >= short_row && row % lane == 0 &&
+  return format.same && row >= short_row &&
       std::all_of(axes.strides.begin(), axes.strides.end(), in_place);
 }
 
@@ -750,7 +760,7 @@ void dispatch(
     Arrays& outputs,
     bool dense,
     Loop loop) {
-  Kernel kernel{std::move(loop), &format, {}};
+  Kernel kernel{std::move(loop), &format, {}, true};
   kernel.outputs.reserve(outputs.size());
   for (auto& out : outputs) {
     kernel.outputs.push_back(out.data<char>());
@@ -759,6 +769,9 @@ void dispatch(
   pointers.reserve(inputs.size());
   for (const auto& in : inputs) {
     pointers.push_back(const_cast<char*>(in.data<char>()));
+    for (auto out : kernel.outputs) {
+      kernel.apart = kernel.apart && out != pointers.back();
+    }
   }
   int64_t size = outputs[0].size();
   if (size == 0) {
@@ -773,12 +786,9 @@ void dispatch(
         [task = std::move(task), size] { in_portions(size, portion, task); });
     return;
   }
-  std::vector<const Lengths*> strides;
-  for (const auto& in : inputs) {
-    strides.push_back(&in.strides());
-  }
-  strides.push_back(&outputs[0].strides());
-  Axes axes(outputs[0].shape(), strides);
+  auto all = inputs;
+  all.push_back(outputs[0]);
+  Axes axes(all, outputs[0].shape());
   if (auto high = transposed(axes)) {
     InTiles task{
         std::move(kernel), std::move(axes), std::move(pointers), *high};
@@ -798,7 +808,7 @@ void dispatch(
   InOrder task{std::move(kernel), {}};
   task.inputs.reserve(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    task.inputs.emplace_back(pointers[i], format, axes.shape, axes.strides[i]);
+    task.inputs.emplace_back(pointers[i], format, axes, i);
   }
   encoder.dispatch(
       [task = std::move(task), size] { in_portions(size, portion, task); });
@@ -811,7 +821,7 @@ void run_elementwise(
     const Arrays& inputs,
     Arrays& outputs,
     Loop loop) {
-  bool dense = allocate_elementwise(inputs, outputs, true);
+  bool dense = allocate_elementwise(inputs, outputs);
   auto& encoder = begin(stream, inputs, outputs);
   const auto& format = format_of(inputs[0].dtype());
   dispatch(encoder, format, inputs, outputs, dense, std::move(loop));
@@ -821,16 +831,16 @@ void copy(const Stream& stream, const array& from, array& to) {
   Arrays outputs{to};
   auto& encoder = begin(stream, {from}, outputs);
   auto bytes = from.itemsize();
-  auto loop = [bytes](
-                  const void* const* in,
-                  const int64_t* steps,
-                  void* const* out,
-                  int64_t count) {
-    auto source = static_cast<const char*>(in[0]);
-    auto target = static_cast<char*>(out[0]);
-    int64_t run = steps[0] == 0 ? lane : count;
-    for (int64_t start = 0; start < count; start += run) {
-      std::memcpy(target + start * bytes, source, run * bytes);
+  auto loop = [bytes](const Rows& rows) {
+    for (int64_t row = 0; row < rows.rows; ++row) {
+      auto source = static_cast<const char*>(rows.in[0]);
+      auto target = static_cast<char*>(rows.out[0]) + row * rows.count * bytes;
+      source += row * rows.down[0] * bytes;
+      int64_t run = rows.across[0] == 0 ? lane : rows.count;
+      for (int64_t start = 0; start < rows.count; start += run) {
+        int64_t at = std::min(start, rows.count - run);
+        std::memcpy(target + at * bytes, source, run * bytes);
+      }
     }
   };
   dispatch(encoder, moved(bytes), {from}, outputs, false, loop);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <typeinfo>
 
+#include "mlx/backend/common/utils.h"
 #include "mlxgen/cpu.h"
 #include "mlxgen/memory.h"
 #include "mlxgen/op.h"
@@ -245,51 +246,52 @@ array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
 
 namespace {
 
-/** Whether the arrays' shapes broadcast together. */
-bool can_broadcast(const Arrays& arrays) {
-  size_t ndim = 0;
+/** The shape to which arrays broadcast together, or none. */
+std::optional<Shape> common_shape(const Arrays& arrays) {
+  Shape shape;
   for (const auto& a : arrays) {
-    ndim = std::max(ndim, a.ndim());
-  }
-  for (size_t back = 1; back <= ndim; ++back) {
-    int length = 1;
-    for (const auto& a : arrays) {
-      int d = back <= a.ndim() ? a.shape()[a.ndim() - back] : 1;
-      if (d != 1 && length != 1 && d != length) {
-        return false;
+    shape.insert(
+        shape.begin(), std::max(a.ndim(), shape.size()) - shape.size(), 1);
+    for (size_t back = 1; back <= a.ndim(); ++back) {
+      auto& length = shape[shape.size() - back];
+      auto own = a.shape()[a.ndim() - back];
+      if (own != 1 && length != 1 && own != length) {
+        return {};
       }
-      length = d == 1 ? length : d;
+      length = length == 1 ? own : length;
     }
   }
-  return true;
+  return shape;
 }
 
 /**
- * Give numbers the shape of the array beside them (x + 2): by strides of 0,
- * without a node in the graph. Not while anything is traced, where the
- * broadcast has to be part of the graph. False: this is not such a case.
+ * Give arrays their common shape by strides of 0, without a node in the graph.
+ * Not while anything is traced, where the broadcast has to be part of the
+ * graph. False: this is not such a case.
  */
-bool spread_numbers(Arrays& inputs) {
-  auto is_array = [](const array& in) { return in.ndim() > 0; };
-  auto model = std::find_if(inputs.begin(), inputs.end(), is_array);
-  if (model == inputs.end() || model->size() == 0) {
-    return false;
-  }
+bool spread(Arrays& inputs, const Shape& shape) {
   for (const auto& in : inputs) {
-    bool fits = is_array(in) ? in.shape() == model->shape() : in.is_available();
-    if (!fits || in.is_tracer()) {
+    bool fits = in.shape() == shape || in.is_available();
+    if (!fits || in.size() == 0 || in.is_tracer()) {
       return false;
     }
   }
   for (auto& in : inputs) {
-    if (!is_array(in)) {
-      array out(model->shape(), in.dtype(), nullptr, {});
-      auto flags = in.flags();
-      flags.row_contiguous = flags.col_contiguous = out.size() == 1;
-      out.copy_shared_buffer(in, mx::Strides(out.ndim(), 0), flags, 1);
-      out.set_status(array::Status::available);
-      in = std::move(out);
+    if (in.shape() == shape) {
+      continue;
     }
+    array out(shape, in.dtype(), nullptr, {});
+    mx::Strides strides(shape.size() - in.ndim(), 0);
+    for (size_t i = 0; i < in.ndim(); ++i) {
+      strides.push_back(in.shape()[i] == 1 ? 0 : in.strides()[i]);
+    }
+    auto flags = in.flags();
+    if (out.size() != in.size()) {
+      flags.row_contiguous = flags.col_contiguous = false;
+    }
+    out.copy_shared_buffer(in, strides, flags, in.data_size());
+    out.set_status(array::Status::available);
+    in = std::move(out);
   }
   return true;
 }
@@ -310,7 +312,11 @@ Arrays elementwise_inputs(
     same_shape = same_shape && inputs[i].shape() == inputs[0].shape();
   }
   same_dtype = same_dtype && rule.allows(dtype);
-  if (same_dtype && (same_shape || spread_numbers(inputs))) {
+  if (same_dtype && same_shape) {
+    return inputs;
+  }
+  auto shape = common_shape(inputs);
+  if (same_dtype && shape && spread(inputs, *shape)) {
     return inputs;
   }
   auto named = [&] {
@@ -321,7 +327,7 @@ Arrays elementwise_inputs(
     }
     return args;
   };
-  if (!same_shape && !can_broadcast(inputs)) {
+  if (!shape) {
     fail(op, "The shapes cannot be broadcast together.", named());
   }
   if (!same_dtype) {
@@ -359,14 +365,16 @@ std::vector<const Dispatch*>& dispatch_table() {
 
 namespace {
 
-/** Whether an output can have an input's buffer. */
-bool can_give([[maybe_unused]] const array& in) {
+/** Whether an output can have an input's buffer, and no much larger one. */
+bool can_give(
+    [[maybe_unused]] const array& in,
+    [[maybe_unused]] const array& out) {
 #ifdef __SANITIZE_THREAD__
   // That nobody else reads it shows in a count of MLX, which is not compiled
   // with ThreadSanitizer: it sees readers of before, and nothing in between.
   return false;
 #else
-  return in.is_donatable();
+  return mx::is_donatable(in, out);
 #endif
 }
 
@@ -374,6 +382,10 @@ bool can_give([[maybe_unused]] const array& in) {
 
 Axes::Axes(const Arrays& arrays, const Shape& of, int64_t longest)
     : strides(arrays.size()) {
+  shape.reserve(of.size());
+  for (auto& own : strides) {
+    own.reserve(of.size());
+  }
   for (size_t axis = 0; axis < of.size(); ++axis) {
     if (of[axis] == 1) {
       continue;
@@ -429,8 +441,7 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
     for (; !donated && next < inputs.size(); ++next) {
       const auto& in = inputs[next];
       bool same = dense || in.flags().row_contiguous;
-      if (same && !fits(in) && can_give(in) &&
-          in.itemsize() == out.itemsize()) {
+      if (same && !fits(in) && can_give(in, out)) {
         out.copy_shared_buffer(in);
         donated = true;
       }

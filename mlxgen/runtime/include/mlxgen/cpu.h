@@ -62,9 +62,9 @@ void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
 
 namespace cpu {
 
-// Loops always run over lanes of so many elements (padded if need be): an
-// element's result then never depends on its place, as it would where a
-// vectorised body and a scalar tail round differently.
+// Loops always run over lanes of so many elements: an element's result then
+// never depends on its place, as it would where a vectorised body and a scalar
+// tail round differently.
 constexpr int64_t lane = 64;
 
 // How many elements are taken at a time where they are looked at first: those
@@ -77,16 +77,23 @@ mx::cpu::CommandEncoder&
 begin(const Stream& stream, const Arrays& inputs, Arrays& outputs);
 
 /**
- * The generated loop around a scalar function: pointers to `count` elements of
- * every input and output, in the type in which they are computed. `steps` says
- * where the next lane of an input is: behind this one, or 0: this one again,
- * which holds one element everywhere.
+ * What a loop computes: rows of elements, in the type in which they are
+ * computed. A row has at least a lane of them; those behind its last whole lane
+ * are computed together with some before, which so are computed twice.
  */
-using Loop = std::function<void(
-    const void* const* in,
-    const int64_t* steps,
-    void* const* out,
-    int64_t count)>;
+struct Rows {
+  const void* const* in;
+  // Of every input: 1 where the elements of a row follow each other, or 0 where
+  // a lane of the same ones stands for it; and from row to row.
+  const int64_t* across;
+  const int64_t* down;
+  void* const* out; // row after row
+  int64_t rows;
+  int64_t count; // of elements in a row
+};
+
+/** The generated loop around a scalar function. */
+using Loop = std::function<void(const Rows& rows)>;
 
 /**
  * Run a loop over all elements of arrays of one dtype, whatever their strides.
@@ -115,23 +122,27 @@ MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
 template <typename T, typename F, size_t... I, size_t... O>
 MLXGEN_MULTIVERSION void each(
     F element,
-    const void* const* in,
-    const int64_t* steps,
-    void* const* out,
-    int64_t count,
+    const Rows& rows,
     std::index_sequence<I...>,
     std::index_sequence<O...>) {
-  const T* from[] = {static_cast<const T*>(in[I])...};
-  T* to[] = {static_cast<T*>(out[O])...};
+  const T* from[] = {static_cast<const T*>(rows.in[I])...};
+  T* to[] = {static_cast<T*>(rows.out[O])...};
+  const int64_t across[] = {rows.across[I]...};
+  const int64_t count = rows.count;
   Interleaved<T> interleaved;
-  for (; count > 0; count -= lane) {
-    MLXGEN_INDEPENDENT
-    for (int64_t k = 0; k < lane; ++k) {
-      element(from[I][k]..., to[O][k]...);
-      interleaved(k);
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    for (int64_t start = 0; start < count; start += lane) {
+      int64_t at = std::min(start, count - lane);
+      const T* x[] = {(from[I] + at * across[I])...};
+      T* y[] = {(to[O] + at)...};
+      MLXGEN_INDEPENDENT
+      for (int64_t k = 0; k < lane; ++k) {
+        element(x[I][k]..., y[O][k]...);
+        interleaved(k);
+      }
     }
-    ((from[I] += steps[I]), ...);
-    ((to[O] += lane), ...);
+    ((from[I] += rows.down[I]), ...);
+    ((to[O] += count), ...);
   }
 }
 
@@ -143,38 +154,35 @@ Loop loop_of(const Op& op) {
   if constexpr (requires { op.template element<T, true>(); }) {
     // Compiled twice, and the one for positive inputs taken a block at a time.
     return [positive = op.template element<T, true>(),
-            any = op.template element<T, false>()](
-               const void* const* in,
-               const int64_t* steps,
-               void* const* out,
-               int64_t count) {
+            any = op.template element<T, false>()](const Rows& rows) {
       std::array<const void*, Op::kInputs> from;
       std::array<void*, Op::kOutputs> to;
-      for (int64_t start = 0; start < count; start += block) {
-        int64_t n = std::min(count - start, block);
+      int64_t blocks = (rows.count + block - 1) / block;
+      for (int64_t i = 0; i < rows.rows * blocks; ++i) {
+        int64_t row = i / blocks;
+        int64_t start = std::min(i % blocks * block, rows.count - lane);
+        int64_t n = std::min(rows.count - start, block);
         bool all = true;
-        for (size_t i = 0; i < from.size(); ++i) {
-          auto first = static_cast<const T*>(in[i]) + start / lane * steps[i];
-          all = all && all_positive(first, steps[i] == 0 ? lane : n);
-          from[i] = first;
+        for (size_t k = 0; k < from.size(); ++k) {
+          auto first = static_cast<const T*>(rows.in[k]) + row * rows.down[k] +
+              start * rows.across[k];
+          all = all && all_positive(first, rows.across[k] == 0 ? lane : n);
+          from[k] = first;
         }
-        for (size_t i = 0; i < to.size(); ++i) {
-          to[i] = static_cast<T*>(out[i]) + start;
+        for (size_t k = 0; k < to.size(); ++k) {
+          to[k] = static_cast<T*>(rows.out[k]) + row * rows.count + start;
         }
+        Rows part{from.data(), rows.across, rows.down, to.data(), 1, n};
         if (all) {
-          each<T>(positive, from.data(), steps, to.data(), n, In(), Out());
+          each<T>(positive, part, In(), Out());
         } else {
-          each<T>(any, from.data(), steps, to.data(), n, In(), Out());
+          each<T>(any, part, In(), Out());
         }
       }
     };
   } else {
-    return [element = op.template element<T>()](
-               const void* const* in,
-               const int64_t* steps,
-               void* const* out,
-               int64_t count) {
-      each<T>(element, in, steps, out, count, In(), Out());
+    return [element = op.template element<T>()](const Rows& rows) {
+      each<T>(element, rows, In(), Out());
     };
   }
 }
