@@ -112,7 +112,14 @@ class Named:
         self.ok &= more.get("severity") == "warning"
         key = more.pop("key", False)
         span = self.entry.span(path, key=key) if path else self.name_span
-        self.diags.error(code, message, span, help=help, op=self.name, **more)
+        self.diags.error(code, message, span, help=help, op=self.name or None, **more)
+
+    def report_in(
+        self, path: Path, code: str, message: str, start: int, end: int, help: str | None
+    ) -> None:
+        """Report inside of the text at ``path``."""
+        span = self.entry.text_span(path, start, end)
+        self.diags.error(code, message, span, help=help, op=self.name or None)
 
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
@@ -214,8 +221,7 @@ class Context(Named):
                 # mx.grad exists, and is not what was meant.
                 code, message = "MG303", "there is no cotangent in this formula"
                 help = "in `jvp` the tangent is called `tangent`" if path[0] == "jvp" else None
-            span = self.entry.text_span(path, start, end)
-            self.diags.error(code, message, span, help=help, op=self.name)
+            self.report_in(path, code, message, start, end, help)
 
         return compile_formula(text, self.scope(names, stream), want, report)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from ..diagnostics import Diagnostics
@@ -16,7 +17,7 @@ from ..read.keys import OpEntry, validate
 from ..read.names import clash
 from ..read.signature import combine, parse_signature
 from ..read.yaml import Entry
-from .context import GENERATED, SIGNATURES, Context, Path, Surroundings
+from .context import GENERATED, SIGNATURES, Context, Named, Path, Surroundings
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # submodules below each other, each a folder in one
@@ -52,28 +53,17 @@ def _signature(
     entry: Entry, raw: OpEntry, left_out: frozenset[str], diags: Diagnostics
 ) -> Signature | None:
     """The signature that an entry spells in one key, or in two."""
-
-    def report_at(key: str) -> Callable[[str, str, int, int, str | None], None]:
-        def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
-            span = entry.text_span((key,), start, end)
-            diags.error(code, message, span, help=help, op=entry.name)
-
-        return report
-
+    named = Named(entry, entry.name or "", diags)
     given = [key for key in SIGNATURES if getattr(raw, key) is not None]
     if "signature" in given and len(given) > 1:
-        message = f"`signature` and `{given[1]}` are both given"
-        help = "keep `signature`, or the pair `cpp_signature`/`python_signature`"
-        diags.error("MG108", message, entry.span((given[1],), key=True), help=help, op=entry.name)
+        named.error("two_signatures", (given[1],), key=True, other=given[1])
         return None
     if not given and left_out.isdisjoint(SIGNATURES) and (raw.model_fields_set or not left_out):
-        message = "no signature" if entry.name else "an entry without signature"
-        span = entry.span(("name",)) if raw.name else entry.span()
-        help = 'add e.g. `signature: "my_op(array x, float alpha=1) -> array"`'
-        diags.error("MG107", message, span, help=help, op=entry.name)
-    found = [parse_signature(getattr(raw, k), SIGNATURES[k], report_at(k)) for k in given]
+        named.error("no_signature", what="no" if entry.name else "an entry without")
+    reports = {key: partial(named.report_in, (key,)) for key in given}
+    found = [parse_signature(getattr(raw, k), SIGNATURES[k], reports[k]) for k in given]
     if len(found) == 2 and found[0] and found[1]:
-        return combine(found[0], found[1], report_at("python_signature"))
+        return combine(found[0], found[1], reports["python_signature"])
     return found[0] if len(found) == 1 else None
 
 

@@ -111,6 +111,8 @@ def select(
     """The operators chosen by name or ``tag:name``; reports unknown names."""
     from ..read.keys import TAGS
 
+    if not (include or exclude):
+        return list(ops)
     known = sorted({name for op in ops for name in (op.name, op.python_name)})
     tags = [f"tag:{tag}" for tag in TAGS]
     called = [{op.name, op.python_name, op.path, *(f"tag:{t}" for t in op.tags)} for op in ops]
