@@ -238,9 +238,9 @@ class Asked:
     def in_csrc(self, expected: Expected) -> list[Function]:
         """The overloads that fit, one in a header first; reports it where there is none."""
         sources, settings = self.context.sources, self.context.settings
-        help = expected.declaration(self.name)
         found = sources.find(self.name) if QUALIFIED.fullmatch(self.name) else []
         if not found:
+            help = expected.declaration(self.name)
             names = [f.qualified_name for f in sources.functions if f.class_name is None]
             self.missing([*names, *map(last_name, names)], settings.csrc, "function", help)
             return []
@@ -283,8 +283,8 @@ def check_own_name(context: Context) -> None:
     """The C++ function that is generated for an op must not be written by hand already."""
     settings = context.settings
     asked = Asked(context, f"{settings.namespace}::{context.name}", context.at_name)
-    types = [plain(want.types[0]) for want in _wanted(context)]
     for function in context.sources.find(asked.name, everywhere=False):
+        types = [plain(want.types[0]) for want in _wanted(context)]
         given = [plain(param.type) for param in function.params]
         if function.qualified_name == asked.name and given == types:
             place, folder = asked.place(function.span), settings.relative(settings.csrc)
