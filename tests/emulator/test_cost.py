@@ -99,3 +99,26 @@ def test_kernels_around_functions_cost_no_more_than_mlx(benchmarks):
     results = list(benchmarks.elementwise())
     assert len(results) == 50
     assert [f"{result.what}: {result.value}" for result in results if not result.met] == []
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_each_number_is_read_and_written_once(benchmarks, dtype):
+    """And sums of a row take one barrier; of 16 rows, whose weight is read once."""
+    size = np.dtype(dtype).itemsize
+    norm, gradient = benchmarks.norm(dtype), benchmarks.norm_vjp(dtype)
+    assert (norm.moved("loads"), norm.moved("stores")) == (3 * size, 2 * size)
+    assert gradient.moved("loads") == (3 + 1 / 16) * size
+    assert gradient.moved("stores") == size + 4 / 16
+    assert norm.barriers == gradient.barriers == 1 / 4
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+def test_points_are_located_once(benchmarks, channels):
+    """By each of the threads that share a point, two numbers of the grid; then four pixels."""
+    threads = min((channels + 3) // 4, 8)
+    point = 2 * 4 * threads / channels
+    cost = benchmarks.sample("grid_sample", channels)
+    assert cost.moved("loads") == pytest.approx(4 * 4 + point)
+    cost = benchmarks.sample("grid_sample_vjp", channels)
+    assert cost.moved("loads") == pytest.approx(5 * 4 + point)
+    assert cost.atomics == 4
