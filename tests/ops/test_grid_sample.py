@@ -105,6 +105,30 @@ def test_special_coordinates_of_torch(case):
         np.testing.assert_allclose(to_numpy(got), wanted, 1e-7, 1e-7)
 
 
+@every_option
+def test_special_coordinates_in_float32(options):
+    """Beside float64, which torch's numbers are compared with, and kernels of a GPU do not have."""
+    numbers = [np.nan, np.inf, -np.inf, -1e6, -1.3, -0.3, 0.8, 1e6]
+    grid = np.array([(a, b) for a in numbers for b in numbers]).reshape(1, 8, 8, 2)
+    if options["padding_mode"] == "reflection":  # far away they are too coarse
+        grid = np.where(abs(grid) == 1e6, 40.3, grid)
+
+    def results(dtype):
+        x = stored(np.arange(1.0, 71).reshape(1, 7, 5, 2) ** 1.5, dtype)
+        (out,), gradients = mx.vjp(
+            lambda x, grid: mlxops.grid_sample(x, grid, **options),
+            [x, stored(grid, dtype)],
+            [mx.ones((1, 8, 8, 2), dtype)],
+        )
+        return [to_numpy(a) for a in (out, *gradients)]
+
+    with mx.stream(mx.cpu):
+        wanted = results(mx.float64)
+    for got, w in zip(results(mx.float32), wanted, strict=True):
+        scale = np.nanmax(abs(w), initial=1)
+        np.testing.assert_allclose(got, w, 0, 1e-4 * scale)
+
+
 # Beside the loop
 
 
