@@ -165,8 +165,8 @@ def _can_take(item: Dispatch) -> bool:
 def _has_buffers(item: Dispatch) -> bool:
     """Whether Metal has as many buffers as the launch of an elementwise kernel takes."""
     context = item.context
-    # Arrays and their strides, outputs, attributes; number of elements, shape, number of axes.
-    count = len(context.params) + len(context.arrays) + len(context.output_names) + 3
+    # Arguments, outputs; for arrays with strides: shape, strides, number of axes.
+    count = len(context.params) + len(context.output_names) + 3
     if count > MAX_BUFFERS:
         item.error("too_many_buffers", count=count, limit=MAX_BUFFERS)
     return count <= MAX_BUFFERS
