@@ -1,8 +1,13 @@
-"""The command ``mlxgen``, also ``python -m mlxgen``: that of command.cli and the emulator's two."""
+"""The command ``mlxgen``, also ``python -m mlxgen``: that of command.cli, and of other rooms."""
 
 from .command.cli import Commands, cli, main
 
-Commands.elsewhere = dict.fromkeys(("metal-check", "metal-test"), "mlxgen.emulator.commands")
+Commands.elsewhere = {
+    "new": "mlxgen.package.start",
+    "add": "mlxgen.package.start",
+    "metal-check": "mlxgen.emulator.commands",
+    "metal-test": "mlxgen.emulator.commands",
+}
 
 __all__ = ["cli", "main"]
 

@@ -4,6 +4,7 @@ A message has a stable code (``MG104``), which errors.md explains, and a ``Span`
 inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` collects them.
 """
 
+from .collect import Diagnostic as Diagnostic
 from .collect import Diagnostics as Diagnostics
 from .collect import TooMany as TooMany
 from .messages import sections as sections
