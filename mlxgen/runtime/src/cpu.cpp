@@ -257,18 +257,24 @@ struct Place {
 /** Gives an array of any strides in row-major order, some at a time. */
 class Reader {
  public:
-  /** Of one input, in axes that it has with others. */
-  Reader(const char* data, const Format& format, const Axes& axes, size_t input)
-      : data_(data), format_(&format) {
-    const auto& strides = axes.strides[input];
-    for (size_t i = 0; i < axes.shape.size(); ++i) {
-      if (i > 0 && strides_.back() == strides[i] * axes.shape[i]) {
-        shape_.back() *= axes.shape[i];
-        strides_.back() = strides[i];
-      } else {
-        shape_.push_back(axes.shape[i]);
-        strides_.push_back(strides[i]);
+  template <typename Axes, typename Strides>
+  Reader(
+      const char* data,
+      const Format& format,
+      const Axes& shape,
+      const Strides& strides)
+      : data_(data), format_(&format), shape_(1, 1), strides_(1, 0) {
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] == 1) {
+        continue;
       }
+      if (shape_.back() == 1 || strides_.back() == strides[i] * shape[i]) {
+        shape_.back() *= shape[i];
+      } else {
+        shape_.push_back(shape[i]);
+        strides_.push_back(0);
+      }
+      strides_.back() = strides[i];
     }
     position_ = Lengths(shape_.size(), 0);
     if (shape_.size() == 2 && strides_[0] == 0) {
@@ -282,7 +288,7 @@ class Reader {
 
   /** Go to element n, from the first. */
   void skip(int64_t n) {
-    if (period_ > 0) {
+    if (n == 0 || period_ > 0) {
       at_ = n;
       return;
     }
@@ -786,6 +792,20 @@ void dispatch(
         [task = std::move(task), size] { in_portions(size, portion, task); });
     return;
   }
+  auto in_order = [&](const auto& shape, auto strides) {
+    InOrder task{std::move(kernel), {}};
+    task.inputs.reserve(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      task.inputs.emplace_back(pointers[i], format, shape, strides(i));
+    }
+    encoder.dispatch(
+        [task = std::move(task), size] { in_portions(size, portion, task); });
+  };
+  if (size <= kernel.block_length()) {
+    // One block, for which the best way need not be found.
+    auto strides = [&](size_t i) -> const auto& { return inputs[i].strides(); };
+    return in_order(outputs[0].shape(), strides);
+  }
   auto all = inputs;
   all.push_back(outputs[0]);
   Axes axes(all, outputs[0].shape());
@@ -805,13 +825,8 @@ void dispatch(
     });
     return;
   }
-  InOrder task{std::move(kernel), {}};
-  task.inputs.reserve(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    task.inputs.emplace_back(pointers[i], format, axes, i);
-  }
-  encoder.dispatch(
-      [task = std::move(task), size] { in_portions(size, portion, task); });
+  in_order(
+      axes.shape, [&](size_t i) -> const auto& { return axes.strides[i]; });
 }
 
 } // namespace
