@@ -90,6 +90,26 @@ def test_operands_that_are_given_away(wide, dtype):
         assert mx.array_equal(mlxops.axpby(mx.negative(-y), x, 2.0), mlxops.axpby(y, x, 2.0))
 
 
+VIEWS = {
+    "transposed": lambda a: a.T,
+    "backwards": lambda a: a[::-1],
+    "every second": lambda a: a[:, ::2],
+    "part of each row": lambda a: a[:, :100],
+    "one column": lambda a: mx.broadcast_to(a[:, :1], a.shape),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_are_not_given_away(view, dtype):
+    """Even if nobody else needs their buffers: results lie in other places, or are more."""
+    x = mx.random.normal((40, 130)).astype(dtype)
+    y = mx.ones(VIEWS[view](x).shape, dtype)
+    mx.eval(x, y)
+    wanted = mlxops.axpby(VIEWS[view](x), y)
+    for found in (mlxops.axpby(VIEWS[view](x + 0), y), mlxops.axpby(y, VIEWS[view](x + 0))):
+        assert mx.array_equal(found, wanted)
+
+
 def peak(call):
     """The bytes that a call takes beside what it returns."""
     mx.synchronize()
