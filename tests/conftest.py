@@ -18,6 +18,7 @@ SLOW = (
     "special/test_accuracy.py",
     "emulator/test_portability.py",
     "command/test_pages.py",
+    "runtime/test_loops.py",
     "programs/test_notebooks.py",
     "runtime/test_coefficients.py",
 )

@@ -36,6 +36,8 @@ namespace math = mlxgen::math;
 // otherwise.
 #if defined(__GNUC__) && !defined(__clang__)
 #define MLXOPS_UNROLL _Pragma("GCC unroll 32")
+#elif !defined(__METAL_VERSION__)
+#define MLXOPS_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define MLXOPS_UNROLL
 #endif
@@ -210,7 +212,8 @@ T digamma_difference(T value_a, T value_b) {
   // x - y = b (u + v) u v
   W expansion = b * v * (u * 0.5f + u * (u + v) * (p + y * slope));
   W result = -(steps + (wide_log1p<T>(b * u) + expansion));
-  result = (s == math::infinity()) & (a < s) ? W(-math::infinity()) : W(result);
+  result =
+      ((s == math::infinity()) & (a < s)) ? W(-math::infinity()) : W(result);
   bool above_0 = positive || ((a > 0) & (s > 0));
   W direct = detail::digamma<T>(a) - detail::digamma<T>(s);
   return static_cast<T>(above_0 ? result : direct);
@@ -511,8 +514,8 @@ T higher_polygamma(int n, T value) {
   y.x = y.x * (factor * sum);
 
   W result = unscaled(y);
-  result =
-      (size == 0) | (x == -math::infinity()) ? W(math::infinity()) : W(result);
+  result = ((size == 0) | (x == -math::infinity())) ? W(math::infinity())
+                                                    : W(result);
   result = x == math::infinity() ? W(0) : W(result);
   return static_cast<T>(parity * result);
 }
@@ -538,10 +541,10 @@ T hurwitz_zeta(T value_s, T value_x) {
 
   W result = unscaled(y);
   result = x == math::infinity() ? W(0) : W(result);
-  result = (x < 0) & (s != math::rint(s)) ? W(math::nan()) : W(result);
-  result = (x <= 0) & (x == math::rint(x)) ? W(math::infinity()) : W(result);
+  result = ((x < 0) & (s != math::rint(s))) ? W(math::nan()) : W(result);
+  result = ((x <= 0) & (x == math::rint(x))) ? W(math::infinity()) : W(result);
   result = given == 1 ? W(math::infinity()) : W(result);
-  result = (given >= 1) & (x == x) ? W(result) : W(math::nan());
+  result = ((given >= 1) & (x == x)) ? W(result) : W(math::nan());
   return static_cast<T>(result);
 }
 

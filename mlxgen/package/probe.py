@@ -71,6 +71,8 @@ def cmake_variables(project: settings.Settings) -> dict[str, str | list[str]]:
         "MLXGEN_MLX_VERSION": mlx.core.__dict__["__version__"],
         "MLXGEN_NANOBIND_ROOT": str(found.nanobind),
         "MLXGEN_NANOBIND_VERSION": found.nanobind_version,
+        "MLXGEN_UNARY_FUNCTIONS": list(UNARY),
+        "MLXGEN_BINARY_FUNCTIONS": list(BINARY),
         "MLXGEN_VECTOR_FUNCTIONS": list(vector),
         "MLXGEN_VECTOR_SYMBOLS": [symbol for symbols in vector.values() for symbol in symbols],
     }

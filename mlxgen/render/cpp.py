@@ -141,12 +141,12 @@ class View:
         return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.op.params)))
 
     def include_lines(self, package: str) -> list[str]:
-        """Headers of the source file, sorted."""
+        """Headers of the source file but the CPU kernel's, sorted."""
         ours = "primitive" if self.op.has_primitive else "op"
         found = {"mlxgen/formula.h", f"mlxgen/{ours}.h", *self.op.includes}
         found |= {f"{package}/{callee}.h" for callee in self.op.calls}
         if self.cpu is not None:
-            found |= {"mlxgen/cpu.h", self.cpu.include}
+            found = found - {self.cpu.include} | {"mlxgen/cpu.h"}
         return sorted(found)
 
     # Python

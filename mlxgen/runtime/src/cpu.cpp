@@ -57,6 +57,8 @@ int64_t padded(int64_t n) {
 template <int64_t N>
 using Constant = std::integral_constant<int64_t, N>;
 
+MLXGEN_BEGIN_INLINED
+
 /** Rows of elements that are any number apart, one after the other. */
 template <typename T, typename C>
 MLXGEN_MULTIVERSION void read_all(
@@ -144,6 +146,8 @@ MLXGEN_MULTIVERSION void transpose_all(
   }
 }
 
+MLXGEN_END_INLINED
+
 struct Format {
   size_t stored; // bytes of an element in memory
   size_t computed; // and in a block
@@ -175,31 +179,37 @@ constexpr Format format = {
        char* to,
        int64_t rows,
        int64_t columns) {
-      read_all(
-          reinterpret_cast<const T*>(from),
-          down,
-          across,
-          reinterpret_cast<accum_t<T>*>(to),
-          rows,
-          columns);
+      multiversion([&] {
+        read_all(
+            reinterpret_cast<const T*>(from),
+            down,
+            across,
+            reinterpret_cast<accum_t<T>*>(to),
+            rows,
+            columns);
+      });
     },
     [](const char* from, char* to, int64_t n) {
-      write_all(
-          reinterpret_cast<const accum_t<T>*>(from),
-          reinterpret_cast<T*>(to),
-          n);
+      multiversion([&] {
+        write_all(
+            reinterpret_cast<const accum_t<T>*>(from),
+            reinterpret_cast<T*>(to),
+            n);
+      });
     },
     [](const char* from,
        int64_t stride,
        char* to,
        int64_t height,
        int64_t width) {
-      transpose_all(
-          reinterpret_cast<const T*>(from),
-          stride,
-          reinterpret_cast<accum_t<T>*>(to),
-          height,
-          width);
+      multiversion([&] {
+        transpose_all(
+            reinterpret_cast<const T*>(from),
+            stride,
+            reinterpret_cast<accum_t<T>*>(to),
+            height,
+            width);
+      });
     }};
 
 /** That of elements which are only moved, whatever they mean. */

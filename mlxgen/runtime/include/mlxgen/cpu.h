@@ -1,4 +1,4 @@
-// Running hand-written CPU kernels: the loop around scalar functions, and the
+// Running hand-written CPU kernels: scalar functions in their loop, and the
 // switch from an array's dtype to the kernel's type.
 
 #pragma once
@@ -12,6 +12,7 @@
 
 #include "mlx/backend/cpu/encoder.h"
 #include "mlxgen/kernel.h"
+#include "mlxgen/loop.h"
 #include "mlxgen/op.h"
 
 namespace mlxgen {
@@ -62,11 +63,6 @@ void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
 
 namespace cpu {
 
-// Loops always run over lanes of so many elements: an element's result then
-// never depends on its place, as it would where a vectorised body and a scalar
-// tail round differently.
-constexpr int64_t lane = 64;
-
 // How many elements are taken at a time where they are looked at first: those
 // of every operand stay in the first-level cache.
 constexpr int64_t block = 512;
@@ -75,22 +71,6 @@ static_assert(block % lane == 0);
 /** Allocate the outputs and tell the encoder what the next task uses. */
 mx::cpu::CommandEncoder&
 begin(const Stream& stream, const Arrays& inputs, Arrays& outputs);
-
-/**
- * What a loop computes: rows of elements, in the type in which they are
- * computed. A row has at least a lane of them; those behind its last whole lane
- * are computed together with some before, which so are computed twice.
- */
-struct Rows {
-  const void* const* in;
-  // Of every input: 1 where the elements of a row follow each other, or 0 where
-  // a lane of the same ones stands for it; and from row to row.
-  const int64_t* across;
-  const int64_t* down;
-  void* const* out; // row after row
-  int64_t rows;
-  int64_t count; // of elements in a row
-};
 
 /** The generated loop around a scalar function. */
 using Loop = std::function<void(const Rows& rows)>;
@@ -107,44 +87,6 @@ void run_elementwise(
 
 /** Copy an array of any strides to a row-contiguous one. */
 void copy(const Stream& stream, const array& from, array& to);
-
-/** Whether all of these numbers are above 0. */
-template <typename T>
-MLXGEN_MULTIVERSION bool all_positive(const T* x, int64_t count) {
-  int others = 0;
-  for (int64_t k = 0; k < count; ++k) {
-    others |= x[k] > 0 ? 0 : 1;
-  }
-  return others == 0;
-}
-
-/** The loop around a scalar function. */
-template <typename T, typename F, size_t... I, size_t... O>
-MLXGEN_MULTIVERSION void each(
-    F element,
-    const Rows& rows,
-    std::index_sequence<I...>,
-    std::index_sequence<O...>) {
-  const T* from[] = {static_cast<const T*>(rows.in[I])...};
-  T* to[] = {static_cast<T*>(rows.out[O])...};
-  const int64_t across[] = {rows.across[I]...};
-  const int64_t count = rows.count;
-  Interleaved<T> interleaved;
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    for (int64_t start = 0; start < count; start += lane) {
-      int64_t at = std::min(start, count - lane);
-      const T* x[] = {(from[I] + at * across[I])...};
-      T* y[] = {(to[O] + at)...};
-      MLXGEN_INDEPENDENT
-      for (int64_t k = 0; k < lane; ++k) {
-        element(x[I][k]..., y[O][k]...);
-        interleaved(k);
-      }
-    }
-    ((from[I] += rows.down[I]), ...);
-    ((to[O] += count), ...);
-  }
-}
 
 /** The loop around Op::element<T>(). */
 template <typename T, typename Op>

@@ -1,5 +1,5 @@
-// What hand-written CPU kernels stand on: typed views of arrays, conversions of
-// 16-bit floats, and loops compiled for several instruction sets.
+// What hand-written CPU kernels stand on: typed views of arrays, and
+// conversions of 16-bit floats.
 //
 // A kernel that is not elementwise is a function over these views:
 //
@@ -21,29 +21,6 @@
 
 #include "mlx/array.h"
 
-// Compile a function for several instruction sets; the loader picks one.
-// Without `flatten` a long scalar kernel is not inlined into its loop, which
-// then is not vectorised. Where Metal is emulated only compile time matters, as
-// with sanitizers, which are not ready either when the loader picks.
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
-    defined(__linux__) && !defined(MLXGEN_EMULATE_METAL) &&            \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MLXGEN_MULTIVERSION \
-  __attribute__((           \
-      flatten, target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define MLXGEN_MULTIVERSION
-#endif
-
-// Outputs may share memory with inputs, but only element for element.
-#if defined(__clang__)
-#define MLXGEN_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#elif defined(__GNUC__)
-#define MLXGEN_INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define MLXGEN_INDEPENDENT
-#endif
-
 namespace mlxgen {
 
 namespace mx = mlx::core;
@@ -52,36 +29,6 @@ using mx::bfloat16_t;
 using mx::complex64_t;
 using mx::float16_t;
 using mx::Shape;
-
-/**
- * Makes gcc compute two vectors of double at a time, so that one has something
- * to do while the other waits: call it with the index in every iteration of a
- * loop. gcc takes as many iterations together as fill a vector of the smallest
- * type in the loop, and here that is one of four bytes. Loops over float are
- * left alone: many compute in double, and so in two vectors. clang interleaves
- * by itself.
- */
-template <typename T>
-class Interleaved {
- public:
-  void operator()(int64_t) {}
-};
-
-#if defined(__GNUC__) && !defined(__clang__)
-template <>
-class Interleaved<double> {
- public:
-  void operator()(int64_t k) {
-    seen_ ^= static_cast<int32_t>(k);
-  }
-  ~Interleaved() {
-    asm volatile("" : : "r"(seen_)); // as if it was used
-  }
-
- private:
-  int32_t seen_ = 0;
-};
-#endif
 
 /** The type in which a kernel should add up values of type T. */
 template <typename T>

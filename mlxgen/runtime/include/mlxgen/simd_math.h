@@ -9,6 +9,12 @@
 // defines MLXGEN_VEC_<NAME> for those that link. Without the macro, and on
 // every other system, these are the functions of <cmath>.
 //
+// clang has lists of its own of what vector libraries hold, chosen by -fveclib:
+// all of these functions on Linux arm64 (glibc 2.40); on macOS all but erfc,
+// exp2, expm1, hypot and the logarithms; on Linux x86-64 sin, cos, tan, exp,
+// log and pow only. Loops over the others are scalar there, unless they call
+// what is not of <cmath>, as mlxops' special functions do.
+//
 // A loop is vectorised only when its body is straight-line code: compute all
 // alternatives and choose with `c ? a : b`. Compile with -fno-math-errno and
 // -fno-trapping-math; under the latter's opposite gcc keeps such choices as
