@@ -63,8 +63,14 @@
 #define MLXGEN_MULTIVERSION __attribute__((flatten))
 #endif
 
-// Outputs may share memory with inputs, but only element for element.
-#if defined(__clang__)
+// Outputs may share memory with inputs, but only element for element. Two
+// vectors at a time: most special functions are chains of dependent operations,
+// and one vector has something to do while the other waits. (On x86-64 that
+// makes loops up to a fifth faster; on arm64 it was not measured.)
+#if defined(__clang__) && defined(__x86_64__)
+#define MLXGEN_INDEPENDENT \
+  _Pragma("clang loop vectorize(assume_safety) interleave_count(2)")
+#elif defined(__clang__)
 #define MLXGEN_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
 #define MLXGEN_INDEPENDENT _Pragma("GCC ivdep")
@@ -121,12 +127,11 @@ auto multiversion(F f) {
 }
 
 /**
- * Makes gcc compute two vectors of double at a time, so that one has something
- * to do while the other waits: call it with the index in every iteration of a
- * loop. gcc takes as many iterations together as fill a vector of the smallest
- * type in the loop, and here that is one of four bytes. Loops over float are
- * left alone: many compute in double, and so in two vectors. clang interleaves
- * by itself.
+ * Makes gcc compute two vectors of double at a time, as clang is told above:
+ * call it with the index in every iteration of a loop. gcc takes as many
+ * iterations together as fill a vector of the smallest type in the loop, and
+ * here that is one of four bytes. Loops over float are left alone: many compute
+ * in double, and so in two vectors.
  */
 template <typename T>
 class Interleaved {
