@@ -24,7 +24,8 @@ from .values import NUMBERS, Value
 TABLE = Path(__file__).parent / "data" / "facts.txt"
 ZERO, BENT, MIXED = -1, 2, 3  # degrees: of zeros, what is not linear, branches that differ
 UNKNOWN = Fact(None, "", None)
-OPTIONS = ("axis", "keepdims", "shape", "dtype")  # arguments that decide on rank or dtype
+OPTIONS = ("axis", "axes", "keepdims", "shape", "dtype")  # arguments that decide on rank or dtype
+REPEATED = ("flip", "roll", "fft.fftshift", "fft.ifftshift")  # an axis counts each time it is there
 CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
 REAL = CATEGORIES[2:]  # none of integers
 CONSTANT = {"zero": ZERO, "one": 0}
@@ -114,6 +115,14 @@ def axes_of(axis: Any, rank: Rank, at: object = None) -> int | None:
     return len(listed)
 
 
+def distinct(axes: Any, rank: Rank) -> None:
+    """Hold that no axis is there twice."""
+    if type(axes) is tuple and axes_of(axes, rank) is not None:
+        counted = [one % rank[1] if rank and not rank[0] else one for one in axes]
+        if twice := [one for i, one in enumerate(axes) if counted[i] in counted[:i]]:
+            raise Wrong("axis_twice", axis=twice[0])
+
+
 def _rank(how: str, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
     """The rank that a function gives, by the word of the table."""
     rank, axis, keepdims = (*ranks, None)[0], options.get("axis"), options.get("keepdims")
@@ -198,6 +207,9 @@ def combined(name: str, facts: tuple[Fact, ...], options: tuple[tuple[str, Any],
     """What is known of a function's result."""
     rank, dtype, degree = ROWS.get(name, ("", "-", "-"))
     more = dict(options)
+    if name not in REPEATED:
+        distinct(more.get("axis"), facts[0].rank if facts else None)
+        distinct(more.get("axes"), facts[0].rank if facts else None)
     # What it depends on: not where only the shape counts, or that is not known.
     matter = facts[degree == "second" :] if name and degree not in CONSTANT else ()
     return Fact(
@@ -246,6 +258,8 @@ def option(name: str, value: Value) -> Any:
     if value.kind == "none":
         return None
     if name == "shape":
+        if [item.const for item in value.items].count(-1) > 1:
+            raise Wrong("lengths")
         return length(value)
     if name == "dtype":
         known = value.of and value.of.fact
