@@ -316,6 +316,18 @@ def every(stream: Any) -> list[Result]:
     return results
 
 
+def chain(a: Any, b: Any) -> bool:
+    """Whether results are right that go from stream to stream, and are dropped on the way."""
+    x = mx.arange(12, dtype=mx.float32, stream=a).reshape(3, 4, stream=a)
+    for _ in range(100):
+        y = mlxops.add(x, x, stream=a)
+        z, w = mlxops.add(y, x, stream=b), mlxops.add(y, y, stream=a)
+        mx.async_eval(w, z)
+        del y  # its buffer is w's, or another's, as soon as z is there
+        x = mlxops.axpby(w, z, 1.0, -1.0, stream=b)  # 4x - 3x
+    return bool(mx.array_equal(x.reshape(12), mx.arange(12)))
+
+
 def threads() -> None:
     """All operators at once on several threads, with streams of each kind."""
     wanted = every(mx.cpu)
@@ -325,13 +337,14 @@ def threads() -> None:
         own = (mx.new_stream(mx.cpu), mx.new_thread_local_stream(mx.cpu), None, mx.cpu)[i % 4]
         with mx.stream(own if i % 4 < 2 else mx.new_stream(mx.cpu)):
             right.append(all(map(same, every(own), wanted)))
+            right.append(chain(mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)))
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert right == [True] * 8, right
+    assert right == [True] * 16, right
 
 
 def forks() -> None:

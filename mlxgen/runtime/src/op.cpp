@@ -363,23 +363,6 @@ std::vector<const Dispatch*>& dispatch_table() {
   return table;
 }
 
-namespace {
-
-/** Whether an output can have an input's buffer, and no much larger one. */
-bool can_give(
-    [[maybe_unused]] const array& in,
-    [[maybe_unused]] const array& out) {
-#ifdef __SANITIZE_THREAD__
-  // That nobody else reads it shows in a count of MLX, which is not compiled
-  // with ThreadSanitizer: it sees readers of before, and nothing in between.
-  return false;
-#else
-  return mx::is_donatable(in, out);
-#endif
-}
-
-} // namespace
-
 Axes::Axes(const Arrays& arrays, const Shape& of, int64_t longest)
     : strides(arrays.size()) {
   shape.reserve(of.size());
@@ -441,7 +424,7 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
     for (; !donated && next < inputs.size(); ++next) {
       const auto& in = inputs[next];
       bool same = dense || in.flags().row_contiguous;
-      if (same && !fits(in) && can_give(in, out)) {
+      if (same && !fits(in) && mx::is_donatable(in, out)) {
         out.copy_shared_buffer(in);
         donated = true;
       }

@@ -15,6 +15,10 @@
 #include "mlxgen/loop.h"
 #include "mlxgen/op.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace mlxgen {
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -71,6 +75,38 @@ static_assert(block % lane == 0);
 /** Allocate the outputs and tell the encoder what the next task uses. */
 mx::cpu::CommandEncoder&
 begin(const Stream& stream, const Arrays& inputs, Arrays& outputs);
+
+/**
+ * Enqueue a task that reads the inputs and writes the outputs, for which
+ * begin() gave the encoder.
+ */
+template <typename Task>
+void enqueue(
+    mx::cpu::CommandEncoder& encoder,
+    [[maybe_unused]] const Arrays& inputs,
+    [[maybe_unused]] const Arrays& outputs,
+    Task task) {
+#ifdef __SANITIZE_THREAD__
+  // Nobody writes to a buffer before MLX's count of its users says that those
+  // of before are done. MLX is not compiled with ThreadSanitizer, which does
+  // not see that: here it is told.
+  std::vector<void*> users;
+  for (const auto& out : outputs) {
+    users.push_back(out.buffer().ptr());
+    __tsan_acquire(users.back());
+  }
+  for (const auto& in : inputs) {
+    users.push_back(in.buffer().ptr());
+  }
+  encoder.dispatch(
+      [task = std::move(task), users = std::move(users)]() mutable {
+        task();
+        std::for_each(users.begin(), users.end(), __tsan_release);
+      });
+#else
+  encoder.dispatch(std::move(task));
+#endif
+}
 
 /** The generated loop around a scalar function. */
 using Loop = std::function<void(const Rows& rows)>;
@@ -153,7 +189,7 @@ Row over_views(const char* kernel) {
     auto& encoder = begin(self.stream(), inputs, outputs);
     for_dtype(Inputs(), op.typed(inputs).dtype(), [&](auto tag) {
       using T = typename decltype(tag)::type;
-      encoder.dispatch(op.template task<T>(inputs, outputs));
+      enqueue(encoder, inputs, outputs, op.template task<T>(inputs, outputs));
     });
   };
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
