@@ -35,6 +35,7 @@ namespace {
 // What is copied of an operand at a time: so much that all stay in the
 // first-level cache. Of one that is transposed, a tile.
 constexpr size_t block_bytes = 8192;
+constexpr int64_t page = 4096;
 constexpr int64_t tile_width = 512;
 constexpr int64_t tile_height = 16;
 
@@ -567,8 +568,8 @@ struct InRows : Kernel {
   /** Compute pieces start to stop. */
   void operator()(int64_t start, int64_t stop) const {
     constexpr int64_t most = 32; // rows at once
-    auto& scratch = Scratch::get(
-        inputs.size(), outputs.size(), most * lane * format->computed);
+    size_t bytes = std::max(most * lane * format->computed, 2 * block_bytes);
+    auto& scratch = Scratch::get(inputs.size(), outputs.size(), bytes + page);
     size_t last = axes.shape.size() - 1;
     int64_t length = axes.shape[last];
     int64_t height = last == 0 ? 1 : axes.shape[last - 1];
@@ -583,15 +584,25 @@ struct InRows : Kernel {
           : 1;
       for (size_t k = 0; k < inputs.size(); ++k) {
         const auto& strides = axes.strides[k];
-        int64_t at = 0;
+        int64_t offset = 0;
         for (int64_t i = last, left = row; i-- > 0; left /= axes.shape[i]) {
-          at += left % axes.shape[i] * strides[i];
+          offset += left % axes.shape[i] * strides[i];
         }
-        auto from = inputs[k] + at * format->stored;
+        auto from = inputs[k] + offset * format->stored;
         auto down = last == 0 ? 0 : strides[last - 1];
         scratch.down[k] = down;
         if (strides[last] != 0) {
-          scratch.set(k, {from + first * format->stored, 1});
+          from += first * format->stored;
+          if (down == 0 && rows > 1 && length * format->stored <= bytes) {
+            // A row that is read again and again, copied to the place in a page
+            // that its results have: processors take a load for one of what a
+            // store shortly before it wrote where only the pages differ.
+            auto to = scratch.block(k);
+            to += (at(0, row * length) - to) & (page - 1);
+            format->read(from, 0, 1, to, 1, length);
+            from = to;
+          }
+          scratch.set(k, {from, 1});
           continue;
         }
         // A lane for each row.
@@ -736,8 +747,8 @@ void in_portions(int64_t size, int64_t portion, const F& part) {
   if (taken.count() * portions < worth_waking) {
     return part(portion, size);
   }
-  Workers::get().run(portions, [&](int64_t i) {
-    part((i + 1) * portion, std::min((i + 2) * portion, size));
+  Workers::get().run(portions, [&](int64_t first, int64_t last) {
+    part((first + 1) * portion, std::min((last + 1) * portion, size));
   });
 }
 
@@ -798,8 +809,9 @@ void dispatch(
     for (const auto& in : inputs) {
       task.scalar.push_back(in.data_size() == 1);
     }
-    encoder.dispatch(
-        [task = std::move(task), size] { in_portions(size, portion, task); });
+    enqueue(encoder, inputs, outputs, [task = std::move(task), size] {
+      in_portions(size, portion, task);
+    });
     return;
   }
   auto in_order = [&](const auto& shape, auto strides) {
@@ -808,8 +820,9 @@ void dispatch(
     for (size_t i = 0; i < inputs.size(); ++i) {
       task.inputs.emplace_back(pointers[i], format, shape, strides(i));
     }
-    encoder.dispatch(
-        [task = std::move(task), size] { in_portions(size, portion, task); });
+    enqueue(encoder, inputs, outputs, [task = std::move(task), size] {
+      in_portions(size, portion, task);
+    });
   };
   if (size <= kernel.block_length()) {
     // One block, for which the best way need not be found.
@@ -822,15 +835,16 @@ void dispatch(
   if (auto high = transposed(axes)) {
     InTiles task{
         std::move(kernel), std::move(axes), std::move(pointers), *high};
-    encoder.dispatch(
-        [task = std::move(task)] { in_portions(task.count(), 1, task); });
+    enqueue(encoder, inputs, outputs, [task = std::move(task)] {
+      in_portions(task.count(), 1, task);
+    });
     return;
   }
   if (has_rows(axes, format)) {
     auto rows = size / axes.shape.back();
     auto many = std::max<int64_t>(1, portion / axes.shape.back());
     InRows task{std::move(kernel), std::move(axes), std::move(pointers)};
-    encoder.dispatch([task = std::move(task), rows, many] {
+    enqueue(encoder, inputs, outputs, [task = std::move(task), rows, many] {
       in_portions(rows * task.pieces(), many, task);
     });
     return;

@@ -69,19 +69,17 @@ class Workers {
   }
 
   /**
-   * Call part(i) once for every i from 0 to count - 1, in any order, here and
-   * on the workers; return when all are done. `part` must not throw.
+   * Call part(first, last) for all of `count` portions, several at a time or
+   * each alone, in any order, here and on the workers; return when all are
+   * done. `part` must not throw.
    */
-  void run(int64_t count, const std::function<void(int64_t)>& part) {
+  void run(int64_t count, const std::function<void(int64_t, int64_t)>& part) {
     std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
     if (mine && !started_) {
       start(thread_count() - 1);
     }
     if (!mine || size_ == 0 || count < 2) {
-      for (int64_t i = 0; i < count; ++i) {
-        part(i);
-      }
-      return;
+      return part(0, count);
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -128,9 +126,9 @@ class Workers {
     }
   }
 
-  void work(const std::function<void(int64_t)>& part, int64_t count) {
+  void work(const std::function<void(int64_t, int64_t)>& part, int64_t count) {
     for (int64_t i = next_++; i < count; i = next_++) {
-      part(i);
+      part(i, i + 1);
     }
   }
 
@@ -141,7 +139,7 @@ class Workers {
   std::mutex mutex_; // guards what follows
   std::condition_variable wake_;
   std::condition_variable idle_;
-  const std::function<void(int64_t)>* part_ = nullptr;
+  const std::function<void(int64_t, int64_t)>* part_ = nullptr;
   int64_t count_ = 0;
   uint64_t task_ = 0;
   int active_ = 0;
