@@ -5,6 +5,7 @@ from .command.cli import Commands, cli, main
 Commands.elsewhere = {
     "new": "mlxgen.package.start",
     "add": "mlxgen.package.start",
+    "cache": "mlxgen.package.kept",
     "metal-check": "mlxgen.emulator.commands",
     "metal-test": "mlxgen.emulator.commands",
 }

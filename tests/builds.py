@@ -1,4 +1,4 @@
-"""Packages that tests build, as pip would; what several have in common is compiled once."""
+"""Packages that tests build, as pip would."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import mlx.core as mx
 
 import mlxgen
 
-LAUNCHER = Path(__file__).with_name("compile_once.py")
-
 BUILD = "from mlxgen import build; build.build_wheel('dist')"
 
 
@@ -25,7 +23,6 @@ def environment(path: Path | None = None) -> dict[str, str]:
         **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")},
         "PYTHONPATH": os.pathsep.join([*paths, str(Path(mlxgen.__file__).parents[1])]),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1),
-        "CMAKE_CXX_COMPILER_LAUNCHER": f"{sys.executable};{LAUNCHER}",
     }
 
 

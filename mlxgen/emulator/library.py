@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..package import cache
 from .frontend.tokens import SourceError
 from .translate import MAX_BUFFERS, translate
 
@@ -102,12 +103,9 @@ def compiler() -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: $MLXGEN_METAL_CACHE, or the user's cache."""
+    """Where compiled kernels are kept: $MLXGEN_METAL_CACHE, or beside what mlxgen keeps else."""
     given = os.environ.get("MLXGEN_METAL_CACHE")
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "mlxgen" / "metal"
+    return Path(given) if given else cache.folder() / "metal"
 
 
 @functools.lru_cache

@@ -1,9 +1,10 @@
-"""What CMake has to know before it can build a package: ``python -m mlxgen.probe --output FILE``.
+"""What CMake has to know before it can build a package: ``python -m mlxgen.package.probe``.
 
-Writes ``set(...)`` commands: the project's settings, where the installed MLX and nanobind are
-(after checking that they fit, see compat.py), and which functions of glibc's libmvec the compiler
-may call from vectorised loops. One process answers it all, since each start of Python costs CMake
-more than the answers do.
+Writes ``set(...)`` commands into ``probe.cmake``: the project's settings, where the installed MLX
+and nanobind are (after checking that they fit, see compat.py), which functions of glibc's libmvec
+the compiler may call from vectorised loops, and where what all packages have in common is, which it
+builds if that is not there (toolchain.py). One process answers it all, since each start of Python
+costs CMake more than the answers do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from ..diagnostics import Diagnostics
 from ..read import settings
-from . import compat
+from . import compat, toolchain
 
 # C functions which may have vector variants, by arguments (see include/mlxgen/simd_math.h).
 UNARY = """exp exp2 expm1 log log2 log10 log1p cbrt erf erfc sin cos tan asin acos atan sinh cosh
@@ -51,20 +52,25 @@ def vector_symbols() -> dict[str, list[str]]:
     return found
 
 
-def cmake_variables(project: settings.Settings) -> dict[str, str | list[str]]:
-    """The answers, by the name of the CMake variable. Raises ``compat.CompatError``."""
-    found = compat.find()
-    try:
-        import mlx.core
-    except ImportError as error:
-        raise compat.CompatError(f"MLX {found.mlx_version} cannot be imported: {error}") from error
-    vector = vector_symbols()
+def of_project(project: settings.Settings) -> dict[str, str | list[str]]:
+    """What a package says, by the name of the CMake variable."""
     return {
         "MLXGEN_NAME": project.name,
         "MLXGEN_NAMESPACE": project.namespace,
         "MLXGEN_VERSION": project.version,
         "MLXGEN_CSRC": str(project.csrc),
         "MLXGEN_METAL": str(project.metal),
+    }
+
+
+def of_machine(found: compat.Toolchain) -> dict[str, str | list[str]]:
+    """What there is here, whatever the package. Raises ``compat.CompatError``."""
+    try:
+        import mlx.core
+    except ImportError as error:
+        raise compat.CompatError(f"MLX {found.mlx_version} cannot be imported: {error}") from error
+    vector = vector_symbols()
+    return {
         "MLXGEN_MLX_ROOT": str(found.mlx),
         "MLXGEN_MLX_CORE": str(found.mlx_core),
         # The module's own word: a build from source says more than its distribution's version.
@@ -87,11 +93,23 @@ def to_cmake(variables: Mapping[str, str | list[str]]) -> str:
     return "".join(lines)
 
 
+def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:
+    """Where what all packages have in common is."""
+    return {
+        "MLXGEN_COMMON_HEADERS": str(common.headers),
+        "MLXGEN_COMMON_RUNTIME": str(common.runtime),
+        "MLXGEN_COMMON_NANOBIND": str(common.nanobind or ""),
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the commands; 1 with the reason on stderr when the package cannot be built here."""
-    parser = argparse.ArgumentParser(prog="python -m mlxgen.probe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m mlxgen.package.probe", description=__doc__)
     parser.add_argument("--project", type=Path, default=Path(), help="folder of the pyproject.toml")
-    parser.add_argument("--output", type=Path, required=True, help="the CMake file to write")
+    parser.add_argument("--build", type=Path, required=True, help="where CMake builds")
+    parser.add_argument("--cmake", required=True, help="the command")
+    parser.add_argument("--ninja", required=True, help="the command")
+    parser.add_argument("--define", action="append", default=[], help="NAME=VALUE, for CMake")
     options = parser.parse_args(arguments)
     diagnostics = Diagnostics()
     project = settings.load(options.project, diagnostics)
@@ -99,17 +117,28 @@ def main(arguments: Sequence[str]) -> int:
         diagnostics.print(sys.stderr)
         return 1
     try:
-        variables = cmake_variables(project)
-    except compat.CompatError as error:
+        found = compat.find()
+        machine = of_machine(found)
+        common = toolchain.obtain(
+            found,
+            to_cmake(machine),
+            dict(text.split("=", 1) for text in options.define),
+            toolchain.Tools([options.cmake], [options.ninja]),
+            options.build / "common",
+            lambda text: print(f"mlxgen: {text}", file=sys.stderr, flush=True),
+        )
+    except (compat.CompatError, toolchain.BuildError, OSError) as error:
         print(f"mlxgen: {error}", file=sys.stderr)
         return 1
-    if project.mlx not in (None, variables["MLXGEN_MLX_VERSION"]):
+    if project.mlx not in (None, machine["MLXGEN_MLX_VERSION"]):
         print(
             f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed"
-            f" {variables['MLXGEN_MLX_VERSION']}, the only one that it will work with",
+            f" {machine['MLXGEN_MLX_VERSION']}, the only one that it will work with",
             file=sys.stderr,
         )
-    options.output.write_text(to_cmake(variables), encoding="utf-8")
+    text = to_cmake({**of_project(project), **machine, **of_common(common)})
+    known = common.known.read_text(encoding="utf-8")
+    (options.build / "probe.cmake").write_text(text + known, encoding="utf-8")
     return 0
 
 

@@ -152,6 +152,19 @@ def test_wheel(project: Path) -> None:
     assert 'VERSION = "1.2.3"' in info
 
 
+def test_only_its_own_files_are_compiled(project: Path) -> None:
+    """The rest is kept for all packages; its headers fit, or g++ would warn (-Winvalid-pch)."""
+    again = project / "build" / "CMakeFiles" / "mlxgen_ops.dir" / "generated" / "src" / "cut.cpp.o"
+    again.unlink()
+    text = output(run("-m", "ninja", "-C", "build", cwd=project))
+    assert "cut.cpp.o" in text and "invalid-pch" not in text
+    log = (project / "build" / ".ninja_log").read_text(encoding="utf-8")
+    assert set(re.findall(r"(\w+)\.cpp\.o", log)) == {
+        *("axpby", "twice", "cut", "cast", "total", "loop", "window", "draw"),
+        *("dispatch", "bind_0", "module", "empty"),
+    }
+
+
 def test_import_and_call(site: Path) -> None:
     script = """
 import tiny_ops, mlx.core as mx

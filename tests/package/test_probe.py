@@ -10,18 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from mlxgen.package import probe
+from mlxgen.package import probe, toolchain
 
 WriteProject = Callable[[str], Path]
 
 PYPROJECT = '[project]\nname = "tiny"\nversion = "1.0"\n'
 
 
-def test_variables(write_project: WriteProject, tmp_path: Path) -> None:
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where what packages have in common is built already."""
+    place = tmp_path / "known.cmake"
+    place.write_text("set(KNOWN 1)\n")
+    common = toolchain.Common(place, place, place, place, [], [], [])
+    monkeypatch.setattr(toolchain, "obtain", lambda *given: common)
+    folder = str(tmp_path)
+    return ["--project", folder, "--build", folder, "--cmake", "cmake", "--ninja", "ninja"]
+
+
+def test_variables(write_project: WriteProject, tmp_path: Path, arguments: list[str]) -> None:
     write_project(PYPROJECT)
-    output = tmp_path / "probe.cmake"
-    assert probe.main(["--project", str(tmp_path), "--output", str(output)]) == 0
-    text = output.read_text(encoding="utf-8")
+    assert probe.main([*arguments, "--define", "A=b=c"]) == 0
+    text = (tmp_path / "probe.cmake").read_text(encoding="utf-8")
+    assert text.endswith("\nset(KNOWN 1)\n")
     assert "set(MLXGEN_NAME [==[tiny]==])" in text
     assert f"set(MLXGEN_CSRC [==[{tmp_path / 'csrc'}]==])" in text
     for name in ("MLX_ROOT", "MLX_VERSION", "NANOBIND_ROOT", "NANOBIND_VERSION"):
@@ -29,19 +40,17 @@ def test_variables(write_project: WriteProject, tmp_path: Path) -> None:
 
 
 def test_pinned_release_is_not_the_installed_one(
-    write_project: WriteProject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_project: WriteProject, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(PYPROJECT + 'dependencies = ["mlx[cpu]==0.1.0"]\n')
-    arguments = ["--project", str(tmp_path), "--output", str(tmp_path / "probe.cmake")]
     assert probe.main(arguments) == 0
     assert "warning: tiny pins MLX 0.1.0" in capsys.readouterr().err
 
 
 def test_settings_are_checked(
-    write_project: WriteProject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_project: WriteProject, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(PYPROJECT + "[tool.mlxgen]\ncsrc = 3\n")
-    arguments = ["--project", str(tmp_path), "--output", str(tmp_path / "probe.cmake")]
     assert probe.main(arguments) == 1
     assert "pyproject.toml:5:8: error[MG704]" in capsys.readouterr().err
 

@@ -1,0 +1,89 @@
+"""`mlxgen cache`: what is kept of what was built, how large it is, and when it was used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import rich_click as click
+
+from ..command.cli import OPTIONS, Names, cli
+from .cache import Cache, Entry, folder
+
+# Kept by the emulator, in ways of its own.
+_OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/metal.md)"}
+
+
+@cli.command("cache")
+@click.argument("kinds", nargs=-1, metavar="[KIND]...")
+@click.option("--clear", is_flag=True, help="Remove it; what is needed is built again.")
+@OPTIONS["format"]
+def cache_command(kinds: Names, clear: bool, form: str) -> None:
+    """List what mlxgen keeps of what it has built, or remove it.
+
+    Of every KIND if none is given. MLXGEN_CACHE names another folder to keep it in. Of what was not
+    used within an hour, what exceeds 3 GB is removed without being asked.
+    """
+    cache = Cache(folder())
+    entries = [*cache.entries(), *_others(cache.root)]
+    known = sorted({entry.kind for entry in entries})
+    if unknown := set(kinds) - set(known):
+        listed = ", ".join(known) or "nothing"
+        raise click.BadParameter(f"no '{min(unknown)}' is kept: there is {listed}")
+    chosen = [entry for entry in entries if not kinds or entry.kind in kinds]
+    if clear:
+        for entry in chosen:
+            _remove(cache, entry)
+    if form == "json":
+        click.echo(json.dumps([entry._asdict() for entry in chosen], indent=1))
+        return
+    total = _size(sum(entry.size for entry in chosen))
+    if clear:
+        click.echo(f"{cache.root}: {total} removed")
+        return
+    for entry in chosen:
+        click.echo(
+            f"{entry.kind:<9}  {_size(entry.size):>8}  {_when(entry.used):<14}  {entry.about}"
+        )
+    click.echo(f"{cache.root}: {total}")
+
+
+def _others(root: Path) -> Iterator[Entry]:
+    for kind, about in _OTHERS.items():
+        stats = []
+        for path in (root / kind).rglob("*"):
+            with suppress(OSError):
+                stats.append(path.lstat())
+        if stats:
+            size, used = sum(s.st_size for s in stats), max(s.st_mtime for s in stats)
+            yield Entry(kind, "", about, size, used)
+
+
+def _remove(cache: Cache, entry: Entry) -> None:
+    try:
+        if entry.kind in _OTHERS:
+            shutil.rmtree(cache.root / entry.kind)
+        else:
+            cache.remove(entry)
+    except OSError as error:
+        raise click.ClickException(f"cannot remove {error.filename}: {error.strerror}") from error
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _when(used: float) -> str:
+    """Minutes, hours or days ago."""
+    minutes = max(0, int(time.time() - used)) // 60
+    units = {"day": minutes // 1440, "hour": minutes // 60, "minute": minutes}
+    unit = next((unit for unit, count in units.items() if count), "minute")
+    return f"{units[unit]} {unit}{'s' * (units[unit] != 1)} ago"
