@@ -6,6 +6,7 @@ Commands.elsewhere = {
     "new": "mlxgen.package.start",
     "add": "mlxgen.package.start",
     "cache": "mlxgen.package.kept",
+    "lsp": "mlxgen.editor.command",
     "metal-check": "mlxgen.emulator.commands",
     "metal-test": "mlxgen.emulator.commands",
 }

@@ -41,7 +41,7 @@ def resolve(
     settings: Settings,
     sources: Sources,
     diags: Diagnostics,
-    only: Collection[str] | None = None,
+    only: Collection[str | None] | None = None,
 ) -> list[Op]:
     """The operators of a file without errors, in the order of the file.
 
@@ -50,7 +50,7 @@ def resolve(
         settings: Package name, namespace and paths.
         sources: The hand-written C++ and Metal sources.
         diags: Collects what is wrong.
-        only: Names of the entries that are wanted; all if absent.
+        only: Names of the entries that are wanted (None: those without one); all if absent.
     """
     with suppress(TooMany):
         file = _File(document, Surroundings(settings, sources, diags), only)
@@ -66,7 +66,7 @@ class _File(Mapping[str, Signature]):
     """The entries of a file; as a mapping, their signatures, each read when it is asked for."""
 
     def __init__(
-        self, document: Document, around: Surroundings, only: Collection[str] | None
+        self, document: Document, around: Surroundings, only: Collection[str | None] | None
     ) -> None:
         self.around, self.only = around, only
         self.entries: dict[str, Named] = {}  # by name, in order

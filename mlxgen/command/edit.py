@@ -92,14 +92,17 @@ def edited(
     return sources, made
 
 
-def _keys(document: Document, sources: Sources) -> dict[str, str]:
-    """What stands for all that each entry depends on, by its name."""
+def entry_keys(document: Document, sources: Sources) -> list[str]:
+    """For each entry, what stands for all that it depends on but ``Manifest.base``."""
     outside = Outside(document, sources)
     directives = "".join(_DIRECTIVE.findall(document.text))
-    return {
-        entry.name or "": digest(entry.key, outside.of(entry), directives)
-        for entry in document.entries
-    }
+    return [digest(entry.key, outside.of(entry), directives) for entry in document.entries]
+
+
+def _keys(document: Document, sources: Sources) -> dict[str, str]:
+    """The same by the entries' names."""
+    names = (entry.name or "" for entry in document.entries)
+    return dict(zip(names, entry_keys(document, sources), strict=True))
 
 
 def _keep(

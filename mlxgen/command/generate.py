@@ -35,8 +35,7 @@ _OWN = (
 def inputs_of(settings: Settings, extra: str) -> tuple[list[Path], Manifest]:
     """The project's files that generating reads, and hashes of all that the output depends on."""
     own = [path for pattern in _OWN for path in HERE.glob(pattern)]
-    found = {path for folder in (settings.csrc, settings.metal) for path in folder.rglob("*")}
-    kernels = sorted(path for path in found if path.suffix in (".h", ".cpp", ".metal"))
+    kernels = kernel_files(settings)
     mlx = (mlx_include() or Path()) / "mlx" / "version.h"
     texts = {str(path): _bytes(path) for path in (*sorted(own), *kernels, mlx)}
     about = (sys.version, settings, extra, *texts)
@@ -44,6 +43,12 @@ def inputs_of(settings: Settings, extra: str) -> tuple[list[Path], Manifest]:
     project = settings.root / "pyproject.toml"
     paths = [*[project] * project.is_file(), settings.yaml, *kernels]
     return paths, Manifest(digest(base, _bytes(settings.yaml)), base)
+
+
+def kernel_files(settings: Settings) -> list[Path]:
+    """The hand-written C++ and Metal."""
+    found = {path for folder in (settings.csrc, settings.metal) for path in folder.rglob("*")}
+    return sorted(path for path in found if path.suffix in (".h", ".cpp", ".metal"))
 
 
 def _bytes(path: Path) -> bytes:

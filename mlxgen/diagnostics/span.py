@@ -50,3 +50,9 @@ class Text:
         line, end_line = bisect_right(self._starts, start), bisect_right(self._starts, end)
         column, end_column = start - self._starts[line - 1], end - self._starts[end_line - 1]
         return Span(self.path, line, column + 1, end_line, end_column + 1)
+
+    def offset(self, line: int, column: int) -> int:
+        """The character at a place; one beyond the text, where the text ends."""
+        if not 1 <= line <= len(self.lines):
+            return len(self.text)
+        return self._starts[line - 1] + min(column - 1, len(self.lines[line - 1]))

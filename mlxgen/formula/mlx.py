@@ -171,7 +171,14 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     rest = next((p for p in params if p.kind == "*"), None)
 
     def wrong(message: str, at: ast.AST, *keys: str, **about: object) -> Wrong:
-        return Wrong(message, at, *keys, label=args.label, usage=usage(params, args), **about)
+        return Wrong(
+            message,
+            at,
+            *keys,
+            label=args.label,
+            usage=usage(params, args.label, args.method),
+            **about,
+        )
 
     if args.star and (rest is None or len(given) != len(places) + 1):
         raise wrong("no_star", args.node)
@@ -207,16 +214,17 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     return bound
 
 
-def usage(params: Sequence[Param], args: Args) -> str:
-    """How a function is called: ``softmax(a, axis=None, *, precise=False)``."""
-    method = bool(params) and args.method
+def usage(params: Sequence[Param], name: str, method: bool, typed: bool = False) -> str:
+    """How a function is called: ``softmax(a, axis=None, *, precise=False)``; ``typed``: of what."""
+    method = method and bool(params)
     words = []
     for i, param in enumerate(params[method:]):
         if param.kind == "k" and {"k", "*"}.isdisjoint(p.kind for p in params[method:][:i]):
             words.append("*")
-        default = "" if param.default is None else f"={param.default}"
-        words.append(f"{'*' * (param.kind == '*')}{param.name}{default}")
-    return f"{'.' * method}{args.label}({', '.join(words)})"
+        word = f"{'*' * (param.kind == '*')}{param.name}{f': {param.annotation}' * typed}"
+        equals = " = " if typed else "="
+        words.append(word if param.default is None else f"{word}{equals}{param.default}")
+    return f"{'.' * method}{name}({', '.join(words)})"
 
 
 def bind_any(function: Function, args: Args) -> tuple[Sequence[Param], dict[str, Value]]:

@@ -33,6 +33,9 @@ OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 # Of headers of these only the macros are read: they declare nothing of the project's.
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
 
+# What stands for files' texts, by absolute paths: an editor has them open, and did not save them.
+UNSAVED: dict[str, str] = {}
+
 LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
 _NO_CODE = re.compile(
     rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\((?:.*?\)\1"|.*\Z)|\\\n|({LITERAL})', re.S
@@ -180,6 +183,8 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
 
 def read_text(path: str | Path) -> str:
     """A file's text; raises ``OSError`` or ``ValueError``."""
+    if UNSAVED and (text := UNSAVED.get(os.path.abspath(path))) is not None:
+        return text
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")

@@ -13,6 +13,8 @@ import pytest
 import yaml
 from builds import output, run
 
+ROOT = Path(__file__).parents[2]
+
 
 def mlxgen(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run("-m", "mlxgen", *arguments, cwd=cwd)
@@ -22,7 +24,7 @@ def mlxgen(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new package."""
     folder = tmp_path_factory.mktemp("new")
-    assert "my-ops: 13 files" in output(mlxgen("new", "my-ops", cwd=folder))
+    assert "my-ops: 16 files" in output(mlxgen("new", "my-ops", cwd=folder))
     return folder / "my-ops"
 
 
@@ -59,6 +61,11 @@ def test_what_a_new_package_has(made: Path) -> None:
     assert {".gitignore", ".github/workflows/ci.yml", "docs/mlx_ops.schema.json"} <= set(files)
     workflow = yaml.safe_load(files[".github/workflows/ci.yml"])
     assert list(workflow["jobs"]) == ["test", "wheels"]
+    # what editors start, as the page about them says
+    page = (ROOT / "docs" / "editor.md").read_text(encoding="utf-8")
+    for name in (".vscode/settings.json", ".zed/settings.json", ".helix/languages.toml"):
+        assert f"\n{files[name].decode()}```" in page
+    json.loads(files[".vscode/extensions.json"])
     assert output(mlxgen("check", cwd=made)) == "1 operator, no errors\n"
 
 

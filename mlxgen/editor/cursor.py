@@ -1,0 +1,240 @@
+"""Where in an entry the cursor is, and what can stand there.
+
+While an entry is typed it is rarely valid YAML, so that its text is looked at instead: which keys
+the lines above are indented below, and which brackets are open. What the keys take is what the
+JSON Schema says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from ..check.context import SIGNATURES
+from ..diagnostics import LINE_BREAK
+from ..formula import mlx
+from ..formula.compile import VALUES
+from ..formula.explain import ATTRIBUTES
+from ..formula.mlx import MODULES, table
+from ..formula.translator import BUILTINS, SPECIAL
+from ..model.dtypes import CATEGORIES, DTYPES
+from ..model.signature import Signature
+from ..read.keys import json_schema
+from ..read.signature import parse_signature
+
+if TYPE_CHECKING:
+    from .project import Project
+
+_LINE = re.compile(r"( *(?:- +)*)(?:[\"']?(\w+)[\"']?\s*:(?=\s|$))?(.*)")
+_TOKEN = re.compile(
+    r"\"(?:\\.|[^\"\\])*\"?|'(?:''|[^'])*'?|[\[{\]},]|(?P<key>\w+)[\"']?\s*:(?=\s|\Z)|.", re.DOTALL
+)
+_ENTRY = re.compile(r"^-(?=\s)", re.MULTILINE)
+_SAYS = re.compile(r"\s*[^\s#]")  # a line that is neither blank nor a comment
+_SIGNATURE = re.compile(
+    rf"\b({'|'.join(SIGNATURES)}):[ \t]*(\"(?:\\.|[^\"\\])*\"|'(?:''|[^'])*'|[^\n\"']+)"
+)
+_RESULTS = {"array": "array", "arrays": "list[array]"}  # of MLX's functions
+# What formulas may name besides, by the key that they are below.
+_OF_KEY = {"grad": ("grad", "none", "zero"), "jvp": ("tangent",)}
+
+
+class Item(NamedTuple):
+    """What can stand at the cursor."""
+
+    name: str
+    kind: str  # as LSP calls it
+    detail: str = ""
+    insert: str = ""  # text, where it is not the name
+
+
+class Cursor(NamedTuple):
+    """A place in a file: the keys that it is below, and what is written there."""
+
+    path: tuple[str, ...]
+    key: bool  # whether a key may stand here,
+    value: bool  # and whether a value
+    word: str  # with what stands before its dots
+    entry: str  # the text of all of the entry
+
+    @classmethod
+    def at(cls, text: str, offset: int) -> Cursor | None:
+        """The place before a character; None where it is in no entry."""
+        begin = max((m.start() for m in _ENTRY.finditer(text, 0, offset)), default=-1)
+        if begin < 0:
+            return None
+        following = _ENTRY.search(text, offset)
+        entry = text[begin : following.start() if following else len(text)]
+        *lines, last = LINE_BREAK.split(text[begin:offset])
+        word = re.findall(r"[\w.]*$", last)[0]
+        above = [(0, "", "")]  # indentation, key and the text of its value; first the entry itself
+        for line in [*filter(_SAYS.match, lines), last]:
+            match = _LINE.match(line)
+            indent, key, value = len(match[1]), match[2], match[3]  # type: ignore[index]
+            inside = _goes_on(above[-1][2], indent > above[-1][0])
+            if inside:
+                above[-1] = (*above[-1][:2], f"{above[-1][2]}\n{line}")
+                continue
+            while len(above) > 1 and above[-1][0] >= indent:
+                above.pop()
+            inside = key is not None or value[:1] == "{"
+            if inside:
+                above.append((indent, key or "", value))
+        path = tuple(key for _, key, _ in above if key)
+        if inside:
+            opened = _opened(above[-1][2])
+            is_key = opened[-1:] == [("{", "")]
+            path += tuple(key for _, key in opened if key)
+            return cls(path, is_key, not is_key, word, entry)
+        return cls(path, True, path != (), word, entry) if path or last[:1] in (" ", "-") else None
+
+    def signature(self) -> Signature | None:
+        """That of the entry, if it can be read."""
+        for key, text in _SIGNATURE.findall(self.entry):
+            try:
+                written = str(yaml.safe_load(text))
+            except yaml.YAMLError:
+                continue
+            if found := parse_signature(written, SIGNATURES[key], lambda *_: None):
+                return found
+        return None
+
+
+def _goes_on(value: str, deeper: bool) -> bool:
+    """Whether the line below a value, further in than its key or not, belongs to it."""
+    value = value.strip()
+    first = _TOKEN.match(value)
+    if first is None or value[0] == "#":
+        return False
+    if value[0] in "'\"":
+        return len(first[0]) == 1 or first[0][-1] != value[0]
+    return bool(_opened(value)) if value[0] in "{[" else deeper
+
+
+def _opened(value: str) -> list[tuple[str, str]]:
+    """The brackets that a value leaves open, each with the key that has a value there."""
+    opened: list[tuple[str, str]] = []
+    for token in _TOKEN.finditer(value.strip()):
+        sign = token[0]
+        if not opened and sign not in ("{", "["):
+            break
+        if sign in ("{", "["):
+            opened.append((sign, ""))
+        elif sign in ("}", "]"):
+            opened.pop()
+        elif sign == "," or (token["key"] and opened[-1] == ("{", "")):
+            opened[-1] = opened[-1][0], token["key"] or ""
+    return opened
+
+
+# What the schema says
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return json_schema()
+
+
+def _forms(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A part of the schema in all of its forms; an item of a list in the list's place."""
+    if "$ref" in node:
+        yield from _forms(_schema()["$defs"][node["$ref"].rpartition("/")[2]])
+    for form in node.get("anyOf", ()):
+        yield from _forms(form)
+    if "items" in node:
+        yield from _forms(node["items"])
+    yield node
+
+
+def forms(path: tuple[str, ...]) -> list[Mapping[str, Any]]:
+    """What the schema says of the value at a path."""
+    found = list(_forms(_schema()["items"]))
+    for key in path:
+        of = [
+            form.get("properties", {}).get(key) or form.get("additionalProperties")
+            for form in found
+        ]
+        found = [form for node in of if isinstance(node, dict) for form in _forms(node)]
+    return found
+
+
+def keys(path: tuple[str, ...]) -> dict[str, str]:
+    """The keys of the mapping at a path, and what they are for."""
+    known = (form.get("properties", {}) for form in forms(path))
+    return {key: node.get("description", "") for of in known for key, node in of.items()}
+
+
+def is_formula(path: tuple[str, ...]) -> bool:
+    """Whether a formula may stand at a path."""
+    return any(form.get("type") == ["string", "number"] for form in forms(path))
+
+
+# What can stand at a place
+
+
+def items(cursor: Cursor, project: Project) -> Iterator[Item]:
+    """All that can stand at the cursor; editors select by what is typed."""
+    path, signature = cursor.path, cursor.signature()
+    names = [arg.name for arg in signature.args] if signature else []
+    outputs = [output.name for output in signature.outputs] if signature else []
+    groups: list[tuple[str, str, Iterable[str]]] = []  # kind, detail, names
+    if cursor.key:
+        yield from (Item(key, "Property", of, f"{key}: ") for key, of in keys(path).items())
+        of = [*names, *outputs] if path[:1] in (("shape",), ("dtype",), ("returns",)) else names
+        for form in forms(path):
+            if isinstance(form.get("additionalProperties"), dict):
+                known = form.get("propertyNames", {}).get("enum", of)
+                yield from (Item(key, "Property", insert=f"{key}: ") for key in known)
+    if not cursor.value or not path:
+        return
+    for form in forms(path):
+        groups.append(("EnumMember", "", form.get("enum", filter(None, [form.get("const")]))))
+    if path[0] == "dtypes" or path[-1] == "dtype":
+        groups.append(("EnumMember", "", (*CATEGORIES, *DTYPES)))
+    if is_formula(path):
+        before, dot, _ = cursor.word.rpartition(".")
+        yield from _members(before)
+        if not dot:
+            yield from _entries(project)
+            groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
+            groups += [("Keyword", "", _OF_KEY.get(path[0], ())), ("Module", "", MODULES)]
+            groups += [("Function", "", (*BUILTINS, *SPECIAL)), ("Constant", "", VALUES)]
+    elif project.sources and (path[0] in ("dispatch", "cpp") or path[-1] == "function"):
+        files = project.sources.metal if "metal" in path else project.sources.cpp
+        functions = (f for unit in files.all().values() for f in unit.functions)
+        groups.append(("Function", "", (f.name for f in functions if not f.class_name)))
+    yield from (Item(name, kind, detail) for kind, detail, of in groups for name in of)
+
+
+def _entries(project: Project) -> Iterator[Item]:
+    for entry in project.document.entries if project.document else ():
+        signatures = [text for key in SIGNATURES for text in entry.words(key)]
+        yield Item(entry.name or "", "Function", "".join(signatures[:1]))
+
+
+def _members(before: str) -> Iterator[Item]:
+    """What of MLX may stand behind a dot, or where there is none."""
+    module = before.removeprefix("mx.").removeprefix("mx")
+    if module not in ("", *MODULES):
+        yield from (Item(name, "Property") for name in ATTRIBUTES)
+        yield from (Item(name, "Method", usage(name, method=True)) for name in table().methods)
+    prefix = f"{module}." if module else ""
+    for name in table().names:
+        own = name.removeprefix(prefix)
+        if prefix + own == name and "." not in own and module in ("", *MODULES):
+            yield Item(own, "Function", usage(name))
+
+
+@cache
+def usage(name: str, method: bool = False) -> str:
+    """What a function of MLX takes: ``softmax(a: array, ...) -> array``; empty if there is none."""
+    function = table().method(name) if method else table().function(name)
+    if function is None:
+        return ""
+    result = _RESULTS.get(function.result, "tuple[array, ...]")
+    forms = (mlx.usage(params, name, method, typed=True) for params in function.signatures)
+    return "\n".join(f"{form} -> {result}" for form in forms)

@@ -1,0 +1,326 @@
+"""The language server: what ``project`` and ``cursor`` know, in the words of the LSP.
+
+An edit is checked 50 ms later, or when something is asked, together with those that follow it.
+Positions are the client's: UTF-16 code units, or what it asked for. The whole text comes with every
+edit, since not everybody means the same by a line. A handler that fails says so in the editor's
+log, and gives nothing: no text ends the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import traceback
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types as lsp
+from pygls import uris
+from pygls.lsp.server import LanguageServer
+
+from .. import __version__
+from ..check.context import SIGNATURES, camel
+from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
+from ..formula.mlx import MODULES
+from ..read import settings
+from ..read.preprocess import UNSAVED
+from ..read.settings import MAX_BYTES
+from ..read.sources import last_name
+from ..render.files import part
+from . import cursor
+from .cursor import Cursor
+from .project import Project
+
+_DELAY = 0.05  # seconds after an edit
+_EDITS = ("Open", "Change", "Save", "Close")
+_SOURCES = (".h", ".cpp", ".metal")
+# Where messages and notes name a place: csrc/elementwise.h:16:9, mlx_ops.yaml:3.
+_PLACE = re.compile(r"([\w./+-]+\.(?:h|cpp|metal|ya?ml|toml)):(\d+)(?::(\d+))?(?:: )?")
+_MEANT = re.compile(r"'([^']+)'[^'(]*\(did you mean '([^']+)'\?\)")
+_SCHEMA = re.compile(r"\A(?:#.*\n)*?#.*mlx_ops\.schema\.json")
+_KERNEL_NAME = re.compile(r"[\w:]*")
+
+_text = lru_cache(8)(partial(Text, ""))
+
+
+class Server:
+    """Answers one editor, for any number of projects."""
+
+    def __init__(self) -> None:
+        full = lsp.TextDocumentSyncKind.Full
+        self.lsp = LanguageServer("mlxgen", __version__, text_document_sync_kind=full)
+        self.projects: dict[Path, Project] = {}
+        self.waiting: set[Path] = set()  # projects with an edit to check
+        self.shown: dict[Path, set[str]] = {}  # files for which the editor has diagnostics
+        typed = lsp.CompletionOptions(trigger_characters=[".", "{", "[", " "])
+        fixes = lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix])
+        requests: list[tuple[str, Callable[[Any], Any], Any]] = [
+            (lsp.TEXT_DOCUMENT_COMPLETION, self.completion, typed),
+            (lsp.TEXT_DOCUMENT_HOVER, self.hover, None),
+            (lsp.TEXT_DOCUMENT_DEFINITION, self.definition, None),
+            (lsp.TEXT_DOCUMENT_CODE_ACTION, self.fixes, fixes),
+            (lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL, self.symbols, None),
+            *((f"textDocument/did{what}", self.edited, None) for what in _EDITS),
+        ]
+        for name, handler, options in requests:
+            self.lsp.feature(name, options)(partial(self.guarded, handler))
+
+    def run(self) -> None:
+        """Serve on the standard input and output, until the editor ends it."""
+        self.lsp.start_io()
+
+    def guarded(self, handler: Callable[[Any], Any], params: Any) -> Any:
+        """What a handler gives; None where it fails, which is written to the editor's log."""
+        try:
+            return handler(params)
+        except Exception:
+            error = lsp.LogMessageParams(lsp.MessageType.Error, traceback.format_exc())
+            self.lsp.window_log_message(error)
+            return None
+
+    # Files
+
+    def open(self, path: Path) -> Any:
+        """What the editor has of a file; None if it is not open."""
+        documents = self.lsp.workspace.text_documents.values()
+        return next(
+            (found for found in documents if os.path.realpath(found.path) == str(path)), None
+        )
+
+    def text(self, path: Path) -> Text:
+        """What the editor has of a file, or else the disk."""
+        if document := self.open(path):
+            return _text(str(document.source).encode(errors="replace").decode())
+        try:
+            return _text(path.read_bytes()[: MAX_BYTES + 1].decode(errors="replace"))
+        except OSError:
+            return _text("")
+
+    def project(self, path: Path) -> Project | None:
+        """That of a file of operators, or of hand-written sources; None for any other file."""
+        root = settings.find(path.parent)
+        found = settings.load(root, Diagnostics()) if root else None
+        yaml = None
+        if path.suffix in _SOURCES:
+            if found and any(map(path.is_relative_to, (found.csrc, found.metal))):
+                yaml = found.yaml
+        elif path.suffix in (".yaml", ".yml"):
+            named = path.name == "mlx_ops.yaml" or _SCHEMA.match(self.text(path).text)
+            yaml = path if named or (found and found.yaml == path) else None
+        return self.projects.setdefault(yaml, Project(yaml)) if yaml else None
+
+    def edited(self, params: Any) -> None:
+        """A file was opened, edited, saved or closed: soon it is checked."""
+        path = _path(params)
+        UNSAVED.pop(str(path), None)
+        if path.suffix in _SOURCES and self.open(path):
+            UNSAVED[str(path)] = "\n".join(self.text(path).lines)
+        if (project := self.project(path)) and project.yaml not in self.waiting:
+            self.waiting.add(project.yaml)
+            asyncio.get_running_loop().call_later(_DELAY, self.guarded, self.now, project)
+
+    def now(self, project: Project) -> Project:
+        """A project as it is in the editor, not as it was before the last edit."""
+        if project.yaml in self.waiting:
+            self.waiting.remove(project.yaml)
+            project.check(self.text(project.yaml).text)
+            found: dict[str, list[lsp.Diagnostic]] = {self.uri(project.yaml): []}
+            for item in project.diagnostics:
+                place = self.location(item.span, project)
+                found.setdefault(place.uri, []).append(self.diagnostic(item, place, project))
+            for uri in self.shown.get(project.yaml, set()) | {*found}:
+                sent = lsp.PublishDiagnosticsParams(uri=uri, diagnostics=found.get(uri, []))
+                self.lsp.text_document_publish_diagnostics(sent)
+            self.shown[project.yaml] = {*found}
+        return project
+
+    def diagnostic(self, item: Diagnostic, at: lsp.Location, project: Project) -> lsp.Diagnostic:
+        """A message as the editor shows it; places that it names can be gone to."""
+        related = []
+        for text in (item.text, *item.notes):
+            for found in _PLACE.finditer(text):
+                line, column = int(found[2]), int(found[3] or 1)
+                file = str(self.root(project) / found[1])
+                place = self.location(Span(file, line, column, line, column), project)
+                said = text[found.end() :] if found.start() == 0 else text
+                related.append(lsp.DiagnosticRelatedInformation(location=place, message=said))
+        return lsp.Diagnostic(
+            range=at.range,
+            message="\n".join([item.text, *[f"help: {item.help}"][: bool(item.help)], *item.notes]),
+            severity=lsp.DiagnosticSeverity[item.severity.capitalize()],
+            code=item.code,
+            source="mlxgen",
+            related_information=related,
+        )
+
+    # Places
+
+    def uri(self, path: Path) -> str:
+        """What the editor calls a file."""
+        document = self.open(path)
+        return str(document.uri if document else uris.from_fs_path(str(path)))
+
+    def root(self, project: Project) -> Path:
+        """The folder that messages count paths from; those of spans are from here."""
+        return settings.find(project.yaml.parent) or project.yaml.parent
+
+    def file(self, span: Span, project: Project) -> Path:
+        """The file that a span is in."""
+        path = self.root(project) / span.file if span.file == "pyproject.toml" else span.file
+        return Path(os.path.realpath(path))
+
+    def location(self, span: Span, project: Project) -> lsp.Location:
+        """A span as the editor counts."""
+        path = self.file(span, project)
+        return lsp.Location(uri=self.uri(path), range=self.range(self.text(path), span))
+
+    def range(self, text: Text, span: Span) -> lsp.Range:
+        """A span as the editor counts; one without an extent is of one character."""
+        units = self.lsp.workspace.position_codec.client_num_units
+        _, line, column, end_line, end_column = span
+        end_column += (line, column) == (end_line, end_column)
+        starts = text.offset(line, 1), text.offset(end_line, 1)
+        before = text.text[starts[0] : text.offset(line, column)]
+        inside = text.text[starts[1] : text.offset(end_line, end_column)]
+        begin = lsp.Position(max(line - 1, 0), units(before))
+        return lsp.Range(begin, lsp.Position(max(end_line - 1, 0), units(inside)))
+
+    def offset(self, text: Text, position: lsp.Position) -> int:
+        """The character at a position."""
+        line = text.lines[position.line] if position.line < len(text.lines) else ""
+        units = accumulate(map(self.lsp.workspace.position_codec.client_num_units, line), initial=0)
+        return text.offset(position.line + 1, 1 + bisect_left([*units], position.character))
+
+    def asked(self, params: Any) -> tuple[Project | None, Path, Text, int]:
+        """What a request is about: the project, file, its text and the place in it."""
+        path = _path(params)
+        text, project = self.text(path), self.project(path)
+        offset = self.offset(text, params.position)
+        return self.now(project) if project else None, path, text, offset
+
+    # Requests
+
+    def completion(self, params: lsp.CompletionParams) -> list[lsp.CompletionItem]:
+        """What can stand at the cursor."""
+        project, path, text, offset = self.asked(params)
+        place = Cursor.at(text.text, offset) if path.suffix not in _SOURCES else None
+        if project is None or place is None:
+            return []
+        has_colon = re.compile(r"\w*\s*:").match(text.text, offset)
+        found = {item.name: item for item in reversed([*cursor.items(place, project)])}
+        return [
+            lsp.CompletionItem(
+                label=item.name,
+                kind=lsp.CompletionItemKind[item.kind],
+                detail=item.detail or None,
+                insert_text=item.name if has_colon else item.insert or item.name,
+            )
+            for item in found.values()
+        ]
+
+    def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
+        """What the thing at the cursor is, and what is wrong with it."""
+        project, path, text, offset = self.asked(params)
+        if project is None:
+            return None
+        said = []
+        for item in project.diagnostics:
+            _, *begin, end_line, end_column = item.span
+            reach = range(text.offset(*begin), text.offset(end_line, end_column) + 1)
+            if offset in reach and self.file(item.span, project) == path:
+                said.append(sections()[item.code])
+        if path.suffix not in _SOURCES:
+            said += self.about(text.text, offset, project)
+        contents = lsp.MarkupContent(lsp.MarkupKind.Markdown, "\n---\n".join(dict.fromkeys(said)))
+        return lsp.Hover(contents=contents) if said else None
+
+    def about(self, text: str, offset: int, project: Project) -> Iterator[str]:
+        """What is known of the word at a place, in Markdown."""
+        while text[offset : offset + 1].isidentifier() or text[offset : offset + 1].isdecimal():
+            offset += 1
+        place = Cursor.at(text, offset)
+        if place is None or not place.word or not project.settings or not project.sources:
+            return
+        before, _, word = place.word.removeprefix("mx.").rpartition(".")
+        op, is_formula = project.ops.get(word), cursor.is_formula(place.path)
+        if place.key and (said := cursor.keys(place.path).get(place.word)):
+            yield f"`{place.word}`: {said}"
+        elif op and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
+            made = part(op, "source", project.settings, project.sources.metal_text)
+            yield f"```cpp\n{made[made.index('namespace ') :]}```"
+        elif op and is_formula:
+            yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
+        elif is_formula:
+            module = f"{before}." if before in MODULES else ""
+            if said := cursor.usage(module + word, method=bool(before) and not module):
+                yield f"```python\n{said}\n```"
+
+    def definition(self, params: lsp.DefinitionParams) -> list[lsp.Location]:
+        """Where the thing is that the word at the cursor names: an entry, or a function by hand.
+
+        Of a function in hand-written sources, it is the entries that name it.
+        """
+        project, path, text, offset = self.asked(params)
+        if project is None or project.document is None or project.sources is None:
+            return []
+        entries = project.document.entries
+        around = (found for found in _KERNEL_NAME.finditer(text.text) if found.end() >= offset)
+        name = next(around)[0].strip(":")
+        word = last_name(name)
+        if path.suffix in _SOURCES:
+            mentions = re.compile(rf"\b{re.escape(word)}\b")
+            spans = [e.span() for e in entries if word and mentions.search(e.text)]
+        else:
+            spans = [entry.span() for entry in entries if entry.name == word]
+            place = Cursor.at(text.text, offset)
+            if place and place.path and not cursor.is_formula(place.path):
+                sources, signature = project.sources, place.signature()
+                manual = place.path[0] == "manual" and signature
+                of = camel(signature.name or "") if manual and signature else None
+                named = [*sources.cpp.named(name), *sources.metal.named(name)]
+                spans = [f.span for _, _, f in named if f.class_name == of] or spans
+        return [self.location(span, project) for span in dict.fromkeys(spans)]
+
+    def fixes(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+        """For every "did you mean", what was meant in the place of what is written."""
+        uri, text = params.text_document.uri, self.text(_path(params))
+        found = []
+        for item in params.context.diagnostics:
+            meant = _MEANT.search(item.message)
+            if item.source != "mlxgen" or meant is None:
+                continue
+            wrong, right = meant.groups()
+            wrong = wrong if "." in right else wrong.rpartition(".")[2]
+            reach = self.offset(text, item.range.start), self.offset(text, item.range.end)
+            word = re.compile(rf"(?<!\w){re.escape(wrong)}(?!\w)").search(text.text, *reach)
+            if word is None:
+                continue
+            edit = lsp.TextEdit(range=self.range(text, text.at(*word.span())), new_text=right)
+            action = lsp.CodeAction(
+                title=f"Replace '{wrong}' by '{right}'",
+                kind=lsp.CodeActionKind.QuickFix,
+                diagnostics=[item],
+                edit=lsp.WorkspaceEdit(changes={uri: [edit]}),
+                is_preferred=True,
+            )
+            found.append(action)
+        return found
+
+    def symbols(self, params: lsp.DocumentSymbolParams) -> list[lsp.SymbolInformation]:
+        """The entries, for an outline and for going to one by its name."""
+        project = self.project(_path(params))
+        document = self.now(project).document if project else None
+        if project is None or document is None or _path(params) != project.yaml:
+            return []
+        named = ((self.location(e.span(), project), e.name or "?") for e in document.entries)
+        return [lsp.SymbolInformation(*found, lsp.SymbolKind.Function) for found in named]
+
+
+def _path(params: Any) -> Path:
+    """The file that a message is about."""
+    return Path(os.path.realpath(uris.to_fs_path(params.text_document.uri) or ""))

@@ -1,0 +1,372 @@
+"""The language server, asked by a real client: run as editors run it, and sent what they send."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import pytest_lsp
+from lsprotocol import types as lsp
+from pytest_lsp import ClientServerConfig, LanguageClient
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ClientServerConfig(server_command=[sys.executable, "-m", "mlxgen", "lsp"])
+PROJECT = {
+    "pyproject.toml": '[project]\nname = "tiny"\n[tool.mlxgen]\n',
+    "python/tiny/__init__.py": "",
+    "csrc/halve.h": dedent("""\
+        #pragma once
+        #include "mlxgen/scalar.h"
+        namespace tiny {
+        template <typename T>
+        T halve(T x) {
+          return x / 2;
+        }
+        } // namespace tiny
+        """),
+    "mlx_ops.yaml": dedent("""\
+        - name: halve
+          signature: "halve(array x) -> array"
+          doc: Half of it.
+          dispatch: halve
+          composite: x / 2
+          grad: {x: grad / 2}
+          tags: [elementwise]
+
+        - signature: "quarter(array x, float by=1) -> array"
+          composite: halve(halve(x)) * by
+        """),
+}
+YAML = PROJECT["mlx_ops.yaml"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project."""
+    for path, text in PROJECT.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest_lsp.fixture(config=CONFIG)
+async def client(lsp_client: LanguageClient) -> AsyncIterator[None]:
+    """An editor that is connected with a server."""
+    parameters = lsp.InitializeParams(
+        capabilities=pytest_lsp.client_capabilities("visual_studio_code")
+    )
+    await lsp_client.initialize_session(parameters)
+    yield
+    await lsp_client.shutdown_session()
+
+
+class Editor:
+    """What somebody does in an editor."""
+
+    def __init__(self, client: LanguageClient, path: Path) -> None:
+        self.client, self.uri, self.text, self.version = client, path.as_uri(), "", 0
+
+    async def write(self, text: str) -> list[lsp.Diagnostic]:
+        """Make the open file have a text; gives what is reported for it then."""
+        self.change(text)
+        file = lsp.DocumentSymbolParams(lsp.TextDocumentIdentifier(self.uri))
+        await self.client.text_document_document_symbol_async(file)  # the answer is of this text
+        return [*self.client.diagnostics.get(self.uri, [])]
+
+    def change(self, text: str) -> None:
+        """Make the open file have a text."""
+        self.text = text
+        self.version += 1
+        if self.version == 1:
+            item = lsp.TextDocumentItem(self.uri, "yaml", 1, text)
+            self.client.text_document_did_open(lsp.DidOpenTextDocumentParams(item))
+        else:
+            whole = lsp.TextDocumentContentChangeWholeDocument(text)
+            of = lsp.VersionedTextDocumentIdentifier(version=self.version, uri=self.uri)
+            self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(of, [whole]))
+
+    def at(self, mark: str, inside: int = 0) -> tuple[lsp.TextDocumentIdentifier, lsp.Position]:
+        """The place of a text."""
+        return self.place(self.text.index(mark) + inside)
+
+    def place(self, offset: int) -> tuple[lsp.TextDocumentIdentifier, lsp.Position]:
+        """The place of a character."""
+        before = self.text[:offset]
+        line = before.rpartition("\n")[2]
+        position = lsp.Position(
+            before.count("\n"), len(line.encode("utf-16-le", "surrogatepass")) // 2
+        )
+        return lsp.TextDocumentIdentifier(self.uri), position
+
+    async def complete(self, mark: str) -> dict[str, lsp.CompletionItem]:
+        """What is offered behind a text."""
+        where = self.at(mark, len(mark))
+        found = await self.client.text_document_completion_async(lsp.CompletionParams(*where))
+        return {item.label: item for item in found}
+
+    async def hover(self, mark: str, inside: int = 1) -> str:
+        """What is shown for the word in a text."""
+        found = await self.client.text_document_hover_async(lsp.HoverParams(*self.at(mark, inside)))
+        return found.contents.value if found else ""
+
+    async def go(self, mark: str, inside: int = 1) -> list[tuple[str, int, int]]:
+        """Where the word in a text leads: file, line and column, from 1."""
+        where = lsp.DefinitionParams(*self.at(mark, inside))
+        found = await self.client.text_document_definition_async(where)
+        starts = [(place.uri.rpartition("/")[2], place.range.start) for place in found]
+        return [(name, start.line + 1, start.character + 1) for name, start in starts]
+
+    async def fixed(self, item: lsp.Diagnostic) -> str:
+        """The text with the fix of a diagnostic; the text as it is where there is none."""
+        context = lsp.CodeActionContext(diagnostics=[item])
+        file = lsp.TextDocumentIdentifier(self.uri)
+        asked = lsp.CodeActionParams(file, item.range, context)
+        for action in await self.client.text_document_code_action_async(asked) or ():
+            (edit,) = action.edit.changes[self.uri]
+            lines = self.text.splitlines(keepends=True)
+            line = lines[edit.range.start.line].encode("utf-16-le")
+            begin, end = edit.range.start.character * 2, edit.range.end.character * 2
+            line = line[:begin] + edit.new_text.encode("utf-16-le") + line[end:]
+            lines[edit.range.start.line] = line.decode("utf-16-le")
+            return "".join(lines)
+        return self.text
+
+
+@pytest.fixture
+def editor(client: LanguageClient, folder: Path) -> Editor:
+    """An editor with the project's file of operators."""
+    return Editor(client, folder / "mlx_ops.yaml")
+
+
+def slice_of(text: str, range: lsp.Range) -> str:
+    """The part of a text in a range of UTF-16 code units, within a line."""
+    assert range.start.line == range.end.line
+    line = text.split("\n")[range.start.line].encode("utf-16-le")
+    return line[range.start.character * 2 : range.end.character * 2].decode("utf-16-le")
+
+
+@pytest.mark.asyncio
+async def test_diagnostics(editor: Editor) -> None:
+    """What is not saved is checked; the message has all that the command line shows."""
+    assert await editor.write(YAML) == []
+    (item,) = await editor.write(YAML.replace("tags: [elementwise]", "tags: [elementwize]"))
+    assert slice_of(editor.text, item.range) == "elementwize"
+    assert (item.code, item.severity, item.source) == (
+        "MG105",
+        lsp.DiagnosticSeverity.Error,
+        "mlxgen",
+    )
+    assert "did you mean 'elementwise'?" in item.message and "\nhelp: " in item.message
+    assert await editor.write(YAML) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+async def test_positions(editor: Editor, end: str) -> None:
+    """Columns count UTF-16 code units, and lines end as the file's do."""
+    right = "- {doc: '\U0001f600 é', signature: f(array x) -> array, cpp: mlx::core::exp}"
+    text = end.join(["# \U0001f600é", "", right, ""])
+    assert await editor.write(text) == []
+    (item,) = await editor.write(text.replace("-> array", "-> aray"))
+    assert item.range.start.line == 2 and slice_of(editor.text, item.range) == "aray"
+    assert await editor.fixed(item) == text
+    assert "### MG203" in await editor.hover("aray")
+    await editor.write(text.replace("cpp: mlx::core::exp", "composite: so"))
+    assert "softmax" in await editor.complete("composite: so")
+
+
+@pytest.mark.asyncio
+async def test_fix(editor: Editor) -> None:
+    for right, wrong in [
+        ("tags: [elementwise]", "tags: [elementwize]"),
+        ("composite: x / 2", "compsite: x / 2"),
+        ("halve(halve(x)) * by", "halve(halv(x)) * by"),
+        ("dispatch: halve", "dispatch: halvee"),
+        ("(array x, float by", "(aray x, float by"),
+    ]:
+        found = await editor.write(YAML.replace(right, wrong))
+        assert YAML in [await editor.fixed(item) for item in found], wrong
+
+
+@pytest.mark.asyncio
+async def test_completion(editor: Editor) -> None:
+    await editor.write(YAML)
+    for typed, mark, some, none in [
+        # keys, those of this place
+        ("  tags: [elementwise]\n  v", "\n  v", {"vmap", "variants"}, {"cpu", "x", "softmax"}),
+        ("  dispatch: {", "dispatch: {", {"cpu", "metal"}, {"vmap", "x"}),
+        ("  dispatch:\n    metal: {kernel: halve, gr", "gr", {"grid", "kernel"}, {"cpu", "metal"}),
+        ("  checks:\n    - th", "- th", {"that", "else"}, {"vmap"}),
+        ("  samples: {x: {sh", "{sh", {"shape", "low"}, {"that"}),
+        # arguments
+        ("  grad: {", "grad: {", {"x"}, {"vmap", "exp"}),
+        ("  args:\n    x", "    x", {"x"}, {"out"}),
+        ("  shape:\n    ou", "    ou", {"out", "x", "broadcast_shapes"}, set()),
+        # words
+        ("  tags: [elementwise, ", "wise, ", {"fused", "linalg"}, {"vmap", "x"}),
+        ("  tags:\n    - elementwise\n    - ", "wise\n    - ", {"fused", "linalg"}, {"vmap", "x"}),
+        ("  dtypes: [", "dtypes: [", {"float32", "floating"}, {"x"}),
+        ("  dtypes: {x: fl", "x: fl", {"float32", "floating"}, set()),
+        ("  vmap: ", "vmap: ", {"batch", "none"}, {"x"}),
+        # formulas: arguments, entries, MLX's functions and what has a dot before it
+        ("  grad: {x: gr", "x: gr", {"grad", "x", "quarter", "softmax", "pi"}, {"vmap"}),
+        ("  composite: where(x > 0, so", "0, so", {"x", "softmax"}, {"grad", "vmap"}),
+        ("  composite: >-\n    x +\n    ex", "    ex", {"x", "exp", "linalg"}, {"vmap"}),
+        ('  composite: "x +\n    ex', "    ex", {"x", "exp"}, {"vmap"}),
+        ("  composite: x.s", "x.s", {"sum", "shape"}, {"softmax", "x"}),
+        ("  composite: linalg.n", "linalg.n", {"norm"}, {"softmax", "linalg.norm"}),
+        ("  composite: mx.fft.", "mx.fft.", {"rfft"}, {"norm"}),
+        ("  checks: [{that: x.ndim == 2 and x.sh", "x.sh", {"shape"}, set()),
+        # functions by hand
+        ("  dispatch: h", "dispatch: h", {"halve"}, {"x", "exp"}),
+    ]:
+        entry = '- signature: "third(array x) -> array"\n' + typed
+        for after in ("", "\n\n" + YAML):
+            await editor.write(YAML + entry + after)
+            found = {*await editor.complete(entry[entry.rindex(mark) - 10 :])}
+            assert some <= found and not none & found, (typed, sorted(found)[:20])
+    assert (await editor.complete("- signature"))["composite"].insert_text == "composite"
+    await editor.write(YAML + "\n")
+    where = lsp.CompletionParams(*editor.place(len(YAML) + 1))  # where another entry may begin
+    assert [*await editor.client.text_document_completion_async(where)] == []
+    await editor.write("# nothing\n")
+    assert await editor.complete("nothing") == {}
+
+
+@pytest.mark.asyncio
+async def test_hover(editor: Editor) -> None:
+    await editor.write(YAML)
+    await editor.write(
+        YAML.replace("x / 2\n", "softmax(x, axis=-1) + linalg.norm(x) + x.sum() + xx\n")
+    )
+    assert "softmax(a: array, axis: None | int" in await editor.hover("softmax")
+    assert "linalg.norm(a: array" in await editor.hover("linalg.norm", 9)
+    assert "sum(axis: None | int" in await editor.hover("x.sum", 3)
+    assert "### MG303" in await editor.hover("xx")
+    assert await editor.hover("tags:") == "`tags`: Labels for `--select` and the reference."
+    assert "halve(x: array) -> array" in await editor.hover("halve(halve(x))")
+    assert await editor.hover("Half of") == ""
+    await editor.write(YAML)
+    shown = await editor.hover("quarter")
+    assert shown.startswith("```cpp\nnamespace tiny {") and "array quarter(" in shown
+
+
+@pytest.mark.asyncio
+async def test_definition(editor: Editor, folder: Path) -> None:
+    await editor.write(YAML)
+    assert await editor.go("halve\n  comp") == [("halve.h", 5, 3)]
+    assert await editor.go("halve(halve(x))") == [("mlx_ops.yaml", 1, 3)]
+    assert await editor.go("x / 2") == []
+    source = Editor(editor.client, folder / "csrc" / "halve.h")
+    await source.write(PROJECT["csrc/halve.h"])
+    assert await source.go("halve(T") == [("mlx_ops.yaml", 1, 3), ("mlx_ops.yaml", 9, 3)]
+
+
+@pytest.mark.asyncio
+async def test_unsaved_kernel(editor: Editor, folder: Path) -> None:
+    """What a kernel's file has in the editor counts, and what is said leads there."""
+    assert await editor.write(YAML) == []
+    source = Editor(editor.client, folder / "csrc" / "halve.h")
+    await source.write(PROJECT["csrc/halve.h"].replace("halve(T x)", "halve(T x, int n)"))
+    await editor.hover("halve")
+    (item,) = editor.client.diagnostics[editor.uri]
+    assert item.code == "MG503"
+    (related,) = {
+        (place.location.uri, place.location.range.start.line) for place in item.related_information
+    }
+    assert related == (source.uri, 4)
+    closed = lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(source.uri))
+    editor.client.text_document_did_close(closed)
+    await editor.hover("halve")
+    assert [*editor.client.diagnostics[editor.uri]] == []
+
+
+@pytest.mark.asyncio
+async def test_half_typed(editor: Editor) -> None:
+    """The server lives on whatever is typed, and at every place answers."""
+    texts = [YAML[:end] for end in range(0, len(YAML), 7)]
+    texts += [
+        "\0",
+        YAML.replace("2\n", "2 # \ud800\n"),
+        "\ud800",
+        "- ",
+        "-",
+        "- {",
+        "- [[[[",
+        "a: b: c",
+        "\t- x",
+        "- name: '",
+        "&a *a",
+        "%",
+        "---\n---",
+    ]
+    for text in texts:
+        await editor.write(text)
+        for place in {len(text) // 3, len(text)}:
+            where = editor.place(place)
+            await editor.client.text_document_completion_async(lsp.CompletionParams(*where))
+            await editor.client.text_document_hover_async(lsp.HoverParams(*where))
+            await editor.client.text_document_definition_async(lsp.DefinitionParams(*where))
+    assert not editor.client.log_messages
+    assert await editor.write(YAML) == []
+
+
+@pytest.mark.asyncio
+async def test_by_itself(editor: Editor) -> None:
+    """Diagnostics come without being asked for, soon after the last edit."""
+    await editor.write(YAML)
+    said: list[str] = []
+    for text in (YAML.replace("x / 2\n", "xx / 2\n"), YAML.replace("x / 2\n", "y / 2\n")):
+        editor.change(text)
+    while not any("'y'" in message for message in said):
+        await asyncio.sleep(0.05)
+        said = [item.message for item in editor.client.diagnostics[editor.uri]]
+
+
+@pytest.mark.asyncio
+async def test_other_files(editor: Editor, folder: Path) -> None:
+    """Other YAML is nobody's business here."""
+    other = Editor(editor.client, folder / "ci.yml")
+    assert await other.write("on: push\n") == []
+    assert await other.hover("push") == "" and await other.complete("pu") == {}
+    alone = Editor(editor.client, folder.parent / "alone.yaml")
+    schema = "# yaml-language-server: $schema=docs/mlx_ops.schema.json\n"
+    assert [item.code for item in await alone.write(schema + "- name: x\n")] != []
+
+
+@pytest.mark.asyncio
+async def test_settings(editor: Editor, folder: Path) -> None:
+    """A mistake in pyproject.toml is shown there; the operators are checked when it is mended."""
+    project = folder / "pyproject.toml"
+    project.write_text(PROJECT["pyproject.toml"] + 'yml = "mlx_ops.yaml"\n')
+    assert await editor.write(YAML + "- name: x\n") == []
+    assert [item.code for item in editor.client.diagnostics[project.as_uri()]] == ["MG703"]
+    project.write_text(PROJECT["pyproject.toml"])
+    assert [item.range.start.line for item in await editor.write(YAML + "- name: x\n")] == [10]
+    assert [*editor.client.diagnostics[project.as_uri()]] == []
+
+
+@pytest.mark.asyncio
+async def test_symbols(editor: Editor) -> None:
+    await editor.write(YAML)
+    file = lsp.DocumentSymbolParams(lsp.TextDocumentIdentifier(editor.uri))
+    found = await editor.client.text_document_document_symbol_async(file)
+    assert [(item.name, item.location.range.start.line) for item in found] == [
+        ("halve", 0),
+        ("quarter", 8),
+    ]
+
+
+def test_without_pygls(tmp_path: Path) -> None:
+    (tmp_path / "pygls.py").write_text("raise ModuleNotFoundError(name='pygls')")
+    run = [sys.executable, "-m", "mlxgen", "lsp"]
+    path = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(run, env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "pip install 'mlxgen[lsp]'" in done.stderr
+    assert "Traceback" not in done.stderr
