@@ -71,6 +71,8 @@ class Cursor(NamedTuple):
         entry = text[begin : following.start() if following else len(text)]
         *lines, last = LINE_BREAK.split(text[begin:offset])
         word = re.findall(r"[\w.]*$", last)[0]
+        if last.lstrip()[:1] == "#":
+            return None
         above = [(0, "", "")]  # indentation, key and the text of its value; first the entry itself
         for line in [*filter(_SAYS.match, lines), last]:
             match = _LINE.match(line)

@@ -66,6 +66,8 @@ class Server:
             (lsp.TEXT_DOCUMENT_CODE_ACTION, self.fixes, fixes),
             (lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL, self.symbols, None),
             *((f"textDocument/did{what}", self.edited, None) for what in _EDITS),
+            (lsp.INITIALIZED, self.watch, None),
+            (lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, self.saved, None),
         ]
         for name, handler, options in requests:
             self.lsp.feature(name, options)(partial(self.guarded, handler))
@@ -120,7 +122,26 @@ class Server:
         UNSAVED.pop(str(path), None)
         if path.suffix in _SOURCES and self.open(path):
             UNSAVED[str(path)] = "\n".join(self.text(path).lines)
-        if (project := self.project(path)) and project.yaml not in self.waiting:
+        self.later(self.project(path))
+
+    def watch(self, _: Any) -> None:
+        """Ask the editor to tell of files that others write."""
+        workspace = self.lsp.client_capabilities.workspace
+        watches = workspace and workspace.did_change_watched_files
+        if watches and watches.dynamic_registration:
+            files = [lsp.FileSystemWatcher("**/*.{h,cpp,metal,toml}")]
+            options = lsp.DidChangeWatchedFilesRegistrationOptions(files)
+            asked = lsp.Registration("files", lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
+            self.lsp.client_register_capability(lsp.RegistrationParams([asked]))
+
+    def saved(self, _: Any) -> None:
+        """A file was written: a project looks by itself which of its own are others."""
+        for project in self.projects.values():
+            self.later(project)
+
+    def later(self, project: Project | None) -> None:
+        """Check a project soon."""
+        if project and project.yaml not in self.waiting:
             self.waiting.add(project.yaml)
             asyncio.get_running_loop().call_later(_DELAY, self.guarded, self.now, project)
 
@@ -211,6 +232,9 @@ class Server:
         place = Cursor.at(text.text, offset) if path.suffix not in _SOURCES else None
         if project is None or place is None:
             return []
+        # What is replaced is said: what a word of YAML is, editors see differently.
+        written = len(place.word.rpartition(".")[2])
+        begin = self.range(text, text.at(offset - written, offset)).start
         has_colon = re.compile(r"\w*\s*:").match(text.text, offset)
         found = {item.name: item for item in reversed([*cursor.items(place, project)])}
         return [
@@ -218,7 +242,10 @@ class Server:
                 label=item.name,
                 kind=lsp.CompletionItemKind[item.kind],
                 detail=item.detail or None,
-                insert_text=item.name if has_colon else item.insert or item.name,
+                text_edit=lsp.TextEdit(
+                    range=lsp.Range(begin, params.position),
+                    new_text=item.name if has_colon else item.insert or item.name,
+                ),
             )
             for item in found.values()
         ]

@@ -13,10 +13,25 @@ from textwrap import dedent
 import pytest
 import pytest_lsp
 from lsprotocol import types as lsp
-from pytest_lsp import ClientServerConfig, LanguageClient
+from pytest_lsp import ClientServerConfig, LanguageClient, make_test_lsp_client
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ClientServerConfig(server_command=[sys.executable, "-m", "mlxgen", "lsp"])
+
+
+def make_client() -> LanguageClient:
+    """An editor that is asked to tell of files, and notes of which."""
+    made = make_test_lsp_client()
+    made.watched = []
+
+    def register(params: lsp.RegistrationParams) -> None:
+        made.watched += [item.method for item in params.registrations]
+
+    made.feature(lsp.CLIENT_REGISTER_CAPABILITY)(register)
+    return made
+
+
+COMMAND = [sys.executable, "-m", "mlxgen", "lsp"]
+CONFIG = ClientServerConfig(server_command=COMMAND, client_factory=make_client)
 PROJECT = {
     "pyproject.toml": '[project]\nname = "tiny"\n[tool.mlxgen]\n',
     "python/tiny/__init__.py": "",
@@ -129,13 +144,17 @@ class Editor:
         asked = lsp.CodeActionParams(file, item.range, context)
         for action in await self.client.text_document_code_action_async(asked) or ():
             (edit,) = action.edit.changes[self.uri]
-            lines = self.text.splitlines(keepends=True)
-            line = lines[edit.range.start.line].encode("utf-16-le")
-            begin, end = edit.range.start.character * 2, edit.range.end.character * 2
-            line = line[:begin] + edit.new_text.encode("utf-16-le") + line[end:]
-            lines[edit.range.start.line] = line.decode("utf-16-le")
-            return "".join(lines)
+            return self.edited(edit)
         return self.text
+
+    def edited(self, edit: lsp.TextEdit) -> str:
+        """The text with an edit."""
+        lines = self.text.splitlines(keepends=True)
+        line = lines[edit.range.start.line].encode("utf-16-le")
+        begin, end = edit.range.start.character * 2, edit.range.end.character * 2
+        line = line[:begin] + edit.new_text.encode("utf-16-le") + line[end:]
+        lines[edit.range.start.line] = line.decode("utf-16-le")
+        return "".join(lines)
 
 
 @pytest.fixture
@@ -231,7 +250,22 @@ async def test_completion(editor: Editor) -> None:
             await editor.write(YAML + entry + after)
             found = {*await editor.complete(entry[entry.rindex(mark) - 10 :])}
             assert some <= found and not none & found, (typed, sorted(found)[:20])
-    assert (await editor.complete("- signature"))["composite"].insert_text == "composite"
+    for typed, name, done in [
+        ("  comp: x", "composite", "  composite: x"),
+        ("  comp", "composite", "  composite: "),
+        (
+            "  doc: é\n  shape: 'é\U0001f600' + x.sh",
+            "shape",
+            "  doc: é\n  shape: 'é\U0001f600' + x.shape",
+        ),
+        ("  composite: exp(", "quarter", "  composite: exp(quarter"),
+    ]:
+        head = '- signature: "third(array x) -> array"\n'
+        await editor.write(f"{head}{typed}\n{YAML}")
+        chosen = (await editor.complete(typed.removesuffix(": x")))[name]
+        assert editor.edited(chosen.text_edit) == f"{head}{done}\n{YAML}"
+    await editor.write(YAML.replace("tags", "# tags"))
+    assert await editor.complete("# ta") == {}
     await editor.write(YAML + "\n")
     where = lsp.CompletionParams(*editor.place(len(YAML) + 1))  # where another entry may begin
     assert [*await editor.client.text_document_completion_async(where)] == []
@@ -285,6 +319,20 @@ async def test_unsaved_kernel(editor: Editor, folder: Path) -> None:
     editor.client.text_document_did_close(closed)
     await editor.hover("halve")
     assert [*editor.client.diagnostics[editor.uri]] == []
+
+
+@pytest.mark.asyncio
+async def test_written_by_others(editor: Editor, folder: Path) -> None:
+    """A kernel's file that changes on the disk is noticed, where the editor tells of it."""
+    assert await editor.write(YAML) == []
+    assert editor.client.watched == [lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES]
+    (folder / "csrc" / "halve.h").unlink()
+    changes = [lsp.FileEvent((folder / "csrc" / "halve.h").as_uri(), lsp.FileChangeType.Deleted)]
+    told = lsp.DidChangeWatchedFilesParams(changes)
+    editor.client.workspace_did_change_watched_files(told)
+    while not editor.client.diagnostics[editor.uri]:
+        await asyncio.sleep(0.05)
+    assert [item.code for item in editor.client.diagnostics[editor.uri]] == ["MG502"]
 
 
 @pytest.mark.asyncio
