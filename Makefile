@@ -19,11 +19,11 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test metal sanitize lint format bench accuracy docs build clean
+.PHONY: help demo test metal sanitize arm64 lint format bench accuracy docs build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | \
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1|\2/' | \
 	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 demo: .venv/.built ## Fit a negative binomial regression with mlxops
@@ -61,6 +61,27 @@ sanitized = LD_PRELOAD='$(shell $(CXX) -print-file-name=lib$(2).so) $(shell $(CX
   PYTHONPATH='$(CURDIR)/build/sanitize/$(1)' UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
   TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize_thread.txt
+
+# The operators as clang compiles them for arm64, where clang, QEMU and the arm64 packages of Debian or Ubuntu are
+# or can be installed. cmake and ninja are those of this processor; clang-format is for people.
+arm64: build/arm64/.built ## Run operators' tests as on arm64, emulated (PYTEST_ARGS)
+	@PYTHONPATH='$(CURDIR)' build/arm64/bin/python -m pytest -p no:cacheprovider \
+	  $(or $(PYTEST_ARGS),tests/ops tests/special tests/testing $(PARALLEL))
+
+build/arm64/.built: build/arm64/.python $(SOURCES)
+	@echo 'Building mlxops for arm64'
+	@PATH='$(CURDIR)/$(BIN)':"$$PATH" CXX='$(CURDIR)/$(@D)/bin/g++' $(PIP) --python $(@D)/bin/python install \
+	  --no-build-isolation --no-deps -C build-dir=$(@D)/build .
+	@touch $@
+
+build/arm64/.python: build/arm64/.system .venv/.ready
+	@grep -vE '^(cmake|ninja|clang-format)\>' .venv/requirements.txt > $(@D)/requirements.txt
+	@$(PIP) --python $(@D)/bin/python install --requirement $(@D)/requirements.txt --group operators
+	@touch $@
+
+build/arm64/.system: tools/arm64.sh
+	@echo 'Preparing build/arm64'
+	@bash tools/arm64.sh $(@D)
 
 lint: .venv/.ready ## Check style and types
 	@$(BIN)/ruff check .
