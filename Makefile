@@ -19,7 +19,7 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test metal sanitize arm64 lint format bench accuracy docs build clean
+.PHONY: help demo test metal sanitize arm64 lint format bench accuracy docs site links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -105,6 +105,17 @@ accuracy: .venv/.built ## Measure mlxops.special against mpmath (ACCURACY_ARGS=-
 docs: .venv/.ready ## Write the reference of the operators, and the schema
 	@$(BIN)/mlxgen docs
 
+# Sphinx starts anew each time: it does not know what the pictures and the contents are made of.
+SPHINX = $(BIN)/python -m sphinx --conf-dir tools/site --fresh-env --fail-on-warning --keep-going --quiet --jobs auto
+
+site: .venv/.built .venv/.site ## Make the site of README.md and docs/ (build/site), and open it in Chromium
+	@rm -rf build/site
+	@$(SPHINX) --builder html --doctree-dir build/site-doctrees . build/site
+	@SITE=build/site $(BIN)/python -m pytest -q tests/site
+
+links: .venv/.built .venv/.site ## Ask whether the pages' links to other hosts work
+	@$(SPHINX) --builder linkcheck --doctree-dir build/site-doctrees . build/site-links
+
 build: .venv/.built ## Generate, compile and install mlxops into .venv
 
 clean: ## Remove everything that was built, and .venv
@@ -121,6 +132,10 @@ clean: ## Remove everything that was built, and .venv
 	@$(PIP) install --editable ./mlxgen
 	@$(BIN)/python -m mlxgen.build > .venv/requirements.txt
 	@$(PIP) install --requirement .venv/requirements.txt --group dev
+	@touch $@
+
+.venv/.site: .venv/.ready
+	@$(PIP) install --group site
 	@touch $@
 
 .venv/.built: .venv/.ready $(SOURCES)

@@ -85,3 +85,17 @@ def test_sessions(code: str) -> None:
     with mx.stream(mx.cpu):
         result = doctest.DocTestRunner().run(test, out=said.append)
     assert result.attempted and not result.failed, "".join(said)
+
+
+def test_torchgen(tmp_path: Path) -> None:
+    """The entry that docs/torchgen.md puts beside torchgen's, which has torch's schema."""
+    page = (ROOT / "docs" / "torchgen.md").read_text(encoding="utf-8")
+    written = files(page)
+    assert {"mlx_ops.yaml", "csrc/axpby.h"} <= {*written}
+    for name, text in written.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = run("-m", "mlxgen", "check", "mlx_ops.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    func = re.search(r"- func: (.+)", written["native_functions.yaml"])
+    assert func and f'signature: "{func[1]}"' in written["mlx_ops.yaml"]

@@ -1,0 +1,79 @@
+"""How Sphinx makes a site of README.md and docs/, the very files that GitHub shows (``make site``).
+
+Sphinx, because it is the one generator that fails on a link to a heading that is not there, checks
+links to the outside, and runs pages (MyST-NB); furo, because it is readable on phones, has a dark
+mode, and loads nothing from other hosts. The repository's root is the source folder, so that links
+between pages, and to files that are not pages, are the ones that GitHub follows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
+from pygments.lexers.c_cpp import CppLexer
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tools.site import pages, plots  # noqa: E402 - the root is known only now
+
+project = "mlxgen"
+html_title = "mlxgen"
+root_doc = "README"
+include_patterns = ["README.md", "docs/*.md", "examples/*.ipynb", "mlxgen/diagnostics/errors.md"]
+exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
+
+extensions = ["myst_nb"]
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"  # browsers draw it themselves; MathJax comes from another host
+myst_heading_anchors = 4  # under the names that GitHub gives them
+suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows what is no YAML or TOML
+nb_custom_formats = {"docs/tutorial.md": "tools.site.pages.notebook"}
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_favicon = "static/favicon.svg"
+html_copy_source = False
+html_show_copyright = False
+linkcheck_anchors = False
+
+
+def _read(app: Any, name: str, source: list[str]) -> None:
+    """Add to a page what GitHub does not show."""
+    if name == root_doc:
+        source[0] += pages.contents(ROOT)
+    elif name == "docs/operators":
+        source[0] = plots.with_plots(source[0], ROOT / "mlx_ops.yaml")
+
+
+def _finished(app: Any, error: Exception | None) -> None:
+    """The README is what comes first."""
+    if not error and app.builder.name == "html":
+        shutil.copy(Path(app.outdir) / "README.html", Path(app.outdir) / "index.html")
+
+
+def _inline(translator: Any, node: Any) -> None:
+    translator.body.append(convert(node.astext()))
+    raise SkipNode
+
+
+def _block(translator: Any, node: Any) -> None:
+    formula = convert(node.astext(), display="block")
+    translator.body.append(f'<div class="formula">{formula}</div>')
+    raise SkipNode
+
+
+def setup(app: Any) -> None:
+    """What Sphinx calls."""
+    app.add_lexer("metal", CppLexer)
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("source-read", _read)
+    app.connect("build-finished", _finished)

@@ -1,0 +1,56 @@
+"""What the site makes of the pages: the table of contents, and a notebook of the tutorial."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+CONTENTS = {
+    "Start": ["docs/tutorial", "examples/beta_binomial"],
+    "How to": ["docs/own-package", "docs/notebook", "docs/editor", "docs/metal", "docs/cpp"],
+    "Reference": [
+        "docs/language",
+        "docs/operators",
+        "docs/accuracy",
+        "mlxgen/diagnostics/errors",
+        "docs/benchmarks",
+    ],
+    "Background": ["docs/architecture", "docs/mutation", "docs/torchgen"],
+}
+"""The pages in their order. Those that are not named here stand at the end of "How to"."""
+
+CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def contents(root: Path) -> str:
+    """Sphinx's table of contents, as Markdown for the end of the first page.
+
+    Args:
+        root: The folder of the repository.
+    """
+    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb")]
+    named = [page for pages in CONTENTS.values() for page in pages]
+    there = {str(file.relative_to(root).with_suffix("")) for file in files}
+    there.add("mlxgen/diagnostics/errors")
+    text = ""
+    for caption, pages in CONTENTS.items():
+        more = sorted(there.difference(named)) if caption == "How to" else []
+        lines = "\n".join(f"/{page}" for page in [*pages, *more] if page in there)
+        text += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{lines}\n```\n"
+    return text
+
+
+def notebook(text: str) -> Any:
+    """A Markdown page as a notebook, which MyST-NB runs: its Python code are the cells.
+
+    On GitHub the page is ordinary Markdown, which MyST's own format for notebooks is not.
+    """
+    v4: Any = importlib.import_module("nbformat.v4")  # only where the site is made
+    cells = []
+    for i, part in enumerate(CODE.split(text)):
+        if part.strip():
+            cells.append(v4.new_code_cell(part.rstrip()) if i % 2 else v4.new_markdown_cell(part))
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
