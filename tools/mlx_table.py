@@ -1,9 +1,7 @@
-"""Derives the table of MLX's functions, mlxgen/formula/data/mlx_api.json, from the installed MLX.
+"""Derives the table of MLX's functions, mlxgen/formula/data/mlx_api.json, from MLX's releases.
 
-For maintainers, when MLX has a new version::
-
-    python -m tools.mlx_table            # derive, compare with the table, say what differs
-    python -m tools.mlx_table --write    # derive and store
+``python -m tools.mlx_releases`` brings the releases here, and compares or stores the table. It has
+the newest release, and for each older one what is different there from the next newer one.
 
 The parameters of a stub (``mlx/core/*.pyi``) are aligned with those of each C++ overload in the
 headers: by name, else in order among those of a fitting type. An overload becomes a ``Form`` (see
@@ -15,16 +13,15 @@ with the reason that an error message gives.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import itertools
 import json
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxgen.formula.mlx import TABLE, Param
+from mlxgen.formula.mlx import PARTS, Param
 
 MODULES = ("", "linalg", "fft", "random", "fast")
 HEADERS = ("ops.h", "einsum.h", "linalg.h", "fft.h", "random.h", "fast.h")
@@ -50,6 +47,7 @@ SIGNATURES: dict[str, list[str]] = {
     "atleast_1d": ["arys: array"],
     "atleast_2d": ["arys: array"],
     "atleast_3d": ["arys: array"],
+    "softmax": ["a: array, /, axis: int | Sequence[int] | None = None, *, precise: bool = False"],
     "tri": ["n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = float32"],
     "depends": ["inputs: list[array], dependencies: list[array], /"],
 }
@@ -284,6 +282,12 @@ OMITTED: dict[str, str] = {
     "random.state": _STATE,
 }
 
+ASTYPE = [
+    [[["a", "/", "array"], ["dtype", "/", "Dtype"]]],
+    "array",
+    ["astype(a:array, dtype:dtype)"],
+]
+
 # What rules of formulas treat: these give no array, or take any number of things.
 BUILTIN = (
     "array",
@@ -295,13 +299,12 @@ BUILTIN = (
 )
 
 
-def derive(root: Path | None = None) -> dict[str, Any]:
-    """The table for the MLX at ``root`` (default: the installed one), as stored in JSON.
+def derive(root: Path) -> dict[str, Any]:
+    """The table of the release in the folder ``root``, as stored in JSON.
 
     Raises ``ValueError`` when a function of the stubs is neither derivable, nor special, nor
     omitted.
     """
-    root = root or _installed()
     overloads = _overloads(root / "include" / "mlx")
     functions: dict[str, Any] = {}
     aliases: dict[str, str] = {}
@@ -326,6 +329,7 @@ def derive(root: Path | None = None) -> dict[str, Any]:
                     functions[name] = _derive_function(name, node, overloads)
                 except ValueError as error:
                     problems.append(f"{name}: {error}")
+    functions.setdefault("astype", ASTYPE)  # until 0.31.2 a method only
     if problems:
         raise ValueError("no C++ form found for " + "; ".join(problems))
     known = {*functions, *BUILTIN}
@@ -336,13 +340,6 @@ def derive(root: Path | None = None) -> dict[str, Any]:
         "methods": {m: p for m, p in methods.items() if m in functions and m not in OMITTED},
         "omitted": OMITTED,
     }
-
-
-def _installed() -> Path:
-    spec = importlib.util.find_spec("mlx")
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError("MLX is not installed")
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _version(root: Path) -> str:
@@ -384,7 +381,8 @@ def _derive_function(
     packed = [[_pack(p) for p in s] for s in signatures]
     if name in SPECIAL:
         result, forms = SPECIAL[name]
-        return [packed, result, forms]
+        names = {param.name for params in signatures for param in params}
+        return [packed, result, [_of_release(form, names) for form in forms]]
     cpp = CPP_NAMES.get(name, name.replace(".", "::"))
     if cpp not in overloads:
         raise ValueError(f"no function {cpp} in the headers")
@@ -402,6 +400,14 @@ def _derive_function(
     if exact and name != "quantize" and ":" not in result:
         result = f"{result}:{exact[1].count('array')}"
     return [packed, result, _settle(forms)]
+
+
+def _of_release(form: str, names: set[str]) -> str:
+    """A special form without the parameters that an older release does not have."""
+    head, _, rest = form.partition("(")
+    slots = rest[:-1].split(", ")
+    own = [s for s in slots if s[0] in "='" or s.partition(":")[0].partition(".")[0] in names]
+    return f"{head}({', '.join(own)})"
 
 
 def _settle(forms: list[str]) -> list[str]:
@@ -432,12 +438,26 @@ def _params(args: ast.arguments) -> list[Param]:
 
 
 def _param(arg: ast.arg, kind: str, default: ast.expr | None) -> Param:
-    annotation = ast.unparse(arg.annotation).replace("mlx.core.", "") if arg.annotation else "array"
+    alternatives = _flat(arg.annotation) if arg.annotation else ["array"]
+    if "None" in alternatives:  # last, wherever a release has it
+        alternatives = [*(a for a in alternatives if a != "None"), "None"]
+    annotation = " | ".join(dict.fromkeys(alternatives))
     if annotation == "str" and arg.arg in CHOICES:
         annotation = f"Literal{CHOICES[arg.arg]!r}"
-    if annotation == "int | Sequence[int] | None":
-        annotation = "None | int | Sequence[int]"
     return Param(arg.arg, kind, annotation, ast.unparse(default) if default is not None else None)
+
+
+def _flat(annotation: ast.expr) -> list[str]:
+    """The alternatives of ``Union[None, int]``, ``Optional[int]`` and ``int | None``."""
+    match annotation:
+        case ast.BinOp(left, ast.BitOr(), right):
+            return [*_flat(left), *_flat(right)]
+        case ast.Subscript(ast.Name("Union"), ast.Tuple(parts)):
+            return [name for part in parts for name in _flat(part)]
+        case ast.Subscript(ast.Name("Optional"), part):
+            return [*_flat(part), "None"]
+    text = ast.unparse(annotation).replace("mlx.core.", "")
+    return [re.sub(r"\b(Tuple|List)\[", lambda match: match[0].lower(), text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -632,34 +652,29 @@ def _slot_type(param: Param, type_: str) -> str:
     return type_
 
 
-def _text(raw: Mapping[str, Any]) -> str:
-    """The table as JSON with one function a line."""
+def combined(tables: Sequence[Mapping[str, Any]]) -> str:
+    """The tables of all releases, newest first, as JSON with one function a line."""
 
-    def block(items: Mapping[str, Any]) -> str:
-        lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(items.items())]
-        return "{\n" + ",\n".join(lines) + "\n }"
+    def block(items: Mapping[str, Any], indent: str) -> str:
+        lines = [f"{indent} {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(items.items())]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
 
-    parts = [f' "mlx": {json.dumps(raw["mlx"])}']
-    parts += [f" {json.dumps(k)}: {block(raw[k])}" for k in raw if k != "mlx"]
+    newest = tables[0]
+    parts = [f' "mlx": {json.dumps(newest["mlx"])}']
+    parts += [f" {json.dumps(k)}: {block(newest[k], ' ')}" for k in newest if k != "mlx"]
+    older = [
+        f"  {json.dumps(old['mlx'])}: {{\n"
+        + ",\n".join(
+            f'   "{part}": {block(changed(new[part], old[part]), "   ")}' for part in PARTS
+        )
+        + "\n  }"
+        for new, old in itertools.pairwise(tables)
+    ]
+    parts.append(' "older": {\n' + ",\n".join(older) + "\n }")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def main(argv: Iterable[str] = ()) -> int:
-    """Derive the table and compare it with the stored one, or store it (``--write``)."""
-    derived = _text(derive())
-    stored = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
-    if derived == stored:
-        print(f"{TABLE.name} is up to date")
-        return 0
-    if "--write" in argv:
-        TABLE.write_text(derived, encoding="utf-8")
-        print(f"wrote {TABLE}")
-        return 0
-    old, new = set(stored.splitlines()), set(derived.splitlines())
-    for line in sorted(old ^ new):
-        print("-+"[line in new], line)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """What to set, or with None to take away, to come from the newer table to the older one."""
+    here = {name: old[name] for name in old if new.get(name) != old[name]}
+    return {**here, **dict.fromkeys(new.keys() - old.keys())}

@@ -202,7 +202,8 @@ class Context(Named):
     def scope(self, names: Mapping[str, Name], stream: str | None) -> Scope:
         """What a formula of the entry may refer to."""
         around = self.around
-        return Scope(names=names, ops=around.signatures, op_cpp=around.cpp_names, stream=stream)
+        release = around.settings.mlx
+        return Scope(names, around.signatures, around.cpp_names, stream, release)
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: str | None = "s"

@@ -167,7 +167,7 @@ def _check_method(context: Context) -> None:
         context.error("method_alone", path)
     if not (args and args[0].type.kind is Kind.ARRAY):
         context.error("method_without_array", path, key=True)
-    if name in GENERATED["mx.array"] or name in table().methods:
+    if name in GENERATED["mx.array"] or name in table(context.around.settings.mlx).methods:
         context.error("method_taken", path, name=name)
 
 

@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..formula.compile import Name, Scope, Want, compile_formula
+from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
 from ..formula.source import parsed
 from ..model.kinds import Kind
@@ -59,7 +59,8 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
         # A bound function gives what it gives: formulas get hints about that, signatures cannot.
         problems.append((message, help if end - start < len(text) else None))
 
-    scope = Scope(context.names(), {}, {})  # MLX's function, not the entry of its name
+    # MLX's function, not the entry of its name.
+    scope = context.scope(context.names(), "s")._replace(ops={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:

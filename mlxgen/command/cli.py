@@ -191,12 +191,14 @@ def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
     show_default=True,
     help="Folder for the generated files.",
 )
+@click.option("--mlx", help="Release of MLX: the one that is pinned, or else installed, if absent.")
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
 def generate(
     diags: Diagnostics,
     file: Path | None,
     project: Path | None,
     output: Path,
+    mlx: str | None,
     dry_run: bool,
     form: str,
     select: Names,
@@ -211,6 +213,7 @@ def generate(
     from .write import Changes
 
     settings = settings_of(diags, project, file)
+    settings = settings._replace(mlx=mlx or settings.mlx)
     result = generator.generate(
         settings, output, diags, include=select, exclude=exclude, check=dry_run
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,17 +28,29 @@ def mlx_include() -> Path | None:
     return next((folder for folder in found if folder.is_dir()), None)
 
 
+def installed_mlx() -> str | None:
+    """The release of the installed MLX, as its headers say."""
+    with suppress(OSError):
+        text = ((mlx_include() or Path()) / "mlx" / "version.h").read_text("utf-8")
+        return (
+            ".".join(re.findall(r"#define MLX_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)) or None
+        )
+    return None
+
+
 def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> Settings | None:
     """The settings for a YAML file or, without one, for the project's; None if reported.
 
     Without ``project`` it is the one that the file or else the working directory is in; a file
-    outside of any stands alone.
+    outside of any stands alone. Without a pin it is for the installed MLX.
     """
     here = Path.cwd()
     root = project or (find(file.resolve().parent) if file else None) or find(here)
     if file and not (root and (root / "pyproject.toml").is_file()):
-        return plain_settings(file)
-    return load_settings(root or here, diags, file)
+        settings: Settings | None = plain_settings(file)
+    else:
+        settings = load_settings(root or here, diags, file)
+    return settings and settings._replace(mlx=settings.mlx or installed_mlx())
 
 
 def plain_settings(yaml: Path) -> Settings:

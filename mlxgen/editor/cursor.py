@@ -199,7 +199,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
         groups.append(("EnumMember", "", (*CATEGORIES, *DTYPES)))
     if is_formula(path):
         before, dot, _ = cursor.word.rpartition(".")
-        yield from _members(before)
+        yield from _members(before, project.release)
         if not dot:
             yield from _entries(project)
             groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
@@ -218,23 +218,25 @@ def _entries(project: Project) -> Iterator[Item]:
         yield Item(entry.name or "", "Function", "".join(signatures[:1]))
 
 
-def _members(before: str) -> Iterator[Item]:
+def _members(before: str, release: str | None) -> Iterator[Item]:
     """What of MLX may stand behind a dot, or where there is none."""
     module = before.removeprefix("mx.").removeprefix("mx")
     if module not in ("", *MODULES):
         yield from (Item(name, "Property") for name in ATTRIBUTES)
-        yield from (Item(name, "Method", usage(name, method=True)) for name in table().methods)
+        methods = table(release).methods
+        yield from (Item(name, "Method", usage(name, release, method=True)) for name in methods)
     prefix = f"{module}." if module else ""
-    for name in table().names:
+    for name in table(release).names:
         own = name.removeprefix(prefix)
         if prefix + own == name and "." not in own and module in ("", *MODULES):
-            yield Item(own, "Function", usage(name))
+            yield Item(own, "Function", usage(name, release))
 
 
 @cache
-def usage(name: str, method: bool = False) -> str:
+def usage(name: str, release: str | None, method: bool = False) -> str:
     """What a function of MLX takes: ``softmax(a: array, ...) -> array``; empty if there is none."""
-    function = table().method(name) if method else table().function(name)
+    api = table(release)
+    function = api.method(name) if method else api.function(name)
     if function is None:
         return ""
     result = _RESULTS.get(function.result, "tuple[array, ...]")

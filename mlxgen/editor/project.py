@@ -37,6 +37,11 @@ class Project:
         self._base: object = None  # what all entries depend on
         self._kept: dict[str, Op] = {}  # by all that the entry depends on besides
 
+    @property
+    def release(self) -> str | None:
+        """Of MLX, that the entries are for."""
+        return self.settings.mlx if self.settings else None
+
     def check(self, text: str) -> None:
         """Look at a text of the file: ``diagnostics`` are those of ``mlxgen check``."""
         diags = Diagnostics()

@@ -284,7 +284,8 @@ class Server:
             yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
         elif is_formula:
             module = f"{before}." if before in MODULES else ""
-            if said := cursor.usage(module + word, method=bool(before) and not module):
+            of_array = bool(before) and not module
+            if said := cursor.usage(module + word, project.release, of_array):
                 yield f"```python\n{said}\n```"
 
     def definition(self, params: lsp.DefinitionParams) -> list[lsp.Location]:

@@ -51,9 +51,9 @@ from .explain import Wrong, require
 from .facts import Need as Need
 from .facts import joint, length, operands, option
 from .lists import Lists, concatenated, condition, joined, repeated
-from .mlx import MODULES, table
+from .mlx import MODULES
 from .source import parsed
-from .translator import BUILTINS, Facts, Report, is_function
+from .translator import BUILTINS, Facts, Report
 from .translator import Name as Name
 from .translator import Scope as Scope
 from .values import (
@@ -214,9 +214,9 @@ class Compiler(Lists):
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
         word = explain.word(name) if explain.word(name).isidentifier() else ""
-        if (name in self.scope.ops or is_function(name)) and not word:
+        if (name in self.scope.ops or self.scope.is_function(name)) and not word:
             raise Wrong("function", node, name=name)
-        if reason := table().omitted.get(name):
+        if reason := self.scope.api.omitted.get(name):
             raise Wrong("omitted", node, name=name, reason=reason)
         known = [*self.locals, *self.scope.names]
         choice = any(name in given.type.choices for given in self.scope.names.values())
@@ -237,7 +237,8 @@ class Compiler(Lists):
         names = [*reversed(parts)]
         if explain.word(f"{node.id}."):  # of another library
             tails = [".".join(names[i:]) for i in range(len(names))]
-            word = next((f"{t}(...)" for t in tails if is_function(t)), explain.word(names[-1]))
+            own = next((f"{t}(...)" for t in tails if self.scope.is_function(t)), "")
+            word = own or explain.word(names[-1])
             if names[-1] in (*VALUES, *self.scope.names, *self.scope.ops):
                 word = names[-1]
             raise Wrong("other_module", node, name=node.id, word=word)
@@ -253,7 +254,7 @@ class Compiler(Lists):
         require(value)
         found = self.rule(f".{node.attr}", [value], node)
         if found is None:
-            raise explain.attribute(value, node, table().methods)
+            raise explain.attribute(value, node, self.scope.api.methods)
         return found
 
     # Operators
@@ -426,7 +427,7 @@ class Compiler(Lists):
     def call_name(self, name: str, node: ast.Call) -> Value:
         """A function by its bare name: of the file, Python's or MLX's."""
         if name in self.locals or name in self.scope.names:
-            key = "function" if is_function(name) else self.visit(node.func).kind
+            key = "function" if self.scope.is_function(name) else self.visit(node.func).kind
             raise Wrong("argument_called", node.func, key, name=name)
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))
@@ -443,12 +444,14 @@ class Compiler(Lists):
         require(receiver)
         if receiver.kind != "array":
             raise Wrong("no_methods", function, value=receiver)
-        method = table().method(name)
+        method = self.scope.api.method(name)
         if method is None:
             if name in ("item", "tolist"):
                 raise Wrong("no_value", last(function), name=name)
-            word, meant = explain.word(name), did_you_mean(name, table().methods)
-            known = table().function(name) is not None
+            if reason := self.scope.api.omitted.get(name):
+                raise Wrong("omitted", last(function), name=name, reason=reason)
+            word, meant = explain.word(name), did_you_mean(name, self.scope.api.methods)
+            known = self.scope.api.function(name) is not None
             attribute = name in explain.ATTRIBUTES and not args.positional
             keys = ("attribute" * attribute, name, "function" * known)
             about = {"name": name, "word": word, "guess": meant}

@@ -3,8 +3,8 @@
 A formula is written against MLX's Python API and compiled to its C++ API. The two differ in more
 than spelling: one Python function with ``axis: None | int | Sequence[int]`` is three C++ overloads,
 ``scalar | array`` exists in Python only, defaults move. This module knows the correspondence for
-every function, as a table in ``data/mlx_api.json`` so that the generator works without MLX. The
-table is derived from what MLX installs by ``tools/mlx_table.py``.
+every function and release, as a table in ``data/mlx_api.json`` so that the generator works without
+MLX. The table is derived from what MLX installs by ``tools/mlx_table.py``.
 
 A call is bound as Python would bind it (positional-only and keyword-only parameters, defaults,
 several signatures), then compared with the function's overloads until one takes all arguments.
@@ -32,11 +32,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
+from ..read.settings import numbers
 from . import explain
 from .explain import Wrong
 from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
 TABLE = Path(__file__).parent / "data" / "mlx_api.json"
+PARTS = ("functions", "aliases", "methods")  # of the table, which releases differ in
 MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
 
 
@@ -90,18 +92,18 @@ class Table:
     """The stored table; functions are built when they are first asked for."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.version: str = raw["mlx"]
+        self.release: str = raw["mlx"]
         self.omitted: Mapping[str, str] = raw["omitted"]
         self.names = [*raw["functions"], *raw["aliases"]]  # "sum", "linalg.norm"
         self.methods = list(raw["methods"])  # of an array
-        self._raw = raw
+        self.raw = raw
         self._built: dict[str, Function] = {}
 
     def function(self, name: str) -> Function | None:
         """The function of that name (aliases included)."""
-        name = self._raw["aliases"].get(name, name)
-        if name not in self._built and name in self._raw["functions"]:
-            signatures, result, forms = self._raw["functions"][name]
+        name = self.raw["aliases"].get(name, name)
+        if name not in self._built and name in self.raw["functions"]:
+            signatures, result, forms = self.raw["functions"][name]
             kind, _, count = result.removesuffix("!").partition(":")
             self._built[name] = Function(
                 name,
@@ -116,10 +118,10 @@ class Table:
     def method(self, name: str) -> Function | None:
         """The method of that name, as a function of which the array is the first argument."""
         key, function = f".{name}", self.function(name)
-        if key not in self._built and function is not None and name in self._raw["methods"]:
+        if key not in self._built and function is not None and name in self.raw["methods"]:
             own = function.signatures[0]
             params = [own[0]._replace(kind="/")]
-            for param, kind, annotation, *default in self._raw["methods"][name]:
+            for param, kind, annotation, *default in self.raw["methods"][name]:
                 if kind == "*":  # x.transpose(), x.transpose(1, 0), x.transpose((1, 0))
                     annotation, default = "int | Sequence[int]", [own[1].default]
                 params.append(Param(param, kind, annotation, *default))
@@ -128,9 +130,24 @@ class Table:
 
 
 @cache
-def table() -> Table:
-    """The stored table, read once."""
-    return Table(json.loads(TABLE.read_text(encoding="utf-8")))
+def table(release: str | None = None) -> Table:
+    """MLX's functions in a release: of one that is not known, in the next older one that is.
+
+    What that release lacks is omitted, with the reason.
+    """
+    raw = json.loads(TABLE.read_text(encoding="utf-8"))
+    for older, changes in raw["older"].items():
+        if release is None or numbers(release) >= numbers(raw["mlx"]):
+            break
+        for part in PARTS:
+            for name, value in changes[part].items():
+                raw[part][name] = value
+                if value is None:
+                    del raw[part][name]
+                    reason = f"MLX {release} does not have it, MLX {raw['mlx']} does"
+                    raw["omitted"].setdefault(name, reason)
+        raw["mlx"] = older
+    return Table(raw)
 
 
 def _form(text: str) -> Form:
@@ -353,9 +370,8 @@ def misfit(
     return Wrong(wrong, args.node, label=args.label)
 
 
-def unknown(name: str, node: ast.Call, others: Sequence[str]) -> Wrong:
+def unknown(name: str, node: ast.Call, others: Sequence[str], api: Table) -> Wrong:
     """A function that does not exist, or cannot be had; ``others`` are those not of the table."""
-    api = table()
     if reason := api.omitted.get(name):
         return Wrong("omitted", node.func, name=name, reason=reason)
     module, _, own = name.rpartition(".")

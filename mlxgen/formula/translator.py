@@ -18,6 +18,7 @@ from .mlx import (
     Args,
     Function,
     Param,
+    Table,
     bind,
     bind_any,
     complete,
@@ -74,11 +75,16 @@ class Scope(NamedTuple):
     ops: Mapping[str, Signature]  # other entries, by Python name
     op_cpp: Mapping[str, str]  # their C++ names
     stream: str | None = "s"  # C++ of the stream; None: no array operation can stand here
+    release: str | None = None  # of MLX; None: the newest that is known
 
+    @property
+    def api(self) -> Table:
+        """MLX's functions."""
+        return table(self.release)
 
-def is_function(name: str) -> bool:
-    """Whether a formula can call a function of that name."""
-    return name in BUILTINS or name in SPECIAL or table().function(name) is not None
+    def is_function(self, name: str) -> bool:
+        """Whether a formula can call a function of that name, which no entry has."""
+        return name in BUILTINS or name in SPECIAL or self.api.function(name) is not None
 
 
 class Translator:
@@ -147,6 +153,8 @@ class Translator:
                 if rule.mlx:
                     stream = self.stream(at)
                     self.mlx.add(rule.mlx)
+                    if reason := self.scope.api.omitted.get(rule.mlx):
+                        raise Wrong("omitted", at, name=rule.mlx, reason=reason)
                 value = rule.value(given, parts, stream, at)
                 if rule.gives == "array":
                     self.note(value, "add" if rule.takes == ["arrays"] else name, given)
@@ -256,9 +264,10 @@ class Translator:
         """A function of MLX by its name."""
         if name in SPECIAL:
             return self.call_rule(name, SPECIAL[name], self.arguments(node, name))
-        function = table().function(name)
+        function = self.scope.api.function(name)
         if function is None:
-            raise unknown(name, node, [*self.scope.ops, *BUILTINS, *SPECIAL])
+            others = [*self.scope.ops, *BUILTINS, *SPECIAL]
+            raise unknown(name, node, others, self.scope.api)
         return self.call_mlx(function, self.arguments(node, name))
 
     def call_builtin(self, name: str, node: ast.Call) -> Value:
@@ -267,7 +276,7 @@ class Translator:
             raise Wrong("loop_only", node, name, name=name)
         args = self.arguments(node, name)
         given = args.positional
-        function = table().function(name)
+        function = self.scope.api.function(name)
         several = name in ("min", "max") and len(given) > 1
         if function is not None and (not given or given[0].kind == "array"):
             if several and any(value.kind == "array" for value in given[1:]):

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..read.settings import OLDEST_MLX, numbers
+
 # nanobind's NB_INTERNALS_VERSION; the releases of MLX whose wheels have it, and those of nanobind.
 _RELEASES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
     16: ((), ("2.9.2",)),
@@ -92,6 +94,11 @@ def find() -> Toolchain:
     mlx_version = version("mlx")
     if core is None or mlx_version is None:
         raise CompatError(f"MLX is not installed for {sys.executable}: run {_pip('mlx[cpu]')}")
+    if numbers(mlx_version) < numbers(OLDEST_MLX):
+        raise CompatError(
+            f"MLX {mlx_version} is too old: mlxgen needs {OLDEST_MLX} or newer; run "
+            f"{_pip(f'mlx[cpu]>={OLDEST_MLX}')}"
+        )
     tag = abi_tag(core)
     wanted = internals_version(tag)
     spec = importlib.util.find_spec("nanobind")

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..diagnostics import Diagnostics
+from ..formula.mlx import table
 from ..read import settings
 from . import compat, toolchain
 
@@ -134,6 +135,13 @@ def main(arguments: Sequence[str]) -> int:
         print(
             f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed"
             f" {machine['MLXGEN_MLX_VERSION']}, the only one that it will work with",
+            file=sys.stderr,
+        )
+    release, newest = str(machine["MLXGEN_MLX_VERSION"]), table().release
+    if settings.numbers(release) > settings.numbers(newest):
+        print(
+            f"mlxgen: warning: this mlxgen knows MLX up to {newest} and takes {release} for the "
+            "same; if it does not compile, there may be a newer mlxgen",
             file=sys.stderr,
         )
     text = to_cmake({**of_project(project), **machine, **of_common(common)})

@@ -51,6 +51,7 @@ _PATHS = {
 KEYS = ("name", "namespace", *_PATHS, "tests")
 
 # Names that would hide the packages which generated code imports or links.
+OLDEST_MLX = "0.31.0"  # older ones do not compile
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
 
 # How many the file of operators may have.
@@ -182,7 +183,16 @@ def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
         help = 'the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"'
         message = "the dependency on mlx must name one exact release"
         reader.error("MG709", message, "dependencies", help, table="project")
-    return next(iter(releases), None)
+    release = next(iter(releases), None)
+    if release is not None and numbers(release) < numbers(OLDEST_MLX):
+        message = f"MLX {release} is too old for mlxgen, which needs {OLDEST_MLX} or newer"
+        reader.error("MG709", message, "dependencies", None, table="project")
+    return release
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """A release to compare with others: (0, 32, 4) of 0.32.4.dev1."""
+    return tuple(map(int, re.findall(r"\d+", release)[:3]))
 
 
 class _Reader:

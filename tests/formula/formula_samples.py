@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from mlxgen.command.operators import installed_mlx
 from mlxgen.formula.compile import Expr, Name, Scope, Want
 from mlxgen.model.signature import Kind, Signature, Type
 from mlxgen.read.signature import parse_signature
@@ -54,8 +55,9 @@ OP_CPP = {name: f"ops::{name}" for name in OPS}
 NAMES = {
     name: Name(type_, name, 2 if name == "grads" else None) for name, type_ in ARGUMENTS.items()
 }
-SCOPE = Scope(NAMES, OPS, OP_CPP)
-SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=None)
+RELEASE = installed_mlx()  # which compiles the translations
+SCOPE = Scope(NAMES, OPS, OP_CPP, release=RELEASE)
+SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=None, release=RELEASE)
 
 # What a formula can give: how to ask for it and how C++ returns it.
 RESULTS = {

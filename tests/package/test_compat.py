@@ -103,3 +103,12 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compat.main([str(core), str(same)]) == 0
     assert compat.main([str(core), str(other)]) == 1
     assert capsys.readouterr().err.startswith("mlxgen: other.so has the nanobind ABI tag")
+
+
+def test_release_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = compat.version
+    monkeypatch.setattr(compat, "version", lambda d: "0.30.6" if d == "mlx" else real(d))
+    with pytest.raises(
+        compat.CompatError, match=r"MLX 0\.30\.6 is too old.* 0\.31\.0 .*>=0\.31\.0"
+    ):
+        compat.find()

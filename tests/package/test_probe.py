@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
+from mlxgen.formula.mlx import table
 from mlxgen.package import probe, toolchain
 
 WriteProject = Callable[[str], Path]
@@ -42,9 +44,24 @@ def test_variables(write_project: WriteProject, tmp_path: Path, arguments: list[
 def test_pinned_release_is_not_the_installed_one(
     write_project: WriteProject, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_project(PYPROJECT + 'dependencies = ["mlx[cpu]==0.1.0"]\n')
+    write_project(PYPROJECT + 'dependencies = ["mlx[cpu]==0.31.0"]\n')
     assert probe.main(arguments) == 0
-    assert "warning: tiny pins MLX 0.1.0" in capsys.readouterr().err
+    assert "warning: tiny pins MLX 0.31.0" in capsys.readouterr().err
+
+
+def test_release_that_is_newer_than_known(
+    write_project: WriteProject,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_project(PYPROJECT)
+    monkeypatch.setitem(mx.__dict__, "__version__", "99.1.0")
+    assert probe.main(arguments) == 0
+    known = table().release
+    assert (
+        f"warning: this mlxgen knows MLX up to {known} and takes 99.1.0" in capsys.readouterr().err
+    )
 
 
 def test_settings_are_checked(

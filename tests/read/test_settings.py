@@ -68,6 +68,14 @@ def test_mlx_must_be_pinned(load: Load, spec: str) -> None:
     assert (item.code, item.span.line) == ("MG709", 3)
 
 
+def test_mlx_must_not_be_too_old(load: Load) -> None:
+    found, diagnostics = load('[project]\nname = "tiny"\ndependencies = ["mlx[cpu]==0.30.6"]\n')
+    assert found is None
+    (item,) = diagnostics.sorted()
+    assert (item.code, item.span.line) == ("MG709", 3)
+    assert item.message == "MLX 0.30.6 is too old for mlxgen, which needs 0.31.0 or newer"
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -28,6 +28,7 @@
 #include "mlx/linalg.h"
 #include "mlx/ops.h"
 #include "mlx/random.h"
+#include "mlx/version.h"
 
 namespace mlxgen {
 
@@ -490,7 +491,9 @@ MLXGEN_BINARY(less, mx::array)
 MLXGEN_BINARY(less_equal, mx::array)
 MLXGEN_BINARY(greater, mx::array)
 MLXGEN_BINARY(greater_equal, mx::array)
+#if MLX_VERSION_NUMERIC >= 32000
 MLXGEN_BINARY(logical_xor, mx::array)
+#endif
 MLXGEN_BINARY(bitwise_and, mx::array)
 MLXGEN_BINARY(bitwise_or, mx::array)
 MLXGEN_BINARY(bitwise_xor, mx::array)
@@ -592,6 +595,7 @@ inline mx::array as_strided(
   return mx::as_strided(a, sizes, strides.value_or(steps), offset, s);
 }
 
+#if MLX_VERSION_NUMERIC >= 31002
 inline mx::fft::FFTNorm fft_norm(const std::string& name) {
   if (name == "backward") {
     return mx::fft::FFTNorm::Backward;
@@ -605,6 +609,7 @@ inline mx::fft::FFTNorm fft_norm(const std::string& name) {
   throw std::invalid_argument(
       "The norm must be 'backward', 'ortho' or 'forward', got '" + name + "'.");
 }
+#endif
 
 ///////////////////////////////////////////////////////////////////////////////
 // Indexing
@@ -737,6 +742,20 @@ mx::array updates(
   return mx::expand_dims(out, ndim(indices), s);
 }
 
+#if MLX_VERSION_NUMERIC >= 31002
+#define MLXGEN_UPDATE(name, update) \
+  mx::update(x, out, at.start, at.stop, at.step, s)
+#else
+#define MLXGEN_UPDATE(name, update)                                  \
+  mx::slice_update(                                                  \
+      x,                                                             \
+      mx::name(mx::slice(x, at.start, at.stop, at.step, s), out, s), \
+      at.start,                                                      \
+      at.stop,                                                       \
+      at.step,                                                       \
+      s)
+#endif
+
 // `x.at[indices].name(values)`
 #define MLXGEN_AT(name, update, scatter)                           \
   template <typename T>                                            \
@@ -747,7 +766,7 @@ mx::array updates(
       mx::StreamOrDevice s) {                                      \
     Selection at(x, indices);                                      \
     auto out = updates(x, indices, values, s);                     \
-    return mx::update(x, out, at.start, at.stop, at.step, s);      \
+    return MLXGEN_UPDATE(name, update);                            \
   }                                                                \
   template <typename T>                                            \
   mx::array at_##name(                                             \
@@ -765,5 +784,6 @@ MLXGEN_AT(maximum, slice_update_max, scatter_max)
 MLXGEN_AT(minimum, slice_update_min, scatter_min)
 
 #undef MLXGEN_AT
+#undef MLXGEN_UPDATE
 
 } // namespace mlxgen

@@ -23,18 +23,28 @@ namespace mlxgen {
     const mlx::core::Shape& shape,
     mlx::core::Dtype dtype);
 
-/** Memory for an output, which nothing has written to. */
-inline mlx::core::allocator::Data allocate(const mlx::core::array& out) {
+/**
+ * Memory for an output, which nothing has written to: what set_data() takes, a
+ * Buffer until MLX 0.32.3, and then a Data that owns one.
+ */
+inline auto allocate(const mlx::core::array& out) {
   auto bytes = out.nbytes();
   auto data = mlx::core::allocator::malloc(bytes);
-  if (bytes > 0 && data.buffer().ptr() == nullptr) {
+  auto buffer = [](auto& given) {
+    if constexpr (requires { given.buffer(); }) {
+      return given.buffer();
+    } else {
+      return given;
+    }
+  }(data);
+  if (bytes > 0 && buffer.ptr() == nullptr) {
     no_memory(out.shape(), out.dtype());
   }
 #if defined(__linux__)
   constexpr size_t large = size_t{1} << 22;
   if (bytes >= large) {
     auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    auto first = reinterpret_cast<uintptr_t>(data.buffer().raw_ptr());
+    auto first = reinterpret_cast<uintptr_t>(buffer.raw_ptr());
     auto start = (first + page - 1) / page * page;
     // Advice: where it is refused, all is as before.
     madvise(

@@ -297,7 +297,9 @@ struct type_caster<mlxgen::StreamArg> {
       return true;
     }
     return load<mlx::core::Stream>(src, flags, cleanup) ||
+#if MLX_VERSION_NUMERIC >= 31002
         load<mlx::core::ThreadLocalStream>(src, flags, cleanup) ||
+#endif
         load<mlx::core::Device>(src, flags, cleanup) ||
         load<mlx::core::Device::DeviceType>(src, flags, cleanup);
   }

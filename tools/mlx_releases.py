@@ -1,0 +1,179 @@
+"""MLX's releases: what mlxgen knows of each, and whether packages can be built for it.
+
+::
+
+    python -m tools.mlx_releases                    # compare the tables with what PyPI has
+    python -m tools.mlx_releases --write            # store them, and pin the newest release
+    python -m tools.mlx_releases check [RELEASE...] # build and test a package with each release
+
+All of it happens in ``build/mlx``. A new release of MLX is ``--write``, then ``check --write``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from mlxgen.formula.mlx import PARTS, TABLE, table
+from mlxgen.package import compat
+from mlxgen.read.settings import OLDEST_MLX, numbers
+
+from .mlx_table import changed, combined, derive
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / "build" / "mlx"
+PAGE = ROOT / "docs" / "own-package.md"
+BEGIN, END = "<!-- releases: written by --write -->\n", "<!-- releases: end -->"
+PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
+
+
+def run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> str:
+    """What a program printed; raises ``ClickException`` with that if it failed."""
+    env = {"PYTHONPATH": str(path)} if path else None
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, errors="replace"
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()
+        raise click.ClickException(f"{' '.join(map(str, command))} failed:\n{said[-4000:]}")
+    return done.stdout
+
+
+def releases() -> list[str]:
+    """Those that PyPI has and mlxgen works with, newest first."""
+    listed = run(sys.executable, "-m", "pip", "index", "versions", "mlx")
+    found = re.findall(r"[\d.]+", listed.partition("Available versions:")[2].splitlines()[0])
+    return [release for release in found if numbers(release) >= numbers(OLDEST_MLX)]
+
+
+def fetched(release: str) -> Path:
+    """The folder of a release: its headers, stubs and libraries."""
+    folder = WORK / release
+    if not folder.is_dir():
+        half = WORK / f"{release}.half"
+        run(sys.executable, *PIP, "install", "--target", half, f"mlx[cpu]=={release}")
+        if not (half / "mlx" / "core" / "__init__.pyi").is_file():  # 0.32.0 came without
+            stubgen = (sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", "mlx.core")
+            run(*stubgen, "-i", half, "-O", half / "mlx")
+        half.rename(folder)
+    return folder / "mlx"
+
+
+@click.group(invoke_without_command=True)
+@click.option("--write", is_flag=True, help="Store the tables, and pin the newest release.")
+@click.pass_context
+def main(context: click.Context, write: bool) -> None:
+    """Compare what mlxgen knows of MLX's releases with what PyPI has."""
+    if context.invoked_subcommand:
+        return
+    found = releases()
+    tables = [derive(fetched(release)) for release in found]
+    for new in tables:
+        if numbers(new["mlx"]) > numbers(table().release):
+            _tell(new["mlx"], new, table().raw)
+    text, known = combined(tables), [release for release in found if release in compat.MLX]
+    if write:
+        TABLE.write_text(text, encoding="utf-8")
+        for release in set(found) - set(known):
+            _add_to_compat(release)
+        _pin(found[0])
+    elif text != TABLE.read_text(encoding="utf-8") or known != found:
+        raise click.ClickException(f"MLX has changed up to {found[0]}; run this with --write")
+    click.echo(f"{len(found)} releases, {found[-1]} to {found[0]}")
+
+
+def _tell(release: str, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    """Say what of the API that formulas use is new, different or gone."""
+    for part in PARTS:
+        there, before = changed(old[part], new[part]), old[part]
+        for name, value in sorted(there.items()):
+            what = "gone" if value is None else "different" if name in before else "new"
+            click.echo(f"{release}: {part[:-1]} {name}: {what} {json.dumps(value or '')}")
+
+
+def _add_to_compat(release: str) -> None:
+    """Note which of nanobind's internals a release has."""
+    (core,) = fetched(release).glob("core.*.so")
+    internals = compat.internals_version(compat.abi_tag(core))
+    path = Path(compat.__file__)
+    row = re.compile(rf"(    {internals}: \(\([^)]*?),?\)")
+    text, count = row.subn(rf'\1, "{release}")', path.read_text(encoding="utf-8"))
+    if not count:
+        raise click.ClickException(
+            f"MLX {release} has version {internals} of nanobind's internals, which {path} does not "
+            "know: add it, with the releases of nanobind that have NB_INTERNALS_VERSION "
+            f"{internals} in src/nb_abi.h"
+        )
+    path.write_text(text.replace('((, "', '(("'), encoding="utf-8")
+    importlib.reload(compat)
+
+
+def _pin(release: str) -> None:
+    """Name another release wherever the project's files say what it is built for."""
+    pin = re.compile(r"(mlx\[cpu\]==)[\d.]+\d")
+    for name in run("git", "grep", "-lE", r"mlx\[cpu\]==[0-9.]+[0-9]").splitlines():
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        path.write_text(pin.sub(rf"\g<1>{release}", text), encoding="utf-8")
+    log = ROOT / "CHANGELOG.md"
+    text = log.read_text(encoding="utf-8")
+    line = f"- Built for MLX {release}.\n"
+    if line not in text:
+        text = re.sub(r"(## Unreleased\n\n)(- Built for MLX [\d.]+\n)?", rf"\g<1>{line}", text)
+        log.write_text(text, encoding="utf-8")
+
+
+@main.command()
+@click.argument("which", nargs=-1, metavar="[RELEASE]...")
+@click.option("--write", is_flag=True, help="Write the table in docs/own-package.md.")
+def check(which: Sequence[str], write: bool) -> None:
+    """Build a new package for each release, and run its tests and what concerns MLX in mlxgen's."""
+    rows, failed = [], []
+    for release in which or releases():
+        try:
+            rows.append((release, *checked(release)))
+        except click.ClickException as error:
+            failed.append(release)
+            click.echo(error.message, err=True)
+            rows.append((release, "", "no", "no"))
+        click.echo(" | ".join(rows[-1]))
+    if write:
+        head = "| MLX | nanobind | tests of a new package | formulas compile |\n|---|---|---|---|\n"
+        lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}{head}{lines}{END}{rest.partition(END)[2]}", "utf-8")
+    if failed:
+        raise click.ClickException(f"failed: {', '.join(failed)}")
+
+
+def checked(release: str) -> tuple[str, str, str]:
+    """A row of the table: nanobind's release, tests of a package, formulas."""
+    env, package = WORK / f"env-{release}", WORK / f"package-{release}" / "sample"
+    python = env / "bin" / "python"
+    if not python.is_file():
+        run(sys.executable, "-m", "venv", env)
+    nanobind = compat.nanobind_requirement(release) if release in compat.MLX else "nanobind"
+    tools = ("scikit-build-core>=0.11", "cmake>=3.26", "ninja>=1.11", "hypothesis>=6.100")
+    run(python, *PIP, "install", f"mlx[cpu]=={release}", nanobind, *tools)
+    run(python, *PIP, "install", "--editable", f"{ROOT / 'mlxgen'}[test]")
+    shutil.rmtree(package.parent, ignore_errors=True)
+    package.parent.mkdir()
+    run(env / "bin" / "mlxgen", "new", package.name, cwd=package.parent)
+    run(python, *PIP, "install", "--no-build-isolation", "--no-deps", package)
+    passed = re.findall(r"\d+ passed", run(python, "-m", "pytest", "-q", cwd=package))
+    forms = ("tests/formula/test_mlx_api.py", "-k", "every_form_compiles")
+    run(python, "-m", "pytest", "-q", *forms)
+    return nanobind.removeprefix("nanobind=="), *passed, "yes"
+
+
+if __name__ == "__main__":
+    main()
