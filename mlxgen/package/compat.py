@@ -79,7 +79,7 @@ def nanobind_requirement(mlx_version: str | None) -> str:
     What the installed ``mlx.core`` says counts more than the table; an unknown release is taken to
     be newer than the table.
     """
-    core = _find_core()
+    core = core_module()
     if core is not None and mlx_version in (None, version("mlx")):
         known = NANOBIND.get(internals_version(abi_tag(core)))
     else:
@@ -90,7 +90,7 @@ def nanobind_requirement(mlx_version: str | None) -> str:
 def find() -> Toolchain:
     """The installed MLX and nanobind. Raises ``CompatError`` with one sentence when they do not
     fit."""
-    core = _find_core()
+    core = core_module()
     mlx_version = version("mlx")
     if core is None or mlx_version is None:
         raise CompatError(f"MLX is not installed for {sys.executable}: run {_pip('mlx[cpu]')}")
@@ -133,7 +133,7 @@ def compare(core: Path, extension: Path) -> None:
         )
 
 
-def _find_core() -> Path | None:
+def core_module() -> Path | None:
     """The extension module mlx.core, without importing it."""
     spec = importlib.util.find_spec("mlx")
     folders = spec.submodule_search_locations or () if spec else ()

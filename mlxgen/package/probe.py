@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
             found,
             to_cmake(machine),
             dict(text.split("=", 1) for text in options.define),
-            toolchain.Tools([options.cmake], [options.ninja]),
+            lambda: toolchain.Tools([options.cmake], [options.ninja]),
             options.build / "common",
             lambda text: print(f"mlxgen: {text}", file=sys.stderr, flush=True),
         )

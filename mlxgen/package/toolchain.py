@@ -38,7 +38,7 @@ MLXGEN = HERE.parent
 RUNTIME = MLXGEN / "runtime"
 
 # What changes how a compiler works, beside what it is told.
-_ENVIRONMENT = """CPATH CPLUS_INCLUDE_PATH C_INCLUDE_PATH LIBRARY_PATH GCC_EXEC_PREFIX SDKROOT
+ENVIRONMENT = """CPATH CPLUS_INCLUDE_PATH C_INCLUDE_PATH LIBRARY_PATH GCC_EXEC_PREFIX SDKROOT
     MACOSX_DEPLOYMENT_TARGET""".split()  # noqa: SIM905
 # What CMake takes from there if it is not told.
 FROM_ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CMAKE_TOOLCHAIN_FILE")
@@ -77,7 +77,7 @@ def obtain(
     mlx: compat.Toolchain,
     machine: str,
     given: Mapping[str, str],
-    tools: Tools,
+    tools: Callable[[], Tools],
     local: Path,
     say: Callable[[str], None],
 ) -> Common:
@@ -88,6 +88,7 @@ def obtain(
         mlx: MLX and nanobind.
         machine: What probe.py says to CMake of the machine.
         given: CMake's variables: how the compiler is called.
+        tools: CMake and Ninja, which are needed for that alone.
         local: Where to build if the cache cannot be used.
         say: Told what takes a while.
 
@@ -114,7 +115,7 @@ class _Builder:
         mlx: compat.Toolchain,
         machine: str,
         given: Mapping[str, str],
-        tools: Tools,
+        tools: Callable[[], Tools],
         say: Callable[[str], None],
     ) -> None:
         self.cache = cache
@@ -153,9 +154,9 @@ class _Builder:
     def _toolchain(self) -> Path:
         """How the compiler is called."""
         compiler = self.given.get("CMAKE_CXX_COMPILER") or os.environ.get("CXX") or "c++"
-        environment = {name: os.environ.get(name) for name in (*_ENVIRONMENT, *FROM_ENVIRONMENT)}
+        environment = {name: os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)}
         if "CMAKE_CXX_COMPILER" in self.given:  # CMake has looked there before
-            environment |= dict.fromkeys(FROM_ENVIRONMENT)
+            environment |= {"CXX": None, "CXXFLAGS": None}
         file = self.given.get("CMAKE_TOOLCHAIN_FILE") or environment["CMAKE_TOOLCHAIN_FILE"]
         places = (str(self.mlx.mlx), str(self.mlx.nanobind))
         key = digest(
@@ -170,22 +171,23 @@ class _Builder:
         return self.cache.obtain("toolchain", key, about, self._ask)
 
     def _ask(self, made: Path) -> Iterable[str]:
+        tools = self.tools()
         with tempfile.TemporaryDirectory(dir=made) as scratch:
             machine, build = Path(scratch) / "machine.cmake", Path(scratch) / "build"
             machine.write_text(self.machine, encoding="utf-8")
             given = {
                 "MLXGEN_MACHINE": str(machine),
                 "Python_EXECUTABLE": sys.executable,
-                "CMAKE_MAKE_PROGRAM": shutil.which(self.tools.ninja[0]) or self.tools.ninja[0],
+                "CMAKE_MAKE_PROGRAM": shutil.which(tools.ninja[0]) or tools.ninja[0],
                 "CMAKE_SUPPRESS_DEVELOPER_WARNINGS": "ON",
                 **self.given,
             }
             source = HERE / "cmake" / "toolchain"
             defined = [f"-D{name}={value}" for name, value in given.items()]
-            run([*self.tools.cmake, "-S", str(source), "-B", str(build), "-G", "Ninja", *defined])
+            run([*tools.cmake, "-S", str(source), "-B", str(build), "-G", "Ninja", *defined])
             listed = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
             compiled = {Path(item["file"]).name: shlex.split(item["command"]) for item in listed}
-            last = run([*self.tools.ninja, "-C", str(build), "-t", "commands", "_ext"])
+            last = run([*tools.ninja, "-C", str(build), "-t", "commands", "_ext"])
             commands = {
                 "ops": _without_files(compiled["ops.cpp"]),
                 "ext": _without_files(compiled["ext.cpp"]),

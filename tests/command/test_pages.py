@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import doctest
 import re
+import sys
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 
 import builds
 import mlx.core as mx
 import pytest
 from builds import output, run
 
+from mlxgen.package import load, notebook
+from mlxgen.package.backend import tomllib
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+NOTEBOOK = (ROOT / "docs" / "notebook.md").read_text(encoding="utf-8")
 PACKAGE = (ROOT / "docs" / "own-package.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -79,8 +85,9 @@ def test_mistake(project: Path) -> None:
 
 @pytest.mark.parametrize("code", [code for code in blocks(README, "python") if ">>>" in code])
 def test_sessions(code: str) -> None:
-    """What the README shows of a session in Python."""
-    test = doctest.DocTestParser().get_doctest(code, {"mx": mx}, "README.md", None, None)
+    """What the README shows of a session in Python, after its cell."""
+    names = {"mx": mx, "ops": run_cell(cell_of(README))}
+    test = doctest.DocTestParser().get_doctest(code, names, "README.md", None, None)
     said: list[str] = []
     with mx.stream(mx.cpu):
         result = doctest.DocTestRunner().run(test, out=said.append)
@@ -99,3 +106,40 @@ def test_torchgen(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     func = re.search(r"- func: (.+)", written["native_functions.yaml"])
     assert func and f'signature: "{func[1]}"' in written["mlx_ops.yaml"]
+
+
+def cell_of(page: str) -> str:
+    """The cell that a page shows, without its first line."""
+    (cell,) = re.findall(r"^````text\n%%mlxgen ops\n(.*?)^````$", page, re.MULTILINE | re.DOTALL)
+    return cell
+
+
+def run_cell(cell: str) -> ModuleType:
+    return load.obtain(load.Request(None, notebook.parts(cell)), lambda text: None)
+
+
+def test_script() -> None:
+    """The first example of docs/notebook.md, and its cell."""
+    code = next(iter(blocks(NOTEBOOK, "python")))
+    with mx.stream(mx.cpu):
+        done = output(
+            run("-c", f"import mlx.core as mx\nmx.set_default_device(mx.cpu)\n{code}", cwd=ROOT)
+        )
+        assert done == "array([0.25, 0.25, 0.25], dtype=float32)\n"
+        assert run_cell(cell_of(NOTEBOOK)).softsign(1.0).item() == 0.5
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="clang says it in other words")
+def test_mistake_in_a_cell() -> None:
+    (shown,) = (code for code in blocks(NOTEBOOK, "text") if "MG814" in code)
+    with pytest.raises(load.LoadError) as error:
+        run_cell(cell_of(NOTEBOOK).replace("math::fabs", "math::fabz"))
+    assert str(error.value).strip() == shown.strip()
+
+
+def test_extras() -> None:
+    """What the pages tell to install."""
+    text = (ROOT / "mlxgen" / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    named = re.findall(r"mlxgen\[(\w+)\]", README + NOTEBOOK)
+    assert {"build", "notebook"} <= {*named} <= {*extras}

@@ -245,9 +245,8 @@ done
         log.write_text("")
         said: list[str] = []
         given = {"CMAKE_CXX_COMPILER": str(compiler), "CMAKE_CXX_FLAGS": flags, **more}
-        tools = toolchain.Tools(["cmake"], ["ninja"])
         common = toolchain.obtain(
-            compat.find(), machine, given, tools, tmp_path / "local", said.append
+            compat.find(), machine, given, toolchain.tools, tmp_path / "local", said.append
         )
         return common, said, len(log.read_text().splitlines())
 

@@ -85,12 +85,12 @@ def test_missing(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     [("0.31.2", "2.12.0"), ("0.32.0", "2.14.0"), ("0.32.2", "2.15.0"), ("0.32.4", "3.1.0")],
 )
 def test_requirement_without_mlx(monkeypatch: pytest.MonkeyPatch, mlx: str, nanobind: str) -> None:
-    monkeypatch.setattr(compat, "_find_core", lambda: None)
+    monkeypatch.setattr(compat, "core_module", lambda: None)
     assert compat.nanobind_requirement(mlx) == f"nanobind=={nanobind}"
 
 
 def test_newer_mlx_gets_the_newest_nanobind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "_find_core", lambda: None)
+    monkeypatch.setattr(compat, "core_module", lambda: None)
     assert compat.nanobind_requirement("9.9") == f"nanobind=={compat.NANOBIND[22][-1]}"
 
 

@@ -1,0 +1,181 @@
+"""`mlxgen.load`: operators in a script or notebook, without a project around them.
+
+    ops = mlxgen.load('''
+    - name: softsign
+      signature: "softsign(array x) -> array"
+      dispatch: softsign
+      grad: {x: grad / square(1 + abs(x))}
+    ''', cpp="template <typename T> T softsign(T x) { return x / (1 + mlxgen::math::fabs(x)); }")
+
+What was built once is found again by its content, without the generator and the compiler: this
+module imports neither. module.py builds what is new.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from . import compat
+from .cache import Cache, folder
+from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT, MLXGEN, contents, digest
+
+Say = Callable[[str], None]
+
+KIND = "modules"
+
+
+class LoadError(Exception):
+    """Operators that cannot be built; the message says what is wrong, where it is.
+
+    IPython shows it without a traceback, in colours.
+    """
+
+    def __init__(self, text: str, coloured: str = "") -> None:
+        super().__init__(text)
+        self.coloured = coloured or text
+
+    def __str__(self) -> str:
+        # Behind the name of the exception, in a traceback, places begin in a line of their own.
+        text = str(self.args[0]).rstrip()
+        return f"\n{text}" if "\n" in text else text
+
+    def _render_traceback_(self) -> list[str]:
+        return self.coloured.rstrip().split("\n")
+
+
+class Source(NamedTuple):
+    """A text, and where it is from: for messages."""
+
+    text: str
+    name: str
+    above: int = 0  # lines above its first
+    whole: str = ""  # of which it is a part
+
+    @property
+    def content(self) -> str:
+        """What it says: lines that are blank only move the others."""
+        return "\n".join(line.rstrip() for line in self.text.splitlines() if line.strip())
+
+
+class Request(NamedTuple):
+    """What is to be loaded: a file, or texts by what they are (yaml, cpp, metal)."""
+
+    file: Path | None
+    texts: Mapping[str, Source]
+
+
+def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> ModuleType:
+    """Operators from YAML: built if they are new, and found again afterwards.
+
+    Args:
+        source: Entries of YAML, or the path of a file of them (`.yaml`), with what belongs to it:
+            `csrc/` and `kernels/metal/` beside it, or what its project says.
+        cpp: Functions of C++ that the entries name. `mlxgen/scalar.h` is included.
+        metal: Functions or kernels of Metal that they name.
+
+    Returns:
+        A module with the operators. The same content gives the same module; another one leaves
+        those that were loaded before as they are.
+
+    Raises:
+        LoadError: What is wrong with the entries or the functions, where; or what is missing here.
+        OSError: If the file cannot be read.
+        ValueError: If functions are given for a file.
+    """
+    text = os.fspath(source)
+    if isinstance(source, os.PathLike) or re.fullmatch(r"[^\n]+\.ya?ml", text):
+        if cpp or metal:
+            raise ValueError("cpp and metal go with a text, not with a file")
+        return obtain(Request(Path(text).absolute(), {}), progress)
+    texts = {"yaml": Source(text, "<yaml>")}
+    texts |= {"cpp": Source(cpp, "<cpp>")} if cpp else {}
+    texts |= {"metal": Source(metal, "<metal>")} if metal else {}
+    return obtain(Request(None, texts), progress)
+
+
+def progress(text: str) -> None:
+    """Show what takes a while in one line of the terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text and f'mlxgen: {text}'}", end="", file=sys.stderr, flush=True)
+
+
+def obtain(request: Request, say: Say) -> ModuleType:
+    """The module; ``say`` is told what takes a while, and "" at the end."""
+    key = _key(request)
+    name = f"ops_{key[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    place = Cache(folder()).find(KIND, key)
+    if place is None:
+        from . import module
+
+        try:
+            place = module.build(request, key, name, say)
+        finally:
+            say("")
+    if (warned := place / "warnings.txt").exists():
+        print(warned.read_text(encoding="utf-8"), end="", file=sys.stderr)
+    return _imported(name, place / name)
+
+
+def _key(request: Request) -> str:
+    """Of everything that a module depends on but the compiler, which may be another one since."""
+    core = compat.core_module()
+    if core is None:
+        raise LoadError(f"MLX is not installed for {sys.executable}")
+    stat = core.stat()
+    texts = {kind: source.content for kind, source in request.texts.items()}
+    return digest(
+        *(_generator(), texts, sysconfig.get_config_var("EXT_SUFFIX"), sys.version),
+        *(str(core), stat.st_size, stat.st_mtime_ns, compat.version("mlx")),
+        *(os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)),
+        *(_around(request.file) if request.file is not None else ()),
+    )
+
+
+def _around(file: Path) -> Sequence[object]:
+    """A file of entries, and what belongs to it."""
+    from ..command.operators import settings_of
+    from ..diagnostics import Diagnostics
+
+    yaml = file.read_bytes()
+    diags = Diagnostics()
+    settings = settings_of(None, file, diags)
+    if settings is None:
+        raise LoadError(diags.render_text(), diags.render_text(color=True))
+    kernels = (contents(path, "**/*.h", "**/*.cpp") for path in (settings.csrc, settings.metal))
+    metal = contents(settings.metal, "**/*.metal")
+    return [yaml, settings, *(part for found in (*kernels, metal) for part in found)]
+
+
+@functools.cache
+def _generator() -> str:
+    """Of mlxgen itself."""
+    patterns = ("*.py", "*/*.py", "*/*.txt", "*/data/*", "render/templates/*", "package/cmake/**/*")
+    return digest(*contents(MLXGEN, *patterns, "runtime/**/*.h", "runtime/**/*.cpp"))
+
+
+def _imported(name: str, package: Path) -> ModuleType:
+    """The package in a folder, which is not in sys.path."""
+    spec = importlib.util.spec_from_file_location(
+        name, package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        for other in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
+            del sys.modules[other]
+        raise
+    return module

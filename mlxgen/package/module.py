@@ -1,0 +1,293 @@
+"""Builds what `mlxgen.load` is given: a package in the cache, compiled without CMake.
+
+The texts become the files of a small project, which is generated as any other. Its C++ is compiled
+with the commands that all packages have in common (toolchain.py), the operators and the bindings at
+the same time, and linked to one module. What is wrong is reported where it stands in the texts: in
+the entries, and in the functions that the compiler refuses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ..command import generate as generator
+from ..command.operators import plain_settings, settings_of
+from ..diagnostics import Diagnostic, Diagnostics, Span
+from ..read.settings import Settings
+from ..read.sources import near
+from . import compat, probe, toolchain
+from .cache import Cache, folder
+from .load import KIND, LoadError, Request, Say
+from .toolchain import BuildError
+
+HERE = Path(__file__).resolve().parent
+
+# Where the texts lie, and what stands above them there.
+_PLACES = {
+    "yaml": "mlx_ops.yaml",
+    "cpp": "csrc/functions.h",
+    "metal": "kernels/metal/kernels.metal",
+}
+_ABOVE = {
+    "yaml": "",
+    "cpp": '#pragma once\n#include "mlxgen/scalar.h"\n',
+    "metal": "#include <metal_stdlib>\nusing namespace metal;\n",
+}
+
+_SAID = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? *(?P<text>.*)$")
+_ERROR = re.compile(r"(?:fatal )?error: (.*)")
+_WITH = re.compile(r"\[with (.+)\]:?$")
+
+
+def build(request: Request, key: str, name: str, say: Say) -> Path:
+    """The folder in which the package ``name`` is, newly built.
+
+    Raises:
+        LoadError: What is wrong, or missing.
+    """
+    try:
+        found = compat.find()
+    except compat.CompatError as error:
+        raise LoadError(str(error)) from None
+    with tempfile.TemporaryDirectory(prefix="mlxgen-") as scratch:
+        project = _Project(request, Path(scratch), name)
+        try:
+            common = _common(found, say)
+
+            def make(made: Path) -> Iterable[str]:
+                project.package(common, found, made / name, say)
+                return []
+
+            about = f"{_about(request)}, for MLX {found.mlx_version}"
+            try:
+                return Cache(folder()).obtain(KIND, key, about, make)
+            except OSError as error:
+                print(f"mlxgen: the cache {folder()} is not used: {error}", file=sys.stderr)
+                kept = Path(tempfile.mkdtemp(dir=_local()))
+                make(kept)
+                return kept
+        except (BuildError, OSError) as error:
+            raise LoadError(f"the operators could not be built: {error}") from None
+
+
+@functools.cache
+def _local() -> Path:
+    """For what the cache cannot take, as long as this process runs."""
+    folder = Path(tempfile.mkdtemp(prefix="mlxgen-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _common(found: compat.Toolchain, say: Say) -> toolchain.Common:
+    """What packages have in common."""
+    machine = probe.to_cmake(probe.of_machine(found))
+    given = {"CMAKE_BUILD_TYPE": "Release"}
+    if os.environ.get("CXX") is None and "CMAKE_TOOLCHAIN_FILE" not in os.environ:
+        # As scikit-build-core: what Python was built with.
+        compiler = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
+        if path := shutil.which(compiler or "c++"):
+            given["CMAKE_CXX_COMPILER"] = path
+            given["CMAKE_CXX_FLAGS"] = os.environ.get("CXXFLAGS", "")
+    return toolchain.obtain(found, machine, given, toolchain.tools, _local(), say)
+
+
+def _about(request: Request) -> str:
+    if request.file is not None:
+        return str(request.file)
+    names = re.findall(r"\bname: *(\w+)", request.texts["yaml"].text)
+    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+
+
+class _Project:
+    """The files of a request as a project, and what becomes of them."""
+
+    def __init__(self, request: Request, scratch: Path, name: str) -> None:
+        self.request = request
+        self.scratch = scratch
+        self.diags = Diagnostics()
+        self.generated = scratch / "generated"
+        self.sources = {
+            os.path.realpath(scratch / _PLACES[kind]): (source, _ABOVE[kind].count("\n"))
+            for kind, source in request.texts.items()
+        }
+        self.original, self.settings = self._settings(name)
+
+    def _settings(self, name: str) -> tuple[Settings, Settings]:
+        """As the project has them; and with a name of its own, which Metal's libraries, too, must
+        have."""
+        if self.request.file is not None:
+            found = settings_of(None, self.request.file, self.diags)
+            if found is None:
+                self.fail()
+                raise AssertionError
+            return found, found._replace(name=name)
+        for kind, source in self.request.texts.items():
+            path = self.scratch / _PLACES[kind]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_ABOVE[kind] + source.text, encoding="utf-8")
+        plain = plain_settings(self.scratch / _PLACES["yaml"])
+        return plain, plain._replace(name=name, namespace=name)
+
+    # ------------------------------------------------------------------------- the package
+
+    def package(
+        self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
+    ) -> None:
+        """Generate and compile it in the folder ``made``."""
+        say("generating")
+        generator.generate(self.settings, self.generated, self.diags)
+        if not self.diags.ok:
+            self.fail()
+        shutil.copytree(self.generated / "python", made)
+        self._compile(common, found, made, say)
+        info = {
+            "VERSION": self.settings.version,
+            "MLX_VERSION": found.mlx_version,
+            "NANOBIND_VERSION": found.nanobind_version,
+            "METAL": "-D_METAL_" in common.ops,
+        }
+        lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
+        (made / "_build_info.py").write_text(lines, encoding="utf-8")
+        shutil.copy(HERE / "cmake" / "package" / "_load.py", made)
+        text = '"""Operators, built by mlxgen.load."""\n\nfrom ._load import *\n'
+        (made / "__init__.py").write_text(text, encoding="utf-8")
+        if len(self.diags):
+            (made.parent / "warnings.txt").write_text(self.shown().render_text(), encoding="utf-8")
+
+    def _compile(
+        self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
+    ) -> None:
+        includes = [
+            *(self.generated / "include", self.generated, self.settings.csrc),
+            common.headers / "mlxgen" / "runtime" / "include",
+        ]
+        if self.request.file is not None:  # whose own C++ knows the headers by another name
+            (self.generated / "include" / self.original.name).symlink_to(self.settings.name)
+        every = [f"-I{path}" for path in includes]
+        source = self.generated / "src"
+        # One of each for a few operators: the bindings, and all else that is small.
+        ext = self.generated / "ext.cpp"
+        parts = [*sorted(source.glob("bind_*.cpp")), source / "module.cpp", source / "dispatch.cpp"]
+        together = parts if len(parts) == 3 else parts[-2:]
+        ext.write_text("".join(f'#include "{path}"\n' for path in together), encoding="utf-8")
+        bindings = [ext, *(path for path in parts if path not in together)]
+        ops = [path for path in sorted(source.glob("*.cpp")) if path not in parts]
+        ops += sorted(self.settings.csrc.rglob("*.cpp"))
+        commands = {path: common.ops for path in ops} | {path: common.ext for path in bindings}
+        say(f"compiling {len(ops)} operator{'s' * (len(ops) != 1)}")
+
+        def compiled(item: tuple[int, Path]) -> str:
+            number, path = item
+            out = str(self.scratch / f"{number}.o")
+            toolchain.run([*commands[path], *every, "-w", "-c", str(path), "-o", out])
+            return out
+
+        try:
+            objects = list(toolchain.each(compiled, enumerate(commands)))
+        except BuildError as error:
+            self._refused(str(error))
+            raise
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        module = made / f"_ext{suffix}"
+        libraries = sorted((found.mlx / "lib").glob("libmlx.*"))[:1]
+        archives = [common.runtime, *([common.nanobind] if common.nanobind else [])]
+        toolchain.run(
+            [
+                *(*common.link, "-o", str(module), *objects),
+                *map(str, [*archives, *libraries]),
+                f"-Wl,-rpath,{found.mlx / 'lib'}",
+            ]
+        )
+        compat.compare(found.mlx_core, module)
+
+    # -------------------------------------------------------------------------- what is wrong
+
+    def fail(self) -> None:
+        """Raise what was reported."""
+        shown = self.shown()
+        raise LoadError(shown.render_text(), shown.render_text(color=True))
+
+    def shown(self) -> Diagnostics:
+        """What was reported, at its places in the texts."""
+        if not self.sources:
+            return self.diags
+        found = Diagnostics()
+        for source, _ in self.sources.values():
+            found.add_source(source.name, "\n" * source.above + (source.whole or source.text))
+        for item in self.diags.sorted():
+            code, message, span, help, notes, op, severity = self._moved(item)
+            found.error(code, message, span, help=help, notes=notes, op=op, severity=severity)
+        return found
+
+    def _moved(self, item: Diagnostic) -> Diagnostic:
+        place = self.sources.get(os.path.realpath(item.span.file))
+        span = item.span
+        if place:
+            source, above = place
+            by = source.above - above
+            end = item.span.end_line + by
+            span = Span(source.name, span.line + by, span.column, end, span.end_column)
+        notes = tuple(self._named(note) for note in item.notes)
+        help = item.help and self._named(item.help)
+        return item._replace(message=self._named(item.message), span=span, help=help, notes=notes)
+
+    def _named(self, text: str) -> str:
+        """What a message calls the files, as the texts are called."""
+        for kind, source in self.request.texts.items():
+            inside = Path(_PLACES[kind])
+            by = source.above - _ABOVE[kind].count("\n")
+            for path in (str(self.scratch / inside), str(inside), inside.name):
+                lines = re.split(rf"{re.escape(path)}:(\d+)", text)
+                lines[1::2] = [f"{source.name}:{int(line) + by}" for line in lines[1::2]]
+                text = "".join(lines).replace(path, source.name)
+        if self.request.file is None:
+            for folder, kind in (("csrc", "cpp"), ("kernels/metal", "metal")):
+                text = re.sub(rf"\b(in|from) {folder}\b(?!/)", rf"\1 {kind}", text)
+        return text
+
+    def _refused(self, said: str) -> None:
+        """Report what the compiler says of the functions; none where it says nothing of them."""
+        for error in _errors(said, self._is_own):
+            self.diags.error("MG814", error.message, error.span, notes=error.notes)
+        if not self.diags.ok:
+            self.fail()
+
+    def _is_own(self, file: str) -> bool:
+        path = Path(os.path.realpath(file))
+        return str(path) in self.sources or path.is_relative_to(self.settings.csrc)
+
+
+def _errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
+    """The compiler's errors in the user's files, and those of others that these lead to."""
+    led: Span | None = None
+    types = ""
+    for line in said.splitlines():
+        found = _SAID.match(line)
+        if found is None:
+            continue
+        file, text = found["file"], found["text"]
+        number, column = int(found["line"]), int(found["column"] or 1)
+        span = Span(near(Path(file)), number, column, number, column + 1)
+        if instance := _WITH.search(text):
+            types = instance[1]
+        error = _ERROR.match(text)
+        if error is None:
+            if is_own(file) and "note:" not in text:
+                led = span  # required from here
+            continue
+        place = span if is_own(file) else led
+        if place is not None:
+            notes = [f"with {types}"] if types else []
+            if place is not span:
+                notes.append(f"in {Path(file).name}:{number}")
+            yield Diagnostic("MG814", error[1], place, None, tuple(notes))
+        led, types = None, ""

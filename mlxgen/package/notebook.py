@@ -1,0 +1,138 @@
+"""`%%mlxgen` cells of IPython: YAML, with C++ and Metal in fenced blocks.
+
+%load_ext mlxgen
+
+%%mlxgen ops
+- name: softsign
+  signature: "softsign(array x) -> array"
+  dispatch: softsign
+  grad: {x: grad / square(1 + abs(x))}
+```cpp
+template <typename T>
+T softsign(T x) {
+  return x / (1 + mlxgen::math::fabs(x));
+}
+```
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from types import ModuleType
+from typing import Any
+
+from .load import LoadError, Request, Source, obtain, progress
+
+_FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
+_LANGUAGES = {"": "yaml", "yaml": "yaml", "yml": "yaml", "cpp": "cpp", "c++": "cpp"} | {
+    "metal": "metal"
+}
+_NAME = "<cell>"
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """What `%load_ext mlxgen` calls."""
+
+    def mlxgen(line: str, cell: str) -> None:
+        """Build operators: YAML, with C++ and Metal in blocks between ```cpp or ```metal and ```.
+
+        %%mlxgen [NAME]
+
+        The module with them becomes the variable NAME, or ops.
+        """
+        name = line.strip() or "ops"
+        if not name.isidentifier():
+            raise LoadError(f"%%mlxgen {name}: '{name}' is not the name of a variable")
+        shown = _Shown(hasattr(ipython, "kernel"))
+        begun = time.perf_counter()
+        module = obtain(Request(None, parts(cell)), shown.say)
+        ipython.push({name: module})
+        took = time.perf_counter() - begun
+        shown.end(f"{_summary(name, module)}\n({took:.1f} s)")
+
+    ipython.register_magic_function(mlxgen, "cell", "mlxgen")
+
+
+def parts(cell: str) -> dict[str, Source]:
+    """The texts in a cell, each with the cell's other lines blank.
+
+    Raises:
+        LoadError: If a block does not end, or is in another language.
+    """
+    lines: dict[str, list[str]] = {}
+    fence, kind = "", "yaml"
+    begun = 0
+    for number, line in enumerate(cell.splitlines()):
+        found = _FENCE.fullmatch(line)
+        if fence:
+            if line.strip() == fence:
+                fence, kind = "", "yaml"
+                continue
+        elif found:
+            fence, language, begun = found[1], found[2].lower(), number
+            if language not in _LANGUAGES:
+                expected = "a cell has YAML, and blocks of cpp and metal"
+                raise _wrong(cell, number, f"a block of '{found[2]}'", expected)
+            kind = _LANGUAGES[language]
+            continue
+        of_kind = lines.setdefault(kind, [])
+        of_kind += [""] * (number - len(of_kind)) + [line]
+    if fence:
+        raise _wrong(cell, begun, "a block that does not end", f"it ends with a line of {fence}")
+    lines.setdefault("yaml", [])
+    # The magic's own line is the first.
+    return {kind: Source("\n".join(text) + "\n", _NAME, 1, cell) for kind, text in lines.items()}
+
+
+def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
+    from ..diagnostics import Diagnostics, Span
+
+    diags = Diagnostics()
+    diags.add_source(_NAME, f"\n{cell}")
+    length = len(cell.splitlines()[number])
+    diags.error("MG016", message, Span(_NAME, number + 2, 1, number + 2, length + 1), help=help)
+    return LoadError(diags.render_text(), diags.render_text(color=True))
+
+
+def _summary(name: str, module: ModuleType) -> str:
+    """How the operators are called: the first lines of their docstrings."""
+    own = (getattr(module, key) for key in module.__all__)
+    documented = (getattr(value, "__doc__", None) or "" for value in own)
+    return "\n".join(
+        f"{name}.{line}"
+        for text in documented
+        if re.match(r"\w+\(.*stream: ", line := text.partition("\n")[0])
+    )
+
+
+class _Shown:
+    """A line that says what is done and, at the end, what there is."""
+
+    def __init__(self, notebook: bool) -> None:
+        self.notebook = notebook
+        self.handle: Any = None
+
+    def say(self, text: str) -> None:
+        """What takes a while; "" at the end."""
+        if self.notebook:
+            self._show(f"mlxgen: {text}" if text else "")
+        else:
+            progress(text)
+
+    def end(self, text: str) -> None:
+        """What there is."""
+        if self.notebook:
+            self._show(text)
+        else:
+            print(text)
+
+    def _show(self, text: str) -> None:
+        from IPython import display
+
+        data = {"text/plain": text}
+        if self.handle is None:
+            show: Any = display.display
+            self.handle = show(data, raw=True, display_id=True)
+        else:
+            self.handle.update(data, raw=True)

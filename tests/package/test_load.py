@@ -1,0 +1,283 @@
+"""`mlxgen.load`: built once for the same content, found again, and never half.
+
+Every build takes some seconds: what is built here is used by several tests.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import builds
+import mlx.core as mx
+import numpy as np
+import pytest
+from builds import output, run
+from pages import PAGES
+
+import mlxgen
+from mlxgen.package import cache, load, module, notebook
+from mlxgen.testing.checks import check
+
+YAML = """
+- name: softsign
+  signature: "softsign(array x) -> array"
+  doc: From -1 to 1.
+  dispatch: {cpu: softsign, metal: softsign_metal}
+  composite: x / (1 + abs(x))
+  grad: {x: grad / square(1 + abs(x))}
+- name: twice
+  signature: "twice(array x) -> array"
+  module: extra
+  composite: 2 * x
+"""
+CPP = """template <typename T>
+T softsign(T x) {
+  return x / (1 + mlxgen::math::fabs(x));
+}
+"""
+METAL = """template <typename T>
+T softsign_metal(T x) {
+  return x / (1 + metal::fabs(x));
+}
+"""
+WRONG = YAML.replace("grad / square", "2 * grad / square")
+
+LOAD = f"import mlxgen; ops = mlxgen.load({YAML!r}, cpp={CPP!r}, metal={METAL!r})"
+
+
+def test_operators() -> None:
+    ops = mlxgen.load(YAML, cpp=CPP, metal=METAL)
+    x = mx.array([[1.0, -2.0], [0.0, 3.0]])
+    with mx.stream(mx.cpu):
+        assert np.allclose(ops.softsign(x), np.array(x) / (1 + abs(np.array(x))))
+        gradient = mx.vmap(mx.grad(lambda x: ops.softsign(x).sum()))(x)
+        assert np.allclose(gradient, 1 / (1 + abs(np.array(x))) ** 2)
+        assert ops.extra.twice(x).tolist() == (2 * x).tolist()
+    assert ops.softsign.__doc__.startswith("softsign(x: scalar | array, *, stream: StreamOrDevice")
+    assert "From -1 to 1." in ops.softsign.__doc__
+    assert {"softsign", "extra", "dispatch_table"} <= set(ops.__all__)
+    assert isinstance(ops.softsign(1.5), mx.array)
+    header = next(Path(ops.__file__).parent.glob("_ext.*"))
+    assert mx.metal.is_available() == (b"softsign_metal" in header.read_bytes())
+
+
+def test_the_same_content_is_the_same_module() -> None:
+    ops = mlxgen.load(YAML, cpp=CPP, metal=METAL)
+    assert mlxgen.load(YAML, cpp=CPP, metal=METAL) is ops
+    moved = "\n\n" + YAML.replace("- name: twice", "\n- name: twice")
+    assert mlxgen.load(moved, cpp="\n" + CPP, metal=METAL) is ops
+
+
+def test_found_again_without_the_generator_and_a_compiler(tmp_path: Path) -> None:
+    mlxgen.load(YAML, cpp=CPP, metal=METAL)
+    script = f"""
+import os, sys
+os.environ["PATH"] = "/nowhere"
+{LOAD}
+assert ops.softsign(1.0).item() == 0.5
+heavy = "pydantic jinja2 tree_sitter yaml rich click mlxgen.check mlxgen.render numpy".split()
+print([name for name in heavy if name in sys.modules])
+"""
+    assert output(run("-c", script, cwd=tmp_path)) == "[]\n"
+
+
+def test_a_change_leaves_what_was_loaded() -> None:
+    before = mlxgen.load(YAML, cpp=CPP, metal=METAL)
+    after = mlxgen.load(WRONG, cpp=CPP.replace("x /", "2 * x /"), metal=METAL)
+    assert after is not before
+    with mx.stream(mx.cpu):
+        # Compiled together, equal ones would be computed once.
+        both = mx.compile(lambda x: (before.softsign(x), after.softsign(x)))
+        assert [out.item() for out in both(mx.array(1.0))] == [0.5, 1.0]
+
+
+def test_checks() -> None:
+    with mx.stream(mx.cpu):
+        assert check(mlxgen.load(YAML, cpp=CPP, metal=METAL)) > 10
+        with pytest.raises(AssertionError, match=r"test_vjp\[softsign\]"):
+            check(mlxgen.load(WRONG, cpp=CPP, metal=METAL))
+
+
+# --------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("yaml", "cpp", "expected"),
+    [
+        (YAML.replace("grad: {x: grad", "grad: {x: gard"), CPP, "<yaml>:7:13: error[MG303]"),
+        (YAML, CPP.replace("softsign", "softsin"), "no function 'softsign' in cpp"),
+        ("- name: [", "", "<yaml>:1:10: error[MG001]"),
+        (YAML, "T softsign(T x {", "<cpp>:1:"),
+        (
+            YAML,
+            f"template <typename T> T other(T x) {{\n  return x.size();\n}}\n"
+            f"{CPP.replace('1 +', 'other(x) +')}",
+            "<cpp>:2:12: error[MG814]",
+        ),
+        (
+            YAML,
+            f"#include <vector>\n{CPP.replace('  return', '  std::vector<T> v(x, x, x);  return')}",
+            "<cpp>:4:",
+        ),
+    ],
+    ids=["formula", "name", "yaml", "syntax", "template", "library"],
+)
+def test_mistakes_are_shown_where_they_are(yaml: str, cpp: str, expected: str) -> None:
+    with pytest.raises(load.LoadError) as error:
+        mlxgen.load(yaml, cpp=cpp, metal=METAL)
+    text = str(error.value)
+    assert expected in text and "\n" in text and "/tmp" not in text
+    assert re.search(r"^ +\d+ \| .*\n +\| +\^", text, re.MULTILINE)
+    coloured = "\n".join(error.value._render_traceback_())
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).strip() == text.strip()
+
+
+def test_example() -> None:
+    """Of the explanation of MG814."""
+    assert PAGES["MG814"].good == CPP.rstrip()
+    with pytest.raises(
+        load.LoadError, match=r"<cpp>:3:23: error\[MG814\]: 'fabz' was not declared"
+    ):
+        mlxgen.load(YAML, cpp=PAGES["MG814"].bad, metal=METAL)
+
+
+def test_functions_for_a_file() -> None:
+    with pytest.raises(ValueError, match="go with a text"):
+        mlxgen.load("mlx_ops.yaml", cpp=CPP)
+    with pytest.raises(FileNotFoundError):
+        mlxgen.load(Path("nowhere.yaml"))
+
+
+# ---------------------------------------------------------------------------- what goes wrong
+
+
+@pytest.fixture
+def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One with what packages have in common, and nothing else."""
+    mlxgen.load(YAML, cpp=CPP, metal=METAL)
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for kind in ("headers", "nanobind", "runtime", "toolchain"):
+        (folder / kind).symlink_to(cache.folder() / kind)
+    monkeypatch.setenv("MLXGEN_CACHE", str(folder))
+    return folder
+
+
+def test_two_at_once_and_what_is_damaged(other_cache: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"{LOAD}; print(ops.softsign(1.0).item())"]
+
+    def several(count: int) -> None:
+        processes = [
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env=builds.environment(),
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for _ in range(count)
+        ]
+        said = [process.communicate() for process in processes]
+        assert said == [("0.5\n", "")] * count
+
+    several(2)
+    (made,) = (path for path in (other_cache / "modules").iterdir() if path.is_dir())
+    (extension,) = made.glob("*/_ext.*")
+    extension.write_bytes(extension.read_bytes()[:-100_000])
+    several(1)
+    assert not made.exists()
+
+
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    text = YAML.replace("2 * x", "3 * x")
+    common = module._common(module.compat.find(), lambda text: None)
+    monkeypatch.setattr(module, "_common", lambda found, say: common)
+    monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "file"))
+    ops = mlxgen.load(text, cpp=CPP, metal=METAL)
+    assert ops.extra.twice(mx.array(1.0)).item() == 3
+    assert re.search(r"cache .*file is not used: .*Not a directory", capsys.readouterr().err)
+    assert mlxgen.load(text, cpp=CPP, metal=METAL) is ops
+
+
+def test_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.compat, "_source_internals", lambda path: 15)
+    with pytest.raises(load.LoadError, match=r"nanobind .* does not fit MLX .*pip install"):
+        mlxgen.load(YAML + "  doc: Not built before.\n", cpp=CPP, metal=METAL)
+
+
+# -------------------------------------------------------------------------------------- files
+
+
+def test_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "csrc").mkdir()
+    entry = '- signature: "softsign(array x) -> array"\n  dispatch: {cpu: softsign}\n  grad: none\n'
+    (tmp_path / "my_ops.yaml").write_text(entry)
+    (tmp_path / "csrc" / "softsign.h").write_text(f"#pragma once\n{CPP}")
+    with pytest.raises(load.LoadError) as error:
+        mlxgen.load("my_ops.yaml")  # what no prologue includes here
+    assert "\ncsrc/softsign.h:4:" in str(error.value) and "MG814" in str(error.value)
+    (tmp_path / "csrc" / "softsign.h").write_text(f'#include "mlxgen/scalar.h"\n{CPP}')
+    ops = mlxgen.load("my_ops.yaml")
+    assert ops.softsign(mx.array(-3.0), stream=mx.cpu).item() == -0.75
+    assert mlxgen.load(tmp_path / "my_ops.yaml") is ops
+    (tmp_path / "my_ops.yaml").write_text(entry.replace("none", "{x: gard}"))
+    with pytest.raises(load.LoadError, match=r"my_ops\.yaml:3:13: error\[MG303\]"):
+        mlxgen.load("my_ops.yaml")
+
+
+# ---------------------------------------------------------------------------------- notebooks
+
+CELL = f"""{YAML.strip()}
+```cpp
+{CPP}```
+
+~~~ metal
+{METAL}~~~
+"""
+
+
+def test_cells() -> None:
+    found = notebook.parts(CELL)
+    given = {"yaml": YAML, "cpp": CPP, "metal": METAL}
+    assert {kind: source.content for kind, source in found.items()} == {
+        kind: text.strip() for kind, text in given.items()
+    }
+    lines = f"%%mlxgen\n{CELL}".splitlines()
+    for source in found.values():
+        for number, line in enumerate(source.text.splitlines(), source.above):
+            assert line in ("", lines[number])
+    assert notebook.parts("```yaml\n- x\n```")["yaml"].content == "- x"
+
+
+def test_ipython(capsys: pytest.CaptureFixture[str]) -> None:
+    shell_module = pytest.importorskip("IPython.core.interactiveshell")
+    shell = shell_module.InteractiveShell()
+    assert shell.run_line_magic("load_ext", "mlxgen") is None
+    done = shell.run_cell(f"%%mlxgen signs\n{CELL}")
+    assert done.success
+    assert shell.user_ns["signs"] is mlxgen.load(YAML, cpp=CPP, metal=METAL)
+    assert "signs.softsign(x: scalar | array, *, stream: " in capsys.readouterr().out
+    for before, after, expected in (
+        ("grad: {x: grad", "grad: {x: gard", "<cell>:7:13: error[MG303]"),
+        ("fabs(x));\n}\n```", "fabz(x));\n}\n```", "<cell>:15:33: error[MG814]"),
+        ("```cpp", "```rust", "<cell>:12:1: error[MG016]"),
+        ("~~~\n", "\n", "<cell>:19:1: error[MG016]"),
+    ):
+        assert before in CELL
+        done = shell.run_cell(f"%%mlxgen signs\n{CELL.replace(before, after)}")
+        assert isinstance(done.error_in_exec, load.LoadError)
+        shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert shown.startswith(expected) and "Traceback" not in shown
+        line = int(expected.split(":")[1])
+        assert f"{line:>5} | {CELL.replace(before, after).splitlines()[line - 2]}\n" in shown
+    done = shell.run_cell(f"%%mlxgen 1x\n{CELL}")
+    assert "'1x' is not the name of a variable" in str(done.error_in_exec)
