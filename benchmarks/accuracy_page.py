@@ -13,6 +13,7 @@ matplotlib.use("Agg")  # files are written, no window opened
 
 import matplotlib.pyplot as plt
 import numpy as np
+from mlxops._build_info import COMPILER
 from PIL import Image
 from special.records import RECORDS
 from special.reference import RELATIVE, ULPS
@@ -38,6 +39,12 @@ last digit: there a function of a rounded argument cannot be better. float16 and
 computed in float32 and rounded once, so that little more than 0.5 ulp is left. SciPy's error is
 that of the same function in the same dtype at the same points; *wrong* is infinite where the result
 is finite, or the like, and *none* stands where SciPy has no such function.
+
+The numbers are of one compiler and one processor. Others contract products and sums in different
+places, and on arm64 polynomials are evaluated in another order, so that results differ in the last
+digits; what is allowed is the same for all. The tests that hold it have been run with g++ 12 and
+clang 19 on x86-64, and with clang 19 for Linux on arm64, emulated by QEMU (`make arm64`). They have
+not been run on a Mac; the workflow in `.github/workflows` does, with Apple's clang.
 """
 
 
@@ -56,7 +63,7 @@ def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
         INTRODUCTION,
         "Measured with "
         + ", ".join(f"{k} {versions[k]}" for k in ("Python", "mlx", "scipy"))
-        + ".\n",
+        + f", on {versions['system']}, mlxops compiled by {COMPILER}.\n",
         "## Summary\n\n" + _summary(by_function, metal),
     ]
     worse = [item for item in items if compared(item)]
