@@ -23,6 +23,7 @@ TITLES = {
     "cores": "Several cores",
     "emulation": "Emulated Metal kernels",
     "metal": "Instructions of Metal kernels",
+    "apple": "Estimated for Apple's M1",
     "lines": "Lines of code",
 }
 

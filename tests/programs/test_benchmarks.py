@@ -113,6 +113,50 @@ def test_every_special_function_has_inputs(benchmarks: ModuleType) -> None:
         assert len(module.inputs(record, "float32", 8)) == record.arity, record.name
 
 
+LOOP = """__ZN6mlxgen12multiversionIZN3erf_float2Op7elementEv:
+LBB0_1:                                 ; =>This Loop Header: Depth=1
+	mov	x9, #0
+LBB0_2:                                 ;   Parent Loop BB0_1 Depth=1
+                                        ; =>  This Inner Loop Header: Depth=2
+	ldp	q0, q1, [x8]
+	stp	q0, q1, [sp, #32]               ; 32-byte Folded Spill
+	fmul.2d	v2, v0, v0
+	mov.16b	v3, v2
+	fmla.2d	v3, v1, v2
+	bl	_log
+	stp	q2, q3, [x9], #48
+	str	d3, [x9, #32]
+	b.ne	LBB0_2
+; %bb.3:
+	b.ne	LBB0_1
+	ret
+	.cfi_endproc
+"""
+
+
+def test_loops_are_found_in_assembler(benchmarks: ModuleType) -> None:
+    module = importlib.import_module("benchmarks.apple")
+    outputs = "std::make_index_sequence<1>(), std::make_index_sequence<2>()"
+    source = module.Source(set(), {"f_float": "", "erf_float": outputs})
+    found = module.innermost(source, LOOP.replace("erf_float", "9erf_float"))
+    loop = found["erf_float"]
+    assert list(found) == ["erf_float"]
+    assert loop.text.startswith("LBB0_2:") and loop.text.endswith("LBB0_2\n")
+    assert loop.elements == 40 / 4 / 2  # what goes to the stack is no result
+    assert loop.calls == ["log"]
+    assert loop.least == 2 / 4 / 5
+
+
+def test_llvm_mca_is_optional(
+    benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module("benchmarks.apple")
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    options = benchmarks.measure.Options(quick=False, progress=print)
+    assert list(module.measure(options)) == []
+    assert capsys.readouterr().err.count("package llvm-19.\n") == 1
+
+
 def test_command_line() -> None:
     command = [sys.executable, "-m", "benchmarks", "lines", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

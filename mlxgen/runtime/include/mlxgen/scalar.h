@@ -353,18 +353,37 @@ inline constexpr float nan() {
   return std::numeric_limits<float>::quiet_NaN();
 }
 
-/** c[0] + c[1] x + c[2] x^2 + ... */
-template <size_t N>
+namespace detail {
+
+/** c[last] x^n + ... + c[last - n step], for the largest n that there is. */
+template <size_t last, size_t step, size_t N>
 inline double polynomial(const double (&c)[N], double x) {
-  double y = c[N - 1];
+  double y = c[last];
   // Around a loop that remains nothing is vectorised; gcc unrolls 16 terms.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 64
 #endif
-  for (size_t i = N - 1; i > 0; --i) {
-    y = y * x + c[i - 1];
+  for (size_t i = last; i >= step; i -= step) {
+    y = y * x + c[i - step];
   }
   return y;
+}
+
+} // namespace detail
+
+/** c[0] + c[1] x + c[2] x^2 + ... */
+template <size_t N>
+inline double polynomial(const double (&c)[N], double x) {
+#ifdef __aarch64__
+  // Even and odd powers apart, which do not wait for each other: of vectors as
+  // short as here, several more are in the works than a loop has by itself.
+  if constexpr (N >= 6) {
+    double y = detail::polynomial<N - 1, 2>(c, x * x);
+    double z = detail::polynomial<N - 2, 2>(c, x * x);
+    return N % 2 == 0 ? y * x + z : z * x + y;
+  }
+#endif
+  return detail::polynomial<N - 1, 1>(c, x);
 }
 
 inline double ldexp(double x, int n) {

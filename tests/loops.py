@@ -1,0 +1,113 @@
+"""The loops around scalar functions, in C++ and without the rest of the operators.
+
+For those who look at what a compiler makes of them: tests/runtime/test_loops.py, and
+benchmarks/apple.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlxgen
+from mlxgen.command.generate import generate
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.read.settings import load as load_settings
+
+ROOT = Path(__file__).parents[1]
+INCLUDE = Path(mlxgen.__file__).parent / "runtime" / "include"
+
+# As CMakeLists.txt compiles operators. For x86-64 one instruction set is enough.
+FLAGS = "-std=c++20 -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-sanitize=all -g0"
+TARGETS = {
+    "arm64": "-target aarch64-macos.14.0 -fveclib=Darwin_libsystem_m",
+    "x86-64": "-target x86_64-linux-gnu.2.40 -fveclib=libmvec -mavx2 -mfma -DMLXGEN_PLAIN_LOOPS",
+}
+
+# Operators whose loop is scalar, with every compiler.
+SCALAR = dict.fromkeys(
+    """betainc betainc_grad_a betainc_grad_b betaincc betainccinv betaincinv gammainc
+    gammainc_grad_a gammaincc gammainccinv gammaincinv exprel_derivative""".split(),  # noqa: SIM905
+    "sums a series until it converges",
+) | {
+    "log1prel_derivative": "takes as many steps as the order that it is given",
+    **dict.fromkeys(("iv", "ive", "kv", "kve"), "one of several expansions, which take long each"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The loops of operators, in C++: each in a namespace of its own.
+
+    Attributes:
+        includes: where their scalar functions are.
+        loops: the text of each, by operator, type and, where there are two, sign.
+    """
+
+    includes: set[str]
+    loops: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        includes = [f'#include "{name}"' for name in sorted(self.includes)]
+        head = ['#include "mlxgen/loop.h"', "MLXGEN_BEGIN_INLINED", *includes, "MLXGEN_END_INLINED"]
+        return "\n".join([*head, *self.loops.values()])
+
+
+def _add_loops(source: Source, op: str, generated: str) -> None:
+    """Those of an elementwise operator, of which the generated file is given."""
+    head = re.search(r"public mlxgen::Elementwise<\w+, (\d+), (\d+)>", generated)
+    kernel = re.search(r"^mlxgen::cpu::elementwise<\w+, (.+?)>\(", generated, re.M)
+    include = re.search(r'^MLXGEN_BEGIN_INLINED\n#include "(.+)"\nMLXGEN_END', generated, re.M)
+    pattern = r"^template <typename T(, bool positive)?>\nauto element\(\) const \{\n.*?^\}\n"
+    element = re.search(pattern, generated, re.M | re.S)
+    assert head and kernel and include and element, f"{op} is generated in another form now"
+    source.includes.add(include[1])
+    attributes = "\n".join(re.findall(r"^\w[\w:<> ]* \w+_;$", generated, re.M))
+    types = "float, double" if kernel[1] == "mlxgen::Floating" else kernel[1]
+    for dtype in re.findall(r"(?<![\w:])(?:float|double|u?int\d+_t)\b", types):
+        for sign in ("true", "false") if element[1] else ("",):
+            name = "_".join(filter(None, (op, dtype, sign)))
+            source.loops[name] = f"""
+namespace {name} {{
+struct Op {{
+{attributes}
+{element[0]}}};
+void run(const Op& op, const mlxgen::cpu::Rows& rows) {{
+  mlxgen::cpu::each<{dtype}>(
+      op.element<{dtype}{sign and ", " + sign}>(), rows,
+      std::make_index_sequence<{head[1]}>(), std::make_index_sequence<{head[2]}>());
+}}
+}}"""
+
+
+def generate_loops(folder: Path) -> Source:
+    """Those of all elementwise operators; what is generated for them lies in the folder."""
+    diags = Diagnostics()
+    generate(load_settings(ROOT, diags), folder, diags)
+    assert diags.ok
+    source = Source(set(), {})
+    for path in sorted((folder / "src").glob("*.cpp")):
+        text = path.read_text(encoding="utf-8")
+        if "mlxgen::cpu::elementwise<" in text:
+            _add_loops(source, path.stem, text)
+    return source
+
+
+def compile_loops(source: Source, folder: Path, flags: str) -> str:
+    """The assembler, or what the flags ask for, of the clang in the `ziglang` package."""
+    path, out = folder / "loops.cpp", folder / "loops.s"
+    path.write_text(source.text, encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "ziglang", "c++", *FLAGS.split(), *flags.split(), str(path)),
+        *(f"-I{ROOT / 'csrc'}", f"-I{INCLUDE}", "-S", "-o", str(out)),
+    ]
+    caches = dict.fromkeys(("ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR"), str(folder))
+    env = {**os.environ, **caches}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return out.read_text(encoding="utf-8")
