@@ -114,7 +114,7 @@ site: .venv/.built .venv/.site ## Make the site of README.md and docs/ (build/si
 	@SITE=build/site $(BIN)/python -m pytest -q tests/site
 
 links: .venv/.built .venv/.site ## Ask whether the pages' links to other hosts work
-	@$(SPHINX) --builder linkcheck --doctree-dir build/site-doctrees . build/site-links
+	@$(SPHINX) --builder linkcheck --define nb_execution_mode=off --doctree-dir build/site-doctrees . build/site-links
 
 build: .venv/.built ## Generate, compile and install mlxops into .venv
 

@@ -80,7 +80,10 @@ def test_contents(tmp_path: Path) -> None:
 
 def test_notebook() -> None:
     page = "# Title\n\n```python\nx = 1\n```\n\nText.\n\n```yaml\na: 1\n```\n\n```python\nx\n```\n"
-    cells = pages.notebook(page).cells
+    made = pages.notebook(page)
+    cells = made.cells
+    lines = page.splitlines()
+    assert [lines[i] for i in made.metadata.source_map] == ["# Title", "x = 1", "```", "x"]
     assert [cell.cell_type for cell in cells] == ["markdown", "code", "markdown", "code"]
     assert [cells[1].source, cells[3].source] == ["x = 1", "x"]
     assert "```yaml" in cells[2].source

@@ -34,7 +34,7 @@ html_math_renderer = "mathml"  # browsers draw it themselves; MathJax comes from
 myst_heading_anchors = 4  # under the names that GitHub gives them
 suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows what is no YAML or TOML
 nb_custom_formats = {"docs/tutorial.md": "tools.site.pages.notebook"}
-nb_execution_timeout = 120
+nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 
 html_theme = "furo"
@@ -42,6 +42,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_favicon = "static/favicon.svg"
 html_copy_source = False
+html_use_index = False
 html_show_copyright = False
 linkcheck_anchors = False
 

@@ -9,7 +9,14 @@ from typing import Any
 
 CONTENTS = {
     "Start": ["docs/tutorial", "examples/beta_binomial"],
-    "How to": ["docs/own-package", "docs/notebook", "docs/editor", "docs/metal", "docs/cpp"],
+    "How to": [
+        "docs/notebook",
+        "examples/own_operator",
+        "docs/own-package",
+        "docs/editor",
+        "docs/metal",
+        "docs/cpp",
+    ],
     "Reference": [
         "docs/language",
         "docs/operators",
@@ -48,9 +55,12 @@ def notebook(text: str) -> Any:
     On GitHub the page is ordinary Markdown, which MyST's own format for notebooks is not.
     """
     v4: Any = importlib.import_module("nbformat.v4")  # only where the site is made
-    cells = []
+    cells, starts, line = [], [], 0
     for i, part in enumerate(CODE.split(text)):
+        line += i % 2  # the line that opens the code
         if part.strip():
+            starts.append(line)
             cells.append(v4.new_code_cell(part.rstrip()) if i % 2 else v4.new_markdown_cell(part))
+        line += part.count("\n")
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "source_map": starts})
