@@ -57,6 +57,13 @@ class Fit:
     seconds: float
 
 
+def load() -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Regressors, shape (20190, 10), counts, shape (20190,), and the names of all parameters."""
+    data = sm.datasets.randhie.load()
+    exog = sm.add_constant(data.exog.astype(float))
+    return exog.to_numpy(), data.endog.to_numpy(dtype=float), [*exog.columns, "alpha"]
+
+
 def exp(x: mx.array) -> mx.array:
     """exp in double precision: of a float64 MLX's own has 7 correct digits on Linux, power all."""
     return mx.power(mx.array(math.e, dtype=x.dtype), x)
@@ -74,26 +81,37 @@ def log_probability(y: mx.array, mu: mx.array, alpha: mx.array) -> mx.array:
     )
 
 
-def fit(x: np.ndarray, y: np.ndarray, progress: Callable[[int, float, float], None]) -> Fit:
+def fit(
+    x: np.ndarray,
+    y: np.ndarray,
+    progress: Callable[[int, float, float], None],
+    total: Callable[[mx.array], mx.array] = lambda array: array,
+) -> Fit:
     """Maximise the likelihood with Newton's method.
 
     Args:
         x: Regressors, shape (n, k), float64.
         y: Counts, shape (n,), float64.
         progress: Called with the iteration, the log-likelihood and the size of the gradient.
+        total: Where the rows are shared among processes (distributed.py): the sum of an array over
+            these. All processes then take the same steps.
 
     Returns:
         The estimates; standard errors are those of the observed information.
     """
     started = time.perf_counter()
-    n, k = x.shape
+    k = x.shape[1]
+    sums = np.column_stack([np.ones_like(y), y, x, x * x]).sum(axis=0)
+    sums = np.array(total(mx.array(sums, dtype=mx.float64)))
+    n, sums = float(sums[0]), sums / sums[0]
+    means, squares = np.split(sums[2:], 2)
     # Regressors of unit size make the Hessian well conditioned.
-    scale = np.append(np.abs(x).max(axis=0), 1.0)
+    scale = np.append(np.sqrt(squares), 1.0)
     design, counts = mx.array(x / scale[:k], dtype=mx.float64), mx.array(y, dtype=mx.float64)
 
     def loss(theta: mx.array) -> mx.array:
-        """Minus the mean log-likelihood; theta is beta and log(alpha), which may be any number."""
-        return -mx.mean(log_probability(counts, exp(design @ theta[:k]), exp(theta[k])))
+        """These rows' part of minus the mean log-likelihood, at beta and log(alpha)."""
+        return -mx.sum(log_probability(counts, exp(design @ theta[:k]), exp(theta[k]))) / n
 
     def directional(theta: mx.array, direction: mx.array) -> mx.array:
         return mx.sum(mx.grad(loss)(theta) * direction)
@@ -104,11 +122,11 @@ def fit(x: np.ndarray, y: np.ndarray, progress: Callable[[int, float, float], No
     directions = mx.eye(k + 1, dtype=mx.float64)
 
     theta = np.zeros(k + 1)
-    theta[np.argmin(np.ptp(x, axis=0))] = math.log(y.mean())  # the constant's coefficient
+    theta[np.argmin(squares - means**2)] = math.log(sums[1])  # the constant's coefficient
     for iteration in range(1, 101):
         point = mx.array(theta, dtype=mx.float64)
-        value, gradient = (np.array(a) for a in value_and_gradient(point))
-        curvature = np.array(hessian(point, directions))
+        value, gradient = (np.array(total(a)) for a in value_and_gradient(point))
+        curvature = np.array(total(hessian(point, directions)))
         size = float(np.abs(gradient).max())
         progress(iteration, -n * float(value), size)
         if size < CONVERGED:
@@ -118,7 +136,7 @@ def fit(x: np.ndarray, y: np.ndarray, progress: Callable[[int, float, float], No
         step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(eigenvalues), 1e-12))
         length = 1.0
         while length > 1e-6:
-            trial = float(np.array(loss(mx.array(theta - length * step, dtype=mx.float64))))
+            trial = float(total(loss(mx.array(theta - length * step, dtype=mx.float64))).item())
             # The loss is a mean of thousands of terms: its last digits are rounding.
             if trial <= value - 1e-4 * length * (gradient @ step) + 1e-12 * abs(value):
                 break
@@ -245,10 +263,7 @@ def main() -> int:
     console.print(operators_table())
 
     mx.set_default_device(mx.cpu)  # float64 exists on the CPU only, on every system
-    data = sm.datasets.randhie.load()
-    exog = sm.add_constant(data.exog.astype(float))
-    x, y = exog.to_numpy(), data.endog.to_numpy(dtype=float)
-    names = [*exog.columns, "alpha"]
+    x, y, names = load()
     console.print(
         f"\nRAND health insurance experiment: {len(y):,} rows, counts with mean {y.mean():.2f} "
         f"and variance {y.var():.1f}, {x.shape[1]} regressors"

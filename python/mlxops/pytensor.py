@@ -1,0 +1,191 @@
+"""PyTensor's MLX backend computes with mlxops once this is imported, and so do PyMC's models.
+
+    >>> import mlxops.pytensor
+    >>> pytensor.function([a, x], pt.gammaincinv(a, x), mode="MLX")
+
+PyTensor's scalar operations are classes, which ``mlx_funcify`` dispatches on. Those that name a
+function of SciPy get the function of that name in ``mlxops.special``: what the backend lacks
+(``polygamma``, ``kve``, ``betaincinv``, ...), and what it composes of many operations of MLX. A few
+have other names, below.
+
+Derivatives are graphs of further operations. Those of ``gammainc``, ``gammaincc`` and ``betainc``
+by their parameters are loops, which this backend does not have, and that of ``j1`` takes a Bessel
+function of order 2. These become ``switch(True, PyTensor's own, Derivative(...))``: the rewrites of
+all backends take the first, as before, but those for MLX have taken the second, mlxops' gradient.
+
+Needs PyTensor 3.3 or newer, and with it Python 3.12 (the extra ``pytensor``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import pytensor.scalar.basic as scalar_basic
+import pytensor.scalar.math as scalar_math
+from pytensor.compile.mode import optdb
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.link.mlx.dispatch.basic import mlx_funcify
+from pytensor.scalar.basic import ScalarOp, Switch, get_scalar_type, switch
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+
+from mlxops import special
+
+Function = Callable[..., mx.array]
+
+
+def _ndtri_exp(y: mx.array) -> mx.array:
+    """``ndtri(exp(y))`` in the dtype of y, also where exp(y) is 0 or 1; NaN for positive y.
+
+    Below -50 by Newton's method on log_ndtr, whose slope is 1 / Mills' ratio, from the first terms
+    of its expansion (DLMF 7.12.1): two steps suffice there.
+    """
+    wide = y if y.dtype == mx.float64 else y.astype(mx.float32)
+    body = special.ndtri(_exp(wide))
+    near_one = -special.ndtri(-special.expm1(wide))
+    square = mx.maximum(-2 * wide, 100)
+    x = -mx.sqrt(square - mx.log(2 * math.pi * square))
+    for _ in range(2):
+        mills = math.sqrt(math.pi / 2) * special.erfcx(-math.sqrt(0.5) * x)
+        x = x - (special.log_ndtr(x) + square / 2) * mills
+    tail = mx.where(mx.isinf(wide), wide, x)
+    result = mx.where(wide > -1, near_one, mx.where(wide < -50, tail, body))
+    return result.astype(y.dtype)
+
+
+def _polygamma(n: mx.array, x: mx.array) -> mx.array:
+    """polygamma of orders that are known only when it runs: by the zeta function, as SciPy does."""
+    signed = mx.where(n % 2 == 0, -1, 1).astype(x.dtype) * special.gamma(n + 1)
+    return mx.where(n == 0, special.digamma(x), signed * special.zeta(n + 1, x))
+
+
+def _exp(x: mx.array) -> mx.array:
+    grown = mx.expm1(mx.abs(x)) + 1
+    return mx.where(x < 0, 1 / grown, grown)
+
+
+def _sin(x: mx.array) -> mx.array:
+    t = mx.tan(x / 2)
+    return 2 * t / (1 + t * t)
+
+
+def _cos(x: mx.array) -> mx.array:
+    t = mx.tan(x / 2)
+    return (1 - t) * (1 + t) / (1 + t * t)
+
+
+def _exact(single: Function, double: Function) -> Function:
+    """MLX's own, but for float64, of which it gets seven digits right."""
+    return lambda x: (double if x.dtype == mx.float64 else single)(x)
+
+
+# What has no name of SciPy's, or other arguments.
+_FUNCTIONS: dict[type[ScalarOp], Function] = {
+    scalar_basic.Cos: _exact(mx.cos, _cos),
+    scalar_basic.Exp: _exact(mx.exp, _exp),
+    scalar_basic.Sin: _exact(mx.sin, _sin),
+    scalar_math.NdtriExp: _ndtri_exp,
+    scalar_math.PolyGamma: _polygamma,
+    scalar_math.TriGamma: lambda x: special.polygamma(1, x),
+    scalar_math.Softplus: special.softplus,
+    scalar_math.Log1mexp: special.log1mexp,
+}
+_DERIVED = (scalar_math.GammaInc, scalar_math.GammaIncC, scalar_math.BetaInc, scalar_math.J1)
+
+
+class Derivative(ScalarOp):
+    """What an operation passes back to one of its inputs, from its inputs and the cotangent."""
+
+    __props__ = ("of", "index", "dtype")
+
+    def __init__(self, of: ScalarOp, index: int, dtype: str):
+        self.of, self.index, self.dtype, self.nin = of, index, dtype, of.nin + 1
+        super().__init__()
+
+    def output_types(self, types: Sequence[Any]) -> list[Any]:
+        return [get_scalar_type(self.dtype)]
+
+    def mlx(self, *inputs: mx.array) -> mx.array:
+        *primals, cotangent = mx.broadcast_arrays(*inputs)
+        return mx.vjp(_function(self.of), primals, [cotangent])[1][self.index]
+
+    def impl(self, *inputs: Any) -> Any:
+        """In Python, where nothing is rewritten."""
+        with mx.stream(mx.cpu):
+            return self.mlx(*(mx.array(float(value), mx.float64) for value in inputs)).item()
+
+    def c_code(self, *args: Any) -> str:
+        raise NotImplementedError
+
+    def pullback(self, inputs: Sequence[Any], outputs: Any, grads: Any) -> list[Any]:
+        """Nothing: PyTensor's own, beside which it stands, is what is differentiated again."""
+        return [variable.zeros_like(dtype=self.dtype) for variable in inputs]
+
+
+def _pullback(op: ScalarOp, inputs: Sequence[Any], outputs: Any, grads: Sequence[Any]) -> list[Any]:
+    own = _PULLBACKS[type(op)](op, inputs, outputs, grads)
+    return [
+        switch(True, term, Derivative(op, index, term.type.dtype)(*inputs, *grads))
+        for index, term in enumerate(own)
+    ]
+
+
+@node_rewriter([Elemwise])
+def _take_derivative(fgraph: Any, node: Any) -> Any:
+    """The last of ``switch(True, PyTensor's own, Derivative(...))``."""
+    if isinstance(node.op.scalar_op, Switch):
+        last = node.inputs[2].owner
+        if last and isinstance(last.op, Elemwise) and isinstance(last.op.scalar_op, Derivative):
+            return last.outputs
+    return None
+
+
+def _call(function: Function, node: Any) -> Function:
+    """The function in the dtype that PyTensor gave the result; float64 is on the CPU only."""
+    name = node.outputs[0].type.dtype if node else ""
+
+    def call(*inputs: mx.array) -> mx.array:
+        narrow = name == "float64" and mx.default_device() != mx.cpu
+        dtype = mx.float32 if narrow else getattr(mx, name)
+        return function(*(mx.array(value, dtype) for value in inputs))
+
+    return call if name.startswith("float") else function
+
+
+def _function(op: Any) -> Function | None:
+    """What computes an operation, or a class of them; ``None`` if that is not in mlxops."""
+    spec = getattr(op, "nfunc_spec", None) or ("",)
+    name = spec[0].partition("scipy.special.")[2]
+    return _FUNCTIONS.get(op if isinstance(op, type) else type(op), getattr(special, name, None))
+
+
+def _funcify(op: ScalarOp, node: Any = None, **kwargs: Any) -> Function:
+    if isinstance(op, Derivative):
+        return _call(op.mlx, node)
+    if isinstance(op, scalar_math.PolyGamma) and node:
+        try:  # the function of one order is more exact
+            order = int(get_underlying_scalar_constant_value(node.inputs[0]))
+            return _call(lambda n, x: special.polygamma(order, x), node)
+        except NotScalarConstantError:
+            pass
+    if function := _function(op):
+        return _call(function, node)
+    return _inherited(op, node=node, **kwargs)
+
+
+# The handler of all scalar operations, PyMC's too, and instead of those of single ones.
+_inherited = mlx_funcify.dispatch(ScalarOp)
+mlx_funcify.register(ScalarOp, _funcify)
+for _op in tuple(mlx_funcify.registry):
+    if issubclass(_op, ScalarOp) and _function(_op):
+        mlx_funcify.register(_op, _funcify)
+
+_PULLBACKS = {op: op.pullback for op in _DERIVED}
+for _op in _DERIVED:
+    _op.pullback = _pullback
+# Before canonicalization, at 1.
+optdb.register("mlxops", dfs_rewriter(_take_derivative), "mlx", position=0.5)
