@@ -137,17 +137,21 @@ def _pin(release: str) -> None:
 @click.option("--write", is_flag=True, help="Write the table in docs/own-package.md.")
 def check(which: Sequence[str], write: bool) -> None:
     """Build a new package for each release, and run its tests and what concerns MLX in mlxgen's."""
-    rows, failed = [], []
+    rows: list[tuple[str, ...]] = []
+    failed = []
     for release in which or releases():
         try:
             rows.append((release, *checked(release)))
         except click.ClickException as error:
             failed.append(release)
             click.echo(error.message, err=True)
-            rows.append((release, "", "no", "no"))
+            rows.append((release, "", "no", "", ""))
         click.echo(" | ".join(rows[-1]))
     if write:
-        head = "| MLX | nanobind | tests of a new package | formulas compile |\n|---|---|---|---|\n"
+        head = (
+            "| MLX | nanobind | tests of a new package | formulas compile | compiles for macOS |\n"
+        )
+        head += "|---|---|---|---|---|\n"
         lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         PAGE.write_text(f"{before}{BEGIN}{head}{lines}{END}{rest.partition(END)[2]}", "utf-8")
@@ -155,15 +159,16 @@ def check(which: Sequence[str], write: bool) -> None:
         raise click.ClickException(f"failed: {', '.join(failed)}")
 
 
-def checked(release: str) -> tuple[str, str, str]:
-    """A row of the table: nanobind's release, tests of a package, formulas."""
+def checked(release: str) -> tuple[str, ...]:
+    """What a row of the table says of a release."""
     env, package = WORK / f"env-{release}", WORK / f"package-{release}" / "sample"
     python = env / "bin" / "python"
     if not python.is_file():
         run(sys.executable, "-m", "venv", env)
     nanobind = compat.nanobind_requirement(release) if release in compat.MLX else "nanobind"
     tools = ("scikit-build-core>=0.11", "cmake>=3.26", "ninja>=1.11", "hypothesis>=6.100")
-    run(python, *PIP, "install", f"mlx[cpu]=={release}", nanobind, *tools)
+    macos = ("macholib>=1.16", "ziglang>=0.17")
+    run(python, *PIP, "install", f"mlx[cpu]=={release}", nanobind, *tools, *macos)
     run(python, *PIP, "install", "--editable", f"{ROOT / 'mlxgen'}[test]")
     shutil.rmtree(package.parent, ignore_errors=True)
     package.parent.mkdir()
@@ -172,7 +177,8 @@ def checked(release: str) -> tuple[str, str, str]:
     passed = re.findall(r"\d+ passed", run(python, "-m", "pytest", "-q", cwd=package))
     forms = ("tests/formula/test_mlx_api.py", "-k", "every_form_compiles")
     run(python, "-m", "pytest", "-q", *forms)
-    return nanobind.removeprefix("nanobind=="), *passed, "yes"
+    run(env / "bin" / "mlxgen", "metal-check", cwd=package)
+    return nanobind.removeprefix("nanobind=="), *passed, "yes", "yes"
 
 
 if __name__ == "__main__":

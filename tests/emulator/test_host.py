@@ -108,7 +108,7 @@ MISTAKES = {
         "binding reference of type 'array' to value of type 'const",
     ),
     "an older interface": (
-        "mx::metal::get_command_encoder(stream())",
+        "mlxgen::metal::encoder_of(stream())",
         "mx::metal::device(stream().device).get_command_encoder(stream().index)",
         "MG811",
         "no member named 'get_command_encoder' in 'mlx::core::metal::Device'",

@@ -460,7 +460,7 @@ void Elementwise::run(
   auto name = kernel_name(name_, variant, dtype);
   auto kernel =
       library_.pipeline(s, name, instantiated(name_, variant, dtype), scalars);
-  auto& encoder = mx::metal::get_command_encoder(s);
+  auto& encoder = encoder_of(s);
   encoder.set_compute_pipeline_state(kernel);
   int index = 0;
   for (const auto& in : inputs) {

@@ -16,12 +16,22 @@
 #include <vector>
 
 #include "mlx/backend/metal/device.h"
+#include "mlx/version.h"
 #include "mlxgen/memory.h"
 #include "mlxgen/op.h"
 
 namespace mlxgen::metal {
 
 using mx::metal::CommandEncoder;
+
+/** What a stream's commands go to. */
+inline CommandEncoder& encoder_of(const Stream& s) {
+#if MLX_VERSION_NUMERIC >= 31002
+  return mx::metal::get_command_encoder(s);
+#else
+  return mx::metal::device(s.device).get_command_encoder(s.index);
+#endif
+}
 
 /** A dtype as it stands in the host names of kernels. */
 std::string name_of(Dtype dtype);
