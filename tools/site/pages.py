@@ -16,6 +16,7 @@ CONTENTS = {
         "docs/editor",
         "docs/metal",
         "docs/cpp",
+        "docs/pytensor",
     ],
     "Reference": [
         "docs/language",
@@ -24,7 +25,7 @@ CONTENTS = {
         "mlxgen/diagnostics/errors",
         "docs/benchmarks",
     ],
-    "Background": ["docs/architecture", "docs/mutation", "docs/torchgen"],
+    "Background": ["docs/architecture", "docs/mutation", "docs/torchgen", "docs/releasing"],
 }
 """The pages in their order. Those that are not named here stand at the end of "How to"."""
 
