@@ -15,6 +15,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 TITLES = {
     "generation": "Generation",
     "editor": "In the editor",
+    "package": "One operator",
     "rebuild": "Rebuild after an edit",
     "calls": "Call overhead",
     "kernels": "CPU kernels",

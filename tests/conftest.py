@@ -13,6 +13,7 @@ SLOW = (
     "check/test_language.py",
     "fuzz/test_fuzz.py",
     "package/test_package.py",
+    "package/test_load.py",
     "emulator/test_mlx_kernels.py",
     "ops/test_generated.py",
     "special/test_accuracy.py",

@@ -144,7 +144,8 @@ class _Project:
     ) -> None:
         """Generate and compile it in the folder ``made``."""
         say("generating")
-        generator.generate(self.settings, self.generated, self.diags)
+        settings = self.settings._replace(mlx=found.mlx_version)
+        generator.generate(settings, self.generated, self.diags)
         if not self.diags.ok:
             self.fail()
         shutil.copytree(self.generated / "python", made)
