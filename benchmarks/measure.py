@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -98,9 +99,8 @@ def alternate(
     for i in range(rounds):
         if i and clock() - begin > budget:
             break
-        order = list(functions.items())
-        shift = i % len(order)  # nobody is always the first
-        for name, function in order[shift:] + order[:shift]:
+        # Nobody is always the first, or behind the same one: memory that it has just used is near.
+        for name, function in random.Random(i).sample(list(functions.items()), len(functions)):
             gc.collect()
             if not collect:
                 gc.disable()

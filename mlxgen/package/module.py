@@ -215,7 +215,7 @@ class _Project:
     def fail(self) -> None:
         """Raise what was reported."""
         shown = self.shown()
-        raise LoadError(shown.render_text(), shown.render_text(color=True))
+        raise LoadError(shown.render_text(), shown.render_text(color=True)) from None
 
     def shown(self) -> Diagnostics:
         """What was reported, at its places in the texts."""

@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -85,11 +86,13 @@ class Workers {
       std::lock_guard<std::mutex> lock(mutex_);
       part_ = &part;
       count_ = count;
+      // Several portions at a time, so many that all end at about the same.
+      most_ = std::max<int64_t>(1, count / (16 * (size_ + 1)));
       next_ = 0;
       ++task_;
     }
     wake_.notify_all();
-    work(part, count);
+    work(part, count, most_);
     // Whoever wakes up from now on finds nothing to do.
     std::unique_lock<std::mutex> lock(mutex_);
     part_ = nullptr;
@@ -116,9 +119,10 @@ class Workers {
       seen = task_;
       const auto& part = *part_;
       int64_t count = count_;
+      int64_t most = most_;
       ++active_;
       lock.unlock();
-      work(part, count);
+      work(part, count, most);
       lock.lock();
       if (--active_ == 0) {
         idle_.notify_one();
@@ -126,9 +130,13 @@ class Workers {
     }
   }
 
-  void work(const std::function<void(int64_t, int64_t)>& part, int64_t count) {
-    for (int64_t i = next_++; i < count; i = next_++) {
-      part(i, i + 1);
+  void work(
+      const std::function<void(int64_t, int64_t)>& part,
+      int64_t count,
+      int64_t most) {
+    for (int64_t i = next_.fetch_add(most); i < count;
+         i = next_.fetch_add(most)) {
+      part(i, std::min(i + most, count));
     }
   }
 
@@ -141,6 +149,7 @@ class Workers {
   std::condition_variable idle_;
   const std::function<void(int64_t, int64_t)>* part_ = nullptr;
   int64_t count_ = 0;
+  int64_t most_ = 1;
   uint64_t task_ = 0;
   int active_ = 0;
   std::atomic<int64_t> next_ = 0;
