@@ -105,22 +105,24 @@ def _add_to_compat(release: str) -> None:
     (core,) = fetched(release).glob("core.*.so")
     internals = compat.internals_version(compat.abi_tag(core))
     path = Path(compat.__file__)
-    row = re.compile(rf"(    {internals}: \(\([^)]*?),?\)")
-    text, count = row.subn(rf'\1, "{release}")', path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    row = re.compile(rf'(?<=    {internals}: \(\()(("[^)]*")?),?(?=\))')
+    text, count = row.subn(lambda m: f'{m[1]}, "{release}"' if m[1] else f'"{release}",', text)
     if not count:
         raise click.ClickException(
             f"MLX {release} has version {internals} of nanobind's internals, which {path} does not "
             "know: add it, with the releases of nanobind that have NB_INTERNALS_VERSION "
             f"{internals} in src/nb_abi.h"
         )
-    path.write_text(text.replace('((, "', '(("'), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     importlib.reload(compat)
 
 
 def _pin(release: str) -> None:
     """Name another release wherever the project's files say what it is built for."""
     pin = re.compile(r"(mlx\[cpu\]==)[\d.]+\d")
-    for name in run("git", "grep", "-lE", r"mlx\[cpu\]==[0-9.]+[0-9]").splitlines():
+    found = run("git", "grep", "-lE", r"mlx\[cpu\]==[0-9.]+[0-9]", "--", ":!tests")
+    for name in found.splitlines():
         path = ROOT / name
         text = path.read_text(encoding="utf-8")
         path.write_text(pin.sub(rf"\g<1>{release}", text), encoding="utf-8")
