@@ -36,11 +36,10 @@ BEGIN, END = "<!-- releases: written by --write -->\n", "<!-- releases: end -->"
 PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
 
 
-def run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> str:
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """What a program printed; raises ``ClickException`` with that if it failed."""
-    env = {"PYTHONPATH": str(path)} if path else None
     done = subprocess.run(
-        [*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, errors="replace"
+        [*map(str, command)], cwd=cwd, capture_output=True, text=True, errors="replace"
     )
     if done.returncode:
         said = (done.stdout + done.stderr).strip()
