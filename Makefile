@@ -42,7 +42,7 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 # before them, and libstdc++, whose exceptions it must know beforehand. Leaks are not looked for: MLX and
 # Python keep what they have until the process ends.
 sanitize: build/sanitize/address/.built build/sanitize/thread/.built ## Run operators' tests with sanitizers
-	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/ops tests/special tests/testing \
+	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/ops tests/nn tests/special tests/testing \
 	  $(PARALLEL); status=$$?; \
 	  $(call sanitized,thread,tsan) $(BIN)/python -m pytest tests/ops/test_threads.py tests/ops/test_hostile.py \
 	  -k thread || status=1; exit $$status
@@ -66,7 +66,7 @@ sanitized = LD_PRELOAD='$(shell $(CXX) -print-file-name=lib$(2).so) $(shell $(CX
 # or can be installed. cmake and ninja are those of this processor; clang-format is for people.
 arm64: build/arm64/.built ## Run operators' tests as on arm64, emulated (PYTEST_ARGS)
 	@PYTHONPATH='$(CURDIR)' build/arm64/bin/python -m pytest -p no:cacheprovider \
-	  $(or $(PYTEST_ARGS),tests/ops tests/special tests/testing $(PARALLEL))
+	  $(or $(PYTEST_ARGS),tests/ops tests/nn tests/special tests/testing $(PARALLEL))
 
 build/arm64/.built: build/arm64/.python $(SOURCES)
 	@echo 'Building mlxops for arm64'
