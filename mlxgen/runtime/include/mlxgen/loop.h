@@ -86,8 +86,9 @@
 
 namespace mlxgen {
 
-#if defined(__clang__) && defined(__x86_64__) && defined(__linux__) && \
-    !defined(MLXGEN_PLAIN_LOOPS)
+// The instruction sets of MLXGEN_MULTIVERSION, for functions that are written
+// for each of them, and whether this processor has them.
+#if defined(__x86_64__) && defined(__linux__) && !defined(MLXGEN_PLAIN_LOOPS)
 #define MLXGEN_AVX2 "avx2,bmi,bmi2,fma"
 #define MLXGEN_AVX512 MLXGEN_AVX2 ",avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
 
@@ -105,6 +106,12 @@ inline bool has_avx512() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+} // namespace detail
+#endif
+
+#if defined(__clang__) && defined(MLXGEN_AVX2)
+namespace detail {
+
 template <typename F>
 __attribute__((target(MLXGEN_AVX2))) auto with_avx2(F f) {
   MLXGEN_INLINED_CALL return f();
@@ -121,7 +128,7 @@ __attribute__((target(MLXGEN_AVX512))) auto with_avx512(F f) {
 /** f(), which calls a MLXGEN_MULTIVERSION function, for this processor. */
 template <typename F>
 auto multiversion(F f) {
-#ifdef MLXGEN_AVX2
+#if defined(__clang__) && defined(MLXGEN_AVX2)
   if (detail::has_avx512()) {
     return detail::with_avx512(f);
   }

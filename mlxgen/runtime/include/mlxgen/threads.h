@@ -1,5 +1,5 @@
-// The threads that share the work of a large elementwise kernel. MLX computes
-// on one thread per stream; a kernel that takes its time is worth all cores.
+// The threads that share the work of a large kernel. MLX computes on one thread
+// per stream; a kernel that takes its time is worth all cores.
 //
 // There are as many threads as cores that the process may use, unless the
 // environment says otherwise in MLXGEN_NUM_THREADS or OMP_NUM_THREADS, and they
@@ -156,3 +156,23 @@ class Workers {
 };
 
 } // namespace mlxgen::cpu
+
+namespace mlxgen {
+
+/**
+ * For kernels over whole arrays: part(first, last) for all of `count` items, on
+ * all cores if that is worth waking them. An item takes about `cost`
+ * operations. Not to be called inside of a part, which must not throw.
+ */
+inline void share(
+    int64_t count,
+    int64_t cost,
+    const std::function<void(int64_t, int64_t)>& part) {
+  if (count > 1 && double(count) * double(cost) > 100'000) {
+    cpu::Workers::get().run(count, part);
+  } else if (count > 0) {
+    part(0, count);
+  }
+}
+
+} // namespace mlxgen

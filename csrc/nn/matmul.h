@@ -1,0 +1,225 @@
+// A product of matrices for CPU kernels that need one inside, of blocks that
+// fit into the cache: attention, and losses over a vocabulary. MLX's own takes
+// whole arrays.
+//
+// As in Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication" (2008): blocks of both matrices are copied, in the order in
+// which they are read, and a tile of the result is added up in registers.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "mlxgen/kernel.h"
+#include "mlxgen/loop.h"
+
+namespace mlxops::cpu {
+
+/** Element (i, j) is data[i * down + j * across]. */
+template <typename T>
+struct Matrix {
+  const T* data;
+  int64_t down;
+  int64_t across = 1;
+
+  Matrix transposed() const {
+    return {data, across, down};
+  }
+  Matrix from(int64_t row, int64_t column) const {
+    return {data + row * down + column * across, down, across};
+  }
+};
+
+namespace product {
+
+constexpr int tile_rows = 6;
+constexpr int64_t block_rows = 96;
+constexpr int64_t block_inner = 256;
+constexpr int64_t block_columns = 256;
+
+/**
+ * A tile of the product, `vectors` vectors of so many bytes wide, from `inner`
+ * columns of a and rows of b, that follow each other in memory.
+ */
+template <typename A, int bytes, int vectors>
+__attribute__((always_inline)) inline void
+tile(int64_t inner, const A* a, const A* b, A* to) {
+  typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A))));
+  constexpr int lanes = bytes / sizeof(A);
+  Vector sums[tile_rows][vectors] = {};
+  for (int64_t p = 0; p < inner; ++p) {
+    Vector row[vectors];
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; ++j) {
+      row[j] = *reinterpret_cast<const Vector*>(b + j * lanes);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < tile_rows; ++i) {
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] += a[i] * row[j];
+      }
+    }
+    a += tile_rows;
+    b += vectors * lanes;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < tile_rows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; ++j) {
+      *reinterpret_cast<Vector*>(to + (i * vectors + j) * lanes) = sums[i][j];
+    }
+  }
+}
+
+/** tile(), and how many columns it has. */
+template <typename A>
+struct Tile {
+  void (*compute)(int64_t inner, const A* a, const A* b, A* to);
+  int64_t columns;
+};
+
+// Vectors of the processor's own size: g++ splits larger ones badly.
+#ifdef MLXGEN_AVX2
+template <typename A>
+__attribute__((target(MLXGEN_AVX512))) void
+tile_avx512(int64_t inner, const A* a, const A* b, A* to) {
+  tile<A, 64, 2>(inner, a, b, to);
+}
+
+template <typename A>
+__attribute__((target(MLXGEN_AVX2))) void
+tile_avx2(int64_t inner, const A* a, const A* b, A* to) {
+  tile<A, 32, 2>(inner, a, b, to);
+}
+#endif
+
+#ifdef __aarch64__
+constexpr int vectors = 4; // of 32 registers
+#else
+constexpr int vectors = 2; // of 16
+#endif
+
+template <typename A>
+Tile<A> best_tile() {
+#ifdef MLXGEN_AVX2
+  if (mlxgen::detail::has_avx512()) {
+    return {tile_avx512<A>, 128 / sizeof(A)};
+  }
+  if (mlxgen::detail::has_avx2()) {
+    return {tile_avx2<A>, 64 / sizeof(A)};
+  }
+#endif
+  return {tile<A, 16, vectors>, 16 * vectors / sizeof(A)};
+}
+
+/**
+ * Copy `count` lines of `inner` elements each, `width` lines at a time, the
+ * elements with the same index beside each other; zeros for lines that are not
+ * there.
+ */
+template <typename A, typename T>
+MLXGEN_MULTIVERSION void pack_lines(
+    int64_t count,
+    int64_t inner,
+    int64_t width,
+    Matrix<T> lines,
+    A* to) {
+  for (int64_t first = 0; first < count; first += width) {
+    int64_t there = std::min(width, count - first);
+    for (int64_t p = 0; p < inner; ++p) {
+      const T* from = lines.data + first * lines.down + p * lines.across;
+      if (lines.down == 1) {
+        for (int64_t i = 0; i < there; ++i) {
+          to[i] = static_cast<A>(mlxgen::widen(from[i]));
+        }
+      } else {
+        for (int64_t i = 0; i < there; ++i) {
+          to[i] = static_cast<A>(mlxgen::widen(from[i * lines.down]));
+        }
+      }
+      for (int64_t i = there; i < width; ++i) {
+        to[i] = 0;
+      }
+      to += width;
+    }
+  }
+}
+
+template <typename A, typename T>
+void pack(
+    int64_t count,
+    int64_t inner,
+    int64_t width,
+    Matrix<T> lines,
+    std::vector<A>& to) {
+  to.resize((count + width - 1) / width * width * inner);
+  mlxgen::multiversion(
+      [&] { pack_lines(count, inner, width, lines, to.data()); });
+}
+
+} // namespace product
+
+/**
+ * c = a b, or c += a b, for a of (rows, inner), b of (inner, columns) and c of
+ * (rows, columns), whose rows are `stride` apart. On one thread: kernels share
+ * blocks among threads themselves.
+ */
+template <typename A, typename TA, typename TB>
+void multiply(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<TA> a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add = false) {
+  using namespace product;
+  static const Tile<A> best = best_tile<A>();
+  thread_local std::vector<A> packed_a;
+  thread_local std::vector<A> packed_b;
+  if (!add && inner == 0) {
+    for (int64_t i = 0; i < rows; ++i) {
+      std::fill_n(c + i * stride, columns, A(0));
+    }
+  }
+  for (int64_t p = 0; p < inner; p += block_inner) {
+    int64_t deep = std::min(block_inner, inner - p);
+    for (int64_t j = 0; j < columns; j += block_columns) {
+      int64_t wide = std::min(block_columns, columns - j);
+      pack(wide, deep, best.columns, b.from(p, j).transposed(), packed_b);
+      for (int64_t i = 0; i < rows; i += block_rows) {
+        int64_t high = std::min(block_rows, rows - i);
+        pack(high, deep, int64_t(tile_rows), a.from(i, p), packed_a);
+        for (int64_t jj = 0; jj < wide; jj += best.columns) {
+          for (int64_t ii = 0; ii < high; ii += tile_rows) {
+            A part[tile_rows * 128 / sizeof(A)];
+            best.compute(
+                deep,
+                packed_a.data() + ii * deep,
+                packed_b.data() + jj * deep,
+                part);
+            int64_t there = std::min(best.columns, wide - jj);
+            int64_t last = std::min<int64_t>(tile_rows, high - ii);
+            for (int64_t r = 0; r < last; ++r) {
+              A* to = c + (i + ii + r) * stride + j + jj;
+              const A* from = part + r * best.columns;
+              if (add || p > 0) {
+                for (int64_t k = 0; k < there; ++k) {
+                  to[k] += from[k];
+                }
+              } else {
+                std::copy_n(from, there, to);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+} // namespace mlxops::cpu
