@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from ..diagnostics import did_you_mean
-from ..model.dtypes import CATEGORIES, DTYPES, FLOATING, INTEGER
+from ..model.dtypes import (
+    ACCUMULATOR,
+    CATEGORIES,
+    DTYPES,
+    FLOATING,
+    INTEGER,
+    computes_integers,
+)
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
 from .context import GENERATED, Context, Path, camel
@@ -24,7 +31,7 @@ def read_arguments(context: Context) -> None:
     context.fixed = fixed
     context.params = list(_parameters(context, fixed))
     context.arrays = [p for p in context.params if p.type.is_array]
-    rules = [DtypeRule(p.rule, (p.dtype,), "keep", (p,)) for p in context.arrays if p.dtype]
+    rules = [_own_rule(p, p.dtype) for p in context.arrays if p.dtype]
     if grouped := tuple(p for p in context.arrays if p.dtype is None):
         context.group = group
         integers = _integers(context, group) if context.form is Form.KERNELS else "keep"
@@ -36,6 +43,13 @@ def read_arguments(context: Context) -> None:
         given = context.raw.returns
         context.known("MG112", given, context.output_names, "output", ("returns",))
     check_samples(context)
+
+
+def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
+    """What an argument with a dtype of its own may be given in."""
+    if dtype == ACCUMULATOR:
+        return DtypeRule(p.rule, FLOATING, "to_float32", (p,))
+    return DtypeRule(p.rule, (dtype,), "keep", (p,))
 
 
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
@@ -120,6 +134,9 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
         names = context.known("MG120", given, arrays, "array argument", ("dtypes",))
         context.dtypes_known &= len(names) == len(given)
         for name in names:
+            if given[name] == [ACCUMULATOR]:
+                fixed[name] = ACCUMULATOR
+                continue
             dtypes = _expand(context, given[name], ("dtypes", name))
             if len(dtypes) == 1:
                 fixed[name] = dtypes[0]
@@ -128,6 +145,11 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
                 context.error("different_dtypes", ("dtypes", name), name=name)
             else:
                 group = dtypes or group
+        group = group or FLOATING
+        sums = [name for name in fixed if fixed[name] == ACCUMULATOR]
+        if sums and (len(fixed) == len(arrays) or computes_integers(group)):
+            context.dtypes_known = False
+            context.error("no_sums", ("dtypes", sums[0]), name=sums[0])
     return fixed, group or FLOATING
 
 

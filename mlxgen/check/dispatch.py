@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..model.dtypes import CATEGORIES, CPP_TYPES, FLOATING, METAL_TYPES, computes_integers
+from ..model.dtypes import (
+    ACCUMULATOR,
+    CATEGORIES,
+    CPP_TYPES,
+    FLOATING,
+    METAL_TYPES,
+    computes_integers,
+)
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
@@ -17,9 +24,8 @@ from .results import texts_by_output
 
 MAX_BUFFERS = 31  # that Metal binds
 
-ACCUMULATOR = "accum_t<T>"  # C++ type for sums of T
-
-# The dtype rule of outputs in which half precision is accumulated: accum_t<T> in C++.
+_SUMS = "accum_t<T>"  # C++ type for sums of T
+# A dtype rule of outputs that stands for `accumulator`.
 _ACCUMULATOR = re.compile(r"result_type\((\w+)\.dtype, *(?:mx\.)?float32\)")
 
 # Dtypes for which a concept or type trait of the standard library holds.
@@ -35,6 +41,8 @@ _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|
 
 def cpp_type(dtype: str) -> str:
     """The C++ type of a dtype's elements, as kernels name it."""
+    if dtype == ACCUMULATOR:
+        return _SUMS
     return CPP_TYPES[dtype].removeprefix("mx::")
 
 
@@ -63,7 +71,7 @@ class Dispatch(Asked):
 
     def numbers(self, type: Type, types: Iterable[str]) -> tuple[str, ...]:
         """Those types of a kernel's parameter that hold every value; T may be an integer."""
-        cut = ["T", ACCUMULATOR] if computes_integers(self.dtypes) else []
+        cut = ["T", _SUMS] if computes_integers(self.dtypes) else []
         cut += ["double"] if self.backend == "metal" else []
         return tuple(t for t in type.wide(types) if t not in cut)
 
@@ -77,10 +85,13 @@ class Dispatch(Asked):
             text = texts.get(name, "").strip().removeprefix("mx.")
             argument = text.removesuffix(".dtype")
             wide = _ACCUMULATOR.fullmatch(text)
-            if text in CPP_TYPES:
+            if wide and wide[1] in promoted:
+                text = ACCUMULATOR
+            if text == ACCUMULATOR and computes_integers(self.dtypes):
+                context.error("no_sums", ("dtype", name), name=name)
+                return None
+            if text in CPP_TYPES or text == ACCUMULATOR:
                 found.append(text)
-            elif wide and wide[1] in promoted:
-                found.append(ACCUMULATOR)
             elif argument in context.fixed:
                 found.append(context.fixed[argument])
             elif not text or (argument in promoted and argument != text):
@@ -93,7 +104,7 @@ class Dispatch(Asked):
     @property
     def elements(self) -> tuple[str, ...]:
         """The C++ element type of each output."""
-        return tuple(cpp_type(o) if o in CPP_TYPES else o for o in self.outputs or ())
+        return tuple(o if o == "T" else cpp_type(o) for o in self.outputs or ())
 
     def template_problem(self, function: Function) -> str | None:
         """Why a function is no template over the dtypes of the entry."""

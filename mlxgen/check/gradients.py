@@ -95,7 +95,7 @@ def _declared(
     want = Want.arrays([p.is_list for p in params], needs)
     if len(params) == 1:
         _given(names, params[0])
-    if "grad" not in names and re.search(r"\bgrad(_out)?\b", text):
+    if any(name not in names for name in re.findall(r"\bgrad(?:_out)?\b", text)):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
         context.error("ambiguous_grad", path, outputs=outputs)
         return []

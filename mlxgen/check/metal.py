@@ -31,14 +31,14 @@ from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
-from ..model.dtypes import METAL_TYPES
+from ..model.dtypes import ACCUMULATOR, METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import Binding, Expr, Kernel
 from ..model.signature import with_article
 from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
 from .context import Context
-from .dispatch import ACCUMULATOR, MAX_BUFFERS, Dispatch
+from .dispatch import MAX_BUFFERS, Dispatch
 
 MAX_THREADS = 1024  # of a threadgroup
 
@@ -71,7 +71,7 @@ class Buffer(NamedTuple):
         """Why a parameter of this name cannot be bound."""
         if not self.holds:
             return self.value
-        given, output = self.holds == "input", self.holds == "output"
+        given, output = self.holds in ("input", "optional"), self.holds == "output"
         pointer = param.pointer if self.declared.endswith("*") else param.reference
         spaces = ("device", "constant") if given else (self.declared.split()[0],)
         pointer &= not re.search(r"[*&\]].*[*&]", param.type)
@@ -108,8 +108,14 @@ def _buffers(
 
     first = next((p.cpp for p in context.arrays if not p.type.optional), "outputs[0]")
     for p in context.arrays:
-        value = f"{p.cpp} ? *{p.cpp} : {first}" if p.type.optional else p.cpp
-        add(p.name, "input", value, "device const {}*", p.dtype)
+        value = f"{p.cpp}, {first}" if p.type.optional else p.cpp
+        add(
+            p.name,
+            "optional" if p.type.optional else "input",
+            value,
+            "device const {}*",
+            _on_metal(p.dtype),
+        )
         properties += _properties(p.name, p.cpp, p.type.optional, given=True)
     for i, (name, dtype) in enumerate(zip(context.output_names, outputs, strict=True)):
         add(name, "output", f"outputs[{i}]", "device {}*", dtype)
@@ -160,10 +166,13 @@ def _declaration(buffers: Mapping[str, Buffer], name: str, template: bool = True
 
 def _output_dtypes(item: Dispatch) -> list[str | None]:
     """The dtype of each output, None for the kernel's."""
-    # Metal has no float64, so that accumulators are all float.
-    known = {"T": None, ACCUMULATOR: "float32"}
     outputs = item.outputs or ["T"] * len(item.context.output_names)
-    return [known.get(output, output) for output in outputs]
+    return [None if output == "T" else _on_metal(output) for output in outputs]
+
+
+def _on_metal(dtype: str | None) -> str | None:
+    """Metal has no float64, so that sums are all float."""
+    return "float32" if dtype == ACCUMULATOR else dtype
 
 
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
@@ -181,7 +190,8 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     outputs = _output_dtypes(item)
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return None
-    for name, dtype in [*context.fixed.items(), *zip(context.output_names, outputs, strict=True)]:
+    fixed = [(name, _on_metal(dtype)) for name, dtype in context.fixed.items()]
+    for name, dtype in [*fixed, *zip(context.output_names, outputs, strict=True)]:
         if dtype is not None and dtype not in METAL_TYPES:
             item.error("not_on_metal", name=name, dtype=dtype)
             return None
@@ -251,7 +261,7 @@ def _bind(
             type = _NUMBERS[param.base] if buffer.holds == "bytes" else ""
             bindings.append(Binding(index, buffer.holds, buffer.value, type))
     names = [p.name for p in function.params]
-    arrays = [b.name for b in buffers.values() if b.holds in ("input", "output")]
+    arrays = [b.name for b in buffers.values() if b.holds in ("input", "optional", "output")]
     wanted, given_names = ([n for n in a if n in b] for a, b in ((arrays, names), (names, arrays)))
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
 from ..formula.source import parsed
+from ..model.dtypes import ACCUMULATOR
 from ..model.kinds import Kind
 from ..model.op import Condition, Expr, Fact, Form, Rank, Rule
+from ..model.signature import Type
 from .context import Context, Path
 from .fit import QUALIFIED, own_function, spelled
 
@@ -134,6 +136,8 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
                 if q.present:
                     position = position.replace(q.present, f"{q.cpp}.has_value()")
             names[p.name] = Name(p.type, f"inputs[{position}]", fact=context.facts[p.name])
+    sums = Name(Type(Kind.DTYPE), "mx::promote_types(dtype, mx::float32)", fact="floating")
+    names.setdefault(ACCUMULATOR, sums)
     rules = _rules(context, "dtype", Want(Kind.DTYPE), names)
     context.dtypes_known &= all(rules[context.output_names.index(name)] for name in known)
     return tuple(rules)
@@ -183,7 +187,8 @@ def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:
         rank = ranks.get(p.name, (p.name, 0))
         rank = ranks.get(rank[0], rank)  # that of an array of the same shape
         known = None if p.is_list else (first, 0) if context.elementwise else rank
-        context.facts[p.name] = Fact(known, p.dtype or dtype, 0, frozenset([p.name]))
+        own = "floating" if p.dtype == ACCUMULATOR else p.dtype
+        context.facts[p.name] = Fact(known, own or dtype, 0, frozenset([p.name]))
 
 
 def _promoted(context: Context) -> str:

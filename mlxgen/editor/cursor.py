@@ -21,7 +21,7 @@ from ..formula.compile import VALUES
 from ..formula.explain import ATTRIBUTES
 from ..formula.mlx import MODULES, table
 from ..formula.translator import BUILTINS, SPECIAL
-from ..model.dtypes import CATEGORIES, DTYPES
+from ..model.dtypes import ACCUMULATOR, CATEGORIES, DTYPES
 from ..model.signature import Signature
 from ..read.keys import json_schema
 from ..read.signature import parse_signature
@@ -196,7 +196,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
     for form in forms(path):
         groups.append(("EnumMember", "", form.get("enum", filter(None, [form.get("const")]))))
     if path[0] == "dtypes" or path[-1] == "dtype":
-        groups.append(("EnumMember", "", (*CATEGORIES, *DTYPES)))
+        groups.append(("EnumMember", "", (*CATEGORIES, *DTYPES, ACCUMULATOR)))
     if is_formula(path):
         before, dot, _ = cursor.word.rpartition(".")
         yield from _members(before, project.release)

@@ -20,6 +20,9 @@ CATEGORIES = {
     "generic": DTYPES,
 }
 
+# What `dtypes` calls that of sums of the promoted one: float32, or float64 beside float64.
+ACCUMULATOR = "accumulator"
+
 
 def computes_integers(dtypes: Iterable[str]) -> bool:
     """Whether a kernel for these dtypes computes in a type that cuts floats off."""

@@ -73,7 +73,8 @@ class Parameter(NamedTuple):
     cpp: str  # name of the parameter and local
     position: str = ""  # C++ expression of its first index among a primitive's inputs (arrays)
     present: str = ""  # C++ condition under which it is among them, if it is optional
-    dtype: str | None = None  # fixed MLX dtype, such as int32; None: the op's promoted dtype
+    # fixed MLX dtype, such as int32, or that of sums; None: the op's promoted dtype
+    dtype: str | None = None
     integral: bool = False  # fixed to integers: never differentiable
     rule: str = "kDtypes"  # C++ name of the dtype rule that applies to it
 
@@ -145,8 +146,8 @@ class Binding(NamedTuple):
     """One buffer of a Metal launch."""
 
     place: int  # of the buffer
-    holds: str  # input | output | bytes (a number) | vector (of numbers)
-    value: str  # C++ expression of it
+    holds: str  # input | optional (one) | output | bytes (a number) | vector (of numbers)
+    value: str  # C++ expression of it; of an optional input, and of another in its place
     type: str = ""  # bytes: the number's C++ type
 
 

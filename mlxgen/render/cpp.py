@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from typing import Any
 
-from ..model.dtypes import CPP_TYPES, FLOATING, computes_integers
+from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers
 from ..model.kinds import BY_VALUE, Kind
 from ..model.op import Expr, Grad, GradKind, Kernel, Op, Parameter, metal_stem
 
@@ -66,6 +66,8 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 def element(p: Parameter) -> str:
     """The type of an array's elements in a kernel over views."""
+    if p.dtype == ACCUMULATOR:
+        return "mlxgen::accum_t<T>"
     return CPP_TYPES[p.dtype] if p.dtype else "T"
 
 

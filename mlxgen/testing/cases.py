@@ -65,7 +65,8 @@ class Slot:
 
     arg: str  # the argument
     index: int | None  # in a list of arrays
-    dtype: mx.Dtype | None  # None: the one that is tested
+    dtype: mx.Dtype | None  # None: the one that is tested,
+    sums: bool  # or that of its sums
     shape: tuple[int, ...]
     low: float
     high: float
@@ -82,6 +83,9 @@ class Slot:
     ) -> Slot:
         """An argument of `ops.json` with its part of a sample, and the dtypes it may have."""
         dtype = given.get("dtype") or arg["dtype"]
+        sums = dtype == "accumulator"
+        if sums:
+            dtype = None
         if dtype is None and dtypes and "float32" not in dtypes:
             dtype = dtypes[0]
         values = given.get("values")
@@ -97,6 +101,7 @@ class Slot:
             arg=arg["name"],
             index=index,
             dtype=None if dtype is None else getattr(mx, {"bool": "bool_"}.get(dtype, dtype)),
+            sums=sums,
             shape=tuple(shape),
             low=float(low),
             high=float(high),
@@ -117,6 +122,8 @@ class Slot:
 
     def draw(self, dtype: mx.Dtype, rng: np.random.Generator) -> mx.array:
         """The array, in `dtype` unless it has one of its own."""
+        if self.sums and dtype != mx.float64:
+            dtype = mx.float32
         dtype = self.dtype or dtype
         if self.values is not None:
             return mx.array(self.values, dtype=dtype)

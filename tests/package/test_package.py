@@ -68,6 +68,18 @@ FILES = {
           grad: {x: zero}
           samples: {x: {low: 1, high: 2}}
 
+        - name: carry
+          signature: "carry(x: array, state: array | None = None) -> (out: array, last: array)"
+          dispatch: {cpu: carry, metal: {kernel: carry, grid: [x.size]}}
+          shape: x.shape
+          dtypes: {x: floating, state: accumulator}
+          dtype: {last: accumulator}
+          grad:
+            x: (grad_out if state is None else grad_out * state) + grad_last
+            state: grad_out * x + grad_last
+          vmap: batch
+          samples: [{x: {}, state: {}}, {x: {shape: [5]}}]
+
         - name: window
           signature: "window(x: array, /, size: int | tuple[int, int] = 1) -> array"
           composite: x * size[0] + size[1]
@@ -81,13 +93,22 @@ FILES = {
         """,
     "csrc/axpby.h": """
         #pragma once
+        #include "mlxgen/kernel.h"
         namespace tiny_ops::cpu {
+        using mlxgen::accum_t, mlxgen::In, mlxgen::Out;
         template <typename T>
         T axpby(T x, T y, T alpha, T beta) {
           return alpha * x + beta * y;
         }
         inline float cut(float x, float y, int n) { // float64 takes the composite
           return x + y;
+        }
+        template <typename T>
+        void carry(In<T> x, In<accum_t<T>> state, Out<T> out, Out<accum_t<T>> last) {
+          for (int64_t i = 0; i < x.size(); ++i) {
+            out[i] = state ? static_cast<T>(x[i] * state[i]) : x[i];
+            last[i] = x[i] + (state ? state[i] : 0);
+          }
         }
         template <typename T, bool positive = false>
         T loop(T x) { // the one it is computed in
@@ -102,6 +123,25 @@ FILES = {
         T axpby_metal(T x, T y, float alpha, float beta) {
           return T(alpha * x + beta * y);
         }
+        """,
+    "kernels/metal/carry.metal": """
+        #include <metal_stdlib>
+        using namespace metal;
+        template <typename T>
+        [[kernel]] void carry(
+            device const T* x [[buffer(0)]],
+            device const float* state [[buffer(1)]],
+            device T* out [[buffer(2)]],
+            device float* last [[buffer(3)]],
+            constant bool& has_state [[buffer(4)]],
+            uint i [[thread_position_in_grid]]) {
+          out[i] = has_state ? T(float(x[i]) * state[i]) : x[i];
+          last[i] = float(x[i]) + (has_state ? state[i] : 0);
+        }
+        template [[host_name("carry_float32")]] [[kernel]] decltype(carry<float>) carry<float>;
+        template [[host_name("carry_float16")]] [[kernel]] decltype(carry<half>) carry<half>;
+        template [[host_name("carry_bfloat16")]] [[kernel]]
+        decltype(carry<bfloat>) carry<bfloat>;
         """,
     "python/tiny_ops/__init__.py": """
         from tiny_ops._load import *
@@ -160,7 +200,7 @@ def test_only_its_own_files_are_compiled(project: Path) -> None:
     assert "cut.cpp.o" in text and "invalid-pch" not in text
     log = (project / "build" / ".ninja_log").read_text(encoding="utf-8")
     assert set(re.findall(r"(\w+)\.cpp\.o", log)) == {
-        *("axpby", "twice", "cut", "cast", "total", "loop", "window", "draw"),
+        *("axpby", "twice", "cut", "cast", "total", "loop", "carry", "window", "draw"),
         *("dispatch", "bind_0", "module", "empty"),
     }
 
@@ -250,6 +290,39 @@ with mx.stream(mx.cpu):
     assert tiny_ops.draw(-20, -10, mx.random.key(0)).max().item() < -10
 """
     output(run("-c", script, cwd=site, path=site))
+
+
+def test_sums(site: Path) -> None:
+    """An argument in the dtype of sums is not promoted with the others; nor is it cut."""
+    script = """
+import tiny_ops, mlx.core as mx
+mx.set_default_device(mx.cpu)
+for x, *given in (
+    (mx.float16, mx.float16, mx.bfloat16, mx.float32, mx.int32),
+    (mx.bfloat16, mx.float32),
+    (mx.float32, mx.float16),
+    (mx.float64, mx.float32, mx.float64),
+):
+    sums = mx.float64 if x == mx.float64 else mx.float32
+    for state in given:
+        x_, state_ = mx.ones(3, x), mx.array([1, 2, 3]).astype(state)
+        out, last = tiny_ops.carry(x_, state_)
+        assert out.dtype == x and last.dtype == sums and last.tolist() == [2, 3, 4]
+        if state != mx.int32:
+            grad = mx.grad(lambda state: sum(a.sum() for a in tiny_ops.carry(x_, state)))(state_)
+            assert grad.dtype == state and grad.tolist() == [2, 2, 2]
+    assert tiny_ops.carry(x_)[1].dtype == sums and tiny_ops.carry(x_)[1].tolist() == [1, 1, 1]
+exact = 1 + 2**-20
+out, last = tiny_ops.carry(mx.zeros((), mx.float16), exact)
+assert (last.item(), last.dtype, out.dtype) == (exact, mx.float32, mx.float16)
+try:
+    tiny_ops.carry(mx.ones(3), mx.ones(3, mx.float64))
+except ValueError as error:
+    print(error)
+"""
+    assert output(run("-c", script, cwd=site, path=site)) == (
+        "[carry] dtype float64 is not supported beside float32. Got state: float64 (3,).\n"
+    )
 
 
 def test_what_was_computed_before_decides_nothing(site: Path) -> None:
@@ -350,7 +423,7 @@ def test_metal_kernels_are_tested_without_a_gpu(
     for layout in (*dense, *strided):
         for dtype in ("float32", "float16", "bfloat16"):
             assert re.search(rf"\d+  axpby_{layout}_{dtype}$", text, re.MULTILINE)
-    assert "launches of 33 kernels" in text
+    assert "launches of 36 kernels" in text
     built = project / "build" / "metal" / "libraries" / "tiny_ops.axpby.metal"
     diags = Diagnostics()
     settings = read_settings.load(project, diags)

@@ -952,6 +952,20 @@ Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {
       args);
 }
 
+Dtype DtypeRule::resolve_sums(
+    const char* op,
+    Dtype dtype,
+    const std::vector<Named>& args) const {
+  auto sums = mx::promote_types(dtype, mx::float32);
+  for (const auto& arg : args) {
+    if (arg.second && mx::promote_types(resolve(op, {arg}), sums) != sums) {
+      auto what = "dtype float64 is not supported beside " + show(dtype) + ".";
+      fail(op, what, args);
+    }
+  }
+  return sums;
+}
+
 bool Dispatch::has_kernel(const Stream& s, Dtype dtype) const {
   auto backend = backend_of(s);
 #ifdef MLXGEN_EMULATE_METAL

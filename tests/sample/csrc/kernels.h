@@ -91,6 +91,13 @@ void segments(In<T> x, In<int32_t> ids, int count, Out<T> out) {}
 template <typename T>
 void norm(In<T> x, In<T> weight, float eps, Out<T> out, Out<float> scale) {}
 
+template <typename T>
+void carry(
+    In<T> x,
+    In<mlxgen::accum_t<T>> state,
+    Out<T> out,
+    Out<mlxgen::accum_t<T>> last) {}
+
 // Every type of argument.
 template <typename T>
 void all_types(

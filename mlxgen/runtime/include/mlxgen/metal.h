@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -44,6 +45,26 @@ void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
   } else {
     encoder.set_vector_bytes(values, index);
   }
+}
+
+/**
+ * Bind an optional array; another where it is absent, since Metal wants one
+ * there. The emulation has nothing there that a kernel could read.
+ */
+inline void set_optional(
+    CommandEncoder& encoder,
+    const std::optional<array>& a,
+    const array& other,
+    int index) {
+#ifdef MLXGEN_EMULATE_METAL
+  if (!a) {
+    struct Absent {
+      uint64_t bits = ~uint64_t(0);
+    };
+    return encoder.set_bytes(Absent(), index);
+  }
+#endif
+  encoder.set_input_array(a ? *a : other, index);
 }
 
 /** Allocate the outputs of a kernel that is not elementwise. */

@@ -128,6 +128,12 @@ struct DtypeRule {
   }
 
   Dtype resolve(const char* op, const std::vector<Named>& args) const;
+
+  /** The dtype of sums of `dtype`, in which arguments of fewer digits fit. */
+  Dtype resolve_sums(
+      const char* op,
+      Dtype dtype,
+      const std::vector<Named>& args) const;
 };
 
 /** Those of an argument that is a list, among all inputs of a primitive. */

@@ -82,6 +82,21 @@ template [[host_name("norm_float32")]] [[kernel]] decltype(norm<float>) norm<flo
 template [[host_name("norm_float16")]] [[kernel]] decltype(norm<half>) norm<half>;
 template [[host_name("norm_bfloat16")]] [[kernel]] decltype(norm<bfloat16_t>) norm<bfloat16_t>;
 
+template <typename T>
+[[kernel]] void carry(
+    device const T* x [[buffer(0)]],
+    device const float* state [[buffer(1)]],
+    device T* out [[buffer(2)]],
+    device float* last [[buffer(3)]],
+    uint index [[thread_position_in_grid]]) {
+  out[index] = x[index];
+  last[index] = x[index];
+}
+
+template [[host_name("carry_float32")]] [[kernel]] decltype(carry<float>) carry<float>;
+template [[host_name("carry_float16")]] [[kernel]] decltype(carry<half>) carry<half>;
+template [[host_name("carry_bfloat16")]] [[kernel]] decltype(carry<bfloat16_t>) carry<bfloat16_t>;
+
 // One dtype, without a template; accumulated with atomics.
 [[kernel]] void count_bits(
     device const int* x [[buffer(0)]],
