@@ -1,0 +1,272 @@
+// Metal kernels of the linear recurrence h_t = a_t h_{t-1} + b_t along an axis.
+//
+// Two steps are one: h -> a h + b, then h -> c h + d, is h -> (c a) h + (c b +
+// d) (Martin and Cundy, "Parallelizing Linear Recurrent Neural Nets Over
+// Sequence Length" (2018), section 2.2). So where channels are neighbours in
+// memory a thread has a channel, and simdgroups share the steps if there are
+// few channels: each runs over its own from h = 0, then knows its h before
+// them, and runs again. Along the last axis a simdgroup has a channel, and a
+// lane every 32nd step.
+
+#include <metal_stdlib>
+
+#include "mlx/backend/metal/kernels/utils.h"
+
+using namespace metal;
+
+/** h -> factor h + term. */
+struct Step {
+  float factor;
+  float term;
+
+  /** A product of many factors may be inf: nothing comes of 0 nevertheless. */
+  float operator()(float h) const {
+    return h == 0 ? term : factor * h + term;
+  }
+};
+
+/** The recurrence of one channel. */
+template <typename T>
+struct Forward {
+  device const T* a;
+  device const T* b;
+  device T* out;
+  float initial;
+  int64_t stride;
+
+  Step step(uint t) const {
+    return {
+        static_cast<float>(a[t * stride]), static_cast<float>(b[t * stride])};
+  }
+  void write(uint t, float h) const {
+    out[t * stride] = static_cast<T>(h);
+  }
+};
+
+/** That of its gradient, over the steps in the opposite order. */
+template <typename T>
+struct Backward {
+  device const T* a;
+  device const T* h;
+  device const T* cotangent;
+  device T* grad_a;
+  device T* grad_b;
+  device T* grad_initial;
+  float first; // h before the recurrence's first step, here the last
+  float initial;
+  uint last;
+  int64_t stride;
+
+  Step step(uint t) const {
+    return {
+        t == 0 ? 0.0f : static_cast<float>(a[(t - 1) * stride]),
+        static_cast<float>(cotangent[t * stride])};
+  }
+  void write(uint t, float g) const {
+    float before = first;
+    if (t < last) {
+      before = static_cast<float>(h[(t + 1) * stride]);
+    } else {
+      *grad_initial = static_cast<T>(static_cast<float>(a[last * stride]) * g);
+    }
+    grad_a[t * stride] = static_cast<T>(g * before);
+    grad_b[t * stride] = static_cast<T>(g);
+  }
+};
+
+/** One lane runs over steps of its channel; the last h. */
+template <typename R>
+inline float run(thread const R& channel, uint begin, uint end, float h) {
+  for (uint t = begin; t < end; ++t) {
+    Step step = channel.step(t);
+    h = step.factor * h + step.term;
+    channel.write(t, h);
+  }
+  return h;
+}
+
+/** A channel per lane, and simdgroups that share the steps. */
+template <typename R>
+inline void share_steps(
+    thread const R& channel,
+    bool is_there,
+    uint steps,
+    threadgroup Step* all,
+    uint lane,
+    uint part,
+    uint parts) {
+  uint each = (steps + parts - 1) / parts;
+  uint begin = min(part * each, steps);
+  uint end = min(begin + each, steps);
+  float h = channel.initial;
+  if (parts > 1) {
+    if (is_there) {
+      Step total = {1, 0};
+      for (uint t = begin; t < end; ++t) {
+        Step step = channel.step(t);
+        total.factor *= step.factor;
+        total.term = step.factor * total.term + step.term;
+      }
+      all[part * 32 + lane] = total;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (is_there) {
+      for (uint i = 0; i < part; ++i) {
+        Step before = all[i * 32 + lane];
+        h = before(h);
+      }
+    }
+  }
+  if (is_there) {
+    run(channel, begin, end, h);
+  }
+}
+
+/** A channel per simdgroup, and lanes that share the steps. */
+template <typename R>
+inline void scan_steps(thread const R& channel, uint steps, uint lane) {
+  float h = channel.initial;
+  for (uint begin = 0; begin < steps; begin += 32) {
+    uint t = begin + lane;
+    Step total = {1, 0};
+    if (t < steps) {
+      total = channel.step(t);
+    }
+    for (uint distance = 1; distance < 32; distance *= 2) {
+      Step before = {
+          simd_shuffle_up(total.factor, distance),
+          simd_shuffle_up(total.term, distance)};
+      if (lane >= distance) {
+        total = {total.factor * before.factor, total(before.term)};
+      }
+    }
+    float value = total(h);
+    if (t < steps) {
+      channel.write(t, value);
+    }
+    h = simd_broadcast(value, 31);
+  }
+}
+
+template <typename R>
+inline void run_channel(
+    thread const R& channel,
+    bool is_there,
+    bool along_lanes,
+    uint steps,
+    threadgroup Step* all,
+    uint lane,
+    uint part,
+    uint parts) {
+  if (along_lanes) {
+    scan_steps(channel, steps, lane);
+  } else {
+    share_steps(channel, is_there, steps, all, lane, part, parts);
+  }
+}
+
+/** Where a thread's channel begins, and how far its steps are apart. */
+struct Place {
+  uint channel;
+  size_t start;
+  int64_t stride;
+
+  Place(
+      uint3 position,
+      bool along_lanes,
+      uint channels,
+      uint steps,
+      uint inner,
+      bool reverse) {
+    channel = along_lanes ? position.y : position.x;
+    uint known = min(channel, channels - 1); // of threads that have none, too
+    start =
+        (size_t(known / inner) * steps + (reverse ? steps - 1 : 0)) * inner +
+        known % inner;
+    stride = reverse ? -int64_t(inner) : int64_t(inner);
+  }
+};
+
+template <typename T>
+[[kernel]] void linear_recurrence(
+    device const T* a [[buffer(0)]],
+    device const T* b [[buffer(1)]],
+    device const T* initial [[buffer(2)]],
+    device T* out [[buffer(3)]],
+    constant bool& has_initial [[buffer(4)]],
+    constant bool& reverse [[buffer(5)]],
+    constant uint& steps [[buffer(6)]],
+    constant uint& inner [[buffer(7)]],
+    constant uint& channels [[buffer(8)]],
+    constant int& along_lanes [[buffer(9)]],
+    uint3 position [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup Step all[32 * 32];
+  Place place(position, along_lanes, channels, steps, inner, reverse);
+  bool is_there = place.channel < channels;
+  Forward<T> channel = {
+      a + place.start,
+      b + place.start,
+      out + place.start,
+      has_initial && is_there ? static_cast<float>(initial[place.channel])
+                              : 0.0f,
+      place.stride};
+  run_channel(
+      channel, is_there, along_lanes, steps, all, lane, simdgroup, simdgroups);
+}
+
+template <typename T>
+[[kernel]] void linear_recurrence_vjp(
+    device const T* a [[buffer(0)]],
+    device const T* h [[buffer(1)]],
+    device const T* initial [[buffer(2)]],
+    device const T* cotangent [[buffer(3)]],
+    device T* grad_a [[buffer(4)]],
+    device T* grad_b [[buffer(5)]],
+    device T* grad_initial [[buffer(6)]],
+    constant bool& has_initial [[buffer(7)]],
+    constant bool& reverse [[buffer(8)]],
+    constant uint& steps [[buffer(9)]],
+    constant uint& inner [[buffer(10)]],
+    constant uint& channels [[buffer(11)]],
+    constant int& along_lanes [[buffer(12)]],
+    uint3 position [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup Step all[32 * 32];
+  Place place(position, along_lanes, channels, steps, inner, !reverse);
+  bool is_there = place.channel < channels;
+  if (steps == 0) { // nothing that a step would write
+    if (is_there && (along_lanes ? lane : simdgroup) == 0) {
+      grad_initial[place.channel] = static_cast<T>(0.0f);
+    }
+    return;
+  }
+  Backward<T> channel = {
+      a + place.start,
+      h + place.start,
+      cotangent + place.start,
+      grad_a + place.start,
+      grad_b + place.start,
+      grad_initial + place.channel,
+      has_initial && is_there ? static_cast<float>(initial[place.channel])
+                              : 0.0f,
+      0,
+      steps - 1,
+      place.stride};
+  run_channel(
+      channel, is_there, along_lanes, steps, all, lane, simdgroup, simdgroups);
+}
+
+// clang-format off
+#define instantiate_linear_recurrence(name, type)                           \
+  instantiate_kernel("linear_recurrence_" #name, linear_recurrence, type)   \
+  instantiate_kernel("linear_recurrence_vjp_" #name, linear_recurrence_vjp, type)
+
+instantiate_linear_recurrence(float32, float)
+instantiate_linear_recurrence(float16, half)
+instantiate_linear_recurrence(bfloat16, bfloat16_t)
+    // clang-format on
