@@ -9,7 +9,7 @@ from ops.accuracy import draw
 from mlxgen.testing import LAYOUTS, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
-# Shape, axis: many steps or channels, few, none; channels that fill tiles, blocks and simdgroups, and do not.
+# Shape, axis: many steps or channels, few, none; channels that fill tiles, and do not.
 CASES = [
     *(((2, 7, 3), 1), ((2, 7, 3), -1), ((2, 7, 3), 0), ((5,), 0), ((1000,), 0), ((100, 5), 1)),
     *(((2, 70, 4, 10), 1), ((70, 300), 0), ((3, 1, 5), 1), ((3, 200, 1), 1), ((1, 65, 17), -2)),
