@@ -1,0 +1,317 @@
+"""cross_entropy: one pass over the logits each way."""
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+from nn import losses
+from nn.losses import EPSILON
+from ops.accuracy import INTEGERS, draw, name
+
+from mlxgen.testing import LAYOUTS, to_numpy
+
+OPTIONS = {
+    "plain": {},
+    "smooth": {"label_smoothing": 0.25},
+    "z": {"z_loss": 0.125},
+    "capped": {"logit_softcap": 2.5},
+    "all": {"label_smoothing": 0.1, "z_loss": 0.01, "logit_softcap": 4.0, "ignore_index": 1},
+}
+
+
+def inputs(dtype, shape=(3, 4, 9), seed=0, ignore_index=-100, **_):
+    logits, values = draw(dtype, shape, -6, 6, seed)
+    rng = np.random.default_rng(seed)
+    targets = rng.integers(0, shape[-1], shape[:-1])
+    targets.reshape(-1)[1::5] = ignore_index
+    return logits, values, targets
+
+
+def loss_and_grad(logits, *args, **options):
+    def loss(x):
+        out = mlxops.nn.cross_entropy(x, *args, **options)
+        return out.sum(), out
+
+    (_, out), gradient = mx.value_and_grad(loss)(logits)
+    return out, gradient
+
+
+def assert_near(got, wanted, epsilon):
+    scale = np.abs(wanted).max(initial=0)
+    np.testing.assert_allclose(to_numpy(got), wanted, 0, epsilon * scale)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_values(dtype, options, weighted, reduction):
+    options = {**OPTIONS[options], "reduction": reduction}
+    logits, values, targets = inputs(dtype, **options)
+    weight = np.linspace(0.5, 2, 9).astype(np.float32) if weighted else None
+    args = (None if weight is None else mx.array(weight),)
+    out, gradient = loss_and_grad(logits, mx.array(targets), *args, **options)
+    wanted, wanted_gradient = losses.cross_entropy(values, targets, weight, **options)
+    assert out.dtype == (mx.float64 if dtype == mx.float64 else mx.float32)
+    assert gradient.dtype == dtype
+    # Weights are float32, and constants of formulas too.
+    assert_near(out, wanted, 2e-6 if dtype != mx.float64 else 1e-12)
+    assert_near(
+        gradient, wanted_gradient, max(2 * EPSILON[dtype], 1e-12) + 2e-6 * (dtype != mx.float64)
+    )
+
+
+@pytest.mark.parametrize("words", [1, 2, 4, 5, 127, 128, 129, 1024, 1025, 2500, 4097])
+@pytest.mark.parametrize("options", ["smooth", "all"])
+def test_rows_of_any_length(words, options):
+    options = OPTIONS[options]
+    _, values, targets = inputs(mx.float32, (3, words), words, **options)
+    # Large ones behind small ones, and the other way round.
+    ramp = np.linspace(-40, 40, words)
+    values = np.float32(values + np.stack([ramp, ramp[::-1], 0 * ramp])).astype(np.float64)
+    out, gradient = loss_and_grad(mx.array(values, mx.float32), mx.array(targets), **options)
+    wanted, wanted_gradient = losses.cross_entropy(values, targets, **options)
+    assert_near(out, wanted, 5e-6)
+    assert_near(gradient, wanted_gradient, 1e-5)
+
+
+TORCH = np.array(
+    [
+        [0.5, -1.25, 2.0, 0.0, 3.5],
+        [1.0, -2.0, 0.25, 4.0, -0.5],
+        [-3.0, 0.75, 1.5, -1.0, 2.25],
+        [0.0, 0.5, -0.5, 1.25, -4.0],
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("weighted", "smoothing", "reduction", "loss", "gradient"),
+    [
+        # torch.nn.functional.cross_entropy of torch 2.13.0 in float64; gradients of the second row.
+        (
+            0,
+            0.0,
+            "mean",
+            [1.338766174434],
+            [-0.318064400578, 0.000760195399, 0.00721253313, 0.306684712638, 0.003406959411],
+        ),
+        (
+            0,
+            0.0,
+            "none",
+            [0.2713745551, 3.083322765111, 0.0, 0.66160120309],
+            [-0.954193201734, 0.002280586197, 0.021637599389, 0.920054137914, 0.010220878233],
+        ),
+        (
+            0,
+            0.1,
+            "mean",
+            [1.498766174434],
+            [-0.291397733911, -0.005906471268, 0.000545866463, 0.300018045971, -0.003259707256],
+        ),
+        (
+            0,
+            0.1,
+            "sum",
+            [4.496298523302],
+            [-0.874193201734, -0.017719413803, 0.001637599389, 0.900054137914, -0.009779121767],
+        ),
+        (
+            1,
+            0.0,
+            "mean",
+            [0.939610451546],
+            [-0.212042933719, 0.000506796933, 0.00480835542, 0.204456475092, 0.002271306274],
+        ),
+        (
+            1,
+            0.1,
+            "mean",
+            [1.329743337479],
+            [-0.193145434205, -0.017215233183, -0.003551614373, 0.22472446513, -0.010812183369],
+        ),
+        (
+            1,
+            0.1,
+            "sum",
+            [2.991922509327],
+            [-0.434577226962, -0.038734274661, -0.007991132339, 0.505630046542, -0.024327412581],
+        ),
+        (
+            1,
+            0.1,
+            "none",
+            [0.662349977671, 1.876244134637, 0.0, 0.45332839702],
+            [-0.434577226962, -0.038734274661, -0.007991132339, 0.505630046542, -0.024327412581],
+        ),
+    ],
+)
+def test_torch(weighted, smoothing, reduction, loss, gradient):
+    weight = mx.array([0.5, 2.0, 1.0, 0.25, 1.5]) if weighted else None
+    out, got = loss_and_grad(
+        mx.array(TORCH, mx.float32),
+        mx.array([4, 0, -100, 3]),
+        weight,
+        label_smoothing=smoothing,
+        reduction=reduction,
+    )
+    np.testing.assert_allclose(to_numpy(out).reshape(-1), loss, 1e-6)
+    np.testing.assert_allclose(to_numpy(got)[1], gradient, 2e-6, 1e-7)
+
+
+def test_infinite_logits():
+    """As in torch 2.13.0."""
+    inf = np.inf
+    logits = mx.array([[-inf, 1, 2], [-inf, 0, -1], [-inf, -inf, -inf], [np.nan, 0, 1]])
+    out, gradient = loss_and_grad(logits, mx.array([1, 0, 2, 2]), reduction="none")
+    np.testing.assert_allclose(out, [1.3132617, inf, np.nan, np.nan], 1e-6)
+    np.testing.assert_allclose(
+        to_numpy(gradient)[:2], [[0, -0.7310586, 0.7310586], [-1, 0.7310586, 0.2689414]], 1e-6
+    )
+    assert np.isnan(to_numpy(gradient)[2:]).all()
+    # Beginning with many infinite ones.
+    row = np.full(3000, -inf)
+    row[2500:] = np.linspace(-1, 1, 500)
+    got = mlxops.nn.cross_entropy(mx.array(row, mx.float32), mx.array(2600))
+    np.testing.assert_allclose(got.item(), -losses.log_softmax(row)[2600], 1e-5)
+    # A softcap makes them finite.
+    out, gradient = loss_and_grad(mx.array([[-inf, 1.0, inf]]), mx.array([0]), logit_softcap=3.0)
+    z = np.array([-3, 3 * np.tanh(1 / 3), 3])
+    np.testing.assert_allclose(out.item(), -losses.log_softmax(z)[0], 1e-6)
+    assert to_numpy(gradient)[0, [0, 2]].tolist() == [0, 0]
+    out, gradient = loss_and_grad(mx.array([[-inf, 1.0, 2.0]]), mx.array([1]), label_smoothing=0.1)
+    assert out.item() == inf
+    np.testing.assert_allclose(gradient, [[-0.1 / 3, -0.6643919, 0.6977253]], 1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_ignored_rows_are_not_read(options):
+    options = {**OPTIONS[options], "ignore_index": 7}
+    logits = mx.array([[np.nan, np.inf, 1], [1.0, 2.0, 3.0], [-np.inf, -np.inf, -np.inf]])
+    targets = mx.array([7, 2, 7])
+    out, gradient = loss_and_grad(logits, targets, **options)
+    wanted, wanted_gradient = losses.cross_entropy(to_numpy(logits)[1:2], np.array([2]), **options)
+    np.testing.assert_allclose(out, wanted, 1e-5)
+    np.testing.assert_allclose(to_numpy(gradient)[1], wanted_gradient[0], 1e-5, 1e-6)
+    assert (to_numpy(gradient)[[0, 2]] == 0).all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_no_targets_at_all(rows, reduction):
+    out, gradient = loss_and_grad(
+        mx.ones((rows, 4)),
+        mx.full((rows,), -100),
+        mx.ones(4),
+        label_smoothing=0.1,
+        reduction=reduction,
+    )
+    assert out.item() == 0
+    assert gradient.shape == (rows, 4)
+    assert not np.array(gradient).any()
+
+
+def test_targets_that_are_no_words():
+    logits = mx.zeros((5, 3))
+    targets = mx.array([0, -1, 3, 2**31 - 1, 2])
+    out, gradient = loss_and_grad(logits, targets, mx.ones(3), reduction="none")
+    assert np.isnan(out).tolist() == [False, True, True, True, False]
+    assert np.isnan(gradient).all(axis=1).tolist() == [False, True, True, True, False]
+    assert np.isfinite(np.array(gradient)[[0, 4]]).all()
+    assert np.isnan(mlxops.nn.cross_entropy(logits, targets).item())
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=name)
+def test_targets_of_any_integer_dtype(dtype):
+    logits, values, _ = inputs(mx.float32, (3, 5))
+    out = mlxops.nn.cross_entropy(logits, mx.array([4, 0, 2], dtype=dtype), reduction="sum")
+    np.testing.assert_allclose(
+        out, losses.cross_entropy(values, np.array([4, 0, 2]), reduction="sum")[0], 1e-6
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout):
+    logits, _, targets = inputs(mx.float32)
+    args = [LAYOUTS[layout](a) for a in (logits, mx.array(targets), mx.linspace(0.5, 2, 9))]
+    out, gradient = loss_and_grad(*args, label_smoothing=0.1)
+    wanted, of_logits = losses.cross_entropy(
+        *(np.array(a).astype(np.float64) if i != 1 else np.array(a) for i, a in enumerate(args)),
+        label_smoothing=0.1,
+    )
+    np.testing.assert_allclose(out, wanted, 1e-5)
+    np.testing.assert_allclose(gradient, of_logits, 1e-4, 1e-6)
+
+
+def test_vmap():
+    logits, values, targets = inputs(mx.float32)
+
+    def fn(x, t):
+        return mlxops.nn.cross_entropy(x, t, logit_softcap=3.0)
+
+    wanted = [
+        losses.cross_entropy(x, t, logit_softcap=3.0) for x, t in zip(values, targets, strict=True)
+    ]
+    got = mx.vmap(fn)(logits, mx.array(targets))
+    np.testing.assert_allclose(got, [loss for loss, _ in wanted], 1e-5)
+    got = mx.vmap(mx.grad(fn))(logits, mx.array(targets))
+    np.testing.assert_allclose(got, np.stack([g for _, g in wanted]), 1e-4, 1e-6)
+
+
+def test_compile():
+    compiled = mx.compile(lambda *args: loss_and_grad(*args)[1], shapeless=True)
+    for shape in ((2, 8), (5, 3)):
+        logits, _, targets = inputs(mx.float32, shape)
+        args = (logits, mx.array(targets))
+        np.testing.assert_allclose(compiled(*args), loss_and_grad(*args)[1], 1e-6, 1e-7)
+
+
+def test_once_differentiable():
+    logits, _, targets = inputs(mx.float32, (2, 4))
+
+    def of_gradient(x):
+        return (mx.grad(lambda x: mlxops.nn.cross_entropy(x, mx.array(targets)))(x) ** 2).sum()
+
+    with pytest.raises(ValueError, match=r"cross_entropy_rows_vjp\] Not differentiable"):
+        mx.grad(of_gradient)(logits)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weights_have_no_gradient(smoothing):
+    def of_weights(w):
+        return mlxops.nn.cross_entropy(
+            mx.ones((2, 3)), mx.array([0, 1]), w, label_smoothing=smoothing
+        )
+
+    with pytest.raises(ValueError, match="Not differentiable with respect to 'weight'"):
+        mx.grad(of_weights)(mx.ones(3))
+
+
+def test_errors():
+    logits, targets = mx.ones((4, 3)), mx.zeros((4,), mx.int32)
+    for args, options, message in (
+        (
+            (logits, targets[:3]),
+            {},
+            r"targets must have the shape of logits without its last axis\. ",
+        ),
+        ((logits, targets.astype(mx.float32)), {}, "targets must be integers"),
+        (
+            (logits, targets, mx.ones(4)),
+            {},
+            "weight must have one axis, as long as the last one of logits",
+        ),
+        ((mx.ones((4, 0)), targets), {}, "logits must have a last axis, of words"),
+        ((mx.array(1.0), mx.array(0)), {}, "logits must have a last axis, of words"),
+        ((logits, targets), {"label_smoothing": 1.5}, "label_smoothing must be between 0 and 1"),
+        (
+            (logits, targets),
+            {"label_smoothing": float("nan")},
+            "label_smoothing must be between 0 and 1",
+        ),
+        ((logits, targets), {"logit_softcap": -1.0}, "logit_softcap must not be negative"),
+    ):
+        with pytest.raises(ValueError, match=r"^\[cross_entropy\] " + message):
+            mlxops.nn.cross_entropy(*args, **options)
+    with pytest.raises(ValueError, match="reduction"):
+        mlxops.nn.cross_entropy(logits, targets, reduction="max")
