@@ -66,3 +66,23 @@ inline float4 rounded(float4 x) {
 inline float sum(float4 x) {
   return (x.x + x.y) + (x.z + x.w);
 }
+
+/**
+ * The sum of the values of all threads of a threadgroup, for each of them, with
+ * one barrier: every simdgroup adds up the partial sums. So `sums`, one for
+ * each simdgroup, can be used again behind the next barrier only.
+ */
+template <typename V>
+inline V threadgroup_sum(
+    V value,
+    threadgroup V* sums,
+    uint lane,
+    uint simdgroup,
+    uint simdgroups) {
+  value = simd_sum(value);
+  if (lane == 0) {
+    sums[simdgroup] = value;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return simd_sum(lane < simdgroups ? V(sums[lane]) : V(0));
+}
