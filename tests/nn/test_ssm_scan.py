@@ -1,0 +1,274 @@
+"""ssm_scan beside a loop over time, in NumPy and in MLX's ops."""
+
+import mlx.core as mx
+import mlxops.nn
+import numpy as np
+import pytest
+from ops.accuracy import draw
+
+from mlxgen.testing import LAYOUTS, to_numpy
+
+EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
+NAMES = ("x", "A_log", "B", "C", "D", "dt", "state")
+# Batch, time, heads, channels, groups, states: with and without remainders of vectors and lanes.
+SIZES = [
+    *((2, 9, 4, 8, 2, 16), (1, 1, 2, 64, 1, 128), (1, 7, 3, 5, 3, 3), (2, 5, 2, 1, 1, 1)),
+    *((1, 3, 1, 33, 1, 70), (1, 2, 2, 70, 1, 256), (3, 20, 2, 18, 2, 40)),
+]
+EMPTY = [(2, 0, 2, 3, 1, 4), (0, 3, 2, 3, 1, 4), (2, 3, 2, 3, 1, 0), (2, 3, 2, 0, 1, 4)]
+
+
+def inputs(dtype, size, seed=0):
+    """The arrays, those of parameters and states in float32 at least."""
+    batch, time, heads, channels, groups, states = size
+    wide = mx.float64 if dtype == mx.float64 else mx.float32
+    random = iter(range(100 * seed, 100 * seed + 100))
+
+    def array(dtype, *shape, low=-1.0, high=1.0):
+        return draw(dtype, shape, low, high, seed=next(random))[0]
+
+    return {
+        "x": array(dtype, batch, time, heads, channels),
+        "A_log": array(wide, heads),
+        "B": array(dtype, batch, time, groups, states),
+        "C": array(dtype, batch, time, groups, states),
+        "D": array(wide, heads),
+        "dt": array(wide, batch, time, heads, low=0.05),
+        "state": array(wide, batch, heads, channels, states),
+    }
+
+
+def holes(size, seed=5):
+    """A mask with padding on the left and gaps."""
+    there = np.random.default_rng(seed).uniform(size=size[:2]) < 0.7
+    there[:1, : size[1] // 3] = False
+    return mx.array(there)
+
+
+def reference(x, A_log, B, C, D, dt, state=None, mask=None):
+    x, A_log, B, C, D, dt = (to_numpy(a) for a in (x, A_log, B, C, D, dt))
+    batch, time, heads, channels = x.shape
+    share = heads // B.shape[2]
+    S = np.zeros((batch, heads, channels, B.shape[3])) if state is None else to_numpy(state)
+    S = S.astype(np.float64)
+    y = np.zeros(x.shape)
+    for b, t, h in np.ndindex(batch, time, heads):
+        if mask is not None and not mask[b, t].item():
+            continue
+        S[b, h] *= np.exp(-np.exp(A_log[h]) * dt[b, t, h])
+        S[b, h] += dt[b, t, h] * np.outer(x[b, t, h], B[b, t, h // share])
+        y[b, t, h] = S[b, h] @ C[b, t, h // share] + D[h] * x[b, t, h]
+    return y, S
+
+
+def exp(x):
+    """MLX's exp has the digits of float32 in float64."""
+    return mx.power(mx.array(np.e, mx.float64), x) if x.dtype == mx.float64 else mx.exp(x)
+
+
+def composition(x, A_log, B, C, D, dt, state=None, mask=None):
+    batch, time, heads, channels = x.shape
+    B, C = (mx.repeat(a, heads // B.shape[2], axis=2) for a in (B, C))
+    S = mx.zeros((batch, heads, channels, B.shape[3]), dt.dtype) if state is None else state
+    ys = []
+    for t in range(time):
+        step = dt[:, t, :, None, None]
+        new = exp(-exp(A_log)[:, None, None] * step) * S
+        new = new + step * x[:, t, :, :, None] * B[:, t, :, None, :]
+        y = (new * C[:, t, :, None, :]).sum(axis=-1) + D[:, None] * x[:, t]
+        if mask is not None:
+            there = mask[:, t, None, None]
+            new = mx.where(there[..., None], new, S)
+            y = mx.where(there, y, 0)
+        S = new
+        ys.append(y)
+    return mx.stack(ys, axis=1), S
+
+
+def close(got, exact, factor=8, scale=0):
+    """Within so many units in the last place of the largest number, or that of `scale`."""
+    assert got.shape == exact.shape
+    exact = to_numpy(exact) if isinstance(exact, mx.array) else exact
+    largest = max(np.abs(exact).max(initial=1e-3), np.abs(scale).max(initial=0))
+    limit = factor * EPSILON[got.dtype] * largest
+    np.testing.assert_allclose(to_numpy(got), exact, 0, limit)
+
+
+@pytest.mark.parametrize("size", SIZES + EMPTY, ids=str)
+def test_values(dtype, size):
+    arrays = inputs(dtype, size)
+    for mask in (None, holes(size)):
+        for first in ({}, {"state": None}):
+            given = arrays | {"mask": mask} | first
+            y, state = mlxops.nn.ssm_scan(**given)
+            assert y.dtype == dtype
+            assert state.dtype == arrays["dt"].dtype
+            wanted_y, wanted_state = reference(**given)
+            close(y, wanted_y, 30)
+            close(state, wanted_state, 30)
+
+
+def gradients(fn, arrays, mask):
+    """Of a loss in both outputs, for every array."""
+    names = [name for name in NAMES if arrays[name] is not None]
+
+    def loss(*values):
+        y, state = fn(**(arrays | dict(zip(names, values, strict=True))), mask=mask)
+        weight = mx.cos(mx.arange(y.size)).reshape(y.shape).astype(y.dtype)
+        return (weight * y * (1 + 0.1 * y)).sum() + (state * state).sum()
+
+    values = tuple(arrays[name] for name in names)
+    return dict(zip(names, mx.grad(loss, argnums=tuple(range(len(names))))(*values), strict=True))
+
+
+def widened(arrays):
+    return {name: a if a is None else a.astype(mx.float64) for name, a in arrays.items()}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_gradients(dtype, size, masked):
+    """Beside those of the composition in float64; the cotangent has the rounding of the output."""
+    arrays = inputs(dtype, size)
+    mask = holes(size) if masked else None
+    for first in ({}, {"state": None}):
+        given = arrays | first
+        got = gradients(mlxops.nn.ssm_scan, given, mask)
+        with mx.stream(mx.cpu):
+            wanted = gradients(composition, widened(given), mask)
+        for name, g in got.items():
+            assert g.dtype == arrays[name].dtype
+            limit = 300 if dtype in (mx.float32, mx.float64) else 30
+            if g.dtype != dtype:  # of a parameter: what is rounded are the cotangents
+                limit *= EPSILON[dtype] / EPSILON[g.dtype]
+            # What A_log's gradient sums up are differences of the terms of dt's.
+            scale = to_numpy(wanted["dt"]) if name == "A_log" else 0
+            close(g, wanted[name], limit, scale)
+
+
+@pytest.mark.parametrize("size", EMPTY, ids=str)
+def test_gradients_of_nothing(size):
+    arrays = inputs(mx.float32, size)
+    got = gradients(mlxops.nn.ssm_scan, arrays, holes(size))
+    for name, g in got.items():
+        assert g.shape == arrays[name].shape
+        mx.eval(g)
+    if size[1] == 0:
+        np.testing.assert_allclose(got["state"], 2 * arrays["state"])
+
+
+def test_masked_steps_may_hold_anything():
+    """NaN, where padding is, gets neither into results nor into gradients."""
+    size = (2, 9, 4, 8, 2, 16)
+    mask = holes(size)
+    arrays = inputs(mx.float32, size)
+    dirty = dict(arrays)
+    for name in ("x", "B", "C", "dt"):
+        there = mask.reshape(mask.shape + (1,) * (arrays[name].ndim - 2))
+        dirty[name] = mx.where(there, arrays[name], mx.nan)
+    for g, w in zip(
+        mlxops.nn.ssm_scan(**dirty, mask=mask),
+        mlxops.nn.ssm_scan(**arrays, mask=mask),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(g, w)
+    assert not to_numpy(mlxops.nn.ssm_scan(**dirty, mask=mask)[0])[~np.array(mask)].any()
+    got, wanted = (gradients(mlxops.nn.ssm_scan, a, mask) for a in (dirty, arrays))
+    for name in NAMES:
+        np.testing.assert_array_equal(got[name], wanted[name])
+
+
+def test_step_by_step():
+    """Decoding: one step after the other is the whole."""
+    size = (2, 6, 4, 20, 2, 24)
+    arrays = inputs(mx.float32, size)
+    y, last = mlxops.nn.ssm_scan(**arrays)
+    state = arrays["state"]
+    for t in range(size[1]):
+        given = {n: arrays[n][:, t : t + 1] for n in ("x", "B", "C", "dt")}
+        got, state = mlxops.nn.ssm_scan(**(arrays | given | {"state": state}))
+        close(got, y[:, t : t + 1])
+    close(state, last)
+
+
+def test_strong_and_weak_decay():
+    """A state that vanishes at once, and one that stays for long; gradients of both."""
+    size = (1, 50, 2, 4, 1, 8)
+    arrays = inputs(mx.float32, size) | {"A_log": mx.array([6.0, -20.0])}
+    y, state = mlxops.nn.ssm_scan(**arrays)
+    wanted_y, wanted_state = reference(**arrays)
+    close(y, wanted_y)
+    close(state, wanted_state)
+    with mx.stream(mx.cpu):
+        wanted = gradients(composition, widened(arrays), None)
+    for name, g in gradients(mlxops.nn.ssm_scan, arrays, None).items():
+        close(g, wanted[name], 200, to_numpy(wanted["dt"]) if name == "A_log" else 0)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_second_derivative(masked):
+    size = (1, 4, 2, 3, 1, 4)
+    arrays = inputs(mx.float32, size)
+    mask = holes(size) if masked else None
+
+    def twice(fn):
+        def loss(*values):
+            grads = gradients(fn, dict(zip(NAMES, values, strict=True)), mask)
+            return sum((g * g).sum() for g in grads.values())
+
+        return mx.grad(loss, argnums=tuple(range(7)))(*(arrays[name] for name in NAMES))
+
+    for g, w in zip(twice(mlxops.nn.ssm_scan), twice(composition), strict=True):
+        close(g, w, 500)
+
+
+def test_jvp_and_vmap():
+    arrays = [
+        inputs(mx.float32, (2, 5, 4, 3, 2, 6), seed)[name] for seed in (1, 2) for name in NAMES
+    ]
+    primals, tangents = arrays[:7], arrays[7:]
+    got, wanted = (
+        mx.jvp(lambda *a, fn=fn: fn(*a), primals, tangents)[1]
+        for fn in (mlxops.nn.ssm_scan, composition)
+    )
+    for g, w in zip(got, wanted, strict=True):
+        close(g, w, 50)
+    batched = [mx.stack([a, b]) for a, b in zip(primals, tangents, strict=True)]
+    batched[5] = mx.abs(batched[5])
+    for g, *w in zip(
+        mx.vmap(mlxops.nn.ssm_scan)(*batched),
+        *(mlxops.nn.ssm_scan(*(a[i] for a in batched)) for i in (0, 1)),
+        strict=True,
+    ):
+        close(g, mx.stack(w))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout):
+    arrays = inputs(mx.float32, (2, 5, 4, 3, 2, 6))
+    strided = {name: LAYOUTS[layout](a) for name, a in arrays.items()}
+    for g, w in zip(mlxops.nn.ssm_scan(**strided), reference(**strided), strict=True):
+        close(g, w)
+
+
+def test_errors():
+    arrays = inputs(mx.float32, (2, 5, 4, 3, 2, 6))
+    for wrong, message in [
+        ({"x": mx.ones((5, 4, 3))}, "x must have 4 axes: batch, time, heads, channels"),
+        ({"B": mx.ones((2, 4, 2, 6))}, "B must have 4 axes: the batch and time of x"),
+        ({"C": mx.ones((2, 5, 1, 6))}, "B and C must have the same shape"),
+        (
+            {"B": mx.ones((2, 5, 3, 6)), "C": mx.ones((2, 5, 3, 6))},
+            "the heads of x must be a multiple of the groups of B",
+        ),
+        (
+            {"B": mx.ones((2, 5, 2, 257)), "C": mx.ones((2, 5, 2, 257))},
+            "heads have at most 256 channels and 256 states",
+        ),
+        ({"dt": mx.ones((2, 5))}, "dt must have the batch, time and heads of x"),
+        ({"D": mx.ones((1,))}, "A_log and D must have one number for each head"),
+        ({"state": mx.ones((2, 4, 6, 3))}, "state must have 4 axes"),
+        ({"mask": mx.ones((2, 4), mx.bool_)}, "mask must have the batch and time of x"),
+    ]:
+        with pytest.raises(ValueError, match=rf"^\[ssm_scan\] {message}"):
+            mlxops.nn.ssm_scan(**(arrays | wrong))
