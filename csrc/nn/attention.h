@@ -1,0 +1,456 @@
+// CPU kernels of attention that never hold the whole matrix of scores.
+//
+// Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
+// Partitioning" (2023), algorithms 1 and 2: scores are computed a block at a
+// time, beside the maximum and the sum of exponentials of those before, and
+// again for the gradients. Those of queries and of keys are two kernels, here
+// and on Metal, so that threads need not add to the same numbers.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "matmul.h"
+#include "mlxgen/kernel.h"
+#include "mlxgen/loop.h"
+#include "mlxgen/simd_math.h"
+#include "mlxgen/threads.h"
+
+namespace mlxops::cpu {
+
+using mlxgen::accum_t;
+using mlxgen::In;
+using mlxgen::Out;
+
+namespace flash {
+
+constexpr int64_t query_block = 96;
+constexpr int64_t key_block = 128;
+
+template <typename A>
+constexpr A kInfinity = std::numeric_limits<A>::infinity();
+
+/** What the kernels have in common: queries, keys, and who sees whom. */
+template <typename T>
+struct Scores {
+  using A = accum_t<T>;
+
+  const In<T>& q; // (batch, heads, queries, size)
+  const In<T>& k; // (batch, key heads, keys, size)
+  const In<int32_t>&
+      ranges; // (2, queries): the first key, that behind the last
+  const In<T>& mask; // added to scores; its axes may have length 1
+  A scale;
+  A softcap; // 0: none
+
+  int64_t batch = q.dim(0), heads = q.dim(1), queries = q.dim(2);
+  int64_t key_heads = k.dim(1), keys = k.dim(2), size = q.dim(3);
+
+  /** Row `at` of a head's matrix in an array like q; or k, by its own head. */
+  template <typename V>
+  Matrix<T> rows(const V& array, int64_t b, int64_t h, int64_t at) const {
+    int64_t head = array.dim(1) == heads ? h : h * key_heads / heads;
+    int64_t row = (b * array.dim(1) + head) * array.dim(2) + at;
+    return {array.data + row * array.dim(3), array.dim(3)};
+  }
+
+  int64_t first(int64_t query) const {
+    return std::max<int64_t>(ranges[query], 0);
+  }
+  int64_t last(int64_t query) const {
+    return std::min<int64_t>(ranges[queries + query], keys);
+  }
+
+  /** Whether any of these queries sees any of these keys. */
+  bool meet(int64_t query, int64_t n, int64_t key, int64_t m) const {
+    for (int64_t i = query; i < query + n; ++i) {
+      if (std::max(first(i), key) < std::min(last(i), key + m)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /**
+   * The scores of n queries and m keys of a head; -inf where a query does not
+   * see a key. With a softcap also their derivative by the scaled product.
+   */
+  void compute(
+      int64_t b,
+      int64_t h,
+      int64_t query,
+      int64_t n,
+      int64_t key,
+      int64_t m,
+      A* to,
+      A* slope = nullptr) const {
+    auto keys_here = rows(k, b, h, key).transposed();
+    multiply(n, size, m, rows(q, b, h, query), keys_here, to, m);
+    for (int64_t i = 0; i < n; ++i) {
+      const T* added = nullptr;
+      int64_t across = 0;
+      if (mask) {
+        auto index = [&](int axis, int64_t at) {
+          return mask.dim(axis) == 1 ? 0 : at;
+        };
+        across = mask.dim(3) == 1 ? 0 : 1;
+        int64_t row = (index(0, b) * mask.dim(1) + index(1, h)) * mask.dim(2) +
+            index(2, query + i);
+        added = mask.data + row * mask.dim(3) + key * across;
+      }
+      int64_t start = std::clamp<int64_t>(first(query + i) - key, 0, m);
+      int64_t end = std::clamp<int64_t>(last(query + i) - key, start, m);
+      mlxgen::multiversion([&] {
+        finish(to + i * m, m, added, across, slope ? slope + i * m : nullptr);
+      });
+      std::fill_n(to + i * m, start, -kInfinity<A>);
+      std::fill_n(to + i * m + end, m - end, -kInfinity<A>);
+    }
+  }
+
+ private:
+  MLXGEN_MULTIVERSION void
+  finish(A* to, int64_t m, const T* added, int64_t across, A* slope) const {
+    for (int64_t j = 0; j < m; ++j) {
+      to[j] *= scale;
+    }
+    if (softcap != 0) {
+      for (int64_t j = 0; j < m; ++j) {
+        A share = mlxgen::math::tanh(to[j] / softcap);
+        to[j] = softcap * share;
+        if (slope != nullptr) {
+          slope[j] = 1 - share * share;
+        }
+      }
+    }
+    if (added != nullptr) {
+      for (int64_t j = 0; j < m; ++j) {
+        to[j] += static_cast<A>(mlxgen::widen(added[j * across]));
+      }
+    }
+  }
+};
+
+/**
+ * A row's scores become exponentials, of differences to the largest so far. The
+ * result is what numbers from before must be multiplied by.
+ */
+template <typename A>
+MLXGEN_MULTIVERSION A exponentials(A* scores, int64_t m, A& largest, A& sum) {
+  constexpr int lanes = 16;
+  A most[lanes];
+  std::fill_n(most, lanes, -kInfinity<A>);
+  int64_t j = 0;
+  for (; j + lanes <= m; j += lanes) {
+    for (int i = 0; i < lanes; ++i) {
+      most[i] = scores[j + i] > most[i] ? scores[j + i] : most[i];
+    }
+  }
+  A found = largest;
+  for (; j < m; ++j) {
+    found = std::max(found, scores[j]);
+  }
+  for (A one : most) {
+    found = std::max(found, one);
+  }
+  // Where nothing is seen, all differences are to 0, and exponentials 0.
+  A base = found == -kInfinity<A> ? A(0) : found;
+  for (j = 0; j < m; ++j) {
+    scores[j] = mlxgen::math::exp(scores[j] - base);
+  }
+  A parts[lanes] = {};
+  for (j = 0; j + lanes <= m; j += lanes) {
+    for (int i = 0; i < lanes; ++i) {
+      parts[i] += scores[j + i];
+    }
+  }
+  A total = 0;
+  for (; j < m; ++j) {
+    total += scores[j];
+  }
+  for (A part : parts) {
+    total += part;
+  }
+  A before = std::exp(largest - base);
+  largest = found;
+  sum = sum * before + total;
+  return before;
+}
+
+/**
+ * From scores and the cotangents' products with values: probabilities, and the
+ * scores' cotangents, times scale.
+ */
+template <typename A>
+MLXGEN_MULTIVERSION void cotangents(
+    A* scores,
+    A* products,
+    const A* slope,
+    int64_t m,
+    A lse,
+    A delta,
+    A scale) {
+  // Nothing is seen where lse is -inf: all scores are -inf, too.
+  A base = lse == -kInfinity<A> ? A(0) : lse;
+  for (int64_t j = 0; j < m; ++j) {
+    A p = mlxgen::math::exp(scores[j] - base);
+    scores[j] = p;
+    products[j] = p == 0 ? A(0) : p * (products[j] - delta) * scale;
+  }
+  if (slope != nullptr) {
+    for (int64_t j = 0; j < m; ++j) {
+      products[j] *= slope[j];
+    }
+  }
+}
+
+template <typename A, typename T>
+void store(const std::vector<A>& from, int64_t count, T* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    mlxgen::narrow(from[i], to[i]);
+  }
+}
+
+/** Of a block of queries and one of keys: probabilities, scores' cotangents. */
+template <typename T>
+struct Backward {
+  using A = accum_t<T>;
+
+  const Scores<T>& scores;
+  const In<T>& v;
+  const In<T>& grad;
+  const In<A>& lse;
+  const In<A>& delta;
+  std::vector<A> p = std::vector<A>(query_block * key_block);
+  std::vector<A> ds = p;
+  std::vector<A> slope = scores.softcap != 0 ? p : std::vector<A>();
+
+  void compute(
+      int64_t b,
+      int64_t h,
+      int64_t query,
+      int64_t n,
+      int64_t key,
+      int64_t m) {
+    A* slopes = slope.empty() ? nullptr : slope.data();
+    scores.compute(b, h, query, n, key, m, p.data(), slopes);
+    auto values = scores.rows(v, b, h, key).transposed();
+    multiply(
+        n, v.dim(3), m, scores.rows(grad, b, h, query), values, ds.data(), m);
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t row = (b * scores.heads + h) * scores.queries + query + i;
+      mlxgen::multiversion([&] {
+        cotangents<A>(
+            p.data() + i * m,
+            ds.data() + i * m,
+            slopes == nullptr ? nullptr : slopes + i * m,
+            m,
+            lse[row],
+            delta[row],
+            scores.scale);
+      });
+    }
+  }
+};
+
+} // namespace flash
+
+/**
+ * out = softmax(scores) v, and lse, the logarithm of the sum of the scores'
+ * exponentials; 0 and -inf where a query sees nothing. scores are scale q k^T,
+ * of which softcap tanh(scores / softcap) is taken and to which the mask is
+ * added.
+ */
+template <typename T>
+void attention_parts(
+    In<T> q,
+    In<T> k,
+    In<T> v,
+    In<int32_t> ranges,
+    In<T> mask,
+    double scale,
+    double softcap,
+    Out<T> out,
+    Out<accum_t<T>> lse) {
+  using namespace flash;
+  using A = accum_t<T>;
+  Scores<T> scores{q, k, ranges, mask, A(scale), A(softcap)};
+  int64_t width = v.dim(3);
+  int64_t blocks = (scores.queries + query_block - 1) / query_block;
+  int64_t cost = query_block * scores.keys * (scores.size + width);
+  auto part = [&](int64_t from, int64_t to) {
+    std::vector<A> p(query_block * key_block);
+    std::vector<A> sums(query_block * width);
+    std::vector<A> largest(query_block), total(query_block);
+    for (int64_t task = from; task < to; ++task) {
+      int64_t query = task % blocks * query_block;
+      int64_t h = task / blocks % scores.heads;
+      int64_t b = task / blocks / scores.heads;
+      int64_t n = std::min(query_block, scores.queries - query);
+      std::fill(sums.begin(), sums.end(), A(0));
+      std::fill(largest.begin(), largest.end(), -kInfinity<A>);
+      std::fill(total.begin(), total.end(), A(0));
+      for (int64_t key = 0; key < scores.keys; key += key_block) {
+        int64_t m = std::min(key_block, scores.keys - key);
+        if (!scores.meet(query, n, key, m)) {
+          continue;
+        }
+        scores.compute(b, h, query, n, key, m, p.data());
+        for (int64_t i = 0; i < n; ++i) {
+          A before = mlxgen::multiversion([&] {
+            return exponentials(p.data() + i * m, m, largest[i], total[i]);
+          });
+          A* sum = sums.data() + i * width;
+          for (int64_t c = 0; c < width; ++c) {
+            sum[c] *= before;
+          }
+        }
+        multiply(
+            n,
+            m,
+            width,
+            Matrix<A>{p.data(), m},
+            scores.rows(v, b, h, key),
+            sums.data(),
+            width,
+            true);
+      }
+      int64_t row = (b * scores.heads + h) * scores.queries + query;
+      for (int64_t i = 0; i < n; ++i) {
+        A factor = total[i] == 0 ? A(0) : 1 / total[i];
+        lse[row + i] = largest[i] + std::log(total[i]);
+        for (int64_t c = 0; c < width; ++c) {
+          sums[i * width + c] *= factor;
+        }
+      }
+      store(sums, n * width, out.data + row * width);
+    }
+  };
+  mlxgen::share(scores.batch * scores.heads * blocks, cost, part);
+}
+
+/**
+ * The gradient in q. With p = exp(scores - lse) and delta = sum(grad * out),
+ * the scores' cotangent is p * (grad v^T - delta).
+ */
+template <typename T>
+void attention_vjp_queries(
+    In<T> q,
+    In<T> k,
+    In<T> v,
+    In<int32_t> ranges,
+    In<T> mask,
+    In<T> cotangent,
+    In<accum_t<T>> lse,
+    In<accum_t<T>> delta,
+    double scale,
+    double softcap,
+    Out<T> grad_q) {
+  using namespace flash;
+  using A = accum_t<T>;
+  Scores<T> scores{q, k, ranges, mask, A(scale), A(softcap)};
+  int64_t blocks = (scores.queries + query_block - 1) / query_block;
+  int64_t cost = query_block * scores.keys * (2 * scores.size + v.dim(3));
+  auto part = [&](int64_t from, int64_t to) {
+    Backward<T> backward{scores, v, cotangent, lse, delta};
+    std::vector<A> sums(query_block * scores.size);
+    for (int64_t task = from; task < to; ++task) {
+      int64_t query = task % blocks * query_block;
+      int64_t h = task / blocks % scores.heads;
+      int64_t b = task / blocks / scores.heads;
+      int64_t n = std::min(query_block, scores.queries - query);
+      std::fill(sums.begin(), sums.end(), A(0));
+      for (int64_t key = 0; key < scores.keys; key += key_block) {
+        int64_t m = std::min(key_block, scores.keys - key);
+        if (scores.meet(query, n, key, m)) {
+          backward.compute(b, h, query, n, key, m);
+          multiply(
+              n,
+              m,
+              scores.size,
+              Matrix<A>{backward.ds.data(), m},
+              scores.rows(k, b, h, key),
+              sums.data(),
+              scores.size,
+              true);
+        }
+      }
+      int64_t row = (b * scores.heads + h) * scores.queries + query;
+      store(sums, n * scores.size, grad_q.data + row * scores.size);
+    }
+  };
+  mlxgen::share(scores.batch * scores.heads * blocks, cost, part);
+}
+
+/** The gradients in k and v: sums over the queries of all heads of theirs. */
+template <typename T>
+void attention_vjp_keys(
+    In<T> q,
+    In<T> k,
+    In<T> v,
+    In<int32_t> ranges,
+    In<T> mask,
+    In<T> cotangent,
+    In<accum_t<T>> lse,
+    In<accum_t<T>> delta,
+    double scale,
+    double softcap,
+    Out<T> grad_k,
+    Out<T> grad_v) {
+  using namespace flash;
+  using A = accum_t<T>;
+  Scores<T> scores{q, k, ranges, mask, A(scale), A(softcap)};
+  int64_t width = v.dim(3);
+  int64_t blocks = (scores.keys + key_block - 1) / key_block;
+  int64_t group = scores.key_heads == 0 ? 0 : scores.heads / scores.key_heads;
+  int64_t cost = key_block * group * scores.queries * 2 * (scores.size + width);
+  auto part = [&](int64_t from, int64_t to) {
+    Backward<T> backward{scores, v, cotangent, lse, delta};
+    std::vector<A> sums_k(key_block * scores.size);
+    std::vector<A> sums_v(key_block * width);
+    for (int64_t task = from; task < to; ++task) {
+      int64_t key = task % blocks * key_block;
+      int64_t head = task / blocks % scores.key_heads;
+      int64_t b = task / blocks / scores.key_heads;
+      int64_t m = std::min(key_block, scores.keys - key);
+      std::fill(sums_k.begin(), sums_k.end(), A(0));
+      std::fill(sums_v.begin(), sums_v.end(), A(0));
+      for (int64_t h = head * group; h < (head + 1) * group; ++h) {
+        for (int64_t query = 0; query < scores.queries; query += query_block) {
+          int64_t n = std::min(query_block, scores.queries - query);
+          if (!scores.meet(query, n, key, m)) {
+            continue;
+          }
+          backward.compute(b, h, query, n, key, m);
+          multiply(
+              m,
+              n,
+              width,
+              Matrix<A>{backward.p.data(), m}.transposed(),
+              scores.rows(cotangent, b, h, query),
+              sums_v.data(),
+              width,
+              true);
+          multiply(
+              m,
+              n,
+              scores.size,
+              Matrix<A>{backward.ds.data(), m}.transposed(),
+              scores.rows(q, b, h, query),
+              sums_k.data(),
+              scores.size,
+              true);
+        }
+      }
+      int64_t row = (b * scores.key_heads + head) * scores.keys + key;
+      store(sums_k, m * scores.size, grad_k.data + row * scores.size);
+      store(sums_v, m * width, grad_v.data + row * width);
+    }
+  };
+  mlxgen::share(scores.batch * scores.key_heads * blocks, cost, part);
+}
+
+} // namespace mlxops::cpu
