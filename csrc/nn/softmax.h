@@ -145,6 +145,14 @@ struct LogSumExp {
     return scale;
   }
 
+  /** Take in what another one has. */
+  void join(const LogSumExp& other) {
+    A before = most;
+    most = std::max(most, other.most);
+    sum = sum * std::exp(before - shift()) +
+        other.sum * std::exp(other.most - shift());
+  }
+
   A value() const {
     return shift() + std::log(sum);
   }

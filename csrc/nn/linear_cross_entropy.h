@@ -1,0 +1,293 @@
+// CPU kernels of the cross entropy of linear outputs, x weight^T + bias, whose
+// logits are never all there: Wijmans, Huval, Hertzberg, Koltun and
+// Kraehenbuehl, "Cut Your Losses in Large-Vocabulary Language Models" (2024).
+//
+// Rows whose target is ignored are left out of all products.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "cross_entropy.h"
+#include "matmul.h"
+#include "mlxgen/kernel.h"
+#include "mlxgen/threads.h"
+#include "softmax.h"
+
+namespace mlxops::cpu {
+
+/** The rows of x whose targets count, one after the other. */
+template <typename T>
+struct CountedRows {
+  std::vector<int64_t> places;
+  std::vector<T> copied;
+  Matrix<T> x;
+
+  CountedRows(In<T> all, In<int32_t> targets, int ignore_index) {
+    int64_t depth = all.dim(-1);
+    for (int64_t row = 0; row < targets.size(); ++row) {
+      if (targets[row] != ignore_index) {
+        places.push_back(row);
+      }
+    }
+    x = {all.data, depth};
+    if (count() < targets.size()) {
+      copied.resize(count() * depth);
+      for (int64_t i = 0; i < count(); ++i) {
+        std::copy_n(
+            all.data + places[i] * depth, depth, copied.data() + i * depth);
+      }
+      x.data = copied.data();
+    }
+  }
+
+  int64_t count() const {
+    return static_cast<int64_t>(places.size());
+  }
+};
+
+/** The logits of some rows and words: x weight^T + bias, before a softcap. */
+template <typename T, typename A>
+void some_logits(
+    Matrix<T> x,
+    In<T> weight,
+    In<T> bias,
+    int64_t rows,
+    int64_t first_word,
+    int64_t words,
+    A* to,
+    int64_t stride) {
+  int64_t depth = weight.dim(1);
+  if (bias) {
+    for (int64_t row = 0; row < rows; ++row) {
+      widen_block(bias.data + first_word, words, to + row * stride);
+    }
+  }
+  Matrix<T> w{weight.data + first_word * depth, depth};
+  multiply(rows, depth, words, x, w.transposed(), to, stride, bool(bias));
+}
+
+// How many words are a part of a row, and how many rows and words of one are
+// computed at a time.
+constexpr int64_t words_of_part = 2048;
+constexpr int64_t rows_at_once = 384;
+constexpr int64_t words_at_once = 256;
+
+/** As cross_entropy_rows, of the logits x weight^T + bias. */
+template <typename T>
+void linear_cross_entropy_rows(
+    In<T> x,
+    In<T> weight,
+    In<int32_t> targets,
+    In<T> bias,
+    double softcap,
+    int ignore_index,
+    bool sums,
+    Out<accum_t<T>> lse,
+    Out<accum_t<T>> target,
+    Out<accum_t<T>> total) {
+  using A = accum_t<T>;
+  int64_t depth = weight.dim(1);
+  int64_t words = weight.dim(0);
+  CountedRows<T> counted(x, targets, ignore_index);
+  int64_t count = counted.count();
+  int64_t parts = (words + words_of_part - 1) / words_of_part;
+  std::vector<LogSumExp<A>> all(count * parts);
+  std::vector<A> totals(sums ? count * parts : 0);
+  for (auto* out : {&lse, &target, &total}) {
+    std::fill_n(out->data, out->size(), A(0));
+  }
+  for (int64_t place : counted.places) {
+    target[place] = std::numeric_limits<A>::quiet_NaN();
+  }
+  auto block = [&](int64_t first_row, int64_t part) {
+    thread_local std::vector<A> z;
+    z.resize(rows_at_once * words_at_once);
+    int64_t rows = std::min(rows_at_once, count - first_row);
+    int64_t last = std::min(words, (part + 1) * words_of_part);
+    for (int64_t word = part * words_of_part; word < last;
+         word += words_at_once) {
+      int64_t n = std::min(words_at_once, last - word);
+      some_logits(
+          counted.x.from(first_row, 0),
+          weight,
+          bias,
+          rows,
+          word,
+          n,
+          z.data(),
+          words_at_once);
+      for (int64_t row = 0; row < rows; ++row) {
+        A* logits = z.data() + row * words_at_once;
+        int64_t place = counted.places[first_row + row];
+        int64_t y = int64_t(targets[place]) - word;
+        softcap_block(logits, n, A(softcap));
+        if (y >= 0 && y < n) {
+          target[place] = logits[y];
+        }
+        int64_t to = (first_row + row) * parts + part;
+        if (sums) {
+          totals[to] += sum_block(logits, n);
+        }
+        all[to].add(logits, n, logits);
+      }
+    }
+  };
+  int64_t row_blocks = (count + rows_at_once - 1) / rows_at_once;
+  mlxgen::share(
+      row_blocks * parts,
+      std::min(count, rows_at_once) * std::min(words, words_of_part) * depth,
+      [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          block(i / parts * rows_at_once, i % parts);
+        }
+      });
+  for (int64_t i = 0; i < count; ++i) {
+    LogSumExp<A> row;
+    for (int64_t part = 0; part < parts; ++part) {
+      row.join(all[i * parts + part]);
+      total[counted.places[i]] += sums ? totals[i * parts + part] : A(0);
+    }
+    lse[counted.places[i]] = row.value();
+  }
+}
+
+/**
+ * Gradients of linear_cross_entropy_rows. For a block of the words, and of the
+ * rows, all cores compute the gradient of its logits, each for words of its
+ * own, whose gradients it then has; and then the rows' gradients, each for rows
+ * and columns of its own.
+ */
+template <typename T>
+void linear_cross_entropy_rows_vjp(
+    In<T> x,
+    In<T> weight,
+    In<int32_t> targets,
+    In<T> bias,
+    In<accum_t<T>> lse,
+    In<accum_t<T>> grad_lse,
+    In<accum_t<T>> grad_target,
+    In<accum_t<T>> grad_total,
+    double softcap,
+    int ignore_index,
+    Out<T> grad_x,
+    Out<T> grad_weight,
+    Out<accum_t<T>> grad_bias) {
+  using A = accum_t<T>;
+  // Of the gradient of logits, and of weights where they are not accumulated in
+  // place.
+  constexpr int64_t largest_block = int64_t(1) << 22;
+  constexpr int64_t rows_of_share = 256;
+  constexpr int64_t columns_of_share = 256;
+  int64_t depth = weight.dim(1);
+  int64_t words = weight.dim(0);
+  CountedRows<T> counted(x, targets, ignore_index);
+  int64_t count = counted.count();
+  std::fill_n(grad_x.data, grad_x.size(), T(0));
+  std::fill_n(grad_weight.data, grad_weight.size(), T(0));
+  std::fill_n(grad_bias.data, grad_bias.size(), A(0));
+  if (count == 0) {
+    return;
+  }
+  int64_t wide = std::clamp(
+      largest_block / std::max<int64_t>(depth, 1) / words_at_once *
+          words_at_once,
+      words_at_once,
+      16 * words_at_once);
+  wide = std::min(wide, words);
+  int64_t high = std::min(largest_block / wide, count);
+  std::vector<A> of_logits(high * wide);
+  std::vector<A> of_x(count * depth);
+  std::vector<A> of_weight(std::is_same_v<T, A> ? 0 : wide * depth);
+  for (int64_t word = 0; word < words; word += wide) {
+    int64_t n = std::min(wide, words - word);
+    A* to_weight = of_weight.data();
+    if constexpr (std::is_same_v<T, A>) {
+      to_weight = grad_weight.data + word * depth;
+    } else {
+      std::fill(of_weight.begin(), of_weight.end(), A(0));
+    }
+    for (int64_t row = 0; row < count; row += high) {
+      int64_t rows = std::min(high, count - row);
+      Matrix<T> some = counted.x.from(row, 0);
+      auto of_words = [&](int64_t first) {
+        int64_t m = std::min(words_at_once, n - first);
+        A* block = of_logits.data() + first;
+        some_logits(some, weight, bias, rows, word + first, m, block, wide);
+        for (int64_t i = 0; i < rows; ++i) {
+          int64_t place = counted.places[row + i];
+          int64_t y = targets[place];
+          A* logits = block + i * wide;
+          softcap_block(logits, m, A(softcap));
+          RowGradient<A> gradient{
+              y >= 0 && y < words ? lse[place]
+                                  : std::numeric_limits<A>::quiet_NaN(),
+              grad_lse[place],
+              grad_target[place],
+              grad_total[place]};
+          gradient.apply(
+              logits, m, y - word - first, static_cast<A*>(nullptr), softcap);
+          if (grad_bias.size() > 0) {
+            A* to = grad_bias.data + word + first;
+            for (int64_t k = 0; k < m; ++k) {
+              to[k] += logits[k];
+            }
+          }
+        }
+        multiply(
+            m,
+            rows,
+            depth,
+            Matrix<A>{block, wide}.transposed(),
+            some,
+            to_weight + first * depth,
+            depth,
+            true);
+      };
+      mlxgen::share(
+          (n + words_at_once - 1) / words_at_once,
+          4 * rows * std::min(n, words_at_once) * depth,
+          [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) {
+              of_words(i * words_at_once);
+            }
+          });
+      int64_t across = (depth + columns_of_share - 1) / columns_of_share;
+      auto of_rows = [&](int64_t first, int64_t column) {
+        multiply(
+            std::min(rows_of_share, rows - first),
+            n,
+            std::min(columns_of_share, depth - column),
+            Matrix<A>{of_logits.data() + first * wide, wide},
+            Matrix<T>{weight.data + word * depth + column, depth},
+            of_x.data() + (row + first) * depth + column,
+            depth,
+            true);
+      };
+      mlxgen::share(
+          (rows + rows_of_share - 1) / rows_of_share * across,
+          2 * std::min(rows, rows_of_share) * n *
+              std::min(columns_of_share, depth),
+          [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) {
+              of_rows(
+                  i / across * rows_of_share, i % across * columns_of_share);
+            }
+          });
+    }
+    if constexpr (!std::is_same_v<T, A>) {
+      narrow_block(to_weight, n * depth, grad_weight.data + word * depth);
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    narrow_block(
+        of_x.data() + i * depth,
+        depth,
+        grad_x.data + counted.places[i] * depth);
+  }
+}
+
+} // namespace mlxops::cpu

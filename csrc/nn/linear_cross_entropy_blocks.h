@@ -1,0 +1,201 @@
+// The cross entropy of linear outputs where there is no kernel for all of it,
+// as on GPUs: for one block of the words after the other MLX multiplies
+// matrices, and the kernels of cross_entropy do the rest. Blocks wait for each
+// other, so that there are few of them at a time.
+//
+// No shape but that of `weight` becomes part of the graph, so that what is
+// compiled `shapeless` may have other rows; its words are those of the first
+// call.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "mlx/mlx.h"
+#include "mlxops/cross_entropy_rows.h"
+#include "mlxops/cross_entropy_rows_vjp.h"
+
+namespace mlxops::blocks {
+
+namespace mx = mlx::core;
+
+/** What is the same for all blocks of words. */
+struct LinearBlocks {
+  // A block of logits has up to so many elements, and at least so many words.
+  static constexpr int64_t largest = int64_t(1) << 22;
+  static constexpr int64_t fewest_words = 256;
+
+  mx::StreamOrDevice s;
+  mx::Dtype dtype; // of sums; all is computed in it
+  mx::array weight;
+  std::optional<mx::array> bias;
+  mx::array targets;
+  mx::array counted;
+  mx::array valid; // whether the target is a word
+  mx::array x; // 0 in rows that do not count: they may be infinite
+  int words; // of a block
+
+  LinearBlocks(
+      const mx::array& x_,
+      const mx::array& weight_,
+      const mx::array& targets_,
+      const std::optional<mx::array>& bias_,
+      int ignore_index,
+      mx::StreamOrDevice s_)
+      : s(s_),
+        dtype(mx::promote_types(x_.dtype(), mx::float32)),
+        weight(weight_),
+        bias(bias_),
+        targets(targets_),
+        counted(mx::not_equal(targets, mx::array(ignore_index), s)),
+        valid(between(0, weight.shape(0))),
+        x(where(mx::expand_dims(counted, -1, s), mx::astype(x_, dtype, s), 0)),
+        words(
+            static_cast<int>(std::min<int64_t>(
+                std::max<int64_t>(
+                    largest / std::max<int64_t>(targets.size(), 1),
+                    fewest_words),
+                weight.shape(0)))) {}
+
+  mx::array where(const mx::array& condition, const mx::array& a, double other)
+      const {
+    return mx::where(condition, a, mx::array(other, dtype), s);
+  }
+
+  /** Whether the target is one of these words. */
+  mx::array between(int first, int last) const {
+    return mx::logical_and(
+        mx::greater_equal(targets, mx::array(first), s),
+        mx::less(targets, mx::array(last), s),
+        s);
+  }
+
+  struct Block {
+    int first;
+    int last;
+    mx::array weight;
+    mx::array logits;
+    mx::array here; // whether the target is one of these words
+    mx::array targets; // from the first word on; -1 in rows that do not count
+  };
+
+  /** Words from `first` on, after what is computed `before`. */
+  Block from(int first, const std::vector<mx::array>& before) const {
+    int last = std::min(first + words, weight.shape(0));
+    auto some = mx::slice(weight, {first, 0}, {last, weight.shape(1)}, s);
+    if (!before.empty()) {
+      some = mx::depends({some}, before)[0];
+    }
+    some = mx::astype(some, dtype, s);
+    auto logits = mx::matmul(x, mx::transpose(some, s), s);
+    if (bias) {
+      auto shift = mx::slice(*bias, {first}, {last}, s);
+      logits = mx::add(logits, mx::astype(shift, dtype, s), s);
+    }
+    auto here = between(first, last);
+    auto places = mx::where(
+        here, mx::subtract(targets, mx::array(first), s), mx::array(0), s);
+    places = mx::where(counted, places, mx::array(-1), s);
+    return {first, last, some, logits, here, places};
+  }
+
+  /** An array of rows as a matrix. */
+  mx::array matrix(const mx::array& a) const {
+    return a.ndim() == 1 ? mx::expand_dims(a, 0, s) : mx::flatten(a, 0, -2, s);
+  }
+};
+
+/** linear_cross_entropy_rows. */
+inline std::vector<mx::array> linear_cross_entropy(
+    const mx::array& x,
+    const mx::array& weight,
+    const mx::array& targets,
+    const std::optional<mx::array>& bias,
+    double softcap,
+    int ignore_index,
+    bool sums,
+    mx::StreamOrDevice s) {
+  LinearBlocks blocks(x, weight, targets, bias, ignore_index, s);
+  std::vector<mx::array> out;
+  for (int first = 0; first < weight.shape(0); first += blocks.words) {
+    auto block = blocks.from(first, out);
+    auto rows = cross_entropy_rows(
+        block.logits, block.targets, std::nullopt, softcap, -1, sums, s);
+    rows[1] = blocks.where(block.here, rows[1], 0);
+    if (out.empty()) {
+      out = rows;
+      continue;
+    }
+    out = {
+        mx::logaddexp(out[0], rows[0], s),
+        mx::add(out[1], rows[1], s),
+        mx::add(out[2], rows[2], s)};
+  }
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  out[1] = blocks.where(blocks.valid, out[1], nan);
+  for (auto& row : out) {
+    row = blocks.where(blocks.counted, row, 0);
+  }
+  return out;
+}
+
+/** linear_cross_entropy_rows_vjp. */
+inline std::vector<mx::array> linear_cross_entropy_vjp(
+    const mx::array& x,
+    const mx::array& weight,
+    const mx::array& targets,
+    const std::optional<mx::array>& bias,
+    const mx::array& lse,
+    const mx::array& grad_lse,
+    const mx::array& grad_target,
+    const mx::array& grad_total,
+    double softcap,
+    int ignore_index,
+    mx::StreamOrDevice s) {
+  LinearBlocks blocks(x, weight, targets, bias, ignore_index, s);
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  auto of_lse = blocks.where(blocks.valid, grad_lse, nan);
+  auto grad_weight = mx::zeros_like(weight, s);
+  auto grad_bias = bias ? mx::zeros_like(*bias, s) : mx::zeros({0}, s);
+  std::optional<mx::array> grad_x;
+  std::vector<mx::array> before;
+  for (int first = 0; first < weight.shape(0); first += blocks.words) {
+    auto block = blocks.from(first, before);
+    auto of_logits = cross_entropy_rows_vjp(
+        block.logits,
+        block.targets,
+        std::nullopt,
+        lse,
+        of_lse,
+        blocks.where(block.here, grad_target, 0),
+        grad_total,
+        softcap,
+        -1,
+        s);
+    auto of_x = mx::matmul(of_logits, block.weight, s);
+    grad_x = grad_x ? mx::add(*grad_x, of_x, s) : of_x;
+    auto rows = blocks.matrix(of_logits);
+    auto of_weight =
+        mx::matmul(mx::transpose(rows, s), blocks.matrix(blocks.x), s);
+    grad_weight = mx::slice_update(
+        grad_weight,
+        mx::astype(of_weight, weight.dtype(), s),
+        mx::Shape{first, 0},
+        mx::Shape{block.last, weight.shape(1)},
+        s);
+    before = {*grad_x, grad_weight};
+    if (bias) {
+      auto of_bias = mx::astype(mx::sum(rows, 0, false, s), bias->dtype(), s);
+      grad_bias = mx::slice_update(
+          grad_bias, of_bias, mx::Shape{first}, mx::Shape{block.last}, s);
+      before.push_back(grad_bias);
+    }
+  }
+  return {mx::astype(*grad_x, x.dtype(), s), grad_weight, grad_bias};
+}
+
+} // namespace mlxops::blocks

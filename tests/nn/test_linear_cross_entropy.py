@@ -1,0 +1,274 @@
+"""linear_cross_entropy: the cross entropy of logits that are never all there."""
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+from nn import losses
+from nn.losses import EPSILON
+from ops.accuracy import draw
+
+from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
+
+OPTIONS = {
+    "plain": {},
+    "smooth": {"label_smoothing": 0.25},
+    "z": {"z_loss": 0.125},
+    "capped": {"logit_softcap": 2.5},
+    "all": {"label_smoothing": 0.1, "z_loss": 0.01, "logit_softcap": 4.0, "ignore_index": 1},
+}
+
+
+def reference(x, weight, targets, bias=None, **options):
+    """The loss, and the gradients of its sum in x, weight and bias."""
+    logits = x @ weight.T + (0 if bias is None else bias)
+    loss, g = losses.cross_entropy(logits, targets, **options)
+    flat = g.reshape(-1, g.shape[-1])
+    return loss, [g @ weight, flat.T @ x.reshape(-1, x.shape[-1]), flat.sum(axis=0)]
+
+
+def inputs(dtype, rows=(3, 4), depth=6, words=9, seed=0, ignore_index=-100, **_):
+    arrays = [
+        draw(dtype, s, -1.5, 1.5, seed + i)
+        for i, s in enumerate(((*rows, depth), (words, depth), (words,)))
+    ]
+    targets = np.random.default_rng(seed).integers(0, words, rows)
+    targets.reshape(-1)[1::5] = ignore_index
+    return [a for a, _ in arrays], [x for _, x in arrays], targets
+
+
+def loss_and_grads(x, weight, targets, bias=None, **options):
+    targets = targets if isinstance(targets, mx.array) else mx.array(targets)
+
+    def loss(x, weight, bias=None):
+        out = mlxops.nn.linear_cross_entropy(x, weight, targets, bias, **options)
+        return out.sum(), out
+
+    args = (x, weight) if bias is None else (x, weight, bias)
+    (_, out), gradients = mx.value_and_grad(loss, argnums=tuple(range(len(args))))(*args)
+    return out, gradients
+
+
+def assert_near(got, wanted, epsilon):
+    scale = np.abs(wanted).max(initial=0)
+    np.testing.assert_allclose(to_numpy(got), wanted, 0, epsilon * scale)
+
+
+def check(dtype, arrays, values, targets, biased=True, epsilon=None, **options):
+    (x, weight, bias), (x_, weight_, bias_) = arrays, values
+    out, gradients = loss_and_grads(x, weight, targets, bias if biased else None, **options)
+    loss, wanted = reference(x_, weight_, targets, bias_ if biased else None, **options)
+    # Logits are float32, and not rounded.
+    sums = epsilon or (1e-12 if dtype == mx.float64 else 4e-6)
+    assert out.dtype == (mx.float64 if dtype == mx.float64 else mx.float32)
+    assert_near(out, loss, sums)
+    assert len(gradients) == 2 + biased
+    for gradient, w in zip(gradients, wanted, strict=False):
+        assert gradient.dtype == dtype
+        assert_near(gradient, w, EPSILON[dtype] + sums)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_values(dtype, options, biased, reduction):
+    options = {**OPTIONS[options], "reduction": reduction}
+    check(dtype, *inputs(dtype, **options), biased, **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "words"),
+    [
+        *((1, 1, 1), (5, 3, 255), (7, 16, 256), (2, 33, 257), (385, 5, 300), (3, 2, 2049)),
+        *((17, 300, 600), (1100, 3, 4200), (2, 9000, 600)),
+    ],
+)
+def test_more_than_a_block(rows, depth, words):
+    """Of rows, of words, and of both."""
+    arrays, values, targets = inputs(mx.float32, (rows,), depth, words)
+    scale = 4 / max(depth, 4)
+    arrays[1], values[1] = arrays[1] * scale, to_numpy(arrays[1] * scale)
+    options = {"label_smoothing": 0.1, "logit_softcap": 3.0} if rows < 100 else {}
+    check(mx.float32, arrays, values, targets, True, 2e-5, **options)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
+def test_half_precision_of_more_than_a_block(dtype, device):
+    check(dtype, *inputs(dtype, (400,), 40, 4500), True, 2e-5)
+
+
+def test_is_cross_entropy_of_the_logits():
+    (x, weight, bias), _, targets = inputs(mx.float32)
+
+    def composition(x, weight, bias):
+        return mlxops.nn.cross_entropy(x @ weight.T + bias, mx.array(targets), z_loss=0.1)
+
+    def fused(x, weight, bias):
+        return mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets), bias, z_loss=0.1)
+
+    for g, w in zip(
+        *(mx.grad(f, argnums=(0, 1, 2))(x, weight, bias) for f in (fused, composition)), strict=True
+    ):
+        np.testing.assert_allclose(g, w, 1e-4, 1e-6)
+
+
+def test_large_and_infinite_logits():
+    x = mx.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    weight = mx.array([[200.0, -100.0], [0.0, 100.0], [-300.0, 0.0]])
+    targets = np.array([0, 1, 2])
+    out, gradients = loss_and_grads(x, weight, targets, reduction="none")
+    wanted, of = reference(to_numpy(x), to_numpy(weight), targets, reduction="none")
+    np.testing.assert_allclose(out, wanted, 1e-6)
+    for g, w in zip(gradients, of, strict=False):
+        np.testing.assert_allclose(g, w, 1e-5, 1e-6)
+    # Words that are masked by their bias.
+    bias = mx.array([-np.inf, 0.0, 1.0])
+    out, (of_x, _, of_bias) = loss_and_grads(
+        x * 0, weight, np.array([1, 2, 1]), bias, reduction="none"
+    )
+    np.testing.assert_allclose(out, [1.3132617, 0.3132617, 1.3132617], 1e-6)
+    np.testing.assert_allclose(of_bias, [0, 3 * 0.26894143 - 2, 3 * 0.7310586 - 1], 1e-5, 1e-6)
+    assert np.isfinite(of_x).all()
+    out, _ = loss_and_grads(x * 0, weight, np.array([0, 2, 1]), bias, reduction="none")
+    assert out[0].item() == np.inf
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_ignored_rows(options):
+    """They have no part in anything, whatever they are."""
+    options = {**OPTIONS[options], "ignore_index": 7}
+    (x, weight, bias), (x_, weight_, bias_), _ = inputs(mx.float32, (5,))
+    x[1], x[4] = np.nan, np.inf
+    targets = np.array([3, 7, 0, 8, 7])
+    out, gradients = loss_and_grads(x, weight, targets, bias, **options)
+    kept = [0, 2, 3]
+    loss, wanted = reference(x_[kept], weight_, targets[kept], bias_, **options)
+    np.testing.assert_allclose(out, loss, 1e-5)
+    of_x = to_numpy(gradients[0])
+    assert (of_x[[1, 4]] == 0).all()
+    np.testing.assert_allclose(of_x[kept], wanted[0], 1e-4, 1e-6)
+    for g, w in zip(gradients[1:], wanted[1:], strict=True):
+        np.testing.assert_allclose(g, w, 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_no_targets_at_all(dtype, rows, reduction):
+    (x, weight, bias), _, _ = inputs(dtype, (rows,))
+    out, gradients = loss_and_grads(x, weight, np.full(rows, -100), bias, reduction=reduction)
+    assert out.item() == 0
+    for gradient, a in zip(gradients, (x, weight, bias), strict=True):
+        assert gradient.shape == a.shape
+        assert not to_numpy(gradient).any()
+
+
+def test_targets_that_are_no_words():
+    (x, weight, _), _, _ = inputs(mx.float32, (5,), words=3)
+    targets = np.array([0, -1, 3, 2**31 - 1, 2])
+    out, (of_x, of_weight) = loss_and_grads(x, weight, targets, reduction="none")
+    assert np.isnan(out).tolist() == [False, True, True, True, False]
+    assert np.isnan(of_x).all(axis=1).tolist() == [False, True, True, True, False]
+    assert np.isfinite(np.array(of_x)[[0, 4]]).all()
+    assert np.isnan(of_weight).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout):
+    arrays, _, targets = inputs(mx.float32)
+    arrays = [LAYOUTS[layout](a) for a in arrays]
+    ids = LAYOUTS[layout](mx.array(targets))
+    out, gradients = loss_and_grads(*arrays[:2], ids, arrays[2])
+    x, weight, bias = (to_numpy(a) for a in arrays)
+    loss, wanted = reference(x, weight, np.array(ids), bias)
+    np.testing.assert_allclose(out, loss, 1e-5)
+    for gradient, w in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(gradient, w, 1e-4, 1e-6)
+
+
+def test_mixed_dtypes():
+    (x, weight, _), _, targets = inputs(mx.bfloat16)
+    out = mlxops.nn.linear_cross_entropy(x, weight.astype(mx.float32), mx.array(targets))
+    same = mlxops.nn.linear_cross_entropy(
+        x.astype(mx.float32), weight.astype(mx.float32), mx.array(targets)
+    )
+    assert out.item() == same.item()
+
+
+def test_vmap():
+    (x, weight, bias), (x_, weight_, bias_), targets = inputs(mx.float32)
+
+    def fn(x, t, bias):
+        return mlxops.nn.linear_cross_entropy(x, weight, t, bias)
+
+    wanted = [reference(row, weight_, t, bias_) for row, t in zip(x_, targets, strict=True)]
+    got = mx.vmap(fn, in_axes=(0, 0, None))(x, mx.array(targets), bias)
+    np.testing.assert_allclose(got, [loss for loss, _ in wanted], 1e-5)
+    got = mx.vmap(mx.grad(fn), in_axes=(0, 0, None))(x, mx.array(targets), bias)
+    np.testing.assert_allclose(got, np.stack([g[0] for _, g in wanted]), 1e-4, 1e-6)
+
+
+def test_compile():
+    compiled = mx.compile(
+        lambda x, w, t: loss_and_grads(x, w, t, reduction="mean")[1], shapeless=True
+    )
+    for rows in ((2,), (5,), (3,)):
+        (x, weight, _), _, targets = inputs(mx.float32, rows)
+        for g, w in zip(
+            compiled(x, weight, mx.array(targets)),
+            loss_and_grads(x, weight, mx.array(targets))[1],
+            strict=True,
+        ):
+            np.testing.assert_allclose(g, w, 1e-6, 1e-7)
+
+
+@pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
+def test_memory():
+    """Beside arguments and gradients, less than a tenth of the logits."""
+    rows, depth, words = 1000, 4, 60_000
+    x, weight = mx.ones((rows, depth)), mx.ones((words, depth))
+    targets = mx.zeros((rows,), mx.int32)
+    mx.eval(x, weight, targets)
+    gradient = mx.grad(lambda x, w: mlxops.nn.linear_cross_entropy(x, w, targets), argnums=(0, 1))
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(gradient(x, weight))
+    assert mx.get_peak_memory() - before < x.nbytes + weight.nbytes + 4 * rows * words / 10
+
+
+def test_once_differentiable():
+    (x, weight, _), _, targets = inputs(mx.float32)
+
+    def of_gradient(x):
+        loss = mx.grad(lambda x: mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets)))
+        return (loss(x) ** 2).sum()
+
+    with pytest.raises(ValueError, match=r"cross_entropy_rows_vjp\] Not differentiable"):
+        mx.grad(of_gradient)(x)
+
+
+def test_errors():
+    x, weight, targets = mx.ones((4, 3)), mx.ones((5, 3)), mx.zeros((4,), mx.int32)
+    for args, options, message in (
+        (
+            (x, weight, targets[:3]),
+            {},
+            r"targets must have the shape of x without its last axis\. Got ",
+        ),
+        ((x, weight, targets.astype(mx.float32)), {}, "targets must be integers"),
+        ((x, weight[0], targets), {}, "weight must have 2 axes: words, features"),
+        ((x, weight[:0], targets), {}, "weight must have 2 axes: words, features"),
+        ((x, weight[:, :2], targets), {}, "the last axis of x must be as long as that of weight"),
+        (
+            (x, weight, targets, mx.ones(4)),
+            {},
+            "bias must have one axis, as long as the first one of weight",
+        ),
+        (
+            (x, weight, targets),
+            {"label_smoothing": -0.5},
+            "label_smoothing must be between 0 and 1",
+        ),
+        ((x, weight, targets), {"logit_softcap": -1.0}, "logit_softcap must not be negative"),
+    ):
+        with pytest.raises(ValueError, match=r"^\[linear_cross_entropy\] " + message):
+            mlxops.nn.linear_cross_entropy(*args, **options)
