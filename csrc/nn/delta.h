@@ -1,0 +1,455 @@
+// CPU kernels of the recurrences that keep a matrix and change it by the delta
+// rule at every step: gated_delta and wkv7.
+//
+// Both are the same for a row s of the state, of its v, and of its y:
+//
+//   p = s . a
+//   s <- s w + p b + v k          wkv7
+//   s <- s w + beta (v - p) k     gated_delta, where a = w k
+//   y = s . r                     (r is gated_delta's q)
+//
+// so rows do not know of each other, and w, a, b, k and r are for all of them.
+// What is different is how a step's numbers are read, and where their gradients
+// go: that is in GatedDelta and Wkv7.
+//
+// The backward needs the states in reverse order. It has the inputs alone, and
+// computes the states twice: once to keep every chunk-th, and then those of a
+// chunk, from the last chunk to the first. With chunks of sqrt(T) steps that
+// takes memory for 2 sqrt(T) states.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "mlxgen/kernel.h"
+#include "mlxgen/loop.h"
+#include "mlxgen/threads.h"
+#include "vectors.h"
+
+namespace mlxops::cpu {
+
+using mlxgen::accum_t;
+using mlxgen::In;
+using mlxgen::Out;
+
+// Rows that are computed together, so that none waits for its sums.
+constexpr int64_t delta_rows = 4;
+
+/** The numbers of a step, filled up with zeros to whole vectors and rows. */
+template <typename A>
+struct DeltaStep {
+  int64_t width; // of a row, a multiple of the lanes
+  int64_t rows; // a multiple of delta_rows
+  A* w;
+  A* a;
+  A* b;
+  A* k;
+  A* r;
+  A* v; // of every row
+  A* grad_y;
+  A beta;
+};
+
+/** Their gradients. */
+template <typename A>
+struct DeltaSums {
+  A* w;
+  A* a;
+  A* b;
+  A* k;
+  A* r;
+  A* v;
+  A beta;
+};
+
+MLXGEN_BEGIN_INLINED
+
+template <typename T, typename A>
+void widen_to(A* to, const T* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = mlxgen::widen(from[i]);
+  }
+}
+
+template <typename T, typename A>
+void narrow_to(T* to, const A* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    mlxgen::narrow(from[i], to[i]);
+  }
+}
+
+/** A step of all rows, and their y. The states may be the same. */
+template <typename Rule, int bytes, typename A>
+void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
+  using Vector = typename Vectors<A, bytes>::type;
+  constexpr int64_t group = delta_rows;
+  const int64_t width = step.width;
+  for (int64_t row = 0; row < step.rows; row += group) {
+    const A* from = before + row * width;
+    A* to = after + row * width;
+    Vector along[group] = {};
+    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+      Vector a = vector<bytes>(step.a + j);
+      for (int64_t i = 0; i < group; ++i) {
+        along[i] += vector<bytes>(from + i * width + j) * a;
+      }
+    }
+    A p[group], u[group];
+    Vector read[group] = {};
+    for (int64_t i = 0; i < group; ++i) {
+      p[i] = total<A, bytes>(along[i]);
+      u[i] = step.v[row + i];
+      if constexpr (Rule::corrects) {
+        u[i] = step.beta * (u[i] - p[i]);
+      }
+    }
+    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+      Vector w = vector<bytes>(step.w + j);
+      Vector k = vector<bytes>(step.k + j);
+      Vector r = vector<bytes>(step.r + j);
+      for (int64_t i = 0; i < group; ++i) {
+        Vector s = vector<bytes>(from + i * width + j) * w + u[i] * k;
+        if constexpr (!Rule::corrects) {
+          s += p[i] * Vector(vector<bytes>(step.b + j));
+        }
+        vector<bytes>(to + i * width + j) = s;
+        read[i] += s * r;
+      }
+    }
+    for (int64_t i = 0; i < group; ++i) {
+      y[row + i] = total<A, bytes>(read[i]);
+    }
+  }
+}
+
+/**
+ * A step backwards: from the gradient of the state behind it to that of the
+ * state before, and the sums over the rows that are the step's gradients.
+ */
+template <typename Rule, int bytes, typename A>
+void retreat(
+    const DeltaStep<A>& step,
+    const A* before,
+    const A* after,
+    A* grad,
+    DeltaSums<A>& sums) {
+  using Vector = typename Vectors<A, bytes>::type;
+  constexpr int64_t group = delta_rows;
+  const int64_t width = step.width;
+  for (int64_t row = 0; row < step.rows; row += group) {
+    const A* from = before + row * width;
+    const A* to = after + row * width;
+    A* g = grad + row * width;
+    const A* dy = step.grad_y + row;
+    Vector along[group] = {}, with_k[group] = {}, with_b[group] = {};
+    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+      Vector a = vector<bytes>(step.a + j);
+      Vector k = vector<bytes>(step.k + j);
+      Vector r = vector<bytes>(step.r + j);
+      for (int64_t i = 0; i < group; ++i) {
+        Vector d = vector<bytes>(g + i * width + j) + dy[i] * r;
+        vector<bytes>(g + i * width + j) = d;
+        along[i] += vector<bytes>(from + i * width + j) * a;
+        with_k[i] += d * k;
+        if constexpr (!Rule::corrects) {
+          with_b[i] += d * Vector(vector<bytes>(step.b + j));
+        }
+      }
+    }
+    A p[group], u[group], grad_p[group];
+    for (int64_t i = 0; i < group; ++i) {
+      p[i] = total<A, bytes>(along[i]);
+      A grad_u = total<A, bytes>(with_k[i]);
+      u[i] = step.v[row + i];
+      if constexpr (Rule::corrects) {
+        A error = u[i] - p[i];
+        u[i] = step.beta * error;
+        sums.beta += grad_u * error;
+        grad_u *= step.beta;
+        grad_p[i] = -grad_u;
+      } else {
+        grad_p[i] = total<A, bytes>(with_b[i]);
+      }
+      sums.v[row + i] = grad_u;
+    }
+    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+      Vector w = vector<bytes>(step.w + j);
+      Vector a = vector<bytes>(step.a + j);
+      Vector grad_w = vector<bytes>(sums.w + j);
+      Vector grad_a = vector<bytes>(sums.a + j);
+      Vector grad_k = vector<bytes>(sums.k + j);
+      Vector grad_r = vector<bytes>(sums.r + j);
+      Vector grad_b = {};
+      if constexpr (!Rule::corrects) {
+        grad_b = vector<bytes>(sums.b + j);
+      }
+      for (int64_t i = 0; i < group; ++i) {
+        Vector s = vector<bytes>(from + i * width + j);
+        Vector d = vector<bytes>(g + i * width + j);
+        grad_w += d * s;
+        grad_a += grad_p[i] * s;
+        grad_k += u[i] * d;
+        grad_r += dy[i] * vector<bytes>(to + i * width + j);
+        if constexpr (!Rule::corrects) {
+          grad_b += p[i] * d;
+        }
+        vector<bytes>(g + i * width + j) = d * w + grad_p[i] * a;
+      }
+      vector<bytes>(sums.w + j) = grad_w;
+      vector<bytes>(sums.a + j) = grad_a;
+      vector<bytes>(sums.k + j) = grad_k;
+      vector<bytes>(sums.r + j) = grad_r;
+      if constexpr (!Rule::corrects) {
+        vector<bytes>(sums.b + j) = grad_b;
+      }
+    }
+  }
+}
+
+/** Rows of a head's state, and one of their steps. */
+struct DeltaPlace {
+  int64_t index; // among all blocks of rows
+  int64_t block; // of this head
+  int64_t batch, head;
+  int64_t first, rows, length; // of the state
+  int64_t start; // element of the state
+  int64_t steps, heads;
+  int64_t time; // index of the step, and that of its head
+  int64_t at;
+
+  void go_to(int64_t t) {
+    time = batch * steps + t;
+    at = time * heads + head;
+  }
+};
+
+constexpr int64_t round_up(int64_t x, int64_t unit) {
+  return (x + unit - 1) / unit * unit;
+}
+
+/** The numbers of a step, their gradients, and a state. */
+template <typename A>
+struct DeltaBuffer {
+  DeltaStep<A> step;
+  DeltaSums<A> sums;
+  A* y;
+  A* state;
+  int64_t size; // of the state
+  std::vector<A> memory;
+
+  explicit DeltaBuffer(const DeltaPlace& place) {
+    step.rows = round_up(place.rows, delta_rows);
+    step.width = round_up(place.length, vector_bytes / sizeof(A));
+    size = step.rows * step.width;
+    memory.resize(10 * step.width + 4 * step.rows + size);
+    A* next = memory.data();
+    for (A** vector :
+         {&step.w,
+          &step.a,
+          &step.b,
+          &step.k,
+          &step.r,
+          &sums.w,
+          &sums.a,
+          &sums.b,
+          &sums.k,
+          &sums.r}) {
+      *vector = next;
+      next += step.width;
+    }
+    for (A** vector : {&step.v, &step.grad_y, &sums.v, &y}) {
+      *vector = next;
+      next += step.rows;
+    }
+    state = next;
+  }
+};
+
+/** Copy rows of a state, or fill them with zeros. */
+template <typename A>
+void pad(In<A> from, const DeltaPlace& place, const DeltaStep<A>& step, A* to) {
+  std::fill_n(to, step.rows * step.width, A(0));
+  for (int64_t row = 0; from && row < place.rows; ++row) {
+    std::copy_n(
+        from.data + place.start + row * place.length,
+        place.length,
+        to + row * step.width);
+  }
+}
+
+template <typename A>
+void unpad(
+    const A* from,
+    const DeltaPlace& place,
+    const DeltaStep<A>& step,
+    Out<A> to) {
+  for (int64_t row = 0; row < place.rows; ++row) {
+    std::copy_n(
+        from + row * step.width,
+        place.length,
+        to.data + place.start + row * place.length);
+  }
+}
+
+/** A step of all rows, if it is not masked. */
+template <int bytes, typename Rule, typename A>
+bool forward(
+    const Rule& rule,
+    const DeltaPlace& place,
+    DeltaBuffer<A>& buffer,
+    const A* before,
+    A* after) {
+  bool taken = rule.read(place, buffer.step);
+  if (taken) {
+    advance<Rule, bytes>(buffer.step, before, after, buffer.y);
+  } else if (before != after) {
+    std::copy_n(before, buffer.size, after);
+  }
+  return taken;
+}
+
+template <int bytes, typename Rule, typename T, typename A>
+void forward_rows(
+    const Rule& rule,
+    In<A> state,
+    Out<T> y,
+    Out<A> last,
+    DeltaPlace place) {
+  DeltaBuffer<A> buffer(place);
+  pad(state, place, buffer.step, buffer.state);
+  for (int64_t t = 0; t < place.steps; ++t) {
+    place.go_to(t);
+    T* to = y.data + place.at * y.dim(3) + place.first;
+    if (forward<bytes>(rule, place, buffer, buffer.state, buffer.state)) {
+      narrow_to(to, buffer.y, place.rows);
+    } else {
+      std::fill_n(to, place.rows, T(0));
+    }
+  }
+  unpad(buffer.state, place, buffer.step, last);
+}
+
+template <int bytes, typename Rule, typename T, typename A>
+void backward_rows(
+    const Rule& rule,
+    const typename Rule::Grads& grads,
+    In<A> state,
+    In<T> grad_y,
+    In<A> grad_last,
+    int64_t chunk,
+    Out<A> grad_state,
+    A* states,
+    DeltaPlace place) {
+  DeltaBuffer<A> buffer(place);
+  auto& [step, sums, y, grad, size, memory] = buffer;
+  // The states in front of all chunks, and behind the steps of one.
+  int64_t chunks = (place.steps + chunk - 1) / chunk;
+  A* inside = states + chunks * size;
+  pad(state, place, step, states);
+  for (int64_t t = 0; t < (chunks - 1) * chunk; ++t) {
+    A* mark = states + t / chunk * size;
+    A* next = mark + size;
+    place.go_to(t);
+    forward<bytes>(rule, place, buffer, t % chunk == 0 ? mark : next, next);
+  }
+  pad(grad_last, place, step, grad);
+  for (int64_t c = chunks - 1; c >= 0; --c) {
+    int64_t first = c * chunk;
+    int64_t count = std::min(chunk, place.steps - first);
+    auto before = [&](int64_t t) {
+      return t == 0 ? states + c * size : inside + (t - 1) * size;
+    };
+    for (int64_t t = 0; t < count; ++t) {
+      place.go_to(first + t);
+      forward<bytes>(rule, place, buffer, before(t), before(t + 1));
+    }
+    for (int64_t t = count - 1; t >= 0; --t) {
+      place.go_to(first + t);
+      std::fill_n(sums.w, 5 * step.width, A(0));
+      std::fill_n(sums.v, step.rows, A(0));
+      sums.beta = 0;
+      if (rule.read(place, step)) {
+        const T* dy = grad_y.data + place.at * grad_y.dim(3) + place.first;
+        widen_to(step.grad_y, dy, place.rows);
+        retreat<Rule, bytes>(step, before(t), before(t + 1), grad, sums);
+      }
+      rule.write(place, step, sums, grads);
+    }
+  }
+  unpad(grad, place, step, grad_state);
+}
+
+MLXGEN_END_INLINED
+
+/** f<bytes>(place) for all blocks of rows of all states, on all cores. */
+template <typename A, typename F>
+void each_block(Out<A> state, int64_t steps, int64_t block, const F& f) {
+  int64_t heads = state.dim(1), values = state.dim(2), length = state.dim(3);
+  int64_t blocks = (values + block - 1) / block;
+  int64_t cost = (steps + 1) * std::min(values, block) * length;
+  mlxgen::share(
+      state.dim(0) * heads * blocks, cost, [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) {
+          DeltaPlace place{};
+          place.index = i;
+          place.block = i % blocks;
+          place.head = i / blocks % heads;
+          place.batch = i / blocks / heads;
+          place.first = place.block * block;
+          place.rows = std::min(block, values - place.first);
+          place.length = length;
+          place.start = (i / blocks * values + place.first) * length;
+          place.steps = steps;
+          place.heads = heads;
+          with_vectors([&]<int bytes>() {
+            MLXGEN_INLINED_CALL f.template operator()<bytes>(place);
+          });
+        }
+      });
+}
+
+/** The recurrence forward: y and the last state. */
+template <typename Rule, typename T, typename A>
+void delta_forward(const Rule& rule, In<A> state, Out<T> y, Out<A> last) {
+  each_block(last, y.dim(1), 32, [&]<int bytes>(const DeltaPlace& place) {
+    forward_rows<bytes>(rule, state, y, last, place);
+  });
+}
+
+/**
+ * The recurrence backward, with memory for the states of each block of rows.
+ * What is summed over rows is summed over those of a block.
+ */
+template <typename Rule, typename T, typename A>
+void delta_backward(
+    const Rule& rule,
+    const typename Rule::Grads& grads,
+    In<A> state,
+    In<T> grad_y,
+    In<A> grad_last,
+    int64_t block,
+    int64_t chunk,
+    Out<A> grad_state,
+    Out<A> states) {
+  int64_t size = states.dim(1) * states.dim(2) * states.dim(3);
+  each_block(
+      grad_state,
+      grad_y.dim(1),
+      block,
+      [&]<int bytes>(const DeltaPlace& place) {
+        backward_rows<bytes>(
+            rule,
+            grads,
+            state,
+            grad_y,
+            grad_last,
+            chunk,
+            grad_state,
+            states.data + place.index * size,
+            place);
+      });
+}
+
+} // namespace mlxops::cpu
