@@ -1,4 +1,4 @@
-"""gated_delta and wkv7: a matrix that changes at every step, beside the formulas in NumPy and MLX."""
+"""gated_delta and wkv7: a matrix that changes at every step, beside the formulas step by step."""
 
 import mlx.core as mx
 import mlxops
@@ -65,7 +65,9 @@ def delta_inputs(
     wide = accumulator(dtype)
     return [
         mx.array(x, dtype=d)
-        for x, d in zip((q, k, v, g, beta, state), (dtype, dtype, dtype, wide, dtype, wide), strict=True)
+        for x, d in zip(
+            (q, k, v, g, beta, state), (dtype, dtype, dtype, wide, dtype, wide), strict=True
+        )
     ]
 
 
@@ -162,3 +164,186 @@ def test_gradients_of_wkv7(dtype, sizes):
         for g, w, a in zip(got, wanted, arrays[:count], strict=True):
             assert g.dtype == a.dtype
             close(g.astype(dtype), w, 200)
+
+
+def random_mask(batch=2, steps=9):
+    """Of padding on the left and on the right, and of a step between."""
+    mask = np.ones((batch, steps), bool)
+    mask[0, :3] = mask[0, 5] = mask[1:, -2:] = False
+    return mask
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_mask(dtype, channels):
+    """What is masked is not read, and its gradient is zero."""
+    mask = random_mask()
+    arrays = delta_inputs(dtype, channels=channels)
+    wide = [a.astype(accumulator(dtype)) for a in arrays]
+    wanted = gated_delta(*(to_numpy(a) for a in arrays), mask=mask)
+    grads = gradients(lambda *a: gated_delta(*a, mask=mx.array(mask), lib=mx), wide)
+    poison = [
+        mx.where(mx.array(mask).reshape(2, 9, *[1] * (a.ndim - 2)), a, mx.array(np.nan, a.dtype))
+        for a in arrays[:5]
+    ] + arrays[5:]
+
+    def masked(*args):
+        return mlxops.nn.gated_delta(*args, mask=mx.array(mask))
+
+    for got, want in zip(masked(*poison), wanted, strict=True):
+        close(got, want)
+    for got, want in zip(gradients(masked, poison), grads, strict=True):
+        close(got.astype(dtype), want, 200)
+    y, last = mlxops.nn.gated_delta(*arrays, mask=mx.zeros((2, 9), mx.bool_))
+    assert not to_numpy(y).any()
+    np.testing.assert_array_equal(to_numpy(last), to_numpy(arrays[5]))
+
+
+def test_in_pieces():
+    """The last state goes on where it ended, also one step at a time."""
+    *arrays, state = delta_inputs(mx.float32, channels=True)
+    y, last = mlxops.nn.gated_delta(*arrays, state)
+    *wkv_arrays, wkv_state = wkv_inputs(mx.float32)
+    wkv_y, wkv_last = mlxops.nn.wkv7(*wkv_arrays, wkv_state)
+    for t, end in ((0, 4), (4, 5), (5, 6), (6, 6), (6, 9)):
+        part, state = mlxops.nn.gated_delta(*(a[:, t:end] for a in arrays), state)
+        close(part, y[:, t:end], 4)
+        part, wkv_state = mlxops.nn.wkv7(*(a[:, t:end] for a in wkv_arrays), wkv_state)
+        close(part, wkv_y[:, t:end], 4)
+    close(state, last, 4)
+    close(wkv_state, wkv_last, 4)
+
+
+@pytest.mark.parametrize("steps", [8, 9, 300])
+def test_long_gradients(steps):
+    """Whole chunks of steps, and chunks of another length."""
+    arrays = delta_inputs(mx.float32, 1, steps, 1, 1, 3, 2)
+    mask = mx.array(np.random.default_rng(1).uniform(size=(1, steps)) < 0.8)
+    wanted = gradients(lambda *a: gated_delta(*a, mask=mask, lib=mx), arrays)
+    got = gradients(lambda *a: mlxops.nn.gated_delta(*a, mask=mask), arrays)
+    for g, w in zip(got, wanted, strict=True):
+        close(g, w, 100)
+    arrays = wkv_inputs(mx.float32, 1, steps, 1, 3)
+    wanted = gradients(lambda *a: wkv7(*a, lib=mx), arrays)
+    for g, w in zip(gradients(mlxops.nn.wkv7, arrays), wanted, strict=True):
+        close(g, w, 100)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"steps": 0}, {"batch": 0}, {"values": 0}, {"steps": 0, "values": 0}], ids=str
+)
+def test_empty(sizes):
+    arrays = delta_inputs(mx.float32, **sizes)
+    wanted = gated_delta(*(to_numpy(a) for a in arrays))
+    for got, want in zip(mlxops.nn.gated_delta(*arrays), wanted, strict=True):
+        close(got, want)
+    mx.eval(mlxops.nn.gated_delta(*arrays[:5]))
+    for got, a in zip(gradients(mlxops.nn.gated_delta, arrays), arrays, strict=True):
+        assert got.shape == a.shape
+        close(got, 3 * to_numpy(a) ** 2 if a is arrays[5] and "steps" in sizes else 0 * to_numpy(a))
+    if "values" not in sizes:
+        arrays = wkv_inputs(mx.float32, **sizes)
+        y, last = mlxops.nn.wkv7(*arrays)
+        assert y.size == 0
+        np.testing.assert_array_equal(last, arrays[6])
+        *grads, of_state = gradients(mlxops.nn.wkv7, arrays)
+        assert [g.shape for g in grads] == [a.shape for a in arrays[:6]]
+        close(of_state, 3 * to_numpy(arrays[6]) ** 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout):
+    arrays = delta_inputs(mx.float32, channels=True)
+    mask = LAYOUTS[layout](mx.array(random_mask()))
+    moved = [LAYOUTS[layout](a) for a in arrays]
+    wanted = gated_delta(*(to_numpy(a) for a in moved), mask=to_numpy(mask))
+    for got, want in zip(mlxops.nn.gated_delta(*moved, mask), wanted, strict=True):
+        close(got, want)
+    grads = gradients(lambda *a: mlxops.nn.gated_delta(*a, mask), moved)
+    for got, want in zip(
+        grads, gradients(lambda *a: gated_delta(*a, mask=mask, lib=mx), moved), strict=True
+    ):
+        close(got, want, 200)
+    moved = [LAYOUTS[layout](a) for a in wkv_inputs(mx.float32)]
+    wanted = wkv7(*(to_numpy(a) for a in moved))
+    for got, want in zip(mlxops.nn.wkv7(*moved), wanted, strict=True):
+        close(got, want)
+
+
+def test_vmap():
+    arrays = [mx.stack([a, -a], axis=1) for a in delta_inputs(mx.float32)]
+    got = mx.vmap(mlxops.nn.gated_delta, in_axes=(1, 1, 1, 1, None, 1), out_axes=2)(
+        *arrays[:4], arrays[4][:, 0], arrays[5]
+    )
+    for i in range(2):
+        one = [a[:, i] for a in arrays[:4]]
+        wanted = mlxops.nn.gated_delta(*one, arrays[4][:, 0], arrays[5][:, i])
+        for g, w in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(g[:, :, i], w)
+
+
+def test_dtypes():
+    """A float32 decay and state leave the others in half precision."""
+    arrays = delta_inputs(mx.bfloat16)
+    y, last = mlxops.nn.gated_delta(*arrays)
+    assert (y.dtype, last.dtype) == (mx.bfloat16, mx.float32)
+    y, last = mlxops.nn.gated_delta(*(a.astype(mx.bfloat16) for a in arrays))
+    assert (y.dtype, last.dtype) == (mx.bfloat16, mx.float32)
+    y, last = mlxops.nn.gated_delta(arrays[0].astype(mx.float32), *arrays[1:])
+    assert y.dtype == mx.float32
+
+
+def test_another_head_keeps_its_numbers():
+    arrays = delta_inputs(mx.float32)
+    wanted = mlxops.nn.gated_delta(*arrays)
+    arrays[0][:, :, 1] = np.inf
+    arrays[2][:, :, 1] = np.nan
+    y, last = mlxops.nn.gated_delta(*arrays)
+    np.testing.assert_array_equal(y[:, :, 0], wanted[0][:, :, 0])
+    np.testing.assert_array_equal(last[:, 0], wanted[1][:, 0])
+    assert np.isnan(last[:, 1]).all()
+
+
+@pytest.mark.parametrize("name", ["gated_delta", "wkv7"])
+def test_once_differentiable(name):
+    arrays = (delta_inputs if name == "gated_delta" else wkv_inputs)(mx.float32)
+    fn = getattr(mlxops.nn, name)
+
+    def twice(x):
+        return mx.grad(lambda x: (fn(x, *arrays[1:])[0] ** 2).sum())(x).sum()
+
+    with pytest.raises(ValueError, match=rf"^\[{name}_vjp\] Not differentiable"):
+        mx.grad(twice)(arrays[0])
+
+
+def test_errors():
+    q, k, v, g, beta, state = delta_inputs(mx.float32, repeats=2)
+    fn = mlxops.nn.gated_delta
+    for bad, message in [
+        (
+            (q[0], k, v, g, beta),
+            r"q and k must both be \(B, T, Hk, Dk\)\. Got q: float32 \(9, 2, 5\)",
+        ),
+        ((q, k[..., :3], v, g, beta), "q and k must both be"),
+        ((q, k, v[:, :4], g, beta), r"v must be \(B, T, Hv, Dv\), with q's B and T"),
+        ((q, k, v[:, :, :3], g, beta), "the number of v's heads must be a multiple"),
+        ((q, k, v, g, beta[..., :1]), r"beta must be \(B, T, Hv\)"),
+        ((q, k, v, g[:, :, :, None], beta), r"g must be \(B, T, Hv\) or \(B, T, Hv, Dk\)"),
+        ((q, k, v, g, beta, state[:1]), r"state must be \(B, Hv, Dv, Dk\)"),
+        ((q, k, v, g, beta, state, mx.ones((9,), mx.bool_)), r"mask must be \(B, T\)"),
+    ]:
+        with pytest.raises(ValueError, match=rf"^\[gated_delta\] {message}"):
+            fn(*bad)
+    wide = [mx.zeros((1, 1, 1, 257))] * 2
+    with pytest.raises(ValueError, match="heads of q must have 1 to 256 channels"):
+        fn(*wide, mx.zeros((1, 1, 1, 1)), mx.ones((1, 1, 1)), mx.ones((1, 1, 1)))
+    with pytest.raises(ValueError, match="heads must have 1 to 256 channels"):
+        mlxops.nn.wkv7(*[wide[0]] * 6)
+    r, w, k, v, a, b, state = wkv_inputs(mx.float32)
+    for bad, message in [
+        ((r, w[0], k, v, a, b), r"r, w, k and v must all be \(B, T, H, D\)"),
+        ((r, w, k, v[..., :2], a, b), "r, w, k and v must all be"),
+        ((r, w, k, v, a, b[:, 1:]), r"a and b must be \(B, T, H, D\), as r is"),
+        ((r, w, k, v, a, b, state[..., 1:]), r"state must be \(B, H, D, D\)"),
+    ]:
+        with pytest.raises(ValueError, match=rf"^\[wkv7\] {message}"):
+            mlxops.nn.wkv7(*bad)

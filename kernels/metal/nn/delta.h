@@ -1,0 +1,382 @@
+// What the Metal kernels of gated_delta and wkv7 have in common: the formulas
+// of csrc/nn/delta.h.
+//
+// A simdgroup has rows_per_simdgroup rows of the state in registers, each lane
+// every 32nd of their numbers, and takes them through time. So the forward
+// waits for nobody; the backward adds up what it sums over rows in threadgroup
+// memory, in the same order whenever it is run.
+
+#pragma once
+
+#include <metal_stdlib>
+
+using namespace metal;
+
+static constant constexpr const uint rows_per_simdgroup = 4;
+
+/** The rows of a simdgroup, and their head. `count` of them are there. */
+struct DeltaPlace {
+  uint steps;
+  uint heads;
+  uint values;
+  uint width;
+  uint batch;
+  uint head;
+  uint block; // of rows, that a threadgroup has
+  uint first;
+  int count;
+  uint lane;
+  uint simdgroup;
+
+  /** An index of what every head has at every step. */
+  size_t at(uint t) const {
+    return (size_t(batch) * steps + t) * heads + head;
+  }
+
+  /** Where the rows begin in a state. */
+  size_t start() const {
+    return ((size_t(batch) * heads + head) * values + first) * width;
+  }
+};
+
+/** The place of a simdgroup in a grid of (blocks of `rows`, heads). */
+inline DeltaPlace delta_place(
+    constant const int* v_shape,
+    uint width,
+    uint rows,
+    uint3 group,
+    uint lane,
+    uint simdgroup) {
+  uint heads = v_shape[2];
+  uint first = group.x * rows + simdgroup * rows_per_simdgroup;
+  return {
+      uint(v_shape[1]),
+      heads,
+      uint(v_shape[3]),
+      width,
+      group.y / heads,
+      group.y % heads,
+      group.x,
+      first,
+      v_shape[3] - int(first),
+      lane,
+      simdgroup};
+}
+
+/** The numbers of a step: a lane's part of vectors, and each row's. */
+template <int N>
+struct DeltaStep {
+  float w[N];
+  float a[N];
+  float b[N];
+  float k[N];
+  float r[N];
+  float v[rows_per_simdgroup];
+  float beta;
+};
+
+/** A lane's part of the rows of a state, or of its gradient. */
+template <int N>
+struct DeltaRows {
+  float at[rows_per_simdgroup][N];
+};
+
+/** A lane's numbers out of `width`, and zeros where there are none. */
+template <int N, typename T>
+inline void
+read_lane(device const T* from, uint lane, uint width, thread float* to) {
+  for (int n = 0; n < N; ++n) {
+    uint j = lane + 32 * n;
+    to[n] = j < width ? static_cast<float>(from[j]) : 0.0f;
+  }
+}
+
+/** A number of each row. */
+template <typename T>
+inline void read_rows(
+    device const T* from,
+    thread const DeltaPlace& place,
+    thread float* to) {
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    to[i] = i < place.count ? static_cast<float>(from[i]) : 0.0f;
+  }
+}
+
+/** The same, written; every lane has all of them. */
+template <typename T>
+inline void write_rows(
+    thread const float* from,
+    thread const DeltaPlace& place,
+    device T* to) {
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    if (int(place.lane) == i && i < place.count) {
+      to[i] = static_cast<T>(from[i]);
+    }
+  }
+}
+
+/** A state, or zeros. */
+template <int N>
+inline void read_state(
+    device const float* from,
+    bool there,
+    thread const DeltaPlace& place,
+    thread DeltaRows<N>& to) {
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    uint width = there && i < place.count ? place.width : 0;
+    read_lane<N>(from + i * place.width, place.lane, width, to.at[i]);
+  }
+}
+
+template <int N>
+inline void write_state(
+    thread const DeltaRows<N>& from,
+    thread const DeltaPlace& place,
+    device float* to) {
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    for (int n = 0; n < N; ++n) {
+      uint j = place.lane + 32 * n;
+      if (i < place.count && j < place.width) {
+        to[i * place.width + j] = from.at[i][n];
+      }
+    }
+  }
+}
+
+/** A step of a simdgroup's rows, and their y. */
+template <typename Rule, int N>
+inline void advance(
+    thread const DeltaStep<N>& step,
+    thread DeltaRows<N>& s,
+    thread float* y) {
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    float p = 0;
+    for (int n = 0; n < N; ++n) {
+      p += s.at[i][n] * step.a[n];
+    }
+    p = simd_sum(p);
+    float u = Rule::corrects ? step.beta * (step.v[i] - p) : step.v[i];
+    float read = 0;
+    for (int n = 0; n < N; ++n) {
+      float next = s.at[i][n] * step.w[n] + u * step.k[n];
+      if (!Rule::corrects) {
+        next += p * step.b[n];
+      }
+      s.at[i][n] = next;
+      read += next * step.r[n];
+    }
+    y[i] = simd_sum(read);
+  }
+}
+
+/**
+ * A step backwards: `grad` becomes the gradient of the state before, and `sums`
+ * the gradients of the step's numbers, summed over these rows.
+ */
+template <typename Rule, int N>
+inline void retreat(
+    thread const DeltaStep<N>& step,
+    thread const DeltaRows<N>& before,
+    thread const DeltaRows<N>& after,
+    thread const float* grad_y,
+    thread DeltaRows<N>& grad,
+    thread DeltaStep<N>& sums) {
+  sums.beta = 0;
+  for (int n = 0; n < N; ++n) {
+    sums.w[n] = sums.a[n] = sums.b[n] = sums.k[n] = sums.r[n] = 0;
+  }
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    float p = 0, with_k = 0, with_b = 0;
+    for (int n = 0; n < N; ++n) {
+      grad.at[i][n] += grad_y[i] * step.r[n];
+      p += before.at[i][n] * step.a[n];
+      with_k += grad.at[i][n] * step.k[n];
+      if (!Rule::corrects) {
+        with_b += grad.at[i][n] * step.b[n];
+      }
+    }
+    p = simd_sum(p);
+    float grad_u = simd_sum(with_k);
+    float u = step.v[i];
+    float grad_p = 0;
+    if (Rule::corrects) {
+      float error = u - p;
+      u = step.beta * error;
+      sums.beta += grad_u * error;
+      grad_u *= step.beta;
+      grad_p = -grad_u;
+    } else {
+      grad_p = simd_sum(with_b);
+    }
+    sums.v[i] = grad_u;
+    for (int n = 0; n < N; ++n) {
+      float s = before.at[i][n];
+      float d = grad.at[i][n];
+      sums.w[n] += d * s;
+      sums.a[n] += grad_p * s;
+      sums.k[n] += u * d;
+      sums.r[n] += grad_y[i] * after.at[i][n];
+      if (!Rule::corrects) {
+        sums.b[n] += p * d;
+      }
+      grad.at[i][n] = d * step.w[n] + grad_p * step.a[n];
+    }
+  }
+}
+
+/** A step, if it is not masked; else its y is 0. */
+template <typename Rule, int N>
+inline void take(
+    thread const Rule& rule,
+    thread const DeltaPlace& place,
+    uint t,
+    thread DeltaRows<N>& s,
+    thread float* y) {
+  DeltaStep<N> step;
+  if (rule.read(place, t, step)) {
+    advance<Rule>(step, s, y);
+  } else {
+    for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+      y[i] = 0;
+    }
+  }
+}
+
+template <int N, typename T, typename Rule>
+inline void forward(
+    thread const Rule& rule,
+    thread const DeltaPlace& place,
+    device const float* state,
+    bool has_state,
+    device T* y,
+    device float* last) {
+  DeltaRows<N> s;
+  read_state(state + place.start(), has_state, place, s);
+  for (uint t = 0; t < place.steps; ++t) {
+    float read[rows_per_simdgroup];
+    take(rule, place, t, s, read);
+    write_rows(read, place, y + place.at(t) * place.values + place.first);
+  }
+  write_state(s, place, last + place.start());
+}
+
+/** What delta_backward is given besides the rule. */
+template <typename T>
+struct DeltaBackward {
+  device const float* state;
+  bool has_state;
+  device const T* grad_y;
+  device const float* grad_last;
+  device T* grad_v;
+  device float* grad_state;
+  // The states in front of every chunk of steps, and behind each of a chunk.
+  device float* states;
+  threadgroup float* shared; // sums of each simdgroup
+  uint chunk;
+  uint block; // rows of a threadgroup
+  uint blocks;
+
+  /** State i of this threadgroup, and there this simdgroup's rows. */
+  device float* at(thread const DeltaPlace& place, uint i) const {
+    uint slots = (place.steps + chunk - 1) / chunk + chunk;
+    size_t group = (size_t(place.batch) * place.heads + place.head) * blocks;
+    return states +
+        (((group + place.block) * slots + i) * block +
+         place.simdgroup * rows_per_simdgroup) *
+        place.width;
+  }
+};
+
+template <int N, typename T, typename Rule>
+inline void backward(
+    thread const Rule& rule,
+    thread const DeltaPlace& place,
+    thread const DeltaBackward<T>& to) {
+  uint steps = place.steps;
+  uint chunks = (steps + to.chunk - 1) / to.chunk;
+  uint columns = rule.columns(place);
+  uint simdgroups = to.block / rows_per_simdgroup;
+  float y[rows_per_simdgroup];
+  DeltaRows<N> s;
+  read_state(to.state + place.start(), to.has_state, place, s);
+  for (uint t = 0; t < steps; ++t) {
+    if (t % to.chunk == 0) {
+      write_state(s, place, to.at(place, t / to.chunk));
+    }
+    take(rule, place, t, s, y);
+  }
+  DeltaRows<N> grad;
+  read_state(to.grad_last + place.start(), true, place, grad);
+  for (uint c = chunks; c-- > 0;) {
+    uint first = c * to.chunk;
+    uint last = min(first + to.chunk, steps);
+    read_state(to.at(place, c), true, place, s);
+    for (uint t = first; t < last; ++t) {
+      take(rule, place, t, s, y);
+      write_state(s, place, to.at(place, chunks + t - first));
+    }
+    for (uint t = last; t-- > first;) {
+      DeltaRows<N> before;
+      uint slot = t == first ? c : chunks + t - 1 - first;
+      read_state(to.at(place, slot), true, place, before);
+      size_t rows = place.at(t) * place.values + place.first;
+      DeltaStep<N> step, sums;
+      bool taken = rule.read(place, t, step);
+      if (taken) {
+        float grad_y[rows_per_simdgroup];
+        read_rows(to.grad_y + rows, place, grad_y);
+        retreat<Rule>(step, before, s, grad_y, grad, sums);
+        rule.share(place, step, sums, to.shared + place.simdgroup * columns);
+        write_rows(sums.v, place, to.grad_v + rows);
+      } else {
+        float zeros[rows_per_simdgroup] = {0, 0, 0, 0};
+        write_rows(zeros, place, to.grad_v + rows);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      uint thread_index = place.simdgroup * 32 + place.lane;
+      for (uint i = thread_index; i < columns; i += simdgroups * 32) {
+        float total = 0;
+        for (uint j = 0; taken && j < simdgroups; ++j) {
+          total += to.shared[j * columns + i];
+        }
+        rule.write(place, t, i, total);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      s = before;
+    }
+  }
+  write_state(grad, place, to.grad_state + place.start());
+}
+
+/** The recurrence forward, on simdgroups that do not know of each other. */
+template <typename T, typename Rule>
+inline void delta_forward(
+    thread const Rule& rule,
+    thread const DeltaPlace& place,
+    device const float* state,
+    bool has_state,
+    device T* y,
+    device float* last) {
+  if (place.width <= 64) {
+    forward<2>(rule, place, state, has_state, y, last);
+  } else if (place.width <= 128) {
+    forward<4>(rule, place, state, has_state, y, last);
+  } else {
+    forward<8>(rule, place, state, has_state, y, last);
+  }
+}
+
+/** The recurrence backward, for a threadgroup's rows. */
+template <typename T, typename Rule>
+inline void delta_backward(
+    thread const Rule& rule,
+    thread const DeltaPlace& place,
+    thread const DeltaBackward<T>& to) {
+  if (place.width <= 64) {
+    backward<2>(rule, place, to);
+  } else if (place.width <= 128) {
+    backward<4>(rule, place, to);
+  } else {
+    backward<8>(rule, place, to);
+  }
+}

@@ -1,0 +1,213 @@
+// Metal kernels of gated_delta: the gated delta rule over time.
+
+#include <metal_stdlib>
+
+#include "delta.h"
+#include "mlx/backend/metal/kernels/utils.h"
+
+using namespace metal;
+
+/** How a step of gated_delta is read, and its gradients written. */
+template <typename T>
+struct GatedDelta {
+  static constant constexpr const bool corrects = true;
+
+  device const T* q;
+  device const T* k;
+  device const T* v;
+  device const float* g;
+  device const T* beta;
+  device const bool* mask;
+  bool has_mask;
+  bool channels; // of g
+  uint key_heads;
+  // Where gradients go: those of a block of rows.
+  device float* grad_q;
+  device float* grad_k;
+  device float* grad_g;
+  device float* grad_beta;
+
+  template <int N>
+  bool read(thread const DeltaPlace& place, uint t, thread DeltaStep<N>& to)
+      const {
+    uint width = place.width;
+    size_t time = size_t(place.batch) * place.steps + t;
+    if (has_mask && !mask[time]) {
+      return false;
+    }
+    size_t at = place.at(t);
+    uint key_head = place.head / (place.heads / key_heads);
+    size_t key = (time * key_heads + key_head) * width;
+    read_lane<N>(q + key, place.lane, width, to.r);
+    read_lane<N>(k + key, place.lane, width, to.k);
+    read_rows(v + at * place.values + place.first, place, to.v);
+    to.beta = static_cast<float>(beta[at]);
+    if (channels) {
+      read_lane<N>(g + at * width, place.lane, width, to.w);
+    } else {
+      float decay = g[at];
+      for (int n = 0; n < N; ++n) {
+        to.w[n] = decay;
+      }
+    }
+    for (int n = 0; n < N; ++n) {
+      to.a[n] = to.w[n] * to.k[n];
+    }
+    return true;
+  }
+
+  /** How many sums a step has: of q, k, g, and beta. */
+  uint columns(thread const DeltaPlace& place) const {
+    return 2 * place.width + (channels ? place.width : 1) + 1;
+  }
+
+  template <int N>
+  void share(
+      thread const DeltaPlace& place,
+      thread const DeltaStep<N>& step,
+      thread const DeltaStep<N>& sums,
+      threadgroup float* to) const {
+    uint lane = place.lane;
+    uint width = place.width;
+    float decay = 0;
+    for (int n = 0; n < N; ++n) {
+      uint j = lane + 32 * n;
+      float w = sums.w[n] + step.k[n] * sums.a[n];
+      if (j < width) {
+        to[j] = sums.r[n];
+        to[width + j] = sums.k[n] + step.w[n] * sums.a[n];
+        if (channels) {
+          to[2 * width + j] = w;
+        } else {
+          decay += w;
+        }
+      }
+    }
+    decay = simd_sum(decay);
+    if (lane == 0) {
+      if (!channels) {
+        to[2 * width] = decay;
+      }
+      to[columns(place) - 1] = sums.beta;
+    }
+  }
+
+  void write(thread const DeltaPlace& place, uint t, uint i, float total)
+      const {
+    uint width = place.width;
+    size_t at = place.at(t);
+    if (i < width) {
+      grad_q[at * width + i] = total;
+    } else if (i < 2 * width) {
+      grad_k[at * width + i - width] = total;
+    } else if (i + 1 == columns(place)) {
+      grad_beta[at] = total;
+    } else if (channels) {
+      grad_g[at * width + i - 2 * width] = total;
+    } else {
+      grad_g[at] = total;
+    }
+  }
+};
+
+/** S <- g S; S <- S + beta (v - S k) k^T; y = S q, at every step. */
+template <typename T>
+[[kernel]] void gated_delta(
+    device const T* q [[buffer(0)]],
+    device const T* k [[buffer(1)]],
+    device const T* v [[buffer(2)]],
+    device const float* g [[buffer(3)]],
+    device const T* beta [[buffer(4)]],
+    device const float* state [[buffer(5)]],
+    device const bool* mask [[buffer(6)]],
+    device T* y [[buffer(7)]],
+    device float* last [[buffer(8)]],
+    constant bool& has_state [[buffer(9)]],
+    constant bool& has_mask [[buffer(10)]],
+    constant const int* q_shape [[buffer(11)]],
+    constant const int* v_shape [[buffer(12)]],
+    constant int& g_ndim [[buffer(13)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  DeltaPlace place =
+      delta_place(v_shape, q_shape[3], 16, group, lane, simdgroup);
+  GatedDelta<T> rule = {
+      q, k, v, g, beta, mask, has_mask, g_ndim == 4, uint(q_shape[2])};
+  delta_forward(rule, place, state, has_state, y, last);
+}
+
+/** A threadgroup per head and block of rows. */
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(512)]] void gated_delta_vjp(
+    device const T* q [[buffer(0)]],
+    device const T* k [[buffer(1)]],
+    device const T* v [[buffer(2)]],
+    device const float* g [[buffer(3)]],
+    device const T* beta [[buffer(4)]],
+    device const float* state [[buffer(5)]],
+    device const bool* mask [[buffer(6)]],
+    device const T* grad_y [[buffer(7)]],
+    device const float* grad_last [[buffer(8)]],
+    device float* grad_q [[buffer(9)]],
+    device float* grad_k [[buffer(10)]],
+    device T* grad_v [[buffer(11)]],
+    device float* grad_g [[buffer(12)]],
+    device float* grad_beta [[buffer(13)]],
+    device float* grad_state [[buffer(14)]],
+    device float* states [[buffer(15)]],
+    constant bool& has_state [[buffer(16)]],
+    constant bool& has_mask [[buffer(17)]],
+    constant const int* q_shape [[buffer(18)]],
+    constant const int* v_shape [[buffer(19)]],
+    constant int& g_ndim [[buffer(20)]],
+    constant int& block [[buffer(21)]],
+    constant int& chunk [[buffer(22)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  // For 16 simdgroups and heads of 128 channels, or half and double.
+  threadgroup float shared[16 * (3 * 128 + 1)];
+  DeltaPlace place =
+      delta_place(v_shape, q_shape[3], block, group, lane, simdgroup);
+  bool channels = g_ndim == 4;
+  size_t sums = size_t(group.x) * v_shape[0] * v_shape[1] * v_shape[2];
+  GatedDelta<T> rule = {
+      q,
+      k,
+      v,
+      g,
+      beta,
+      mask,
+      has_mask,
+      channels,
+      uint(q_shape[2]),
+      grad_q + sums * place.width,
+      grad_k + sums * place.width,
+      grad_g + sums * (channels ? place.width : 1),
+      grad_beta + sums};
+  DeltaBackward<T> to = {
+      state,
+      has_state,
+      grad_y,
+      grad_last,
+      grad_v,
+      grad_state,
+      states,
+      shared,
+      uint(chunk),
+      uint(block),
+      groups.x};
+  delta_backward(rule, place, to);
+}
+
+// clang-format off
+#define instantiate_gated_delta(name, type)                           \
+  instantiate_kernel("gated_delta_" #name, gated_delta, type)         \
+  instantiate_kernel("gated_delta_vjp_" #name, gated_delta_vjp, type)
+
+instantiate_gated_delta(float32, float)
+instantiate_gated_delta(float16, half)
+instantiate_gated_delta(bfloat16, bfloat16_t)
+    // clang-format on
