@@ -24,6 +24,7 @@ above it. What has no float64 is differentiated in float32, with a tolerance to 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -390,9 +391,15 @@ def check_not_differentiable(fn: Callable[..., Any], args: Sequence[mx.array], a
 
 def _choices(ranks: Sequence[int], limit: int, seed: int = 0) -> list[tuple[int | None, ...]]:
     """Combinations of in_axes for arguments of these ranks, not all None."""
-    every = list(itertools.product(*([None, *range(rank + 1)] for rank in ranks)))[1:]
-    chosen = np.random.default_rng(seed).permutation(len(every))[:limit]
-    return [every[i] for i in sorted(chosen)]
+    # Of many arguments there are millions: none but the chosen ones are listed.
+    options = [(None, *range(rank + 1)) for rank in ranks]
+    counts = [len(o) for o in options]
+    others = math.prod(counts) - 1
+    chosen = np.random.default_rng(seed).choice(others, min(limit, others), replace=False)
+    return [
+        tuple(o[i] for o, i in zip(options, np.unravel_index(n + 1, counts), strict=True))
+        for n in sorted(chosen)
+    ]
 
 
 def _stack(elements: Sequence[Sequence[mx.array]], axes: Sequence[int | None]) -> Arrays:
