@@ -1,7 +1,7 @@
 // The error function, the normal distribution, and their inverses.
 //
 // Everything is straight-line code, so that the generated loops are vectorised.
-// There are two approximations forward and two back:
+// In double there are two approximations forward and two back:
 //
 //   erf(x) / x      for |x| <= 1, a polynomial in x^2
 //   erfcx(x)        for x >= 0, which is (x + 3)^-1 times a polynomial in
@@ -9,19 +9,162 @@
 //   erfinv(y) / y   for |y| <= 3/4, a rational function of y^2 - 9/32
 //   erfcinv(p) / s  for p <= 1/4, a rational function of s = sqrt(-log p)
 //
-// Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2)
-// erfc x in 0 <= x < infinity", Math. Comp. 36 (1981), had the idea of the
-// second; that of the fourth is in Wichura, "Algorithm AS 241", Appl. Statist.
+// In float
+//
+//   erf(x) / x      as above; beyond, -log(1 - erf(x)) is a polynomial in x
+//   erfcx(x)        for x >= 1/2, which is (x + 1/2)^-1 times a polynomial in
+//                   (x - 2) / (x + 2); in ndtr the same for x / sqrt(2)
+//   erfinv(y) / y   a rational function of w = -log(1 - y^2), and of sqrt(w)
+//   for
+//                   w >= 16
+//
+// The last has the variables of Giles, "Approximating the erfinv function",
+// GPU Computing Gems 2 (2012). Shepherd and Laframboise,
+// "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < infinity",
+// Math. Comp. 36 (1981), had the idea of the second; that of the fourth in
+// double is in Wichura, "Algorithm AS 241", Appl. Statist.
 // 37 (1988). Numbers such as (7.2.3) are equations of https://dlmf.nist.gov.
 
 #pragma once
 
 #include "error_function_coefficients.h"
 #include "exp_log.h"
+#include "in_float.h"
 #include "mlxgen/scalar.h"
 
 namespace mlxops {
 namespace special {
+
+///////////////////////////////////////////////////////////////////////////////
+// In float
+///////////////////////////////////////////////////////////////////////////////
+
+namespace in_float {
+
+/** erf(x) for |x| <= 1. */
+inline float small_erf(float x) {
+  return x + x * math::polynomial(erf_small, x * x);
+}
+
+/** erfcx(x) for x >= 1/2. */
+inline float large_erfcx(float x) {
+  float end = x > 1e38f ? 1e38f : x;
+  float y = math::polynomial(erfcx_large, (end - 2) / (end + 2));
+  return y / (x + 0.5f);
+}
+
+/** exp(x^2 / 2) ndtr(-x) for x >= 1/2. */
+inline float tail_of_ndtr(float x) {
+  float end = x > 1e38f ? 1e38f : x;
+  float y = math::polynomial(ndtr_tail, (end - 3) / (end + 3));
+  return y / (x + 0.75f);
+}
+
+/** erfinv(y) / y at w = -log(1 - y^2), where that is not above 16. */
+inline float erfinv_ratio(float w) {
+  float slope = math::polynomial(erfinv_p, w) / math::polynomial(erfinv_q, w);
+  return math::sqrt(quarter_pi[0] + w * slope);
+}
+
+/** The same for all w, times the root of `square`, a power of 2. */
+inline float erfcinv_ratio(float w, float square) {
+  bool near = w < 16;
+  float above =
+      near ? math::polynomial(erfinv_p, w) : math::polynomial(erfcinv_p, w);
+  float below =
+      near ? math::polynomial(erfinv_q, w) : math::polynomial(erfcinv_q, w);
+  return math::sqrt(square * (quarter_pi[0] + w * (above / below)));
+}
+
+inline float erf_of(float x) {
+  float z = math::fabs(x);
+  float k;
+  // From 4 on it is 1.
+  float log_tail = -math::polynomial(erf_large, z > 4 ? 4.0f : z);
+  float tail = (1 + expm1_without_powers(log_tail, 0, k)) * two_to_the(k);
+  return z < 1 ? small_erf(x) : math::copysign(1 - tail, x);
+}
+
+inline float erfc_of(float x) {
+  float z = math::fabs(x);
+  float end = z > 10.125f ? 10.125f : z; // where it is 0
+  float tail = exp_of_square(end, -1, large_erfcx(end));
+  float large = x < 0 ? 2 - tail : tail;
+  return z < 0.5f ? 1 - small_erf(x) : large;
+}
+
+inline float erfcx_of(float x) {
+  float z = math::fabs(x);
+  float y = z < 0.5f ? math::polynomial(erfcx_small, z) : large_erfcx(z);
+  // 2 exp(x^2) is infinite from 9.5 on.
+  return x < 0 ? exp_of_square(z > 9.5f ? 9.5f : z, 1, 2) - y : y;
+}
+
+inline float erfinv_of(float x) {
+  float z = math::fabs(x);
+  float y = x * erfinv_ratio(-log_and_more((1 - z) * (1 + z), 0));
+  float end = z > 1 ? math::nan() : math::copysign(math::infinity(), x);
+  return z >= 1 ? end : y;
+}
+
+inline float erfcinv_of(float x) {
+  bool left = x > 1;
+  float p = left ? 2 - x : x;
+  float z = left ? x - 1 : 1 - x;
+  float y = z * erfcinv_ratio(-log(p * (1 + z)), 1);
+  float end = p < 0 ? math::nan() : math::infinity();
+  y = p <= 0 ? end : y;
+  return left ? -y : y;
+}
+
+inline float ndtri_of(float x) {
+  bool left = x < 0.5f;
+  float p = left ? x : 1 - x;
+  float z = 1 - 2 * p;
+  float y = z * erfcinv_ratio(-log(2 * p * (1 + z)), 2);
+  float end = p < 0 ? math::nan() : math::infinity();
+  y = p <= 0 ? end : y;
+  return left ? -y : y;
+}
+
+inline float ndtr_of(float x) {
+  float z = math::fabs(x);
+  float end = z > 14.5f ? 14.5f : z; // where it is 0
+  float tail = exp_of_square(end, -0.5f, tail_of_ndtr(end));
+  float small = 0.5f + x * math::polynomial(ndtr_small, x * x);
+  float large = x < 0 ? tail : 1 - tail;
+  return z < 1 ? small : large;
+}
+
+inline float log_ndtr_of(float x) {
+  float z = math::fabs(x);
+  float ratio = tail_of_ndtr(z);
+  float tail = exp_of_square(z > 14.5f ? 14.5f : z, -0.5f, ratio);
+  // The logarithm of the ratio or of 1 - tail = sum + rest.
+  float sum = 1 - tail;
+  float rest = ((1 - sum) - tail) / sum;
+  bool left = x < 0;
+  float y = log_and_more(left ? ratio : sum, left ? 0 : rest);
+  y = y - (left ? 0.5f * x * x : 0);
+  return ((x > -1) & (x < 0.5f)) ? math::polynomial(log_ndtr_small, x) : y;
+}
+
+inline float exp_minus_square_of(float x) {
+  float z = math::fabs(x);
+  return exp_of_square(z > 10.5f ? 10.5f : z, -1, 1);
+}
+
+inline float normal_density_of(float x) {
+  float z = math::fabs(x);
+  float end = z > 14.75f ? 14.75f : z;
+  return exp_of_square(end, -0.5f, normal_density_at_0[0]);
+}
+
+} // namespace in_float
+
+///////////////////////////////////////////////////////////////////////////////
+// In double
+///////////////////////////////////////////////////////////////////////////////
 
 namespace detail {
 
@@ -59,87 +202,164 @@ inline wide<T> exp_of_square(wide<T> x, float c) {
   return y;
 }
 
+#ifndef __METAL_VERSION__
+
 /** erf(x) for |x| <= 1. */
-template <typename T>
-inline wide<T> small_erf(wide<T> x) {
-  return x + x * math::polynomial(MLXGEN_COEFFICIENTS(T, erf_small), x * x);
+inline double small_erf(double x) {
+  return x + x * math::polynomial(for_double::erf_small, x * x);
 }
 
 /** erfcx(x) for x >= 0. */
-template <typename T>
-inline wide<T> positive_erfcx(wide<T> x) {
-  wide<T> u = 1 / (x + 3);
-  return u * math::polynomial(MLXGEN_COEFFICIENTS(T, erfcx), 1 - 6 * u);
+inline double positive_erfcx(double x) {
+  double u = 1 / (x + 3);
+  return u * math::polynomial(for_double::erfcx, 1 - 6 * u);
 }
 
 /** The x with erf(x) = y and erfc(x) = p, for p <= 1: y = 1 - p. */
-template <typename T>
-struct Inverse {};
+inline double inverse(double y, double p) {
+  double s = math::sqrt(-wide_log<double>(p));
+  bool small = p > 0.25;
+  double x = small ? y : s;
+  double z = small ? y * y - 0.28125 : s;
+  double numerator = small ? math::polynomial(for_double::erfinv_small_p, z)
+                           : math::polynomial(for_double::erfinv_large_p, z);
+  double denominator = small ? math::polynomial(for_double::erfinv_small_q, z)
+                             : math::polynomial(for_double::erfinv_large_q, z);
+  x = x * (numerator / denominator);
+  return p == 0 ? math::infinity() : x;
+}
 
-template <>
-struct Inverse<float> {
-  static wide<float> of(wide<float> y, wide<float> p) {
-    // x / y is smooth in w = -log(p), from small y to the end.
-    wide<float> w = -wide_log<float>(p);
-    wide<float> x = y *
-        (math::polynomial(for_float::erfinv_p, w) /
-         math::polynomial(for_float::erfinv_q, w));
-    return p == 0 ? wide<float>(math::infinity()) : wide<float>(x);
-  }
-};
+inline double erf_of(double x) {
+  double z = math::fabs(x);
+  double tail = exp_of_square<double>(z, -1) * positive_erfcx(z);
+  double large = math::copysign(1 - tail, x);
+  return choose(z < 1, small_erf(x), large);
+}
 
-#ifndef __METAL_VERSION__
-template <>
-struct Inverse<double> {
-  static double of(double y, double p) {
-    double s = math::sqrt(-wide_log<double>(p));
-    bool small = p > 0.25;
-    double x = small ? y : s;
-    double z = small ? y * y - 0.28125 : s;
-    double numerator = small ? math::polynomial(for_double::erfinv_small_p, z)
-                             : math::polynomial(for_double::erfinv_large_p, z);
-    double denominator = small
-        ? math::polynomial(for_double::erfinv_small_q, z)
-        : math::polynomial(for_double::erfinv_large_q, z);
-    x = x * (numerator / denominator);
-    return p == 0 ? math::infinity() : x;
-  }
-};
+inline double erfc_of(double x) {
+  double z = math::fabs(x);
+  double tail = exp_of_square<double>(z, -1) * positive_erfcx(z);
+  double large = choose(x < 0, 2 - tail, tail);
+  return choose(z < 0.5f, 1 - small_erf(x), large);
+}
+
+inline double erfcx_of(double x) {
+  double z = math::fabs(x);
+  double y = choose(x == 0, 1.0f, positive_erfcx(z));
+  return choose(x < 0, 2 * exp_of_square<double>(z, 1) - y, y);
+}
+
+inline double erfinv_of(double x) {
+  double z = math::fabs(x);
+  return math::copysign(inverse(z, 1 - z), x);
+}
+
+inline double erfcinv_of(double x) {
+  bool left = x > 1;
+  double y = inverse(left ? x - 1 : 1 - x, left ? 2 - x : x);
+  return left ? -y : y;
+}
+
+inline double ndtr_of(double x) {
+  double u = for_double::sqrt_half[0] * x;
+  double z = math::fabs(u);
+  double tail =
+      0.5f * (exp_of_square<double>(math::fabs(x), -0.5f) * positive_erfcx(z));
+  double small = 0.5f + 0.5f * small_erf(u);
+  return choose(z < 0.5f, small, choose(x < 0, tail, 1 - tail));
+}
+
+inline double log_ndtr_of(double x) {
+  double z = math::fabs(x);
+  double y = 0.5f * positive_erfcx(for_double::sqrt_half[0] * z);
+  double tail = y * exp_of_square<double>(z, -0.5f);
+  // The logarithm of y, or of 1 - tail.
+  double log = wide_log_of_sum<double>(
+      choose(x < 0, y, 1.0f), choose(x < 0, 0.0f, -tail));
+  return choose(x < 0, log - 0.5f * (x * x), log);
+}
+
+inline double ndtri_of(double p) {
+  bool left = p < 0.5f;
+  double y = inverse(left ? 1 - 2 * p : 2 * p - 1, left ? 2 * p : 2 * (1 - p));
+  double x = for_double::sqrt_2[0] * y;
+  return left ? -x : x;
+}
+
+inline double exp_minus_square_of(double x) {
+  return exp_of_square<double>(math::fabs(x), -1);
+}
+
+inline double normal_density_of(double x) {
+  return for_double::normal_density_at_0[0] *
+      exp_of_square<double>(math::fabs(x), -0.5f);
+}
+
 #endif
+
+using in_float::erf_of;
+using in_float::erfc_of;
+using in_float::erfcinv_of;
+using in_float::erfcx_of;
+using in_float::erfinv_of;
+using in_float::exp_minus_square_of;
+using in_float::log_ndtr_of;
+using in_float::ndtr_of;
+using in_float::ndtri_of;
+using in_float::normal_density_of;
 
 } // namespace detail
 
+///////////////////////////////////////////////////////////////////////////////
+// In both
+///////////////////////////////////////////////////////////////////////////////
+
 /** erf(x) (7.2.1). */
 template <typename T>
-T erf(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  W z = mlxgen::math::fabs(x);
-  W tail = detail::exp_of_square<T>(z, -1) * detail::positive_erfcx<T>(z);
-  W large = mlxgen::math::copysign(1 - tail, x);
-  return static_cast<T>(choose(z < 1, detail::small_erf<T>(x), large));
+T erf(T x) {
+  return detail::erf_of(x);
 }
 
 /** erfc(x) = 1 - erf(x) (7.2.2). */
 template <typename T>
-T erfc(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  W z = mlxgen::math::fabs(x);
-  W tail = detail::exp_of_square<T>(z, -1) * detail::positive_erfcx<T>(z);
-  W large = choose(x < 0, 2 - tail, tail);
-  return static_cast<T>(choose(z < 0.5f, 1 - detail::small_erf<T>(x), large));
+T erfc(T x) {
+  return detail::erfc_of(x);
 }
 
 /** erfcx(x) = exp(x^2) erfc(x) (7.2.3). */
 template <typename T>
-T erfcx(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  W z = mlxgen::math::fabs(x);
-  W y = choose(x == 0, 1.0f, detail::positive_erfcx<T>(z));
-  return static_cast<T>(
-      choose(x < 0, 2 * detail::exp_of_square<T>(z, 1) - y, y));
+T erfcx(T x) {
+  return detail::erfcx_of(x);
+}
+
+/** The y with erf(y) = x; NaN outside of -1 to 1 (7.17.1). */
+template <typename T>
+T erfinv(T x) {
+  return detail::erfinv_of(x);
+}
+
+/** The y with erfc(y) = x; NaN outside of 0 to 2. */
+template <typename T>
+T erfcinv(T x) {
+  return detail::erfcinv_of(x);
+}
+
+/** The cumulative normal distribution, erfc(-x / sqrt(2)) / 2. */
+template <typename T>
+T ndtr(T x) {
+  return detail::ndtr_of(x);
+}
+
+/** log(ndtr(x)). */
+template <typename T>
+T log_ndtr(T x) {
+  return detail::log_ndtr_of(x);
+}
+
+/** The x with ndtr(x) = p; NaN outside of 0 to 1. */
+template <typename T>
+T ndtri(T p) {
+  return detail::ndtri_of(p);
 }
 
 /**
@@ -168,78 +388,13 @@ T erfcx_derivative(int order, T value) {
 /** exp(-x^2). */
 template <typename T>
 T exp_minus_square(T x) {
-  using W = mlxgen::wide<T>;
-  return static_cast<T>(detail::exp_of_square<T>(mlxgen::math::fabs(W(x)), -1));
+  return detail::exp_minus_square_of(x);
 }
 
 /** The density of the normal distribution, exp(-x^2 / 2) / sqrt(2 pi). */
 template <typename T>
 T normal_density(T x) {
-  using W = mlxgen::wide<T>;
-  return static_cast<T>(
-      MLXGEN_COEFFICIENTS(T, normal_density_at_0)[0] *
-      detail::exp_of_square<T>(mlxgen::math::fabs(W(x)), -0.5f));
-}
-
-/** The y with erf(y) = x; NaN outside of -1 to 1 (7.17.1). */
-template <typename T>
-T erfinv(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  W z = mlxgen::math::fabs(x);
-  W y = mlxgen::math::copysign(detail::Inverse<T>::of(z, 1 - z), x);
-  return static_cast<T>(y);
-}
-
-/** The y with erfc(y) = x; NaN outside of 0 to 2. */
-template <typename T>
-T erfcinv(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  bool left = x > 1;
-  W y = detail::Inverse<T>::of(left ? x - 1 : 1 - x, left ? 2 - x : W(x));
-  return static_cast<T>(left ? -y : W(y));
-}
-
-/** The cumulative normal distribution, erfc(-x / sqrt(2)) / 2. */
-template <typename T>
-T ndtr(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  W u = MLXGEN_COEFFICIENTS(T, sqrt_half)[0] * x;
-  W z = mlxgen::math::fabs(u);
-  W tail = 0.5f *
-      (detail::exp_of_square<T>(mlxgen::math::fabs(x), -0.5f) *
-       detail::positive_erfcx<T>(z));
-  W small = 0.5f + 0.5f * detail::small_erf<T>(u);
-  return static_cast<T>(choose(z < 0.5f, small, choose(x < 0, tail, 1 - tail)));
-}
-
-/** log(ndtr(x)). */
-template <typename T>
-T log_ndtr(T value) {
-  using W = mlxgen::wide<T>;
-  W x = value;
-  W z = mlxgen::math::fabs(x);
-  W y = 0.5f *
-      detail::positive_erfcx<T>(MLXGEN_COEFFICIENTS(T, sqrt_half)[0] * z);
-  W tail = y * detail::exp_of_square<T>(z, -0.5f);
-  // The logarithm of y, or of 1 - tail.
-  W log =
-      wide_log_of_sum<T>(choose(x < 0, y, 1.0f), choose(x < 0, 0.0f, -tail));
-  return static_cast<T>(choose(x < 0, log - 0.5f * (x * x), log));
-}
-
-/** The x with ndtr(x) = p; NaN outside of 0 to 1. */
-template <typename T>
-T ndtri(T value) {
-  using W = mlxgen::wide<T>;
-  W p = value;
-  bool left = p < 0.5f;
-  W y = detail::Inverse<T>::of(
-      left ? 1 - 2 * p : 2 * p - 1, left ? 2 * p : 2 * (1 - p));
-  W x = MLXGEN_COEFFICIENTS(T, sqrt_2)[0] * y;
-  return static_cast<T>(left ? -x : W(x));
+  return detail::normal_density_of(x);
 }
 
 } // namespace special

@@ -13,36 +13,6 @@ namespace special {
 // For results in float.
 namespace for_float {
 
-// erf(x) / x - 1 in x^2, |x| <= 1, relative to erf(x) / x
-// error 1.2e-9
-MLXGEN_TABLE(erf_small, 7) = {
-    MLXGEN_WIDE(0.128379166f, -3.99540678e-10f),
-    MLXGEN_WIDE(-0.37612626f, 1.32302513e-09f),
-    MLXGEN_WIDE(0.112835854f, -2.80587131e-09f),
-    MLXGEN_WIDE(-0.0268538129f, 9.23699506e-10f),
-    MLXGEN_WIDE(0.00518832775f, -6.37529959e-11f),
-    MLXGEN_WIDE(-0.000801019371f, 9.1461734e-12f),
-    MLXGEN_WIDE(7.85386146e-05f, -1.47688025e-12f),
-};
-
-// (x + 3) erfcx(x) in 1 - 2 * 3 / (x + 3), 0 <= x
-// error 4.3e-10
-MLXGEN_TABLE(erfcx, 13) = {
-    MLXGEN_WIDE(1.07400692f, -8.04142175e-09f),
-    MLXGEN_WIDE(-0.88339442f, -2.67755897e-08f),
-    MLXGEN_WIDE(0.590228379f, -2.32577726e-08f),
-    MLXGEN_WIDE(-0.310467452f, -1.62039304e-09f),
-    MLXGEN_WIDE(0.119527861f, -1.97286165e-09f),
-    MLXGEN_WIDE(-0.0268255752f, -7.3216444e-10f),
-    MLXGEN_WIDE(-0.00121339259f, 3.83527793e-11f),
-    MLXGEN_WIDE(0.00302790338f, -4.73426992e-11f),
-    MLXGEN_WIDE(-0.000544497103f, -1.04723765e-14f),
-    MLXGEN_WIDE(-0.000265469047f, -6.65507623e-12f),
-    MLXGEN_WIDE(0.000100436977f, 4.46364245e-13f),
-    MLXGEN_WIDE(1.98344951e-05f, 2.72277372e-13f),
-    MLXGEN_WIDE(-1.08781342e-05f, -1.06861473e-14f),
-};
-
 // (x + 3)^2 erfcx'(x) in the same, 0 <= x
 // error 2.1e-10
 MLXGEN_TABLE(erfcx_slope, 15) = {
@@ -84,34 +54,6 @@ MLXGEN_TABLE(erfcx_curvature, 16) = {
     MLXGEN_WIDE(0.000144637626f, 4.80161483e-12f),
 };
 
-// erfinv(y) / y in w = -log(1 - y), w <= 104.0
-// error 1.5e-8
-MLXGEN_TABLE(erfinv_p, 10) = {
-    MLXGEN_WIDE(0.886226892f, 1.96066861e-08f),
-    MLXGEN_WIDE(1.68298483f, 2.46774832e-08f),
-    MLXGEN_WIDE(1.03198528f, -3.09021644e-08f),
-    MLXGEN_WIDE(0.313574612f, -2.67693223e-09f),
-    MLXGEN_WIDE(0.0604962334f, 3.6941919e-10f),
-    MLXGEN_WIDE(0.00858726911f, 2.59416461e-10f),
-    MLXGEN_WIDE(0.000708219944f, 1.26134129e-12f),
-    MLXGEN_WIDE(7.65423174e-05f, 1.24463184e-13f),
-    MLXGEN_WIDE(1.30016065e-06f, 2.19223223e-14f),
-    MLXGEN_WIDE(3.05789838e-09f, -5.1346416e-17f),
-};
-
-MLXGEN_TABLE(erfinv_q, 10) = {
-    MLXGEN_WIDE(1.0f, 0.0f),
-    MLXGEN_WIDE(1.8990432f, 2.96018712e-08f),
-    MLXGEN_WIDE(0.902705967f, -1.97260128e-08f),
-    MLXGEN_WIDE(0.118201286f, 3.58231844e-09f),
-    MLXGEN_WIDE(0.033531107f, -6.03563644e-10f),
-    MLXGEN_WIDE(0.00207870267f, -4.64169952e-11f),
-    MLXGEN_WIDE(0.000308515271f, -7.12903694e-12f),
-    MLXGEN_WIDE(1.26784635e-05f, 3.42575062e-13f),
-    MLXGEN_WIDE(8.38087715e-08f, -3.12465986e-15f),
-    MLXGEN_WIDE(4.85994162e-11f, 1.39979463e-18f),
-};
-
 MLXGEN_TABLE(sqrt_2, 1) = {
     MLXGEN_WIDE(1.41421354f, 2.4203235e-08f),
 };
@@ -120,11 +62,169 @@ MLXGEN_TABLE(sqrt_half, 1) = {
     MLXGEN_WIDE(0.707106769f, 1.21016175e-08f),
 };
 
+// pi / 4
+MLXGEN_TABLE(quarter_pi, 1) = {
+    MLXGEN_WIDE(0.785398185f, -2.18556941e-08f),
+};
+
 MLXGEN_TABLE(normal_density_at_0, 1) = {
     MLXGEN_WIDE(0.398942292f, -1.13351701e-08f),
 };
 
 } // namespace for_float
+
+// For what is computed in float.
+namespace in_float {
+
+// erf(x) / x - 1 in x^2, |x| <= 1, relative to erf(x) / x
+// error 1.5e-09
+MLXGEN_NUMBER float erf_small[7] = {
+    0.128379166f,
+    -0.37612626f,
+    0.112835854f,
+    -0.0268538129f,
+    0.00518832682f,
+    -0.000801019487f,
+    7.85386001e-05f,
+};
+
+// -log(1 - erf(x)), 1 <= x <= 4, so that erf(x) has the relative error
+// error 2.5e-09
+MLXGEN_NUMBER float erf_large[7] = {
+    0.000341523555f,
+    1.12708914f,
+    0.638144851f,
+    0.103106767f,
+    -0.0218380578f,
+    0.00294765807f,
+    -0.000186379155f,
+};
+
+// erfcx(x), 0 <= x <= 1/2
+// error 1e-08
+MLXGEN_NUMBER float erfcx_small[8] = {
+    1.0f,
+    -1.12837863f,
+    0.999975622f,
+    -0.751862347f,
+    0.496887088f,
+    -0.287099034f,
+    0.131320581f,
+    -0.0341671482f,
+};
+
+// (x + 1/2) erfcx(x) in (x - 2) / (x + 2), 1/2 <= x
+// error 6.7e-09
+MLXGEN_NUMBER float erfcx_large[11] = {
+    0.638489187f,
+    -0.0463818982f,
+    -0.0830150247f,
+    0.0820250884f,
+    -0.0271128621f,
+    -0.00401049806f,
+    0.00437762402f,
+    0.000602393062f,
+    -0.000765029283f,
+    -0.000148893188f,
+    0.000129499909f,
+};
+
+// (ndtr(x) - 1/2) / x in x^2, |x| <= 1
+// error 2.9e-08
+MLXGEN_NUMBER float ndtr_small[6] = {
+    0.398942292f,
+    -0.0664903745f,
+    0.00997332204f,
+    -0.0011863301f,
+    0.000113486392f,
+    -7.65420828e-06f,
+};
+
+// (x + 3/4) exp(x^2 / 2) ndtr(-x) in (x - 3) / (x + 3), 1/2 <= x
+// error 2.6e-08
+MLXGEN_NUMBER float ndtr_tail[11] = {
+    0.455677301f,
+    -0.0449260585f,
+    -0.0472386107f,
+    0.0567159988f,
+    -0.024259733f,
+    0.000443656434f,
+    0.00323911943f,
+    -0.000296317477f,
+    -0.000507758057f,
+    3.65613996e-05f,
+    5.81217901e-05f,
+};
+
+// log(ndtr(x)), -1 <= x <= 1/2
+// error 1e-08
+MLXGEN_NUMBER float log_ndtr_small[10] = {
+    -0.693147182f,
+    0.797884583f,
+    -0.318309903f,
+    0.0363355577f,
+    0.00478203548f,
+    -3.71518545e-05f,
+    -0.000211636434f,
+    -5.1284911e-05f,
+    -1.94915651e-06f,
+    1.28643796e-06f,
+};
+
+// (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 0.0 <= w <= 16.0
+// error 2.5e-08
+MLXGEN_NUMBER float erfinv_p[6] = {
+    0.411233217f,
+    0.118339919f,
+    0.0247357152f,
+    0.00318130013f,
+    0.000278461055f,
+    1.83557113e-05f,
+};
+
+MLXGEN_NUMBER float erfinv_q[6] = {
+    1.0f,
+    0.107084438f,
+    0.0378481448f,
+    0.00342612341f,
+    0.00033768054f,
+    1.83591364e-05f,
+};
+
+// (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 16.0 <= w <= 104.0
+// error 5e-08
+MLXGEN_NUMBER float erfcinv_p[4] = {
+    -0.261765599f,
+    0.732961297f,
+    0.0588395856f,
+    0.000478673232f,
+};
+
+MLXGEN_NUMBER float erfcinv_q[4] = {
+    1.0f,
+    0.885952115f,
+    0.0606173761f,
+    0.000479126029f,
+};
+
+MLXGEN_NUMBER float sqrt_2[1] = {
+    1.41421354f,
+};
+
+MLXGEN_NUMBER float sqrt_half[1] = {
+    0.707106769f,
+};
+
+// pi / 4
+MLXGEN_NUMBER float quarter_pi[1] = {
+    0.785398185f,
+};
+
+MLXGEN_NUMBER float normal_density_at_0[1] = {
+    0.398942292f,
+};
+
+} // namespace in_float
 
 #ifndef __METAL_VERSION__
 // For results in double.
@@ -297,6 +397,11 @@ inline constexpr double sqrt_2[1] = {
 
 inline constexpr double sqrt_half[1] = {
     0.7071067811865476,
+};
+
+// pi / 4
+inline constexpr double quarter_pi[1] = {
+    0.7853981633974483,
 };
 
 inline constexpr double normal_density_at_0[1] = {

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import mpmath as mp  # type: ignore[import-untyped]
-from minimax import DIGITS, Fit, Precision, Table, main, remez
+from minimax import DIGITS, Fit, Narrow, Precision, Table, main
 from mpmath import mpf
 
 SMALL_ERF = 1
@@ -27,10 +27,18 @@ LARGEST_ROOT = mpf("27.3")
 """sqrt(-log p) of the smallest subnormal p, rounded up."""
 
 LARGEST_LOGARITHM = mpf(104)
-"""-log p of the smallest subnormal p of float, rounded up."""
+"""-log(1 - y^2) where 1 - y is the smallest subnormal float, rounded up."""
 
-FOLD = mpf(8)
-"""The k in w / (w + k), the variable in which a function of w = -log p is fitted."""
+FOLD_OF_ERFCX, FOLD_OF_NDTR = 2, 3
+"""The k in (x - k) / (x + k), the variable in which tails are fitted for float."""
+
+LARGE = mpf(16)
+"""-log(1 - y^2) up to where erfinv(y) needs one rational function in float. The largest y below 1
+has 15.9."""
+
+
+TINY = mpf("1e-9")
+"""Stands for 0 where a limit would be needed."""
 
 
 def erf_over_x(z: mpf) -> mpf:
@@ -129,24 +137,36 @@ def erfcinv_over_root(s: mpf) -> mpf:
     raise ArithmeticError(f"no convergence at {s}")
 
 
-def folded_erfinv(u: mpf) -> mpf:
-    """erfinv(y) / y at y = 1 - exp(-w) where w / (w + k) = u."""
-    w = FOLD * u / (1 - u)
-    y = -mp.expm1(-w)
+def erfinv_of_logarithm(w: mpf) -> mpf:
+    """erfinv(y) / y at y^2 = 1 - exp(-w)."""
+    square = -mp.expm1(-w)
     if w < 1:
-        return erfinv_over_y(y * y)
-    s = mp.sqrt(w)
+        return erfinv_over_y(square)
+    y = mp.sqrt(square)
+    s = mp.sqrt(-mp.log(-mp.expm1(mp.log1p(-mp.exp(-w)) / 2)))  # 1 - y = exp(-s^2)
     return s * erfcinv_over_root(s) / y
 
 
-def unfolded(coefficients: Sequence[mpf]) -> list[mpf]:
-    """A polynomial in u = w / (w + k), times (w + k)^n with its degree n, in powers of w."""
-    n = len(coefficients) - 1
-    powers = [mpf(0)] * (n + 1)
-    for i, c in enumerate(coefficients):
-        for j in range(n - i + 1):
-            powers[i + j] += c * mp.binomial(n - i, j) * FOLD ** (n - i - j)
-    return powers
+def slope_of_square(w: mpf) -> mpf:
+    """(erfinv(y)^2 / y^2 - pi / 4) / w at the same y."""
+    w = max(w, TINY)
+    return (erfinv_of_logarithm(w) ** 2 - mp.pi / 4) / w
+
+
+def folded_erfcx(t: mpf) -> mpf:
+    """(x + 1/2) erfcx(x) at t = (x - k) / (x + k), which varies little."""
+    if t == 1:
+        return 1 / mp.sqrt(mp.pi)
+    x = FOLD_OF_ERFCX * (1 + t) / (1 - t)
+    return (x + mpf(1) / 2) * erfcx(x)
+
+
+def folded_ndtr(t: mpf) -> mpf:
+    """(x + 3/4) exp(x^2 / 2) ndtr(-x), likewise."""
+    if t == 1:
+        return 1 / mp.sqrt(2 * mp.pi)
+    x = FOLD_OF_NDTR * (1 + t) / (1 - t)
+    return (x + mpf(3) / 4) * erfcx(x / mp.sqrt(2)) / 2
 
 
 FITS = [
@@ -156,7 +176,7 @@ FITS = [
         mpf(0),
         mpf(SMALL_ERF) ** 2,
         (11, 0),
-        (6, 0),
+        None,
         f"erf(x) / x - 1 in x^2, |x| <= {SMALL_ERF}, relative to erf(x) / x",
         erf_over_x,
     ),
@@ -166,7 +186,7 @@ FITS = [
         mpf(-1),
         mpf(1),
         (23, 0),
-        (12, 0),
+        None,
         f"(x + {SHIFT}) erfcx(x) in 1 - 2 * {SHIFT} / (x + {SHIFT}), 0 <= x",
     ),
     Fit(
@@ -197,7 +217,7 @@ INVERSE_FITS = [
         -(SMALL_ERFINV**2) / 2,
         SMALL_ERFINV**2 / 2,
         (6, 6),
-        (0, 0),
+        None,
         "erfinv(y) / y in y^2 - 9/32, |y| <= 3/4",
     ),
     Fit(
@@ -206,38 +226,102 @@ INVERSE_FITS = [
         mp.sqrt(-mp.log(1 - SMALL_ERFINV)),
         LARGEST_ROOT,
         (11, 11),
-        (0, 0),
+        None,
         "erfcinv(p) / s in s = sqrt(-log p), p <= 1/4",
     ),
 ]
 """For results in double alone."""
 
-
-def inverse_of_float() -> list[Table]:
-    """For results in float alone: one rational function, since the root takes longer than this."""
-    end = LARGEST_LOGARITHM
-    folded_p, folded_q, error = remez(folded_erfinv, mpf(0), end / (end + FOLD), 9, 9)
-    p, q = unfolded(folded_p), unfolded(folded_q)
-    about = f"erfinv(y) / y in w = -log(1 - y), w <= {end}\nerror {mp.nstr(error, 2)}"
-    return [
-        Table("erfinv_p", [c / q[0] for c in p], about),
-        Table("erfinv_q", [c / q[0] for c in q]),
-    ]
+# What is computed in float.
+NARROW = [
+    Narrow(
+        "erf_small",
+        lambda z: erf_over_x(z) - 1,
+        mpf(0),
+        mpf(SMALL_ERF) ** 2,
+        (6, 0),
+        f"erf(x) / x - 1 in x^2, |x| <= {SMALL_ERF}, relative to erf(x) / x",
+        erf_over_x,
+    ),
+    Narrow(
+        "erf_large",
+        lambda x: -mp.log(mp.erfc(x)),
+        mpf(SMALL_ERF),
+        mpf(4),
+        (6, 0),
+        "-log(1 - erf(x)), 1 <= x <= 4, so that erf(x) has the relative error",
+        lambda x: mp.erf(x) / mp.erfc(x),
+    ),
+    Narrow(
+        "erfcx_small",
+        erfcx,
+        mpf(0),
+        mpf(1) / 2,
+        (7, 0),
+        "erfcx(x), 0 <= x <= 1/2",
+    ),
+    Narrow(
+        "erfcx_large",
+        folded_erfcx,
+        (mpf(1) / 2 - FOLD_OF_ERFCX) / (mpf(1) / 2 + FOLD_OF_ERFCX),
+        mpf(1),
+        (10, 0),
+        f"(x + 1/2) erfcx(x) in (x - {FOLD_OF_ERFCX}) / (x + {FOLD_OF_ERFCX}), 1/2 <= x",
+    ),
+    Narrow(
+        "ndtr_small",
+        lambda z: erf_over_x(z / 2) / mp.sqrt(8),
+        mpf(0),
+        mpf(1),
+        (5, 0),
+        "(ndtr(x) - 1/2) / x in x^2, |x| <= 1",
+    ),
+    Narrow(
+        "ndtr_tail",
+        folded_ndtr,
+        (mpf(1) / 2 - FOLD_OF_NDTR) / (mpf(1) / 2 + FOLD_OF_NDTR),
+        mpf(1),
+        (10, 0),
+        f"(x + 3/4) exp(x^2 / 2) ndtr(-x) in (x - {FOLD_OF_NDTR}) / (x + {FOLD_OF_NDTR}), 1/2 <= x",
+    ),
+    Narrow(
+        "log_ndtr_small",
+        lambda x: mp.log(mp.ncdf(x)),
+        mpf(-1),
+        mpf(1) / 2,
+        (9, 0),
+        "log(ndtr(x)), -1 <= x <= 1/2",
+    ),
+    *(
+        Narrow(
+            name,
+            slope_of_square,
+            low,
+            high,
+            (degree, degree),
+            f"(erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), {low} <= w <= {high}",
+            lambda w: erfinv_of_logarithm(w) ** 2 / max(w, TINY),
+            fold=mpf(8),
+        )
+        for name, low, high, degree in (
+            ("erfinv", mpf(0), LARGE, 5),
+            ("erfcinv", LARGE, LARGEST_LOGARITHM, 3),
+        )
+    ),
+]
 
 
 def more(precision: Precision) -> Sequence[Table]:
     """The inverse, and constants."""
-    if precision == "full":
-        inverse = [table for fit in INVERSE_FITS for table in fit.tables("full")]
-    else:
-        inverse = inverse_of_float()
+    inverse = [table for fit in INVERSE_FITS for table in fit.tables(precision)]
     return [
         *inverse,
         Table("sqrt_2", [mp.sqrt(2)]),
         Table("sqrt_half", [mp.sqrt(mpf(1) / 2)]),
+        Table("quarter_pi", [mp.pi / 4], "pi / 4"),
         Table("normal_density_at_0", [1 / mp.sqrt(2 * mp.pi)]),
     ]
 
 
 if __name__ == "__main__":
-    sys.exit(main(__file__, FITS, more))
+    sys.exit(main(__file__, FITS, more, NARROW))

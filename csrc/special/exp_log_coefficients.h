@@ -86,6 +86,40 @@ MLXGEN_TABLE(sqrt_two_pi, 1) = {
 
 } // namespace for_float
 
+// For what is computed in float.
+namespace in_float {
+
+// (exp(r) - 1 - r) / r^2, |r| <= log(2) / 2, relative to exp(r)
+// error 3.2e-09
+MLXGEN_NUMBER float exp_tail[5] = {
+    0.49999994f,
+    0.166665211f,
+    0.0416683331f,
+    0.00836871471f,
+    0.00138146116f,
+};
+
+// (log(1 + g) / f - 2) / f^2 in f^2, f = g / (g + 2), 1/2 <= (1 + g)^2 <= 2, relative to log(1 + g) / f
+// error 8.2e-10
+MLXGEN_NUMBER float log_series[3] = {
+    0.666667759f,
+    0.399775624f,
+    0.29871735f,
+};
+
+// log(2), as a number of 15 bits and the rest
+MLXGEN_NUMBER float log_2_parts[2] = {
+    0.693145752f,
+    1.42860677e-06f,
+};
+
+// 1 / log(2)
+MLXGEN_NUMBER float log_2_reciprocal[1] = {
+    1.44269502f,
+};
+
+} // namespace in_float
+
 #ifndef __METAL_VERSION__
 // For results in double.
 namespace for_double {

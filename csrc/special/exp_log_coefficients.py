@@ -10,13 +10,20 @@ import sys
 from collections.abc import Sequence
 
 import mpmath as mp  # type: ignore[import-untyped]
-from minimax import DIGITS, Fit, Precision, Table, main, rounded
+from minimax import DIGITS, Fit, Narrow, Precision, Table, main, rounded
 from mpmath import mpf
 
 
 def exp_series(r: mpf) -> mpf:
     """(exp(r) - 1) / r; DLMF 4.2.19."""
     return mp.expm1(r) / r if r else mpf(1)
+
+
+def exp_tail(r: mpf) -> mpf:
+    """(exp(r) - 1 - r) / r^2; DLMF 4.2.19."""
+    if abs(r) < mpf("1e-6"):
+        return sum(r**k / mp.factorial(k + 2) for k in range(9))
+    return (mp.expm1(r) - r) / r**2
 
 
 def log_series(g: mpf) -> mpf:
@@ -79,12 +86,41 @@ with mp.workdps(DIGITS):
         "(log(1 + g) - g) / g^2, 1/2 <= (1 + g)^2 <= 2",
     )
 
+    NARROW = [
+        Narrow(
+            "exp_tail",
+            exp_tail,
+            -LOG_2 / 2,
+            LOG_2 / 2,
+            (4, 0),
+            "(exp(r) - 1 - r) / r^2, |r| <= log(2) / 2, relative to exp(r)",
+            lambda r: mp.exp(r) / max(r**2, mpf(1) / 256),
+        ),
+        Narrow(
+            "log_series",
+            log_series_of_square,
+            mpf(0),
+            (END / (END + 2)) ** 2,
+            (2, 0),
+            "(log(1 + g) / f - 2) / f^2 in f^2, f = g / (g + 2), 1/2 <= (1 + g)^2 <= 2, "
+            "relative to log(1 + g) / f",
+            lambda z: 2 / max(z, mpf("1e-3")),
+        ),
+    ]
+
 
 def more(precision: Precision) -> Sequence[Table]:
     """The logarithm's series, for float two, log(2) in two parts, and constants of several files.
 
     The first part has 32 bits, so that its product with an exponent is exact.
     """
+    if precision == "narrow":  # a product with the first part is exact, too
+        high = rounded(LOG_2, 15)
+        about = "log(2), as a number of 15 bits and the rest"
+        return [
+            Table("log_2_parts", [high, LOG_2 - high], about),
+            Table("log_2_reciprocal", [1 / LOG_2], "1 / log(2)"),
+        ]
     high = rounded(LOG_2, 32)
     return [
         *LOG_SERIES[precision].tables(precision),
@@ -97,4 +133,4 @@ def more(precision: Precision) -> Sequence[Table]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__file__, FITS, more))
+    sys.exit(main(__file__, FITS, more, NARROW))

@@ -22,6 +22,7 @@
 
 #include "exp_log.h"
 #include "gamma_coefficients.h"
+#include "in_float.h"
 #include "mlxgen/scalar.h"
 
 namespace mlxops {
@@ -31,16 +32,6 @@ namespace math = mlxgen::math;
 
 // The coefficients for results of type T.
 #define MLXOPS_TABLE(name) MLXGEN_COEFFICIENTS(T, name)
-
-// Before a loop that is to be unrolled, as the loop around it is not vectorised
-// otherwise.
-#if defined(__GNUC__) && !defined(__clang__)
-#define MLXOPS_UNROLL _Pragma("GCC unroll 32")
-#elif !defined(__METAL_VERSION__)
-#define MLXOPS_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MLXOPS_UNROLL
-#endif
 
 namespace detail {
 

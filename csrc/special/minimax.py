@@ -10,12 +10,15 @@ repeat it:
 
 There are two sets: `full` for results in double, and `half` for results in float. The second serves
 the CPU, which evaluates it in double, and Metal, which evaluates it in pairs of floats: its numbers
-are written as such pairs.
+are written as such pairs. What is evaluated in float, everywhere, has coefficients of its own
+(`Narrow`): floats that are best together, since rounding each by itself costs more than the fit.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
@@ -28,7 +31,7 @@ from mpmath import mpf
 
 Function = Callable[[mpf], mpf]
 Sampled = Callable[[Decimal], Decimal]
-Precision = Literal["full", "half"]
+Precision = Literal["full", "half", "narrow"]
 
 DIGITS = 50
 """Decimal digits of the computations."""
@@ -245,15 +248,18 @@ class Fit:
     high: mpf
     full: tuple[int, int]
     """Degrees of numerator and denominator for double."""
-    half: tuple[int, int]
-    """The same for float."""
+    half: tuple[int, int] | None
+    """The same for float; None if only double needs it."""
     about: str
     scale: Function | None = None
     """What the error is relative to; by default f."""
 
     def tables(self, precision: Precision) -> list[Table]:
         """The coefficients, lowest first; the last one of a denominator is 1."""
-        m, n = self.full if precision == "full" else self.half
+        degrees = self.full if precision == "full" else self.half
+        if degrees is None:
+            return []
+        m, n = degrees
         p, q, error = remez(self.f, self.low, self.high, m, n, self.scale)
         about = f"{self.about}\nerror {mp.nstr(error, 2)}"
         if n == 0:
@@ -273,6 +279,114 @@ class Table:
     about: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """One approximation that is evaluated in float, for low <= x <= high.
+
+    Where that is a wide range, `fold` says that the coefficients are found in u = x / (x + fold),
+    of which all x >= 0 make 0 to 1.
+    """
+
+    name: str
+    f: Function
+    low: mpf
+    high: mpf
+    degrees: tuple[int, int]
+    about: str
+    scale: Function | None = None
+    fold: mpf | None = None
+
+    def tables(self) -> list[Table]:
+        """The coefficients, lowest first; the first one of a denominator is 1."""
+        m, n = self.degrees
+        k = self.fold
+
+        def folded(f: Function) -> Function:
+            # p(u) (x + k)^m and q(u) (x + k)^n are polynomials in x.
+            return f if k is None else lambda u: f(k * u / (1 - u)) * (k / (1 - u)) ** (n - m)
+
+        low, high = (x if k is None else x / (x + k) for x in (self.low, self.high))
+        scale = None if self.scale is None else folded(self.scale)
+        p, q, _ = remez(folded(self.f), low, high, m, n, scale)
+        if k is not None:
+            p, q = (_in_powers(c, k) for c in (p, q))
+        p, q = [c / q[0] for c in p], [c / q[0] for c in q]
+        with localcontext(Context(prec=DIGITS + 10)):
+            grid = [mpf(str(x)) for x in chebyshev(low, high, 24 * (m + n + 2))]
+        at = [x if k is None else k * x / (1 - x) for x in grid]
+        exact = [self.f(x) for x in at]
+        scales = exact if self.scale is None else [self.scale(x) for x in at]
+        values, error = in_floats(p, q[1:], at, exact, scales)
+        about = f"{self.about}\nerror {error:.2g}"
+        if n == 0:
+            return [Table(self.name, values, about)]
+        return [
+            Table(f"{self.name}_p", values[: len(p)], about),
+            Table(f"{self.name}_q", [mpf(1), *values[len(p) :]]),
+        ]
+
+
+def _in_powers(coefficients: Sequence[mpf], fold: mpf) -> list[mpf]:
+    """A polynomial in u = x / (x + fold), times (x + fold)^n with its degree n, in powers of x."""
+    n = len(coefficients) - 1
+    powers = [mpf(0)] * (n + 1)
+    for i, c in enumerate(coefficients):
+        for j in range(n - i + 1):
+            powers[i + j] += c * mp.binomial(n - i, j) * fold ** (n - i - j)
+    return powers
+
+
+def in_floats(
+    p: Sequence[mpf],
+    q: Sequence[mpf],
+    at: Sequence[mpf],
+    exact: Sequence[mpf],
+    scales: Sequence[mpf],
+) -> tuple[list[mpf], float]:
+    """The coefficients of p / (1 + x q) as floats, and the largest error relative to scales.
+
+    Each is moved to the float above or below as long as that makes the error less.
+    """
+
+    points = [tuple(map(float, point)) for point in zip(at, exact, scales, strict=True)]
+
+    def worst(c: list[float]) -> float:
+        largest = 0.0
+        above, below = c[len(p) - 1 :: -1], c[: len(p) - 1 : -1]
+        for x, y, scale in points:
+            numerator = denominator = 0.0
+            for a in above:
+                numerator = numerator * x + a
+            for b in below:
+                denominator = (denominator + b) * x
+            error = abs((numerator / (1 + denominator) - y) / scale)
+            largest = max(largest, error)
+        return largest
+
+    best = [_as_float(float(c)) for c in [*p, *q]]
+    least = worst(best)
+    moved = True
+    while moved:
+        moved = False
+        for i in reversed(range(len(best))):
+            for direction in (1, -1):
+                trial = list(best)
+                trial[i] = _next_float(best[i], direction)
+                error = worst(trial)
+                if error < least * 0.999:
+                    best, least, moved = trial, error, True
+                    break
+    return [mpf(c) for c in best], least
+
+
+def _as_float(x: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", x))[0])
+
+
+def _next_float(x: float, direction: int) -> float:
+    return _as_float(x + direction * math.ldexp(1.0, math.frexp(x)[1] - 24))
+
+
 def rounded(x: mpf, bits: int) -> mpf:
     """The number of so many significant bits that is nearest to x."""
     with mp.workprec(bits):
@@ -285,7 +399,7 @@ def parts(x: mpf, bits: int) -> list[mpf]:
 
 
 def number(x: mpf, precision: Precision) -> str:
-    """x as C++ has it: a double, or a pair of floats."""
+    """x as C++ has it: a double, a pair of floats, or a float."""
     if precision == "full":
         return repr(float(x))
     high, low = parts(x, 24)
@@ -294,7 +408,7 @@ def number(x: mpf, precision: Precision) -> str:
     low = rounded(low, 24) if abs(low) >= mpf(2) ** -126 else 0
     texts = [f"{float(v):.9g}" for v in (high, low)]
     texts = [t if set(t) & set(".e") else f"{t}.0" for t in texts]
-    return "MLXGEN_WIDE({}f, {}f)".format(*texts)
+    return f"{texts[0]}f" if precision == "narrow" else "MLXGEN_WIDE({}f, {}f)".format(*texts)
 
 
 def declaration(table: Table, precision: Precision) -> str:
@@ -302,11 +416,22 @@ def declaration(table: Table, precision: Precision) -> str:
     start = f"MLXGEN_TABLE({table.name}, {len(table.values)})"
     if precision == "full":
         start = f"inline constexpr double {table.name}[{len(table.values)}]"
+    elif precision == "narrow":
+        start = f"MLXGEN_NUMBER float {table.name}[{len(table.values)}]"
     lines = [f"// {line}" for line in table.about.splitlines()]
     lines.append(f"{start} = {{")
     lines += [f"    {number(x, precision)}," for x in table.values]
     return "\n".join([*lines, "};"])
 
+
+NARROW = """
+// For what is computed in float.
+namespace in_float {{
+
+{}
+
+}} // namespace in_float
+"""
 
 HEADER = """\
 // clang-format off
@@ -327,7 +452,7 @@ namespace for_float {{
 {half}
 
 }} // namespace for_float
-
+{narrow}
 #ifndef __METAL_VERSION__
 // For results in double.
 namespace for_double {{
@@ -343,30 +468,38 @@ namespace for_double {{
 
 
 def header(
-    family: str, fits: Sequence[Fit], more: Callable[[Precision], Sequence[Table]] | None
+    family: str,
+    fits: Sequence[Fit],
+    more: Callable[[Precision], Sequence[Table]] | None,
+    narrow: Sequence[Narrow],
 ) -> str:
     """The text of a family's header: the tables of its fits, and more."""
 
     def text(precision: Precision) -> str:
         with mp.workdps(DIGITS):
-            tables = [table for fit in fits for table in fit.tables(precision)]
+            if precision == "narrow":
+                tables = [table for fit in narrow for table in fit.tables()]
+            else:
+                tables = [table for fit in fits for table in fit.tables(precision)]
             tables += more(precision) if more else []
             return "\n\n".join(declaration(table, precision) for table in tables)
 
-    return HEADER.format(family=family, half=text("half"), full=text("full"))
+    floats = NARROW.format(text("narrow")) if narrow else ""
+    return HEADER.format(family=family, half=text("half"), full=text("full"), narrow=floats)
 
 
 def main(
     script: str,
     fits: Sequence[Fit],
     more: Callable[[Precision], Sequence[Table]] | None = None,
+    narrow: Sequence[Narrow] = (),
 ) -> int:
     """Write, or with --check compare, the header beside a family's script; the exit status."""
     parser = argparse.ArgumentParser(description="Compute coefficients and write their header.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
     path = Path(script).with_suffix(".h")
-    text = header(path.stem.removesuffix("_coefficients"), fits, more)
+    text = header(path.stem.removesuffix("_coefficients"), fits, more, narrow)
     if not check:
         path.write_text(text)
     elif not path.exists() or path.read_text() != text:

@@ -77,6 +77,28 @@
 
 namespace mlxgen {
 
+#ifdef __METAL_VERSION__
+
+inline uint bits_of(float x) {
+  return as_type<uint>(x);
+}
+inline float float_of(uint bits) {
+  return as_type<float>(bits);
+}
+
+#else
+
+using uint = uint32_t;
+
+inline uint bits_of(float x) {
+  return std::bit_cast<uint>(x);
+}
+inline float float_of(uint bits) {
+  return std::bit_cast<float>(bits);
+}
+
+#endif
+
 ///////////////////////////////////////////////////////////////////////////////
 // twofold: the sum of two floats
 ///////////////////////////////////////////////////////////////////////////////
@@ -93,45 +115,23 @@ struct Pair {
   float lo;
 };
 
-#ifdef __METAL_VERSION__
-
 namespace native {
+#ifdef __METAL_VERSION__
 using metal::fabs;
 using metal::floor;
 using metal::fma;
 using metal::rint;
 using metal::trunc;
 using metal::precise::sqrt;
-} // namespace native
-
-inline uint bits_of(float x) {
-  return as_type<uint>(x);
-}
-inline float float_of(uint bits) {
-  return as_type<float>(bits);
-}
-
 #else
-
-using uint = uint32_t;
-
-namespace native {
 using std::fabs;
 using std::floor;
 using std::fma;
 using std::rint;
 using std::sqrt;
 using std::trunc;
-} // namespace native
-
-inline uint bits_of(float x) {
-  return std::bit_cast<uint>(x);
-}
-inline float float_of(uint bits) {
-  return std::bit_cast<float>(bits);
-}
-
 #endif
+} // namespace native
 
 /**
  * hi + lo, where hi is the float nearest to the sum. Operations have relative
@@ -345,6 +345,16 @@ inline float copysign(float x, float y) {
 inline float pow(float x, float y) {
   return metal::precise::pow(x, y);
 }
+
+/** c[0] + c[1] x + c[2] x^2 + ... */
+template <int N>
+inline float polynomial(MLXGEN_IN_CONSTANT const float (&c)[N], float x) {
+  float y = c[N - 1];
+  for (int i = N - 2; i >= 0; --i) {
+    y = native::fma(y, x, c[i]);
+  }
+  return y;
+}
 #else
 inline constexpr float infinity() {
   return std::numeric_limits<float>::infinity();
@@ -356,9 +366,9 @@ inline constexpr float nan() {
 namespace detail {
 
 /** c[last] x^n + ... + c[last - n step], for the largest n that there is. */
-template <size_t last, size_t step, size_t N>
-inline double polynomial(const double (&c)[N], double x) {
-  double y = c[last];
+template <size_t last, size_t step, typename Real, size_t N>
+inline Real polynomial(const Real (&c)[N], Real x) {
+  Real y = c[last];
   // Around a loop that remains nothing is vectorised; gcc unrolls 16 terms.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 64
@@ -369,21 +379,31 @@ inline double polynomial(const double (&c)[N], double x) {
   return y;
 }
 
+/** c[0] + c[1] x + c[2] x^2 + ... */
+template <typename Real, size_t N>
+inline Real polynomial(const Real (&c)[N], Real x) {
+#ifdef __aarch64__
+  // Even and odd powers apart, which do not wait for each other: of vectors as
+  // short as here, several more are in the works than a loop has by itself.
+  if constexpr (N >= 6) {
+    Real y = polynomial<N - 1, 2>(c, x * x);
+    Real z = polynomial<N - 2, 2>(c, x * x);
+    return N % 2 == 0 ? y * x + z : z * x + y;
+  }
+#endif
+  return polynomial<N - 1, 1>(c, x);
+}
+
 } // namespace detail
 
 /** c[0] + c[1] x + c[2] x^2 + ... */
 template <size_t N>
 inline double polynomial(const double (&c)[N], double x) {
-#ifdef __aarch64__
-  // Even and odd powers apart, which do not wait for each other: of vectors as
-  // short as here, several more are in the works than a loop has by itself.
-  if constexpr (N >= 6) {
-    double y = detail::polynomial<N - 1, 2>(c, x * x);
-    double z = detail::polynomial<N - 2, 2>(c, x * x);
-    return N % 2 == 0 ? y * x + z : z * x + y;
-  }
-#endif
-  return detail::polynomial<N - 1, 1>(c, x);
+  return detail::polynomial(c, x);
+}
+template <size_t N>
+inline float polynomial(const float (&c)[N], float x) {
+  return detail::polynomial(c, x);
 }
 
 inline double ldexp(double x, int n) {

@@ -1,0 +1,91 @@
+// exp and log in float, for the functions of this folder that are computed in
+// float where that is their result: a vector holds twice as many of them as of
+// double, and a GPU has nothing else.
+//
+// Errors are a few units in the last place, with and without fused products and
+// sums. Where an argument counts for more than its digits hold, it comes in two
+// parts: exp(x + low).
+//
+// What is exact is so in any case: products of numbers with few bits, sums of
+// numbers of which the larger one comes first. Numbers such as (4.6.6) are
+// equations of https://dlmf.nist.gov.
+
+#pragma once
+
+#include "exp_log_coefficients.h"
+#include "mlxgen/scalar.h"
+
+// Before a loop that is to be unrolled, as the loop around it is not vectorised
+// otherwise.
+#if defined(__GNUC__) && !defined(__clang__)
+#define MLXOPS_UNROLL _Pragma("GCC unroll 32")
+#elif !defined(__METAL_VERSION__)
+#define MLXOPS_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MLXOPS_UNROLL
+#endif
+
+namespace mlxops {
+namespace special {
+namespace in_float {
+
+namespace math = mlxgen::math;
+
+// The sum with it has the integer nearest to a number in its last bits.
+MLXGEN_NUMBER float to_integer = 12582912.0f; // 1.5 2^23
+MLXGEN_NUMBER uint32_t one = 0x3f800000u; // the bits of 1
+
+/** 2^k for an integer k, |k| <= 126. */
+inline float two_to_the(float k) {
+  return mlxgen::float_of((mlxgen::bits_of(k + to_integer) << 23) + one);
+}
+
+/** x 2^k for an integer k, |k| <= 252: the result may be subnormal. */
+inline float scaled(float x, float k) {
+  float part = (0.5f * k + to_integer) - to_integer;
+  return x * two_to_the(part) * two_to_the(k - part);
+}
+
+/** The integer k nearest to x / log 2, and exp(x + low - k log 2) - 1. */
+inline float expm1_without_powers(float x, float low, MLXGEN_OUT(float) k) {
+  k = (x * log_2_reciprocal[0] + to_integer) - to_integer;
+  float r = (x - k * log_2_parts[0]) + (low - k * log_2_parts[1]);
+  return r + r * r * math::polynomial(exp_tail, r);
+}
+
+/** factor exp(c z^2) for c z^2 between -110 and 110, c a power of 2. */
+inline float exp_of_square(float z, float c, float factor) {
+  // The square of the first half of the bits is exact.
+  float high = mlxgen::float_of(mlxgen::bits_of(z) & 0xfffff000u);
+  float low = (z - high) * (z + high);
+  float k;
+  float y = expm1_without_powers(c * (high * high), c * low, k);
+  return scaled(factor + factor * y, k);
+}
+
+/** log(x) + more for x >= 2^-126, where |more| is small beside x. */
+inline float log_and_more(float x, float more) {
+  // Split into a mantissa from sqrt(1/2) to sqrt(2) and an exponent.
+  constexpr uint32_t sqrt_half = 0x3f3504f3u;
+  uint32_t bits = mlxgen::bits_of(x);
+  uint32_t exponent = (bits - sqrt_half + one) >> 23;
+  float g = mlxgen::float_of(bits - (exponent << 23) + one) - 1;
+  float k = static_cast<float>(static_cast<int32_t>(exponent) - 127);
+  // (4.6.6) as in exp_log.h: a division takes less time than more terms.
+  float f = g / (g + 2);
+  float z = f * f;
+  float square = 0.5f * g * g;
+  float tail = f * (square + z * math::polynomial(log_series, z)) - square;
+  return k * log_2_parts[0] + (g + (tail + (k * log_2_parts[1] + more)));
+}
+
+/** log(x) for x > 0, which may be subnormal. */
+inline float log(float x) {
+  bool tiny = x < 7.88860905e-31f; // 2^-100
+  float y = log_and_more(tiny ? x * 16777216.0f : x, 0);
+  return y - (tiny ? 16.6355324f : 0.0f); // 24 log(2)
+}
+
+} // namespace in_float
+} // namespace special
+} // namespace mlxops
