@@ -4,7 +4,6 @@
 #include <metal_stdlib>
 
 #include "elements.h"
-#include "mlx/backend/metal/kernels/utils.h"
 
 using namespace metal;
 
@@ -225,13 +224,3 @@ template <typename T>
     grad_grid[1] = static_cast<T>(slope.y * row.slope);
   }
 }
-
-// clang-format off
-#define instantiate_grid_sample(name, type)                     \
-  instantiate_kernel("grid_sample_" #name, grid_sample, type)   \
-  instantiate_kernel("grid_sample_vjp_" #name, grid_sample_vjp, type)
-
-instantiate_grid_sample(float32, float)
-instantiate_grid_sample(float16, half)
-instantiate_grid_sample(bfloat16, bfloat16_t)
-    // clang-format on

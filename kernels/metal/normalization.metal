@@ -9,7 +9,6 @@
 #include <metal_stdlib>
 
 #include "elements.h"
-#include "mlx/backend/metal/kernels/utils.h"
 
 using namespace metal;
 
@@ -149,13 +148,3 @@ template <typename T>
   }
   write(weight_sum, grad_weight + first, left);
 }
-
-// clang-format off
-#define instantiate_rms_norm_residual(name, type)                           \
-  instantiate_kernel("rms_norm_residual_" #name, rms_norm_residual, type)   \
-  instantiate_kernel("rms_norm_residual_vjp_" #name, rms_norm_residual_vjp, type)
-
-instantiate_rms_norm_residual(float32, float)
-instantiate_rms_norm_residual(float16, half)
-instantiate_rms_norm_residual(bfloat16, bfloat16_t)
-    // clang-format on

@@ -3,7 +3,6 @@
 #include <metal_stdlib>
 
 #include "elements.h"
-#include "mlx/backend/metal/kernels/utils.h"
 
 using namespace metal;
 
@@ -108,9 +107,3 @@ template <typename T>
     }
   }
 }
-
-// clang-format off
-instantiate_kernel("segment_sum_sorted_float32", segment_sum_sorted, float)
-instantiate_kernel("segment_sum_sorted_float16", segment_sum_sorted, half)
-instantiate_kernel("segment_sum_sorted_bfloat16", segment_sum_sorted, bfloat16_t)
-    // clang-format on

@@ -177,7 +177,7 @@ def _check_no_geometry(item: Dispatch) -> None:
     why = "a CPU kernel has no launch geometry"
     if item.backend == "metal":
         why = "the launch around a scalar function is generated"
-    for key in ("grid", "threadgroup", "constants", "zero"):
+    for key in ("grid", "threadgroup", "constants", "template", "zero"):
         if getattr(item.spec, key):
             item.context.error("geometry", item.at(key), key=True, what=key, why=why)
 

@@ -33,14 +33,15 @@ from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS, Kind
-from ..model.op import Binding, Expr, Kernel
-from ..model.signature import with_article
-from ..read.cpp import Function, Param, Unit
+from ..model.op import Binding, Expr, Kernel, Template
+from ..model.signature import Type, with_article
+from ..read.cpp import Function, Instantiation, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
 
 MAX_THREADS = 1024  # of a threadgroup
+MOST = "max_threads"  # that the device allows a kernel, in formulas of its launch
 
 _POSITION = re.compile(r"(thread|simdgroup|quadgroup|dispatch|grid)[a-z]*_")  # of a thread
 _UINT = re.compile(r"(const )?u(int|short)([23]|(16|32)_t)?")
@@ -156,12 +157,15 @@ def _properties(owner: str, cpp: str, optional: bool, given: bool) -> Iterator[B
 
 def declaration(item: Dispatch) -> str:
     """Help: the kernel that would fit an entry."""
-    return _declaration(_buffers(item, _output_dtypes(item)), last_name(item.name))
+    return _declaration(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
 
 
-def _declaration(buffers: Mapping[str, Buffer], name: str, template: bool = True) -> str:
+def _declaration(
+    item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
+) -> str:
     params = ", ".join(f"{b.declared} {b.name}" for b in buffers.values() if b.usual)
-    return f"expected: {'template <typename T> ' * template}[[kernel]] void {name}({params})"
+    kinds = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
+    return f"expected: {f'template <{kinds}> ' * template}[[kernel]] void {name}({params})"
 
 
 def _output_dtypes(item: Dispatch) -> list[str | None]:
@@ -182,6 +186,9 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         item.error("takes_list", name=lists[0])
         return None
     names = _names(context)
+    templates = _templates(item, function, names)
+    for name, value in [*((t, f"template_{t}") for t in spec.template), (MOST, MOST)]:
+        names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
     grid = _geometry(item, "grid", names)
     threadgroup = _geometry(item, "threadgroup", names)
     if not spec.grid:
@@ -210,12 +217,21 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if not function.is_definition:
         problems.append(("it is declared, and defined nowhere", function.span))
     zero = _zero(item)
-    dtypes = () if problems else _instantiated(item, file, function)
+    made = {i.host_name: i for i in file.instantiations}
+    on_demand = bool(function.template) and function.name not in {
+        last_name(i.function) for i in made.values()
+    }
+    if on_demand or spec.template:
+        problems += _not_made(item, function, templates, on_demand)
+    dtypes = tuple(item.metal_dtypes)
+    if not (problems or on_demand):
+        dtypes = _instantiated(item, made, function)
     if problems:
-        item.misfit(function, problems, _declaration(buffers, function.name, bool(template)))
+        item.misfit(function, problems, _declaration(item, buffers, function.name, bool(template)))
     if not context.ok:
         return None
-    return Kernel(
+    exprs = (*grid, *threadgroup, *(c for _, c in constants), *(t.enough for t in templates))
+    kernel = Kernel(
         backend="metal",
         name=item.name,
         function=function.name,
@@ -228,10 +244,13 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         grid=tuple(grid),
         threadgroup=tuple(threadgroup),
         zero=tuple(zero),
-        uses=frozenset(
-            name for e in (*grid, *threadgroup, *(c for _, c in constants)) for name in e.names
-        ),
+        on_demand=on_demand,
+        templates=tuple(templates),
+        uses=frozenset(name for expr in exprs for name in expr.names),
     )
+    if taken := next((name for name in kernel.variants if name in made), None):
+        item.misfit(function, f"the file has another kernel '{taken}'", declaration(item))
+    return kernel
 
 
 def _bind(
@@ -328,13 +347,58 @@ def _constants(
     params = [p.name for p in function.params]
     for name, text in item.spec.constants.items():
         path = item.at("constants", name)
-        if name in names:
-            context.error("constant_taken", path, key=True, name=name)
+        if name in names and name != MOST:
+            context.error("constant_taken", path, key=True, name=name, what="a constant")
         elif name not in params:
             context.error("constant_unused", path, key=True, name=name, function=function.name)
         if expr := context.formula(path, text, Want(Kind.INT), names, None):
             found.append((name, expr))
     return found
+
+
+def _templates(item: Dispatch, function: Function, names: Mapping[str, Name]) -> list[Template]:
+    """The integer template parameters that the entry gives, in the kernel's order."""
+    context, known = (
+        item.context,
+        dict(zip(function.template, function.template_kinds, strict=True)),
+    )
+    found = {}
+    for name, given in item.spec.template.items():
+        path = item.at("template", name)
+        if name in names or name in item.spec.constants:
+            context.error("constant_taken", path, key=True, name=name, what="a template parameter")
+        elif name not in known:
+            guess = did_you_mean(name, function.template[1:])
+            about = {"name": name, "function": function.name, "guess": guess}
+            context.error("no_template_parameter", path, key=True, **about)
+        elif known[name] not in METAL_INTS:
+            kind = known[name] or "typename"
+            context.error("template_no_integer", path, key=True, name=name, kind=kind)
+        if given.values[0] < 1 or given.values != sorted(set(given.values)):
+            context.error("template_values", (*path, "values"))
+        formula = ((*path, "of"), given.of, Want(Kind.INT))
+        if needed := context.formula(*formula, context.names(), None):
+            enough = context.formula(*formula, context.names(member=True), None)
+            values = tuple(given.values)
+            found[name] = Template(name, given.of, enough or needed, needed, values)
+    return [found[name] for name in function.template if name in found]
+
+
+def _not_made(
+    item: Dispatch, function: Function, templates: Sequence[Template], on_demand: bool
+) -> Iterator[tuple[str, Span]]:
+    """Why the launcher cannot instantiate a kernel."""
+    if not on_demand and function.template:
+        what = "its file instantiates it, which with `template` the launcher does"
+        yield what, function.span
+    given = {t.name for t in templates}
+    rest = list(zip(function.template, function.template_defaults, strict=True))[1:]
+    while rest and rest[-1][0] not in given and rest[-1][1] is not None:
+        rest.pop()
+    for name, _ in rest:
+        if name not in given and name not in item.spec.template:
+            what = "give it values under `template`, or instantiate the kernel in its file"
+            yield f"its template parameter '{name}' is not known; {what}", function.span
 
 
 def _zero(item: Dispatch) -> list[int]:
@@ -348,10 +412,11 @@ def _zero(item: Dispatch) -> list[int]:
     ]
 
 
-def _instantiated(item: Dispatch, file: Unit, function: Function) -> tuple[str, ...]:
+def _instantiated(
+    item: Dispatch, found: Mapping[str, Instantiation], function: Function
+) -> tuple[str, ...]:
     """The dtypes for which the kernel has a host name; reports those that are missing."""
     wanted, name = item.metal_dtypes, function.name
-    found = {i.host_name: i for i in file.instantiations}
     if not function.template:
         named = name in found or all(last_name(i.function) != name for i in found.values())
         if not named:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
-from ..read.cpp import File, Function, Reader, Unit
+from ..model.op import Kernel
+from ..read.cpp import File, Function, Instantiation, Reader, Unit
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
 from .context import METAL
@@ -59,12 +60,18 @@ class BrokenRule(SourceError):
         self.code = code
 
 
-def broken_rules(reader: Reader, path: str) -> list[BrokenRule]:
+def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[BrokenRule]:
     """The rules of Metal that a file and its project's headers break, in their order.
+
+    ``kernels`` are those in it that their launchers instantiate.
 
     Raises `SourceError` for a file that cannot be read.
     """
     unit = reader.unit(path)
+    for kernel in kernels:
+        span = Span(path, 1, 1, 1, 1)
+        for name, arguments in kernel.variants.items():
+            unit.instantiations.append(Instantiation(name, kernel.function, arguments, span))
     found = list(_library(reader, unit))
     for file in unit.files:
         found += [*_words(file), *_locals(file)]
@@ -173,7 +180,9 @@ def _memory(unit: Unit) -> Iterator[BrokenRule]:
         for made in unit.instantiations if kernel.is_kernel and arrays else ():
             if last_name(made.function) != kernel.name:
                 continue
-            names = constants | dict(zip(kernel.template, made.arguments, strict=False))
+            defaults = dict(zip(kernel.template, kernel.template_defaults, strict=True))
+            given = dict(zip(kernel.template, made.arguments, strict=False))
+            names = constants | {n: d for n, d in defaults.items() if d} | given
             total = sum(
                 _size(kind, names) * prod(_value(length, names) for length in lengths)
                 for kind, lengths in arrays

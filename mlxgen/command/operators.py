@@ -110,11 +110,11 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
 
     settings = sources.settings
     used = [kernel for op in ops if (kernel := op.kernel("metal")) is not None]
-    for folder, name in sorted(
-        {(settings.csrc if k.shared else settings.metal, k.include) for k in used}
-    ):
+    for shared, name in sorted({(kernel.shared, kernel.include) for kernel in used}):
+        path = near((settings.csrc if shared else settings.metal) / name)
+        own = [kernel for kernel in used if (kernel.shared, kernel.include) == (shared, name)]
         with suppress(SourceError):  # reading it has reported that
-            for error in broken_rules(sources.metal.reader, near(folder / name)):
+            for error in broken_rules(sources.metal.reader, path, own):
                 diags.error(error.code, error.message, error.span, help=error.help)
 
 

@@ -205,6 +205,9 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
     if not kernel.scalar and not kernel.templated:
         yield kernel.function
         return
+    if kernel.on_demand:
+        yield from kernel.variants
+        return
     for dtype in kernel.dtypes:
         if not kernel.scalar:
             yield f"{kernel.function}_{dtype}"

@@ -164,6 +164,11 @@ def read_project(
     def check(path: Path) -> SpaceCheck:
         text = f'#include "{path.name}"\n{runtime_source("elementwise")}'
         starts: list[tuple[int, Op]] = []
+        made: dict[str, str] = {}
+        for used in filter(None, (op.kernel("metal") for op in groups[path])):
+            for name, arguments in used.variants.items():
+                made[name] = _instantiation(name, f"{used.function}<{', '.join(arguments)}>")
+        text += "".join(made.values())
         for op in groups[path]:
             kernel = op.kernel("metal")
             if kernel is not None and kernel.scalar:
@@ -216,10 +221,12 @@ def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
             else:
                 lines.append(made)
     for name, instance in variants.items():
-        function = f"{op.name}_{instance}"
-        lines.append(f'template [[host_name("{name}")]] [[kernel]]')
-        lines.append(f"decltype({function}) {function};")
+        lines.append(_instantiation(name, f"{op.name}_{instance}"))
     return "\n".join(lines) + "\n"
+
+
+def _instantiation(name: str, instance: str) -> str:
+    return f'template [[host_name("{name}")]] [[kernel]]\ndecltype({instance}) {instance};\n'
 
 
 def runtime_source(name: str) -> str:

@@ -55,3 +55,8 @@ METAL_TYPES: dict[str, tuple[str, ...]] = {
     "bfloat16": ("bfloat16_t", "bfloat"),
     "float32": ("float",),
 }
+
+
+def metal_name(dtype: str) -> str:
+    """A dtype's type by the name that Metal has without a header."""
+    return METAL_TYPES[dtype][-1 if dtype == "bfloat16" else 0]

@@ -7,11 +7,13 @@ documentation read them. All are immutable, and their invariants are checked the
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .dtypes import metal_name
 from .signature import Arg, Kind, Output, Signature, Type
 
 
@@ -156,6 +158,16 @@ def metal_stem(include: str) -> str:
     return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
+class Template(NamedTuple):
+    """An integer template parameter of a Metal kernel: the least of its values that is enough."""
+
+    name: str
+    text: str
+    enough: Expr  # in the launch,
+    needed: Expr  # and where the graph is built
+    values: tuple[int, ...]
+
+
 class Kernel(NamedTuple):
     """A backend's kernel."""
 
@@ -175,7 +187,18 @@ class Kernel(NamedTuple):
     grid: tuple[Expr, ...] = ()
     threadgroup: tuple[Expr, ...] = ()
     zero: tuple[int, ...] = ()
+    on_demand: bool = False  # instantiated by its launcher, not in its file
+    templates: tuple[Template, ...] = ()
     uses: frozenset[str] = frozenset()
+
+    @property
+    def variants(self) -> dict[str, tuple[str, ...]]:
+        """What its launcher instantiates: template arguments by host name."""
+        return {
+            "_".join((self.function, dtype, *values)): (metal_name(dtype), *values)
+            for dtype in (self.dtypes if self.on_demand else ())
+            for values in itertools.product(*(map(str, t.values) for t in self.templates))
+        }
 
 
 class Rule(NamedTuple):

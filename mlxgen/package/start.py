@@ -27,7 +27,6 @@ from . import compat
 _NEW = Path(__file__).parent / "new"
 _MISSING = "expected: "  # how the help begins that says which kernel an entry needs
 _DECLARATION = re.compile(r"(?P<head>.*?)(?P<name>\w+)\((?P<params>.*)\)$")
-_DTYPES = {"float32": "float", "float16": "half", "bfloat16": "bfloat"}
 
 
 # ------------------------------------------------------------------------------------- new
@@ -259,7 +258,7 @@ def _cpu_body(head: str, params: Sequence[tuple[str, str]]) -> str:
 
 
 def _metal_body(name: str, declared: str, params: Sequence[tuple[str, str]]) -> str:
-    """The same in Metal: a scalar function, or a [[kernel]] with its instantiations."""
+    """The same in Metal: a scalar function, or a [[kernel]]."""
     if "[[kernel]]" not in declared:
         return f"\n{declared} {{\n{_cpu_body(declared, params)}}}\n"
     outputs = [name for type, name in params if type.startswith("device T*")]
@@ -267,9 +266,4 @@ def _metal_body(name: str, declared: str, params: Sequence[tuple[str, str]]) -> 
     numbered = [f"{type} {param} [[buffer({i})]]" for i, (type, param) in enumerate(params)]
     numbered.append("uint i [[thread_position_in_grid]]")
     head = declared.partition("(")[0]
-    instances = "".join(
-        f'template [[host_name("{name}_{dtype}")]] [[kernel]]\n'
-        f"decltype({name}<{type}>) {name}<{type}>;\n"
-        for dtype, type in _DTYPES.items()
-    )
-    return f"\n{head}(\n    " + ",\n    ".join(numbered) + f") {{\n{body}\n}}\n\n{instances}"
+    return f"\n{head}(\n    " + ",\n    ".join(numbered) + f") {{\n{body}\n}}\n"

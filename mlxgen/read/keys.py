@@ -39,6 +39,11 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, (str, dict)) else value
 
 
+def _whole(value: Any) -> Any:
+    """A number that is read as text."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value) else value
+
+
 def key(description: str, default: Any = None, **more: Any) -> Any:
     """A key of a mapping; its default is None, that of a key that must be there is ``...``."""
     if isinstance(default, list | dict):  # pydantic's own copies take long
@@ -53,6 +58,16 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class TemplateEntry(Model):
+    """An integer template parameter of a [[kernel]], and what it is for a call."""
+
+    of: Formula = key("What it has to be at least: a formula of shapes and attributes.", ...)
+    values: Annotated[list[Whole], Field(min_length=1)] = key("What it can be, ascending.", ...)
+
+
 class KernelEntry(Model):
     """A kernel with its launch geometry."""
 
@@ -60,6 +75,7 @@ class KernelEntry(Model):
     grid: Extents | None = key("Threads along x, y, z (Metal).")
     threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
     constants: dict[str, Formula] = key("Integers passed by parameter name.", {})
+    template: dict[str, TemplateEntry] = key("Integer template parameters by name (Metal).", {})
     zero: list[str] = key("Outputs filled with zeros before the launch.", [])
 
 
@@ -245,6 +261,7 @@ def _at(value: Any, path: YamlPath) -> Any:
 def _keys_at(path: YamlPath) -> list[str]:
     """The keys of the mapping that has the one at ``path``."""
     model = OpEntry if len(path) == 1 else _MODELS[str(path[0])]
+    model = TemplateEntry if "template" in path[:-2] else model
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

@@ -105,7 +105,14 @@ def op_dict(op: Op) -> dict[str, Any]:
         ],
         "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
         "composite": op.entry.composite,
-        "kernels": {k.backend: {"kernel": k.name, "dtypes": list(k.dtypes)} for k in op.kernels},
+        "kernels": {
+            k.backend: {
+                "kernel": k.name,
+                "dtypes": list(k.dtypes),
+                "template": {t.name: list(t.values) for t in k.templates},
+            }
+            for k in op.kernels
+        },
         "dtypes": {p.name: list(r.dtypes) for r in op.rules for p in r.params}
         if op.form is Form.KERNELS
         else {},

@@ -41,6 +41,7 @@ def own(op) -> set[str]:
     names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
     names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.kernels for name, _ in kernel.constants}
+    names |= {f"template_{t.name}" for kernel in op.kernels for t in kernel.templates}
     for p in op.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_"}
         names |= {p.rule} - {"kDtypes"}

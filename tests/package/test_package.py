@@ -70,7 +70,13 @@ FILES = {
 
         - name: carry
           signature: "carry(x: array, state: array | None = None) -> (out: array, last: array)"
-          dispatch: {cpu: carry, metal: {kernel: carry, grid: [x.size]}}
+          dispatch:
+            cpu: carry
+            metal:  # a thread for N elements
+              kernel: carry
+              template: {N: {of: "x.shape[-1]", values: [2, 4]}}
+              grid: ["(x.size + N - 1) // N"]
+              threadgroup: ["min(max_threads, 32)"]
           shape: x.shape
           dtypes: {x: floating, state: accumulator}
           dtype: {last: accumulator}
@@ -78,7 +84,25 @@ FILES = {
             x: (grad_out if state is None else grad_out * state) + grad_last
             state: grad_out * x + grad_last
           vmap: batch
-          samples: [{x: {}, state: {}}, {x: {shape: [5]}}]
+          samples:
+            - {x: {}, state: {}}
+            - {x: {shape: [3]}}
+            - {x: {shape: [3, 2]}, state: {shape: [3, 2]}}
+
+        - name: last
+          signature: "last(x: array, start: array | None = None) -> array"
+          dispatch:
+            cpu: last
+            metal:
+              kernel: last
+              template: {N: {of: "x.shape[-1]", values: [4]}}
+              constants: {width: "x.shape[-1]"}
+              grid: [out.size]
+          composite: x[..., -1] if start is None else x[..., -1] + start.astype(x.dtype)
+          shape: x.shape[:-1]
+          dtypes: {x: floating, start: int32}
+          checks: [{that: start is None or start.ndim == 0, else: start is a number}]
+          samples: [{x: {}}, {x: {shape: [2, 5]}}, {x: {shape: [2, 3]}, start: {shape: []}}]
 
         - name: window
           signature: "window(x: array, /, size: int | tuple[int, int] = 1) -> array"
@@ -110,6 +134,14 @@ FILES = {
             last[i] = x[i] + (state ? state[i] : 0);
           }
         }
+        template <typename T>
+        void last(In<T> x, In<int32_t> start, Out<T> out) {
+          int64_t width = x.size() / out.size();
+          for (int64_t i = 0; i < out.size(); ++i) {
+            T first = start ? static_cast<T>(start[0]) : T(0);
+            out[i] = static_cast<T>(x[(i + 1) * width - 1] + first);
+          }
+        }
         template <typename T, bool positive = false>
         T loop(T x) { // the one it is computed in
           return positive ? 1 : 0;
@@ -127,21 +159,34 @@ FILES = {
     "kernels/metal/carry.metal": """
         #include <metal_stdlib>
         using namespace metal;
-        template <typename T>
+        template <typename T, int N>
         [[kernel]] void carry(
             device const T* x [[buffer(0)]],
             device const float* state [[buffer(1)]],
             device T* out [[buffer(2)]],
             device float* last [[buffer(3)]],
             constant bool& has_state [[buffer(4)]],
+            constant int& x_size [[buffer(5)]],
             uint i [[thread_position_in_grid]]) {
-          out[i] = has_state ? T(float(x[i]) * state[i]) : x[i];
-          last[i] = float(x[i]) + (has_state ? state[i] : 0);
+          for (int k = int(i) * N; k < min(int(i + 1) * N, x_size); ++k) {
+            out[k] = has_state ? T(float(x[k]) * state[k]) : x[k];
+            last[k] = float(x[k]) + (has_state ? state[k] : 0);
+          }
         }
-        template [[host_name("carry_float32")]] [[kernel]] decltype(carry<float>) carry<float>;
-        template [[host_name("carry_float16")]] [[kernel]] decltype(carry<half>) carry<half>;
-        template [[host_name("carry_bfloat16")]] [[kernel]]
-        decltype(carry<bfloat>) carry<bfloat>;
+        template <typename T, int N>
+        [[kernel]] void last(
+            device const T* x [[buffer(0)]],
+            device const int* start [[buffer(1)]],
+            device T* out [[buffer(2)]],
+            constant int& width [[buffer(3)]],
+            constant bool& has_start [[buffer(4)]],
+            uint i [[thread_position_in_grid]]) {
+          T kept[N];
+          for (int k = 0; k < width; ++k) {
+            kept[k] = x[i * width + k];
+          }
+          out[i] = kept[width - 1] + (has_start ? T(start[0]) : T(0));
+        }
         """,
     "python/tiny_ops/__init__.py": """
         from tiny_ops._load import *
@@ -200,7 +245,7 @@ def test_only_its_own_files_are_compiled(project: Path) -> None:
     assert "cut.cpp.o" in text and "invalid-pch" not in text
     log = (project / "build" / ".ninja_log").read_text(encoding="utf-8")
     assert set(re.findall(r"(\w+)\.cpp\.o", log)) == {
-        *("axpby", "twice", "cut", "cast", "total", "loop", "carry", "window", "draw"),
+        *("axpby", "twice", "cut", "cast", "total", "loop", "carry", "last", "window", "draw"),
         *("dispatch", "bind_0", "module", "empty"),
     }
 
@@ -397,6 +442,21 @@ import mlx.core as mx
 import pytest
 import tiny_ops
 
+def test_templates(metal_launches):
+    for width, kernel in ((1, 2), (2, 2), (3, 4), (4, 4)):
+        x = mx.arange(7 * width).reshape(7, width).astype(mx.float32)
+        assert mx.array_equal(tiny_ops.carry(x, mx.full(x.shape, 2.0))[1], x + 2)
+        assert metal_launches() == {f"carry_float32_{kernel}": 1}
+    with pytest.raises(ValueError) as error:
+        tiny_ops.carry(mx.ones((3, 5)))
+    assert str(error.value) == (
+        "[carry] The Metal kernel is for N = x.shape[-1] of at most 4, and here it is 5."
+    )
+    assert tiny_ops.last(mx.arange(4.0)).item() == 3
+    assert metal_launches() == {"last_float32_4": 1}
+    assert tiny_ops.last(mx.arange(5.0)).item() == 4  # by the composite
+    assert metal_launches() == {}
+
 def test_dense(metal_launches):
     assert tiny_ops.axpby(mx.ones(3), mx.ones(3), 2.0, 3.0).tolist() == [5, 5, 5]
     assert metal_launches() == {"axpby_dense_float32": 1}
@@ -423,7 +483,7 @@ def test_metal_kernels_are_tested_without_a_gpu(
     for layout in (*dense, *strided):
         for dtype in ("float32", "float16", "bfloat16"):
             assert re.search(rf"\d+  axpby_{layout}_{dtype}$", text, re.MULTILINE)
-    assert "launches of 36 kernels" in text
+    assert "launches of 42 kernels" in text
     built = project / "build" / "metal" / "libraries" / "tiny_ops.axpby.metal"
     diags = Diagnostics()
     settings = read_settings.load(project, diags)
@@ -437,12 +497,12 @@ def test_metal_kernels_are_tested_without_a_gpu(
     before = kernel.read_text(encoding="utf-8")
     try:
         done = metal_test()
-        assert done.returncode == 1 and "2 passed" in done.stdout
+        assert done.returncode == 1 and "3 passed" in done.stdout
         missing = "ERROR axpby: no test has launched axpby_dense_n_float16, axpby_dense_large_"
         assert missing in done.stdout and "axpby_dense_float32," not in done.stdout
         assert "1 passed" in output(metal_test("--", "tests", "-k", "dense"))
         shared = metal_test("--jobs", "2")  # what the workers launched counts together
-        assert shared.returncode == 1 and "2 passed" in shared.stdout
+        assert shared.returncode == 1 and "3 passed" in shared.stdout
         assert "created: 2/2 workers" in shared.stdout
         assert missing in shared.stdout and "axpby_dense_float32," not in shared.stdout
 

@@ -117,6 +117,108 @@ MTL::ComputePipelineState* Library::pipeline(
   return device.get_kernel(kernel, library, specialized, set);
 }
 
+namespace {
+
+/** A dtype as Metal spells its type. */
+std::string type_name(Dtype dtype) {
+  if (dtype == mx::float16) {
+    return "half";
+  }
+  if (dtype == mx::bfloat16) {
+    return "bfloat";
+  }
+  auto name = show(dtype);
+  bool sized = mx::issubdtype(dtype, mx::integer);
+  return dtype == mx::float32 ? "float" : sized ? name + "_t" : name;
+}
+
+/** An instantiation of a template by the name that the host calls it. */
+std::string instantiated(
+    const std::string& name,
+    const std::string& function,
+    const std::string& arguments) {
+  auto kernel = function + "<" + arguments + ">";
+  return "template [[host_name(\"" + name + "\")]] [[kernel]]\ndecltype(" +
+      kernel + ") " + kernel + ";\n";
+}
+
+/** The name of a template's kernel, and its instantiation. */
+std::pair<std::string, std::string> instance_of(
+    const std::string& function,
+    Dtype dtype,
+    const std::vector<int64_t>& values) {
+  auto name = function + "_" + name_of(dtype);
+  auto arguments = type_name(dtype);
+  for (auto value : values) {
+    name += "_" + std::to_string(value);
+    arguments += ", " + std::to_string(value);
+  }
+  return {name, instantiated(name, function, arguments)};
+}
+
+/** All instances that there can be: the emulation compiles them ahead. */
+[[maybe_unused]] std::string instances_of(
+    const std::string& function,
+    const std::vector<Dtype>& dtypes,
+    const std::vector<std::vector<int64_t>>& values) {
+  std::vector<std::vector<int64_t>> all{{}};
+  for (const auto& some : values) {
+    std::vector<std::vector<int64_t>> longer;
+    for (const auto& one : all) {
+      for (auto value : some) {
+        longer.push_back(one);
+        longer.back().push_back(value);
+      }
+    }
+    all = std::move(longer);
+  }
+  std::string text;
+  for (auto dtype : dtypes) {
+    for (const auto& one : all) {
+      text += instance_of(function, dtype, one).second;
+    }
+  }
+  return text;
+}
+
+} // namespace
+
+int64_t enough(
+    const char* op,
+    const char* what,
+    int64_t value,
+    const std::vector<int64_t>& values) {
+  auto found = std::lower_bound(values.begin(), values.end(), value);
+  if (found == values.end()) { // of a graph for any shape
+    unmet(op, {what, value, values.back()});
+  }
+  return *found;
+}
+
+Template::Template(
+    std::string name,
+    const char* source,
+    std::string function,
+    const std::vector<Dtype>& dtypes,
+    const std::vector<std::vector<int64_t>>& values)
+    : function_(std::move(function)),
+      library_(std::move(name), [source, function = function_, dtypes, values] {
+        std::string text = source;
+#ifdef MLXGEN_EMULATE_METAL
+        text += instances_of(function, dtypes, values);
+#endif
+        return text;
+      }) {
+}
+
+MTL::ComputePipelineState* Template::pipeline(
+    const Stream& s,
+    Dtype dtype,
+    const std::vector<int64_t>& values) const {
+  auto [name, instance] = instance_of(function_, dtype, values);
+  return library_.pipeline(s, name, instance);
+}
+
 ///////////////////////////////////////////////////////////////////////////////
 // Kernels around scalar functions
 ///////////////////////////////////////////////////////////////////////////////
@@ -263,19 +365,6 @@ IN  |    @_place += thread_strides[(# + 1) * thread_axes - 1];
 }
 )metal";
 
-/** A dtype as Metal spells its type. */
-std::string type_name(Dtype dtype) {
-  if (dtype == mx::float16) {
-    return "half";
-  }
-  if (dtype == mx::bfloat16) {
-    return "bfloat";
-  }
-  auto name = show(dtype);
-  bool sized = mx::issubdtype(dtype, mx::integer);
-  return dtype == mx::float32 ? "float" : sized ? name + "_t" : name;
-}
-
 void replace(std::string& text, const char* what, const std::string& by) {
   for (size_t at = 0; (at = text.find(what, at)) != std::string::npos;) {
     text.replace(at, std::strlen(what), by);
@@ -369,10 +458,10 @@ kernel_name(const std::string& name, const Variant& variant, Dtype dtype) {
 std::string
 instantiated(const std::string& name, const Variant& variant, Dtype dtype) {
   auto stem = variant.kind.substr(0, variant.kind.find('_'));
-  auto kernel = name + "_" + stem + "<" + type_name(dtype) + ", " +
-      variant.arguments + ">";
-  return "template [[host_name(\"" + kernel_name(name, variant, dtype) +
-      "\")]] [[kernel]]\ndecltype(" + kernel + ") " + kernel + ";\n";
+  return instantiated(
+      kernel_name(name, variant, dtype),
+      name + "_" + stem,
+      type_name(dtype) + ", " + variant.arguments);
 }
 
 /** All that a launch may ask for: the emulation compiles them ahead. */

@@ -966,7 +966,31 @@ Dtype DtypeRule::resolve_sums(
   return sums;
 }
 
-bool Dispatch::has_kernel(const Stream& s, Dtype dtype) const {
+void unmet(const char* op, const Need& need) {
+  std::ostringstream os;
+  os << "[" << op << "] The Metal kernel is for " << need.what << " of at most "
+     << need.most << ", and here it is " << need.value << ".";
+  throw std::invalid_argument(os.str());
+}
+
+namespace {
+
+/** The first that is too much for a kernel. */
+const Need* too_much(const Needs& needs) {
+  for (const auto& need : needs) {
+    if (need.value > need.most) {
+      return &need;
+    }
+  }
+  return nullptr;
+}
+
+} // namespace
+
+bool Dispatch::has_kernel(
+    const Stream& s,
+    Dtype dtype,
+    const std::function<Needs()>& needs) const {
   auto backend = backend_of(s);
 #ifdef MLXGEN_EMULATE_METAL
   if (backend == Backend::cpu && emulates(dtype)) {
@@ -976,12 +1000,20 @@ bool Dispatch::has_kernel(const Stream& s, Dtype dtype) const {
   auto row = backend ? find(*backend) : nullptr;
   return row != nullptr &&
       std::find(row->dtypes.begin(), row->dtypes.end(), dtype) !=
-      row->dtypes.end();
+      row->dtypes.end() &&
+      !(needs && backend == Backend::metal && too_much(needs()));
 }
 
-void Dispatch::require(const Stream& s, Dtype dtype) const {
-  if (has_kernel(s, dtype)) {
+void Dispatch::require(
+    const Stream& s,
+    Dtype dtype,
+    const std::function<Needs()>& needs) const {
+  if (has_kernel(s, dtype, needs)) {
     return;
+  }
+  if (has_kernel(s, dtype)) {
+    auto all = needs();
+    unmet(op, *too_much(all));
   }
   std::ostringstream os;
   os << "[" << op << "] No kernel for " << dtype << " on the "

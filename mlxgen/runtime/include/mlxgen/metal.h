@@ -118,6 +118,34 @@ class Library {
   std::function<std::string()> source_;
 };
 
+/** The first of a template parameter's values that is enough for a call. */
+int64_t enough(
+    const char* op,
+    const char* what,
+    int64_t value,
+    const std::vector<int64_t>& values);
+
+/** A template of a kernel, of which is compiled what is launched. */
+class Template {
+ public:
+  /** `values` are those of its parameters behind the dtype. */
+  Template(
+      std::string name,
+      const char* source,
+      std::string function,
+      const std::vector<Dtype>& dtypes,
+      const std::vector<std::vector<int64_t>>& values);
+
+  MTL::ComputePipelineState* pipeline(
+      const Stream& s,
+      Dtype dtype,
+      const std::vector<int64_t>& values) const;
+
+ private:
+  std::string function_;
+  Library library_;
+};
+
 ///////////////////////////////////////////////////////////////////////////////
 // Kernels around scalar functions
 ///////////////////////////////////////////////////////////////////////////////

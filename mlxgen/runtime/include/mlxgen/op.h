@@ -205,6 +205,17 @@ struct Row {
   Launcher launch;
 };
 
+/** A template parameter of a Metal kernel: what a call needs, and the most. */
+struct Need {
+  const char* what;
+  int64_t value;
+  int64_t most;
+};
+using Needs = std::vector<Need>;
+
+/** Raise that a kernel has no such template parameter. */
+[[noreturn]] void unmet(const char* op, const Need& need);
+
 class Dispatch;
 
 std::vector<const Dispatch*>& dispatch_table();
@@ -228,11 +239,20 @@ class Dispatch {
     return nullptr;
   }
 
-  /** Whether a kernel can run on this stream with this dtype. */
-  bool has_kernel(const Stream& s, Dtype dtype) const;
+  /**
+   * Whether a kernel can run on this stream with this dtype; `needs` are the
+   * call's where it is Metal's.
+   */
+  bool has_kernel(
+      const Stream& s,
+      Dtype dtype,
+      const std::function<Needs()>& needs = nullptr) const;
 
   /** Raise, when the graph is built, what would otherwise fail at eval. */
-  void require(const Stream& s, Dtype dtype) const;
+  void require(
+      const Stream& s,
+      Dtype dtype,
+      const std::function<Needs()>& needs = nullptr) const;
 
   void run(
       Backend backend,

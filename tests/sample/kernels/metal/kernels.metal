@@ -104,3 +104,14 @@ template [[host_name("carry_bfloat16")]] [[kernel]] decltype(carry<bfloat16_t>) 
     uint index [[thread_position_in_grid]]) {
   out[0] = x[index];
 }
+
+// Instantiated by its launcher, for the values in the entry.
+template <typename T, int N, int M = 1, typename V = float>
+[[kernel]] void rows(
+    device const T* x [[buffer(0)]],
+    device T* out [[buffer(1)]],
+    uint index [[thread_position_in_grid]]) {
+  threadgroup float kept[N * M];
+  kept[0] = x[index];
+  out[index] = kept[0];
+}
