@@ -4,9 +4,9 @@
 
 #include <metal_stdlib>
 
-#include "../elements.h"
+#include "elements.h"
 #include "mlx/backend/metal/kernels/utils.h"
-#include "softmax.h"
+#include "nn/softmax.h"
 
 using namespace metal;
 
@@ -40,9 +40,8 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup float most[32];
-  threadgroup float parts[32];
-  threadgroup float totals[32];
+  threadgroup float2 parts[32];
+  threadgroup float sums_of_rows[32];
   uint row = group.y;
   int y = targets[row];
   if (y == ignore_index) {
@@ -58,7 +57,8 @@ template <typename T>
   for (uint i = thread_in_group.x * per_thread; i < width; i += step) {
     int left = int(width - i);
     float4 z = read_logits(logits + i, left, softcap);
-    all.add(z);
+    float4 e;
+    all.add(z, e);
     if (sums) {
       float4 factor = has_weight ? read(weight + i, left) : float4(1);
       // What is not there is infinite.
@@ -67,27 +67,15 @@ template <typename T>
       }
     }
   }
-  all.join_simdgroup();
-  sum_of_row = simd_sum(sum_of_row);
-  if (lane == 0) {
-    most[simdgroup] = all.most;
-    parts[simdgroup] = all.sum;
-    totals[simdgroup] = sum_of_row;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simdgroup == 0) {
-    bool there = lane < simdgroups;
-    all.most = there ? most[lane] : -INFINITY;
-    all.sum = there ? parts[lane] : 0.0f;
-    all.join_simdgroup();
-    sum_of_row = simd_sum(there ? totals[lane] : 0.0f);
-    if (lane == 0) {
-      lse[row] = all.value();
-      total[row] = sum_of_row;
-      target[row] = NAN;
-      if (y >= 0 && uint(y) < width) {
-        target[row] = read_logits(logits + y, 1, softcap).x;
-      }
+  all.join_threadgroup(parts, lane, simdgroup, simdgroups);
+  sum_of_row =
+      threadgroup_sum(sum_of_row, sums_of_rows, lane, simdgroup, simdgroups);
+  if (thread_in_group.x == 0) {
+    lse[row] = all.value();
+    total[row] = sum_of_row;
+    target[row] = NAN;
+    if (y >= 0 && uint(y) < width) {
+      target[row] = read_logits(logits + y, 1, softcap).x;
     }
   }
 }

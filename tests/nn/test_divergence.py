@@ -1,0 +1,278 @@
+"""kl_div_loss and js_div_loss: divergences of logits, as in distillation."""
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+from nn.losses import EPSILON, log_softmax
+from ops.accuracy import draw
+
+from mlxgen.testing import LAYOUTS, to_numpy
+
+OPTIONS = [
+    ("kl_div_loss", {}),
+    ("kl_div_loss", {"temperature": 2.5}),
+    ("js_div_loss", {}),
+    ("js_div_loss", {"beta": 0.125, "temperature": 0.5}),
+    ("js_div_loss", {"beta": 0.75}),
+]
+
+
+def kl(log_p, log_q):
+    with np.errstate(invalid="ignore"):
+        return np.where(log_p == -np.inf, 0, np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
+
+
+def reference(op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean"):
+    """The loss, and the gradients of its sum in x and y."""
+    log_q, log_p = log_softmax(x / temperature), log_softmax(y / temperature)
+    q, p = np.exp(log_q), np.exp(log_p)
+    if op == "kl_div_loss":
+        losses = kl(log_p, log_q)
+        gradients = q - p, p * (log_p - log_q - losses[..., None])
+    else:
+        log_m = np.logaddexp(np.log(beta) + log_p, np.log(1 - beta) + log_q)
+        of_p, of_q = kl(log_p, log_m)[..., None], kl(log_q, log_m)[..., None]
+        losses = (beta * of_p + (1 - beta) * of_q)[..., 0]
+        gradients = (1 - beta) * q * (log_q - log_m - of_q), beta * p * (log_p - log_m - of_p)
+    mask = np.ones(losses.shape) if mask is None else mask
+    losses = losses * mask
+    gradients = tuple(g / temperature * mask[..., None] for g in gradients)
+    if reduction == "none":
+        return losses, gradients
+    count = max(mask.sum(), 1) if reduction == "mean" else 1
+    return losses.sum() / count, tuple(g / count for g in gradients)
+
+
+def loss_and_grads(op, x, y, mask=None, **options):
+    def loss(x, y):
+        out = getattr(mlxops.nn, op)(x, y, mask, **options)
+        return out.sum(), out
+
+    (_, out), gradients = mx.value_and_grad(loss, argnums=(0, 1))(x, y)
+    return out, gradients
+
+
+def inputs(dtype, shape=(3, 4, 9), seed=0, size=4.0):
+    x, x_ = draw(dtype, shape, -size, size, seed)
+    y, y_ = draw(dtype, shape, -size, size, seed + 1)
+    return (x, y), (x_, y_)
+
+
+def assert_near(got, wanted, epsilon):
+    scale = np.abs(wanted).max(initial=0)
+    np.testing.assert_allclose(to_numpy(got), wanted, 0, epsilon * scale)
+
+
+def check(op, arrays, values, mask=None, epsilon=None, **options):
+    out, gradients = loss_and_grads(
+        op, *arrays, None if mask is None else mx.array(mask), **options
+    )
+    loss, wanted = reference(op, *values, mask, **options)
+    dtype = arrays[0].dtype
+    sums = epsilon or (1e-12 if dtype == mx.float64 else 4e-6)
+    assert out.dtype == (mx.float64 if dtype == mx.float64 else mx.float32)
+    assert_near(out, loss, sums)
+    for gradient, w in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == dtype
+        assert_near(gradient, w, EPSILON[dtype] + sums)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("op", "options"), OPTIONS)
+def test_values(dtype, op, options, masked, reduction):
+    mask = np.arange(12).reshape(3, 4) % 5 != 1 if masked else None
+    check(op, *inputs(dtype), mask, reduction=reduction, **options)
+
+
+@pytest.mark.parametrize("words", [1, 2, 5, 127, 129, 1024, 1025, 2500, 4097])
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_rows_of_any_length(op, words):
+    (_, y), (x_, y_) = inputs(mx.float32, (3, words), words)
+    # Large ones behind small ones, and the other way round.
+    ramp = np.linspace(-20, 20, words)
+    x_ = np.float32(x_ + np.stack([ramp, ramp[::-1], 0 * ramp])).astype(np.float64)
+    check(op, (mx.array(x_, mx.float32), y), (x_, y_), epsilon=2e-5)
+    check(op, (y, mx.array(x_, mx.float32)), (y_, x_), epsilon=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "loss", "gradient", "of_target"),
+    [
+        # torch.nn.functional.kl_div of torch 2.13.0 with log_target, in float64, and of mixtures;
+        # gradients of the second row.
+        (
+            *("kl_div_loss", {}, [1.17490999719]),
+            [-0.066785078292, -0.003325033259, -0.01626702917, 0.086377140721],
+            [0.113137930601, 0.005632805886, 0.020637538839, -0.139408275326],
+        ),
+        (
+            *("kl_div_loss", {"temperature": 2.0}, [0.373936243823]),
+            [-0.022843455189, -0.005097063815, -0.00826327413, 0.036203793133],
+            [0.02559258609, 0.005710477833, 0.00715284196, -0.038455905884],
+        ),
+        (
+            "kl_div_loss",
+            {"temperature": 2.0, "reduction": "none"},
+            [0.426591820153, 0.106017945214, 0.589198966101],
+            [-0.068530365566, -0.015291191444, -0.024789822389, 0.108611379399],
+            [0.076777758271, 0.017131433499, 0.021458525881, -0.115367717651],
+        ),
+        (
+            *(
+                "js_div_loss",
+                {"reduction": "none"},
+                [0.319114362879, 0.056795878557, 0.227968298915],
+            ),
+            [-0.028212290559, -0.001404607239, -0.008927850217, 0.038544748015],
+            [0.058546123867, 0.002914839872, 0.013326245844, -0.074787209582],
+        ),
+        (
+            "js_div_loss",
+            {"beta": 0.1, "reduction": "none"},
+            [0.107097130791, 0.024820530847, 0.123922070522],
+            [-0.015166064522, -0.000755073891, -0.00405101667, 0.019972155083],
+            [0.027250258469, 0.001356710481, 0.005392224113, -0.033999193063],
+        ),
+    ],
+)
+def test_torch(op, options, loss, gradient, of_target):
+    x = mx.array([[0.5, -1.25, 2.0, 0.0], [1.0, -2.0, 0.25, 4.0], [-3.0, 0.75, 1.5, -1.0]])
+    y = mx.array([[1.5, 0.25, -2.0, 0.5], [2.0, -1.0, 0.75, 3.0], [1.0, -0.75, 0.5, -2.0]])
+    out, gradients = loss_and_grads(op, x, y, **options)
+    np.testing.assert_allclose(to_numpy(out).reshape(-1), loss, 2e-6)
+    np.testing.assert_allclose(to_numpy(gradients[0])[1], gradient, 1e-5, 1e-7)
+    np.testing.assert_allclose(to_numpy(gradients[1])[1], of_target, 1e-5, 1e-7)
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_equal_distributions(op):
+    (x, _), _ = inputs(mx.float32)
+    out, gradients = loss_and_grads(op, x, x + 3.0, reduction="none")
+    np.testing.assert_allclose(out, np.zeros((3, 4)), atol=1e-6)
+    for gradient in gradients:
+        np.testing.assert_allclose(gradient, np.zeros(x.shape), atol=1e-6)
+
+
+@pytest.mark.parametrize("apart", [30.0, 200.0, 5000.0])
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_distributions_that_are_far_apart(op, apart):
+    x = np.array([[apart, 0, 1], [-apart, 2, 0], [0, 0, 0]])
+    y = np.array([[-apart, 0, 1], [apart, 2, 0], [apart, 0, -apart]])
+    out, gradients = loss_and_grads(op, mx.array(x), mx.array(y), reduction="none")
+    loss, _ = reference(op, x, y, reduction="none")
+    np.testing.assert_allclose(out, loss, 1e-5, 1e-6 * apart)
+    for gradient in gradients:
+        assert np.isfinite(gradient).all()
+
+
+def test_infinite_logits():
+    """Words of no probability in one distribution or in both."""
+    inf = np.inf
+    x = mx.array([[-inf, 1, 2], [-inf, 1, 2], [0, 1, 2], [-inf, -inf, -inf], [np.nan, 0, 0]])
+    y = mx.array([[-inf, 2, 1], [0, 1, 2], [-inf, 2, 1], [0, 0, 0], [0, 0, 0]])
+    out, (of_x, of_y) = loss_and_grads("kl_div_loss", x, y, reduction="none")
+    two = reference("kl_div_loss", np.array([[1, 2]]), np.array([[2, 1]]), reduction="none")
+    three = reference(
+        "kl_div_loss", np.array([[0, 1, 2]]), np.array([[-1e9, 2, 1]]), reduction="none"
+    )
+    np.testing.assert_allclose(to_numpy(out)[[0, 2]], [two[0][0], three[0][0]], 1e-5)
+    assert out[1].item() == inf
+    assert np.isnan(np.array(out)[3:]).all()
+    np.testing.assert_allclose(to_numpy(of_x)[0], [0, *two[1][0][0]], 1e-5, 1e-7)
+    np.testing.assert_allclose(to_numpy(of_y)[0], [0, *two[1][1][0]], 1e-5, 1e-7)
+    np.testing.assert_allclose(to_numpy(of_x)[2], three[1][0][0], 1e-5, 1e-7)
+    out, (of_x, of_y) = loss_and_grads("js_div_loss", x, y, reduction="none")
+    for row in range(3):
+        finite = [np.maximum(to_numpy(a)[row : row + 1], -1e9) for a in (x, y)]
+        loss, gradients = reference("js_div_loss", *finite, reduction="none")
+        np.testing.assert_allclose(out[row].item(), loss[0], 1e-5)
+        for g, w in zip((of_x, of_y), gradients, strict=True):
+            np.testing.assert_allclose(to_numpy(g)[row], w[0], 1e-5, 1e-7)
+    assert np.isnan(np.array(out)[3:]).all()
+
+
+@pytest.mark.parametrize(("op", "options"), OPTIONS)
+def test_rows_that_are_left_out_are_not_read(op, options):
+    (x, y), (x_, y_) = inputs(mx.float32, (4, 5))
+    x[1], y[3] = np.nan, np.inf
+    mask = np.array([True, False, True, False])
+    out, gradients = loss_and_grads(op, x, y, mx.array(mask), **options)
+    loss, wanted = reference(op, x_[::2], y_[::2], **options)
+    np.testing.assert_allclose(out, loss, 1e-5)
+    for g, w in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(to_numpy(g)[::2], w, 1e-4, 1e-6)
+        assert (to_numpy(g)[1::2] == 0).all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_no_rows_at_all(op, rows, reduction):
+    x = mx.ones((rows, 4))
+    out, gradients = loss_and_grads(op, x, x, mx.zeros((rows,), mx.bool_), reduction=reduction)
+    assert out.item() == 0
+    for gradient in gradients:
+        assert gradient.shape == (rows, 4)
+        assert not np.array(gradient).any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_strides(op, layout):
+    (x, y), _ = inputs(mx.float32)
+    mask = LAYOUTS[layout](mx.array(np.arange(12).reshape(3, 4) % 5 != 1))
+    x, y = LAYOUTS[layout](x), LAYOUTS[layout](y)
+    out, gradients = loss_and_grads(op, x, y, mask)
+    loss, wanted = reference(op, to_numpy(x), to_numpy(y), np.array(mask))
+    np.testing.assert_allclose(out, loss, 1e-5, 1e-6)
+    for g, w in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(g, w, 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize(("op", "options"), OPTIONS)
+def test_transforms(op, options):
+    (x, y), (x_, y_) = inputs(mx.float32)
+
+    def fn(x, y):
+        return getattr(mlxops.nn, op)(x, y, **options)
+
+    wanted = [reference(op, *rows, **options) for rows in zip(x_, y_, strict=True)]
+    np.testing.assert_allclose(mx.vmap(fn)(x, y), [loss for loss, _ in wanted], 1e-5)
+    gradients = mx.vmap(mx.grad(fn, argnums=(0, 1)))(x, y)
+    for i, gradient in enumerate(gradients):
+        np.testing.assert_allclose(gradient, np.stack([g[i] for _, g in wanted]), 1e-4, 1e-6)
+    compiled = mx.compile(mx.grad(fn), shapeless=True)
+    for shape in ((2, 8), (5, 3)):
+        (x, y), _ = inputs(mx.float32, shape)
+        np.testing.assert_allclose(compiled(x, y), mx.grad(fn)(x, y), 1e-6, 1e-7)
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_once_differentiable(op):
+    (x, y), _ = inputs(mx.float32, (2, 4))
+    gradient = mx.grad(lambda x: getattr(mlxops.nn, op)(x, y))
+    with pytest.raises(ValueError, match=r"_div_rows_vjp\] Not differentiable"):
+        mx.grad(lambda x: (gradient(x) ** 2).sum())(x)
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_errors(op):
+    x = mx.ones((4, 3))
+    shapes = "logits and target_logits must have the same shape, with a last axis, of words"
+    cases = [
+        ((x, x[:3]), {}, shapes),
+        ((x, x[:, :2]), {}, shapes),
+        ((x[:, :0], x[:, :0]), {}, shapes),
+        ((mx.array(1.0), mx.array(1.0)), {}, shapes),
+        ((x, x, mx.ones(3, mx.bool_)), {}, "mask must have the shape of logits without its last"),
+        ((x, x, mx.ones(4)), {}, "mask must be an array of bools"),
+        ((x, x), {"temperature": 0.0}, "temperature must be positive"),
+        ((x, x), {"temperature": float("nan")}, "temperature must be positive"),
+    ]
+    if op == "js_div_loss":
+        cases += [((x, x), {"beta": b}, "beta must be between 0 and 1") for b in (0.0, 1.0)]
+    for args, options, message in cases:
+        with pytest.raises(ValueError, match=rf"^\[{op}\] {message}"):
+            getattr(mlxops.nn, op)(*args, **options)
