@@ -1,0 +1,342 @@
+// Metal kernels of rotary position embeddings, alone and behind a norm of every
+// head: the formulas of csrc/nn/rotary.h. A thread turns pairs of elements.
+
+#include <metal_stdlib>
+
+#include "mlx/backend/metal/kernels/utils.h"
+
+using namespace metal;
+
+static constant constexpr const uint heads_per_thread = 4;
+static constant constexpr const uint heads_per_sum = 32; // as on the CPU
+// A head has at most 512 elements, of which a lane of a simdgroup has so many
+// pairs.
+static constant constexpr const uint most_pairs = 8;
+
+/** The elements of a pair: those behind the turned ones are pairs, too. */
+struct Pair {
+  uint first;
+  uint second;
+  bool turned;
+};
+
+inline Pair pair_at(uint i, uint turned, bool traditional) {
+  uint half_turned = turned / 2;
+  bool inside = i < half_turned;
+  bool apart = inside && !traditional;
+  Pair pair;
+  pair.first = apart ? i : 2 * i;
+  pair.second = apart ? i + half_turned : 2 * i + 1;
+  pair.turned = inside;
+  return pair;
+}
+
+/** Given for each step, or for the first of them, of all sequences or each. */
+inline float position_at(
+    device const int* offset,
+    device const int* positions,
+    bool has_offset,
+    bool has_positions,
+    uint offsets,
+    uint per_sequence,
+    uint sequence,
+    uint step) {
+  if (has_positions) {
+    return float(positions[size_t(sequence) * per_sequence + step]);
+  }
+  int first = has_offset ? offset[offsets == 1 ? 0 : sequence] : 0;
+  return float(first + int(step));
+}
+
+/** The cosine and the sine of a pair's angle. */
+inline float2 turn_at(
+    float position,
+    uint i,
+    uint turned,
+    float base,
+    float scale,
+    device const float* freqs,
+    bool has_freqs) {
+  float frequency = has_freqs
+      ? 1 / freqs[i]
+      : precise::exp2(-2 * float(i) / turned * precise::log2(base));
+  float angle = position * scale * frequency;
+  return float2(precise::cos(angle), precise::sin(angle));
+}
+
+inline float2 turn(float2 pair, float2 by) {
+  return float2(pair.x * by.x - pair.y * by.y, pair.x * by.y + pair.y * by.x);
+}
+
+/** A thread per pair, step, and some heads. */
+template <typename T>
+[[kernel]] void rope(
+    device const T* x [[buffer(0)]],
+    device const int* offset [[buffer(1)]],
+    device const int* positions [[buffer(2)]],
+    device const float* freqs [[buffer(3)]],
+    device T* out [[buffer(4)]],
+    constant bool& traditional [[buffer(5)]],
+    constant float& base [[buffer(6)]],
+    constant float& scale [[buffer(7)]],
+    constant bool& has_offset [[buffer(8)]],
+    constant bool& has_positions [[buffer(9)]],
+    constant bool& has_freqs [[buffer(10)]],
+    constant uint& offsets [[buffer(11)]],
+    constant uint& per_sequence [[buffer(12)]],
+    constant uint& turned [[buffer(13)]],
+    constant uint& size [[buffer(14)]],
+    constant uint& steps [[buffer(15)]],
+    constant uint& heads [[buffer(16)]],
+    uint3 place [[thread_position_in_grid]]) {
+  uint groups = (heads + heads_per_thread - 1) / heads_per_thread;
+  uint sequence = place.z / groups;
+  uint head = place.z % groups * heads_per_thread;
+  uint last = min(head + heads_per_thread, heads);
+  Pair pair = pair_at(place.x, turned, traditional);
+  float2 by = float2(1, 0);
+  if (pair.turned) {
+    float position = position_at(
+        offset,
+        positions,
+        has_offset,
+        has_positions,
+        offsets,
+        per_sequence,
+        sequence,
+        place.y);
+    by = turn_at(position, place.x, turned, base, scale, freqs, has_freqs);
+  }
+  for (; head < last; ++head) {
+    size_t row = (size_t(sequence) * heads + head) * steps + place.y;
+    device const T* from = x + row * size;
+    device T* to = out + row * size;
+    bool both = pair.second < size;
+    float2 value = float2(
+        static_cast<float>(from[pair.first]),
+        both ? static_cast<float>(from[pair.second]) : 0.0f);
+    value = turn(value, by);
+    to[pair.first] = static_cast<T>(value.x);
+    if (both) {
+      to[pair.second] = static_cast<T>(value.y);
+    }
+  }
+}
+
+/** A lane's part of a head. */
+struct Part {
+  float2 pairs[most_pairs];
+};
+
+template <typename T>
+inline Part read_part(
+    device const T* from,
+    uint size,
+    uint turned,
+    bool traditional,
+    uint lane) {
+  Part part;
+  for (uint j = 0; j < most_pairs; ++j) {
+    uint i = lane + 32 * j;
+    part.pairs[j] = float2(0);
+    if (2 * i < size) {
+      Pair pair = pair_at(i, turned, traditional);
+      part.pairs[j] = float2(
+          static_cast<float>(from[pair.first]),
+          static_cast<float>(from[pair.second]));
+    }
+  }
+  return part;
+}
+
+template <typename T>
+inline void write_part(
+    thread const Part& part,
+    device T* to,
+    uint size,
+    uint turned,
+    bool traditional,
+    uint lane) {
+  for (uint j = 0; j < most_pairs; ++j) {
+    uint i = lane + 32 * j;
+    if (2 * i < size) {
+      Pair pair = pair_at(i, turned, traditional);
+      to[pair.first] = static_cast<T>(part.pairs[j].x);
+      to[pair.second] = static_cast<T>(part.pairs[j].y);
+    }
+  }
+}
+
+template <typename T>
+inline Part weights_part(
+    device const T* weight,
+    bool given,
+    uint size,
+    uint turned,
+    bool traditional,
+    uint lane) {
+  if (given) {
+    return read_part(weight, size, turned, traditional, lane);
+  }
+  Part part;
+  for (uint j = 0; j < most_pairs; ++j) {
+    part.pairs[j] = float2(1);
+  }
+  return part;
+}
+
+/** The sum of a b over a head. */
+inline float dot_of(thread const Part& a, thread const Part& b) {
+  float total = 0;
+  for (uint j = 0; j < most_pairs; ++j) {
+    total += dot(a.pairs[j], b.pairs[j]);
+  }
+  return simd_sum(total);
+}
+
+/** Turn a lane's pairs by a position. */
+inline void turn_part(
+    thread Part& part,
+    float position,
+    uint turned,
+    float base,
+    float scale,
+    device const float* freqs,
+    bool has_freqs,
+    uint lane) {
+  for (uint j = 0; j < most_pairs; ++j) {
+    uint i = lane + 32 * j;
+    if (2 * i < turned) {
+      part.pairs[j] = turn(
+          part.pairs[j],
+          turn_at(position, i, turned, base, scale, freqs, has_freqs));
+    }
+  }
+}
+
+/** A simdgroup per head. */
+template <typename T>
+[[kernel]] void norm_rope(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device const int* offset [[buffer(2)]],
+    device const int* positions [[buffer(3)]],
+    device const float* freqs [[buffer(4)]],
+    device T* out [[buffer(5)]],
+    constant bool& traditional [[buffer(6)]],
+    constant float& base [[buffer(7)]],
+    constant float& scale [[buffer(8)]],
+    constant float& eps [[buffer(9)]],
+    constant bool& has_weight [[buffer(10)]],
+    constant bool& has_offset [[buffer(11)]],
+    constant bool& has_positions [[buffer(12)]],
+    constant bool& has_freqs [[buffer(13)]],
+    constant uint& offsets [[buffer(14)]],
+    constant uint& per_sequence [[buffer(15)]],
+    constant uint& turned [[buffer(16)]],
+    constant uint& size [[buffer(17)]],
+    constant uint& steps [[buffer(18)]],
+    constant uint& heads [[buffer(19)]],
+    uint3 place [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  uint token = place.y / heads;
+  size_t start = size_t(place.y) * size;
+  Part part = read_part(x + start, size, turned, traditional, lane);
+  Part w = weights_part(weight, has_weight, size, turned, traditional, lane);
+  float rms = precise::rsqrt(dot_of(part, part) / size + eps);
+  for (uint j = 0; j < most_pairs; ++j) {
+    part.pairs[j] *= rms * w.pairs[j];
+  }
+  float position = position_at(
+      offset,
+      positions,
+      has_offset,
+      has_positions,
+      offsets,
+      per_sequence,
+      token / steps,
+      token % steps);
+  turn_part(part, position, turned, base, scale, freqs, has_freqs, lane);
+  write_part(part, out + start, size, turned, traditional, lane);
+}
+
+/** A simdgroup per row of grad_weight, that is for heads_per_sum heads. */
+template <typename T>
+[[kernel]] void norm_rope_vjp(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device const T* cotangent [[buffer(2)]],
+    device const int* offset [[buffer(3)]],
+    device const int* positions [[buffer(4)]],
+    device const float* freqs [[buffer(5)]],
+    device T* grad_x [[buffer(6)]],
+    device float* grad_weight [[buffer(7)]],
+    constant bool& traditional [[buffer(8)]],
+    constant float& base [[buffer(9)]],
+    constant float& scale [[buffer(10)]],
+    constant float& eps [[buffer(11)]],
+    constant bool& has_weight [[buffer(12)]],
+    constant bool& has_offset [[buffer(13)]],
+    constant bool& has_positions [[buffer(14)]],
+    constant bool& has_freqs [[buffer(15)]],
+    constant uint& offsets [[buffer(16)]],
+    constant uint& per_sequence [[buffer(17)]],
+    constant uint& turned [[buffer(18)]],
+    constant uint& size [[buffer(19)]],
+    constant uint& steps [[buffer(20)]],
+    constant uint& heads [[buffer(21)]],
+    constant uint& rows [[buffer(22)]],
+    uint3 place [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  Part w = weights_part(weight, has_weight, size, turned, traditional, lane);
+  Part total;
+  for (uint j = 0; j < most_pairs; ++j) {
+    total.pairs[j] = float2(0);
+  }
+  uint first = place.y * heads_per_sum;
+  uint last = min(first + heads_per_sum, rows);
+  for (uint row = first; row < last; ++row) {
+    uint token = row / heads;
+    size_t start = size_t(row) * size;
+    float position = position_at(
+        offset,
+        positions,
+        has_offset,
+        has_positions,
+        offsets,
+        per_sequence,
+        token / steps,
+        token % steps);
+    Part d = read_part(cotangent + start, size, turned, traditional, lane);
+    turn_part(d, position, turned, base, -scale, freqs, has_freqs, lane);
+    Part v = read_part(x + start, size, turned, traditional, lane);
+    float rms = precise::rsqrt(dot_of(v, v) / size + eps);
+    for (uint j = 0; j < most_pairs; ++j) {
+      total.pairs[j] += d.pairs[j] * v.pairs[j] * rms;
+      d.pairs[j] *= w.pairs[j];
+    }
+    float shift = dot_of(d, v) / size * rms * rms;
+    for (uint j = 0; j < most_pairs; ++j) {
+      d.pairs[j] = rms * (d.pairs[j] - v.pairs[j] * shift);
+    }
+    write_part(d, grad_x + start, size, turned, traditional, lane);
+  }
+  write_part(
+      total,
+      grad_weight + size_t(place.y) * size,
+      size,
+      turned,
+      traditional,
+      lane);
+}
+
+// clang-format off
+#define instantiate_rotary(name, type)                                  \
+  instantiate_kernel("rope_" #name, rope, type)                         \
+  instantiate_kernel("norm_rope_" #name, norm_rope, type)               \
+  instantiate_kernel("norm_rope_vjp_" #name, norm_rope_vjp, type)
+
+instantiate_rotary(float32, float)
+instantiate_rotary(float16, half)
+instantiate_rotary(bfloat16, bfloat16_t)
+    // clang-format on
