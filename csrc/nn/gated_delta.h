@@ -6,6 +6,8 @@
 
 namespace mlxops::cpu {
 
+MLXGEN_BEGIN_INLINED
+
 /** How a step of gated_delta is read, and its gradients written. */
 template <typename T>
 struct GatedDelta {
@@ -25,8 +27,6 @@ struct GatedDelta {
   In<A> g;
   In<T> beta;
   In<bool> mask;
-
-  MLXGEN_BEGIN_INLINED
 
   bool read(const DeltaPlace& place, DeltaStep<A>& to) const {
     if (mask && !mask[place.time]) {
@@ -72,9 +72,9 @@ struct GatedDelta {
       to.g[at] = total;
     }
   }
-
-  MLXGEN_END_INLINED
 };
+
+MLXGEN_END_INLINED
 
 /** S <- g S; S <- S + beta (v - S k) k^T; y = S q, at every step. */
 template <typename T>

@@ -6,6 +6,8 @@
 
 namespace mlxops::cpu {
 
+MLXGEN_BEGIN_INLINED
+
 /** How a step of wkv7 is read, and its gradients written. */
 template <typename T>
 struct Wkv7 {
@@ -26,8 +28,6 @@ struct Wkv7 {
   In<T> v;
   In<T> a;
   In<T> b;
-
-  MLXGEN_BEGIN_INLINED
 
   bool read(const DeltaPlace& place, DeltaStep<A>& to) const {
     int64_t length = r.dim(3), at = place.at * length;
@@ -54,9 +54,9 @@ struct Wkv7 {
     std::copy_n(sums.a, length, to.a.data + at);
     std::copy_n(sums.b, length, to.b.data + at);
   }
-
-  MLXGEN_END_INLINED
 };
+
+MLXGEN_END_INLINED
 
 /** S <- S diag(w) + (S a) b^T + v k^T; y = S r, at every step. */
 template <typename T>
