@@ -1,0 +1,222 @@
+"""lstm and gru beside loops over time, in NumPy and in MLX's ops, and beside mlx.nn's layers."""
+
+import mlx.core as mx
+import mlxops.nn
+import numpy as np
+import pytest
+from mlx import nn
+from ops.accuracy import draw
+
+from mlxgen.testing import LAYOUTS, to_numpy
+
+EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
+OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
+OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
+# Batch, time, units: with and without remainders of vectors, rows and simdgroups.
+SIZES = [(2, 5, 8), (1, 3, 1), (7, 4, 33), (13, 2, 5), (1, 2, 70)]
+EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
+
+
+def inputs(op, dtype, size, seed=0):
+    batch, time, units = size
+    wide = mx.float64 if dtype == mx.float64 else mx.float32
+    random = iter(range(100 * seed, 100 * seed + 100))
+    gates = 4 if op == "lstm" else 3
+
+    def array(dtype, *shape, low=-2.0, high=2.0):
+        return draw(dtype, shape, low, high, seed=next(random))[0]
+
+    limit = 2 / np.sqrt(units + 1)
+    arrays = {
+        "x": array(dtype, batch, time, gates * units),
+        "weight": array(dtype, gates * units, units, low=-limit, high=limit),
+        "hidden": array(dtype, batch, units, low=-1, high=1),
+    }
+    if op == "lstm":
+        return arrays | {"cell": array(wide, batch, units)}
+    return arrays | {"bias": array(dtype, units)}
+
+
+def composition(op, x, weight, hidden=None, cell=None, bias=None, ops=mx):
+    """In MLX's ops, or in NumPy's. MLX's sigmoid has the digits of float32 in float64."""
+
+    def sigmoid(x):
+        return 0.5 * (1 + ops.tanh(0.5 * x))
+
+    units = weight.shape[1]
+    h = ops.zeros((x.shape[0], units), dtype=x.dtype) if hidden is None else hidden
+    c = ops.zeros((x.shape[0], units), dtype=x.dtype) if cell is None else cell
+    hs, cs = [h], [c]
+    for t in range(x.shape[1]):
+        p = h @ weight.T
+        if op == "lstm":
+            i, f, g, o = ops.split(x[:, t] + p, 4, axis=-1)
+            c = sigmoid(f) * c + sigmoid(i) * ops.tanh(g)
+            h = sigmoid(o) * ops.tanh(c)
+        else:
+            (xr, xz, xn), (pr, pz, pn) = (ops.split(a, 3, axis=-1) for a in (x[:, t], p))
+            n = ops.tanh(xn + sigmoid(xr + pr) * (pn if bias is None else pn + bias))
+            z = sigmoid(xz + pz)
+            h = (1 - z) * n + z * h
+        hs.append(h)
+        cs.append(c)
+    out = tuple(ops.stack(a, axis=1)[:, 1:] for a in (hs, cs))
+    return out if op == "lstm" else out[:1]
+
+
+def run(op, **arrays):
+    out = OPS[op](**arrays)
+    return out if op == "lstm" else (out,)
+
+
+def given(op, arrays):
+    """All arguments, and without each of the optional ones."""
+    return [arrays, *({n: a for n, a in arrays.items() if n != absent} for absent in OPTIONAL[op])]
+
+
+def close(got, exact, factor=30):
+    """Within so many units in the last place of the largest number."""
+    assert got.shape == exact.shape
+    exact = to_numpy(exact) if isinstance(exact, mx.array) else exact
+    limit = factor * EPSILON[got.dtype] * np.abs(exact).max(initial=1e-3)
+    np.testing.assert_allclose(to_numpy(got), exact, 0, limit)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", SIZES + EMPTY, ids=str)
+def test_values(dtype, op, size):
+    for arrays in given(op, inputs(op, dtype, size)):
+        values = {n: to_numpy(a) for n, a in arrays.items()}
+        got = run(op, **arrays)
+        assert got[0].dtype == dtype
+        for g, w in zip(got, composition(op, **values, ops=np), strict=True):
+            # A cell state comes of hidden ones, as they are rounded.
+            close(g, w, 30 * EPSILON[dtype] / EPSILON[g.dtype])
+
+
+def gradients(op, fn, arrays):
+    """Of a loss in all outputs, for every array."""
+
+    def loss(*values):
+        total = 0
+        for out in fn(op, **dict(zip(arrays, values, strict=True))):
+            weight = mx.cos(mx.arange(out.size)).reshape(out.shape).astype(out.dtype)
+            total = total + (weight * out * (1 + 0.1 * out)).sum()
+        return total
+
+    grads = mx.grad(loss, argnums=tuple(range(len(arrays))))(*arrays.values())
+    return dict(zip(arrays, grads, strict=True))
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_gradients(dtype, op, size):
+    for arrays in given(op, inputs(op, dtype, size)):
+        got = gradients(op, run, arrays)
+        with mx.stream(mx.cpu):
+            wide = {n: a.astype(mx.float64) for n, a in arrays.items()}
+            wanted = gradients(op, composition, wide)
+        for name, g in got.items():
+            assert g.dtype == arrays[name].dtype
+            close(g, wanted[name], 50 * EPSILON[dtype] / EPSILON[g.dtype])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", EMPTY, ids=str)
+def test_gradients_of_nothing(op, size):
+    arrays = inputs(op, mx.float32, size)
+    for name, g in gradients(op, run, arrays).items():
+        assert g.shape == arrays[name].shape
+        assert not to_numpy(g).any()
+
+
+def test_layers():
+    """They are what the layers of mlx.nn do."""
+    x = draw(mx.float32, (3, 6, 5))[0]
+    layer = nn.LSTM(5, 8)
+    out = mlxops.nn.lstm(mx.addmm(layer.bias, x, layer.Wx.T), layer.Wh)
+    for g, w in zip(out, layer(x), strict=True):
+        close(g, w)
+    layer = nn.GRU(5, 8)
+    # Without a hidden state the first step of mlx.nn's is without the product: that is 0.
+    close(mlxops.nn.gru(mx.addmm(layer.b, x, layer.Wx.T), layer.Wh, layer.bhn), layer(x))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_step_by_step(op):
+    arrays = inputs(op, mx.float32, (2, 4, 9))
+    whole = run(op, **arrays)
+    state = {n: arrays[n] for n in ("hidden", "cell") if n in arrays}
+    for t in range(4):
+        out = run(op, **(arrays | state | {"x": arrays["x"][:, t : t + 1]}))
+        state = dict(zip(("hidden", "cell"), (o[:, 0] for o in out), strict=False))
+        for g, w in zip(out, whole, strict=True):
+            close(g[:, 0], w[:, t])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_saturated_gates(op):
+    """Gates far beyond all numbers of exp, and a NaN in its own row of the batch."""
+    arrays = inputs(op, mx.float32, (3, 3, 4))
+    arrays["x"] = arrays["x"] * 1e30
+    arrays["x"][1, 1, 0] = np.nan
+    hidden = to_numpy(run(op, **arrays)[0])
+    assert (np.abs(hidden[[0, 2]]) <= 1).all()
+    assert np.isnan(hidden[1, 1:]).any()
+    assert np.isfinite(hidden[1, 0]).all()
+    grads = gradients(op, run, arrays)
+    assert np.isfinite(to_numpy(grads["x"])[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_vmap(op):
+    both = [list(inputs(op, mx.float32, (2, 3, 5), seed).items()) for seed in (1, 2)]
+    names = [name for name, _ in both[0]]
+    batched = [mx.stack([a, b]) for (_, a), (_, b) in zip(*both, strict=True)]
+    got = mx.vmap(lambda *a: run(op, **dict(zip(names, a, strict=True))))(*batched)
+    wanted = zip(*(run(op, **dict(pairs)) for pairs in both), strict=True)
+    for g, w in zip(got, wanted, strict=True):
+        close(g, mx.stack(w))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_second_derivative_is_an_error(op):
+    arrays = inputs(op, mx.float32, (1, 3, 4))
+
+    def loss(x):
+        g = mx.grad(lambda x: run(op, **(arrays | {"x": x}))[0].sum())(x)
+        return (g * g).sum()
+
+    with pytest.raises(ValueError, match=f"{op}_vjp"):
+        mx.grad(loss)(arrays["x"])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(op, layout):
+    arrays = {n: LAYOUTS[layout](a) for n, a in inputs(op, mx.float32, (2, 3, 5)).items()}
+    values = {n: to_numpy(a) for n, a in arrays.items()}
+    for g, w in zip(run(op, **arrays), composition(op, **values, ops=np), strict=True):
+        close(g, w)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_errors(op):
+    arrays = inputs(op, mx.float32, (2, 3, 4))
+    gates = {"lstm": 4, "gru": 3}[op]
+    for wrong, message in [
+        ({"x": mx.ones((3, 4))}, "x must have 3 axes: batch, time, gates"),
+        ({"weight": mx.ones((4, gates * 4))}, "weight must have 2 axes"),
+        ({"x": mx.ones((2, 3, 4))}, f"x must have {gates} numbers for each unit"),
+        ({"hidden": mx.ones((2, 5))}, "hidden must have the batch of x, and the units of weight"),
+        (
+            {"weight": mx.ones((gates * 1025, 1025)), "x": mx.ones((2, 3, gates * 1025))},
+            "there are at most 1024 units",
+        ),
+        {
+            "lstm": ({"cell": mx.ones((2, 5))}, "cell must have the batch of x"),
+            "gru": ({"bias": mx.ones((5,))}, "bias must have one number for each unit"),
+        }[op],
+    ]:
+        with pytest.raises(ValueError, match=rf"^\[{op}\] {message}"):
+            run(op, **(arrays | wrong))
