@@ -242,8 +242,9 @@ inline void take(
   }
 }
 
+/** The recurrence forward, on simdgroups that do not know of each other. */
 template <int N, typename T, typename Rule>
-inline void forward(
+inline void delta_forward(
     thread const Rule& rule,
     thread const DeltaPlace& place,
     device const float* state,
@@ -260,7 +261,7 @@ inline void forward(
   write_state(s, place, last + place.start());
 }
 
-/** What delta_backward is given besides the rule. */
+/** What the recurrence backward is given besides the rule. */
 template <typename T>
 struct DeltaBackward {
   device const float* state;
@@ -287,8 +288,9 @@ struct DeltaBackward {
   }
 };
 
+/** The recurrence backward, for a threadgroup's rows. */
 template <int N, typename T, typename Rule>
-inline void backward(
+inline void delta_backward(
     thread const Rule& rule,
     thread const DeltaPlace& place,
     thread const DeltaBackward<T>& to) {
@@ -346,37 +348,4 @@ inline void backward(
     }
   }
   write_state(grad, place, to.grad_state + place.start());
-}
-
-/** The recurrence forward, on simdgroups that do not know of each other. */
-template <typename T, typename Rule>
-inline void delta_forward(
-    thread const Rule& rule,
-    thread const DeltaPlace& place,
-    device const float* state,
-    bool has_state,
-    device T* y,
-    device float* last) {
-  if (place.width <= 64) {
-    forward<2>(rule, place, state, has_state, y, last);
-  } else if (place.width <= 128) {
-    forward<4>(rule, place, state, has_state, y, last);
-  } else {
-    forward<8>(rule, place, state, has_state, y, last);
-  }
-}
-
-/** The recurrence backward, for a threadgroup's rows. */
-template <typename T, typename Rule>
-inline void delta_backward(
-    thread const Rule& rule,
-    thread const DeltaPlace& place,
-    thread const DeltaBackward<T>& to) {
-  if (place.width <= 64) {
-    backward<2>(rule, place, to);
-  } else if (place.width <= 128) {
-    backward<4>(rule, place, to);
-  } else {
-    backward<8>(rule, place, to);
-  }
 }

@@ -111,7 +111,7 @@ struct GatedDelta {
 };
 
 /** S <- g S; S <- S + beta (v - S k) k^T; y = S q, at every step. */
-template <typename T>
+template <typename T, int D>
 [[kernel]] void gated_delta(
     device const T* q [[buffer(0)]],
     device const T* k [[buffer(1)]],
@@ -134,11 +134,11 @@ template <typename T>
       delta_place(v_shape, q_shape[3], 16, group, lane, simdgroup);
   GatedDelta<T> rule = {
       q, k, v, g, beta, mask, has_mask, g_ndim == 4, uint(q_shape[2])};
-  delta_forward(rule, place, state, has_state, y, last);
+  delta_forward<D / 32>(rule, place, state, has_state, y, last);
 }
 
 /** A threadgroup per head and block of rows. */
-template <typename T>
+template <typename T, int D>
 [[kernel, max_total_threads_per_threadgroup(512)]] void gated_delta_vjp(
     device const T* q [[buffer(0)]],
     device const T* k [[buffer(1)]],
@@ -167,8 +167,8 @@ template <typename T>
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  // For 16 simdgroups and heads of 128 channels, or half and double.
-  threadgroup float shared[16 * (3 * 128 + 1)];
+  // A simdgroup for every four rows of a block.
+  threadgroup float shared[(D > 128 ? 8 : 16) * (3 * D + 1)];
   DeltaPlace place =
       delta_place(v_shape, q_shape[3], block, group, lane, simdgroup);
   bool channels = g_ndim == 4;
@@ -199,15 +199,5 @@ template <typename T>
       uint(chunk),
       uint(block),
       groups.x};
-  delta_backward(rule, place, to);
+  delta_backward<D / 32>(rule, place, to);
 }
-
-// clang-format off
-#define instantiate_gated_delta(name, type)                           \
-  instantiate_kernel("gated_delta_" #name, gated_delta, type)         \
-  instantiate_kernel("gated_delta_vjp_" #name, gated_delta_vjp, type)
-
-instantiate_gated_delta(float32, float)
-instantiate_gated_delta(float16, half)
-instantiate_gated_delta(bfloat16, bfloat16_t)
-    // clang-format on

@@ -78,7 +78,7 @@ struct Wkv7 {
 };
 
 /** S <- S diag(w) + (S a) b^T + v k^T; y = S r, at every step. */
-template <typename T>
+template <typename T, int D>
 [[kernel]] void wkv7(
     device const T* r [[buffer(0)]],
     device const float* w [[buffer(1)]],
@@ -97,11 +97,11 @@ template <typename T>
   DeltaPlace place =
       delta_place(r_shape, r_shape[3], 16, group, lane, simdgroup);
   Wkv7<T> rule = {r, w, k, v, a, b};
-  delta_forward(rule, place, state, has_state, y, last);
+  delta_forward<D / 32>(rule, place, state, has_state, y, last);
 }
 
 /** A threadgroup per head and block of rows. */
-template <typename T>
+template <typename T, int D>
 [[kernel, max_total_threads_per_threadgroup(512)]] void wkv7_vjp(
     device const T* r [[buffer(0)]],
     device const float* w [[buffer(1)]],
@@ -128,8 +128,8 @@ template <typename T>
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  // For 16 simdgroups and heads of 64 channels, or half and double.
-  threadgroup float shared[16 * 5 * 64];
+  // A simdgroup for every four rows of a block.
+  threadgroup float shared[(D > 128 ? 4 : D > 64 ? 8 : 16) * 5 * D];
   DeltaPlace place =
       delta_place(r_shape, r_shape[3], block, group, lane, simdgroup);
   size_t sums =
@@ -158,15 +158,5 @@ template <typename T>
       uint(chunk),
       uint(block),
       groups.x};
-  delta_backward(rule, place, to);
+  delta_backward<D / 32>(rule, place, to);
 }
-
-// clang-format off
-#define instantiate_wkv7(name, type)                    \
-  instantiate_kernel("wkv7_" #name, wkv7, type)         \
-  instantiate_kernel("wkv7_vjp_" #name, wkv7_vjp, type)
-
-instantiate_wkv7(float32, float)
-instantiate_wkv7(float16, half)
-instantiate_wkv7(bfloat16, bfloat16_t)
-    // clang-format on
