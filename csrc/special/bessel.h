@@ -4,8 +4,9 @@
 // vectorised: a power series' best approximation near 0, the expansion for
 // large arguments beyond, and a choice at the end.
 //
-//   I  a polynomial in x^2, for x <= 8; then e^x / sqrt(x) and one in 1/x
-//   K  polynomials in x^2 and log(x), for x <= 1; then e^-x / sqrt(x) and a
+//   I  a polynomial in x^2, for x <= 8, or 5 in float; then e^x / sqrt(x) and
+//   one in 1/x K  polynomials in x^2 and log(x), for x <= 1; then e^-x /
+//   sqrt(x) and a
 //      rational function of 1/x
 //   J  polynomials in x^2 with the zero factored out, for x < 3; then modulus
 //   Y  and phase, rational functions of 1/x^2
@@ -16,12 +17,14 @@
 // (10.18.4) are equations of the Digital Library of Mathematical Functions,
 // https://dlmf.nist.gov.
 //
-// Roots are taken of x, not of 1/x: on Metal that can be below what it has.
+// I is computed in float where that is the result. Roots are taken of x, not of
+// 1/x: on Metal that can be below what it has.
 
 #pragma once
 
 #include "bessel_coefficients.h"
 #include "exp_log.h"
+#include "in_float.h"
 #include "mlxgen/scalar.h"
 
 namespace mlxops {
@@ -37,39 +40,76 @@ namespace math = mlxgen::math;
 using mlxgen::wide;
 
 /** I_0(x), or e^-|x| I_0(x). */
-template <typename T, bool scaled>
-inline wide<T> modified_i0(wide<T> x) {
-  using W = wide<T>;
-  W z = math::fabs(x);
-  bool small = z <= 8;
-  W u = 1 / (small ? W(8) : W(z));
-  W near = math::polynomial(MLXGEN_COEFFICIENTS(T, i0_small), z * z);
-  W far = math::polynomial(MLXGEN_COEFFICIENTS(T, i0_large), u) / math::sqrt(z);
+template <bool scaled>
+inline float modified_i0(float x) {
+  float z = math::fabs(x);
+  bool small = z <= 5;
+  float far = small ? 5.0f : z;
+  float near = math::polynomial(in_float::i0_small, z * z);
+  float factor =
+      math::polynomial(in_float::i0_large, 1 / far) / math::sqrt(far);
   if (scaled) {
-    return small ? near * wide_exp<T>(-z) : W(far);
+    near = in_float::exp(-(small ? z : 0), near);
+    return small ? near : factor;
   }
-  // (10.40.1); in two halves, as e^z overflows before the result does.
-  W root = wide_exp<T>(0.5f * z);
-  W product = root == math::infinity() ? W(root) : far * root * root;
-  return small ? near : product;
+  // (10.40.1), infinite long before 95
+  float large = in_float::exp(far > 95 ? 95.0f : far, factor);
+  return small ? near : large;
 }
 
 /** I_1(x), or e^-|x| I_1(x). */
-template <typename T, bool scaled>
-inline wide<T> modified_i1(wide<T> x) {
-  using W = wide<T>;
-  W z = math::fabs(x);
-  bool small = z <= 8;
-  W u = 1 / (small ? W(8) : W(z));
-  W near = x * math::polynomial(MLXGEN_COEFFICIENTS(T, i1_small), z * z);
-  W far = math::polynomial(MLXGEN_COEFFICIENTS(T, i1_large), u) / math::sqrt(z);
+template <bool scaled>
+inline float modified_i1(float x) {
+  float z = math::fabs(x);
+  bool small = z <= 5;
+  float far = small ? 5.0f : z;
+  float near = x * math::polynomial(in_float::i1_small, z * z);
+  float factor =
+      math::polynomial(in_float::i1_large, 1 / far) / math::sqrt(far);
   if (scaled) {
-    return small ? near * wide_exp<T>(-z) : math::copysign(far, x);
+    near = in_float::exp(-(small ? z : 0), near);
+    return small ? near : math::copysign(factor, x);
   }
-  W root = wide_exp<T>(0.5f * z);
-  W product = root == math::infinity() ? W(root) : far * root * root;
-  return small ? W(near) : math::copysign(product, x);
+  // (10.40.1), infinite long before 95
+  float large = in_float::exp(far > 95 ? 95.0f : far, factor);
+  return small ? near : math::copysign(large, x);
 }
+
+#ifndef __METAL_VERSION__
+
+template <bool scaled>
+inline double modified_i0(double x) {
+  double z = math::fabs(x);
+  bool small = z <= 8;
+  double u = 1 / (small ? 8 : z);
+  double near = math::polynomial(for_double::i0_small, z * z);
+  double far = math::polynomial(for_double::i0_large, u) / math::sqrt(z);
+  if (scaled) {
+    return small ? near * wide_exp<double>(-z) : far;
+  }
+  // (10.40.1); in two halves, as e^z overflows before the result does.
+  double root = wide_exp<double>(0.5f * z);
+  double product = root == math::infinity() ? root : far * root * root;
+  return small ? near : product;
+}
+
+template <bool scaled>
+inline double modified_i1(double x) {
+  double z = math::fabs(x);
+  bool small = z <= 8;
+  double u = 1 / (small ? 8 : z);
+  double near = x * math::polynomial(for_double::i1_small, z * z);
+  double far = math::polynomial(for_double::i1_large, u) / math::sqrt(z);
+  if (scaled) {
+    return small ? near * wide_exp<double>(-z) : math::copysign(far, x);
+  }
+  // (10.40.1); in two halves, as e^z overflows before the result does.
+  double root = wide_exp<double>(0.5f * z);
+  double product = root == math::infinity() ? root : far * root * root;
+  return small ? near : math::copysign(product, x);
+}
+
+#endif
 
 /** K_0(x), or e^x K_0(x). */
 template <typename T, bool scaled>
@@ -118,25 +158,25 @@ inline wide<T> modified_k1(wide<T> x) {
 /** The modified Bessel function I_0(x). */
 template <typename T>
 T i0(T x) {
-  return static_cast<T>(bessel_detail::modified_i0<T, false>(x));
+  return bessel_detail::modified_i0<false>(x);
 }
 
 /** e^-|x| I_0(x). */
 template <typename T>
 T i0e(T x) {
-  return static_cast<T>(bessel_detail::modified_i0<T, true>(x));
+  return bessel_detail::modified_i0<true>(x);
 }
 
 /** The modified Bessel function I_1(x). */
 template <typename T>
 T i1(T x) {
-  return static_cast<T>(bessel_detail::modified_i1<T, false>(x));
+  return bessel_detail::modified_i1<false>(x);
 }
 
 /** e^-|x| I_1(x). */
 template <typename T>
 T i1e(T x) {
-  return static_cast<T>(bessel_detail::modified_i1<T, true>(x));
+  return bessel_detail::modified_i1<true>(x);
 }
 
 /** The modified Bessel function K_0(x); infinite at 0, NaN below. */

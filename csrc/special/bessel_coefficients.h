@@ -13,64 +13,6 @@ namespace special {
 // For results in float.
 namespace for_float {
 
-// I_0(x) in x^2, x <= 8
-// error 2.8e-10
-MLXGEN_TABLE(i0_small, 11) = {
-    MLXGEN_WIDE(1.0f, 2.80587664e-10f),
-    MLXGEN_WIDE(0.25f, -2.03420969e-09f),
-    MLXGEN_WIDE(0.0156250019f, 2.99099606e-10f),
-    MLXGEN_WIDE(0.000434026966f, -4.15732336e-12f),
-    MLXGEN_WIDE(6.78183051e-06f, 1.59610186e-13f),
-    MLXGEN_WIDE(6.7802354e-08f, -1.4681836e-15f),
-    MLXGEN_WIDE(4.71799877e-10f, -1.82225209e-17f),
-    MLXGEN_WIDE(2.37213873e-12f, -5.35297946e-20f),
-    MLXGEN_WIDE(1.00695649e-14f, -1.86368174e-22f),
-    MLXGEN_WIDE(1.9913374e-17f, 2.63433246e-25f),
-    MLXGEN_WIDE(1.3566385e-19f, -4.03333449e-28f),
-};
-
-// I_1(x) / x in x^2, x <= 8
-// error 6.0e-11
-MLXGEN_TABLE(i1_small, 11) = {
-    MLXGEN_WIDE(0.5f, 3.00054044e-11f),
-    MLXGEN_WIDE(0.0625f, -1.77092799e-10f),
-    MLXGEN_WIDE(0.00260416674f, 8.26375357e-11f),
-    MLXGEN_WIDE(5.42534181e-05f, 9.27452126e-13f),
-    MLXGEN_WIDE(6.78177059e-07f, -2.04513598e-14f),
-    MLXGEN_WIDE(5.65061864e-09f, -4.91340188e-17f),
-    MLXGEN_WIDE(3.36822549e-11f, -2.56271721e-19f),
-    MLXGEN_WIDE(1.48711759e-13f, -2.13486491e-21f),
-    MLXGEN_WIDE(5.52532562e-16f, 3.48394345e-24f),
-    MLXGEN_WIDE(1.05283972e-18f, 5.04184578e-27f),
-    MLXGEN_WIDE(5.96730558e-21f, 1.14056039e-29f),
-};
-
-// sqrt(x) e^-x I_0(x) in 1/x, 8 <= x
-// error 9.1e-11
-MLXGEN_TABLE(i0_large, 8) = {
-    MLXGEN_WIDE(0.398942292f, -1.13677325e-08f),
-    MLXGEN_WIDE(0.0498678237f, -7.34153904e-10f),
-    MLXGEN_WIDE(0.0280438177f, 8.27477142e-10f),
-    MLXGEN_WIDE(0.0296767484f, 5.06204911e-10f),
-    MLXGEN_WIDE(0.0299987514f, -1.80191626e-11f),
-    MLXGEN_WIDE(0.338872045f, 1.46464112e-08f),
-    MLXGEN_WIDE(-1.9142549f, -3.80733738e-08f),
-    MLXGEN_WIDE(8.54362679f, 1.73823139e-07f),
-};
-
-// sqrt(x) e^-x I_1(x) in 1/x, 8 <= x
-// error 1.1e-10
-MLXGEN_TABLE(i1_large, 8) = {
-    MLXGEN_WIDE(0.398942292f, -1.1292375e-08f),
-    MLXGEN_WIDE(-0.149603397f, -4.31850244e-09f),
-    MLXGEN_WIDE(-0.046743013f, -1.38041978e-09f),
-    MLXGEN_WIDE(-0.0414389297f, 2.65880262e-10f),
-    MLXGEN_WIDE(-0.0405699685f, -6.16758256e-10f),
-    MLXGEN_WIDE(-0.393693894f, -1.20348631e-09f),
-    MLXGEN_WIDE(2.15349793f, 1.06299517e-07f),
-    MLXGEN_WIDE(-9.62444782f, 2.84382793e-07f),
-};
-
 // I_0(x) in x^2, x <= 1
 // error 1.2e-10
 MLXGEN_TABLE(i0_unit, 5) = {
@@ -395,6 +337,65 @@ MLXGEN_TABLE(sqrt_half_pi, 1) = {
 };
 
 } // namespace for_float
+
+// For what is computed in float.
+namespace in_float {
+
+// I_0(x) in x^2, x <= 5
+// error 4.8e-09
+MLXGEN_NUMBER float i0_small[9] = {
+    1.0f,
+    0.25f,
+    0.0156250019f,
+    0.000434026471f,
+    6.78201786e-06f,
+    6.77714453e-08f,
+    4.74464412e-10f,
+    2.24922576e-12f,
+    1.28562178e-14f,
+};
+
+// I_1(x) / x in x^2, x <= 5
+// error 3.7e-09
+MLXGEN_NUMBER float i1_small[9] = {
+    0.5f,
+    0.0625f,
+    0.00260416674f,
+    5.4253389e-05f,
+    6.78188655e-07f,
+    5.64881031e-09f,
+    3.38308583e-11f,
+    1.42117248e-13f,
+    6.98088927e-16f,
+};
+
+// sqrt(x) e^-x I_0(x) in 1/x, 5 <= x
+// error 2.8e-08
+MLXGEN_NUMBER float i0_large[8] = {
+    0.398942292f,
+    0.049862694f,
+    0.0285799727f,
+    0.00862757303f,
+    0.42437607f,
+    -3.46613574f,
+    16.3659515f,
+    -26.1378136f,
+};
+
+// sqrt(x) e^-x I_1(x) in 1/x, 5 <= x
+// error 4.6e-08
+MLXGEN_NUMBER float i1_large[8] = {
+    0.398942262f,
+    -0.149597332f,
+    -0.0473670699f,
+    -0.0172343347f,
+    -0.489175797f,
+    3.89202142f,
+    -18.2494545f,
+    28.756464f,
+};
+
+} // namespace in_float
 
 #ifndef __METAL_VERSION__
 // For results in double.

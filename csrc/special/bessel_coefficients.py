@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import mpmath as mp  # type: ignore[import-untyped]
-from minimax import DIGITS, Fit, Function, Precision, Table, limit, main, parts
+from minimax import DIGITS, Fit, Function, Narrow, Precision, Table, limit, main, parts
 from mpmath import mpf
 
 GUARD = 30
@@ -19,8 +19,12 @@ GUARD = 30
 I_SPLIT = mpf(8)
 """Where I changes from a polynomial in x^2 to one in 1/x."""
 
+FLOAT_SPLIT = mpf(5)
+"""The same where I is computed in float: up to 8 the rounding of x^2 would be several times that of
+the result."""
+
 K_SPLIT = mpf(1)
-"""The same for K."""
+"""Where K changes likewise."""
 
 J_SPLIT = mpf(3)
 """Where J and Y change to modulus and phase: below it none of them has two zeros."""
@@ -209,15 +213,15 @@ TAIL = 1 / J_SPLIT**2
 SMALL = J_SPLIT**2
 
 FITS = [
-    Fit("i0_small", i_small(0), 0 * UNIT, SQUARE, (15, 0), (10, 0), "I_0(x) in x^2, x <= 8"),
-    Fit("i1_small", i_small(1), 0 * UNIT, SQUARE, (15, 0), (10, 0), "I_1(x) / x in x^2, x <= 8"),
+    Fit("i0_small", i_small(0), 0 * UNIT, SQUARE, (15, 0), None, "I_0(x) in x^2, x <= 8"),
+    Fit("i1_small", i_small(1), 0 * UNIT, SQUARE, (15, 0), None, "I_1(x) / x in x^2, x <= 8"),
     Fit(
         "i0_large",
         i_large(0),
         0 * UNIT,
         1 / I_SPLIT,
         (21, 0),
-        (7, 0),
+        None,
         "sqrt(x) e^-x I_0(x) in 1/x, 8 <= x",
     ),
     Fit(
@@ -226,7 +230,7 @@ FITS = [
         0 * UNIT,
         1 / I_SPLIT,
         (21, 0),
-        (7, 0),
+        None,
         "sqrt(x) e^-x I_1(x) in 1/x, 8 <= x",
     ),
     Fit("i0_unit", i_small(0), 0 * UNIT, K_SPLIT, (7, 0), (4, 0), "I_0(x) in x^2, x <= 1"),
@@ -340,8 +344,22 @@ FITS = [
 ]
 
 
+# What is computed in float.
+NARROW = [
+    Narrow(name, f, 0 * UNIT, high, (degree, 0), about)
+    for name, f, high, degree, about in (
+        ("i0_small", i_small(0), FLOAT_SPLIT**2, 8, "I_0(x) in x^2, x <= 5"),
+        ("i1_small", i_small(1), FLOAT_SPLIT**2, 8, "I_1(x) / x in x^2, x <= 5"),
+        ("i0_large", i_large(0), 1 / FLOAT_SPLIT, 7, "sqrt(x) e^-x I_0(x) in 1/x, 5 <= x"),
+        ("i1_large", i_large(1), 1 / FLOAT_SPLIT, 7, "sqrt(x) e^-x I_1(x) in 1/x, 5 <= x"),
+    )
+]
+
+
 def more(precision: Precision) -> Sequence[Table]:
     """Constants, and what is known in closed form."""
+    if precision == "narrow":
+        return []
     bits = 53 if precision == "full" else 24
     with mp.workprec(24 * (WORDS[precision] + 4)):
         digits = [mp.floor(mp.ldexp(1 / mp.pi, 24 * i)) for i in range(WORDS[precision])]
@@ -368,4 +386,4 @@ def more(precision: Precision) -> Sequence[Table]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__file__, FITS, more))
+    sys.exit(main(__file__, FITS, more, NARROW))

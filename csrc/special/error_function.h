@@ -100,31 +100,27 @@ inline float erfcx_of(float x) {
   return x < 0 ? exp_of_square(z > 9.5f ? 9.5f : z, 1, 2) - y : y;
 }
 
+// Of what is outside of their domains, the inverses make the root of a negative
+// number.
+
 inline float erfinv_of(float x) {
   float z = math::fabs(x);
   float y = x * erfinv_ratio(-log_and_more((1 - z) * (1 + z), 0));
-  float end = z > 1 ? math::nan() : math::copysign(math::infinity(), x);
-  return z >= 1 ? end : y;
+  return z == 1 ? math::copysign(math::infinity(), x) : y;
 }
 
 inline float erfcinv_of(float x) {
-  bool left = x > 1;
-  float p = left ? 2 - x : x;
-  float z = left ? x - 1 : 1 - x;
-  float y = z * erfcinv_ratio(-log(p * (1 + z)), 1);
-  float end = p < 0 ? math::nan() : math::infinity();
-  y = p <= 0 ? end : y;
-  return left ? -y : y;
+  float z = 1 - x;
+  float p = x < 1 ? x : 2 - x;
+  float y = z * erfcinv_ratio(-log_below_1(p * (2 - p)), 1);
+  return p == 0 ? math::copysign(math::infinity(), z) : y;
 }
 
 inline float ndtri_of(float x) {
-  bool left = x < 0.5f;
-  float p = left ? x : 1 - x;
-  float z = 1 - 2 * p;
-  float y = z * erfcinv_ratio(-log(2 * p * (1 + z)), 2);
-  float end = p < 0 ? math::nan() : math::infinity();
-  y = p <= 0 ? end : y;
-  return left ? -y : y;
+  float z = 2 * x - 1;
+  float p = x < 0.5f ? x : 1 - x;
+  float y = z * erfcinv_ratio(-log_below_1(4 * p * (1 - p)), 2);
+  return p == 0 ? math::copysign(math::infinity(), z) : y;
 }
 
 inline float ndtr_of(float x) {
@@ -142,9 +138,9 @@ inline float log_ndtr_of(float x) {
   float tail = exp_of_square(z > 14.5f ? 14.5f : z, -0.5f, ratio);
   // The logarithm of the ratio or of 1 - tail = sum + rest.
   float sum = 1 - tail;
-  float rest = ((1 - sum) - tail) / sum;
+  float rest = (1 - sum) - tail;
   bool left = x < 0;
-  float y = log_and_more(left ? ratio : sum, left ? 0 : rest);
+  float y = log_and_more(left ? ratio : sum, left ? 0 : rest + rest * tail);
   y = y - (left ? 0.5f * x * x : 0);
   return ((x > -1) & (x < 0.5f)) ? math::polynomial(log_ndtr_small, x) : y;
 }

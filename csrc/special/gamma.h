@@ -14,6 +14,13 @@
 // same. Numbers such as (5.5.3) are equations of the Digital Library of
 // Mathematical Functions, https://dlmf.nist.gov.
 //
+// In float, arguments above 0 are computed in float, with other ranges:
+//
+//   lgamma   x < 1, x < 3, 3 <= x    log x - 1 in two parts for the last
+//   digamma  x < 1, x < 2, 2 <= x
+//
+// and with a zero's slope taken out of the rational functions.
+//
 // Near their zeros on the negative axis, lgamma, digamma and polygamma are
 // differences, with errors of a few units in the last place of the terms that
 // cancel; results in float are made of terms with more digits.
@@ -72,18 +79,74 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
 
 } // namespace detail
 
-/**
- * log |Gamma(x)|. Infinite at the poles x = 0, -1, -2, ...; -inf at -inf, as
- * scipy.special.gammaln has it.
- */
-template <typename T, bool positive = false>
-T lgamma(T value) {
+namespace in_float {
+
+/** log Gamma(x) for x > 0. */
+inline float positive_lgamma(float x) {
+  bool small = x < 1;
+  bool large = x >= 3;
+  // log Gamma(1 + t) = t (t - 1) (gamma + t above / below), of which below 1
+  // log x is to be subtracted (5.5.1).
+  float t = small ? x : x - 1;
+  float above = math::polynomial(lgamma_middle_p, t);
+  float below = math::polynomial(lgamma_middle_q, t);
+  float quotient = (large ? 1.0f : above) / (large ? x : below);
+  float middle = t * (t - 1) * (euler[0] + t * quotient);
+
+  // (5.11.1): (x - 1/2) (log x - 1), where log x - 1 = sum + rest, and more.
+  bool tiny = x < 7.88860905e-31f; // 2^-100
+  float end = x > 1e38f ? 1e38f : x;
+  Logarithm log = log_in_parts(tiny ? end * 16777216.0f : end);
+  float k = tiny ? log.exponent - 24 : log.exponent;
+  float less = k * log_2_parts[0] - 1;
+  float first = less + log.g; // with an error of (first - less) - log.g
+  float tail = log.tail + k * log_2_parts[1];
+  float second = tail - ((first - less) - log.g);
+  float sum = first + second;
+  float rest = second - (sum - first);
+  float correction =
+      quotient * math::polynomial(lgamma_large, quotient * quotient);
+  float y = end - 0.5f;
+  float asymptotic = y * sum + (y * rest + (stirling[0] + correction));
+
+  float log_x = k * log_2_parts[0] + (log.g + tail);
+  return large ? asymptotic : middle - (small ? log_x : 0);
+}
+
+/** psi(x) for x >= 0. */
+inline float positive_digamma(float x) {
+  bool small = x < 1;
+  bool large = x >= 2;
+  // psi(1 + t)
+  float t = small ? x : x - 1;
+  float zero = (t - digamma_root[0]) - digamma_root[1];
+  float slope = math::polynomial(digamma_middle_p, zero) /
+      math::polynomial(digamma_middle_q, zero);
+  float middle = zero * (digamma_slope[0] + zero * slope);
+  // (5.11.2)
+  float r = 1 / x;
+  float w = r * r;
+  Logarithm log = log_in_parts(x);
+  float less = 0.5f * r + w * math::polynomial(digamma_large, w);
+  float rest = log.tail + (log.exponent * log_2_parts[1] - less);
+  float asymptotic = log.exponent * log_2_parts[0] + (log.g + rest);
+  // psi(x) = psi(1 + x) - 1/x (5.5.2) for small x
+  float y = large ? asymptotic : middle - (small ? r : 0);
+  return x == math::infinity() ? x : y;
+}
+
+} // namespace in_float
+
+namespace detail {
+
+/** log |Gamma(x)|; one of the two says that x is `positive`, or not. */
+template <typename T, bool positive, bool below>
+inline mlxgen::wide<T> lgamma(mlxgen::wide<T> x) {
   using W = mlxgen::wide<T>;
-  W x = value;
   W z = positive ? W(x) : math::fabs(x);
   bool small = z < 1;
   bool reflected = !positive && x <= 0;
-  bool large = z >= detail::large_z;
+  bool large = z >= large_z;
   // stirling_correction and lgamma_middle, with one division for both.
   W t = small ? z + 1 : W(z);
   W zeros = (small ? W(z) : z - 1) * (small ? z - 1 : z - 2);
@@ -100,23 +163,55 @@ T lgamma(T value) {
 
   // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
   // z and the subtracted log z cancel.
-  W sine = math::fabs(detail::sine_over_pi<T>(z));
+  W sine = math::fabs(sine_over_pi<T>(z));
   W other = -body - fine_log<T>(small ? W(sine) : z * sine);
   other = sine == 0 ? W(math::infinity()) : W(other);
   other = x == -math::infinity() ? x : other;
-  return static_cast<T>(reflected ? other : direct);
+  return below || reflected ? other : direct;
+}
+
+template <bool positive>
+inline float lgamma_of(float x) {
+#ifdef __METAL_VERSION__
+  if (x > 0) { // so that a GPU leaves out the rest
+    return in_float::positive_lgamma(x);
+  }
+#endif
+  float y = in_float::positive_lgamma(x);
+  if (positive) {
+    return y;
+  }
+  return x > 0 ? y : static_cast<float>(lgamma<float, false, true>(x));
+}
+
+#ifndef __METAL_VERSION__
+template <bool positive>
+inline double lgamma_of(double x) {
+  return lgamma<double, positive, false>(x);
+}
+#endif
+
+} // namespace detail
+
+/**
+ * log |Gamma(x)|. Infinite at the poles x = 0, -1, -2, ...; -inf at -inf, as
+ * scipy.special.gammaln has it.
+ */
+template <typename T, bool positive = false>
+T lgamma(T x) {
+  return detail::lgamma_of<positive>(x);
 }
 
 namespace detail {
 
-/** psi(x). */
-template <typename T, bool positive = false>
+/** psi(x); one of the two says that x is `positive`, or `below` 0. */
+template <typename T, bool positive = false, bool below = false>
 inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   using W = mlxgen::wide<T>;
   W z = positive ? W(x) : math::fabs(x);
   bool small = z < 1;
   bool large = z >= large_z;
-  bool negative = !positive && x < 0;
+  bool negative = below || (!positive && x < 0);
 
   // psi(1 + z), or psi(z) where z >= 1.
   W t = small ? z + 1 : W(z);
@@ -149,6 +244,27 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   return x == math::infinity() ? x : result; // fine_log is not for that
 }
 
+template <bool positive>
+inline float digamma_of(float x) {
+#ifdef __METAL_VERSION__
+  if (x >= 0) {
+    return in_float::positive_digamma(x);
+  }
+#endif
+  float y = in_float::positive_digamma(x);
+  if (positive) {
+    return y;
+  }
+  return x >= 0 ? y : static_cast<float>(digamma<float, false, true>(x));
+}
+
+#ifndef __METAL_VERSION__
+template <bool positive>
+inline double digamma_of(double x) {
+  return digamma<double, positive>(x);
+}
+#endif
+
 } // namespace detail
 
 /**
@@ -156,8 +272,8 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
  * other poles and at -inf.
  */
 template <typename T, bool positive = false>
-T digamma(T value) {
-  return static_cast<T>(detail::digamma<T, positive>(value));
+T digamma(T x) {
+  return detail::digamma_of<positive>(x);
 }
 
 namespace detail {

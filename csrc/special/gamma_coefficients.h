@@ -194,6 +194,82 @@ MLXGEN_TABLE(log_2_pi, 1) = {
 
 } // namespace for_float
 
+// For what is computed in float.
+namespace in_float {
+
+// (log Gamma(1 + t) / (t (t - 1)) - gamma) / t on 0 <= t <= 2
+// error 3.6e-09
+MLXGEN_NUMBER float lgamma_middle_p[4] = {
+    -0.245251372f,
+    -0.304548919f,
+    -0.0981761664f,
+    -0.00693932734f,
+};
+
+MLXGEN_NUMBER float lgamma_middle_q[5] = {
+    1.0f,
+    1.87555754f,
+    1.11949301f,
+    0.233285099f,
+    0.0124864215f,
+};
+
+// (log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2) z in 1/z^2, 3 <= z, relative to z log Gamma(z)
+// error 1.2e-09
+MLXGEN_NUMBER float lgamma_large[3] = {
+    0.0833331645f,
+    -0.00276991189f,
+    0.000678978278f,
+};
+
+// (psi(root + t) / t - psi'(root)) / t on 1 <= root + t <= 2
+// error 1.5e-09
+MLXGEN_NUMBER float digamma_middle_p[3] = {
+    -0.44276318f,
+    -0.267357409f,
+    -0.0314222425f,
+};
+
+MLXGEN_NUMBER float digamma_middle_q[4] = {
+    1.0f,
+    1.18767142f,
+    0.394098908f,
+    0.0338517539f,
+};
+
+// (log z - 1 / (2 z) - psi(z)) z^2 in 1/z^2, 2 <= z, relative to z^2 psi(z)
+// error 5.4e-10
+MLXGEN_NUMBER float digamma_large[5] = {
+    0.0833332092f,
+    -0.0083267903f,
+    0.00384795084f,
+    -0.00308135827f,
+    0.00192505307f,
+};
+
+// the positive zero of psi less 1, in two parts
+MLXGEN_NUMBER float digamma_root[2] = {
+    0.461632133f,
+    1.24381501e-08f,
+};
+
+// psi' there
+MLXGEN_NUMBER float digamma_slope[1] = {
+    0.967672229f,
+};
+
+// Euler's constant
+MLXGEN_NUMBER float euler[1] = {
+    0.577215672f,
+};
+
+// (log(2 pi) - 1) / 2
+MLXGEN_NUMBER float stirling[1] = {
+    0.418938547f,
+};
+
+} // namespace in_float
+
 #ifndef __METAL_VERSION__
 // For results in double.
 namespace for_double {

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 import mpmath as mp  # type: ignore[import-untyped]
-from minimax import DIGITS, Fit, Precision, Table, limit, main, parts
+from minimax import DIGITS, Fit, Function, Narrow, Precision, Table, limit, main, parts, rounded
 from mpmath import mpf
 
 LARGE = 6
@@ -185,12 +185,74 @@ FITS = [
     ),
 ]
 
+TINY = mpf("1e-9")
+"""Stands for 0 where a limit would be needed."""
+
+lgamma_without_zeros = limit(lambda t: lgamma_middle(1 + t), mpf(0), mpf(1))
+digamma_without_zero = limit(lambda t: digamma_middle(ROOT_OF_DIGAMMA + t), mpf(0))
+
+
+def slope(f: Function, x: mpf, y: mpf) -> mpf:
+    """(f(y) - f(x)) / (y - x)."""
+    y = y if abs(y - x) > TINY else x + TINY
+    return (f(y) - f(x)) / (y - x)
+
+
+NARROW = [
+    Narrow(
+        "lgamma_middle",
+        lambda t: slope(lgamma_without_zeros, mpf(0), t),
+        mpf(0),
+        mpf(2),
+        (3, 4),
+        "(log Gamma(1 + t) / (t (t - 1)) - gamma) / t on 0 <= t <= 2",
+        lambda t: lgamma_without_zeros(t) / max(t, TINY),
+    ),
+    Narrow(
+        "lgamma_large",
+        lgamma_large,
+        mpf(0),
+        1 / mpf(3) ** 2,
+        (2, 0),
+        "(log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2) z in 1/z^2, 3 <= z, "
+        "relative to z log Gamma(z)",
+        lambda w: mp.loggamma(1 / mp.sqrt(w)) / mp.sqrt(w) if w > mpf("1e-6") else mpf("1e7"),
+    ),
+    Narrow(
+        "digamma_middle",
+        lambda t: slope(digamma_without_zero, mpf(0), t),
+        1 - ROOT_OF_DIGAMMA,
+        2 - ROOT_OF_DIGAMMA,
+        (2, 3),
+        "(psi(root + t) / t - psi'(root)) / t on 1 <= root + t <= 2",
+        lambda t: abs(digamma_without_zero(t) / (t if abs(t) > TINY else TINY)),
+    ),
+    Narrow(
+        "digamma_large",
+        digamma_large,
+        mpf(0),
+        1 / mpf(2) ** 2,
+        (4, 0),
+        "(log z - 1 / (2 z) - psi(z)) z^2 in 1/z^2, 2 <= z, relative to z^2 psi(z)",
+        lambda w: mp.digamma(1 / mp.sqrt(w)) / w if w > mpf("1e-6") else mpf("1e7"),
+    ),
+]
+
 BERNOULLI_TERMS: dict[Precision, int] = {"full": 16, "half": 10}
 """Terms of the Euler-Maclaurin tail of the zeta function."""
 
 
 def more(precision: Precision) -> list[Table]:
     """The tables that are not fits."""
+    if precision == "narrow":
+        root = rounded(ROOT_OF_DIGAMMA - 1, 24)
+        about = "the positive zero of psi less 1, in two parts"
+        return [
+            Table("digamma_root", [root, ROOT_OF_DIGAMMA - 1 - root], about),
+            Table("digamma_slope", [mp.polygamma(1, ROOT_OF_DIGAMMA)], "psi' there"),
+            Table("euler", [+mp.euler], "Euler's constant"),
+            Table("stirling", [(mp.log(2 * mp.pi) - 1) / 2], "(log(2 pi) - 1) / 2"),
+        ]
     terms = range(1, BERNOULLI_TERMS[precision] + 1)
     return [
         Table(
@@ -209,4 +271,4 @@ def more(precision: Precision) -> list[Table]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__file__, FITS, more))
+    sys.exit(main(__file__, FITS, more, NARROW))

@@ -53,6 +53,13 @@ inline float expm1_without_powers(float x, float low, MLXGEN_OUT(float) k) {
   return r + r * r * math::polynomial(exp_tail, r);
 }
 
+/** factor exp(x) for x between -110 and 110. */
+inline float exp(float x, float factor) {
+  float k;
+  float y = expm1_without_powers(x, 0, k);
+  return scaled(factor + factor * y, k);
+}
+
 /** factor exp(c z^2) for c z^2 between -110 and 110, c a power of 2. */
 inline float exp_of_square(float z, float c, float factor) {
   // The square of the first half of the bits is exact.
@@ -63,27 +70,40 @@ inline float exp_of_square(float z, float c, float factor) {
   return scaled(factor + factor * y, k);
 }
 
-/** log(x) + more for x >= 2^-126, where |more| is small beside x. */
-inline float log_and_more(float x, float more) {
-  // Split into a mantissa from sqrt(1/2) to sqrt(2) and an exponent.
+/** log x = exponent log 2 + g + tail, where g is exact. */
+struct Logarithm {
+  float exponent;
+  float g;
+  float tail;
+};
+
+/** The parts of log(x) for x >= 2^-126. */
+inline Logarithm log_in_parts(float x) {
+  // A mantissa 1 + g from sqrt(1/2) to sqrt(2), and an exponent.
   constexpr uint32_t sqrt_half = 0x3f3504f3u;
   uint32_t bits = mlxgen::bits_of(x);
   uint32_t exponent = (bits - sqrt_half + one) >> 23;
   float g = mlxgen::float_of(bits - (exponent << 23) + one) - 1;
-  float k = static_cast<float>(static_cast<int32_t>(exponent) - 127);
   // (4.6.6) as in exp_log.h: a division takes less time than more terms.
   float f = g / (g + 2);
   float z = f * f;
   float square = 0.5f * g * g;
   float tail = f * (square + z * math::polynomial(log_series, z)) - square;
-  return k * log_2_parts[0] + (g + (tail + (k * log_2_parts[1] + more)));
+  return {static_cast<float>(static_cast<int32_t>(exponent) - 127), g, tail};
 }
 
-/** log(x) for x > 0, which may be subnormal. */
-inline float log(float x) {
-  bool tiny = x < 7.88860905e-31f; // 2^-100
-  float y = log_and_more(tiny ? x * 16777216.0f : x, 0);
-  return y - (tiny ? 16.6355324f : 0.0f); // 24 log(2)
+/** log(x) + more for x >= 2^-126, where |more| is small beside x. */
+inline float log_and_more(float x, float more) {
+  Logarithm log = log_in_parts(x);
+  float small = log.tail + (log.exponent * log_2_parts[1] + more);
+  return log.exponent * log_2_parts[0] + (log.g + small);
+}
+
+/** log(x) for 0 < x <= 1, which may be subnormal. */
+inline float log_below_1(float x) {
+  Logarithm log = log_in_parts(x * 16777216.0f);
+  float k = log.exponent - 24;
+  return k * log_2_parts[0] + (log.g + (log.tail + k * log_2_parts[1]));
 }
 
 } // namespace in_float
