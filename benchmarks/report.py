@@ -22,6 +22,7 @@ TITLES = {
     "layouts": "Layouts",
     "special": "Special functions",
     "cores": "Several cores",
+    "training": "Kernels for training",
     "emulation": "Emulated Metal kernels",
     "metal": "Instructions of Metal kernels",
     "apple": "Estimated for Apple's M1",

@@ -113,6 +113,20 @@ def test_every_special_function_has_inputs(benchmarks: ModuleType) -> None:
         assert len(module.inputs(record, "float32", 8)) == record.arity, record.name
 
 
+def test_training_compares_like_with_like(benchmarks: ModuleType) -> None:
+    """Results and gradients: a loop over time that is wrong would take as long."""
+    module = importlib.import_module("benchmarks.training")
+    with mx.stream(mx.cpu):
+        for name, case in module.cases(quick=True).items():
+            cotangent = mx.ones(case.functions[0](*case.inputs).shape)
+            both = (mx.vjp(function, case.inputs, [cotangent]) for function in case.functions)
+            outputs = [[*results, *gradients] for results, gradients in both]
+            for other in outputs[1:]:
+                for ours, theirs in zip(outputs[0], other, strict=True):
+                    size = float(mx.abs(theirs).max())
+                    np.testing.assert_allclose(ours, theirs, 0, 2e-5 * max(size, 1e-3), True, name)
+
+
 LOOP = """__ZN6mlxgen12multiversionIZN3erf_float2Op7elementEv:
 LBB0_1:                                 ; =>This Loop Header: Depth=1
 	mov	x9, #0

@@ -13,6 +13,7 @@ CONTENTS = {
         "docs/notebook",
         "examples/own_operator",
         "docs/own-package",
+        "docs/training",
         "docs/editor",
         "docs/metal",
         "docs/cpp",

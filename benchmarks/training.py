@@ -1,0 +1,301 @@
+"""Kernels for training: an operator and its gradients on all cores, in float32.
+
+Beside the same with MLX's operations, as it is and compiled, with MLX's own fused operation where
+there is one, and with torch's on the CPU where torch is installed. Each case has a process of its
+own, which says how much memory of MLX's it takes at most, without its inputs: this module, run as a
+program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn
+import mlxops.nn as ours
+import numpy as np
+
+from .measure import Options, Result, alternate, duration, run_command
+
+ROUNDS = 5
+BUDGET = 20  # seconds of rounds for a case
+COLUMNS = ("mlxops", "MLX's operations", "compiled", "MLX's own", "torch")
+RECURRENCE = (5, 20)  # aims: how many times the speed, and how much less memory
+LOSS = (10, 10)
+ATTENTION = (3, 0)
+NO_AIM = (0, 0)
+
+Function = Callable[..., mx.array]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed of which inputs."""
+
+    aims: tuple[float, float]
+    inputs: tuple[mx.array, ...]  # all of them have gradients
+    functions: tuple[Function, ...]  # ours, with MLX's operations, MLX's own
+    compiled: bool = True  # a loop of many steps takes minutes to compile
+    torch: Callable[..., Any] | None = None  # of torch.nn.functional and tensors
+
+
+def over_time(step: Callable[..., tuple[mx.array, mx.array]], state: mx.array) -> Function:
+    """A loop over the second axis: ``step(state, *arrays)`` gives the next state and a result."""
+
+    def call(*arrays: mx.array) -> mx.array:
+        s, results = state, []
+        for t in range(arrays[0].shape[1]):
+            s, y = step(s, *(a[:, t] for a in arrays))
+            results.append(y)
+        return mx.stack(results, axis=1)
+
+    return call
+
+
+def _linear(h: mx.array, a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
+    h = a * h + b
+    return h, h
+
+
+def _delta(s: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array]:
+    q, k, v, g, beta = arrays
+    s = s * g[..., None, None]
+    error = beta[..., None] * (v - (s @ k[..., None])[..., 0])
+    s = s + error[..., None] * k[..., None, :]
+    return s, (s @ q[..., None])[..., 0]
+
+
+def _wkv(s: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array]:
+    r, w, k, v, a, b = (x[..., None, :] for x in arrays)
+    s = s * w + (s @ a.swapaxes(-1, -2)) * b + v.swapaxes(-1, -2) * k
+    return s, (s @ r.swapaxes(-1, -2))[..., 0]
+
+
+def _state_space(s: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array]:
+    x, b, c, dt = arrays
+    s = mx.exp(-dt)[..., None, None] * s + (dt[..., None] * x)[..., None] * b[..., None, :]
+    return s, (s @ c[..., None])[..., 0] + x
+
+
+def _selective(s: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array]:
+    u, delta, b, c = arrays
+    s = mx.exp(-delta)[..., None] * s + (delta * u)[..., None] * b[:, None]
+    return s, (s @ c[..., None])[..., 0]
+
+
+def _attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    i = mx.arange(q.shape[2])
+    scores = mx.where(i <= i[:, None], q.shape[-1] ** -0.5 * (q @ k.swapaxes(-1, -2)), -mx.inf)
+    return mx.softmax(scores, axis=-1) @ v
+
+
+def _rms_norm(x: mx.array, weight: mx.array, eps: float = 1e-6) -> mx.array:
+    return x * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+def _tensor(x: mx.array) -> Any:
+    import torch
+
+    return torch.from_numpy(np.array(x))
+
+
+def _with_torch(case: Case, cotangent: mx.array) -> Callable[[], object]:
+    """The case's gradients by torch; ``ImportError`` where that is not installed."""
+    import torch
+
+    function = case.torch
+    assert function is not None
+    tensors = [_tensor(x).requires_grad_() for x in case.inputs]
+    factor = _tensor(cotangent)
+
+    def call() -> object:
+        return torch.autograd.grad(
+            (function(torch.nn.functional, *tensors) * factor).sum(), tensors
+        )
+
+    return call
+
+
+def cases(quick: bool) -> Mapping[str, Case]:
+    """All that is measured; arrays are computed when they are used."""
+    steps, tokens, words, length = (32, 32, 500, 64) if quick else (512, 1024, 32_000, 1024)
+    wide = (64, 128) if quick else (4096, 2048)
+    targets = mx.random.randint(0, words, (tokens,))
+
+    def draw(*shape: int, low: float = -1, high: float = 1) -> mx.array:
+        return mx.random.uniform(low, high, shape)
+
+    def state(*shape: int) -> mx.array:
+        return mx.zeros((1, *shape))
+
+    def share(*shape: int) -> mx.array:
+        return draw(*shape, low=0.9, high=0.999)
+
+    heads = (1, steps, 4)
+    vectors = (*heads, 64)
+    ones = mx.ones((4,))
+    return {
+        "linear_recurrence": Case(
+            RECURRENCE,
+            (share(1, steps, 4096), draw(1, steps, 4096)),
+            (ours.linear_recurrence, over_time(_linear, state(4096))),
+            compiled=False,
+        ),
+        "gated_delta": Case(
+            RECURRENCE,
+            (
+                *(draw(*vectors, low=-0.1, high=0.1) for _ in range(2)),
+                draw(*vectors),
+                share(*heads),
+                share(*heads),
+            ),
+            (lambda *x: ours.gated_delta(*x)[0], over_time(_delta, state(4, 64, 64))),
+            compiled=False,
+        ),
+        "wkv7": Case(
+            RECURRENCE,
+            (
+                draw(*vectors),
+                share(*vectors),
+                *(draw(*vectors, low=-0.1, high=0.1) for _ in range(4)),
+            ),
+            (lambda *x: ours.wkv7(*x)[0], over_time(_wkv, state(4, 64, 64))),
+            compiled=False,
+        ),
+        "ssm_scan": Case(
+            RECURRENCE,
+            (draw(*vectors), draw(*vectors), draw(*vectors), share(*heads)),
+            (
+                lambda x, b, c, dt: ours.ssm_scan(x, 0 * ones, b, c, ones, dt)[0],
+                over_time(_state_space, state(4, 64, 64)),
+            ),
+            compiled=False,
+        ),
+        "selective_scan": Case(
+            RECURRENCE,
+            (draw(1, steps, 512), share(1, steps, 512), draw(1, steps, 16), draw(1, steps, 16)),
+            (
+                lambda u, delta, b, c: ours.selective_scan(u, delta, -mx.ones((512, 16)), b, c)[0],
+                over_time(_selective, state(512, 16)),
+            ),
+            compiled=False,
+        ),
+        "cross_entropy": Case(
+            NO_AIM,
+            (draw(tokens, words),),
+            (
+                lambda x: ours.cross_entropy(x, targets),
+                lambda x: mx.mean(
+                    mx.logsumexp(x, axis=-1) - mx.take_along_axis(x, targets[:, None], -1)[:, 0]
+                ),
+                lambda x: mlx.nn.losses.cross_entropy(x, targets, reduction="mean"),
+            ),
+            torch=lambda f, x: f.cross_entropy(x, _tensor(targets).long()),
+        ),
+        "linear_cross_entropy": Case(
+            LOSS,
+            (draw(tokens, 512), draw(words, 512, low=-0.1, high=0.1)),
+            (
+                lambda x, w: ours.linear_cross_entropy(x, w, targets),
+                lambda x, w: mlx.nn.losses.cross_entropy(x @ w.T, targets, reduction="mean"),
+            ),
+            torch=lambda f, x, w: f.cross_entropy(x @ w.T, _tensor(targets).long()),
+        ),
+        "attention": Case(
+            ATTENTION,
+            tuple(draw(1, 8, length, 256) for _ in range(3)),
+            (
+                lambda q, k, v: ours.attention(q, k, v, scale=256**-0.5, causal=True),
+                _attention,
+                lambda q, k, v: mx.fast.scaled_dot_product_attention(
+                    q, k, v, scale=256**-0.5, mask="causal"
+                ),
+            ),
+            torch=lambda f, q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True),
+        ),
+        "rms_norm_gate": Case(
+            NO_AIM,
+            (draw(*wide), draw(*wide), draw(wide[1])),
+            (
+                ours.rms_norm_gate,
+                lambda x, gate, w: _rms_norm(x, w, 1e-5) * gate * mx.sigmoid(gate),
+            ),
+        ),
+        "norm_add_norm": Case(
+            NO_AIM,
+            (draw(*wide), draw(*wide), draw(wide[1]), draw(wide[1])),
+            (
+                lambda *x: ours.norm_add_norm(*x)[0],
+                lambda x, h, w1, w2: _rms_norm(h + _rms_norm(x, w1), w2),
+            ),
+        ),
+        "layer_norm_residual": Case(
+            NO_AIM,
+            (draw(*wide), draw(*wide), draw(wide[1]), draw(wide[1])),
+            (
+                lambda *x: ours.layer_norm_residual(*x)[0],
+                lambda x, h, w, b: mx.fast.layer_norm(x + h, w, b, 1e-5),
+            ),
+            torch=lambda f, x, h, w, b: f.layer_norm(x + h, w.shape, w, b),
+        ),
+    }
+
+
+def measure(options: Options) -> Iterator[Result]:
+    """The results of this group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    for name, case in cases(options.quick).items():
+        options.progress(f"time {name}")
+        command = [sys.executable, "-m", __name__, name, *(["quick"] if options.quick else [])]
+        figures = json.loads(run_command(command, MLXGEN_NUM_THREADS=str(cores)))
+        (time, memory), (their_time, their_memory) = (figures[name] for name in COLUMNS[:2])
+        faster, smaller = case.aims
+        aim = f"{faster}x as fast" if faster else ""
+        aim += f", 1/{smaller} of the memory" if smaller else ""
+        met = their_time >= faster * time and their_memory >= smaller * memory if aim else None
+        cells = dict.fromkeys(COLUMNS, "")
+        for what, (seconds, size) in figures.items():
+            cells[what] = duration(seconds) + (f", {size / 1e6:.3g} MB" if size else "")
+        data = {what: figure[0] for what, figure in figures.items()}
+        yield Result("training", f"`{name}`", "", aim, met, data, {**cells, "aim": aim})
+
+
+def _run(name: str, quick: bool) -> dict[str, tuple[float, float]]:
+    """Seconds, and bytes of memory beside the inputs."""
+    mx.set_default_device(mx.cpu)
+    case = cases(quick)[name]
+    functions = dict(zip((*COLUMNS[:2], COLUMNS[3]), case.functions, strict=False))
+    shape = case.functions[0](*case.inputs).shape
+    cotangent = mx.random.uniform(-1, 1, shape)
+    mx.eval(case.inputs, cotangent)
+
+    def gradient(function: Function) -> Callable[..., list[mx.array]]:
+        numbers = list(range(len(case.inputs)))
+        return mx.grad(lambda *x: (function(*x) * cotangent).sum(), argnums=numbers)
+
+    called = {what: gradient(function) for what, function in functions.items()}
+    if case.compiled:
+        called["compiled"] = mx.compile(called[COLUMNS[1]])
+    memory = {}
+    for what, function in called.items():
+        mx.clear_cache()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        mx.eval(function(*case.inputs))
+        memory[what] = mx.get_peak_memory() - before
+    timed = {what: lambda f=f: mx.eval(f(*case.inputs)) for what, f in called.items()}
+    if case.torch:
+        with suppress(ImportError):
+            timed["torch"] = _with_torch(case, cotangent)
+    times = alternate(timed, rounds=ROUNDS, budget=BUDGET)
+    return {what: (times.least(what), memory.get(what, 0)) for what in timed}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(sys.argv[1], len(sys.argv) > 2)))

@@ -1,0 +1,21 @@
+"""What docs/training.md shows does what it says."""
+
+import re
+from pathlib import Path
+
+import mlxops
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+
+
+def test_example():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, str(PAGE), "exec"), {})
+
+
+def test_operators():
+    """All are named, and no others."""
+    table = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(table))) == {
+        name for name in dir(mlxops.nn) if not name.startswith("_")
+    }
