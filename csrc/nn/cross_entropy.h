@@ -121,7 +121,7 @@ struct RowGradient {
       A tanh = cap != 0 ? z[y] / cap : A(0);
       of_target = grad_target * (1 - tanh * tanh);
     }
-    auto all = [&]<bool capped, bool weighted> {
+    auto all = [&]<bool capped, bool weighted>() {
       mlxgen::multiversion([&] {
         block::logit_gradient_here<capped, weighted>(
             z, n, lse, grad_lse, grad_total, weight, cap);

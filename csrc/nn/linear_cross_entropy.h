@@ -156,7 +156,8 @@ void linear_cross_entropy_rows(
 }
 
 /**
- * Gradients of linear_cross_entropy_rows. For a block of the words, and of the
+ * Gradients of linear_cross_entropy_rows, of which `of_x` and `of_weight` say
+ * whether they are asked for. For a block of the words, and of the
  * rows, all cores compute the gradient of its logits, each for words of its
  * own, whose gradients it then has; and then the rows' gradients, each for rows
  * and columns of its own.
@@ -173,6 +174,8 @@ void linear_cross_entropy_rows_vjp(
     In<accum_t<T>> grad_total,
     double softcap,
     int ignore_index,
+    bool of_x,
+    bool of_weight,
     Out<T> grad_x,
     Out<T> grad_weight,
     Out<accum_t<T>> grad_bias) {
@@ -200,15 +203,16 @@ void linear_cross_entropy_rows_vjp(
   wide = std::min(wide, words);
   int64_t high = std::min(largest_block / wide, count);
   std::vector<A> of_logits(high * wide);
-  std::vector<A> of_x(count * depth);
-  std::vector<A> of_weight(std::is_same_v<T, A> ? 0 : wide * depth);
+  std::vector<A> sums_x(of_x ? count * depth : 0);
+  std::vector<A> sums_weight(
+      of_weight && !std::is_same_v<T, A> ? wide * depth : 0);
   for (int64_t word = 0; word < words; word += wide) {
     int64_t n = std::min(wide, words - word);
-    A* to_weight = of_weight.data();
+    A* to_weight = sums_weight.data();
     if constexpr (std::is_same_v<T, A>) {
-      to_weight = grad_weight.data + word * depth;
+      to_weight = grad_weight.data + (of_weight ? word * depth : 0);
     } else {
-      std::fill(of_weight.begin(), of_weight.end(), A(0));
+      std::fill(sums_weight.begin(), sums_weight.end(), A(0));
     }
     for (int64_t row = 0; row < count; row += high) {
       int64_t rows = std::min(high, count - row);
@@ -237,15 +241,17 @@ void linear_cross_entropy_rows_vjp(
             }
           }
         }
-        multiply(
-            m,
-            rows,
-            depth,
-            Matrix<A>{block, wide}.transposed(),
-            some,
-            to_weight + first * depth,
-            depth,
-            true);
+        if (of_weight) {
+          multiply(
+              m,
+              rows,
+              depth,
+              Matrix<A>{block, wide}.transposed(),
+              some,
+              to_weight + first * depth,
+              depth,
+              true);
+        }
       };
       mlxgen::share(
           (n + words_at_once - 1) / words_at_once,
@@ -255,6 +261,9 @@ void linear_cross_entropy_rows_vjp(
               of_words(i * words_at_once);
             }
           });
+      if (!of_x) {
+        continue;
+      }
       int64_t across = (depth + columns_of_share - 1) / columns_of_share;
       auto of_rows = [&](int64_t first, int64_t column) {
         multiply(
@@ -263,7 +272,7 @@ void linear_cross_entropy_rows_vjp(
             std::min(columns_of_share, depth - column),
             Matrix<A>{of_logits.data() + first * wide, wide},
             Matrix<T>{weight.data + word * depth + column, depth},
-            of_x.data() + (row + first) * depth + column,
+            sums_x.data() + (row + first) * depth + column,
             depth,
             true);
       };
@@ -279,12 +288,14 @@ void linear_cross_entropy_rows_vjp(
           });
     }
     if constexpr (!std::is_same_v<T, A>) {
-      narrow_block(to_weight, n * depth, grad_weight.data + word * depth);
+      if (of_weight) {
+        narrow_block(to_weight, n * depth, grad_weight.data + word * depth);
+      }
     }
   }
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count && of_x; ++i) {
     narrow_block(
-        of_x.data() + i * depth,
+        sums_x.data() + i * depth,
         depth,
         grad_x.data + counted.places[i] * depth);
   }

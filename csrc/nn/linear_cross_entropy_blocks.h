@@ -155,12 +155,15 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     const mx::array& grad_total,
     double softcap,
     int ignore_index,
+    bool of_x,
+    bool of_weight,
     mx::StreamOrDevice s) {
   LinearBlocks blocks(x, weight, targets, bias, ignore_index, s);
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   auto of_lse = blocks.where(blocks.valid, grad_lse, nan);
-  auto grad_weight = mx::zeros_like(weight, s);
-  auto grad_bias = bias ? mx::zeros_like(*bias, s) : mx::zeros({0}, s);
+  auto none = mx::zeros({0}, x.dtype(), s);
+  auto grad_weight = of_weight ? mx::zeros_like(weight, s) : none;
+  auto grad_bias = bias ? mx::zeros_like(*bias, s) : none;
   std::optional<mx::array> grad_x;
   std::vector<mx::array> before;
   for (int first = 0; first < weight.shape(0); first += blocks.words) {
@@ -176,18 +179,24 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
         softcap,
         -1,
         s);
-    auto of_x = mx::matmul(of_logits, block.weight, s);
-    grad_x = grad_x ? mx::add(*grad_x, of_x, s) : of_x;
+    before.clear();
+    if (of_x) {
+      auto part = mx::matmul(of_logits, block.weight, s);
+      grad_x = grad_x ? mx::add(*grad_x, part, s) : part;
+      before.push_back(*grad_x);
+    }
     auto rows = blocks.matrix(of_logits);
-    auto of_weight =
-        mx::matmul(mx::transpose(rows, s), blocks.matrix(blocks.x), s);
-    grad_weight = mx::slice_update(
-        grad_weight,
-        mx::astype(of_weight, weight.dtype(), s),
-        mx::Shape{first, 0},
-        mx::Shape{block.last, weight.shape(1)},
-        s);
-    before = {*grad_x, grad_weight};
+    if (of_weight) {
+      auto part =
+          mx::matmul(mx::transpose(rows, s), blocks.matrix(blocks.x), s);
+      grad_weight = mx::slice_update(
+          grad_weight,
+          mx::astype(part, weight.dtype(), s),
+          mx::Shape{first, 0},
+          mx::Shape{block.last, weight.shape(1)},
+          s);
+      before.push_back(grad_weight);
+    }
     if (bias) {
       auto of_bias = mx::astype(mx::sum(rows, 0, false, s), bias->dtype(), s);
       grad_bias = mx::slice_update(
@@ -195,7 +204,8 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
       before.push_back(grad_bias);
     }
   }
-  return {mx::astype(*grad_x, x.dtype(), s), grad_weight, grad_bias};
+  auto out_x = grad_x ? mx::astype(*grad_x, x.dtype(), s) : none;
+  return {out_x, grad_weight, grad_bias};
 }
 
 } // namespace mlxops::blocks

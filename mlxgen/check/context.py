@@ -46,6 +46,7 @@ METAL = [row for row in _NAMES if row[0] == "metal"]
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
+BOOL = Type(Kind.BOOL)
 
 
 @cache

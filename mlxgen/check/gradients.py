@@ -11,7 +11,7 @@ from ..model.kinds import Kind
 from ..model.op import Expr, Fact, Form, Grad, GradKind, Parameter
 from ..model.signature import with_article
 from ..read.keys import GradFunction
-from .context import ARRAY, ARRAYS, Context, Path
+from .context import ARRAY, ARRAYS, BOOL, Context, Path
 from .fit import gradient_function
 
 RESULT = frozenset(["result"])
@@ -95,6 +95,8 @@ def _declared(
     want = Want.arrays([p.is_list for p in params], needs)
     if len(params) == 1:
         _given(names, params[0])
+    elif context.form is Form.KERNELS:
+        names |= {f"asked_{p.name}": Name(BOOL, _asked(p)) for p in params}
     if any(name not in names for name in re.findall(r"\bgrad(?:_out)?\b", text)):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
         context.error("ambiguous_grad", path, outputs=outputs)
@@ -108,6 +110,12 @@ def _floating(context: Context) -> str:
     if context.form is not Form.KERNELS or "complex64" in context.group:
         return "inexact"
     return "" if {*FLOATING}.isdisjoint(context.group) else "floating"
+
+
+def _asked(p: Parameter) -> str:
+    """Whether the derivative is asked for of an argument, whose position is among `argnums`."""
+    there = f"mlxgen::contains(argnums, {p.position})"
+    return f"({p.present} && {there})" if p.present else there
 
 
 def _given(names: dict[str, Name], p: Parameter) -> None:

@@ -97,6 +97,23 @@ def test_half_precision_of_more_than_a_block(dtype, device):
     check(dtype, *inputs(dtype, (400,), 40, 4500), True, 2e-5)
 
 
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("argnums", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1)], ids=str)
+def test_gradients_that_are_asked_for(argnums, dtype):
+    arrays, values, targets = inputs(dtype)
+
+    def loss(x, weight, bias):
+        return mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets), bias)
+
+    wanted = reference(values[0], values[1], targets, values[2])[1]
+    gradients = mx.grad(loss, argnums=argnums)(*arrays)
+    if len(argnums) == 1:
+        gradients = [gradients]
+    for argnum, gradient in zip(argnums, gradients, strict=True):
+        assert gradient.shape == arrays[argnum].shape
+        assert_near(gradient, wanted[argnum], EPSILON[dtype] + 4e-6)
+
+
 def test_is_cross_entropy_of_the_logits():
     (x, weight, bias), _, targets = inputs(mx.float32)
 
@@ -233,6 +250,16 @@ def test_memory():
     mx.reset_peak_memory()
     mx.eval(gradient(x, weight))
     assert mx.get_peak_memory() - before < x.nbytes + weight.nbytes + 4 * rows * words / 10
+
+
+@pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
+def test_memory_without_the_gradient_of_weights():
+    x, weight, targets = mx.ones((8, 256)), mx.ones((20_000, 256)), mx.zeros((8,), mx.int32)
+    mx.eval(x, weight, targets)
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(mx.grad(lambda x: mlxops.nn.linear_cross_entropy(x, weight, targets))(x))
+    assert mx.get_peak_memory() - before < weight.nbytes / 10
 
 
 def test_once_differentiable():
