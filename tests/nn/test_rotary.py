@@ -147,6 +147,8 @@ def rms(x, weight, eps):
 NORM_CASES = {
     "plain": ((2, 3, 4, 8), 2, {}),
     "wide": ((1, 2, 3, 512), 1, {"scale": 0.5}),
+    "of-200": ((1, 2, 3, 200), 1, {}),
+    "beyond-kernels-of-metal": ((1, 2, 3, 600), 1, {}),
     "neighbours": ((2, 20, 2, 66), 1, {"traditional": True, "base": 100.0, "eps": 0.1}),
     "part": ((2, 3, 5, 8), 1, {"dims": 4, "offset": mx.array([3, 0])}),
     "positions": ((2, 3, 9, 6), 3, {"positions": mx.array([[4, 0, 1], [2, 2, 9]])}),

@@ -4,50 +4,51 @@
 
 #include <metal_stdlib>
 
-#include "mlx/backend/metal/kernels/utils.h"
 #include "nn/activations.h"
 
 using namespace metal;
 
-// A window has always so many inputs: those behind the last tap are 0, and so
-// are their weights.
-static constant constexpr const int most_taps = 8;
 static constant constexpr const int steps_per_thread = 8;
 static constant constexpr const int steps_per_sum = 64; // as on the CPU
 static constant constexpr const int silu_of_convolution = 1;
 
-/** The newest value comes last; none is older than the taps. */
+/** The newest value comes last; those older than the taps are 0. */
+template <int K>
 struct Window {
-  float values[most_taps];
+  float values[K];
 };
 
-inline void push(thread Window& window, float value, int taps) {
-  for (int i = 0; i + 1 < most_taps; ++i) {
-    window.values[i] = i + taps >= most_taps ? window.values[i + 1] : 0;
+template <int K>
+inline void push(thread Window<K>& window, float value, int taps) {
+  for (int i = 0; i + 1 < K; ++i) {
+    window.values[i] = i + taps >= K ? window.values[i + 1] : 0;
   }
-  window.values[most_taps - 1] = value;
+  window.values[K - 1] = value;
 }
 
-inline Window empty_window() {
-  Window window;
-  for (int i = 0; i < most_taps; ++i) {
+template <int K>
+inline Window<K> empty_window() {
+  Window<K> window;
+  for (int i = 0; i < K; ++i) {
     window.values[i] = 0;
   }
   return window;
 }
 
 /** The last tap's weight comes last, or the first one's. */
-template <typename T>
-inline Window weights_of(device const T* weight, int taps, bool forwards) {
-  Window w = empty_window();
+template <int K, typename T>
+inline Window<K> weights_of(device const T* weight, int taps, bool forwards) {
+  Window<K> w = empty_window<K>();
   for (int k = 0; k < taps; ++k) {
     push(w, static_cast<float>(weight[forwards ? k : taps - 1 - k]), taps);
   }
   return w;
 }
 
-inline float dot(thread const Window& a, thread const Window& b, float start) {
-  for (int i = 0; i < most_taps; ++i) {
+template <int K>
+inline float
+dot(thread const Window<K>& a, thread const Window<K>& b, float start) {
+  for (int i = 0; i < K; ++i) {
     start += a.values[i] * b.values[i];
   }
   return start;
@@ -89,7 +90,7 @@ inline CausalInputs<T> inputs_of(
   return inputs;
 }
 
-template <typename T>
+template <typename T, int K>
 [[kernel]] void causal_conv1d(
     device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
@@ -107,12 +108,12 @@ template <typename T>
   uint c = place.x;
   auto inputs =
       inputs_of(x, state, has_state, taps, steps, channels, c, place.z);
-  Window w = weights_of(weight + size_t(c) * taps, taps, true);
+  Window<K> w = weights_of<K>(weight + size_t(c) * taps, taps, true);
   float start = has_bias ? static_cast<float>(bias[c]) : 0;
   int first = int(place.y) * steps_per_thread;
   int last = min(first + steps_per_thread, steps);
   int before = taps - 1;
-  Window window = empty_window();
+  Window<K> window = empty_window<K>();
   for (int s = first; s < first + before && s < last + before; ++s) {
     push(window, inputs.at(s), taps);
   }
@@ -131,7 +132,7 @@ template <typename T>
   }
 }
 
-template <typename T>
+template <typename T, int K>
 [[kernel]] void causal_conv1d_vjp(
     device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
@@ -153,8 +154,8 @@ template <typename T>
   uint c = place.x;
   auto inputs =
       inputs_of(x, state, has_state, taps, steps, channels, c, place.z);
-  Window w = weights_of(weight + size_t(c) * taps, taps, true);
-  Window backwards = weights_of(weight + size_t(c) * taps, taps, false);
+  Window<K> w = weights_of<K>(weight + size_t(c) * taps, taps, true);
+  Window<K> backwards = weights_of<K>(weight + size_t(c) * taps, taps, false);
   float start = has_bias ? static_cast<float>(bias[c]) : 0;
   int before = taps - 1;
   int first = int(place.y) * steps_per_sum;
@@ -165,9 +166,9 @@ template <typename T>
   grad_x += size_t(place.z) * steps * channels + c;
   grad_state += size_t(place.z) * before * channels + c;
   sums += (size_t(place.z) * stretches + place.y) * (taps + 1) * channels + c;
-  Window window = empty_window();
-  Window slopes = empty_window(); // d of the last steps
-  Window totals = empty_window();
+  Window<K> window = empty_window<K>();
+  Window<K> slopes = empty_window<K>(); // d of the last steps
+  Window<K> totals = empty_window<K>();
   float bias_total = 0;
   // Steps before the first are computed for what they give it.
   int begin = max(0, first - before);
@@ -189,7 +190,7 @@ template <typename T>
     }
     float value = dot(slopes, backwards, 0);
     if (s < steps) {
-      for (int i = 0; i < most_taps; ++i) {
+      for (int i = 0; i < K; ++i) {
         totals.values[i] += d * window.values[i];
       }
       bias_total += d;
@@ -202,21 +203,11 @@ template <typename T>
       grad_x[size_t(s - before) * channels] = static_cast<T>(value);
     }
   }
-  for (int i = 0; i < most_taps; ++i) {
-    int k = i - (most_taps - taps);
+  for (int i = 0; i < K; ++i) {
+    int k = i - (K - taps);
     if (k >= 0) {
       sums[size_t(k) * channels] = totals.values[i];
     }
   }
   sums[size_t(taps) * channels] = bias_total;
 }
-
-// clang-format off
-#define instantiate_causal(name, type)                                  \
-  instantiate_kernel("causal_conv1d_" #name, causal_conv1d, type)       \
-  instantiate_kernel("causal_conv1d_vjp_" #name, causal_conv1d_vjp, type)
-
-instantiate_causal(float32, float)
-instantiate_causal(float16, half)
-instantiate_causal(bfloat16, bfloat16_t)
-    // clang-format on

@@ -4,7 +4,6 @@
 
 #include <metal_stdlib>
 
-#include "mlx/backend/metal/kernels/utils.h"
 #include "nn/activations.h"
 #include "nn/rows.h"
 
@@ -483,18 +482,3 @@ layer_norm_residual_vjp(
   write(weight_sum, grad_weight + first, int(width) - int(first));
   write(bias_sum, grad_bias + first, int(width) - int(first));
 }
-
-// clang-format off
-#define instantiate_norm(kernel, name, type)                            \
-  instantiate_kernel(#kernel "_" #name, kernel, type)                   \
-  instantiate_kernel(#kernel "_vjp_" #name, kernel##_vjp, type)
-
-#define instantiate_norms(name, type)                                   \
-  instantiate_norm(rms_norm_gate, name, type)                           \
-  instantiate_norm(norm_add_norm, name, type)                           \
-  instantiate_norm(layer_norm_residual, name, type)
-
-instantiate_norms(float32, float)
-instantiate_norms(float16, half)
-instantiate_norms(bfloat16, bfloat16_t)
-    // clang-format on

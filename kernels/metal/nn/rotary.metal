@@ -3,15 +3,10 @@
 
 #include <metal_stdlib>
 
-#include "mlx/backend/metal/kernels/utils.h"
-
 using namespace metal;
 
 static constant constexpr const uint heads_per_thread = 4;
 static constant constexpr const uint heads_per_sum = 32; // as on the CPU
-// A head has at most 512 elements, of which a lane of a simdgroup has so many
-// pairs.
-static constant constexpr const uint most_pairs = 8;
 
 /** The elements of a pair: those behind the turned ones are pairs, too. */
 struct Pair {
@@ -123,20 +118,21 @@ template <typename T>
   }
 }
 
-/** A lane's part of a head. */
+/** A lane's part of a head of at most D elements. */
+template <int D>
 struct Part {
-  float2 pairs[most_pairs];
+  float2 pairs[D / 64];
 };
 
-template <typename T>
-inline Part read_part(
+template <int D, typename T>
+inline Part<D> read_part(
     device const T* from,
     uint size,
     uint turned,
     bool traditional,
     uint lane) {
-  Part part;
-  for (uint j = 0; j < most_pairs; ++j) {
+  Part<D> part;
+  for (uint j = 0; j < D / 64; ++j) {
     uint i = lane + 32 * j;
     part.pairs[j] = float2(0);
     if (2 * i < size) {
@@ -149,15 +145,15 @@ inline Part read_part(
   return part;
 }
 
-template <typename T>
+template <int D, typename T>
 inline void write_part(
-    thread const Part& part,
+    thread const Part<D>& part,
     device T* to,
     uint size,
     uint turned,
     bool traditional,
     uint lane) {
-  for (uint j = 0; j < most_pairs; ++j) {
+  for (uint j = 0; j < D / 64; ++j) {
     uint i = lane + 32 * j;
     if (2 * i < size) {
       Pair pair = pair_at(i, turned, traditional);
@@ -167,8 +163,8 @@ inline void write_part(
   }
 }
 
-template <typename T>
-inline Part weights_part(
+template <int D, typename T>
+inline Part<D> weights_part(
     device const T* weight,
     bool given,
     uint size,
@@ -176,27 +172,29 @@ inline Part weights_part(
     bool traditional,
     uint lane) {
   if (given) {
-    return read_part(weight, size, turned, traditional, lane);
+    return read_part<D>(weight, size, turned, traditional, lane);
   }
-  Part part;
-  for (uint j = 0; j < most_pairs; ++j) {
+  Part<D> part;
+  for (uint j = 0; j < D / 64; ++j) {
     part.pairs[j] = float2(1);
   }
   return part;
 }
 
 /** The sum of a b over a head. */
-inline float dot_of(thread const Part& a, thread const Part& b) {
+template <int D>
+inline float dot_of(thread const Part<D>& a, thread const Part<D>& b) {
   float total = 0;
-  for (uint j = 0; j < most_pairs; ++j) {
+  for (uint j = 0; j < D / 64; ++j) {
     total += dot(a.pairs[j], b.pairs[j]);
   }
   return simd_sum(total);
 }
 
 /** Turn a lane's pairs by a position. */
+template <int D>
 inline void turn_part(
-    thread Part& part,
+    thread Part<D>& part,
     float position,
     uint turned,
     float base,
@@ -204,7 +202,7 @@ inline void turn_part(
     device const float* freqs,
     bool has_freqs,
     uint lane) {
-  for (uint j = 0; j < most_pairs; ++j) {
+  for (uint j = 0; j < D / 64; ++j) {
     uint i = lane + 32 * j;
     if (2 * i < turned) {
       part.pairs[j] = turn(
@@ -215,7 +213,7 @@ inline void turn_part(
 }
 
 /** A simdgroup per head. */
-template <typename T>
+template <typename T, int D>
 [[kernel]] void norm_rope(
     device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
@@ -241,10 +239,11 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]]) {
   uint token = place.y / heads;
   size_t start = size_t(place.y) * size;
-  Part part = read_part(x + start, size, turned, traditional, lane);
-  Part w = weights_part(weight, has_weight, size, turned, traditional, lane);
+  Part<D> part = read_part<D>(x + start, size, turned, traditional, lane);
+  Part<D> w =
+      weights_part<D>(weight, has_weight, size, turned, traditional, lane);
   float rms = precise::rsqrt(dot_of(part, part) / size + eps);
-  for (uint j = 0; j < most_pairs; ++j) {
+  for (uint j = 0; j < D / 64; ++j) {
     part.pairs[j] *= rms * w.pairs[j];
   }
   float position = position_at(
@@ -261,7 +260,7 @@ template <typename T>
 }
 
 /** A simdgroup per row of grad_weight, that is for heads_per_sum heads. */
-template <typename T>
+template <typename T, int D>
 [[kernel]] void norm_rope_vjp(
     device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
@@ -288,9 +287,10 @@ template <typename T>
     constant uint& rows [[buffer(22)]],
     uint3 place [[thread_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
-  Part w = weights_part(weight, has_weight, size, turned, traditional, lane);
-  Part total;
-  for (uint j = 0; j < most_pairs; ++j) {
+  Part<D> w =
+      weights_part<D>(weight, has_weight, size, turned, traditional, lane);
+  Part<D> total;
+  for (uint j = 0; j < D / 64; ++j) {
     total.pairs[j] = float2(0);
   }
   uint first = place.y * heads_per_sum;
@@ -307,16 +307,17 @@ template <typename T>
         per_sequence,
         token / steps,
         token % steps);
-    Part d = read_part(cotangent + start, size, turned, traditional, lane);
+    Part<D> d =
+        read_part<D>(cotangent + start, size, turned, traditional, lane);
     turn_part(d, position, turned, base, -scale, freqs, has_freqs, lane);
-    Part v = read_part(x + start, size, turned, traditional, lane);
+    Part<D> v = read_part<D>(x + start, size, turned, traditional, lane);
     float rms = precise::rsqrt(dot_of(v, v) / size + eps);
-    for (uint j = 0; j < most_pairs; ++j) {
+    for (uint j = 0; j < D / 64; ++j) {
       total.pairs[j] += d.pairs[j] * v.pairs[j] * rms;
       d.pairs[j] *= w.pairs[j];
     }
     float shift = dot_of(d, v) / size * rms * rms;
-    for (uint j = 0; j < most_pairs; ++j) {
+    for (uint j = 0; j < D / 64; ++j) {
       d.pairs[j] = rms * (d.pairs[j] - v.pairs[j] * shift);
     }
     write_part(d, grad_x + start, size, turned, traditional, lane);
@@ -329,14 +330,3 @@ template <typename T>
       traditional,
       lane);
 }
-
-// clang-format off
-#define instantiate_rotary(name, type)                                  \
-  instantiate_kernel("rope_" #name, rope, type)                         \
-  instantiate_kernel("norm_rope_" #name, norm_rope, type)               \
-  instantiate_kernel("norm_rope_vjp_" #name, norm_rope_vjp, type)
-
-instantiate_rotary(float32, float)
-instantiate_rotary(float16, half)
-instantiate_rotary(bfloat16, bfloat16_t)
-    // clang-format on

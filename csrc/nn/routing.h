@@ -1,0 +1,179 @@
+// CPU kernels of expert_routing: which experts each token goes to, and with
+// which weights.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "nn/activations.h"
+#include "nn/rows.h"
+
+namespace mlxops::cpu {
+
+namespace routing {
+
+// The choices of expert_routing's argument `score`.
+constexpr int by_softmax = 0;
+
+// Keeps a sum of sigmoids that all are 0 from being divided by.
+constexpr double least = 1e-20;
+
+/** Whether NaN or not, numbers have an order, in which NaN is inf. */
+template <typename A>
+A key_of(A score) {
+  return std::isnan(score) ? std::numeric_limits<A>::infinity() : score;
+}
+
+/** The scores of all experts. */
+template <typename A>
+void scores_of(const A* logits, int64_t experts, int score, A* to) {
+  std::copy_n(logits, experts, to);
+  if (score == by_softmax) {
+    A most = *std::max_element(logits, logits + experts);
+    rows::apply(to, experts, [=](A x) { return mlxgen::math::exp(x - most); });
+    A total = rows::sum(to, experts);
+    rows::apply(to, experts, [=](A x) { return x / total; });
+  } else {
+    rows::apply(to, experts, [](A x) { return sigmoid(x); });
+  }
+}
+
+/** The scores of the chosen experts, of whose logits there are k. */
+template <typename A>
+void normalised(const A* logits, int64_t k, int score, A* to) {
+  scores_of(logits, k, score, to);
+  if (score != by_softmax) {
+    A total = rows::sum(to, k) + static_cast<A>(least);
+    rows::apply(to, k, [=](A x) { return x / total; });
+  }
+}
+
+} // namespace routing
+
+/**
+ * The k experts with the largest score + bias, in this order; of equal ones the
+ * first. The bias has no part in the weights.
+ */
+template <typename T>
+void expert_routing(
+    In<T> logits,
+    int k,
+    int score,
+    bool normalize,
+    In<T> bias,
+    Out<T> weights,
+    Out<uint32_t> indices) {
+  using A = accum_t<T>;
+  int64_t experts = logits.dim(-1);
+  auto added = rows::weight_of(bias, experts, A(0));
+  rows::share(
+      rows::count(logits.shape), 2 * experts, [&](int64_t first, int64_t last) {
+        std::vector<A> scratch(3 * experts + 2 * k);
+        A* logit = scratch.data();
+        A* scores = logit + experts;
+        A* keys = scores + experts;
+        A* chosen = keys + experts;
+        A* weight = chosen + k;
+        for (int64_t token = first; token < last; ++token) {
+          uint32_t* order = indices.data + token * k;
+          rows::load(logits.data + token * experts, logit, experts);
+          if (bias || !normalize) {
+            routing::scores_of(logit, experts, score, scores);
+          }
+          // Without a bias the order is that of the logits.
+          rows::fill(keys, experts, [&](int64_t i) {
+            return routing::key_of(bias ? scores[i] + added[i] : logit[i]);
+          });
+          int64_t found = 0;
+          for (int64_t i = 0; i < experts; ++i) {
+            if (found == k && !(keys[i] > keys[order[k - 1]])) {
+              continue;
+            }
+            int64_t place = found < k ? found++ : k - 1;
+            for (; place > 0 && keys[i] > keys[order[place - 1]]; --place) {
+              order[place] = order[place - 1];
+            }
+            order[place] = static_cast<uint32_t>(i);
+          }
+          for (int64_t j = 0; j < k; ++j) {
+            weight[j] = scores[order[j]];
+            chosen[j] = logit[order[j]];
+          }
+          if (normalize) {
+            routing::normalised(chosen, k, score, weight);
+          }
+          rows::store(weights.data + token * k, k, [=](int64_t j) {
+            return weight[j];
+          });
+        }
+      });
+}
+
+/** The gradient of the logits. */
+template <typename T>
+void expert_routing_vjp(
+    In<T> logits,
+    In<uint32_t> indices,
+    In<T> cotangent,
+    int score,
+    bool normalize,
+    Out<T> out) {
+  using A = accum_t<T>;
+  int64_t experts = logits.dim(-1);
+  int64_t k = indices.dim(-1);
+  rows::share(
+      rows::count(logits.shape), 2 * experts, [&](int64_t first, int64_t last) {
+        std::vector<A> scratch(2 * experts + 4 * k);
+        A* logit = scratch.data();
+        A* scores = logit + experts; // then the gradient
+        A* chosen = scores + experts;
+        A* own = chosen + k; // scores of the chosen
+        A* weight = own + k;
+        A* slope = weight + k;
+        bool dense = score == routing::by_softmax && !normalize;
+        for (int64_t token = first; token < last; ++token) {
+          const uint32_t* order = indices.data + token * k;
+          rows::load(logits.data + token * experts, logit, experts);
+          rows::load(cotangent.data + token * k, slope, k);
+          for (int64_t j = 0; j < k; ++j) {
+            chosen[j] = logit[order[j]];
+          }
+          if (dense) {
+            routing::scores_of(logit, experts, score, scores);
+            for (int64_t j = 0; j < k; ++j) {
+              own[j] = scores[order[j]];
+            }
+            A shift = rows::dot(slope, own, k);
+            rows::apply(scores, experts, [=](A s) { return -s * shift; });
+            for (int64_t j = 0; j < k; ++j) {
+              scores[order[j]] += own[j] * slope[j];
+            }
+          } else {
+            std::fill_n(scores, experts, A(0));
+            A total = 1; // what weights are divided by
+            routing::scores_of(chosen, k, score, own);
+            std::copy_n(own, k, weight);
+            if (normalize) {
+              if (score != routing::by_softmax) {
+                total = rows::sum(own, k) + static_cast<A>(routing::least);
+              }
+              rows::apply(weight, k, [=](A w) { return w / total; });
+              A shift = rows::dot(slope, weight, k);
+              rows::apply(slope, k, [=](A g) { return g - shift; });
+            }
+            for (int64_t j = 0; j < k; ++j) {
+              A factor = score == routing::by_softmax ? A(1) : 1 - own[j];
+              scores[order[j]] = slope[j] * weight[j] * factor;
+            }
+          }
+          rows::store(out.data + token * experts, experts, [=](int64_t i) {
+            return scores[i];
+          });
+        }
+      });
+}
+
+} // namespace mlxops::cpu

@@ -1,0 +1,165 @@
+// Metal kernels of expert_routing: the formulas of csrc/nn/routing.h. A
+// simdgroup has a token, and lane j its j-th expert.
+
+#include <metal_stdlib>
+
+#include "nn/activations.h"
+
+using namespace metal;
+
+static constant constexpr const int routing_by_softmax = 0;
+static constant constexpr const float least_total = 1e-20f; // as on the CPU
+
+static constant constexpr const int no_expert = 0x7fffffff;
+
+/** What the scores of a token's experts are computed with. */
+struct Scores {
+  int kind;
+  float most;
+  float total;
+
+  float of(float logit) const {
+    return kind == routing_by_softmax ? precise::exp(logit - most) / total
+                                      : logistic(logit);
+  }
+};
+
+template <typename T>
+inline Scores
+scores_of(device const T* logits, uint experts, int kind, uint lane) {
+  Scores scores = {kind, -INFINITY, 0};
+  if (kind == routing_by_softmax) {
+    for (uint i = lane; i < experts; i += 32) {
+      scores.most = max(scores.most, static_cast<float>(logits[i]));
+    }
+    scores.most = simd_max(scores.most);
+    for (uint i = lane; i < experts; i += 32) {
+      scores.total += precise::exp(static_cast<float>(logits[i]) - scores.most);
+    }
+    scores.total = simd_sum(scores.total);
+  }
+  return scores;
+}
+
+/** The same among chosen experts, one for each lane that has one. */
+inline Scores scores_of_chosen(float logit, bool has_one, int kind) {
+  Scores scores = {kind, -INFINITY, 0};
+  if (kind == routing_by_softmax) {
+    scores.most = simd_max(has_one ? logit : -INFINITY);
+    scores.total = simd_sum(has_one ? precise::exp(logit - scores.most) : 0.0f);
+  }
+  return scores;
+}
+
+template <typename T>
+[[kernel]] void expert_routing(
+    device const T* logits [[buffer(0)]],
+    device const T* bias [[buffer(1)]],
+    device T* weights [[buffer(2)]],
+    device uint* indices [[buffer(3)]],
+    constant bool& has_bias [[buffer(4)]],
+    constant int& k [[buffer(5)]],
+    constant int& score [[buffer(6)]],
+    constant bool& normalize [[buffer(7)]],
+    constant uint& experts [[buffer(8)]],
+    uint3 place [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  logits += size_t(place.y) * experts;
+  Scores scores = {score, 0, 1};
+  if (has_bias || !normalize) {
+    scores = scores_of(logits, experts, score, lane);
+  }
+  // Each round finds what comes next behind the last one found.
+  float last_key = INFINITY;
+  int last = -1;
+  int own = 0;
+  for (int round = 0; round < k; ++round) {
+    float key = -INFINITY;
+    int found = no_expert;
+    for (uint i = lane; i < experts; i += 32) {
+      float logit = static_cast<float>(logits[i]);
+      float here =
+          has_bias ? scores.of(logit) + static_cast<float>(bias[i]) : logit;
+      here = isnan(here) ? INFINITY : here;
+      bool behind = here < last_key || (here == last_key && int(i) > last);
+      if (behind && (here > key || found == no_expert)) {
+        key = here;
+        found = int(i);
+      }
+    }
+    last_key = simd_max(key);
+    last = simd_min(key == last_key ? found : no_expert);
+    if (int(lane) == round) {
+      own = last;
+    }
+  }
+  bool has_one = int(lane) < k;
+  float logit = static_cast<float>(logits[own]);
+  if (normalize) {
+    scores = scores_of_chosen(logit, has_one, score);
+  }
+  float weight = scores.of(logit);
+  if (normalize && score != routing_by_softmax) {
+    weight /= simd_sum(has_one ? weight : 0.0f) + least_total;
+  }
+  if (has_one) {
+    weights[size_t(place.y) * k + lane] = static_cast<T>(weight);
+    indices[size_t(place.y) * k + lane] = uint(own);
+  }
+}
+
+template <typename T>
+[[kernel]] void expert_routing_vjp(
+    device const T* logits [[buffer(0)]],
+    device const uint* indices [[buffer(1)]],
+    device const T* cotangent [[buffer(2)]],
+    device T* out [[buffer(3)]],
+    constant int& score [[buffer(4)]],
+    constant bool& normalize [[buffer(5)]],
+    constant uint& experts [[buffer(6)]],
+    constant uint& k [[buffer(7)]],
+    uint3 place [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  logits += size_t(place.y) * experts;
+  out += size_t(place.y) * experts;
+  bool has_one = lane < k;
+  size_t at = size_t(place.y) * k + lane;
+  uint own = has_one ? indices[at] : 0;
+  float slope = has_one ? static_cast<float>(cotangent[at]) : 0;
+  float logit = static_cast<float>(logits[own]);
+  bool dense = score == routing_by_softmax && !normalize;
+  Scores scores;
+  if (dense) {
+    scores = scores_of(logits, experts, score, lane);
+  } else {
+    scores = scores_of_chosen(logit, has_one, score);
+  }
+  float value = has_one ? scores.of(logit) : 0;
+  float weight = value;
+  if (normalize && score != routing_by_softmax) {
+    weight /= simd_sum(value) + least_total;
+  }
+  float shift = 0;
+  if (normalize || dense) {
+    shift = simd_sum(slope * weight);
+  }
+  slope = dense ? slope * weight : (slope - shift) * weight;
+  if (score != routing_by_softmax) {
+    slope *= 1 - value;
+  }
+  for (uint start = 0; start < experts; start += 32) {
+    uint i = start + lane;
+    float total = 0;
+    if (dense && i < experts) {
+      total = -shift * scores.of(static_cast<float>(logits[i]));
+    }
+    for (uint j = 0; j < k; ++j) {
+      uint expert = simd_broadcast(own, ushort(j));
+      float part = simd_broadcast(slope, ushort(j));
+      total += expert == i ? part : 0.0f;
+    }
+    if (i < experts) {
+      out[i] = static_cast<T>(total);
+    }
+  }
+}

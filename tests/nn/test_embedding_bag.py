@@ -1,0 +1,151 @@
+"""embedding_bag: beside a loop over bags in NumPy, with gradients written out."""
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+from ops.accuracy import draw
+
+from mlxgen.testing import to_numpy
+
+EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
+# Indices, some of no row, and offsets; with empty bags at the ends and between, and an item twice.
+INDICES = {
+    "rows": ([[0, 2, 6], [4, 4, 1], [6, 9, -1], [5, 4, 3]], None),
+    "offsets": ([3, 0, 2, 2, 6, 12, 1, 1, -5, 0], [0, 0, 4, 5, 9, 10]),
+    "late": ([3, 0, 2], [1]),
+    "no-items": ([], [0, 0]),
+    "no-bags": ([], []),
+    "empty-rows": ([[], []], None),
+}
+each = pytest.mark.parametrize("case", INDICES.values(), ids=INDICES)
+modes = pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+
+
+def bags_of(case):
+    """The items of every bag: numbers into the flat indices."""
+    indices, offsets = case
+    if offsets is None:
+        return np.arange(np.size(indices)).reshape(np.shape(indices)).tolist()
+    ends = [*offsets, len(indices)][1:]
+    return [list(range(a, b)) for a, b in zip(offsets, ends, strict=True)]
+
+
+def reference(weight, case, mode, factors, cotangent):
+    """The output, and gradients of the table and of the factors."""
+    flat = np.array(case[0], dtype=int).reshape(-1)
+    bags = bags_of(case)
+    out = np.zeros((len(bags), weight.shape[1]))
+    grad = np.zeros(weight.shape)
+    grad_factors = np.zeros(len(flat))
+    for b, bag in enumerate(bags):
+        items = [i for i in bag if 0 <= flat[i] < len(weight)]
+        if mode == "max":
+            if items:
+                rows = weight[flat[items]]
+                out[b] = rows.max(axis=0)
+                for column, place in enumerate(rows.argmax(axis=0)):
+                    grad[flat[items[place]], column] += cotangent[b, column]
+            continue
+        for i in items:
+            factor = factors[i] if mode == "sum" else 1 / len(bag)
+            out[b] += factor * weight[flat[i]]
+            grad[flat[i]] += factor * cotangent[b]
+            grad_factors[i] = weight[flat[i]] @ cotangent[b]
+    return out, grad, grad_factors
+
+
+def arrays_of(case):
+    indices, offsets = case
+    shape = np.shape(indices)
+    return (
+        mx.array(np.array(indices, dtype=np.int32).reshape(shape)),
+        None if offsets is None else mx.array(np.array(offsets, dtype=np.int32)),
+    )
+
+
+def assert_near(got, exact, limit=8):
+    scale = np.abs(exact).max(initial=1)
+    np.testing.assert_allclose(to_numpy(got), exact, 0, limit * EPSILON[got.dtype] * scale)
+
+
+@each
+@modes
+@pytest.mark.parametrize("width", [3, 130])
+def test_values_and_gradients(dtype, case, mode, width):
+    indices, offsets = arrays_of(case)
+    weight, table = draw(dtype, (7, width))
+    factors, numbers = draw(dtype, indices.shape, seed=1)
+    cotangent, values = draw(dtype, (len(bags_of(case)), width), seed=2)
+    given = mode == "sum"
+
+    def fn(weight, *factors):
+        return mlxops.nn.embedding_bag(weight, indices, offsets, *factors, mode=mode)
+
+    primals = [weight, factors] if given else [weight]
+    (out,), grads = mx.vjp(fn, primals, [cotangent])
+    numbers = numbers.reshape(-1)
+    wanted, grad, grad_factors = reference(table, case, mode, numbers, values)
+    assert out.dtype == grads[0].dtype == dtype
+    assert_near(out, wanted)
+    assert_near(grads[0], grad)
+    if given:
+        assert grads[1].shape == indices.shape
+        assert_near(grads[1].reshape(-1), grad_factors)
+
+
+def test_the_first_of_equal_maxima_has_the_gradient():
+    grad = mx.grad(lambda w: mlxops.nn.embedding_bag(w, mx.array([[2, 1, 2]]), mode="max").sum())
+    assert grad(mx.ones((3, 2))).tolist() == [[0, 0], [0, 0], [1, 1]]
+
+
+def test_special_values():
+    weight = mx.array([[np.inf, 1.0], [-np.inf, -np.inf], [1.0, np.nan]])
+    for mode in ("sum", "mean", "max"):
+        out = mlxops.nn.embedding_bag(weight, mx.array([[1, 1], [1, 7]]), mode=mode)
+        assert to_numpy(out).tolist() == [[-np.inf, -np.inf]] * 2
+    out = mlxops.nn.embedding_bag(weight, mx.array([[0, 2]]), mode="sum")
+    assert np.isposinf(to_numpy(out)[0, 0])
+    assert np.isnan(to_numpy(out)[0, 1])
+
+
+def test_on_all_cores():
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 300, (200, 9))
+    weight, table = draw(mx.float32, (300, 33))
+    case = (indices.tolist(), None)
+    (out,), (grad,) = mx.vjp(
+        lambda w: mlxops.nn.embedding_bag(w, mx.array(indices)), [weight], [mx.ones((200, 33))]
+    )
+    wanted, slope, _ = reference(table, case, "mean", None, np.ones((200, 33)))
+    assert_near(out, wanted)
+    assert_near(grad, slope)
+
+
+def test_strides_and_vmap():
+    weight, table = draw(mx.float32, (4, 7))
+    indices = mx.array([[0, 3], [2, 1], [1, 1]])
+    out = mlxops.nn.embedding_bag(weight.T, indices.T[::-1], mode="sum")
+    flat = (np.array(indices).T[::-1].tolist(), None)
+    assert_near(out, reference(table.T, flat, "sum", np.ones(6), np.zeros((2, 4)))[0])
+    got = mx.vmap(lambda w: mlxops.nn.embedding_bag(w, indices))(mx.stack([weight, 2 * weight]))
+    np.testing.assert_allclose(got[1], 2 * got[0])
+
+
+def test_errors():
+    weight, indices = mx.ones((4, 3)), mx.array([[0, 1]])
+    op = mlxops.nn.embedding_bag
+    for message, call in {
+        "weight must have 2 axes": lambda: op(weight[0], indices),
+        "indices must have 2 axes": lambda: op(weight, indices[0]),
+        "offsets must have one axis": lambda: op(weight, indices[0], indices),
+        "per_sample_weights must have": lambda: op(
+            weight, indices, None, mx.ones((2,)), mode="sum"
+        ),
+        "per_sample_weights are for": lambda: op(weight, indices, None, mx.ones((1, 2))),
+    }.items():
+        with pytest.raises(ValueError, match=rf"^\[embedding_bag\] {message}"):
+            call()
+    inner = mx.grad(lambda w: (op(w, indices) ** 2).sum())
+    with pytest.raises(ValueError, match="embedding_bag_weight_vjp"):
+        mx.grad(lambda w: (inner(w) ** 2).sum())(weight)

@@ -1,0 +1,141 @@
+"""expert_routing: beside sorting in NumPy, and gradients of the chosen scores in MLX."""
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+from ops.accuracy import draw
+
+from mlxgen.testing import LAYOUTS, to_numpy
+
+EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
+KINDS = [(s, n, b) for s in ("softmax", "sigmoid") for n in (True, False) for b in (True, False)]
+each = pytest.mark.parametrize(("score", "normalize", "biased"), KINDS)
+
+
+def scores_of(logits, score):
+    if score == "sigmoid":
+        return 1 / (1 + np.exp(-logits))
+    e = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def reference(logits, k, score, normalize, bias=None):
+    scores = scores_of(logits, score)
+    keys = logits if bias is None else scores + bias
+    indices = np.argsort(-keys, axis=-1, kind="stable")[..., :k]
+    weights = np.take_along_axis(scores, indices, axis=-1)
+    return weights / weights.sum(axis=-1, keepdims=True) if normalize else weights, indices
+
+
+def inputs(dtype, tokens=(5, 3), experts=40):
+    """Logits that are multiples of 1/8, and so differ as well when biased."""
+    rng = np.random.default_rng(0)
+    values = np.stack([rng.permutation(experts) for _ in range(np.prod(tokens))]) / 8 - 2
+    logits = mx.array(values.reshape(*tokens, experts), dtype=dtype)
+    bias = mx.array(rng.permutation(experts) / 8, dtype=dtype)
+    return (logits, bias), (to_numpy(logits), to_numpy(bias))
+
+
+def assert_near(got, exact, limit=8):
+    scale = np.abs(exact).max(initial=1)
+    np.testing.assert_allclose(to_numpy(got), exact, 0, limit * EPSILON[got.dtype] * scale)
+
+
+@each
+@pytest.mark.parametrize(("experts", "k"), [(40, 6), (8, 8), (64, 1), (33, 32)])
+def test_values(dtype, score, normalize, biased, experts, k):
+    (logits, bias), (values, biases) = inputs(dtype, experts=experts)
+    weights, indices = mlxops.nn.expert_routing(
+        logits, k, score=score, normalize=normalize, bias=bias if biased else None
+    )
+    wanted, places = reference(values, k, score, normalize, biases if biased else None)
+    assert weights.dtype == dtype
+    assert indices.dtype == mx.uint32
+    np.testing.assert_array_equal(to_numpy(indices), places)
+    assert_near(weights, wanted)
+
+
+@each
+@pytest.mark.parametrize(("experts", "k"), [(40, 6), (3, 3), (9, 1)])
+def test_gradients(dtype, score, normalize, biased, experts, k):
+    (logits, bias), _ = inputs(dtype, experts=experts)
+    bias = bias if biased else None
+    arguments = {"score": score, "normalize": normalize, "bias": bias}
+    cotangent, _ = draw(dtype, (5, 3, k), seed=1)
+    _, indices = mlxops.nn.expert_routing(logits, k, **arguments)
+    fn = lambda x: mlxops.nn.expert_routing(x, k, **arguments)[0]  # noqa: E731
+    got = mx.vjp(fn, [logits], [cotangent])[1][0]
+
+    def composition(x):
+        scores = (1 + mx.tanh(x / 2)) / 2 if score == "sigmoid" else mx.softmax(x, axis=-1)
+        chosen = mx.take_along_axis(scores, indices, axis=-1)
+        return chosen / chosen.sum(axis=-1, keepdims=True) if normalize else chosen
+
+    with mx.stream(mx.cpu):
+        wide = [a.astype(mx.float64) for a in (logits, cotangent)]
+        wanted = mx.vjp(composition, wide[:1], wide[1:])[1][0]
+    assert got.dtype == dtype
+    # MLX's exp in float64 is accurate to float32 only.
+    np.testing.assert_allclose(to_numpy(got), to_numpy(wanted), 0, 40 * max(EPSILON[dtype], 1e-8))
+
+
+def test_bias_has_no_gradient():
+    (logits, bias), _ = inputs(mx.float32)
+    fn = lambda b: mlxops.nn.expert_routing(logits, 3, bias=b)[0].sum()  # noqa: E731
+    assert not to_numpy(mx.grad(fn)(bias)).any()
+
+
+def test_equal_scores_in_their_order(dtype):
+    for bias in (None, mx.zeros((50,), dtype)):
+        _, indices = mlxops.nn.expert_routing(mx.zeros((2, 50), dtype), 5, bias=bias)
+        assert indices.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_special_values():
+    logits = mx.array([[-np.inf, 1.0, -np.inf, 0.0], [np.nan, 1.0, 5.0, np.nan], [-np.inf] * 4])
+    weights, indices = mlxops.nn.expert_routing(logits, 3)
+    assert indices.tolist() == [[1, 3, 0], [0, 3, 2], [0, 1, 2]]
+    np.testing.assert_allclose(weights[0], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], 1e-6)
+    assert np.isnan(to_numpy(weights)[1:]).all()
+    weights, _ = mlxops.nn.expert_routing(mx.full((1, 4), -500.0), 2, score="sigmoid")
+    assert weights.tolist() == [[0, 0]]
+
+
+def test_on_all_cores():
+    (logits, _), (values, _) = inputs(mx.float32, (3000,), 16)
+    weights, indices = mlxops.nn.expert_routing(logits, 4)
+    wanted, places = reference(values, 4, "softmax", True)
+    np.testing.assert_array_equal(to_numpy(indices), places)
+    assert_near(weights, wanted)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout):
+    logits = LAYOUTS[layout](draw(mx.float32, (6, 8))[0])
+    weights, indices = mlxops.nn.expert_routing(logits, 2)
+    wanted, places = reference(to_numpy(logits), 2, "softmax", True)
+    np.testing.assert_array_equal(to_numpy(indices), places)
+    assert_near(weights, wanted)
+
+
+def test_vmap_and_no_tokens():
+    (logits, _), _ = inputs(mx.float32)
+    got = mx.vmap(lambda x: mlxops.nn.expert_routing(x, 3))(logits)
+    for g, w in zip(got, mlxops.nn.expert_routing(logits, 3), strict=True):
+        np.testing.assert_array_equal(g, w)
+    assert mlxops.nn.expert_routing(mx.zeros((0, 4)), 2)[0].shape == (0, 2)
+
+
+def test_errors():
+    logits = mx.zeros((2, 4))
+    for k in (0, 5):
+        with pytest.raises(ValueError, match=r"^\[expert_routing\] k must be 1 to 32"):
+            mlxops.nn.expert_routing(logits, k)
+    with pytest.raises(ValueError, match=r"^\[expert_routing\] k must be 1 to 32"):
+        mlxops.nn.expert_routing(mx.zeros((2, 64)), 33)
+    with pytest.raises(ValueError, match=r"^\[expert_routing\] bias must have one axis"):
+        mlxops.nn.expert_routing(logits, 2, bias=mx.zeros((3,)))
+    inner = mx.grad(lambda x: (mlxops.nn.expert_routing(x, 2)[0] ** 2).sum())
+    with pytest.raises(ValueError, match="expert_routing_vjp"):
+        mx.grad(lambda x: (inner(x) ** 2).sum())(logits)
