@@ -90,7 +90,7 @@ def gradients(fn, arrays):
 SIZES = [
     {},
     {"channels": True},
-    {"repeats": 3, "heads": 1, "keys": 16, "values": 4},
+    {"repeats": 3, "keys": 16, "values": 4},
     {"batch": 1, "steps": 1, "keys": 1, "values": 1},
     {"batch": 1, "steps": 23, "heads": 1, "keys": 70, "values": 66, "channels": True},
     {"batch": 1, "steps": 2, "heads": 1, "keys": 130, "values": 33},
