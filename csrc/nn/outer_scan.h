@@ -40,22 +40,25 @@ __attribute__((always_inline)) inline void step(
     const A* q,
     A* state,
     A* y) {
-  typedef A Vector __attribute__((vector_size(64)));
-  constexpr int lanes = 64 / sizeof(A);
-  auto load = [](const A* from) __attribute__((always_inline)) {
-    Vector to; // rows begin anywhere
-    std::memcpy(&to, from, sizeof(to));
-    return to;
+  // What AVX2 has: g++ splits larger ones badly, and with AVX-512 these are as
+  // fast.
+  typedef A Vector __attribute__((vector_size(32)));
+  constexpr int lanes = 32 / sizeof(A);
+  auto load = [](const A* from, Vector& to) {
+    std::memcpy(&to, from, sizeof(to)); // rows begin anywhere
   };
   Vector sums[rows] = {};
   int64_t n = 0;
   for (; n + lanes <= columns; n += lanes) {
-    Vector key = load(k + n);
-    Vector query = load(q + n);
+    Vector key, query;
+    load(k + n, key);
+    load(q + n, query);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       A* at = state + r * columns + n;
-      Vector s = decay * load(at) + x[r] * key;
+      Vector s;
+      load(at, s);
+      s = decay * s + x[r] * key;
       std::memcpy(at, &s, sizeof(s));
       sums[r] += s * query;
     }

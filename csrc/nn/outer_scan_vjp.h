@@ -11,7 +11,9 @@
 //
 // so it is a sum, over the steps from t on, of what the scans give (as in Yang
 // et al., "Gated Linear Attention Transformers with Hardware-Efficient
-// Training", 2023).
+// Training", 2023). Its rounding is that of its terms: in float32 the gradients
+// of decays for single steps are as exact as the others, and their sum over a
+// thousand steps has about five digits.
 
 #pragma once
 

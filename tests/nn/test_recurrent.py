@@ -12,8 +12,8 @@ from mlxgen.testing import LAYOUTS, to_numpy
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
 OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
 OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
-# Batch, time, units: with and without remainders of vectors, rows and simdgroups.
-SIZES = [(2, 5, 8), (1, 3, 1), (7, 4, 33), (13, 2, 5), (1, 2, 70)]
+# Batch, time, units: with and without remainders of vectors, rows and simdgroups; work for cores.
+SIZES = [(2, 5, 8), (1, 3, 1), (7, 4, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64)]
 EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
 
 

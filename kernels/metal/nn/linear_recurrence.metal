@@ -188,7 +188,7 @@ struct Place {
 };
 
 template <typename T>
-[[kernel]] void linear_recurrence(
+[[kernel, max_total_threads_per_threadgroup(1024)]] void linear_recurrence(
     device const T* a [[buffer(0)]],
     device const T* b [[buffer(1)]],
     device const T* initial [[buffer(2)]],
@@ -218,7 +218,7 @@ template <typename T>
 }
 
 template <typename T>
-[[kernel]] void linear_recurrence_vjp(
+[[kernel, max_total_threads_per_threadgroup(1024)]] void linear_recurrence_vjp(
     device const T* a [[buffer(0)]],
     device const T* h [[buffer(1)]],
     device const T* initial [[buffer(2)]],
