@@ -19,7 +19,7 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test metal sanitize arm64 lint format bench accuracy docs site links build clean
+.PHONY: help demo test metal integrations sanitize arm64 lint format bench accuracy docs site links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -36,6 +36,10 @@ test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": s
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
 	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
+
+integrations: .venv/.built ## Run the tests in other libraries' models: mlx-lm's
+	@$(PIP) install --group integrations
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),tests/programs/test_mlx_lm.py)
 
 # The operators once more, with what g++ checks while they run: bounds and undefined behaviour of all,
 # then the order in which threads use memory. Python and MLX are as they are, so g++'s library is loaded

@@ -16,8 +16,10 @@ CONTENTS = {
         "docs/training",
         "docs/editor",
         "docs/metal",
+        "docs/metal-kernel",
         "docs/cpp",
         "docs/pytensor",
+        "docs/mlx-lm",
     ],
     "Reference": [
         "docs/language",

@@ -1,0 +1,171 @@
+"""mlx-lm's models compute with mlxops once this is imported, and so can be trained.
+
+    >>> import mlxops.mlx_lm
+    >>> mlx_lm.tuner.trainer.train(model, optimizer, data, loss=mlxops.mlx_lm.loss)
+
+The recurrences of mlx-lm have Metal kernels without gradients, so that in training every step of
+them is a few operations of MLX, all of whose results are kept. ``REPLACED`` has what takes the
+place of these functions, also where a module has imported them already. ``uninstall()`` undoes it,
+``install()`` does it again.
+
+``loss`` is the trainer's loss without the logits of all words at once.
+
+Needs mlx-lm 0.32.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn
+from mlx_lm.models import gated_delta, ssm
+from mlx_lm.tuner.trainer import default_loss
+
+from mlxops import nn
+
+
+def gated_delta_update(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    A_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array | None = None,
+    mask: mx.array | None = None,
+    *,
+    use_kernel: bool = True,  # which now has a gradient
+    lower_bound: float | None = None,
+    allow_neg_eigval: bool = False,
+) -> tuple[mx.array, mx.array]:
+    """The gated delta rule by ``nn.gated_delta``; the gates are mlx-lm's."""
+    if lower_bound is None:
+        g = gated_delta.compute_g(A_log, a, dt_bias)
+    else:
+        g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
+    beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
+    y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask))
+    return y, last
+
+
+def ssm_update(
+    hidden_states: mx.array,
+    A_log: mx.array,
+    B: mx.array,
+    C: mx.array,
+    D: mx.array,
+    dt: mx.array,
+    dt_bias: mx.array,
+    state: mx.array | None = None,
+    time_step_limit: tuple[float, float] = (0.001, 100.0),
+    mask: mx.array | None = None,
+    lengths: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Mamba-2's scan by ``nn.ssm_scan``; the steps of time are mlx-lm's."""
+    dt = ssm.compute_dt(dt, dt_bias, time_step_limit)
+    mask = _booleans(mask)
+    if lengths is not None:  # what is behind them changes no state
+        inside = mx.arange(dt.shape[1]) < lengths[:, None]
+        mask = inside if mask is None else inside & mask
+    y, last = nn.ssm_scan(hidden_states, A_log, B, C, D, dt, state, mask)
+    return y, last
+
+
+def wkv7(
+    layer: Any,
+    r: mx.array,
+    w: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+) -> tuple[mx.array, mx.array]:
+    """RWKV-7's recurrence by ``nn.wkv7``."""
+    y, last = nn.wkv7(r, w, k, v, a, b, state)
+    return y, last
+
+
+def _booleans(mask: mx.array | None) -> mx.array | None:
+    return None if mask is None else mask.astype(mx.bool_)
+
+
+# Functions of mlx-lm by their modules and names, and what is in their place.
+REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
+    ("mlx_lm.models.ssm", "ssm_update"): ssm_update,
+    ("mlx_lm.models.rwkv7", "Rwkv7TimeMixing._wkv7"): wkv7,
+}
+_originals: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def install() -> None:
+    """Put mlxops' functions in place of mlx-lm's."""
+    for place, new in REPLACED.items():
+        if place not in _originals:
+            _originals[place] = _owner(place)[1]
+            _swap(place, _originals[place], new)
+
+
+def uninstall() -> None:
+    """Put mlx-lm's own functions back."""
+    while _originals:
+        place, original = _originals.popitem()
+        _swap(place, REPLACED[place], original)
+
+
+def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
+    """The module or class that has a function, and the function."""
+    owner: Any = importlib.import_module(place[0])
+    *outer, name = place[1].split(".")
+    try:
+        for part in outer:
+            owner = getattr(owner, part)
+        return owner, getattr(owner, name)
+    except AttributeError as error:
+        raise ImportError(f"mlxops.mlx_lm is for mlx-lm 0.32, and {error}") from error
+
+
+def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
+    """Replace a function where it is defined, and in the modules that have imported it."""
+    name = place[1].rpartition(".")[2]
+    modules = [m for key, m in list(sys.modules.items()) if key.startswith("mlx_lm.")]
+    for owner in (_owner(place)[0], *modules):
+        if vars(owner).get(name) is old:
+            setattr(owner, name, new)
+
+
+# Where models whose logits are the last layer's, and nothing more, have what is below that layer.
+_BODIES = {
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"), "model"),
+    "mamba2": "backbone",
+}
+
+
+def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.array]:
+    """The trainer's ``default_loss`` by ``nn.linear_cross_entropy``: the mean and the count.
+
+    Models that it does not know, and last layers that are quantised or adapted, have the trainer's.
+    """
+    body = getattr(model, _BODIES.get(getattr(model, "model_type", ""), ""), None)
+    head = model.get("lm_head")
+    if head is None and body is not None:
+        head = body.get("embed_tokens") or body.get("embeddings")
+    if body is None or type(head) not in (mlx.nn.Linear, mlx.nn.Embedding):
+        mean, count = default_loss(model, batch, lengths)
+        return mean, count
+    targets = batch[:, 1:]
+    steps = mx.arange(1, targets.shape[1] + 1)
+    inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
+    mean = nn.linear_cross_entropy(
+        body(batch[:, :-1]), head.weight, mx.where(inside, targets, -100), head.get("bias")
+    )
+    return mean.astype(mx.float32), inside.sum()
+
+
+install()

@@ -1,0 +1,176 @@
+"""mlxops in mlx-lm's models: the loss and gradients of mlx-lm's own compositions, and training.
+
+The models are tiny, with random weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn
+import mlx.optimizers
+import pytest
+from mlx.utils import tree_flatten
+
+pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
+
+import mlxops.mlx_lm as ours
+from mlx_lm.models import gated_delta, mamba2, qwen3_next
+from mlx_lm.tuner.trainer import default_loss
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "qwen3_next": {
+        **{"hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 48, "vocab_size": 50},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+        **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_conv_kernel_dim": 4},
+        **{"linear_key_head_dim": 8, "linear_value_head_dim": 12, "rms_norm_eps": 1e-6},
+        **{"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1},
+        **{"shared_expert_intermediate_size": 16, "moe_intermediate_size": 16},
+        **{"mlp_only_layers": [], "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        **{"max_position_embeddings": 64},
+    },
+    "mamba2": {
+        **{"num_heads": 4, "head_dim": 16, "vocab_size": 50, "hidden_size": 32},
+        **{"intermediate_size": 64, "state_size": 8, "num_hidden_layers": 2, "n_groups": 2},
+        **{"layer_norm_epsilon": 1e-5, "conv_kernel": 4, "use_bias": False, "use_conv_bias": True},
+        **{"tie_word_embeddings": True, "time_step_limit": (0.0, float("inf"))},
+        **{"time_step_rank": "auto"},
+    },
+    "rwkv7": {
+        **{"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "norm_eps": 1e-5},
+        **{"head_dim": 8, "num_hidden_layers": 2, "a_low_rank_dim": 8, "v_low_rank_dim": 8},
+        **{"gate_low_rank_dim": 8, "decay_low_rank_dim": 8},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    with mx.stream(mx.cpu):
+        yield
+    ours.install()
+
+
+def tiny(name: str) -> tuple[Any, tuple[mx.array, mx.array]]:
+    """A model in training, and a batch; one row of it is shorter."""
+    module = importlib.import_module(f"mlx_lm.models.{name}")
+    args = module.ModelArgs.from_dict({"model_type": name, **CONFIGURATIONS[name]})
+    mx.random.seed(7)
+    model = module.Model(args)
+    for key, value in tree_flatten(model.trainable_parameters()):
+        if not value.any():  # so that something depends on it
+            model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
+    model.train()
+    return model, (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
+
+
+def gradients(model: Any, batch: Any, loss: Any) -> dict[str, mx.array]:
+    (mean, count), found = mlx.nn.value_and_grad(model, loss)(model, *batch)
+    found = {"loss": mean, "count": count.astype(mx.float32), **dict(tree_flatten(found))}
+    mx.eval(found)
+    return found
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_training(name: str) -> None:
+    model, batch = tiny(name)
+    found = gradients(model, batch, ours.loss)
+    ours.uninstall()
+    expected = gradients(model, batch, default_loss)
+    assert found.keys() == expected.keys() and len(found) > 20
+    for key, value in expected.items():
+        scale = max(mx.abs(value).max().item(), 1e-3)
+        assert mx.abs(found[key] - value).max().item() < 1e-4 * scale, key
+    ours.install()
+    optimizer = mlx.optimizers.Adam(1e-2)
+    step = mlx.nn.value_and_grad(model, ours.loss)
+    for _ in range(8):
+        (mean, _), grads = step(model, *batch)
+        optimizer.update(model, grads)
+        mx.eval(model.parameters(), optimizer.state)
+    assert mean.item() < 0.8 * found["loss"].item()
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_generation(name: str) -> None:
+    """By a cache: in two parts, and as mlx-lm does."""
+    model, (tokens, _) = tiny(name)
+    model.eval()
+
+    def outputs() -> mx.array:
+        cache = model.make_cache()
+        parts = [model(tokens[:, :9], cache=cache), model(tokens[:, 9:10], cache=cache)]
+        return mx.concatenate(parts, axis=1)
+
+    found = outputs()
+    ours.uninstall()
+    expected = outputs()
+    assert mx.abs(found - expected).max().item() < 1e-4 * mx.abs(expected).max().item()
+
+
+def test_lengths() -> None:
+    """Padding on the left, by a mask, and on the right, by lengths."""
+    mx.random.seed(0)
+    x, dt = mx.random.normal((3, 6, 4, 5)), mx.random.normal((3, 6, 4))
+    B, C = mx.random.normal((2, 3, 6, 2, 7))
+    arguments = (x, mx.zeros(4), B, C, mx.ones(4), dt, mx.zeros(4))
+    lengths = mx.array([6, 2, 4])
+    y, state = ours.ssm_update(*arguments, lengths=lengths)
+    for i, length in enumerate([6, 2, 4]):
+        one = [a[i : i + 1, :length] if a.ndim > 1 else a for a in arguments]
+        alone, last = ours.ssm_update(*one)
+        assert mx.allclose(y[i, :length], alone[0], 1e-5, 1e-5)
+        assert mx.allclose(state[i], last[0], 1e-5, 1e-5)
+    mask = mx.arange(6)[None] >= mx.array([0, 3, 1])[:, None]
+    for lengths, ends in ((None, [6, 6, 6]), (mx.array([6, 5, 4]), [6, 5, 4])):
+        y, state = ours.ssm_update(*arguments, mask=mask, lengths=lengths)
+        for i, part in enumerate(map(slice, [0, 3, 1], ends)):
+            alone, last = ours.ssm_update(
+                *(a[i : i + 1, part] if a.ndim > 1 else a for a in arguments)
+            )
+            assert mx.allclose(y[i, part], alone[0], 1e-5, 1e-5)
+            assert mx.allclose(state[i], last[0], 1e-5, 1e-5)
+
+
+def test_other_gates() -> None:
+    """The variants of gated_delta_update that other models take, as mlx-lm computes them."""
+    mx.random.seed(0)
+    q, k = mx.random.normal((2, 2, 5, 2, 8)) / 4
+    v, b = mx.random.normal((2, 5, 4, 6)), mx.random.normal((2, 5, 4))
+    a = mx.random.normal((2, 5, 4, 8))
+    arguments = (q, k, v, a, b, mx.zeros((4, 1)), mx.ones((4, 8)))
+    mask = mx.array([[False, True, True, False, True], [True] * 5])
+    more = {"mask": mask, "lower_bound": -5.0, "allow_neg_eigval": True}
+    y, state = gated_delta.gated_delta_update(*arguments, **more)
+    ours.uninstall()
+    expected, last = gated_delta.gated_delta_update(*arguments, **more)
+    where = mask[..., None, None]
+    assert mx.allclose(mx.where(where, y, 0), mx.where(where, expected, 0), 1e-5, 1e-5)
+    assert mx.allclose(state, last, 1e-5, 1e-5)
+
+
+def test_what_is_replaced() -> None:
+    assert qwen3_next.gated_delta_update is ours.gated_delta_update
+    assert mamba2.ssm_update is ours.ssm_update
+    ours.install()
+    ours.uninstall()
+    for (module, name), new in ours.REPLACED.items():
+        owner = importlib.import_module(module)
+        for part in name.split("."):
+            owner = getattr(owner, part)
+        assert owner is not new and owner.__module__ == module
+    assert qwen3_next.gated_delta_update is gated_delta.gated_delta_update
+    assert mamba2.ssm_update is not ours.ssm_update
+
+
+def test_loss_of_other_models() -> None:
+    model, batch = tiny("rwkv7")
+    expected = default_loss(model, *batch)[0].item()
+    assert ours.loss(model, *batch)[0].item() == pytest.approx(expected, rel=1e-6)
+    quantised, batch = tiny("qwen3_next")
+    mlx.nn.quantize(quantised, 32, 8, class_predicate=lambda path, _: path == "lm_head")
+    expected = default_loss(quantised, *batch)[0].item()
+    assert ours.loss(quantised, *batch)[0].item() == pytest.approx(expected, rel=1e-6)
