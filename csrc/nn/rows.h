@@ -170,7 +170,7 @@ void share_sums(int64_t count, int64_t elements, F f) {
   int64_t sums = (count + per_sum - 1) / per_sum;
   share(sums, per_sum * elements, [=](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      f(i * per_sum, std::min((i + 1) * per_sum, count), i);
+      MLXGEN_INLINED_CALL f(i * per_sum, std::min((i + 1) * per_sum, count), i);
     }
   });
 }
