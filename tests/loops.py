@@ -68,6 +68,9 @@ def _add_loops(source: Source, op: str, generated: str) -> None:
     assert head and kernel and include and element, f"{op} is generated in another form now"
     source.includes.add(include[1])
     attributes = "\n".join(re.findall(r"^\w[\w:<> ]* \w+_;$", generated, re.M))
+    # A choice among names is a number in the loop.
+    attributes = attributes.replace("std::string ", "int ")
+    body = re.sub(r"mlxgen::choice\([^{]*?(\w+_), \{.*?\}\)", r"\1", element[0])
     types = "float, double" if kernel[1] == "mlxgen::Floating" else kernel[1]
     for dtype in re.findall(r"(?<![\w:])(?:float|double|u?int\d+_t)\b", types):
         for sign in ("true", "false") if element[1] else ("",):
@@ -76,7 +79,7 @@ def _add_loops(source: Source, op: str, generated: str) -> None:
 namespace {name} {{
 struct Op {{
 {attributes}
-{element[0]}}};
+{body}}};
 void run(const Op& op, const mlxgen::cpu::Rows& rows) {{
   mlxgen::cpu::each<{dtype}>(
       op.element<{dtype}{sign and ", " + sign}>(), rows,

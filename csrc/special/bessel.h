@@ -44,7 +44,9 @@ template <bool scaled>
 inline float modified_i0(float x) {
   float z = math::fabs(x);
   bool small = z <= 5;
-  float far = small ? 5.0f : z;
+  // I is infinite long before 95.
+  float end = !scaled && z > 95 ? 95.0f : z;
+  float far = small ? 5.0f : end;
   float near = math::polynomial(in_float::i0_small, z * z);
   float factor =
       math::polynomial(in_float::i0_large, 1 / far) / math::sqrt(far);
@@ -52,8 +54,7 @@ inline float modified_i0(float x) {
     near = in_float::exp(-(small ? z : 0), near);
     return small ? near : factor;
   }
-  // (10.40.1), infinite long before 95
-  float large = in_float::exp(far > 95 ? 95.0f : far, factor);
+  float large = in_float::exp(far, factor); // (10.40.1)
   return small ? near : large;
 }
 
@@ -62,7 +63,9 @@ template <bool scaled>
 inline float modified_i1(float x) {
   float z = math::fabs(x);
   bool small = z <= 5;
-  float far = small ? 5.0f : z;
+  // I is infinite long before 95.
+  float end = !scaled && z > 95 ? 95.0f : z;
+  float far = small ? 5.0f : end;
   float near = x * math::polynomial(in_float::i1_small, z * z);
   float factor =
       math::polynomial(in_float::i1_large, 1 / far) / math::sqrt(far);
@@ -70,8 +73,7 @@ inline float modified_i1(float x) {
     near = in_float::exp(-(small ? z : 0), near);
     return small ? near : math::copysign(factor, x);
   }
-  // (10.40.1), infinite long before 95
-  float large = in_float::exp(far > 95 ? 95.0f : far, factor);
+  float large = in_float::exp(far, factor); // (10.40.1)
   return small ? near : math::copysign(large, x);
 }
 

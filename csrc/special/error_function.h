@@ -105,21 +105,21 @@ inline float erfcx_of(float x) {
 
 inline float erfinv_of(float x) {
   float z = math::fabs(x);
-  float y = x * erfinv_ratio(-log_and_more((1 - z) * (1 + z), 0));
+  float y = x * erfinv_ratio(-log_of_product(1 - z, 1 + z));
   return z == 1 ? math::copysign(math::infinity(), x) : y;
 }
 
 inline float erfcinv_of(float x) {
   float z = 1 - x;
   float p = x < 1 ? x : 2 - x;
-  float y = z * erfcinv_ratio(-log_below_1(p * (2 - p)), 1);
+  float y = z * erfcinv_ratio(-log_of_product(p, 2 - p), 1);
   return p == 0 ? math::copysign(math::infinity(), z) : y;
 }
 
 inline float ndtri_of(float x) {
   float z = 2 * x - 1;
   float p = x < 0.5f ? x : 1 - x;
-  float y = z * erfcinv_ratio(-log_below_1(4 * p * (1 - p)), 2);
+  float y = z * erfcinv_ratio(-log_of_product(p, 4 * (1 - p)), 2);
   return p == 0 ? math::copysign(math::infinity(), z) : y;
 }
 

@@ -96,12 +96,10 @@ inline float positive_lgamma(float x) {
   // (5.11.1): (x - 1/2) (log x - 1), where log x - 1 = sum + rest, and more.
   bool tiny = x < 7.88860905e-31f; // 2^-100
   float end = x > 1e38f ? 1e38f : x;
-  Logarithm log = log_in_parts(tiny ? end * 16777216.0f : end);
-  float k = tiny ? log.exponent - 24 : log.exponent;
-  float less = k * log_2_parts[0] - 1;
+  Logarithm log = log_in_parts(tiny ? end * 16777216.0f : end, tiny ? 24 : 0);
+  float less = log.high - 1;
   float first = less + log.g; // with an error of (first - less) - log.g
-  float tail = log.tail + k * log_2_parts[1];
-  float second = tail - ((first - less) - log.g);
+  float second = log.tail - ((first - less) - log.g);
   float sum = first + second;
   float rest = second - (sum - first);
   float correction =
@@ -109,7 +107,7 @@ inline float positive_lgamma(float x) {
   float y = end - 0.5f;
   float asymptotic = y * sum + (y * rest + (stirling[0] + correction));
 
-  float log_x = k * log_2_parts[0] + (log.g + tail);
+  float log_x = log.high + (log.g + log.tail);
   return large ? asymptotic : middle - (small ? log_x : 0);
 }
 
@@ -126,10 +124,9 @@ inline float positive_digamma(float x) {
   // (5.11.2)
   float r = 1 / x;
   float w = r * r;
-  Logarithm log = log_in_parts(x);
+  Logarithm log = log_in_parts(x, 0);
   float less = 0.5f * r + w * math::polynomial(digamma_large, w);
-  float rest = log.tail + (log.exponent * log_2_parts[1] - less);
-  float asymptotic = log.exponent * log_2_parts[0] + (log.g + rest);
+  float asymptotic = log.high + (log.g + (log.tail - less));
   // psi(x) = psi(1 + x) - 1/x (5.5.2) for small x
   float y = large ? asymptotic : middle - (small ? r : 0);
   return x == math::infinity() ? x : y;

@@ -70,40 +70,42 @@ inline float exp_of_square(float z, float c, float factor) {
   return scaled(factor + factor * y, k);
 }
 
-/** log x = exponent log 2 + g + tail, where g is exact. */
+/** log x = high + g + tail, where high and g are exact and tail is the least.
+ */
 struct Logarithm {
-  float exponent;
+  float high;
   float g;
   float tail;
 };
 
-/** The parts of log(x) for x >= 2^-126. */
-inline Logarithm log_in_parts(float x) {
+/** The parts of log(2^-shift x) for x >= 2^-126. */
+inline Logarithm log_in_parts(float x, int32_t shift) {
   // A mantissa 1 + g from sqrt(1/2) to sqrt(2), and an exponent.
   constexpr uint32_t sqrt_half = 0x3f3504f3u;
   uint32_t bits = mlxgen::bits_of(x);
   uint32_t exponent = (bits - sqrt_half + one) >> 23;
   float g = mlxgen::float_of(bits - (exponent << 23) + one) - 1;
+  float k = static_cast<float>(static_cast<int32_t>(exponent) - (127 + shift));
   // (4.6.6) as in exp_log.h: a division takes less time than more terms.
   float f = g / (g + 2);
   float z = f * f;
   float square = 0.5f * g * g;
-  float tail = f * (square + z * math::polynomial(log_series, z)) - square;
-  return {static_cast<float>(static_cast<int32_t>(exponent) - 127), g, tail};
+  float low = k * log_2_parts[1] - square;
+  float tail = f * (square + z * math::polynomial(log_series, z)) + low;
+  return {k * log_2_parts[0], g, tail};
 }
 
 /** log(x) + more for x >= 2^-126, where |more| is small beside x. */
 inline float log_and_more(float x, float more) {
-  Logarithm log = log_in_parts(x);
-  float small = log.tail + (log.exponent * log_2_parts[1] + more);
-  return log.exponent * log_2_parts[0] + (log.g + small);
+  Logarithm log = log_in_parts(x, 0);
+  return log.high + (log.g + (log.tail + more));
 }
 
-/** log(x) for 0 < x <= 1, which may be subnormal. */
-inline float log_below_1(float x) {
-  Logarithm log = log_in_parts(x * 16777216.0f);
-  float k = log.exponent - 24;
-  return k * log_2_parts[0] + (log.g + (log.tail + k * log_2_parts[1]));
+/** log(x y) for 0 < x <= 1, which may be subnormal, to 1e-7 where it is small.
+ */
+inline float log_of_product(float x, float y) {
+  Logarithm log = log_in_parts(x * 16777216.0f * y, 24);
+  return (log.high + log.g) + log.tail;
 }
 
 } // namespace in_float

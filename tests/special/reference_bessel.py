@@ -108,7 +108,7 @@ def limits(negative, positive):
 
 def modified_first(n):
     """Records of I_n and e^-|x| I_n."""
-    edges = near(8, -8)
+    edges = near(5, -5, 8, -8)
     odd = [((-0.0,), -0.0, "the function is odd")] if n else []
     return [
         Record(
