@@ -4,6 +4,7 @@
 #pragma once
 
 #include "mlxgen/simd_math.h"
+#include "special/error_function.h"
 
 namespace mlxops::cpu {
 
@@ -32,7 +33,7 @@ Normal<T> normal_at(T x, int approximate) {
     return {s, slope * factor * (1 + T(3 * 0.044715) * square)};
   }
   return {
-      mlxgen::math::erfc(x * T(-0.70710678118654752)) / 2,
+      special::ndtr<T>(x),
       mlxgen::math::exp(x * x * T(-0.5)) * T(0.3989422804014327)};
 }
 

@@ -273,7 +273,7 @@ void selective_scan(
     In<T> z,
     In<accum_t<T>> state,
     Out<T> y,
-    Out<accum_t<T>> state_out) {
+    Out<accum_t<T>> last) {
   using namespace selective;
   using Row = Row<accum_t<T>>;
   const Block<T> inputs{u, delta, B, C, D, z};
@@ -306,7 +306,7 @@ void selective_scan(
             store(result, block.count, y.data + block.at(t));
           }
           store_columns(
-              now.data(), block.count, states, state_out.data + block.state());
+              now.data(), block.count, states, last.data + block.state());
         }
       });
 }

@@ -579,14 +579,3 @@ template <typename T>
   store(sums_k, 1.0f, grad_k + row * size, keys - key, size, column, thread_);
   store(sums_v, 1.0f, grad_v + row * width, keys - key, width, column, thread_);
 }
-
-// clang-format off
-#define instantiate_attention(name, type)                                       \
-  instantiate_kernel("attention_parts_" #name, attention_parts, type)           \
-  instantiate_kernel("attention_vjp_queries_" #name, attention_vjp_queries, type) \
-  instantiate_kernel("attention_vjp_keys_" #name, attention_vjp_keys, type)
-
-instantiate_attention(float32, float)
-instantiate_attention(float16, half)
-instantiate_attention(bfloat16, bfloat16_t)
-    // clang-format on

@@ -97,7 +97,7 @@ template <typename T, int K>
     device const T* bias [[buffer(2)]],
     device const T* state [[buffer(3)]],
     device T* y [[buffer(4)]],
-    device T* next_state [[buffer(5)]],
+    device T* last [[buffer(5)]],
     constant bool& has_bias [[buffer(6)]],
     constant bool& has_state [[buffer(7)]],
     constant int& activation [[buffer(8)]],
@@ -126,9 +126,9 @@ template <typename T, int K>
     }
     y[size_t(t) * channels] = static_cast<T>(value);
   }
-  next_state += size_t(place.z) * before * channels + c;
+  last += size_t(place.z) * before * channels + c;
   for (int k = 0; last == steps && k < before; ++k) {
-    next_state[size_t(k) * channels] = static_cast<T>(inputs.at(steps + k));
+    last[size_t(k) * channels] = static_cast<T>(inputs.at(steps + k));
   }
 }
 

@@ -117,13 +117,3 @@ template <typename T>
   }
   write(gradient, out + start, left);
 }
-
-// clang-format off
-#define instantiate_cross_entropy(name, type)                               \
-  instantiate_kernel("cross_entropy_rows_" #name, cross_entropy_rows, type) \
-  instantiate_kernel("cross_entropy_rows_vjp_" #name, cross_entropy_rows_vjp, type)
-
-instantiate_cross_entropy(float32, float)
-instantiate_cross_entropy(float16, half)
-instantiate_cross_entropy(bfloat16, bfloat16_t)
-    // clang-format on

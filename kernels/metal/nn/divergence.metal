@@ -227,15 +227,3 @@ template <typename T>
       part[row]);
   write(terms * (cotangent[row] * beta * scale), out + start, left);
 }
-
-// clang-format off
-#define instantiate_divergence(name, type)                            \
-  instantiate_kernel("kl_div_rows_" #name, kl_div_rows, type)         \
-  instantiate_kernel("kl_div_rows_vjp_" #name, kl_div_rows_vjp, type) \
-  instantiate_kernel("js_div_rows_" #name, js_div_rows, type)         \
-  instantiate_kernel("js_div_rows_vjp_" #name, js_div_rows_vjp, type)
-
-instantiate_divergence(float32, float)
-instantiate_divergence(float16, half)
-instantiate_divergence(bfloat16, bfloat16_t)
-    // clang-format on

@@ -260,13 +260,3 @@ template <typename T>
   run_channel(
       channel, is_there, along_lanes, steps, all, lane, simdgroup, simdgroups);
 }
-
-// clang-format off
-#define instantiate_linear_recurrence(name, type)                           \
-  instantiate_kernel("linear_recurrence_" #name, linear_recurrence, type)   \
-  instantiate_kernel("linear_recurrence_vjp_" #name, linear_recurrence_vjp, type)
-
-instantiate_linear_recurrence(float32, float)
-instantiate_linear_recurrence(float16, half)
-instantiate_linear_recurrence(bfloat16, bfloat16_t)
-    // clang-format on

@@ -194,7 +194,7 @@ template <typename T>
     device const float* state [[buffer(6)]],
     device const bool* mask [[buffer(7)]],
     device T* y [[buffer(8)]],
-    device float* state_out [[buffer(9)]],
+    device float* last [[buffer(9)]],
     constant bool& has_state [[buffer(10)]],
     constant bool& has_mask [[buffer(11)]],
     constant const int* x_shape [[buffer(12)]],
@@ -224,7 +224,7 @@ template <typename T>
       state,
       has_state,
       y,
-      state_out);
+      last);
 }
 
 template <typename T>
@@ -236,7 +236,7 @@ template <typename T>
     device const float* weight [[buffer(4)]],
     device const float* state [[buffer(5)]],
     device float* y [[buffer(6)]],
-    device float* state_out [[buffer(7)]],
+    device float* last [[buffer(7)]],
     constant bool& has_weight [[buffer(8)]],
     constant bool& has_state [[buffer(9)]],
     constant bool& reverse [[buffer(10)]],
@@ -272,15 +272,5 @@ template <typename T>
       state,
       has_state,
       y,
-      state_out);
+      last);
 }
-
-// clang-format off
-#define instantiate_outer_scan(name, type)                  \
-  instantiate_kernel("ssm_scan_" #name, ssm_scan, type)     \
-  instantiate_kernel("outer_scan_" #name, outer_scan, type)
-
-instantiate_outer_scan(float32, float)
-instantiate_outer_scan(float16, half)
-instantiate_outer_scan(bfloat16, bfloat16_t)
-    // clang-format on

@@ -274,15 +274,3 @@ template <typename T>
     grad_hidden[size_t(group.y) * width + unit] = static_cast<T>(of_h);
   }
 }
-
-// clang-format off
-#define instantiate_recurrent(name, type)                 \
-  instantiate_kernel("lstm_" #name, lstm, type)           \
-  instantiate_kernel("lstm_vjp_" #name, lstm_vjp, type)   \
-  instantiate_kernel("gru_" #name, gru, type)             \
-  instantiate_kernel("gru_vjp_" #name, gru_vjp, type)
-
-instantiate_recurrent(float32, float)
-instantiate_recurrent(float16, half)
-instantiate_recurrent(bfloat16, bfloat16_t)
-    // clang-format on

@@ -80,7 +80,7 @@ template <typename T>
     device const T* z [[buffer(6)]],
     device const float* state [[buffer(7)]],
     device T* y [[buffer(8)]],
-    device float* state_out [[buffer(9)]],
+    device float* last [[buffer(9)]],
     constant bool& has_D [[buffer(10)]],
     constant bool& has_z [[buffer(11)]],
     constant bool& has_state [[buffer(12)]],
@@ -122,7 +122,7 @@ template <typename T>
     C += states;
   }
   if (is_there) {
-    lane.write(s, state_out + row * states, 1);
+    lane.write(s, last + row * states, 1);
   }
 }
 
@@ -283,13 +283,3 @@ template <typename T>
     }
   }
 }
-
-// clang-format off
-#define instantiate_selective_scan(name, type)                        \
-  instantiate_kernel("selective_scan_" #name, selective_scan, type)   \
-  instantiate_kernel("selective_scan_vjp_" #name, selective_scan_vjp, type)
-
-instantiate_selective_scan(float32, float)
-instantiate_selective_scan(float16, half)
-instantiate_selective_scan(bfloat16, bfloat16_t)
-    // clang-format on
