@@ -21,6 +21,7 @@ import numpy as np
 from mlxgen.command.operators import load
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import spaces
+from mlxgen.model.op import Op
 from mlxgen.read.settings import load as load_settings
 
 from .measure import Options, Result
@@ -112,9 +113,25 @@ def mlx_kernels(name: str) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
+@cache
+def operators() -> Sequence[Op]:
+    """All of mlxops."""
+    settings = load_settings(ROOT, diags := Diagnostics())
+    assert settings is not None
+    return load(settings, diags)[0]
+
+
+@cache
 def ours(file: str) -> Kernels:
-    """The kernels of one of our files."""
-    return Kernels((OURS / file).read_text(encoding="utf-8"), [INCLUDE, OURS])
+    """The kernels of one of our files, instantiated as their launchers do it."""
+    text = (OURS / file).read_text(encoding="utf-8") + f'#include "{MLX}/defines.h"\n'
+    for kernel in (op.kernel("metal") for op in operators()):
+        for name, arguments in (
+            kernel.variants if kernel and kernel.include == file else {}
+        ).items():
+            if "bfloat" not in arguments[0]:
+                text += f'instantiate_kernel("{name}", {kernel.function}, {", ".join(arguments)})\n'
+    return Kernels(text, [INCLUDE, (OURS / file).parent, OURS])
 
 
 def rows(count: int, dtype: type) -> list[np.ndarray]:
@@ -279,9 +296,7 @@ def names(layout: Layout, dtype: type) -> str:
 @cache
 def generated_kernels(name: str, scalar: bool) -> Kernels:
     """The kernels around an operator's scalar function, for all layouts and dtypes."""
-    settings = load_settings(ROOT, diags := Diagnostics())
-    assert settings is not None
-    op = next(op for op in load(settings, diags)[0] if op.name == name)
+    op = next(op for op in operators() if op.name == name)
     kernel = op.kernel("metal")
     assert kernel is not None
     variants = {

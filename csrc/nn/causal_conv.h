@@ -111,7 +111,7 @@ inline int64_t stretches(int64_t steps) {
 
 /**
  * y[t] = act(bias + sum over k of weight[k] input[t + k]), where input has the
- * state in front of x; last is what a later call needs, its end.
+ * state in front of x; next_state is what a later call needs, its end.
  */
 template <typename T>
 void causal_conv1d(
@@ -121,7 +121,7 @@ void causal_conv1d(
     In<T> state,
     int activation,
     Out<T> y,
-    Out<T> last) {
+    Out<T> next_state) {
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t channels = x.dim(2);
@@ -163,7 +163,7 @@ void causal_conv1d(
             for (int64_t k = 0; last == steps && k < before; ++k) {
               inputs.load(sequence, steps + k, c, sum, n);
               rows::store(
-                  last.data + (sequence * before + k) * channels + c,
+                  next_state.data + (sequence * before + k) * channels + c,
                   n,
                   [=](int64_t i) { return sum[i]; });
             }
