@@ -111,14 +111,14 @@ template <typename T, int K>
   Window<K> w = weights_of<K>(weight + size_t(c) * taps, taps, true);
   float start = has_bias ? static_cast<float>(bias[c]) : 0;
   int first = int(place.y) * steps_per_thread;
-  int last = min(first + steps_per_thread, steps);
+  int end = min(first + steps_per_thread, steps);
   int before = taps - 1;
   Window<K> window = empty_window<K>();
-  for (int s = first; s < first + before && s < last + before; ++s) {
+  for (int s = first; s < first + before && s < end + before; ++s) {
     push(window, inputs.at(s), taps);
   }
   y += size_t(place.z) * steps * channels + c;
-  for (int t = first; t < last; ++t) {
+  for (int t = first; t < end; ++t) {
     push(window, inputs.at(t + before), taps);
     float value = dot(window, w, start);
     if (activation == silu_of_convolution) {
@@ -127,7 +127,7 @@ template <typename T, int K>
     y[size_t(t) * channels] = static_cast<T>(value);
   }
   last += size_t(place.z) * before * channels + c;
-  for (int k = 0; last == steps && k < before; ++k) {
+  for (int k = 0; end == steps && k < before; ++k) {
     last[size_t(k) * channels] = static_cast<T>(inputs.at(steps + k));
   }
 }
