@@ -7,6 +7,7 @@ counted, too: of MLX's nearest operators, composed to do the same.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections import Counter
@@ -14,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import mlx
+import mlx.core as mx
 import numpy as np
 
 from mlxgen.command.operators import load
@@ -456,6 +459,55 @@ def elementwise() -> Iterator[Result]:
                 yield beside(what, generated(name, layout, dtype), peer(layout, dtype))
 
 
+STEPS = 512
+HEADS = 2
+CHANNELS = 128
+
+
+def delta() -> Cost:
+    """gated_delta, where a lane has four rows of the state."""
+    q, k, v, y = np.zeros((4, 1, STEPS, HEADS, CHANNELS), np.float32)
+    state, last = np.zeros((2, 1, HEADS, CHANNELS, CHANNELS), np.float32)
+    g, beta = np.ones((2, 1, STEPS, HEADS), np.float32)
+    flags = (np.zeros((1, STEPS), np.bool_), y, last, np.bool_(True), np.bool_(False))
+    shape = np.array(q.shape, np.int32)
+    arguments = [q, k, v, g, beta, state, *flags, shape, shape, np.int32(3), (0, 0, 0), THREAD, 0]
+    run = ours("nn/gated_delta.metal").run(f"gated_delta_float32_{CHANNELS}", arguments)
+    return Cost(run, STEPS * 4 * CHANNELS // 32)
+
+
+def mlx_lm_delta() -> Cost | None:
+    """That of mlx-lm, where it is installed: its text is what it would give `metal_kernel`."""
+    try:
+        module = importlib.import_module("mlx_lm.models.gated_delta")
+    except ImportError:
+        return None
+    with (
+        patch.object(mx.metal, "is_available", lambda: True),
+        patch.object(mx.fast, "metal_kernel", lambda **parts: parts["source"]),
+    ):
+        body = module._make_gated_delta_kernel()
+    arrays = "".join(f"const device InT* {x}, " for x in ("q", "k", "v", "g", "beta", "state_in"))
+    sizes = ", ".join(f"int {name}" for name in ("Dk", "Dv", "Hk", "Hv"))
+    text = f"""
+        #include <metal_stdlib>
+        #include "{MLX}/defines.h"
+        using namespace metal;
+        template <typename InT, typename StT, {sizes}>
+        [[kernel]] void delta({arrays} constant int& T, device InT* y, device StT* state_out,
+            uint3 thread_position_in_grid [[thread_position_in_grid]],
+            uint3 thread_position_in_threadgroup [[thread_position_in_threadgroup]],
+            uint thread_index_in_simdgroup [[thread_index_in_simdgroup]]) {{ {body} }}
+        instantiate_kernel("delta", delta, float, float, {CHANNELS}, {CHANNELS}, {HEADS}, {HEADS})
+    """
+    q, k, v, y = np.zeros((4, 1, STEPS, HEADS, CHANNELS), np.float32)
+    state, last = np.zeros((2, 1, HEADS, CHANNELS, CHANNELS), np.float32)
+    g, beta = np.ones((2, 1, STEPS, HEADS), np.float32)
+    place = (THREAD, 0, 0)
+    arguments = [q, k, v, g, beta, state, np.int32(STEPS), y, last, place, place, THREAD]
+    return Cost(Kernels(text, [INCLUDE]).run("delta", arguments), STEPS * CHANNELS // 32)
+
+
 def measure(options: Options) -> Iterator[Result]:
     """The results of this group."""
     options.progress("instructions of Metal kernels")
@@ -473,6 +525,8 @@ def measure(options: Options) -> Iterator[Result]:
         yield beside("its gradient", sample("grid_sample_vjp", channels))
     total = ours("segment.metal").instructions("segment_sum_sorted_float32")
     yield beside("segment_sum, float32, the whole kernel once", Cost(total, 1))
+    heads = f"heads of {CHANNELS} x {CHANNELS}"
+    yield beside(f"gated_delta, float32, {heads}, beside mlx-lm's", delta(), mlx_lm_delta())
 
 
 def beside(what: str, mine: Cost, other: Cost | None = None) -> Result:

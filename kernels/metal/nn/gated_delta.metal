@@ -21,6 +21,7 @@ struct GatedDelta {
   bool has_mask;
   bool channels; // of g
   uint key_heads;
+  uint key_head; // that of the place's head
   // Where gradients go: those of a block of rows.
   device float* grad_q;
   device float* grad_k;
@@ -36,7 +37,6 @@ struct GatedDelta {
       return false;
     }
     size_t at = place.at(t);
-    uint key_head = place.head / (place.heads / key_heads);
     size_t key = (time * key_heads + key_head) * width;
     read_lane<N>(q + key, place.lane, width, to.r);
     read_lane<N>(k + key, place.lane, width, to.k);
@@ -132,8 +132,18 @@ template <typename T, int D>
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   DeltaPlace place =
       delta_place(v_shape, q_shape[3], 16, group, lane, simdgroup);
+  uint key_heads = q_shape[2];
   GatedDelta<T> rule = {
-      q, k, v, g, beta, mask, has_mask, g_ndim == 4, uint(q_shape[2])};
+      q,
+      k,
+      v,
+      g,
+      beta,
+      mask,
+      has_mask,
+      g_ndim == 4,
+      key_heads,
+      place.head / (place.heads / key_heads)};
   delta_forward<D / 32>(rule, place, state, has_state, y, last);
 }
 
@@ -173,6 +183,7 @@ template <typename T, int D>
       delta_place(v_shape, q_shape[3], block, group, lane, simdgroup);
   bool channels = g_ndim == 4;
   size_t sums = size_t(group.x) * v_shape[0] * v_shape[1] * v_shape[2];
+  uint key_heads = q_shape[2];
   GatedDelta<T> rule = {
       q,
       k,
@@ -182,7 +193,8 @@ template <typename T, int D>
       mask,
       has_mask,
       channels,
-      uint(q_shape[2]),
+      key_heads,
+      place.head / (place.heads / key_heads),
       grad_q + sums * place.width,
       grad_k + sums * place.width,
       grad_g + sums * (channels ? place.width : 1),
