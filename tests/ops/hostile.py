@@ -23,6 +23,9 @@ from typing import Any
 import mlx.core as mx
 import mlxops
 import numpy as np
+from mlxops.checks.test_gradients import CASES
+
+from mlxgen.testing.cases import Subject
 
 Result = Any
 FLOATS = (mx.float16, mx.bfloat16, mx.float32, mx.float64)
@@ -50,6 +53,20 @@ VALID: dict[str, dict[str, Any]] = {
     "grid_sample": {"x": mx.ones((2, 3, 4, 1)), "grid": mx.zeros((2, 2, 2, 2))},
     "block_diag": {"arrays": [mx.ones((2, 3)), mx.ones((1, 2))]},
 }
+
+
+def samples(module: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A call of each operator of a module, as its entry's first sample says."""
+    table = json.loads(resources.files(mlxops).joinpath("ops.json").read_text("utf-8"))
+    for op in table:
+        if op["module"] == module and "internal" not in op["tags"]:
+            function = getattr(getattr(mlxops, module), op["python_name"])
+            case = next(case for case in CASES if case.function is function)
+            subject = Subject(mlxops, op, case, 0)
+            yield op["name"], subject.keywords(subject.draw(mx.float32))
+
+
+VALID.update(samples("nn"))
 
 NO_ARRAYS: list[Any] = [
     *(None, "text", b"bytes", {}, {1: 2}, object(), int, len, ..., slice(1)),
@@ -189,9 +206,10 @@ def transforms() -> None:
     whole = {*VALID, "add", "sincos", "betainc"}
     for place, (name, function, kinds, valid) in enumerate(operators()):
         for arg in (arg for arg, kind in kinds.items() if kind.endswith("array")):
+            shape = (3, 4) if valid[arg] is None else valid[arg].shape
             every_one = itertools.product(
                 nested(functools.partial(_call, function, valid, arg)).items(),
-                odd(valid[arg].shape),
+                odd(shape),
             )
             # Elementwise operators have the same code around their kernels: each takes a part.
             part = slice(None) if name in whole else slice(place % 9, None, 9)

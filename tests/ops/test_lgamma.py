@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.special
-from ops.accuracy import assert_close, draw
+from ops.accuracy import LIMIT, assert_close, draw
 
 from mlxgen.testing import to_numpy
 
@@ -29,13 +29,13 @@ def test_values(dtype, low, high):
         # Near its zeros on the negative axis lgamma cancels, as in SciPy.
         np.testing.assert_allclose(to_numpy(mlxops.lgamma(a)), wanted, 2e-15, 4e-15)
     else:
-        assert_close(mlxops.lgamma(a), wanted, 0.51)
+        assert_close(mlxops.lgamma(a), wanted, LIMIT[dtype])
 
 
 def test_zeros():
     assert mlxops.lgamma(mx.array([1.0, 2.0])).tolist() == [0, 0]
     x = np.nextafter(np.float32([1, 1, 2, 2]), np.float32([0, 2, 0, 3]))
-    assert_close(mlxops.lgamma(mx.array(x)), exact(x), 0.51)
+    assert_close(mlxops.lgamma(mx.array(x)), exact(x), LIMIT[mx.float32])
 
 
 def test_special_values(dtype):
@@ -47,7 +47,7 @@ def test_special_values(dtype):
 def test_large_and_tiny():
     x = np.float32([1e-45, 1e-38, 1e-10, 1e10, 1e36, 3e38])
     out = mlxops.lgamma(mx.array(x))
-    assert_close(out, exact(x), 0.51)
+    assert_close(out, exact(x), LIMIT[mx.float32])
     x = np.array([5e-324, 1e-300, 1e300, 1e305])
     with mx.stream(mx.cpu):
         out = mlxops.lgamma(mx.array(x, dtype=mx.float64))
