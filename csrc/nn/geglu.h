@@ -22,19 +22,19 @@ struct Normal {
 
 template <typename T>
 Normal<T> normal_at(T x, int approximate) {
-  if (approximate == by_tanh) {
-    // (1 + tanh(u)) / 2 = sigmoid(2 u), and its derivative.
-    T square = x * x;
-    T factor = T(1.5957691216057308); // 2 sqrt(2 / pi)
-    T u = factor * x * (1 + T(0.044715) * square);
-    T e = mlxgen::math::exp(-mlxgen::math::fabs(u));
-    T s = (u < 0 ? e : T(1)) / (1 + e);
-    T slope = e / ((1 + e) * (1 + e));
-    return {s, slope * factor * (1 + T(3 * 0.044715) * square)};
-  }
+  // (1 + tanh(u)) / 2 = sigmoid(2 u), and its derivative.
+  T square = x * x;
+  T factor = T(1.5957691216057308); // 2 sqrt(2 / pi)
+  T u = factor * x * (1 + T(0.044715) * square);
+  bool tanh = approximate == by_tanh;
+  T e = mlxgen::math::exp(tanh ? -mlxgen::math::fabs(u) : square * T(-0.5));
+  T s = (u < 0 ? e : T(1)) / (1 + e);
+  T slope = e / ((1 + e) * (1 + e));
+  T distribution = special::ndtr<T>(x);
   return {
-      special::ndtr<T>(x),
-      mlxgen::math::exp(x * x * T(-0.5)) * T(0.3989422804014327)};
+      tanh ? s : distribution,
+      tanh ? slope * factor * (1 + T(3 * 0.044715) * square)
+           : e * T(0.3989422804014327)};
 }
 
 } // namespace gelu
