@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,11 +164,7 @@ def read_project(
     def check(path: Path) -> SpaceCheck:
         text = f'#include "{path.name}"\n{runtime_source("elementwise")}'
         starts: list[tuple[int, Op]] = []
-        made: dict[str, str] = {}
-        for used in filter(None, (op.kernel("metal") for op in groups[path])):
-            for name, arguments in used.variants.items():
-                made[name] = _instantiation(name, f"{used.function}<{', '.join(arguments)}>")
-        text += "".join(made.values())
+        text += instantiations(filter(None, (op.kernel("metal") for op in groups[path])))
         for op in groups[path]:
             kernel = op.kernel("metal")
             if kernel is not None and kernel.scalar:
@@ -189,6 +185,15 @@ def read_project(
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
         return dict(zip(groups, pool.map(check, groups), strict=True))
+
+
+def instantiations(kernels: Iterable[Kernel]) -> str:
+    """What the launchers of such Metal kernels instantiate, each once."""
+    made: dict[str, str] = {}
+    for kernel in kernels:
+        for name, arguments in kernel.variants.items():
+            made[name] = _instantiation(name, f"{kernel.function}<{', '.join(arguments)}>")
+    return "".join(made.values())
 
 
 def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Where the kernels' includes are, and a cache of compiled kernels for the tests."""
 
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -10,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlxgen.command.operators import load as load_operators
+from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import Library, load_metal
 from mlxgen.emulator.frontend.includes import OWN_INCLUDES
+from mlxgen.emulator.spaces import instantiations
+from mlxgen.read.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"
@@ -24,6 +29,25 @@ def mlx_include() -> Path:
     assert found is not None and found.submodule_search_locations is not None
     folders = [Path(folder) / "include" for folder in found.submodule_search_locations]
     return next(folder for folder in folders if folder.is_dir())
+
+
+@functools.cache
+def own_operators():
+    """This project's operators, and the sources of their kernels."""
+    diags = Diagnostics()
+    settings = load_settings(ROOT, diags)
+    assert settings is not None
+    operators = load_operators(settings, diags)
+    assert diags.ok
+    return operators
+
+
+def instantiated(path: Path) -> str:
+    """A file of this project's kernels with what their launchers instantiate of it."""
+    kernels = filter(None, (op.kernel("metal") for op in own_operators()[0]))
+    used = [k for k in kernels if not k.shared and KERNELS / k.include == path]
+    assert used, f"no operator has a kernel of {path}"
+    return f"{path.read_text()}\n{instantiations(used)}"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,9 +70,11 @@ def load(cache):
     """Compiles a file of this project's kernels, or Metal source."""
 
     def load(path: str | Path = "test.metal", text: str | None = None, **options) -> Library:
-        name = KERNELS / path if text is None and not Path(path).is_absolute() else path
+        if text is None and not Path(path).is_absolute():
+            path = KERNELS / path
+            text = instantiated(path)
         return load_metal(
-            name, [mlx_include(), KERNELS, ROOT / "csrc", Path(OWN_INCLUDES)], text=text, **options
+            path, [mlx_include(), KERNELS, ROOT / "csrc", Path(OWN_INCLUDES)], text=text, **options
         )
 
     return load

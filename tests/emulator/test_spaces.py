@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import pytest
+from emulator.conftest import KERNELS, instantiated, own_operators
 from sample import project
 
 from mlxgen.command.operators import load
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.package import mlx_include
 from mlxgen.emulator.spaces import check_project, check_spaces, read_project
-from mlxgen.read.settings import load as load_settings
 
-KERNELS = Path(__file__).parents[2] / "kernels" / "metal"
 HEAD = """#include <metal_stdlib>
 using namespace metal;
 struct Pair { float a; float b; };
@@ -62,6 +61,12 @@ FITTING = {
     "lambdas": "auto g = [&](float u) { return u + mine[0]; }; y[0] = T(g(2));",
     "simdgroups": "float s = simd_sum(float(x[0])); sums[0] = simd_max(s); "
     "threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);",
+    "matrices": "threadgroup T tile[64]; simdgroup_matrix<T, 8, 8> a(T(1)), b; "
+    "simdgroup_load(a, x, 8, ulong2(0), true); simdgroup_load(b, tile + 1); "
+    "auto c = make_filled_simdgroup_matrix<float, 8, 8>(0.0f); simdgroup_multiply(c, a, b * b); "
+    "simdgroup_multiply_accumulate(c, a, b, c); c.thread_elements()[1] *= mine[0]; "
+    "thread auto& d = c.thread_elements(); add(mine[0], d[0]); "
+    "simdgroup_store(c, z, n); simdgroup_store(a, tile);",
     "functions": "y[0] = T(precise::exp(mine[0]) + max(1, n) + clamp(0.5f, 0.f, 1.f)); "
     "y[1] = min(T(1), x[0]);",
     "atomics": "device atomic<float>* a = (device atomic<float>*)z; "
@@ -80,6 +85,13 @@ MISTAKES = {
     "initialised": ("threadgroup float* p = mine; p[0] = 1;", "thread", "threadgroup"),
     "assigned": ("device float* p = z; p = sums; p[0] = 1;", "threadgroup", "device"),
     "in a template": ("device T* p = w; p[0] = 1;", "constant", "device"),
+    "a matrix from": ("simdgroup_float8x8 m; simdgroup_load(m, v);", "constant", "device"),
+    "a matrix to": ("simdgroup_float8x8 m; simdgroup_store(m, mine);", "thread", "device"),
+    "elements of a matrix": (
+        "simdgroup_float8x8 m; threadgroup auto& e = m.thread_elements(); e[0] = 1;",
+        "thread",
+        "threadgroup",
+    ),
     "a conditional": ("device float* p = n ? z : sums; p[0] = 1;", "device", "threadgroup"),
 }
 
@@ -99,16 +111,19 @@ def test_mistake(mistake: str) -> None:
     assert "__" not in message
 
 
-@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.metal")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(KERNELS.rglob("*.metal")), ids=lambda path: path.stem)
 def test_own_kernels(path: Path) -> None:
-    found = check_spaces(path, [KERNELS, mlx_include()])
+    found = check_spaces(path, [KERNELS, mlx_include()], text=instantiated(path))
     assert found.errors == ()
     assert found.unknown == ()
 
 
 def test_changed_parameter_of_a_kernel() -> None:
     path = KERNELS / "normalization.metal"
-    text = path.read_text()
+    include = '#include "elements.h"'
+    text = instantiated(path)
+    assert include in text
+    text = text.replace(include, (KERNELS / "elements.h").read_text())
     changed = text.replace("threadgroup V* sums", "device V* sums")
     assert changed != text
     found = check_spaces(path, [KERNELS, mlx_include()], text=changed)
@@ -118,12 +133,7 @@ def test_changed_parameter_of_a_kernel() -> None:
 
 
 def test_own_operators() -> None:
-    diags = Diagnostics()
-    settings = load_settings(KERNELS.parents[1], diags)
-    assert settings is not None
-    ops, sources = load(settings, diags)
-    assert diags.ok
-    checks = read_project(ops, sources)
+    checks = read_project(*own_operators())
     assert {path.name for path in checks} > {"elementwise.metal", "gamma.h", "bessel_orders.h"}
     assert [error for check in checks.values() for error in check.errors] == []
     # Nothing is passed over, `? :` between a value and a variable of mlxgen/scalar.h's type either.

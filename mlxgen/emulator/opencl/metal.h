@@ -196,23 +196,19 @@ T make_uniform(T);
 
 // --------------------------------------------------------------- functions
 
+// clang-format off
 #define MLXGEN_MATH(X)                                                         \
-  X(acos)                                                                      \
-  X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(ceil) X(cos) X(cosh) X(cospi)   \
-      X(exp) X(exp10) X(exp2) X(fabs) X(floor) X(fract) X(log) X(log10)        \
-          X(log2) X(rint) X(round) X(rsqrt) X(sin) X(sinh) X(sinpi) X(sqrt)    \
-              X(tan) X(tanh) X(tanpi) X(trunc) X(atan2) X(copysign) X(divide)  \
-                  X(fdim) X(fmax) X(fmin) X(fmod) X(nextafter) X(pow) X(powr)  \
-                      X(fma) X(fmax3) X(fmin3) X(fmedian3) X(ldexp) X(abs)     \
-                          X(min) X(max) X(min3) X(max3) X(median3) X(clamp)    \
-                              X(mix) X(saturate) X(sign) X(step) X(smoothstep) \
-                                  X(clz) X(ctz) X(popcount) X(reverse_bits)    \
-                                      X(rotate) X(mulhi) X(madhi) X(mad24)     \
-                                          X(mul24) X(absdiff) X(addsat)        \
-                                              X(subsat) X(hadd) X(rhadd)       \
-                                                  X(extract_bits)              \
-                                                      X(insert_bits) X(cross)  \
-                                                          X(normalize)
+  X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(ceil) X(cos) X(cosh)    \
+  X(cospi) X(exp) X(exp10) X(exp2) X(fabs) X(floor) X(fract) X(log) X(log10)   \
+  X(log2) X(rint) X(round) X(rsqrt) X(sin) X(sinh) X(sinpi) X(sqrt) X(tan)     \
+  X(tanh) X(tanpi) X(trunc) X(atan2) X(copysign) X(divide) X(fdim) X(fmax)     \
+  X(fmin) X(fmod) X(nextafter) X(pow) X(powr) X(fma) X(fmax3) X(fmin3)         \
+  X(fmedian3) X(ldexp) X(abs) X(min) X(max) X(min3) X(max3) X(median3)         \
+  X(clamp) X(mix) X(saturate) X(sign) X(step) X(smoothstep) X(clz) X(ctz)      \
+  X(popcount) X(reverse_bits) X(rotate) X(mulhi) X(madhi) X(mad24) X(mul24)    \
+  X(absdiff) X(addsat) X(subsat) X(hadd) X(rhadd) X(extract_bits)              \
+  X(insert_bits) X(cross) X(normalize)
+// clang-format on
 #define X(name)            \
   template <typename... T> \
   typename mlxgen_metal::Result<T...>::type name(T...);
@@ -282,18 +278,17 @@ void atomic_thread_fence(
     memory_order,
     thread_scope = thread_scope_device);
 
-#define MLXGEN_SIMD(X)                                                        \
-  X(simd_sum)                                                                 \
-  X(simd_product) X(simd_min) X(simd_max) X(simd_and) X(simd_or) X(simd_xor)  \
-      X(simd_prefix_inclusive_sum) X(simd_prefix_exclusive_sum)               \
-          X(simd_prefix_inclusive_product) X(simd_prefix_exclusive_product)   \
-              X(simd_broadcast) X(simd_broadcast_first) X(simd_shuffle)       \
-                  X(simd_shuffle_xor) X(simd_shuffle_down) X(simd_shuffle_up) \
-                      X(simd_shuffle_rotate_down) X(simd_shuffle_rotate_up)   \
-                          X(simd_shuffle_and_fill_down)                       \
-                              X(simd_shuffle_and_fill_up) X(quad_broadcast)   \
-                                  X(quad_shuffle) X(quad_shuffle_xor)         \
-                                      X(quad_sum)
+// clang-format off
+#define MLXGEN_SIMD(X)                                                         \
+  X(simd_sum) X(simd_product) X(simd_min) X(simd_max) X(simd_and) X(simd_or)   \
+  X(simd_xor) X(simd_prefix_inclusive_sum) X(simd_prefix_exclusive_sum)        \
+  X(simd_prefix_inclusive_product) X(simd_prefix_exclusive_product)            \
+  X(simd_broadcast) X(simd_broadcast_first) X(simd_shuffle)                    \
+  X(simd_shuffle_xor) X(simd_shuffle_down) X(simd_shuffle_up)                  \
+  X(simd_shuffle_rotate_down) X(simd_shuffle_rotate_up)                        \
+  X(simd_shuffle_and_fill_down) X(simd_shuffle_and_fill_up)                    \
+  X(quad_broadcast) X(quad_shuffle) X(quad_shuffle_xor) X(quad_sum)
+// clang-format on
 #define X(name)                        \
   template <typename T, typename... A> \
   T name(T, A...);
@@ -311,6 +306,54 @@ struct simd_vote {
 };
 simd_vote simd_ballot(bool);
 simd_vote simd_active_threads_mask();
+
+template <typename T, int Cols, int Rows = Cols>
+struct simdgroup_matrix {
+  static_assert(Cols == 8 && Rows == 8, "Metal has matrices of 8 x 8 only");
+  using storage_type = vec<T, 2>;
+  simdgroup_matrix();
+  explicit simdgroup_matrix(T);
+  __private storage_type& thread_elements();
+};
+using simdgroup_half8x8 = simdgroup_matrix<half, 8>;
+using simdgroup_bfloat8x8 = simdgroup_matrix<bfloat, 8>;
+using simdgroup_float8x8 = simdgroup_matrix<float, 8>;
+template <typename T, int Cols, int Rows = Cols>
+simdgroup_matrix<T, Cols, Rows> make_diagonal_simdgroup_matrix(T);
+template <typename T, int Cols, int Rows = Cols>
+simdgroup_matrix<T, Cols, Rows> make_filled_simdgroup_matrix(T);
+#define MLXGEN_MATRIX(space)             \
+  template <typename T>                  \
+  void simdgroup_load(                   \
+      __private simdgroup_matrix<T, 8>&, \
+      const space T*,                    \
+      ulong = 8,                         \
+      vec<ulong, 2> = 0,                 \
+      bool = false);                     \
+  template <typename T>                  \
+  void simdgroup_store(                  \
+      simdgroup_matrix<T, 8>,            \
+      space T*,                          \
+      ulong = 8,                         \
+      vec<ulong, 2> = 0,                 \
+      bool = false);
+MLXGEN_MATRIX(__global)
+MLXGEN_MATRIX(__local)
+template <typename D, typename A, typename B>
+void simdgroup_multiply(
+    __private simdgroup_matrix<D, 8>&,
+    simdgroup_matrix<A, 8>,
+    simdgroup_matrix<B, 8>);
+template <typename D, typename A, typename B, typename C>
+void simdgroup_multiply_accumulate(
+    __private simdgroup_matrix<D, 8>&,
+    simdgroup_matrix<A, 8>,
+    simdgroup_matrix<B, 8>,
+    simdgroup_matrix<C, 8>);
+template <typename T>
+simdgroup_matrix<T, 8> operator*(
+    simdgroup_matrix<T, 8>,
+    simdgroup_matrix<T, 8>);
 
 template <typename T>
 struct atomic {
