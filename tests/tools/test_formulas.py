@@ -113,6 +113,55 @@ def test_kernels_that_are_not_known(run, tmp_path):
     assert "f: grad of x: without `y` in `grad * result * y`" in report.missed
 
 
+def test_what_is_skipped(run, tmp_path):
+    text = """
+- signature: "f(x: array) -> array"
+  composite: x * x
+  grad: {x: "slope(x, grad)"}
+- signature: "slope(x: array, cotangent: array) -> array"
+  cpp: ops::slope_of
+  tags: [internal]
+- signature: "g(x: array) -> array"
+  composite: 2 * x
+"""
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "slope.h").write_text(
+        "namespace ops { inline mx::array slope_of(const mx::array& x, "
+        "const mx::array& cotangent, mx::StreamOrDevice s) { return x; } }"
+    )
+    assert run(text).broken
+    report = run(text, "skipped: {ops: [f], why: slope is C++}")
+    assert not report.left and report.noticed == 0
+    report = run(text, "skipped: {ops: [f, g, h], why: slope is C++}")
+    assert report.left and report.unskipped == ["g", "h"]
+    assert "can be tried: h" in report.text()
+
+
+def test_arguments_that_are_absent_or_not_numbers(run, tmp_path):
+    text = """
+- signature: "f(x: array, y: array, mask: array, z: array | None = None) -> array"
+  dispatch: {cpu: f}
+  shape: x.shape
+  composite: "where(~mask, x * y, 0) if z is None else z"
+  dtypes: {x: floating, y: floating, mask: bool_, z: floating}
+  grad:
+    "x, y": "(where(~mask, grad * y, 0), where(~mask, grad * x, 0)) if asked_x else (grad, grad)"
+    mask: none
+    z: zero
+  samples:
+    - {x: {shape: [2]}, y: {shape: [2]}, mask: {values: [false, true]}, z: null}
+"""
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "f.h").write_text(
+        "namespace ops::cpu { template <typename T> "
+        "void f(In<T> x, In<T> y, In<bool> mask, In<T> z, Out<T> out) {} }"
+    )
+    report = run(text)
+    assert not report.broken
+    # `~` of a boolean that became an integer is never 0.
+    assert not [name for name in report.missed if ": 1 for 0 in" in name]
+
+
 def test_nothing_is_left(monkeypatch):
     monkeypatch.chdir(ROOT)
     report = Report.of(*prepare(None))

@@ -62,7 +62,8 @@ def prepare(
     operators = Operators(
         found, jvps, _installed(package or settings.name), listed.get("stand_ins", {})
     )
-    return Trial(operators, listed.get("points", ())), listed.get("equivalent", [])
+    trial = Trial(operators, listed.get("points", ()), listed.get("skipped", {}).get("ops", ()))
+    return trial, listed.get("equivalent", [])
 
 
 def _installed(package: str) -> ModuleType | None:

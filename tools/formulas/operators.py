@@ -43,7 +43,7 @@ class Operators:
         self.unknown = {
             op.name
             for op in ops
-            if op.form is Form.KERNELS
+            if _is_compiled(op)
             and not (self.installed[op.name] or op.entry.composite or op.name in stand_ins)
         }
         self.functions: dict[str, Callable[..., Any]] = {
@@ -147,16 +147,20 @@ class Operators:
         found = mx.vjp(function, primals, known["grads"])[1]
         return _with(dict.fromkeys(names), places, found)
 
+    def calls_package(self, op: Op) -> bool:
+        """Whether the forward is that of the package that is installed."""
+        return _is_compiled(op) and self.installed[op.name] is not None
+
     def _composite(self, op: Op, values: Values) -> Any:
         return self._evaluated(op.entry.composite or "", values)
 
     def _forward(self, op: Op, values: Values) -> Any:
         """The outputs of an operator."""
         given = {p.name: values[p.name] for p in op.params}
-        if op.form is Form.BIND:
+        if op.form is Form.BIND and not _is_compiled(op):
             return self._evaluated(op.forward_text, given)
         function = self.installed[op.name]
-        if op.form is Form.KERNELS and function:
+        if function and self.calls_package(op):
             named = {p.name: given.pop(p.name) for p in op.params if p.arg.kw_only}
             return function(*given.values(), **named)
         if op.entry.composite:
@@ -164,6 +168,11 @@ class Operators:
         if op.name in self.stand_ins:
             return eval(self.stand_ins[op.name], {**self._kernels, **given})
         return _smooth(op, given)
+
+
+def _is_compiled(op: Op) -> bool:
+    """Whether a kernel computes it, or a C++ function that is not MLX's."""
+    return op.form is Form.KERNELS or (op.form is Form.BIND and "::" in op.forward_text)
 
 
 _Place = tuple[str, int | None]  # an argument, and the index in a list of arrays
@@ -230,12 +239,15 @@ def _listed(values: Any) -> Any:
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    return [function(v) for v in value] if isinstance(value, list) else function(value)
+    if isinstance(value, list):
+        return [function(v) for v in value]
+    return None if value is None else function(value)  # an argument that is absent
 
 
 def gradient_names(op: Op, cotangents: Arrays, outputs: Arrays) -> Values:
     """What formulas of gradients know beside the arguments."""
     names: Values = {"grads": cotangents, "results": outputs}
+    names |= {f"asked_{p.name}": True for p in op.arrays}
     if len(op.outputs) == 1:
         return names | {"grad": cotangents[0], "grad_out": cotangents[0], "result": outputs[0]}
     for output, grad, result in zip(op.outputs, cotangents, outputs, strict=True):
@@ -258,7 +270,7 @@ def _like(gradient: Any, primal: mx.array) -> mx.array:
 def _refusing(op: Op, name: str) -> Callable[[mx.array], mx.array]:
     """The identity, without a gradient."""
 
-    same: Any = mx.custom_function(lambda x: x * 1)
+    same: Any = mx.custom_function(lambda x: x * mx.ones_like(x))
 
     @same.vjp  # type: ignore[untyped-decorator]
     def vjp(*_: Any) -> Any:
@@ -279,7 +291,7 @@ def _smooth(op: Op, given: Values) -> Any:
     outputs = []
     facts = {
         p.name: _mapped(lambda a: ArrayFacts(tuple(a.shape), None), given[p.name])
-        if p.type.is_array and given[p.name] is not None
+        if p.type.is_array
         else given[p.name]
         for p in op.params
     }

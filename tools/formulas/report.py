@@ -21,11 +21,12 @@ class Report:
     missed: list[str] = field(default_factory=list)
     idle: list[str] = field(default_factory=list)  # patterns of the list that match nothing missed
     unknown: list[str] = field(default_factory=list)
+    unskipped: list[str] = field(default_factory=list)  # listed as skipped, but can be tried
 
     @property
     def left(self) -> bool:
         """Whether there is something to mend."""
-        return bool(self.broken or self.missed or self.idle)
+        return bool(self.broken or self.missed or self.idle or self.unskipped)
 
     @classmethod
     def of(
@@ -41,11 +42,13 @@ class Report:
         """
         report = cls(broken=list(trial.broken(ops)))
         patterns = {pattern: False for item in listed for pattern in item["mutants"]}
-        changed = [f for f in formulas(trial.operators) if not ops or f.op.name in ops]
+        found = [f for f in formulas(trial.operators) if f.op.name not in trial.skipped]
+        changed = [f for f in found if not ops or f.op.name in ops]
         for formula in changed:
             report._try(trial, formula, patterns)
         known = {op for op in trial.operators.ops if not ops}
         report.idle = [p for p, used in patterns.items() if not used and p.split(":")[0] in known]
+        report.unskipped = list(trial.wrongly_skipped())
         report.unknown = sorted(set().union(*(trial.guessed[f.op.name] for f in changed)))
         return report
 
@@ -68,6 +71,10 @@ class Report:
         lines = [*(f"fails as it is: {what}" for what in self.broken)]
         lines += [f"not noticed: {name}" for name in self.missed]
         lines += [f"listed, but matches nothing that is missed: {name}" for name in self.idle]
+        lines += [
+            f"listed as skipped, but no operator, or one that can be tried: {name}"
+            for name in self.unskipped
+        ]
         if self.unknown:
             lines.append(f"not known in Python, stood for by others: {', '.join(self.unknown)}")
         counts = f"{self.noticed} noticed, {self.equivalent} equivalent, {self.listed} listed so"

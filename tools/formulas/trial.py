@@ -90,16 +90,22 @@ def formulas(operators: Operators) -> list[Formula]:
 class Trial:
     """The generated checks of all operators, to be run with changed formulas."""
 
-    def __init__(self, operators: Operators, points: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        operators: Operators,
+        points: Sequence[Mapping[str, Any]] = (),
+        skipped: Collection[str] = (),
+    ) -> None:
         self.operators = operators
         self.points = points  # gradients that are known: of `op` in its arrays, `at` numbers
+        self.skipped = skipped  # operators whose gradients are neither changed nor checked
         self.subjects: dict[str, list[Subject]] = {}
         for op in operators.ops.values():
             function, about = operators.functions[op.name], op_dict(op)
             self.subjects[op.name] = [
                 Subject(None, about, Case(function, sample), number)  # type: ignore[arg-type]
                 for number, sample in enumerate(check_samples(op))
-                if "internal" not in op.tags or op.entry.samples
+                if ("internal" not in op.tags or op.entry.samples) and op.name not in skipped
             ]
         self._differences: dict[Any, Any] = {}
         self.gradient_calls = {op.name: set(_called(op)) for op in operators.ops.values()}
@@ -107,9 +113,19 @@ class Trial:
             op.name: set(op.forward.ops if op.forward and _is_composed(op) else ())
             for op in operators.ops.values()
         }
-        calls = [self.gradient_calls, self.composite_calls]
+        evaluated = {
+            op.name: set(op.forward.ops if op.forward and not operators.calls_package(op) else ())
+            for op in operators.ops.values()
+        }
+        calls = [self.gradient_calls, evaluated]
         # What of each operator is not known in Python, so that smooth functions stand for it.
         self.guessed = {op: _all(op, calls) & operators.unknown for op in operators.ops}
+
+    def wrongly_skipped(self) -> Iterator[str]:
+        """The names of the skipped that are no operators, or depend on nothing unknown."""
+        for name in self.skipped:
+            if not self.guessed.get(name):
+                yield name
 
     def broken(self, ops: Collection[str] = ()) -> Iterator[str]:
         """What the checks say of formulas as they are."""
