@@ -24,7 +24,7 @@ def test_values(n, low, high, dtype):
     a, x = a[mx.array(np.flatnonzero(~poles))], x[~poles]
     wanted = exact(n, x)
     if dtype != mx.float64:
-        assert_close(mlxops.polygamma(n, a), wanted, LIMIT[dtype] if n == 0 else 0.51)
+        assert_close(mlxops.polygamma(n, a), wanted, LIMIT[dtype] if n == 0 and low > 0 else 0.51)
     elif n == 0:
         np.testing.assert_allclose(to_numpy(mlxops.polygamma(n, a)), wanted, 3e-15, 4e-15)
     else:
