@@ -14,8 +14,8 @@ DTYPES = [mx.bool_, *INTEGERS, *FLOATS]
 # Digits of the significand, and the exponent of the smallest normal number.
 FORMAT = {mx.float16: (11, -14), mx.bfloat16: (8, -126), mx.float32: (24, -126)}
 FORMAT[mx.float64] = (53, -1022)
-# Units that lgamma and digamma may be off above 0. In float32 they are computed in float, for speed:
-# here is what docs/accuracy.md allows. In 16 bits nothing of that is left.
+# Units that lgamma and digamma may be off above 0. In float32 they are computed in float there, for
+# speed: this is what docs/accuracy.md allows. In 16 bits nothing of that is left.
 LIMIT = {mx.float16: 0.51, mx.bfloat16: 0.51, mx.float32: 4}
 
 
