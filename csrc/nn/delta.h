@@ -13,9 +13,10 @@
 // go: that is in GatedDelta and Wkv7.
 //
 // The backward needs the states in reverse order. It has the inputs alone, and
-// computes the states twice: once to keep every chunk-th, and then those of a
-// chunk, from the last chunk to the first. With chunks of sqrt(T) steps that
-// takes memory for 2 sqrt(T) states.
+// computes the states three times: once to keep that in front of each stretch
+// of n^2 steps, then those of a stretch's chunks of n steps, and then those of
+// a chunk, from the last to the first. With n the cube root of T that takes
+// memory for 3 n states.
 
 #pragma once
 
@@ -344,27 +345,38 @@ void backward_rows(
     DeltaPlace place) {
   DeltaBuffer<A> buffer(place);
   auto& [step, sums, y, grad, size, memory] = buffer;
-  // The states in front of all chunks, and behind the steps of one.
+  // The states in front of all stretches; of one's chunks, but for the first;
+  // and behind the steps of one of these.
   int64_t chunks = (place.steps + chunk - 1) / chunk;
-  A* inside = states + chunks * size;
+  int64_t stretches = (chunks + chunk - 1) / chunk;
+  A* in_stretch = states + stretches * size;
+  A* in_chunk = in_stretch + (chunk - 1) * size;
+  // Go from a step to another, and keep every so many states.
+  auto go = [&](int64_t first, int64_t last, int64_t every, A* from, A* kept) {
+    for (int64_t t = first; t < last; ++t) {
+      A* next = kept + (t - first) / every * size;
+      bool is_kept = (t - first) % every == 0;
+      A* before = !is_kept ? next : t == first ? from : next - size;
+      place.go_to(t);
+      forward<bytes>(rule, place, buffer, before, next);
+    }
+  };
   pad(state, place, step, states);
-  for (int64_t t = 0; t < (chunks - 1) * chunk; ++t) {
-    A* mark = states + t / chunk * size;
-    A* next = mark + size;
-    place.go_to(t);
-    forward<bytes>(rule, place, buffer, t % chunk == 0 ? mark : next, next);
-  }
+  go(0, (stretches - 1) * chunk * chunk, chunk * chunk, states, states + size);
   pad(grad_last, place, step, grad);
   for (int64_t c = chunks - 1; c >= 0; --c) {
     int64_t first = c * chunk;
     int64_t count = std::min(chunk, place.steps - first);
-    auto before = [&](int64_t t) {
-      return t == 0 ? states + c * size : inside + (t - 1) * size;
-    };
-    for (int64_t t = 0; t < count; ++t) {
-      place.go_to(first + t);
-      forward<bytes>(rule, place, buffer, before(t), before(t + 1));
+    int64_t within = c % chunk;
+    A* stretch = states + c / chunk * size;
+    if (c == chunks - 1 || within == chunk - 1) {
+      go(first - within * chunk, first, chunk, stretch, in_stretch);
     }
+    A* start = within == 0 ? stretch : in_stretch + (within - 1) * size;
+    auto before = [&](int64_t t) {
+      return t == 0 ? start : in_chunk + (t - 1) * size;
+    };
+    go(first, first + count, 1, start, in_chunk);
     for (int64_t t = count - 1; t >= 0; --t) {
       place.go_to(first + t);
       std::fill_n(sums.w, 5 * step.width, A(0));

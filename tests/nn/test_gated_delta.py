@@ -213,9 +213,9 @@ def test_in_pieces():
     close(wkv_state, wkv_last, 4)
 
 
-@pytest.mark.parametrize("steps", [8, 9, 300])
+@pytest.mark.parametrize("steps", [8, 9, 64, 65, 300])
 def test_long_gradients(steps):
-    """Whole chunks of steps, and chunks of another length."""
+    """Whole stretches and chunks of steps, and some of another length."""
     arrays = delta_inputs(mx.float32, 1, steps, 1, 1, 3, 2)
     mask = mx.array(np.random.default_rng(1).uniform(size=(1, steps)) < 0.8)
     wanted = gradients(lambda *a: gated_delta(*a, mask=mask, lib=mx), arrays)

@@ -270,16 +270,21 @@ struct DeltaBackward {
   device const float* grad_last;
   device T* grad_v;
   device float* grad_state;
-  // The states in front of every chunk of steps, and behind each of a chunk.
+  // The states in front of every stretch of chunk * chunk steps; in front of
+  // the chunks of one, but for the first; and behind the steps of one of these.
   device float* states;
   threadgroup float* shared; // sums of each simdgroup
   uint chunk;
   uint block; // rows of a threadgroup
   uint blocks;
 
+  uint stretches(thread const DeltaPlace& place) const {
+    return (place.steps + chunk * chunk - 1) / (chunk * chunk);
+  }
+
   /** State i of this threadgroup, and there this simdgroup's rows. */
   device float* at(thread const DeltaPlace& place, uint i) const {
-    uint slots = (place.steps + chunk - 1) / chunk + chunk;
+    uint slots = stretches(place) + 2 * chunk - 1;
     size_t group = (size_t(place.batch) * place.heads + place.head) * blocks;
     return states +
         (((group + place.block) * slots + i) * block +
@@ -288,6 +293,28 @@ struct DeltaBackward {
   }
 };
 
+/** Go from a step to another, and keep every so many states from a slot on. */
+template <int N, typename T, typename Rule>
+inline void go(
+    thread const Rule& rule,
+    thread const DeltaPlace& place,
+    thread const DeltaBackward<T>& to,
+    uint first,
+    uint last,
+    uint every,
+    uint slot,
+    thread DeltaRows<N>& s) {
+  float y[rows_per_simdgroup];
+  uint wanted = first + every;
+  for (uint t = first; t < last; ++t) {
+    take(rule, place, t, s, y);
+    if (t + 1 == wanted) {
+      write_state(s, place, to.at(place, slot++));
+      wanted += every;
+    }
+  }
+}
+
 /** The recurrence backward, for a threadgroup's rows. */
 template <int N, typename T, typename Rule>
 inline void delta_backward(
@@ -295,31 +322,33 @@ inline void delta_backward(
     thread const DeltaPlace& place,
     thread const DeltaBackward<T>& to) {
   uint steps = place.steps;
-  uint chunks = (steps + to.chunk - 1) / to.chunk;
+  uint chunk = to.chunk;
+  uint chunks = (steps + chunk - 1) / chunk;
+  uint in_stretch = to.stretches(place);
+  uint in_chunk = in_stretch + chunk - 1;
   uint columns = rule.columns(place);
   uint simdgroups = to.block / rows_per_simdgroup;
-  float y[rows_per_simdgroup];
   DeltaRows<N> s;
   read_state(to.state + place.start(), to.has_state, place, s);
-  for (uint t = 0; t < steps; ++t) {
-    if (t % to.chunk == 0) {
-      write_state(s, place, to.at(place, t / to.chunk));
-    }
-    take(rule, place, t, s, y);
-  }
+  write_state(s, place, to.at(place, 0));
+  uint kept = (max(in_stretch, 1u) - 1) * chunk * chunk;
+  go(rule, place, to, 0, kept, chunk * chunk, 1, s);
   DeltaRows<N> grad;
   read_state(to.grad_last + place.start(), true, place, grad);
   for (uint c = chunks; c-- > 0;) {
-    uint first = c * to.chunk;
-    uint last = min(first + to.chunk, steps);
-    read_state(to.at(place, c), true, place, s);
-    for (uint t = first; t < last; ++t) {
-      take(rule, place, t, s, y);
-      write_state(s, place, to.at(place, chunks + t - first));
+    uint first = c * chunk;
+    uint last = min(first + chunk, steps);
+    uint within = c % chunk;
+    if (c + 1 == chunks || within == chunk - 1) {
+      read_state(to.at(place, c / chunk), true, place, s);
+      go(rule, place, to, first - within * chunk, first, chunk, in_stretch, s);
     }
+    uint start = within == 0 ? c / chunk : in_stretch + within - 1;
+    read_state(to.at(place, start), true, place, s);
+    go(rule, place, to, first, last, 1, in_chunk, s);
     for (uint t = last; t-- > first;) {
       DeltaRows<N> before;
-      uint slot = t == first ? c : chunks + t - 1 - first;
+      uint slot = t == first ? start : in_chunk + t - 1 - first;
       read_state(to.at(place, slot), true, place, before);
       size_t rows = place.at(t) * place.values + place.first;
       DeltaStep<N> step, sums;
