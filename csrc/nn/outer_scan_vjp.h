@@ -1,5 +1,5 @@
 // The gradients of outer_scan and ssm_scan: three scans of the same kind, and
-// no state kept of any step.
+// states kept of few steps.
 //
 // With S_t the state, L_t its gradient and g_t that of y_t, and v_t with its
 // weight, L_t = e_{t+1} L_{t+1} + g_t q_t^T: a scan that runs back. The
@@ -11,16 +11,18 @@
 //
 // so it is a sum, over the steps from t on, of what the scans give (as in Yang
 // et al., "Gated Linear Attention Transformers with Hardware-Efficient
-// Training", 2023). Its rounding is that of its terms: in float32 the gradients
-// of decays for single steps are as exact as the others, and their sum over a
-// thousand steps has about five digits.
+// Training", 2023). It keeps the rounding of all its terms, which for decays
+// that are added up grows with the number of steps. So the sum begins anew at
+// every stretch of steps, from <e L, S> of the states there.
 
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "mlx/mlx.h"
@@ -29,6 +31,59 @@
 namespace mlxops {
 
 namespace mx = mlx::core;
+
+/** Steps from one state that is kept to the next. */
+constexpr int steps_of_stretch = 64;
+
+/** Some steps of an array. */
+inline mx::array stretch_of(const mx::array& a, int i, mx::StreamOrDevice s) {
+  mx::Shape start(a.ndim(), 0), stop = a.shape();
+  start[1] = i * steps_of_stretch;
+  stop[1] = std::min(stop[1], start[1] + steps_of_stretch);
+  return mx::slice(a, start, stop, s);
+}
+
+/** Of an outer_scan its y, and the state behind each stretch of steps. */
+struct Stretches {
+  std::vector<mx::array> states;
+  mx::array y;
+};
+
+inline Stretches scan_stretches(
+    const mx::array& v,
+    const mx::array& k,
+    const mx::array& q,
+    const mx::array& log_decay,
+    const std::optional<mx::array>& weight,
+    std::optional<mx::array> state,
+    bool reverse,
+    mx::StreamOrDevice s) {
+  int count = std::max(
+      1, (log_decay.shape(1) + steps_of_stretch - 1) / steps_of_stretch);
+  std::vector<mx::array> ys, states;
+  for (int j = 0; j < count; ++j) {
+    auto part = [&](const mx::array& a) {
+      return stretch_of(a, reverse ? count - 1 - j : j, s);
+    };
+    auto out = outer_scan(
+        part(v),
+        part(k),
+        part(q),
+        part(log_decay),
+        weight ? std::optional(part(*weight)) : std::nullopt,
+        state,
+        reverse,
+        s);
+    ys.push_back(out[0]);
+    states.push_back(out[1]);
+    state = out[1];
+  }
+  if (reverse) {
+    std::reverse(ys.begin(), ys.end());
+    std::reverse(states.begin(), states.end());
+  }
+  return {std::move(states), mx::concatenate(std::move(ys), 1, s)};
+}
 
 /** Heads that share an array's own: their products with it, or their sums. */
 class Heads {
@@ -65,7 +120,6 @@ inline std::vector<mx::array> gradients_of_outer_scan(
     const std::optional<mx::array>& weight,
     const std::optional<mx::array>& state,
     bool reverse,
-    const mx::array& last,
     const mx::array& cotangent,
     const mx::array& cotangent_last,
     mx::StreamOrDevice s) {
@@ -77,9 +131,9 @@ inline std::vector<mx::array> gradients_of_outer_scan(
     return weight ? mx::multiply(a, mx::expand_dims(*weight, 3, s), s) : a;
   };
   auto first = state ? std::optional(transposed(*state)) : std::nullopt;
-  auto of_q =
-      outer_scan(k, v, cotangent, log_decay, weight, first, reverse, s)[0];
-  auto back = outer_scan(
+  auto there =
+      scan_stretches(k, v, cotangent, log_decay, weight, first, reverse, s);
+  auto back = scan_stretches(
       cotangent, q, k, log_decay, std::nullopt, cotangent_last, !reverse, s);
   auto of_k = outer_scan(
       q,
@@ -90,26 +144,42 @@ inline std::vector<mx::array> gradients_of_outer_scan(
       transposed(cotangent_last),
       !reverse,
       s)[0];
-  auto of_weight = heads.dot(back[0], v);
+  auto of_weight = heads.dot(back.y, v);
   auto taken = weight ? mx::multiply(*weight, of_weight, s) : of_weight;
   // Where the decay follows, a step's own terms are none of it. The difference
   // has the rounding of its terms: nothing is left of one below that.
-  auto later = mx::cumsum(
-      mx::subtract(heads.dot(of_q, q), taken, s), 1, !reverse, !reverse, s);
+  auto terms = mx::subtract(heads.dot(there.y, q), taken, s);
+  int count = there.states.size();
+  std::vector<mx::array> of_log_decay;
+  for (int i = 0; i < count; ++i) {
+    int next = reverse ? i - 1 : i + 1;
+    auto at_end = mx::sum(
+        mx::multiply(
+            transposed(
+                next < 0 || next == count ? cotangent_last : back.states[next]),
+            there.states[i],
+            s),
+        std::vector<int>{2, 3},
+        false,
+        s);
+    of_log_decay.push_back(
+        mx::add(
+            mx::cumsum(stretch_of(terms, i, s), 1, !reverse, !reverse, s),
+            mx::expand_dims(at_end, 1, s),
+            s));
+  }
   auto least = std::log(mx::finfo(log_decay.dtype()).eps);
-  auto at_end = mx::sum(
-      mx::multiply(cotangent_last, last, s), std::vector<int>{2, 3}, false, s);
   return {
-      heads.sum(weighted(back[0]), v.shape(2)),
+      heads.sum(weighted(back.y), v.shape(2)),
       heads.sum(weighted(of_k), k.shape(2)),
-      heads.sum(of_q, q.shape(2)),
+      heads.sum(there.y, q.shape(2)),
       mx::where(
           mx::greater(log_decay, mx::array(least, log_decay.dtype()), s),
-          mx::add(later, mx::expand_dims(at_end, 1, s), s),
+          mx::concatenate(std::move(of_log_decay), 1, s),
           mx::zeros({}, log_decay.dtype(), s),
           s),
       of_weight,
-      back[1]};
+      reverse ? back.states.back() : back.states.front()};
 }
 
 /** exp, in float64 to its digits: MLX's own has but those of float32 there. */
@@ -129,7 +199,6 @@ inline std::vector<mx::array> gradients_of_ssm_scan(
     mx::array dt,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
-    const mx::array& last,
     mx::array cotangent,
     const mx::array& cotangent_last,
     mx::StreamOrDevice s) {
@@ -149,7 +218,7 @@ inline std::vector<mx::array> gradients_of_ssm_scan(
   auto rate = mx::negative(exponential(A_log, s), s);
   auto log_decay = mx::multiply(rate, dt, s);
   auto of = gradients_of_outer_scan(
-      x, B, C, log_decay, dt, state, false, last, cotangent, cotangent_last, s);
+      x, B, C, log_decay, dt, state, false, cotangent, cotangent_last, s);
   auto past = mx::multiply(cotangent, mx::expand_dims(D, 1, s), s);
   auto sum = [&](const mx::array& a, std::vector<int> axes) {
     return mx::sum(a, axes, false, s);

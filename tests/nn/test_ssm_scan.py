@@ -205,9 +205,19 @@ def test_strong_and_weak_decay():
         close(g, wanted[name], 200, to_numpy(wanted["dt"]) if name == "A_log" else 0)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_second_derivative(masked):
-    size = (1, 4, 2, 3, 1, 4)
+def test_decays_over_many_steps():
+    """The gradient of A_log, a sum of differences, beside that in float64."""
+    arrays = inputs(mx.float32, (2, 1500, 4, 12, 2, 24))
+    got = gradients(mlxops.nn.ssm_scan, arrays, None)
+    with mx.stream(mx.cpu):
+        wanted = gradients(mlxops.nn.ssm_scan, widened(arrays), None)
+    for name, g in got.items():
+        close(g, wanted[name], 200 if name == "A_log" else 60)
+
+
+@pytest.mark.parametrize(("masked", "steps"), [(False, 4), (True, 4), (False, 70)])
+def test_second_derivative(masked, steps):
+    size = (1, steps, 2, 3, 1, 4)
     arrays = inputs(mx.float32, size)
     mask = holes(size) if masked else None
 
