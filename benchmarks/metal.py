@@ -7,139 +7,35 @@ counted, too: of MLX's nearest operators, composed to do the same.
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from unittest.mock import patch
 
-import mlx
-import mlx.core as mx
 import numpy as np
 
-from mlxgen.command.operators import load
-from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import spaces
-from mlxgen.model.op import Op
-from mlxgen.read.settings import load as load_settings
 
+from . import metal_nn
 from .measure import Options, Result
-from .metal_ir import Argument, Counts, Kernels
-
-ROOT = Path(__file__).resolve().parents[1]
-INCLUDE = Path(next(iter(mlx.__path__)), "include")
-OURS = ROOT / "kernels" / "metal"
-MLX = "mlx/backend/metal/kernels"
-
-# Columns in which ours must not be more than MLX's.
-BOUNDED = ("loads", "bytes", "stores", "bytes stored", "divisions", "barriers", "dispatches")
-
-WIDTH = 4096
-ROWS = 16
-THREAD = 5
-BINARY = f'#include "{MLX}/binary.h"'
-ADD = f"""
-#include <metal_stdlib>
-#include "{MLX}/defines.h"
-#include "{MLX}/utils.h"
-struct Add {{
-  template <typename T>
-  T operator()(T x, T y) {{ return x + y; }}
-}};
-{BINARY}
-instantiate_kernel("vvfloat32", binary_vv, float, float, Add, 2)
-instantiate_kernel("vvfloat16", binary_vv, half, half, Add, 4)
-"""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What an element costs in a thread, over all dispatches."""
-
-    total: Counts
-    elements: int
-    dispatches: int = 1
-
-    def moved(self, name: str) -> float:
-        """Bytes that are loaded or stored for each element."""
-        sizes: Counter[int] = getattr(self.total, name)
-        return sum(size * n for size, n in sizes.items()) / self.elements
-
-    def each(self, name: str) -> float:
-        """Instructions of a kind for each element."""
-        value = getattr(self.total, name)
-        return (value if isinstance(value, int) else sum(value.values())) / self.elements
-
-    @property
-    def barriers(self) -> float:
-        """For each element."""
-        return self.total.calls["threadgroup_barrier"] / self.elements
-
-    @property
-    def atomics(self) -> float:
-        """For each element."""
-        atomics = (n for name, n in self.total.calls.items() if name.startswith("atomic_"))
-        return sum(atomics) / self.elements
-
-    def __add__(self, other: Cost) -> Cost:
-        """Both, one after the other, on the same elements."""
-        total = Counts()
-        total.add(self.total, other.elements)
-        total.add(other.total, self.elements)
-        return Cost(total, self.elements * other.elements, self.dispatches + other.dispatches)
-
-    def numbers(self) -> dict[str, float]:
-        """All of it for each element, by column of the page."""
-        return {
-            "loads": self.each("loads"),
-            "bytes": self.moved("loads"),
-            "stores": self.each("stores"),
-            "bytes stored": self.moved("stores"),
-            "threadgroup memory": self.each("shared"),
-            "arithmetic": self.each("arithmetic"),
-            "of 64 bits": self.each("wide"),
-            "divisions": self.each("divisions"),
-            "branches": self.each("branches"),
-            "barriers": self.barriers,
-            "atomics": self.atomics,
-            "dispatches": self.dispatches,
-        }
-
-
-def mlx_kernels(name: str) -> str | None:
-    """A file of MLX's that is not in its wheels: from the folder MLX_SOURCE, if that is there."""
-    path = Path(ROOT, os.environ.get("MLX_SOURCE", ""), MLX, name)
-    return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-@cache
-def operators() -> Sequence[Op]:
-    """All of mlxops."""
-    settings = load_settings(ROOT, diags := Diagnostics())
-    assert settings is not None
-    return load(settings, diags)[0]
-
-
-@cache
-def ours(file: str) -> Kernels:
-    """The kernels of one of our files, instantiated as their launchers do it."""
-    text = (OURS / file).read_text(encoding="utf-8") + f'#include "{MLX}/defines.h"\n'
-    for kernel in (op.kernel("metal") for op in operators()):
-        for name, arguments in (
-            kernel.variants if kernel and kernel.include == file else {}
-        ).items():
-            if "bfloat" not in arguments[0]:
-                text += f'instantiate_kernel("{name}", {kernel.function}, {", ".join(arguments)})\n'
-    return Kernels(text, [INCLUDE, (OURS / file).parent, OURS])
-
-
-def rows(count: int, dtype: type) -> list[np.ndarray]:
-    """Arrays of rows."""
-    return list(np.zeros((count, ROWS, WIDTH), dtype))
+from .metal_cost import (
+    ADD,
+    BINARY,
+    INCLUDE,
+    MLX,
+    OURS,
+    ROWS,
+    THREAD,
+    WIDTH,
+    Cost,
+    beside,
+    mlx_add,
+    mlx_kernels,
+    operators,
+    ours,
+    rows,
+)
+from .metal_ir import Argument, Kernels
 
 
 def in_row(threads: int) -> list[Argument]:
@@ -163,13 +59,6 @@ def norm_vjp(dtype: type) -> Cost:
     arguments = [*rows(5, dtype), sums, *numbers, *in_row(WIDTH // 4)]
     kernels = ours("normalization.metal")
     return Cost(kernels.run(f"rms_norm_residual_vjp_{name}", arguments), 4 * ROWS)
-
-
-def mlx_add(dtype: type) -> Cost:
-    """MLX's add of two arrays without gaps."""
-    arguments = [*rows(3, dtype), np.uint32(ROWS * WIDTH), THREAD]
-    run = Kernels(ADD, [INCLUDE]).run(f"vv{np.dtype(dtype).name}", arguments)
-    return Cost(run, 8 // np.dtype(dtype).itemsize)
 
 
 def mlx_norm(source: str, dtype: type) -> Cost:
@@ -459,55 +348,6 @@ def elementwise() -> Iterator[Result]:
                 yield beside(what, generated(name, layout, dtype), peer(layout, dtype))
 
 
-STEPS = 512
-HEADS = 2
-CHANNELS = 128
-
-
-def delta() -> Cost:
-    """gated_delta, where a lane has four rows of the state."""
-    q, k, v, y = np.zeros((4, 1, STEPS, HEADS, CHANNELS), np.float32)
-    state, last = np.zeros((2, 1, HEADS, CHANNELS, CHANNELS), np.float32)
-    g, beta = np.ones((2, 1, STEPS, HEADS), np.float32)
-    flags = (np.zeros((1, STEPS), np.bool_), y, last, np.bool_(True), np.bool_(False))
-    shape = np.array(q.shape, np.int32)
-    arguments = [q, k, v, g, beta, state, *flags, shape, shape, np.int32(3), (0, 0, 0), THREAD, 0]
-    run = ours("nn/gated_delta.metal").run(f"gated_delta_float32_{CHANNELS}", arguments)
-    return Cost(run, STEPS * 4 * CHANNELS // 32)
-
-
-def mlx_lm_delta() -> Cost | None:
-    """That of mlx-lm, where it is installed: its text is what it would give `metal_kernel`."""
-    try:
-        module = importlib.import_module("mlx_lm.models.gated_delta")
-    except ImportError:
-        return None
-    with (
-        patch.object(mx.metal, "is_available", lambda: True),
-        patch.object(mx.fast, "metal_kernel", lambda **parts: parts["source"]),
-    ):
-        body = module._make_gated_delta_kernel()
-    arrays = "".join(f"const device InT* {x}, " for x in ("q", "k", "v", "g", "beta", "state_in"))
-    sizes = ", ".join(f"int {name}" for name in ("Dk", "Dv", "Hk", "Hv"))
-    text = f"""
-        #include <metal_stdlib>
-        #include "{MLX}/defines.h"
-        using namespace metal;
-        template <typename InT, typename StT, {sizes}>
-        [[kernel]] void delta({arrays} constant int& T, device InT* y, device StT* state_out,
-            uint3 thread_position_in_grid [[thread_position_in_grid]],
-            uint3 thread_position_in_threadgroup [[thread_position_in_threadgroup]],
-            uint thread_index_in_simdgroup [[thread_index_in_simdgroup]]) {{ {body} }}
-        instantiate_kernel("delta", delta, float, float, {CHANNELS}, {CHANNELS}, {HEADS}, {HEADS})
-    """
-    q, k, v, y = np.zeros((4, 1, STEPS, HEADS, CHANNELS), np.float32)
-    state, last = np.zeros((2, 1, HEADS, CHANNELS, CHANNELS), np.float32)
-    g, beta = np.ones((2, 1, STEPS, HEADS), np.float32)
-    place = (THREAD, 0, 0)
-    arguments = [q, k, v, g, beta, state, np.int32(STEPS), y, last, place, place, THREAD]
-    return Cost(Kernels(text, [INCLUDE]).run("delta", arguments), STEPS * CHANNELS // 32)
-
-
 def measure(options: Options) -> Iterator[Result]:
     """The results of this group."""
     options.progress("instructions of Metal kernels")
@@ -525,18 +365,4 @@ def measure(options: Options) -> Iterator[Result]:
         yield beside("its gradient", sample("grid_sample_vjp", channels))
     total = ours("segment.metal").instructions("segment_sum_sorted_float32")
     yield beside("segment_sum, float32, the whole kernel once", Cost(total, 1))
-    heads = f"heads of {CHANNELS} x {CHANNELS}"
-    yield beside(f"gated_delta, float32, {heads}, beside mlx-lm's", delta(), mlx_lm_delta())
-
-
-def beside(what: str, mine: Cost, other: Cost | None = None) -> Result:
-    """A line: ours, and MLX's, which is not to be exceeded; nor is anything divided in 64 bits."""
-    met = not mine.total.divisions[64]
-    cells = {}
-    theirs = other.numbers() if other else {}
-    for name, number in mine.numbers().items():
-        shown = f"{number:.3g} / {theirs[name]:.3g}" if theirs else f"{number:.3g}"
-        cells[name] = shown if number or theirs.get(name) else ""
-        if theirs and name in BOUNDED:
-            met &= number <= theirs[name]
-    return Result("metal", what, "", "", met, cells=cells)
+    yield from metal_nn.beside_others()

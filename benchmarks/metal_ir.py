@@ -34,6 +34,8 @@ _CLANG = (sys.executable, "-m", "ziglang", "clang", "-w", "-O3", "-fno-caret-dia
 _OPENCL = (
     *("-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", "spir64"),
     *("-cl-single-precision-constant", "-cl-ext=+all", "-S", "-emit-llvm"),
+    "-Wno-c++11-narrowing",  # as in float2(1, 0)
+    "-fno-builtin",  # a loop that copies is no memcpy
     *("-mllvm", "-inline-threshold=1000000"),  # Metal inlines everything
 )
 _DEFINE = re.compile(r"^define [^@]*@(?P<name>[\w.]+)\((?P<params>.*)\)")

@@ -70,7 +70,8 @@ inline float sum(float4 x) {
 /**
  * The sum of the values of all threads of a threadgroup, for each of them, with
  * one barrier: every simdgroup adds up the partial sums. So `sums`, one for
- * each simdgroup, can be used again behind the next barrier only.
+ * each simdgroup, can be used again behind the next barrier only. A simdgroup
+ * that is alone waits for nobody.
  */
 template <typename V>
 inline V threadgroup_sum(
@@ -80,6 +81,9 @@ inline V threadgroup_sum(
     uint simdgroup,
     uint simdgroups) {
   value = simd_sum(value);
+  if (simdgroups == 1) {
+    return value;
+  }
   if (lane == 0) {
     sums[simdgroup] = value;
   }

@@ -112,6 +112,66 @@ def test_each_number_is_read_and_written_once(benchmarks, dtype):
     assert norm.barriers == gradient.barriers == 1 / 4
 
 
+# Of mlxops.nn: loads, bytes, stores, barriers and divisions for an element. mlx-lm's and MLX's
+# kernels of these operators have more of each, or as many (python -m benchmarks metal).
+MOST = {
+    "gated_delta, float32, heads of 128": (0.88, 3.52, 0.002, 0, 0),
+    "gated_delta, float32, heads of 128, masked": (0.94, 3.58, 0.002, 0, 0),
+    "gated_delta, float32, heads of 128, g of channels": (1.07, 4.27, 0.002, 0, 0),
+    "gated_delta, float32, heads of 128, g of channels, masked": (1.13, 4.33, 0.002, 0, 0),
+    "gated_delta as mlx-lm has it for many steps": (0.88, 3.52, 0.002, 0, 0),
+    "wkv7, float32, heads of 64": (1.76, 7.02, 0.002, 0, 0),
+    "ssm_scan, float32, a step, 64 x 128": (1.63, 6.88, 1, 0, 0),
+    "kl_div_loss, float32, 32768 words": (0.5, 8, 0, 3 / 32, 0),
+    "kl_div_loss's gradient": (1.25, 11, 1, 0, 0),
+    "js_div_loss, float32, 32768 words": (1, 16, 0, 3 / 32, 0),
+    "js_div_loss's gradient": (1.5, 12, 1, 0, 0),
+    "expert_routing, float32, 8 of 256 experts": (2, 8, 0, 0, 0),
+    "rms_norm_gate, float32, heads of 128": (0.5, 8, 1, 0, 0),
+    "norm_add_norm, float32, rows of 4096": (1, 16, 2, 2 / 8, 0),
+    "qk_norm_rope, float32, heads of 128": (0.75, 4, 1, 0, 1 / 4),
+    "rope, float32, heads of 128": (1.125, 4.5, 1, 0, 1 / 8),
+    "layer_norm_residual, float32, rows of 4096": (1, 16, 2, 2 / 4, 0),
+    "layer_norm_residual's gradient": (1.55, 12.25, 1.125, 2 / 4, 0),
+    "cross_entropy, float32, 32768 words": (0.29, 4.125, 0, 2 / 32, 0),
+    "cross_entropy's gradient": (0.375, 4.5, 1, 0, 0),
+}
+
+
+@pytest.fixture
+def training(benchmarks):
+    """The costs of kernels of mlxops.nn, and of others' where these are there."""
+    nn = importlib.import_module("benchmarks.metal_nn")
+    return {**nn.MLX_LM, **nn.MLX_OWN}
+
+
+def test_all_kernels_for_training_have_a_limit(training):
+    assert list(training) == list(MOST)
+
+
+@pytest.mark.parametrize("what", MOST)
+def test_kernels_for_training(benchmarks, training, what):
+    """They cost no more than they did, nor than those of mlx-lm where it is installed."""
+    own, other = training[what]()
+    columns = ("loads", "bytes", "stores", "barriers", "divisions")
+    costs = {name: own.numbers()[name] for name in columns}
+    most = dict(zip(columns, MOST[what], strict=True))
+    assert {name: n for name, n in costs.items() if n > most[name]} == {}
+    assert benchmarks.beside(what, own, other).met
+
+
+def test_norms_and_turns_beside_mlx(benchmarks, mlx_source):
+    nn = importlib.import_module("benchmarks.metal_nn")
+    source = mlx_source("layer_norm.metal")
+    for own, other in (
+        nn.rope(mlx_source("rope.metal")),
+        nn.layer_norm(source, False),
+        nn.layer_norm(source, True),
+    ):
+        result = benchmarks.beside("", own, other)
+        assert result.met, result.cells
+
+
 @pytest.mark.parametrize("channels", [3, 64])
 def test_points_are_located_once(benchmarks, channels):
     """By each of the threads that share a point, two numbers of the grid; then four pixels."""

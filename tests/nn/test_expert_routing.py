@@ -102,6 +102,18 @@ def test_special_values():
     assert weights.tolist() == [[0, 0]]
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_many_experts(biased):
+    logits = mx.sin(mx.arange(300)).reshape(1, 300)
+    bias = mx.arange(300.0) if biased else None
+    weights, indices = mlxops.nn.expert_routing(logits, 20, score="sigmoid", bias=bias)
+    wanted, places = reference(
+        to_numpy(logits), 20, "sigmoid", True, to_numpy(bias) if biased else None
+    )
+    np.testing.assert_array_equal(to_numpy(indices), places)
+    assert_near(weights, wanted)
+
+
 def test_on_all_cores():
     (logits, _), (values, _) = inputs(mx.float32, (3000,), 16)
     weights, indices = mlxops.nn.expert_routing(logits, 4)

@@ -9,7 +9,7 @@ from ops.accuracy import draw
 from mlxgen.testing import LAYOUTS, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
-SHAPES = [(24,), (3, 5, 24), (2, 1), (40, 3), (2, 4101)]
+SHAPES = [(24,), (3, 5, 24), (2, 1), (40, 3), (2, 4101), (1, 8205)]
 
 
 def rms(x, weight=None, eps=1e-5):

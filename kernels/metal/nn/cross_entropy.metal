@@ -80,6 +80,8 @@ template <typename T>
   }
 }
 
+/** A thread has some fours of elements of a row, as far apart as they are many.
+ */
 template <typename T>
 [[kernel]] void cross_entropy_rows_vjp(
     device const T* logits [[buffer(0)]],
@@ -94,26 +96,37 @@ template <typename T>
     constant float& softcap [[buffer(9)]],
     constant int& ignore_index [[buffer(10)]],
     constant uint& width [[buffer(11)]],
-    uint2 thread_at [[thread_position_in_grid]]) {
+    uint3 thread_at [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
+  uint step = threads.x * per_thread;
   uint row = thread_at.y;
-  int left = int(width - first);
   int y = targets[row];
-  size_t start = size_t(row) * width + first;
+  logits += size_t(row) * width;
+  out += size_t(row) * width;
   if (y == ignore_index || y < 0 || uint(y) >= width) {
-    write(float4(y == ignore_index ? 0 : NAN), out + start, left);
+    for (uint i = first; i < width; i += step) {
+      write(float4(y == ignore_index ? 0 : NAN), out + i, int(width - i));
+    }
     return;
   }
-  float4 z = read_logits(logits + start, left, softcap);
-  float4 factor = has_weight ? read(weight + first, left) : float4(1);
-  float4 gradient =
-      exp(z - lse[row]) * grad_lse[row] + factor * grad_total[row];
-  for (int k = 0; k < per_thread; ++k) {
-    gradient[k] += int(first) + k == y ? grad_target[row] : 0.0f;
+  float shift = lse[row];
+  float of_lse = grad_lse[row];
+  float of_total = grad_total[row];
+  for (uint i = first; i < width; i += step) {
+    int left = int(width - i);
+    float4 z = read_logits(logits + i, left, softcap);
+    float4 factor = has_weight ? read(weight + i, left) : float4(1);
+    float4 gradient = exp(z - shift) * of_lse + factor * of_total;
+    if (uint(y) - i < uint(per_thread)) {
+      for (int k = 0; k < per_thread; ++k) {
+        gradient[k] += int(i) + k == y ? grad_target[row] : 0.0f;
+      }
+    }
+    if (softcap != 0) {
+      float4 tanh = z / softcap;
+      gradient *= 1 - tanh * tanh;
+    }
+    write(gradient, out + i, left);
   }
-  if (softcap != 0) {
-    float4 tanh = z / softcap;
-    gradient *= 1 - tanh * tanh;
-  }
-  write(gradient, out + start, left);
 }

@@ -39,7 +39,7 @@ struct DeltaPlace {
   }
 };
 
-/** The place of a simdgroup in a grid of (blocks of `rows`, heads). */
+/** The place of a simdgroup in a grid of (blocks of `rows`, heads, batch). */
 inline DeltaPlace delta_place(
     constant const int* v_shape,
     uint width,
@@ -47,15 +47,14 @@ inline DeltaPlace delta_place(
     uint3 group,
     uint lane,
     uint simdgroup) {
-  uint heads = v_shape[2];
   uint first = group.x * rows + simdgroup * rows_per_simdgroup;
   return {
       uint(v_shape[1]),
-      heads,
+      uint(v_shape[2]),
       uint(v_shape[3]),
       width,
-      group.y / heads,
-      group.y % heads,
+      group.z,
+      group.y,
       group.x,
       first,
       v_shape[3] - int(first),

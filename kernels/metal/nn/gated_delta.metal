@@ -110,6 +110,12 @@ struct GatedDelta {
   }
 };
 
+/** The head of q and k that belongs to one of v's. */
+inline uint key_head_of(thread const DeltaPlace& place, uint key_heads) {
+  return key_heads == place.heads ? place.head
+                                  : place.head / (place.heads / key_heads);
+}
+
 /** S <- g S; S <- S + beta (v - S k) k^T; y = S q, at every step. */
 template <typename T, int D>
 [[kernel]] void gated_delta(
@@ -143,7 +149,7 @@ template <typename T, int D>
       has_mask,
       g_ndim == 4,
       key_heads,
-      place.head / (place.heads / key_heads)};
+      key_head_of(place, key_heads)};
   delta_forward<D / 32>(rule, place, state, has_state, y, last);
 }
 
@@ -194,7 +200,7 @@ template <typename T, int D>
       has_mask,
       channels,
       key_heads,
-      place.head / (place.heads / key_heads),
+      key_head_of(place, key_heads),
       grad_q + sums * place.width,
       grad_k + sums * place.width,
       grad_g + sums * (channels ? place.width : 1),

@@ -199,7 +199,7 @@ template <typename T>
   write(weight_sum, grad_weight + first, int(width) - int(first));
 }
 
-/** One threadgroup per row. */
+/** One threadgroup per row, of a thread for eight elements. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void norm_add_norm(
     device const T* x [[buffer(0)]],
@@ -226,35 +226,31 @@ template <typename T>
   h += start;
   uint first = thread_in_group.x * per_thread;
   uint step = group_size.x * per_thread;
-  float4 kept = float4(0);
+  KeptParts kept;
   float squares = 0;
-  for (uint i = first; i < width; i += step) {
+  for (uint i = first, part = 0; i < width; i += step, ++part) {
     float4 value = read(x + i, width - i);
     squares += sum(value * value);
-    if (i == first) {
-      kept = value;
-    }
+    kept.keep(part, value);
   }
   squares = threadgroup_sum(squares, sums, lane, simdgroup, simdgroups);
   float scale = precise::rsqrt(squares / width + eps);
   squares = 0;
-  for (uint i = first; i < width; i += step) {
+  for (uint i = first, part = 0; i < width; i += step, ++part) {
     int left = int(width - i);
-    float4 value = i == first ? kept : read(x + i, left);
-    value = read(residual + i, left) +
-        value * scale * weight_part(w1 + i, has_w1, left);
+    float4 value = read(residual + i, left) +
+        kept.part_or_read(part, x + i, left) * scale *
+            weight_part(w1 + i, has_w1, left);
     write(value, h + i, left);
     value = rounded<T>(value);
     squares += sum(value * value);
-    if (i == first) {
-      kept = value;
-    }
+    kept.keep(part, value);
   }
   squares = threadgroup_sum(squares, sums + 32, lane, simdgroup, simdgroups);
   scale = precise::rsqrt(squares / width + eps);
-  for (uint i = first; i < width; i += step) {
+  for (uint i = first, part = 0; i < width; i += step, ++part) {
     int left = int(width - i);
-    float4 value = i == first ? kept : read(h + i, left);
+    float4 value = kept.part_or_read(part, h + i, left);
     write(value * scale * weight_part(w2 + i, has_w2, left), y + i, left);
   }
 }
@@ -433,6 +429,8 @@ layer_norm_residual_vjp(
   uint step = group_size.x * per_thread;
   grad_weight += size_t(group.y) * width;
   grad_bias += size_t(group.y) * width;
+  float4 kept_weight =
+      weight_part(weight + first, has_weight, int(width) - int(first));
   float4 weight_sum = float4(0);
   float4 bias_sum = float4(0);
   for (uint row = first_row; row < last_row; ++row) {
@@ -445,7 +443,9 @@ layer_norm_residual_vjp(
       int left = int(width - i);
       float4 value = read(h + start + i, left);
       float4 dy = read(grad_y + start + i, left);
-      float4 d = dy * weight_part(weight + i, has_weight, left);
+      float4 d = dy *
+          (i == first ? kept_weight
+                      : weight_part(weight + i, has_weight, left));
       total += float2(sum(value), sum(d));
       if (i == first) {
         kept = value;
@@ -460,7 +460,9 @@ layer_norm_residual_vjp(
       float4 value = i == first ? kept : read(h + start + i, left);
       float4 dy = i == first ? kept_dy : read(grad_y + start + i, left);
       float4 v = inside(value - mean.x, left);
-      float4 d = dy * weight_part(weight + i, has_weight, left);
+      float4 d = dy *
+          (i == first ? kept_weight
+                      : weight_part(weight + i, has_weight, left));
       total += float2(sum(v * v), sum(v * d));
     }
     total = threadgroup_sum(total, sums + 32, lane, simdgroup, simdgroups);
@@ -471,7 +473,9 @@ layer_norm_residual_vjp(
       float4 value = i == first ? kept : read(h + start + i, left);
       float4 dy = i == first ? kept_dy : read(grad_y + start + i, left);
       float4 v = value - mean.x;
-      float4 d = dy * weight_part(weight + i, has_weight, left);
+      float4 d = dy *
+          (i == first ? kept_weight
+                      : weight_part(weight + i, has_weight, left));
       float4 dw = dy * v * scale;
       add_part(dw, i == first, weight_sum, begins, grad_weight + i, left);
       add_part(dy, i == first, bias_sum, begins, grad_bias + i, left);

@@ -56,7 +56,7 @@ struct Scan {
   uint heads;
   uint rows;
   uint columns;
-  uint lanes; // that share rows
+  uint lanes; // that share rows, a power of two
   bool reverse;
   uint batch;
   uint head;
@@ -80,12 +80,13 @@ struct Scan {
         reverse(reverse),
         batch(position.z),
         head(position.y),
-        first_row(position.x / lanes * per_thread),
-        part(lane % lanes) {}
+        first_row((position.x >> ctz(lanes)) * per_thread),
+        part(lane & (lanes - 1)) {}
 
   /** The first step of an array of (batch, steps, own, width). */
   size_t start(uint own, uint width) const {
-    return (size_t(batch) * steps * own + head / (heads / own)) * width;
+    uint of = own == heads ? head : own == 1 ? 0 : head / (heads / own);
+    return (size_t(batch) * steps * own + of) * width;
   }
 
   /**

@@ -212,7 +212,7 @@ inline void turn_part(
   }
 }
 
-/** A simdgroup per head. */
+/** A simdgroup per head, in a grid of (heads of all steps, sequences). */
 template <typename T, int D>
 [[kernel]] void norm_rope(
     device const T* x [[buffer(0)]],
@@ -237,8 +237,7 @@ template <typename T, int D>
     constant uint& heads [[buffer(19)]],
     uint3 place [[thread_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
-  uint token = place.y / heads;
-  size_t start = size_t(place.y) * size;
+  size_t start = (size_t(place.z) * steps * heads + place.y) * size;
   Part<D> part = read_part<D>(x + start, size, turned, traditional, lane);
   Part<D> w =
       weights_part<D>(weight, has_weight, size, turned, traditional, lane);
@@ -253,8 +252,8 @@ template <typename T, int D>
       has_positions,
       offsets,
       per_sequence,
-      token / steps,
-      token % steps);
+      place.z,
+      place.y / heads);
   turn_part(part, position, turned, base, scale, freqs, has_freqs, lane);
   write_part(part, out + start, size, turned, traditional, lane);
 }

@@ -12,6 +12,25 @@ static constant constexpr const float least_total = 1e-20f; // as on the CPU
 
 static constant constexpr const int no_expert = 0x7fffffff;
 
+// Experts whose keys a lane keeps; those of others are computed in each round.
+static constant constexpr const int kept_keys = 8;
+
+/** The next expert behind the last one found, among some that are looked at. */
+struct NextExpert {
+  float last_key;
+  int last;
+  float key;
+  int found;
+
+  void look_at(float here, int i) {
+    bool behind = here < last_key || (here == last_key && i > last);
+    if (behind && (here > key || found == no_expert)) {
+      key = here;
+      found = i;
+    }
+  }
+};
+
 /** What the scores of a token's experts are computed with. */
 struct Scores {
   int kind;
@@ -51,6 +70,21 @@ inline Scores scores_of_chosen(float logit, bool has_one, int kind) {
   return scores;
 }
 
+/** What experts are chosen by. */
+template <typename T>
+inline float key_of(
+    device const T* logits,
+    device const T* bias,
+    bool has_bias,
+    Scores scores,
+    uint i) {
+  float key = static_cast<float>(logits[i]);
+  if (has_bias) {
+    key = scores.of(key) + static_cast<float>(bias[i]);
+  }
+  return isnan(key) ? INFINITY : key;
+}
+
 template <typename T>
 [[kernel]] void expert_routing(
     device const T* logits [[buffer(0)]],
@@ -69,32 +103,33 @@ template <typename T>
   if (has_bias || !normalize) {
     scores = scores_of(logits, experts, score, lane);
   }
-  // Each round finds what comes next behind the last one found.
+  float keys[kept_keys];
+  for (int j = 0; j < kept_keys; ++j) {
+    uint i = lane + 32 * j;
+    keys[j] = i < experts ? key_of(logits, bias, has_bias, scores, i) : 0.0f;
+  }
   float last_key = INFINITY;
   int last = -1;
   int own = 0;
   for (int round = 0; round < k; ++round) {
-    float key = -INFINITY;
-    int found = no_expert;
-    for (uint i = lane; i < experts; i += 32) {
-      float logit = static_cast<float>(logits[i]);
-      float here =
-          has_bias ? scores.of(logit) + static_cast<float>(bias[i]) : logit;
-      here = isnan(here) ? INFINITY : here;
-      bool behind = here < last_key || (here == last_key && int(i) > last);
-      if (behind && (here > key || found == no_expert)) {
-        key = here;
-        found = int(i);
+    NextExpert next = {last_key, last, -INFINITY, no_expert};
+    for (int j = 0; j < kept_keys; ++j) {
+      uint i = lane + 32 * j;
+      if (i < experts) {
+        next.look_at(keys[j], int(i));
       }
     }
-    last_key = simd_max(key);
-    last = simd_min(key == last_key ? found : no_expert);
+    for (uint i = lane + 32 * kept_keys; i < experts; i += 32) {
+      next.look_at(key_of(logits, bias, has_bias, scores, i), int(i));
+    }
+    last_key = simd_max(next.key);
+    last = simd_min(next.key == last_key ? next.found : no_expert);
     if (int(lane) == round) {
       own = last;
     }
   }
   bool has_one = int(lane) < k;
-  float logit = static_cast<float>(logits[own]);
+  float logit = has_one ? static_cast<float>(logits[own]) : 0.0f;
   if (normalize) {
     scores = scores_of_chosen(logit, has_one, score);
   }

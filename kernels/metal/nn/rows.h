@@ -15,6 +15,25 @@ using namespace metal;
 // How many rows each row of a weight's gradient sums up: as in csrc/nn/rows.h.
 static constant constexpr const uint rows_per_sum = 16;
 
+/** A thread's first two parts of a row; others it reads again. */
+struct KeptParts {
+  float4 first = float4(0);
+  float4 second = float4(0);
+
+  void keep(uint part, float4 value) {
+    if (part == 0) {
+      first = value;
+    } else if (part == 1) {
+      second = value;
+    }
+  }
+
+  template <typename T>
+  float4 part_or_read(uint part, device const T* from, int left) const {
+    return part == 0 ? first : part == 1 ? second : read(from, left);
+  }
+};
+
 /** A part of an optional weight; 1 where there is none. */
 template <typename T>
 inline float4 weight_part(device const T* weight, bool given, int left) {

@@ -20,7 +20,7 @@ static constant constexpr const uint most_states = most_lanes * per_thread;
 /** A lane's elements among those of a row, and what a step does to them. */
 struct Lane {
   uint states;
-  uint lanes; // that share a channel
+  uint lanes; // that share a channel, a power of two
   uint part; // of them
 
   template <typename T>
@@ -90,10 +90,10 @@ template <typename T>
     uint3 position [[thread_position_in_grid]]) {
   uint steps = u_shape[1];
   uint channels = u_shape[2];
-  uint channel = position.x / lanes;
+  uint channel = position.x >> ctz(lanes);
   bool is_there = channel < channels;
   channel = min(channel, channels - 1);
-  Lane lane = {states, lanes, position.x % lanes};
+  Lane lane = {states, lanes, position.x & (lanes - 1)};
   size_t row = size_t(position.y) * channels + channel;
   size_t at = size_t(position.y) * steps * channels + channel;
   B += size_t(position.y) * steps * states;
@@ -168,10 +168,10 @@ template <typename T>
   threadgroup float sums[2 * 2 * most_lanes * most_states];
   uint steps = u_shape[1];
   uint channels = u_shape[2];
-  uint channel = position.x / lanes;
+  uint channel = position.x >> ctz(lanes);
   bool is_there = channel < channels;
   channel = min(channel, channels - 1);
-  Lane lane = {states, lanes, position.x % lanes};
+  Lane lane = {states, lanes, position.x & (lanes - 1)};
   size_t row = size_t(position.y) * channels + channel;
   size_t first = size_t(position.y) * steps * channels + channel;
   B += size_t(position.y) * steps * states;
@@ -181,7 +181,7 @@ template <typename T>
   grad_C += block * steps * states;
   size_t slot = size_t(states) * width; // of scratch, for a block's states
   device float* starts =
-      scratch + block * 2 * stretch * slot + thread_in_group.x / lanes;
+      scratch + block * 2 * stretch * slot + (thread_in_group.x >> ctz(lanes));
   device float* kept = starts + stretch * slot;
   float4 rate = lane.read(A + size_t(channel) * states, 1);
   float skip = has_D ? D[channel] : 0.0f;
