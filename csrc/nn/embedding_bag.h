@@ -65,9 +65,8 @@ void embedding_bag_sum(
   Bags bags(indices, offsets);
   int64_t cost = (bags.items() / std::max<int64_t>(1, bags.count()) + 1) * n;
   rows::share(bags.count(), cost, [&](int64_t first_bag, int64_t last_bag) {
-    std::vector<A> scratch(2 * n);
+    std::vector<A> scratch(n);
     A* total = scratch.data();
-    A* row = total + n;
     for (int64_t bag = first_bag; bag < last_bag; ++bag) {
       int64_t first = bags.first(bag);
       int64_t length = bags.length(bag);
@@ -76,10 +75,12 @@ void embedding_bag_sum(
         if (indices[i] < 0 || indices[i] >= weight.dim(0)) {
           continue;
         }
-        rows::load(weight.data + indices[i] * n, row, n);
+        const T* row = weight.data + indices[i] * n;
         A factor =
             per_sample_weights ? A(mlxgen::widen(per_sample_weights[i])) : A(1);
-        rows::add(total, n, [=](int64_t j) { return factor * row[j]; });
+        rows::add(total, n, [=](int64_t j) {
+          return factor * mlxgen::widen(row[j]);
+        });
       }
       A scale = mean && length > 0 ? 1 / A(length) : A(1);
       rows::store(
@@ -108,14 +109,21 @@ void embedding_bag_max(
       int32_t* place = places.data + bag * n;
       std::fill_n(most, n, A(0));
       std::fill_n(place, n, -1);
+      bool is_first = true;
       for (int64_t i = first; i < first + bags.length(bag); ++i) {
         if (indices[i] < 0 || indices[i] >= weight.dim(0)) {
           continue;
         }
         const T* row = weight.data + indices[i] * n;
+        if (is_first) {
+          rows::load(row, most, n);
+          std::fill_n(place, n, static_cast<int32_t>(i));
+          is_first = false;
+          continue;
+        }
         for (int64_t j = 0; j < n; ++j) {
           A value = mlxgen::widen(row[j]);
-          bool better = place[j] < 0 || value > most[j];
+          bool better = value > most[j];
           most[j] = better ? value : most[j];
           place[j] = better ? static_cast<int32_t>(i) : place[j];
         }

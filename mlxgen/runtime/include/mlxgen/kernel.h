@@ -15,6 +15,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -53,13 +54,21 @@ using accum_t = typename Accumulator<std::remove_const_t<T>>::type;
 // float16 and bfloat16 are computed in float, a block at a time. The
 // conversions are written with selects only, so that they vectorise.
 
-inline float widen(bfloat16_t x) {
-  return std::bit_cast<float>(
-      static_cast<uint32_t>(std::bit_cast<uint16_t>(x)) << 16);
+/** The bits of a 16-bit float: g++ does not vectorise std::bit_cast of it. */
+template <typename T>
+uint16_t bits_of(const T& x) {
+  uint16_t bits;
+  static_assert(sizeof(x) == sizeof(bits));
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
 }
 
-inline float widen(float16_t x) {
-  uint32_t bits = std::bit_cast<uint16_t>(x);
+inline float widen(const bfloat16_t& x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits_of(x)) << 16);
+}
+
+inline float widen(const float16_t& x) {
+  uint32_t bits = bits_of(x);
   // Shifted into place the exponent is too small by 112; multiplying by 2^112
   // mends it and normalises subnormal numbers on the way.
   float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
