@@ -412,10 +412,12 @@ def _looped(fn: Function, axes: Sequence[int | None], size: int) -> Function:
     """What vmap of a function is, as a loop."""
 
     def call(*args: mx.array) -> Arrays:
-        results = []
-        for b in range(size):
-            pairs = zip(args, axes, strict=True)
-            results.append(fn(*(a if n is None else mx.take(a, b, axis=n) for a, n in pairs)))
+        # By mx.split, as MLX's take refuses arrays without elements, and the vjp of x[0] crashes.
+        columns = [
+            [a] * size if n is None else [mx.squeeze(p, n) for p in mx.split(a, size, axis=n)]
+            for a, n in zip(args, axes, strict=True)
+        ]
+        results = [fn(*element) for element in zip(*columns, strict=True)]
         return [mx.stack(list(column)) for column in zip(*results, strict=True)]
 
     return Function(call, fn.op, fn.args, fn.outputs)

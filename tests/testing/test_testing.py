@@ -214,6 +214,12 @@ def test_right_vmap_passes():
     testing.check_vmap_vjp(lambda x, y: mx.sin(x) @ y, ELEMENTS, [0, 1])
 
 
+def test_vmap_of_arrays_without_elements():
+    element = [mx.zeros((0,)), mx.ones((3,))]
+    testing.check_vmap(lambda x, y: x.sum() * y, [element, element])
+    testing.check_vmap_vjp(lambda x, y: (mx.sin(x).sum() * y, x), [element, element], [0, 1])
+
+
 def test_gradient_forgotten_by_vmap():
     # mx.custom_function itself makes this mistake: under vmap its vjp is ignored.
     op = with_rules(lambda x, y: x * x, lambda p, c, _: (c * 7, 0 * p[1]))
