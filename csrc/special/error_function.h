@@ -14,12 +14,11 @@
 //   erf(x) / x      as above; beyond, -log(1 - erf(x)) is a polynomial in x
 //   erfcx(x)        for x >= 1/2, which is (x + 1/2)^-1 times a polynomial in
 //                   (x - 2) / (x + 2); in ndtr the same for x / sqrt(2)
-//   erfinv(y) / y   a rational function of w = -log(1 - y^2), and of sqrt(w)
-//   for
-//                   w >= 16
+//   erfinv(y) / y   the root of pi / 4 + w - w r(w), with a rational function
+//                   of w = -log(1 - y^2); one up to w = 16, one for all w
 //
-// The last has the variables of Giles, "Approximating the erfinv function",
-// GPU Computing Gems 2 (2012). Shepherd and Laframboise,
+// The last has the variable of Giles, "Approximating the erfinv function", GPU
+// Computing Gems 2 (2012). Shepherd and Laframboise,
 // "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < infinity",
 // Math. Comp. 36 (1981), had the idea of the second; that of the fourth in
 // double is in Wichura, "Algorithm AS 241", Appl. Statist.
@@ -62,18 +61,15 @@ inline float tail_of_ndtr(float x) {
 
 /** erfinv(y) / y at w = -log(1 - y^2), where that is not above 16. */
 inline float erfinv_ratio(float w) {
-  float slope = math::polynomial(erfinv_p, w) / math::polynomial(erfinv_q, w);
-  return math::sqrt(quarter_pi[0] + w * slope);
+  float rest = math::polynomial(erfinv_p, w) / math::polynomial(erfinv_q, w);
+  return math::sqrt((quarter_pi[0] + w) - w * rest);
 }
 
 /** The same for all w, times the root of `square`, a power of 2. */
 inline float erfcinv_ratio(float w, float square) {
-  bool near = w < 16;
-  float above =
-      near ? math::polynomial(erfinv_p, w) : math::polynomial(erfcinv_p, w);
-  float below =
-      near ? math::polynomial(erfinv_q, w) : math::polynomial(erfcinv_q, w);
-  return math::sqrt(square * (quarter_pi[0] + w * (above / below)));
+  float rest = math::polynomial(erfcinv_p, w) / math::polynomial(erfcinv_q, w);
+  float end = square * w;
+  return math::sqrt((square * quarter_pi[0] + end) - end * rest);
 }
 
 inline float erf_of(float x) {
@@ -100,27 +96,28 @@ inline float erfcx_of(float x) {
   return x < 0 ? exp_of_square(z > 9.5f ? 9.5f : z, 1, 2) - y : y;
 }
 
-// Of what is outside of their domains, the inverses make the root of a negative
-// number.
-
 inline float erfinv_of(float x) {
   float z = math::fabs(x);
-  float y = x * erfinv_ratio(-log_of_product(1 - z, 1 + z));
+  // Outside of its domain, the root of a negative number.
+  float y = x * erfinv_ratio(minus_log_of_product(1 - z, 1 + z, 0));
   return z == 1 ? math::copysign(math::infinity(), x) : y;
 }
 
+/** The y with erf(y / sqrt(square)) = z, given 1 - z^2 = 2^power p q. */
+inline float inverse(float z, float p, float q, int32_t power, float square) {
+  float y = z * erfcinv_ratio(minus_log_of_product(p, q, power), square);
+  float product = p * q;
+  float end = math::copysign(math::infinity(), z);
+  float outside = product == 0 ? end : math::nan();
+  return product > 0 ? y : outside;
+}
+
 inline float erfcinv_of(float x) {
-  float z = 1 - x;
-  float p = x < 1 ? x : 2 - x;
-  float y = z * erfcinv_ratio(-log_of_product(p, 2 - p), 1);
-  return p == 0 ? math::copysign(math::infinity(), z) : y;
+  return inverse(1 - x, x, 2 - x, 0, 1);
 }
 
 inline float ndtri_of(float x) {
-  float z = 2 * x - 1;
-  float p = x < 0.5f ? x : 1 - x;
-  float y = z * erfcinv_ratio(-log_of_product(p, 4 * (1 - p)), 2);
-  return p == 0 ? math::copysign(math::infinity(), z) : y;
+  return inverse(2 * x - 1, x, 1 - x, 2, 2);
 }
 
 inline float ndtr_of(float x) {

@@ -171,40 +171,47 @@ MLXGEN_NUMBER float log_ndtr_small[10] = {
     1.28643796e-06f,
 };
 
-// (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 0.0 <= w <= 16.0
-// error 2.5e-08
-MLXGEN_NUMBER float erfinv_p[6] = {
-    0.411233217f,
-    0.118339919f,
-    0.0247357152f,
-    0.00318130013f,
-    0.000278461055f,
-    1.83557113e-05f,
+// 1 - (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 0 <= w <= 16.0, relative to (erfinv(y) / y)^2 / w
+// error 1.6e-08
+MLXGEN_NUMBER float erfinv_p[5] = {
+    0.588766634f,
+    -0.0114222961f,
+    0.0130876182f,
+    0.00024273232f,
+    5.8362315e-05f,
 };
 
 MLXGEN_NUMBER float erfinv_q[6] = {
     1.0f,
-    0.107084438f,
-    0.0378481448f,
-    0.00342612341f,
-    0.00033768054f,
-    1.83591364e-05f,
+    0.106800027f,
+    0.03777197f,
+    0.00341078546f,
+    0.000335452583f,
+    1.80030711e-05f,
 };
 
-// (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 16.0 <= w <= 104.0
-// error 5e-08
-MLXGEN_NUMBER float erfcinv_p[4] = {
-    -0.261765599f,
-    0.732961297f,
-    0.0588395856f,
-    0.000478673232f,
+// 1 - (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 0 <= w <= 104.0, relative to (erfinv(y) / y)^2 / w
+// error 4.4e-08
+MLXGEN_NUMBER float erfcinv_p[8] = {
+    0.58876574f,
+    0.0688325241f,
+    0.0141211776f,
+    0.00230580755f,
+    0.000129415828f,
+    1.84759592e-05f,
+    2.37637892e-07f,
+    6.09838846e-11f,
 };
 
-MLXGEN_NUMBER float erfcinv_q[4] = {
+MLXGEN_NUMBER float erfcinv_q[8] = {
     1.0f,
-    0.885952115f,
-    0.0606173761f,
-    0.000479126029f,
+    0.243097275f,
+    0.0567633882f,
+    0.00954803359f,
+    0.00103012566f,
+    9.11029711e-05f,
+    7.53803488e-06f,
+    6.42780904e-08f,
 };
 
 MLXGEN_NUMBER float sqrt_2[1] = {

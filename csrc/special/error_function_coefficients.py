@@ -26,16 +26,12 @@ SMALL_ERFINV = mpf(3) / 4
 LARGEST_ROOT = mpf("27.3")
 """sqrt(-log p) of the smallest subnormal p, rounded up."""
 
-LARGEST_LOGARITHM = mpf(104)
-"""-log(1 - y^2) where 1 - y is the smallest subnormal float, rounded up."""
+LARGEST_LOGARITHM, LARGEST_OF_ERFINV = mpf(104), mpf(16)
+"""-log(1 - y^2) where 1 - y is the smallest subnormal float, and where y is the largest float below
+1, rounded up."""
 
 FOLD_OF_ERFCX, FOLD_OF_NDTR = 2, 3
 """The k in (x - k) / (x + k), the variable in which tails are fitted for float."""
-
-LARGE = mpf(16)
-"""-log(1 - y^2) up to where erfinv(y) needs one rational function in float. The largest y below 1
-has 15.9."""
-
 
 TINY = mpf("1e-9")
 """Stands for 0 where a limit would be needed."""
@@ -147,10 +143,10 @@ def erfinv_of_logarithm(w: mpf) -> mpf:
     return s * erfcinv_over_root(s) / y
 
 
-def slope_of_square(w: mpf) -> mpf:
-    """(erfinv(y)^2 / y^2 - pi / 4) / w at the same y."""
+def rest_of_square(w: mpf) -> mpf:
+    """1 - (erfinv(y)^2 / y^2 - pi / 4) / w at the same y: positive, and small for large w."""
     w = max(w, TINY)
-    return (erfinv_of_logarithm(w) ** 2 - mp.pi / 4) / w
+    return 1 - (erfinv_of_logarithm(w) ** 2 - mp.pi / 4) / w
 
 
 def folded_erfcx(t: mpf) -> mpf:
@@ -295,17 +291,18 @@ NARROW = [
     *(
         Narrow(
             name,
-            slope_of_square,
-            low,
+            rest_of_square,
+            mpf(0),
             high,
-            (degree, degree),
-            f"(erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), {low} <= w <= {high}",
+            degrees,
+            "1 - (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), "
+            f"0 <= w <= {mp.nstr(high)}, relative to (erfinv(y) / y)^2 / w",
             lambda w: erfinv_of_logarithm(w) ** 2 / max(w, TINY),
             fold=mpf(8),
         )
-        for name, low, high, degree in (
-            ("erfinv", mpf(0), LARGE, 5),
-            ("erfcinv", LARGE, LARGEST_LOGARITHM, 3),
+        for name, high, degrees in (
+            ("erfinv", LARGEST_OF_ERFINV, (4, 5)),
+            ("erfcinv", LARGEST_LOGARITHM, (7, 7)),
         )
     ),
 ]

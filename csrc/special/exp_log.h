@@ -171,17 +171,16 @@ inline double wide_log(double x) {
 
 /**
  * log(x) for 0 < x < infinity, else some number or NaN. For results in float
- * that are differences of logarithms: to 1e-14, where wide_log has 1e-10.
+ * that are differences of logarithms: with double's digits, where wide_log has
+ * ten.
  */
 template <typename T>
 inline double fine_log(double x) {
   if constexpr (sizeof(T) == 4) {
-    const auto& log_2 = for_float::log_2_parts;
+    const auto& log_2 = for_double::log_2_parts;
     Scaled<double> s = detail::split<T>(x);
     double g = s.x - 1;
-    double tail =
-        g * g * mlxgen::math::polynomial(for_float::long_log_series, g);
-    return s.exponent * (log_2[0] + log_2[1]) + (g + tail);
+    return s.exponent * (log_2[0] + log_2[1]) + (g + detail::log_tail(g));
   } else {
     return detail::log_and_more<T>(x, 0);
   }

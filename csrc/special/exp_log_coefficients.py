@@ -76,16 +76,6 @@ with mp.workdps(DIGITS):
         ),
     }
 
-    LONG_LOG_SERIES = Fit(
-        "long_log_series",
-        log_series,
-        mp.sqrt(mpf(1) / 2) - 1,
-        END,
-        (17, 0),
-        (17, 0),
-        "(log(1 + g) - g) / g^2, 1/2 <= (1 + g)^2 <= 2",
-    )
-
     NARROW = [
         Narrow(
             "exp_tail",
@@ -120,11 +110,11 @@ def more(precision: Precision) -> Sequence[Table]:
         return [
             Table("log_2_parts", [high, LOG_2 - high], about),
             Table("log_2_reciprocal", [1 / LOG_2], "1 / log(2)"),
+            Table("log_2", [LOG_2]),
         ]
     high = rounded(LOG_2, 32)
     return [
         *LOG_SERIES[precision].tables(precision),
-        *(LONG_LOG_SERIES.tables(precision) if precision == "half" else ()),
         Table("log_2_parts", [high, LOG_2 - high], "log(2), as a number of 32 bits and the rest"),
         Table("log_2_reciprocal", [1 / LOG_2], "1 / log(2)"),
         Table("pi", [+mp.pi]),

@@ -14,12 +14,13 @@
 // same. Numbers such as (5.5.3) are equations of the Digital Library of
 // Mathematical Functions, https://dlmf.nist.gov.
 //
-// In float, arguments above 0 are computed in float, with other ranges:
+// For results in float, lgamma and digamma are computed in float above 0, with
+// other ranges:
 //
-//   lgamma   x < 1, x < 3, 3 <= x    log x - 1 in two parts for the last
-//   digamma  x < 1, x < 2, 2 <= x
+//   lgamma   x < 1, x < 3, 3 <= x    log x and a product in two parts each
+//   digamma  x < 1, x < 2, 2 <= x    1 / x in two parts
 //
-// and with a zero's slope taken out of the rational functions.
+// and below 0 from a logarithm and a rational function without ranges.
 //
 // Near their zeros on the negative axis, lgamma, digamma and polygamma are
 // differences, with errors of a few units in the last place of the terms that
@@ -44,6 +45,8 @@ namespace detail {
 
 // Where the asymptotic expansions begin; they are fitted for it.
 MLXGEN_NUMBER float large_z = 6.0f;
+// Where the rests of the expansions for negative x do not count any more.
+MLXGEN_NUMBER float rest_end = 1000000.0f;
 
 /** log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2 for large z (5.11.1). */
 template <typename T>
@@ -81,54 +84,73 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
 
 namespace in_float {
 
+// What is added last makes most of an error: in both functions that is a number
+// with hardly any, and something smaller.
+
 /** log Gamma(x) for x > 0. */
 inline float positive_lgamma(float x) {
   bool small = x < 1;
   bool large = x >= 3;
-  // log Gamma(1 + t) = t (t - 1) (gamma + t above / below), of which below 1
+  // log Gamma(z) = t (t - 1) / 2 (1 + more) where t = z - 1; of which below 1
   // log x is to be subtracted (5.5.1).
+  float z = small ? x + 1 : x;
   float t = small ? x : x - 1;
-  float above = math::polynomial(lgamma_middle_p, t);
-  float below = math::polynomial(lgamma_middle_q, t);
+  float above = math::polynomial(lgamma_middle_p, z);
+  float below = math::polynomial(lgamma_middle_q, z);
   float quotient = (large ? 1.0f : above) / (large ? x : below);
-  float middle = t * (t - 1) * (euler[0] + t * quotient);
+  float more = lgamma_slope[0] + (t - 1.25f) * quotient;
 
-  // (5.11.1): (x - 1/2) (log x - 1), where log x - 1 = sum + rest, and more.
-  bool tiny = x < 7.88860905e-31f; // 2^-100
+  // (5.11.1): (x - 1/2) (log x - 1) and more, where log x - 1 = sum + rest; for
+  // small x that is log x.
   float end = x > 1e38f ? 1e38f : x;
-  Logarithm log = log_in_parts(tiny ? end * 16777216.0f : end, tiny ? 24 : 0);
-  float less = log.high - 1;
+  Logarithm log = log_in_parts(small ? x * 16777216.0f : end, small ? 24 : 0);
+  float less = log.high - (large ? 1.0f : 0.0f);
   float first = less + log.g; // with an error of (first - less) - log.g
   float second = log.tail - ((first - less) - log.g);
   float sum = first + second;
   float rest = second - (sum - first);
   float correction =
       quotient * math::polynomial(lgamma_large, quotient * quotient);
-  float y = end - 0.5f;
-  float asymptotic = y * sum + (y * rest + (stirling[0] + correction));
 
-  float log_x = log.high + (log.g + log.tail);
-  return large ? asymptotic : middle - (small ? log_x : 0);
+  // The product x sum or t/2 (t - 1), which is high and low: that of their
+  // first bits is exact.
+  float u = large ? end : 0.5f * t;
+  float v = large ? sum : t - 1;
+  float high_u = first_bits(u);
+  float high_v = first_bits(v);
+  float high = high_u * high_v;
+  float low = high_u * (v - high_v) + (u - high_u) * v;
+  low = low + (large ? (correction - 0.5f * sum) + u * rest : u * (v * more));
+  float y = high + ((large ? stirling[0] : 0.0f) + low);
+  return small ? (y - rest) - sum : y;
 }
 
 /** psi(x) for x >= 0. */
 inline float positive_digamma(float x) {
   bool small = x < 1;
   bool large = x >= 2;
-  // psi(1 + t)
+  // psi(z) = zero (1 + more), where t = z - 1
+  float z = small ? x + 1 : x;
   float t = small ? x : x - 1;
-  float zero = (t - digamma_root[0]) - digamma_root[1];
-  float slope = math::polynomial(digamma_middle_p, zero) /
-      math::polynomial(digamma_middle_q, zero);
-  float middle = zero * (digamma_slope[0] + zero * slope);
+  float high = t - digamma_root[0];
+  float zero = high - digamma_root[1];
+  float slope = math::polynomial(digamma_middle_p, z) /
+      math::polynomial(digamma_middle_q, z);
+  float more = digamma_slope[0] + zero * slope;
+  float low = zero * more - digamma_root[1];
   // (5.11.2)
   float r = 1 / x;
   float w = r * r;
   Logarithm log = log_in_parts(x, 0);
   float less = 0.5f * r + w * math::polynomial(digamma_large, w);
   float asymptotic = log.high + (log.g + (log.tail - less));
-  // psi(x) = psi(1 + x) - 1/x (5.5.2) for small x
-  float y = large ? asymptotic : middle - (small ? r : 0);
+  // psi(x) = psi(1 + x) - 1/x (5.5.2) for small x; 1/x = r + rest
+  float high_x = first_bits(x);
+  float high_r = first_bits(r);
+  float error = 1 - high_x * high_r - high_x * (r - high_r) - (x - high_x) * r;
+  float rest = x > 1e-30f ? error * r : 0; // r may be infinite
+  float middle = small ? (low + (high - rest)) - r : high + low;
+  float y = large ? asymptotic : middle;
   return x == math::infinity() ? x : y;
 }
 
@@ -136,35 +158,24 @@ inline float positive_digamma(float x) {
 
 namespace detail {
 
-/** log |Gamma(x)|; one of the two says that x is `positive`, or not. */
-template <typename T, bool positive, bool below>
-inline mlxgen::wide<T> lgamma(mlxgen::wide<T> x) {
-  using W = mlxgen::wide<T>;
-  W z = positive ? W(x) : math::fabs(x);
-  bool small = z < 1;
-  bool reflected = !positive && x <= 0;
-  bool large = z >= large_z;
-  // stirling_correction and lgamma_middle, with one division for both.
-  W t = small ? z + 1 : W(z);
-  W zeros = (small ? W(z) : z - 1) * (small ? z - 1 : z - 2);
-  W numerator = zeros * math::polynomial(MLXOPS_TABLE(lgamma_middle_p), t);
-  W denominator = math::polynomial(MLXOPS_TABLE(lgamma_middle_q), t);
-  W quotient = (large ? W(1) : W(numerator)) / (large ? z : denominator);
-  W correction = quotient *
-      math::polynomial(MLXOPS_TABLE(lgamma_large), quotient * quotient);
-  W half_log = W(MLXOPS_TABLE(log_2_pi)[0]) * 0.5f;
-  W log_z = fine_log<T>(z);
-  W asymptotic = (z - 0.5f) * (log_z - 1) + (half_log - 0.5f + correction);
-  W body = large ? asymptotic : quotient;
-  W direct = body - (small ? W(log_z) : W(0));
-
-  // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
-  // z and the subtracted log z cancel.
-  W sine = math::fabs(sine_over_pi<T>(z));
-  W other = -body - fine_log<T>(small ? W(sine) : z * sine);
-  other = sine == 0 ? W(math::infinity()) : W(other);
-  other = x == -math::infinity() ? x : other;
-  return below || reflected ? other : direct;
+/** log |Gamma(x)| for x <= 0, for results in float. */
+inline mlxgen::wide<float> negative_lgamma(mlxgen::wide<float> x) {
+  using W = mlxgen::wide<float>;
+  // With z = -x that is log((1 + z) (2 + z)) - log(|sin(pi z)| / pi)
+  // - log Gamma(3 + z) (5.5.1, 5.5.3), the last by Stirling's formula for
+  // y = z + 5/2 and a rest.
+  W z = math::fabs(x);
+  W sine = math::fabs(sine_over_pi<float>(z));
+  W factors = (z + 1) * (0.5f * z + 1);
+  W y = z + 2.5f;
+  W end = z > rest_end ? W(rest_end) : W(z);
+  W rest = math::polynomial(for_float::lgamma_rest_p, end) /
+      math::polynomial(for_float::lgamma_rest_q, end);
+  rest = rest + W(for_float::half_log_half_pi[0]);
+  W result =
+      -fine_log<float>(sine / factors) - (y * (fine_log<float>(y) - 1) + rest);
+  result = sine == 0 ? W(math::infinity()) : W(result);
+  return x == -math::infinity() ? x : result;
 }
 
 template <bool positive>
@@ -178,13 +189,36 @@ inline float lgamma_of(float x) {
   if (positive) {
     return y;
   }
-  return x > 0 ? y : static_cast<float>(lgamma<float, false, true>(x));
+  return x > 0 ? y : static_cast<float>(negative_lgamma(x));
 }
 
 #ifndef __METAL_VERSION__
 template <bool positive>
 inline double lgamma_of(double x) {
-  return lgamma<double, positive, false>(x);
+  double z = positive ? x : math::fabs(x);
+  bool small = z < 1;
+  bool large = z >= large_z;
+  // stirling_correction and lgamma_middle, with one division for both.
+  double t = small ? z + 1 : z;
+  double zeros = (small ? z : z - 1) * (small ? z - 1 : z - 2);
+  double above = zeros * math::polynomial(for_double::lgamma_middle_p, t);
+  double below = math::polynomial(for_double::lgamma_middle_q, t);
+  double quotient = (large ? 1 : above) / (large ? z : below);
+  double correction = quotient *
+      math::polynomial(for_double::lgamma_large, quotient * quotient);
+  double rest = for_double::log_2_pi[0] * 0.5 - 0.5 + correction;
+  double log_z = fine_log<double>(z);
+  double asymptotic = (z - 0.5) * (log_z - 1) + rest;
+  double body = large ? asymptotic : quotient;
+  double direct = body - (small ? log_z : 0);
+
+  // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
+  // z and the subtracted log z cancel.
+  double sine = math::fabs(sine_over_pi<double>(z));
+  double other = -body - fine_log<double>(small ? sine : z * sine);
+  other = sine == 0 ? math::infinity() : other;
+  other = x == -math::infinity() ? x : other;
+  return !positive && x <= 0 ? other : direct;
 }
 #endif
 
@@ -201,14 +235,14 @@ T lgamma(T x) {
 
 namespace detail {
 
-/** psi(x); one of the two says that x is `positive`, or `below` 0. */
-template <typename T, bool positive = false, bool below = false>
+/** psi(x). */
+template <typename T, bool positive = false>
 inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   using W = mlxgen::wide<T>;
   W z = positive ? W(x) : math::fabs(x);
   bool small = z < 1;
   bool large = z >= large_z;
-  bool negative = below || (!positive && x < 0);
+  bool negative = !positive && x < 0;
 
   // psi(1 + z), or psi(z) where z >= 1.
   W t = small ? z + 1 : W(z);
@@ -241,6 +275,23 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   return x == math::infinity() ? x : result; // fine_log is not for that
 }
 
+/** psi(x) for x < 0, for results in float. */
+inline mlxgen::wide<float> negative_digamma(mlxgen::wide<float> x) {
+  using W = mlxgen::wide<float>;
+  // With z = -x that is psi(3 + z) - 1/(1 + z) - 1/(2 + z) + pi cot(pi z)
+  // (5.5.2, 5.5.4), the last with z = integer + r: 1/r - r polynomial(r^2).
+  W z = math::fabs(x);
+  W r = z - math::rint(z);
+  W factors = (z + 1) * (z + 2);
+  W poles = (factors - r * (2 * z + 3)) / (r * factors);
+  W end = z > rest_end ? W(rest_end) : W(z);
+  W rest = math::polynomial(for_float::digamma_rest_p, end) /
+      math::polynomial(for_float::digamma_rest_q, end);
+  rest = rest - r * math::polynomial(for_float::cotangent, r * r);
+  W result = poles + (fine_log<float>(z + 2.5f) + rest);
+  return r == 0 ? W(math::nan()) : W(result);
+}
+
 template <bool positive>
 inline float digamma_of(float x) {
 #ifdef __METAL_VERSION__
@@ -252,7 +303,7 @@ inline float digamma_of(float x) {
   if (positive) {
     return y;
   }
-  return x >= 0 ? y : static_cast<float>(digamma<float, false, true>(x));
+  return x >= 0 ? y : static_cast<float>(negative_digamma(x));
 }
 
 #ifndef __METAL_VERSION__

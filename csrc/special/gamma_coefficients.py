@@ -16,6 +16,9 @@ from mpmath import mpf
 LARGE = 6
 """Where the asymptotic expansions take over from the rational functions."""
 
+END_OF_RESTS = 1000000
+"""Up to where a rational function of all positive numbers is more than nothing."""
+
 with mp.workdps(DIGITS):
     ROOT_OF_DIGAMMA = mp.findroot(mp.digamma, mpf("1.4616"))
 
@@ -70,6 +73,19 @@ def trigamma_large(w: mpf) -> mpf:
         return bernoulli_sum(w, lambda k: mp.bernoulli(2 * k + 2))
     z = 1 / mp.sqrt(w)
     return z**3 * (mp.polygamma(1, z) - 1 / z - w / 2)
+
+
+def lgamma_rest(z: mpf) -> mpf:
+    """log Gamma(3 + z) - y (log y - 1) - log(2 pi) / 2, y = z + 5/2; near -1 / (24 y)."""
+    with mp.workdps(2 * DIGITS):
+        y = z + mpf(5) / 2
+        return mp.loggamma(z + 3) - y * (mp.log(y) - 1) - mp.log(2 * mp.pi) / 2
+
+
+def digamma_rest(z: mpf) -> mpf:
+    """psi(3 + z) - log(z + 5/2), its derivative."""
+    with mp.workdps(2 * DIGITS):
+        return mp.digamma(z + 3) - mp.log(z + mpf(5) / 2)
 
 
 def cotangent(u: mpf) -> mpf:
@@ -165,6 +181,23 @@ FITS = [
         (3, 0),
         f"(psi'(z) - 1 / z - 1 / (2 z^2)) z^3 in 1/z^2, {LARGE} <= z",
     ),
+    *(
+        Fit(
+            name,
+            f,
+            mpf(0),
+            mpf(END_OF_RESTS),
+            None,
+            degrees,
+            f"{about} on 0 <= z <= {END_OF_RESTS}, error absolute",
+            lambda z: mpf(1),
+            fold=mpf(4),
+        )
+        for name, f, degrees, about in (
+            ("lgamma_rest", lgamma_rest, (5, 6), "log Gamma(3 + z) less Stirling's formula"),
+            ("digamma_rest", digamma_rest, (4, 6), "psi(3 + z) - log(z + 5/2)"),
+        )
+    ),
     Fit(
         "sine",
         sine,
@@ -188,6 +221,10 @@ FITS = [
 TINY = mpf("1e-9")
 """Stands for 0 where a limit would be needed."""
 
+MIDDLE = mpf(5) / 4
+"""The z - 1 of 1 to 3 around which log Gamma(z) without its zeros is a line: where that is smaller
+than at 1, errors count more."""
+
 lgamma_without_zeros = limit(lambda t: lgamma_middle(1 + t), mpf(0), mpf(1))
 digamma_without_zero = limit(lambda t: digamma_middle(ROOT_OF_DIGAMMA + t), mpf(0))
 
@@ -201,12 +238,13 @@ def slope(f: Function, x: mpf, y: mpf) -> mpf:
 NARROW = [
     Narrow(
         "lgamma_middle",
-        lambda t: slope(lgamma_without_zeros, mpf(0), t),
-        mpf(0),
-        mpf(2),
+        lambda z: 2 * slope(lgamma_without_zeros, MIDDLE, z - 1),
+        mpf(1),
+        mpf(3),
         (3, 4),
-        "(log Gamma(1 + t) / (t (t - 1)) - gamma) / t on 0 <= t <= 2",
-        lambda t: lgamma_without_zeros(t) / max(t, TINY),
+        "(2 log Gamma(z) / ((z - 1) (z - 2)) - the same at 9/4) / (z - 9/4) on 1 <= z <= 3, "
+        "relative to log Gamma(z)",
+        lambda z: 2 * lgamma_without_zeros(z - 1) / max(abs(z - 1 - MIDDLE), TINY),
     ),
     Narrow(
         "lgamma_large",
@@ -220,12 +258,12 @@ NARROW = [
     ),
     Narrow(
         "digamma_middle",
-        lambda t: slope(digamma_without_zero, mpf(0), t),
-        1 - ROOT_OF_DIGAMMA,
-        2 - ROOT_OF_DIGAMMA,
+        lambda z: slope(digamma_without_zero, mpf(0), z - ROOT_OF_DIGAMMA),
+        mpf(1),
+        mpf(2),
         (2, 3),
-        "(psi(root + t) / t - psi'(root)) / t on 1 <= root + t <= 2",
-        lambda t: abs(digamma_without_zero(t) / (t if abs(t) > TINY else TINY)),
+        "(psi(z) / (z - root) - psi'(root)) / (z - root) on 1 <= z <= 2, relative to psi(z)",
+        lambda z: digamma_without_zero(z - ROOT_OF_DIGAMMA) / max(abs(z - ROOT_OF_DIGAMMA), TINY),
     ),
     Narrow(
         "digamma_large",
@@ -249,11 +287,16 @@ def more(precision: Precision) -> list[Table]:
         about = "the positive zero of psi less 1, in two parts"
         return [
             Table("digamma_root", [root, ROOT_OF_DIGAMMA - 1 - root], about),
-            Table("digamma_slope", [mp.polygamma(1, ROOT_OF_DIGAMMA)], "psi' there"),
-            Table("euler", [+mp.euler], "Euler's constant"),
+            Table("digamma_slope", [mp.polygamma(1, ROOT_OF_DIGAMMA) - 1], "psi' there, less 1"),
+            Table(
+                "lgamma_slope",
+                [2 * lgamma_without_zeros(MIDDLE) - 1],
+                "2 log Gamma(z) / ((z - 1) (z - 2)) - 1 at 9/4",
+            ),
             Table("stirling", [(mp.log(2 * mp.pi) - 1) / 2], "(log(2 pi) - 1) / 2"),
         ]
     terms = range(1, BERNOULLI_TERMS[precision] + 1)
+    half = [Table("half_log_half_pi", [mp.log(mp.pi / 2) / 2])] if precision == "half" else []
     return [
         Table(
             "bernoulli",
@@ -267,6 +310,7 @@ def more(precision: Precision) -> list[Table]:
         ),
         Table("inverse_e", [mp.exp(-1)], "1 / e"),
         Table("log_2_pi", [mp.log(2 * mp.pi)]),
+        *half,
     ]
 
 

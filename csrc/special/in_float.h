@@ -40,6 +40,12 @@ inline float two_to_the(float k) {
   return mlxgen::float_of((mlxgen::bits_of(k + to_integer) << 23) + one);
 }
 
+/** x with the first half of its bits: a product of two such numbers is exact.
+ */
+inline float first_bits(float x) {
+  return mlxgen::float_of(mlxgen::bits_of(x) & 0xfffff000u);
+}
+
 /** x 2^k for an integer k, |k| <= 252: the result may be subnormal. */
 inline float scaled(float x, float k) {
   float part = (0.5f * k + to_integer) - to_integer;
@@ -62,8 +68,7 @@ inline float exp(float x, float factor) {
 
 /** factor exp(c z^2) for c z^2 between -110 and 110, c a power of 2. */
 inline float exp_of_square(float z, float c, float factor) {
-  // The square of the first half of the bits is exact.
-  float high = mlxgen::float_of(mlxgen::bits_of(z) & 0xfffff000u);
+  float high = first_bits(z);
   float low = (z - high) * (z + high);
   float k;
   float y = expm1_without_powers(c * (high * high), c * low, k);
@@ -78,14 +83,21 @@ struct Logarithm {
   float tail;
 };
 
-/** The parts of log(2^-shift x) for x >= 2^-126. */
-inline Logarithm log_in_parts(float x, int32_t shift) {
-  // A mantissa 1 + g from sqrt(1/2) to sqrt(2), and an exponent.
+/** g and k with (1 + g) 2^k = 2^-shift x and sqrt(1/2) <= 1 + g < sqrt(2), for
+ * x >= 2^-126.
+ */
+inline float mantissa_less_1(float x, int32_t shift, MLXGEN_OUT(float) k) {
   constexpr uint32_t sqrt_half = 0x3f3504f3u;
   uint32_t bits = mlxgen::bits_of(x);
   uint32_t exponent = (bits - sqrt_half + one) >> 23;
-  float g = mlxgen::float_of(bits - (exponent << 23) + one) - 1;
-  float k = static_cast<float>(static_cast<int32_t>(exponent) - (127 + shift));
+  k = static_cast<float>(static_cast<int32_t>(exponent) - (127 + shift));
+  return mlxgen::float_of(bits - (exponent << 23) + one) - 1;
+}
+
+/** The parts of log(2^-shift x) for x >= 2^-126. */
+inline Logarithm log_in_parts(float x, int32_t shift) {
+  float k;
+  float g = mantissa_less_1(x, shift, k);
   // (4.6.6) as in exp_log.h: a division takes less time than more terms.
   float f = g / (g + 2);
   float z = f * f;
@@ -101,11 +113,15 @@ inline float log_and_more(float x, float more) {
   return log.high + (log.g + (log.tail + more));
 }
 
-/** log(x y) for 0 < x <= 1, which may be subnormal, to 1e-7 where it is small.
+/** -log(2^power x y) for 0 < x <= 1, which may be subnormal, and y near 1: to
+ * 1e-7 of itself or of 1.
  */
-inline float log_of_product(float x, float y) {
-  Logarithm log = log_in_parts(x * 16777216.0f * y, 24);
-  return (log.high + log.g) + log.tail;
+inline float minus_log_of_product(float x, float y, int32_t power) {
+  float k;
+  float g = mantissa_less_1(x * 16777216.0f * y, 24 - power, k);
+  float f = g / (g + 2);
+  float z = f * f;
+  return k * -log_2[0] - f * (2 + z * math::polynomial(log_series, z));
 }
 
 } // namespace in_float

@@ -246,13 +246,15 @@ class Fit:
     f: Function
     low: mpf
     high: mpf
-    full: tuple[int, int]
-    """Degrees of numerator and denominator for double."""
+    full: tuple[int, int] | None
+    """Degrees of numerator and denominator for double; None if only float needs it."""
     half: tuple[int, int] | None
     """The same for float; None if only double needs it."""
     about: str
     scale: Function | None = None
     """What the error is relative to; by default f."""
+    fold: mpf | None = None
+    """As in Narrow."""
 
     def tables(self, precision: Precision) -> list[Table]:
         """The coefficients, lowest first; the last one of a denominator is 1."""
@@ -260,7 +262,7 @@ class Fit:
         if degrees is None:
             return []
         m, n = degrees
-        p, q, error = remez(self.f, self.low, self.high, m, n, self.scale)
+        p, q, error = folded_remez(self.f, self.low, self.high, m, n, self.scale, self.fold)
         about = f"{self.about}\nerror {mp.nstr(error, 2)}"
         if n == 0:
             return [Table(self.name, p, about)]
@@ -300,16 +302,8 @@ class Narrow:
         """The coefficients, lowest first; the first one of a denominator is 1."""
         m, n = self.degrees
         k = self.fold
-
-        def folded(f: Function) -> Function:
-            # p(u) (x + k)^m and q(u) (x + k)^n are polynomials in x.
-            return f if k is None else lambda u: f(k * u / (1 - u)) * (k / (1 - u)) ** (n - m)
-
         low, high = (x if k is None else x / (x + k) for x in (self.low, self.high))
-        scale = None if self.scale is None else folded(self.scale)
-        p, q, _ = remez(folded(self.f), low, high, m, n, scale)
-        if k is not None:
-            p, q = (_in_powers(c, k) for c in (p, q))
+        p, q, _ = folded_remez(self.f, self.low, self.high, m, n, self.scale, k)
         p, q = [c / q[0] for c in p], [c / q[0] for c in q]
         with localcontext(Context(prec=DIGITS + 10)):
             grid = [mpf(str(x)) for x in chebyshev(low, high, 24 * (m + n + 2))]
@@ -324,6 +318,29 @@ class Narrow:
             Table(f"{self.name}_p", values[: len(p)], about),
             Table(f"{self.name}_q", [mpf(1), *values[len(p) :]]),
         ]
+
+
+def folded_remez(
+    f: Function,
+    low: mpf,
+    high: mpf,
+    m: int,
+    n: int,
+    scale: Function | None,
+    fold: mpf | None,
+) -> tuple[list[mpf], list[mpf], mpf]:
+    """What remez returns, found in u = x / (x + fold)."""
+    if fold is None:
+        return remez(f, low, high, m, n, scale)
+    k = fold
+
+    def folded(f: Function) -> Function:
+        # p(u) (x + k)^m and q(u) (x + k)^n are polynomials in x.
+        return lambda u: f(k * u / (1 - u)) * (k / (1 - u)) ** (n - m)
+
+    by = None if scale is None else folded(scale)
+    p, q, error = remez(folded(f), low / (low + k), high / (high + k), m, n, by)
+    return _in_powers(p, k), _in_powers(q, k), error
 
 
 def _in_powers(coefficients: Sequence[mpf], fold: mpf) -> list[mpf]:

@@ -15,8 +15,10 @@ DTYPES = [mx.bool_, *INTEGERS, *FLOATS]
 FORMAT = {mx.float16: (11, -14), mx.bfloat16: (8, -126), mx.float32: (24, -126)}
 FORMAT[mx.float64] = (53, -1022)
 # Units that lgamma and digamma may be off above 0. In float32 they are computed in float there, for
-# speed: this is what docs/accuracy.md allows. In 16 bits nothing of that is left.
-LIMIT = {mx.float16: 0.51, mx.bfloat16: 0.51, mx.float32: 4}
+# speed, with what is added last in two parts: of all floats from 0.1 to 100 the worst are 1.93 off,
+# and 1.60, with g++ and clang, with fused products and sums and without. In 16 bits nothing of that
+# is left.
+LIMIT = {mx.float16: 0.51, mx.bfloat16: 0.51, mx.float32: 2.25}
 
 
 def name(dtype):
