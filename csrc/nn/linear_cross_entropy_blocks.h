@@ -1,7 +1,16 @@
-// The cross entropy of linear outputs where there is no kernel for all of it,
-// as on GPUs: for one block of the words after the other MLX multiplies
-// matrices, and the kernels of cross_entropy do the rest. Blocks wait for each
-// other, so that there are few of them at a time.
+// The gradient of the cross entropy of linear outputs where there is no kernel
+// for all of it, as on GPUs: for one block of the words after the other MLX
+// multiplies matrices, and the kernel of cross_entropy's gradient does the
+// rest. Blocks wait for each other, so that there are few of them at a time.
+//
+// Tiles whose logits stay in registers, as in the forward, would not do here:
+// the gradients of a tile's 64 rows and 64 words are sums over all of D, which
+// no threadgroup holds. Split along D, each part would multiply for the logits
+// again, D / 128 times; added up in memory, each tile would add 128 D numbers
+// by atomics for 3 * 2 * 64 * 64 * D operations, 48 for a byte, which is about
+// what a GPU's memory keeps up with if these adds cost nothing. A block in
+// memory costs some 20 bytes for 6 D operations: with D = 2048 above 600 for a
+// byte, so that MLX's products are what takes the time.
 //
 // No shape but that of `weight` becomes part of the graph, so that what is
 // compiled `shapeless` may have other rows; its words are those of the first
@@ -16,7 +25,6 @@
 #include <vector>
 
 #include "mlx/mlx.h"
-#include "mlxops/cross_entropy_rows.h"
 #include "mlxops/cross_entropy_rows_vjp.h"
 
 namespace mlxops::blocks {
@@ -108,40 +116,6 @@ struct LinearBlocks {
     return a.ndim() == 1 ? mx::expand_dims(a, 0, s) : mx::flatten(a, 0, -2, s);
   }
 };
-
-/** linear_cross_entropy_rows. */
-inline std::vector<mx::array> linear_cross_entropy(
-    const mx::array& x,
-    const mx::array& weight,
-    const mx::array& targets,
-    const std::optional<mx::array>& bias,
-    double softcap,
-    int ignore_index,
-    bool sums,
-    mx::StreamOrDevice s) {
-  LinearBlocks blocks(x, weight, targets, bias, ignore_index, s);
-  std::vector<mx::array> out;
-  for (int first = 0; first < weight.shape(0); first += blocks.words) {
-    auto block = blocks.from(first, out);
-    auto rows = cross_entropy_rows(
-        block.logits, block.targets, std::nullopt, softcap, -1, sums, s);
-    rows[1] = blocks.where(block.here, rows[1], 0);
-    if (out.empty()) {
-      out = rows;
-      continue;
-    }
-    out = {
-        mx::logaddexp(out[0], rows[0], s),
-        mx::add(out[1], rows[1], s),
-        mx::add(out[2], rows[2], s)};
-  }
-  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  out[1] = blocks.where(blocks.valid, out[1], nan);
-  for (auto& row : out) {
-    row = blocks.where(blocks.counted, row, 0);
-  }
-  return out;
-}
 
 /** linear_cross_entropy_rows_vjp. */
 inline std::vector<mx::array> linear_cross_entropy_vjp(

@@ -168,6 +168,27 @@ def test_ignored_rows(options):
         np.testing.assert_allclose(g, w, 1e-4, 1e-6)
 
 
+@pytest.mark.parametrize("options", ["plain", "capped"])
+def test_blocks_that_do_not_count(options):
+    """Of rows that are ignored, and of words that have no chance."""
+    (x, weight, bias), (x_, weight_, bias_), targets = inputs(mx.float32, (200,), 5, 2300)
+    ignored = np.zeros(200, bool)
+    ignored[60:130] = True
+    x[60:130] = np.nan
+    targets = np.where(ignored, -100, 2048 + targets % 252)
+    counts = targets != -100
+    if options == "plain":
+        bias[:2048], bias_[:2048] = -np.inf, -1000
+    out, gradients = loss_and_grads(x, weight, targets, bias, **OPTIONS[options], reduction="sum")
+    kept = (x_[counts], weight_, targets[counts], bias_)
+    loss, wanted = reference(*kept, **OPTIONS[options], reduction="sum")
+    np.testing.assert_allclose(out, loss, 1e-5)
+    for g, w in zip(
+        (gradients[0][mx.array(np.flatnonzero(counts))], *gradients[1:]), wanted, strict=True
+    ):
+        assert_near(g, w, 1e-5)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("rows", [0, 3])
 def test_no_targets_at_all(dtype, rows, reduction):

@@ -3,14 +3,14 @@
 //
 // A threadgroup has 32 rows, queries or keys, and goes over those of the other
 // side 32 at a time. Each of its four simdgroups has 8 of the rows, and four 8
-// x 8 matrices of scores. Which two elements of a matrix a lane holds is as in
-// MLX's own kernels. More than 128 columns of results are shared among
+// x 8 matrices of scores. More than 128 columns of results are shared among
 // threadgroups, which all compute the scores: so heads of any size fit into
 // registers.
 
 #include <metal_stdlib>
 
 #include "mlx/backend/metal/kernels/utils.h"
+#include "nn/tiles.h"
 
 using namespace metal;
 
@@ -18,8 +18,6 @@ static constant constexpr const int block = 32; // rows, and columns at a time
 static constant constexpr const int pitch = block + 4; // avoids bank conflicts
 static constant constexpr const int tiles = block / 8;
 static constant constexpr const int results = 128; // columns of a threadgroup
-
-typedef simdgroup_matrix<float, 8, 8> Tile;
 
 /** A thread's place in the launch. */
 struct Thread {
@@ -31,22 +29,10 @@ struct Thread {
 
   Thread(uint index_, uint simdgroup_, uint lane_)
       : index(index_), simdgroup(simdgroup_), lane(lane_) {
-    int quad = lane / 4;
-    row = simdgroup * 8 + (quad & 4) + lane / 2 % 4;
-    column = (quad & 2) * 2 + lane % 2 * 2;
+    row = simdgroup * 8 + tile_row(lane);
+    column = tile_column(lane);
   }
 };
-
-/** The sum over a row, for the four lanes that hold parts of it. */
-inline float row_sum(float x) {
-  x += simd_shuffle_xor(x, 1);
-  return x + simd_shuffle_xor(x, 8);
-}
-
-inline float row_max(float x) {
-  x = max(x, simd_shuffle_xor(x, 1));
-  return max(x, simd_shuffle_xor(x, 8));
-}
 
 /** Rows of a matrix whose rows have `size` elements. */
 template <typename T>

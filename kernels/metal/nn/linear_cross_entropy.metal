@@ -1,0 +1,219 @@
+// Metal kernel of the cross entropy of linear outputs, whose logits are in
+// registers only: Wijmans, Huval, Hertzberg, Koltun and Kraehenbuehl, "Cut Your
+// Losses in Large-Vocabulary Language Models" (2024).
+//
+// A threadgroup has 64 rows and a part of the words, 64 at a time, of which
+// each of its four simdgroups has 32 x 32. A lane holds eight logits of each of
+// four rows, and takes them into sums of its own; lanes and simdgroups add up
+// theirs at the end. The gradient is computed otherwise, as
+// csrc/nn/linear_cross_entropy_blocks.h says.
+
+#include <metal_stdlib>
+
+#include "mlx/backend/metal/kernels/utils.h"
+#include "nn/softmax.h"
+#include "nn/tiles.h"
+
+using namespace metal;
+
+static constant constexpr const int side = 64; // rows, and words at a time
+static constant constexpr const int deep = 16; // features at a time
+static constant constexpr const int pitch = deep + 4; // avoids bank conflicts
+static constant constexpr const int tiles = side / 2 / 8;
+static constant constexpr const int part_words = 2048; // as in mlx_ops.yaml
+
+/** Rows of a matrix, from one on, as deep as x. */
+template <typename T>
+struct Rows {
+  device const T* data;
+  int count;
+  int depth;
+
+  /** Copy `deep` columns, with zeros where nothing is: eight each thread. */
+  void copy(threadgroup float* to, int first, int index) const {
+    int row = index / 2;
+    int column = index % 2 * 8;
+    int left = row < count ? depth - first - column : 0;
+    device const T* from = data + size_t(row) * depth + first + column;
+    to += row * pitch + column;
+    if (left >= 8) {
+      for (int i = 0; i < 8; ++i) {
+        to[i] = static_cast<float>(from[i]);
+      }
+    } else {
+      for (int i = 0; i < 8; ++i) {
+        to[i] = i < left ? static_cast<float>(from[i]) : 0.0f;
+      }
+    }
+  }
+};
+
+/** Products of the simdgroup's 32 rows of x and 32 words. */
+template <typename T>
+inline void products(
+    thread Tile (&to)[tiles][tiles],
+    Rows<T> x,
+    Rows<T> weight,
+    threadgroup float* x_block,
+    threadgroup float* weight_block,
+    int index,
+    int row,
+    int word) {
+  for (int i = 0; i < tiles; ++i) {
+    for (int j = 0; j < tiles; ++j) {
+      to[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    }
+  }
+  for (int first = 0; first < x.depth; first += deep) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    x.copy(x_block, first, index);
+    weight.copy(weight_block, first, index);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (int k = 0; k < deep; k += 8) {
+      Tile right[tiles];
+      for (int j = 0; j < tiles; ++j) {
+        threadgroup const float* from = weight_block + (word + 8 * j) * pitch;
+        simdgroup_load(right[j], from + k, pitch, ulong2(0), true);
+      }
+      for (int i = 0; i < tiles; ++i) {
+        Tile left;
+        simdgroup_load(left, x_block + (row + 8 * i) * pitch + k, pitch);
+        for (int j = 0; j < tiles; ++j) {
+          simdgroup_multiply_accumulate(to[i][j], left, right[j], to[i][j]);
+        }
+      }
+    }
+  }
+}
+
+/** What is known of a row's logits. */
+struct RowOfLogits {
+  LogSumExp all;
+  float target = 0;
+  float total = 0;
+};
+
+/**
+ * For each part of the words: the rows' logsumexp, the target's logit where it
+ * is among them, and the sum of logits. Part 0 has NaN for targets that are no
+ * words, and of a row that is ignored all is such that the parts give 0.
+ */
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(128)]] void
+linear_cross_entropy_parts(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device const int* targets [[buffer(2)]],
+    device const T* bias [[buffer(3)]],
+    device float* lse [[buffer(4)]],
+    device float* target [[buffer(5)]],
+    device float* total [[buffer(6)]],
+    constant bool& has_bias [[buffer(7)]],
+    constant float& softcap [[buffer(8)]],
+    constant int& ignore_index [[buffer(9)]],
+    constant bool& sums [[buffer(10)]],
+    constant int& rows [[buffer(11)]],
+    constant int& words [[buffer(12)]],
+    constant int& depth [[buffer(13)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float x_block[side * pitch];
+  threadgroup float weight_block[side * pitch];
+  threadgroup float4 halves[side]; // what is known of rows, of half the words
+  int first_row = int(group.x) * side;
+  int first_word = int(group.y) * part_words;
+  int last_word = min(first_word + part_words, words);
+  int row = int(simdgroup) / 2 * 32; // those of the simdgroup
+  int word = int(simdgroup) % 2 * 32;
+  int own_row = row + tile_row(lane);
+  int own_word = word + tile_column(lane);
+  bool counts = false;
+  for (int i = int(lane); i < side; i += 32) {
+    counts |= first_row + i < rows && targets[first_row + i] != ignore_index;
+  }
+  counts = simd_any(counts); // the same in all simdgroups
+  int y[tiles];
+  RowOfLogits of_rows[tiles];
+  for (int i = 0; i < tiles; ++i) {
+    int at = first_row + own_row + 8 * i;
+    y[i] = at < rows ? targets[at] : ignore_index;
+  }
+  Rows<T> x_rows = {x + size_t(first_row) * depth, rows - first_row, depth};
+  for (int at = first_word; counts && at < last_word; at += side) {
+    Tile logits[tiles][tiles];
+    products(
+        logits,
+        x_rows,
+        {weight + size_t(at) * depth, words - at, depth},
+        x_block,
+        weight_block,
+        int(index),
+        row,
+        word);
+    for (int j = 0; j < tiles; j += 2) {
+      int place[4]; // words of the lane's in two tiles beside each other
+      float4 shift = float4(0);
+      for (int k = 0; k < 4; ++k) {
+        place[k] = at + own_word + 8 * (j + k / 2) + k % 2;
+        if (has_bias && place[k] < words) {
+          shift[k] = static_cast<float>(bias[place[k]]);
+        }
+      }
+      for (int i = 0; i < tiles; ++i) {
+        float4 z = float4(
+            logits[i][j].thread_elements()[0],
+            logits[i][j].thread_elements()[1],
+            logits[i][j + 1].thread_elements()[0],
+            logits[i][j + 1].thread_elements()[1]);
+        z += shift;
+        if (softcap != 0) {
+          z = softcap * precise::tanh(z / softcap);
+        }
+        for (int k = 0; k < 4; ++k) {
+          of_rows[i].target += place[k] == y[i] ? z[k] : 0.0f;
+          of_rows[i].total += sums && place[k] < words ? z[k] : 0.0f;
+          z[k] = place[k] < words ? z[k] : -INFINITY;
+        }
+        float4 e;
+        of_rows[i].all.add(z, e);
+      }
+    }
+  }
+  for (int i = 0; i < tiles; ++i) {
+    of_rows[i].all.raise(row_max(of_rows[i].all.most));
+    of_rows[i].all.sum = row_sum(of_rows[i].all.sum);
+    of_rows[i].target = row_sum(of_rows[i].target);
+    of_rows[i].total = row_sum(of_rows[i].total);
+    if (word > 0 && tile_column(lane) == 0) {
+      halves[own_row + 8 * i] = float4(
+          of_rows[i].all.most,
+          of_rows[i].all.sum,
+          of_rows[i].target,
+          of_rows[i].total);
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int i = 0; i < tiles; ++i) {
+    int at = first_row + own_row + 8 * i;
+    if (word > 0 || tile_column(lane) != 0 || at >= rows) {
+      continue;
+    }
+    float4 other = halves[own_row + 8 * i];
+    LogSumExp all = {other.x, other.y};
+    all.raise(of_rows[i].all.most);
+    of_rows[i].all.raise(other.x);
+    all.sum += of_rows[i].all.sum;
+    bool ignored = y[i] == ignore_index;
+    bool begins = group.y == 0;
+    bool is_word = y[i] >= 0 && y[i] < words;
+    size_t to = size_t(at) * groups.y + group.y;
+    lse[to] = ignored ? (begins ? 0.0f : -INFINITY) : all.value();
+    target[to] = ignored     ? 0.0f
+        : begins && !is_word ? NAN
+                             : of_rows[i].target + other.z;
+    total[to] = ignored ? 0.0f : of_rows[i].total + other.w;
+  }
+}
