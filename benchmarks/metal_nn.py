@@ -410,6 +410,19 @@ def cross_entropy(gradient: bool) -> tuple[Cost, Cost]:
     return own, peer.cost(values, launch, elements)
 
 
+def linear_cross_entropy() -> tuple[Cost, None]:
+    """The forward: 64 rows and a part of the words, of which a lane has 32 logits at a time."""
+    rows, words, depth = 64, 2048, 256
+    values: dict[str, Value] = {"x": zeros(rows, depth), "weight": zeros(words, depth)}
+    values |= {"targets": np.zeros(rows, np.int32), "softcap": 0.0, "ignore_index": -100}
+    values |= {"sums": False, "rows": rows, "words": words, "depth": depth}
+    values |= dict.fromkeys(("lse", "target", "total"), zeros(rows))
+    file, function = "linear_cross_entropy.metal", "linear_cross_entropy_parts"
+    threads = 128
+    each = rows * words // threads
+    return mine(file, function, "float32", values, Launch((threads, 1, 1)), each), None
+
+
 Costs = tuple[Cost, Cost | None]
 
 MLX_LM: Mapping[str, Callable[[], Costs]] = {
@@ -440,6 +453,9 @@ MLX_OWN: Mapping[str, Callable[[], Costs]] = {
     f"cross_entropy, float32, {WORDS} words": partial(cross_entropy, False),
     "cross_entropy's gradient": partial(cross_entropy, True),
 }
+ALONE: Mapping[str, Callable[[], Costs]] = {
+    "linear_cross_entropy, float32, a logit of 256 features": linear_cross_entropy
+}
 
 
 def beside_others() -> Iterator[Result]:
@@ -447,3 +463,5 @@ def beside_others() -> Iterator[Result]:
     for who, rows in (("mlx-lm", MLX_LM), ("MLX", MLX_OWN)):
         for what, costs in rows.items():
             yield beside(f"{what}, beside {who}'s", *costs())
+    for what, costs in ALONE.items():
+        yield beside(what, *costs())

@@ -135,6 +135,7 @@ MOST = {
     "layer_norm_residual's gradient": (1.55, 12.25, 1.125, 2 / 4, 0),
     "cross_entropy, float32, 32768 words": (0.29, 4.125, 0, 2 / 32, 0),
     "cross_entropy's gradient": (0.375, 4.5, 1, 0, 0),
+    "linear_cross_entropy, float32, a logit of 256 features": (2.01, 32.1, 0, 1.01, 0.002),
 }
 
 
@@ -142,7 +143,7 @@ MOST = {
 def training(benchmarks):
     """The costs of kernels of mlxops.nn, and of others' where these are there."""
     nn = importlib.import_module("benchmarks.metal_nn")
-    return {**nn.MLX_LM, **nn.MLX_OWN}
+    return {**nn.MLX_LM, **nn.MLX_OWN, **nn.ALONE}
 
 
 def test_all_kernels_for_training_have_a_limit(training):
@@ -158,6 +159,14 @@ def test_kernels_for_training(benchmarks, training, what):
     most = dict(zip(columns, MOST[what], strict=True))
     assert {name: n for name, n in costs.items() if n > most[name]} == {}
     assert benchmarks.beside(what, own, other).met
+
+
+def test_logits_are_products_of_tiles(training):
+    """A lane's 32 are of 16 matrices; of 8 features it loads 8 for these."""
+    ((cost, _),) = (costs() for what, costs in training.items() if what.startswith("linear"))
+    products = cost.elements / 32 * 16 * (256 / 8)
+    assert cost.total.calls["simdgroup_multiply_accumulate"] == products
+    assert cost.total.calls["simdgroup_load"] == products / 2
 
 
 def test_norms_and_turns_beside_mlx(benchmarks, mlx_source):

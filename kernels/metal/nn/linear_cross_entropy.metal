@@ -10,6 +10,7 @@
 
 #include <metal_stdlib>
 
+#include "elements.h"
 #include "mlx/backend/metal/kernels/utils.h"
 #include "nn/softmax.h"
 #include "nn/tiles.h"
@@ -30,21 +31,14 @@ struct Rows {
   int depth;
 
   /** Copy `deep` columns, with zeros where nothing is: eight each thread. */
-  void copy(threadgroup float* to, int first, int index) const {
+  void copy(threadgroup float4* to, int first, int index) const {
     int row = index / 2;
     int column = index % 2 * 8;
     int left = row < count ? depth - first - column : 0;
     device const T* from = data + size_t(row) * depth + first + column;
-    to += row * pitch + column;
-    if (left >= 8) {
-      for (int i = 0; i < 8; ++i) {
-        to[i] = static_cast<float>(from[i]);
-      }
-    } else {
-      for (int i = 0; i < 8; ++i) {
-        to[i] = i < left ? static_cast<float>(from[i]) : 0.0f;
-      }
-    }
+    to += (row * pitch + column) / 4;
+    to[0] = read(from, left);
+    to[1] = read(from + 4, left - 4);
   }
 };
 
@@ -54,8 +48,8 @@ inline void products(
     thread Tile (&to)[tiles][tiles],
     Rows<T> x,
     Rows<T> weight,
-    threadgroup float* x_block,
-    threadgroup float* weight_block,
+    threadgroup float4* x_block,
+    threadgroup float4* weight_block,
     int index,
     int row,
     int word) {
@@ -64,6 +58,8 @@ inline void products(
       to[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
   }
+  threadgroup const float* left_rows = (threadgroup const float*)x_block;
+  threadgroup const float* right_rows = (threadgroup const float*)weight_block;
   for (int first = 0; first < x.depth; first += deep) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     x.copy(x_block, first, index);
@@ -72,12 +68,12 @@ inline void products(
     for (int k = 0; k < deep; k += 8) {
       Tile right[tiles];
       for (int j = 0; j < tiles; ++j) {
-        threadgroup const float* from = weight_block + (word + 8 * j) * pitch;
+        threadgroup const float* from = right_rows + (word + 8 * j) * pitch;
         simdgroup_load(right[j], from + k, pitch, ulong2(0), true);
       }
       for (int i = 0; i < tiles; ++i) {
         Tile left;
-        simdgroup_load(left, x_block + (row + 8 * i) * pitch + k, pitch);
+        simdgroup_load(left, left_rows + (row + 8 * i) * pitch + k, pitch);
         for (int j = 0; j < tiles; ++j) {
           simdgroup_multiply_accumulate(to[i][j], left, right[j], to[i][j]);
         }
@@ -120,8 +116,8 @@ linear_cross_entropy_parts(
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float x_block[side * pitch];
-  threadgroup float weight_block[side * pitch];
+  threadgroup float4 x_block[side * pitch / 4];
+  threadgroup float4 weight_block[side * pitch / 4];
   threadgroup float4 halves[side]; // what is known of rows, of half the words
   int first_row = int(group.x) * side;
   int first_word = int(group.y) * part_words;
