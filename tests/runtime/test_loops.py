@@ -8,10 +8,14 @@ what its vectoriser did.
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import mlx
 import pytest
-from loops import SCALAR, TARGETS, Source, compile_loops, generate_loops
+from loops import INCLUDE, SCALAR, TARGETS, Source, compile_loops, generate_loops
 
 from mlxgen.package.probe import BINARY, UNARY
 
@@ -94,3 +98,25 @@ def test_several_instruction_sets(source: Source, tmp_path: Path) -> None:
     flags = TARGETS["x86-64"].partition(" -mavx2")[0]
     found = widths(Source(source.includes, loops), flags, tmp_path)
     assert sorted(set(found["erf_double"])) == [2, 4, 8]
+
+
+WIDENED = """
+#include "mlxgen/kernel.h"
+template <typename T>
+void widened(const T* from, float* __restrict to, long count) {
+  for (long i = 0; i < count; ++i) to[i] = mlxgen::widen(from[i]);
+}
+template void widened(const mlxgen::TYPE*, float*, long);
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("g++"), reason="for g++")
+@pytest.mark.parametrize("name", ["bfloat16_t", "float16_t"])
+def test_16_bit_floats_are_widened_in_vectors(name: str, tmp_path: Path) -> None:
+    """By g++, too, which does not see through everything that clang does."""
+    (tmp_path / "widened.cpp").write_text(WIDENED.replace("TYPE", name), encoding="utf-8")
+    headers = [f"-I{INCLUDE}", "-isystem", str(Path(next(iter(mlx.__path__))) / "include")]
+    flags = ["-std=c++20", "-O3", "-fno-trapping-math", "-S", "-fopt-info-vec-optimized"]
+    command = ["g++", *flags, *headers, "widened.cpp"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "loop vectorized" in done.stderr
