@@ -398,7 +398,7 @@ def measure(options: Options) -> Iterator[Result]:
         met = their_time >= faster * time and their_working >= smaller * working if aim else None
         cells = dict.fromkeys(COLUMNS, "")
         for what, (seconds, *sizes) in figures.items():
-            memory = " of ".join(f"{size / 1e6:.3g}" for size in sizes)
+            memory = " of ".join(f"{float(f'{size / 1e6:.3g}'):,g}" for size in sizes)
             cells[what] = duration(seconds) + (f", {memory} MB" if sizes else "")
         data = {what: figure[0] for what, figure in figures.items()}
         yield Result("training", f"`{name}`", "", aim, met, data, {**cells, "aim": aim})
