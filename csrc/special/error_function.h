@@ -132,13 +132,12 @@ inline float ndtr_of(float x) {
 inline float log_ndtr_of(float x) {
   float z = math::fabs(x);
   float ratio = tail_of_ndtr(z);
+  float left = short_log(ratio, 0) - 0.5f * x * x;
   float tail = exp_of_square(z > 14.5f ? 14.5f : z, -0.5f, ratio);
-  // The logarithm of the ratio or of 1 - tail = sum + rest.
-  float sum = 1 - tail;
-  float rest = (1 - sum) - tail;
-  bool left = x < 0;
-  float y = log_and_more(left ? ratio : sum, left ? 0 : rest + rest * tail);
-  y = y - (left ? 0.5f * x * x : 0);
+  float square = tail * tail;
+  // 0 without a sign where the tail is.
+  float right = 0 - (tail + square * math::polynomial(log_ndtr_large, tail));
+  float y = x < 0 ? left : right;
   return ((x > -1) & (x < 0.5f)) ? math::polynomial(log_ndtr_small, x) : y;
 }
 

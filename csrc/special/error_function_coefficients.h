@@ -171,6 +171,17 @@ MLXGEN_NUMBER float log_ndtr_small[10] = {
     1.28643796e-06f,
 };
 
+// (-log(1 - s) - s) / s^2, s <= ndtr(-1/2), relative to -log(1 - s)
+// error 1.8e-08
+MLXGEN_NUMBER float log_ndtr_large[6] = {
+    0.499998242f,
+    0.333468556f,
+    0.246996164f,
+    0.228770718f,
+    0.0352695733f,
+    0.407689244f,
+};
+
 // 1 - (erfinv(y)^2 / y^2 - pi / 4) / w in w = -log(1 - y^2), 0 <= w <= 16.0, relative to (erfinv(y) / y)^2 / w
 // error 1.6e-08
 MLXGEN_NUMBER float erfinv_p[5] = {

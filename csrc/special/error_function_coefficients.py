@@ -288,6 +288,15 @@ NARROW = [
         (9, 0),
         "log(ndtr(x)), -1 <= x <= 1/2",
     ),
+    Narrow(
+        "log_ndtr_large",
+        lambda s: (-mp.log1p(-s) - s) / s**2 if s > mpf("1e-9") else mpf(1) / 2 + s / 3,
+        mpf(0),
+        mp.ncdf(mpf(-1) / 2),
+        (5, 0),
+        "(-log(1 - s) - s) / s^2, s <= ndtr(-1/2), relative to -log(1 - s)",
+        lambda s: 1 / max(s, mpf("1e-2")),
+    ),
     *(
         Narrow(
             name,

@@ -107,21 +107,20 @@ inline Logarithm log_in_parts(float x, int32_t shift) {
   return {k * log_2_parts[0], g, tail};
 }
 
-/** log(x) + more for x >= 2^-126, where |more| is small beside x. */
-inline float log_and_more(float x, float more) {
-  Logarithm log = log_in_parts(x, 0);
-  return log.high + (log.g + (log.tail + more));
+/** log(2^-shift x) for x >= 2^-126, to 1e-7 of itself or of 1. */
+inline float short_log(float x, int32_t shift) {
+  float k;
+  float g = mantissa_less_1(x, shift, k);
+  float f = g / (g + 2);
+  float z = f * f;
+  return k * log_2[0] + f * (2 + z * math::polynomial(log_series, z));
 }
 
 /** -log(2^power x y) for 0 < x <= 1, which may be subnormal, and y near 1: to
  * 1e-7 of itself or of 1.
  */
 inline float minus_log_of_product(float x, float y, int32_t power) {
-  float k;
-  float g = mantissa_less_1(x * 16777216.0f * y, 24 - power, k);
-  float f = g / (g + 2);
-  float z = f * f;
-  return k * -log_2[0] - f * (2 + z * math::polynomial(log_series, z));
+  return -short_log(x * 16777216.0f * y, 24 - power);
 }
 
 } // namespace in_float

@@ -38,6 +38,12 @@ def test_zeros():
     assert_close(mlxops.lgamma(mx.array(x)), exact(x), LIMIT[mx.float32])
 
 
+def test_positive():
+    """Where one rounding more than there is would be beyond the limit."""
+    x = np.float32([0.951664925, 2.43719673, 2.75595522, 2.77256823])
+    assert_close(mlxops.lgamma(mx.array(x)), exact(x), LIMIT[mx.float32])
+
+
 def test_special_values(dtype):
     x = [0.0, -0.0, -1.0, -2.0, -100.0, np.inf, -np.inf, np.nan]
     out = to_numpy(mlxops.lgamma(mx.array(x, dtype=dtype)))
