@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
@@ -16,6 +17,7 @@ from ..model.dtypes import (
 )
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
+from ..model.signature import with_article
 from .context import GENERATED, Context, Path, camel
 from .samples import check_samples
 
@@ -42,7 +44,41 @@ def read_arguments(context: Context) -> None:
     if isinstance(context.raw.returns, dict):
         given = context.raw.returns
         context.known("MG112", given, context.output_names, "output", ("returns",))
+    _check_axes(context)
     check_samples(context)
+
+
+def _check_axes(context: Context) -> None:
+    """Report axes that cannot be read, or whose length nothing says."""
+    axes, by_name = context.axes, {p.name: p for p in context.params}
+    outputs = context.output_names if context.form is Form.KERNELS else []
+    shapes = context.raw.shape if isinstance(context.raw.shape, dict) else {}
+    for name, key in axes.keys.items():
+        path = ("axes", key)
+        p = by_name.get(name)
+        if p and p.type.kind is not Kind.ARRAY:
+            context.error("axes_of_other", path, key=True, name=name, kind=with_article(p.type))
+            continue
+        if name in context.output_names and not outputs:
+            context.error("axes_of_output", path, key=True, name=name)
+            continue
+        arrays = [p.name for p in context.arrays if not p.is_list]
+        if not context.is_known("MG131", name, [*arrays, *outputs], "array", path):
+            continue
+        for wrong, axis in axes.problems(name):
+            at = (
+                re.search(rf"(?<![\w.]){re.escape(axis)}(?!\w)", context.raw.axes[key])
+                if axis
+                else None
+            )
+            context.error(wrong, path, name=name, axis=axis, at=at and at.span())
+        if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
+            context.error("shape_twice", ("shape", *[name][: len(shapes)]), key=True, name=name)
+    taken = {*by_name, *context.output_names, "grad", "result"} - axes.ints
+    for name in axes.sure:
+        for axis in taken.intersection(axes.sure[name].names):
+            at = re.search(rf"\b{axis}\b", context.raw.axes[axes.keys[name]])
+            context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=at and at.span())
 
 
 def _own_rule(p: Parameter, dtype: str) -> DtypeRule:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partialmethod
+from functools import cache, cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..read.settings import Settings
 from ..read.signature import Spelling
 from ..read.sources import Sources
 from ..read.yaml import Entry
+from .axes import NamedAxes
 
 Path = tuple[str | int, ...]
 
@@ -109,10 +110,12 @@ class Named:
     def report(
         self, code: str, message: str, path: Path = (), help: str | None = None, **more: Any
     ) -> None:
-        """Report at a value of the entry (with ``key=True``: its key); for () at its name."""
+        """Report at a value of the entry, or ``at`` a slice of its text (with ``key=True`` at its
+        key); for () at its name."""
         self.ok &= more.get("severity") == "warning"
-        key = more.pop("key", False)
+        key, at = more.pop("key", False), more.pop("at", None)
         span = self.entry.span(path, key=key) if path else self.name_span
+        span = self.entry.text_span(path, *at) if at else span
         self.diags.error(code, message, span, help=help, op=self.name or None, **more)
 
     def report_in(
@@ -127,7 +130,7 @@ class Named:
     ) -> None:
         """Report what messages.txt says of this, in the same way."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
-        more = {name: about[name] for name in ("notes", "severity") if name in about}
+        more = {name: about[name] for name in ("notes", "severity", "at") if name in about}
         self.report(code, message, path, help, key=key, **more)
 
     # The same for what may be right, and fails nothing.
@@ -162,6 +165,11 @@ class Context(Named):
         self.settings = self.around.settings
         self.sources = self.around.sources
         self.output_names = [output.name for output in self.signature.outputs]
+
+    @cached_property
+    def axes(self) -> NamedAxes:
+        """The axes of its arrays, by name."""
+        return NamedAxes(self.raw.axes, self.signature)
 
     def is_known(
         self, code: str, name: str, known: Collection[str], what: str, path: Path, key: bool = True
@@ -204,7 +212,8 @@ class Context(Named):
         """What a formula of the entry may refer to."""
         around = self.around
         release = around.settings.mlx
-        return Scope(names, around.signatures, around.cpp_names, stream, release)
+        lengths = self.axes.lengths
+        return Scope(names, around.signatures, around.cpp_names, stream, release, lengths)
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: str | None = "s"

@@ -22,7 +22,9 @@ from .context import GENERATED, SIGNATURES, Context, Named, Path, Surroundings
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # submodules below each other, each a folder in one
 # Keys without which an entry cannot be understood further.
-_FORM_KEYS = frozenset({"dispatch", "composite", "cpp", "shape", "dtype", "dtypes", "manual"})
+_FORM_KEYS = frozenset(
+    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
+)
 _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
 
 _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
@@ -121,7 +123,8 @@ def decide_form(context: Context) -> bool:
         context.form = Form.COMPOSITE
     elif {"eval_cpu", "eval_gpu"} & set(raw.manual):
         context.form = Form.KERNELS
-    context.elementwise = context.form is Form.KERNELS and raw.shape is None
+    shaped = raw.shape is not None or bool(context.axes.outputs)
+    context.elementwise = context.form is Form.KERNELS and not shaped
     return not context.left_out & _FORM_KEYS
 
 

@@ -172,6 +172,7 @@ def _operator(context: Context, path: str) -> Op | None:
         module=raw.module or "",
         tags=frozenset(raw.tags),
         manual=frozenset(raw.manual),
+        axes={name: context.axes.shown(name) for name in context.axes.of},
     )
     check_unused(context, op)
     return op if context.ok else None

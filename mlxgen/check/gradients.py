@@ -33,7 +33,7 @@ def gradients(context: Context) -> tuple[list[Grad], bool]:
         return [], False
     missing = [p for p in context.arrays if p.name not in seen]
     unknown = seen.difference(p.name for p in context.params)
-    if len(unknown) >= len([p for p in missing if not p.integral]):
+    if unknown and len(unknown) >= len([p for p in missing if not p.integral]):
         missing = []  # they are there, misspelt
     for p in missing:
         if p.integral:

@@ -131,8 +131,9 @@ def _buffers(
         elif not p.type.is_array:
             reason = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
             found.append(Buffer(p.name, "", reason, usual=False))
-    for name in item.spec.constants:
-        found.append(Buffer(name, "bytes", f"const_{name}", "constant int&", METAL_INTS))
+    for name in {**context.axes.lengths, **item.spec.constants}:
+        usual = name in item.spec.constants
+        found.append(Buffer(name, "bytes", f"const_{name}", "constant int&", METAL_INTS, usual))
     named: dict[str, Buffer] = {}
     for buffer in [*found, *properties]:
         named.setdefault(buffer.name, buffer)
@@ -189,11 +190,12 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     templates = _templates(item, function, names)
     for name, value in [*((t, f"template_{t}") for t in spec.template), (MOST, MOST)]:
         names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
+    constants = _constants(item, function, names)
     grid = _geometry(item, "grid", names)
     threadgroup = _geometry(item, "threadgroup", names)
     if not spec.grid:
         item.error("no_grid", name=function.name)
-    constants = _constants(item, function, names)
+    _check_constants(item, function, [*grid, *threadgroup, *(expr for _, expr in constants)])
     outputs = _output_dtypes(item)
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return None
@@ -339,21 +341,32 @@ def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]
 
 
 def _constants(
-    item: Dispatch, function: Function, names: Mapping[str, Name]
+    item: Dispatch, function: Function, names: dict[str, Name]
 ) -> list[tuple[str, Expr]]:
-    """Formulas passed by parameter name."""
+    """Integers that the launch computes first: for parameters of these names, and for formulas that
+    follow. An axis whose name a parameter has is one."""
     context = item.context
     found = []
     params = [p.name for p in function.params]
-    for name, text in item.spec.constants.items():
+    axes = {name: name for name in context.axes.lengths if name in params}
+    for name, text in {**axes, **item.spec.constants}.items():
         path = item.at("constants", name)
-        if name in names and name != MOST:
+        if (name in names and name != MOST) or (name in axes and name in item.spec.constants):
             context.error("constant_taken", path, key=True, name=name, what="a constant")
-        elif name not in params:
-            context.error("constant_unused", path, key=True, name=name, function=function.name)
         if expr := context.formula(path, text, Want(Kind.INT), names, None):
             found.append((name, expr))
+        if name not in axes:
+            names[name] = Name(Type(Kind.INT, int64=True), f"const_{name}")
     return found
+
+
+def _check_constants(item: Dispatch, function: Function, exprs: Sequence[Expr]) -> None:
+    """Report constants that neither the kernel nor a formula uses."""
+    used = {p.name for p in function.params}.union(*(expr.names for expr in exprs))
+    for name in item.spec.constants:
+        if name not in used:
+            path = item.at("constants", name)
+            item.context.error("constant_unused", path, key=True, name=name, function=function.name)
 
 
 def _templates(item: Dispatch, function: Function, names: Mapping[str, Name]) -> list[Template]:
@@ -365,7 +378,7 @@ def _templates(item: Dispatch, function: Function, names: Mapping[str, Name]) ->
     found = {}
     for name, given in item.spec.template.items():
         path = item.at("template", name)
-        if name in names or name in item.spec.constants:
+        if name in names or name in item.spec.constants or name in context.axes.lengths:
             context.error("constant_taken", path, key=True, name=name, what="a template parameter")
         elif name not in known:
             guess = did_you_mean(name, function.template[1:])

@@ -89,7 +89,8 @@ def texts_by_output(context: Context, key: str) -> dict[str, str]:
     given = getattr(context.raw, key)
     if isinstance(given, str):
         return dict.fromkeys(context.output_names, given)
-    return given or {}
+    axes = context.axes
+    return {**({n: axes.shape(n) for n in axes.outputs} if key == "shape" else {}), **(given or {})}
 
 
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
@@ -98,7 +99,10 @@ def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> li
     rules: list[Rule | None] = []
     for name in context.output_names:
         text = texts.get(name)
-        expr = context.formula((key, name), text, want, names, None) if text is not None else None
+        path: Path = (key, name)
+        if key == "shape" and name in context.axes.outputs:
+            path = ("axes", context.axes.keys[name])
+        expr = context.formula(path, text, want, names, None) if text is not None else None
         rules.append(Rule(text, expr) if text is not None and expr else None)
     return rules
 
@@ -145,15 +149,21 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
 
 def checks(context: Context) -> tuple[Condition, ...]:
     """The conditions that the arguments must meet."""
-    names = context.names() if context.raw.checks else {}
+    given: list[tuple[Path, str, str]] = [
+        (("axes", context.axes.keys[name]), text, message)
+        for name, text, message in context.axes.conditions()
+    ]
+    for i, check in enumerate(context.raw.checks):
+        given.append((("checks", i, "that"), check.that, check.otherwise.rstrip(".") + "."))
+    names = context.names() if given else {}
     found: list[Condition] = []
     ranks: dict[str, tuple[str, int]] = {}
     mentioned: set[str] = set()
-    for i, check in enumerate(context.raw.checks):
-        if expr := context.formula(("checks", i, "that"), check.that, Want(Kind.BOOL), names, None):
-            found.append(Condition(check.that, expr, check.otherwise.rstrip(".") + "."))
-            ranks.update(_ranks(parsed(check.that)))
-        mentioned.update(re.findall(r"\w+", check.that))
+    for path, text, message in given:
+        if expr := context.formula(path, text, Want(Kind.BOOL), names, None):
+            found.append(Condition(text, expr, message))
+            ranks.update(_ranks(parsed(text)))
+        mentioned.update(re.findall(r"\w+", text))
     _arrays(context, ranks)
     # Of several arrays some may be meant as scalars, unless their axes are spoken of.
     shapes = " ".join(texts_by_output(context, "shape").values())
@@ -172,6 +182,8 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
             yield from (rank for rank in _ranks(part) if rank[0] == name)
         case ast.Compare(ast.Attribute(ast.Name(name), "ndim"), [ast.Eq()], [ast.Constant(int(n))]):
             yield name, ("", n)
+        case ast.Compare(ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.List(axes)]):
+            yield name, ("", len(axes))
         case ast.Compare(
             ast.Attribute(ast.Name(name), "shape" | "ndim" as one),
             [ast.Eq()],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..diagnostics import did_you_mean
@@ -174,6 +175,9 @@ def _call_problems(
         except Impossible:
             shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
             yield (), f"the shapes do not broadcast: {', '.join(shown)}"
+    for axis, length in context.axes.lengths.items():
+        with suppress(Impossible):  # too few axes, which a condition says
+            names.setdefault(axis, evaluated(length, names, None))
     for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
         try:
             value = evaluated(text, names, bool(message) or ())

@@ -38,6 +38,7 @@ _SAYS = re.compile(r"\s*[^\s#]")  # a line that is neither blank nor a comment
 _SIGNATURE = re.compile(
     rf"\b({'|'.join(SIGNATURES)}):[ \t]*(\"(?:\\.|[^\"\\])*\"|'(?:''|[^'])*'|[^\n\"']+)"
 )
+_AXES = re.compile(r"^(?:-| ) +axes:(.*(?:\n {3,}\S.*)*)", re.MULTILINE)
 _RESULTS = {"array": "array", "arrays": "list[array]"}  # of MLX's functions
 # What formulas may name besides, by the key that they are below.
 _OF_KEY = {"grad": ("grad", "none", "zero"), "jvp": ("tangent",)}
@@ -104,6 +105,13 @@ class Cursor(NamedTuple):
             if found := parse_signature(written, SIGNATURES[key], lambda *_: None):
                 return found
         return None
+
+    def axes(self) -> set[str]:
+        """The names of axes in the entry."""
+        values = (
+            of for text in _AXES.findall(self.entry) for of in re.findall(r":([^,}\n]*)", text)
+        )
+        return {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
 
 
 def _goes_on(value: str, deeper: bool) -> bool:
@@ -177,6 +185,8 @@ def is_formula(path: tuple[str, ...]) -> bool:
 
 # What can stand at a place
 
+_OF_OUTPUTS = ("axes", "shape", "dtype", "returns")  # keys that name arguments and outputs
+
 
 def items(cursor: Cursor, project: Project) -> Iterator[Item]:
     """All that can stand at the cursor; editors select by what is typed."""
@@ -186,7 +196,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
     groups: list[tuple[str, str, Iterable[str]]] = []  # kind, detail, names
     if cursor.key:
         yield from (Item(key, "Property", of, f"{key}: ") for key, of in keys(path).items())
-        of = [*names, *outputs] if path[:1] in (("shape",), ("dtype",), ("returns",)) else names
+        of = [*names, *outputs] if path and path[0] in _OF_OUTPUTS else names
         for form in forms(path):
             if isinstance(form.get("additionalProperties"), dict):
                 known = form.get("propertyNames", {}).get("enum", of)
@@ -203,6 +213,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
         if not dot:
             yield from _entries(project)
             groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
+            groups += [("Variable", "axis", cursor.axes())]
             groups += [("Keyword", "", _OF_KEY.get(path[0], ())), ("Module", "", MODULES)]
             groups += [("Function", "", (*BUILTINS, *SPECIAL)), ("Constant", "", VALUES)]
     elif project.sources and (path[0] in ("dispatch", "cpp") or path[-1] == "function"):

@@ -36,6 +36,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -196,6 +197,8 @@ class Compiler(Lists):
         if name in self.locals:
             return replace(self.locals[name], at=node)
         found = self.scope.names.get(name)
+        if found is None and name in self.scope.lengths:
+            return self.visit(copied(parsed(self.scope.lengths[name]), node))
         if found is None:
             return self.constant_name(name, node)
         self.names.add(name)
@@ -218,7 +221,7 @@ class Compiler(Lists):
             raise Wrong("function", node, name=name)
         if reason := self.scope.api.omitted.get(name):
             raise Wrong("omitted", node, name=name, reason=reason)
-        known = [*self.locals, *self.scope.names]
+        known = [*self.locals, *self.scope.names, *self.scope.lengths]
         choice = any(name in given.type.choices for given in self.scope.names.values())
         meant = did_you_mean(name, [*known, *VALUES])
         about = {"name": name, "word": word, "guess": meant, "names": ", ".join(known) or "none"}
@@ -466,6 +469,14 @@ def last(node: ast.Attribute) -> ast.Name:
     name = ast.copy_location(ast.Name(node.attr), node)
     name.col_offset = (node.end_col_offset or 0) - len(node.attr.encode())
     return name
+
+
+def copied(node: ast.expr, at: ast.expr) -> ast.expr:
+    """An expression with all of its parts at the place of another."""
+    copy = deepcopy(node)
+    for part in ast.walk(copy):
+        ast.copy_location(part, at)
+    return copy
 
 
 def is_none(node: ast.expr) -> bool:

@@ -76,6 +76,7 @@ class Scope(NamedTuple):
     op_cpp: Mapping[str, str]  # their C++ names
     stream: str | None = "s"  # C++ of the stream; None: no array operation can stand here
     release: str | None = None  # of MLX; None: the newest that is known
+    lengths: Mapping[str, str] = {}  # of axes, by name: formulas of them
 
     @property
     def api(self) -> Table:

@@ -246,6 +246,7 @@ class Op(NamedTuple):
     module: str
     tags: frozenset[str] = frozenset()
     manual: frozenset[str] = frozenset()
+    axes: Mapping[str, str] = {}  # of arguments and outputs, as people read them
 
     @property
     def has_primitive(self) -> bool:

@@ -134,6 +134,9 @@ class OpEntry(Model):
     vmap: Literal["elementwise", "batch", "sequential", "none"] | None = key(
         "Vectorisation rule; elementwise or sequential if absent."
     )
+    axes: dict[str, Text] = key(
+        "Axes by name, such as `B T D`, of arguments (checked) and outputs (their shapes).", {}
+    )
     shape: Formula | Annotated[dict[str, Formula], Field(min_length=1)] | None = key(
         "Output shape, or one per output; makes the kernels non-elementwise."
     )
@@ -215,6 +218,7 @@ _FORMULAS = frozenset({"composite", "shape", "dtype", "grad", "jvp", "checks"})
 _FORMS: dict[str | int, str] = {
     "checks": "[{that: x.ndim == 2, else: x must have 2 axes}]",
     "unused": "{x: why it is used nowhere}",
+    "axes": "{x: B T D}",
     "args": "{x: what it is}",
 }
 _NOWHERE = object()

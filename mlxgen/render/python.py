@@ -36,17 +36,26 @@ def docstring(op: Op) -> str:
         text = entry.args.get(p.name, "Input array." if p.type.is_array else "")
         if p.arg.default is not None and p.arg.default.value is not None:
             text = f"{text} Default: ``{p.arg.default.python}``.".strip()
-        args.append(_item(f"{p.name} ({type}{optional}): {text}".rstrip()))
+        shape = _of_shape(op, p.name)
+        args.append(_item(f"{p.name} ({type}{shape}{optional}): {text}".rstrip()))
     if args:
         parts.append("Args:\n" + "\n".join(args))
     returns = entry.returns
     if isinstance(returns, dict):
-        lines = [f"{o.name}: {returns.get(o.name, '')}".rstrip() for o in op.outputs]
+        lines = [
+            f"{o.name}{_of_shape(op, o.name)}: {returns.get(o.name, '')}".rstrip()
+            for o in op.outputs
+        ]
         parts.append("Returns:\n" + _item(f"{result}: " + "; ".join(lines)))
     else:
         text = returns or ("The output array." if op.single else "The outputs.")
-        parts.append("Returns:\n" + _item(f"{result}: {text}"))
+        shape = _of_shape(op, op.outputs[0].name) if op.single else ""
+        parts.append("Returns:\n" + _item(f"{result}{shape}: {text}"))
     return "\n\n".join(parts)
+
+
+def _of_shape(op: Op, name: str) -> str:
+    return f" of shape {op.axes[name]}" if name in op.axes else ""
 
 
 def _item(text: str) -> str:
@@ -104,6 +113,7 @@ def op_dict(op: Op) -> dict[str, Any]:
             for p in op.params
         ],
         "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
+        "axes": dict(op.axes),
         "composite": op.entry.composite,
         "kernels": {
             k.backend: {

@@ -226,6 +226,9 @@ async def test_completion(editor: Editor) -> None:
         # arguments
         ("  grad: {", "grad: {", {"x"}, {"vmap", "exp"}),
         ("  args:\n    x", "    x", {"x"}, {"out"}),
+        ("  axes:\n    ou", "    ou", {"out", "x"}, {"exp"}),
+        ("  axes: {x: N D}\n  shape: [", "shape: [", {"N", "D", "x"}, {"axes"}),
+        ("  axes:\n    x: N D\n  grad: {x: D * gr", "D * gr", {"N", "D"}, set()),
         ("  shape:\n    ou", "    ou", {"out", "x", "broadcast_shapes"}, set()),
         # words
         ("  tags: [elementwise, ", "wise, ", {"fused", "linalg"}, {"vmap", "x"}),

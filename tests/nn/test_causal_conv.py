@@ -149,13 +149,17 @@ def test_once_differentiable():
 def test_errors():
     x, weight = mx.ones((2, 5, 3)), mx.ones((3, 4))
     op = mlxops.nn.causal_conv1d
-    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] x must have 3 axes: sequences"):
+    with pytest.raises(
+        ValueError, match=r"^\[causal_conv1d\] x must be \(batch, steps, channels\)"
+    ):
         op(x[0], weight)
-    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] weight must have 2 axes"):
+    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] weight must be \(channels, taps\)"):
         op(x, weight.T)
-    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] weight must have 1 to 8 taps"):
+    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] there are 1 to 8 taps"):
         op(x, mx.ones((3, 9)))
-    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] bias must have one axis"):
+    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] bias must be \(channels,\)"):
         op(x, weight, mx.ones((4,)))
-    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] state must have 3 axes"):
+    with pytest.raises(
+        ValueError, match=r"^\[causal_conv1d\] state must be \(batch, taps-1, channels\)"
+    ):
         op(x, weight, state=mx.ones((2, 4, 3)))

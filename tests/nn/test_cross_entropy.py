@@ -208,16 +208,16 @@ def test_errors():
         (
             (logits, targets[:3]),
             {},
-            r"targets must have the shape of logits without its last axis\. ",
+            r"targets must be \(\.\.\.\), where logits is \(\.\.\., V\)\. Got logits: float32",
         ),
         ((logits, targets.astype(mx.float32)), {}, "targets must be integers"),
         (
             (logits, targets, mx.ones(4)),
             {},
-            "weight must have one axis, as long as the last one of logits",
+            r"weight must be \(V,\), where logits is \(\.\.\., V\)",
         ),
-        ((mx.ones((4, 0)), targets), {}, "logits must have a last axis, of words"),
-        ((mx.array(1.0), mx.array(0)), {}, "logits must have a last axis, of words"),
+        ((mx.ones((4, 0)), targets), {}, "there must be words"),
+        ((mx.array(1.0), mx.array(0)), {}, r"logits must be \(\.\.\., V\)"),
         ((logits, targets), {"label_smoothing": 1.5}, "label_smoothing must be between 0 and 1"),
         (
             (logits, targets),

@@ -211,13 +211,13 @@ def test_once_differentiable(op):
 @pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
 def test_errors(op):
     x = mx.ones((4, 3))
-    shapes = "logits and target_logits must have the same shape, with a last axis, of words"
+    shapes = r"target_logits must be \(\.\.\., V\), as logits is"
     cases = [
         ((x, x[:3]), {}, shapes),
         ((x, x[:, :2]), {}, shapes),
-        ((x[:, :0], x[:, :0]), {}, shapes),
-        ((mx.array(1.0), mx.array(1.0)), {}, shapes),
-        ((x, x, mx.ones(3, mx.bool_)), {}, "mask must have the shape of logits without its last"),
+        ((x[:, :0], x[:, :0]), {}, "there must be words"),
+        ((mx.array(1.0), mx.array(1.0)), {}, r"logits must be \(\.\.\., V\)"),
+        ((x, x, mx.ones(3, mx.bool_)), {}, r"mask must be \(\.\.\.\), where"),
         ((x, x, mx.ones(4)), {}, "mask must be an array of bools"),
         ((x, x), {"temperature": 0.0}, "temperature must be positive"),
         ((x, x), {"temperature": float("nan")}, "temperature must be positive"),

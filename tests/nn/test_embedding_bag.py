@@ -136,9 +136,9 @@ def test_errors():
     weight, indices = mx.ones((4, 3)), mx.array([[0, 1]])
     op = mlxops.nn.embedding_bag
     for message, call in {
-        "weight must have 2 axes": lambda: op(weight[0], indices),
+        r"weight must be \(rows, D\)": lambda: op(weight[0], indices),
         "indices must have 2 axes": lambda: op(weight, indices[0]),
-        "offsets must have one axis": lambda: op(weight, indices[0], indices),
+        r"offsets must be \(B,\)": lambda: op(weight, indices[0], indices),
         "per_sample_weights must have": lambda: op(
             weight, indices, None, mx.ones((2,)), mode="sum"
         ),

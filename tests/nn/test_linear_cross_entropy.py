@@ -300,16 +300,16 @@ def test_errors():
         (
             (x, weight, targets[:3]),
             {},
-            r"targets must have the shape of x without its last axis\. Got ",
+            r"targets must be \(\.\.\.\), where x is \(\.\.\., D\)\. Got ",
         ),
         ((x, weight, targets.astype(mx.float32)), {}, "targets must be integers"),
-        ((x, weight[0], targets), {}, "weight must have 2 axes: words, features"),
-        ((x, weight[:0], targets), {}, "weight must have 2 axes: words, features"),
-        ((x, weight[:, :2], targets), {}, "the last axis of x must be as long as that of weight"),
+        ((x, weight[0], targets), {}, r"weight must be \(V, D\), where x is \(\.\.\., D\)"),
+        ((x, weight[:0], targets), {}, "there must be words"),
+        ((x, weight[:, :2], targets), {}, r"weight must be \(V, D\)"),
         (
             (x, weight, targets, mx.ones(4)),
             {},
-            "bias must have one axis, as long as the first one of weight",
+            r"bias must be \(V,\), where weight is \(V, D\)",
         ),
         (
             (x, weight, targets),

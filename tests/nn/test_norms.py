@@ -280,15 +280,15 @@ def test_shapeless_compile(case):
 
 def test_errors():
     x = mx.ones((2, 4))
-    with pytest.raises(ValueError, match=r"^\[rms_norm_gate\] x and gate must have the same shape"):
+    with pytest.raises(ValueError, match=r"^\[rms_norm_gate\] gate must be \(\.\.\., D\), as x is"):
         mlxops.nn.rms_norm_gate(x, mx.ones((4,)))
-    with pytest.raises(ValueError, match=r"^\[rms_norm_gate\] weight must have one axis"):
+    with pytest.raises(ValueError, match=r"^\[rms_norm_gate\] weight must be \(D,\)"):
         mlxops.nn.rms_norm_gate(x, x, mx.ones((5,)))
     with pytest.raises(ValueError, match="'silu', 'sigmoid'"):
         mlxops.nn.rms_norm_gate(x, x, activation="relu")
-    with pytest.raises(ValueError, match=r"^\[norm_add_norm\] w2 must have one axis"):
+    with pytest.raises(ValueError, match=r"^\[norm_add_norm\] w2 must be \(D,\)"):
         mlxops.nn.norm_add_norm(x, x, None, mx.ones((5,)))
-    with pytest.raises(ValueError, match=r"^\[layer_norm_residual\] bias must have one axis"):
+    with pytest.raises(ValueError, match=r"^\[layer_norm_residual\] bias must be \(D,\)"):
         mlxops.nn.layer_norm_residual(x, x, None, mx.ones((4, 1)))
-    with pytest.raises(ValueError, match=r"^\[layer_norm_residual\] x needs at least one axis"):
+    with pytest.raises(ValueError, match=r"^\[layer_norm_residual\] x must be \(\.\.\., D\)"):
         mlxops.nn.layer_norm_residual(mx.array(1.0), mx.array(1.0))

@@ -205,17 +205,21 @@ def test_errors(op):
     arrays = inputs(op, mx.float32, (2, 3, 4))
     gates = {"lstm": 4, "gru": 3}[op]
     for wrong, message in [
-        ({"x": mx.ones((3, 4))}, "x must have 3 axes: batch, time, gates"),
-        ({"weight": mx.ones((4, gates * 4))}, "weight must have 2 axes"),
-        ({"x": mx.ones((2, 3, 4))}, f"x must have {gates} numbers for each unit"),
-        ({"hidden": mx.ones((2, 5))}, "hidden must have the batch of x, and the units of weight"),
+        ({"x": mx.ones((3, 4))}, r"x must be \(batch, steps, .\*width\)"),
+        ({"weight": mx.ones((4, gates * 4))}, r"weight must be \(.\*width, width\)"),
+        ({"x": mx.ones((2, 3, 4))}, rf"x must be \(batch, steps, {gates}\*width\), where weight"),
+        ({"hidden": mx.ones((2, 5))}, r"hidden must be \(batch, width\)"),
         (
-            {"weight": mx.ones((gates * 1025, 1025)), "x": mx.ones((2, 3, gates * 1025))},
+            {
+                "weight": mx.ones((gates * 1025, 1025)),
+                "x": mx.ones((2, 3, gates * 1025)),
+                **dict.fromkeys(arrays.keys() - {"weight", "x"}),
+            },
             "there are at most 1024 units",
         ),
         {
-            "lstm": ({"cell": mx.ones((2, 5))}, "cell must have the batch of x"),
-            "gru": ({"bias": mx.ones((5,))}, "bias must have one number for each unit"),
+            "lstm": ({"cell": mx.ones((2, 5))}, r"cell must be \(batch, width\)"),
+            "gru": ({"bias": mx.ones((5,))}, r"bias must be \(width,\)"),
         }[op],
     ]:
         with pytest.raises(ValueError, match=rf"^\[{op}\] {message}"):

@@ -226,17 +226,21 @@ def test_errors():
     x = mx.ones((2, 3, 4, 6))
     rope, norm = mlxops.nn.rope, mlxops.nn.qk_norm_rope
     for message, call in {
-        r"\[rope\] x needs at least three axes": lambda: rope(x[0, 0]),
+        r"\[rope\] x must be \(batch, \.\.\., steps, size\)": lambda: rope(x[0, 0]),
         r"\[rope\] dims must be even": lambda: rope(x, 8),
-        r"\[rope\] offset must be one integer": lambda: rope(x, offset=mx.array([1, 2, 3])),
+        r"\[rope\] offset must be \(\) or \(batch,\)": lambda: rope(x, offset=mx.array([1, 2, 3])),
         r"\[rope\] offset and positions exclude": lambda: rope(x, offset=1, positions=mx.arange(4)),
-        r"\[rope\] positions must have a place": lambda: rope(x, positions=mx.arange(3)),
-        r"\[rope\] freqs must have one axis": lambda: rope(x, freqs=mx.ones((2,))),
-        r"\[qk_norm_rope\] q and k must have 4 axes": lambda: norm(x[0], x),
-        r"\[qk_norm_rope\] q and k must have the same": lambda: norm(x, x[:, :2]),
-        r"\[qk_norm_rope\] heads must have an even": lambda: norm(x[..., :5], x[..., :5]),
-        r"\[qk_norm_rope\] k_weight must have one": lambda: norm(x, x, None, mx.ones((5,))),
-        r"\[qk_norm_rope\] positions must have": lambda: norm(x, x, positions=mx.arange(4)),
+        r"\[rope\] positions must be \(steps,\) or": lambda: rope(x, positions=mx.arange(3)),
+        r"\[rope\] freqs must be \(dims / 2,\)": lambda: rope(x, freqs=mx.ones((2,))),
+        r"\[qk_norm_rope\] q must be \(batch, steps, heads, size\)": lambda: norm(x[0], x),
+        r"\[qk_norm_rope\] k must be \(batch, steps, key_heads, size\), where": lambda: norm(
+            x, x[:, :2]
+        ),
+        r"\[qk_norm_rope\] the size of heads must be even": lambda: norm(x[..., :5], x[..., :5]),
+        r"\[qk_norm_rope\] k_weight must be \(size,\)": lambda: norm(x, x, None, mx.ones((5,))),
+        r"\[qk_norm_rope\] positions must be \(steps,\) or \(batch, steps\)": lambda: norm(
+            x, x, positions=mx.arange(4)
+        ),
     }.items():
         with pytest.raises(ValueError, match=message):
             call()

@@ -195,18 +195,22 @@ def test_strides(layout):
 def test_errors():
     arrays = inputs(mx.float32, (2, 5, 4, 3))
     for wrong, message in [
-        ({"u": mx.ones((5, 4))}, "u must have 3 axes: batch, time, channels"),
-        ({"delta": mx.ones((2, 5, 1))}, "delta must have the shape of u"),
-        ({"B": mx.ones((2, 4, 3))}, "B must have 3 axes: the batch and time of u"),
-        ({"C": mx.ones((2, 5, 1))}, "B and C must have the same shape"),
-        ({"A": mx.ones((3, 4))}, "A must have 2 axes: the channels of u"),
+        ({"u": mx.ones((5, 4))}, r"u must be \(batch, time, channels\)"),
+        ({"delta": mx.ones((2, 5, 1))}, r"delta must be \(batch, time, channels\), as u is"),
+        ({"B": mx.ones((2, 4, 3))}, r"B must be \(batch, time, states\)"),
+        ({"C": mx.ones((2, 5, 1))}, r"C must be \(batch, time, states\)"),
+        ({"A": mx.ones((3, 4))}, r"A must be \(channels, states\)"),
         (
-            {"B": mx.ones((2, 5, 65)), "C": mx.ones((2, 5, 65)), "A": mx.ones((4, 65))},
+            {
+                **dict.fromkeys("BC", mx.ones((2, 5, 65))),
+                "A": mx.ones((4, 65)),
+                "state": None,
+            },
             "a channel has at most 64 states",
         ),
-        ({"D": mx.ones((1,))}, "D must have one number for each channel"),
-        ({"z": mx.ones((2, 5, 1))}, "z must have the shape of u"),
-        ({"state": mx.ones((2, 3, 4))}, "state must have 3 axes"),
+        ({"D": mx.ones((1,))}, r"D must be \(channels,\)"),
+        ({"z": mx.ones((2, 5, 1))}, r"z must be \(batch, time, channels\)"),
+        ({"state": mx.ones((2, 3, 4))}, r"state must be \(batch, channels, states\)"),
     ]:
         with pytest.raises(ValueError, match=rf"^\[selective_scan\] {message}"):
             mlxops.nn.selective_scan(**(arrays | wrong))

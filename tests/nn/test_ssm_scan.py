@@ -264,21 +264,21 @@ def test_strides(layout):
 def test_errors():
     arrays = inputs(mx.float32, (2, 5, 4, 3, 2, 6))
     for wrong, message in [
-        ({"x": mx.ones((5, 4, 3))}, "x must have 4 axes: batch, time, heads, channels"),
-        ({"B": mx.ones((2, 4, 2, 6))}, "B must have 4 axes: the batch and time of x"),
-        ({"C": mx.ones((2, 5, 1, 6))}, "B and C must have the same shape"),
+        ({"x": mx.ones((5, 4, 3))}, r"x must be \(batch, time, heads, channels\)"),
+        ({"B": mx.ones((2, 4, 2, 6))}, r"B must be \(batch, time, groups, states\)"),
+        ({"C": mx.ones((2, 5, 1, 6))}, r"C must be \(batch, time, groups, states\), "),
         (
             {"B": mx.ones((2, 5, 3, 6)), "C": mx.ones((2, 5, 3, 6))},
-            "the heads of x must be a multiple of the groups of B",
+            "heads must be a multiple of groups",
         ),
         (
-            {"B": mx.ones((2, 5, 2, 257)), "C": mx.ones((2, 5, 2, 257))},
+            {"B": mx.ones((2, 5, 2, 257)), "C": mx.ones((2, 5, 2, 257)), "state": None},
             "heads have at most 256 channels and 256 states",
         ),
-        ({"dt": mx.ones((2, 5))}, "dt must have the batch, time and heads of x"),
-        ({"D": mx.ones((1,))}, "A_log and D must have one number for each head"),
-        ({"state": mx.ones((2, 4, 6, 3))}, "state must have 4 axes"),
-        ({"mask": mx.ones((2, 4), mx.bool_)}, "mask must have the batch and time of x"),
+        ({"dt": mx.ones((2, 5))}, r"dt must be \(batch, time, heads\)"),
+        ({"D": mx.ones((1,))}, r"D must be \(heads,\)"),
+        ({"state": mx.ones((2, 4, 6, 3))}, r"state must be \(batch, heads, channels, states\)"),
+        ({"mask": mx.ones((2, 4), mx.bool_)}, r"mask must be \(batch, time\)"),
     ]:
         with pytest.raises(ValueError, match=rf"^\[ssm_scan\] {message}"):
             mlxops.nn.ssm_scan(**(arrays | wrong))

@@ -78,7 +78,7 @@ struct Wkv7 {
 };
 
 /** S <- S diag(w) + (S a) b^T + v k^T; y = S r, at every step. */
-template <typename T, int D>
+template <typename T, int Width>
 [[kernel]] void wkv7(
     device const T* r [[buffer(0)]],
     device const float* w [[buffer(1)]],
@@ -97,11 +97,11 @@ template <typename T, int D>
   DeltaPlace place =
       delta_place(r_shape, r_shape[3], 16, group, lane, simdgroup);
   Wkv7<T> rule = {r, w, k, v, a, b};
-  delta_forward<D / 32>(rule, place, state, has_state, y, last);
+  delta_forward<Width / 32>(rule, place, state, has_state, y, last);
 }
 
 /** A threadgroup per head and block of rows. */
-template <typename T, int D>
+template <typename T, int Width>
 [[kernel, max_total_threads_per_threadgroup(512)]] void wkv7_vjp(
     device const T* r [[buffer(0)]],
     device const float* w [[buffer(1)]],
@@ -129,7 +129,7 @@ template <typename T, int D>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   // A simdgroup for every four rows of a block.
-  threadgroup float shared[(D > 128 ? 4 : D > 64 ? 8 : 16) * 5 * D];
+  threadgroup float shared[(Width > 128 ? 4 : Width > 64 ? 8 : 16) * 5 * Width];
   DeltaPlace place =
       delta_place(r_shape, r_shape[3], block, group, lane, simdgroup);
   size_t sums =
@@ -158,5 +158,5 @@ template <typename T, int D>
       uint(chunk),
       uint(block),
       groups.x};
-  delta_backward<D / 32>(rule, place, to);
+  delta_backward<Width / 32>(rule, place, to);
 }

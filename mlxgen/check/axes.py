@@ -1,0 +1,190 @@
+"""Axes by name, ``axes: {q: B T H D, mask: B T}``: which lengths belong together.
+
+What the key says becomes formulas: of the lengths, which all other formulas can name, of conditions
+that arguments have these axes, and of the shapes of outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from ..model.kinds import Kind
+from ..model.signature import Arg, Signature, Type
+
+OTHERS = "..."
+INT = Type(Kind.INT)
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_SIGN = re.compile(r"([-+*]|//(?=[1-9]))")  # of terms
+_WORD = re.compile(r"\w+", re.ASCII)
+
+
+class Axes(NamedTuple):
+    """The axes that an array has, or may have: names, numbers, terms such as ``4*H``, and once
+    ``...`` for any others."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, text: str) -> Axes:
+        """Of one of the alternatives of the key."""
+        return cls(() if text.strip() == "()" else tuple(text.split()))
+
+    @property
+    def others(self) -> int | None:
+        """Where the others are."""
+        return self.names.index(OTHERS) if OTHERS in self.names else None
+
+    def places(self, name: str) -> list[str]:
+        """Formulas of the lengths that an array of that name has; of the others, of their shape."""
+        at, count = self.others, len(self.names)
+        if at is None:
+            return [f"{name}.shape[{i}]" for i in range(count)]
+        found = [f"{name}.shape[{i if i < at else i - count}]" for i in range(count)]
+        found[at] = f"{name}.shape[{at or ''}:{name}.ndim - {count - 1 - at}]"
+        return found
+
+    def __str__(self) -> str:
+        comma = "," * (len(self.names) == 1 and self.others is None)
+        return f"({', '.join(self.names)}{comma})"
+
+
+class NamedAxes:
+    """The axes of an entry's arrays."""
+
+    def __init__(self, given: Mapping[str, str], signature: Signature) -> None:
+        self.keys = {name.strip(): key for key in given for name in key.split(",")}
+        self.of = {
+            name: [Axes.read(part) for part in given[key].split("|")]
+            for name, key in self.keys.items()
+        }
+        self.args = [a for a in signature.args if a.name in self.of and a.type.kind is Kind.ARRAY]
+        self.ints = {a.name for a in signature.args if a.type == INT}
+        self.outputs = [output.name for output in signature.outputs if output.name in self.of]
+        # Arrays that are always there, and always have the same axes, say how long these are.
+        self.sure = {
+            arg.name: self.of[arg.name][0]
+            for arg in self.args
+            if not arg.type.optional and len(self.of[arg.name]) == 1
+        }
+
+    @cached_property
+    def lengths(self) -> Mapping[str, str]:
+        """Formulas of the lengths, by name; under ``...`` that of the shape of the others."""
+        found: dict[str, str] = {}
+        for name, axes in self.sure.items():
+            for axis, length in self._own(name, axes).items():
+                found.setdefault(axis, length)
+        return found
+
+    def shown(self, name: str) -> str:
+        """The axes of an array for people: ``(B, T) or (B, T, H)``."""
+        return " or ".join(map(str, self.of[name]))
+
+    def conditions(self) -> Iterator[tuple[str, str, str]]:
+        """That arguments have their axes: which, the formula, and what is wrong if it is not so.
+
+        Those come first of which lengths are taken.
+        """
+        pending = [arg for arg in self.args if not any(self.problems(arg.name))]
+        known = set[str]()
+        while pending:
+            ready = [arg for arg in pending if self._taken(arg.name) <= known] or pending[:1]
+            yield from map(self._condition, ready)
+            known.update(arg.name for arg in ready)
+            pending = [arg for arg in pending if arg not in ready]
+
+    def problems(self, name: str) -> Iterator[tuple[str, str]]:
+        """What is wrong with the axes of an array: a line of messages.txt, and of which axis."""
+        is_output = name in self.outputs
+        if is_output and len(self.of[name]) > 1:
+            yield "several_axes", ""
+        for axes in self.of[name]:
+            known = {*self.lengths, *self.ints, *(() if is_output else self._own(name, axes))}
+            if axes.names.count(OTHERS) > 1:
+                yield "bad_axis", OTHERS
+            elif is_output and axes.others is not None and OTHERS not in known:
+                yield "no_length", OTHERS
+            for axis in filter(OTHERS.__ne__, axes.names):
+                words = _SIGN.split(axis)[::2]
+                if not all(_NAME.fullmatch(word) or _NUMBER.fullmatch(word) for word in words):
+                    yield "bad_axis", axis
+                elif unknown := [w for w in words if _NAME.fullmatch(w) and w not in known]:
+                    yield "no_length", unknown[0]
+
+    def shape(self, output: str) -> str:
+        """The rule of an output's shape."""
+        if any(self.problems(output)):
+            return "[]"  # it was reported
+        return self._shape(self.of[output][0], self.lengths, self.sure)
+
+    def _own(self, name: str, axes: Axes) -> dict[str, str]:
+        """Formulas of the lengths that an array has itself."""
+        found: dict[str, str] = {}
+        for axis, place in zip(axes.names, axes.places(name), strict=True):
+            if axis == OTHERS or (_NAME.fullmatch(axis) and axis not in self.ints):
+                found.setdefault(axis, place)
+        return found
+
+    def _taken(self, name: str) -> set[str]:
+        """Other arrays of which the lengths are that an array's axes must have."""
+        words = {
+            word
+            for axes in self.of[name]
+            for axis in axes.names
+            for word in (_WORD.findall(axis) or [axis])
+        }
+        return {self.lengths[word].partition(".")[0] for word in words & self.lengths.keys()} - {
+            name
+        }
+
+    def _condition(self, arg: Arg) -> tuple[str, str, str]:
+        name, several = arg.name, self.of[arg.name]
+        tests = [self._test(name, axes) for axes in several]
+        if len(tests) > 1 or arg.type.optional:
+            tests = [f"({test})" if " and " in test else test for test in tests]
+        text = " or ".join([f"{name} is None"] * arg.type.optional + tests)
+        others = [other for other in self.sure if other in self._taken(name)]
+        where = " and ".join(f"{other} is {self.sure[other]}" for other in others)
+        what = f"{name} must be {self.shown(name)}"
+        if len(others) == 1 and [self.sure[others[0]]] == several:
+            return name, text, f"{what}, as {others[0]} is."
+        return name, text, f"{what}, where {where}." if others else f"{what}."
+
+    def _test(self, name: str, axes: Axes) -> str:
+        """The condition that an array has these axes."""
+        own = self._own(name, axes)
+        lengths = {**own, **self.lengths}
+        first = {axis for axis, text in own.items() if lengths[axis] == text}
+        if not first:
+            return f"{name}.shape == {self._shape(axes, lengths, self._taken(name))}"
+        count = len(axes.names)
+        tests = [
+            f"{name}.ndim {'==' if axes.others is None else '>='} {count - (OTHERS in axes.names)}"
+        ]
+        for axis, place in zip(axes.names, axes.places(name), strict=True):
+            if axis not in first or own[axis] != place:
+                tests.append(f"{place} == {_term(axis, lengths)}")
+        return " and ".join(tests)
+
+    def _shape(self, axes: Axes, lengths: Mapping[str, str], of: Collection[str]) -> str:
+        """The formula of a shape, that of one of these arguments where it is the same."""
+        for name, others in self.sure.items():
+            if others == axes and name in of:
+                return f"{name}.shape"
+        at, terms = axes.others, [_term(axis, lengths) for axis in axes.names]
+        if at is None:
+            return f"[{', '.join(terms)}]"
+        parts = [f"[{', '.join(part)}]" if part else "" for part in (terms[:at], terms[at + 1 :])]
+        return " + ".join(filter(None, [parts[0], terms[at], parts[1]]))
+
+
+def _term(axis: str, lengths: Mapping[str, str]) -> str:
+    """The formula of an axis' length."""
+    if axis == OTHERS:
+        return lengths[OTHERS]
+    return _WORD.sub(lambda word: lengths.get(word[0], word[0]), axis)
