@@ -304,11 +304,14 @@ def test_errors():
         mlxops.grid_sample(x, grid, mode="bicubic")
     with pytest.raises(ValueError, match=r"^\[grid_sample\] padding_mode must be one of"):
         mlxops.grid_sample(x, grid, padding_mode="wrap")
-    with pytest.raises(ValueError, match=r"^\[grid_sample\] x must have 4 axes.* \(3, 3, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"^\[grid_sample\] x must be \(N, H, W, C\).* \(3, 3, 2\)"
+    ):
         mlxops.grid_sample(x[0], grid)
-    with pytest.raises(ValueError, match=r"^\[grid_sample\] grid must have 4 axes.*\(1, 2, 2, 3\)"):
+    fits = r"grid must be \(N, H_out, W_out, 2\), where x is \(N, H, W, C\)\."
+    with pytest.raises(ValueError, match=rf"^\[grid_sample\] {fits}.*\(1, 2, 2, 3\)"):
         mlxops.grid_sample(x, mx.zeros((1, 2, 2, 3)))
-    with pytest.raises(ValueError, match=r"^\[grid_sample\] x and grid must hold the same number"):
+    with pytest.raises(ValueError, match=rf"^\[grid_sample\] {fits}"):
         mlxops.grid_sample(x, mx.zeros((2, 2, 2, 2)))
     with pytest.raises(ValueError, match=r"^\[grid_sample\] the images of x must not be empty"):
         mlxops.grid_sample(mx.ones((1, 0, 3, 2)), grid)
