@@ -24,6 +24,8 @@ from .samples import check_samples
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
 # finds what is missing.
 LOCALS = GENERATED["locals"]
+# Names that some formulas have besides.
+_OF_FORMULAS = re.compile(r"(grad|result)(s|_\w+)?|asked_\w+|tangent|max_threads")
 HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
@@ -53,8 +55,12 @@ def _check_axes(context: Context) -> None:
     axes, by_name = context.axes, {p.name: p for p in context.params}
     outputs = context.output_names if context.form is Form.KERNELS else []
     shapes = context.raw.shape if isinstance(context.raw.shape, dict) else {}
-    for name, key in axes.keys.items():
+    names = [(name.strip(), key) for key in context.raw.axes for name in key.split(",")]
+    for name, key in names:
         path = ("axes", key)
+        if [name for name, _ in names].count(name) > 1:
+            context.error("twice", path, key=True, item=name)
+            continue
         p = by_name.get(name)
         if p and p.type.kind is not Kind.ARRAY:
             context.error("axes_of_other", path, key=True, name=name, kind=with_article(p.type))
@@ -74,9 +80,11 @@ def _check_axes(context: Context) -> None:
             context.error(wrong, path, name=name, axis=axis, at=at and at.span())
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
             context.error("shape_twice", ("shape", *[name][: len(shapes)]), key=True, name=name)
-    taken = {*by_name, *context.output_names, "grad", "result"} - axes.ints
+    taken = {*by_name, *context.output_names} - axes.ints
     for name in axes.sure:
-        for axis in taken.intersection(axes.sure[name].names):
+        for axis in axes.sure[name].names:
+            if axis not in taken and not _OF_FORMULAS.fullmatch(axis):
+                continue
             at = re.search(rf"\b{axis}\b", context.raw.axes[axes.keys[name]])
             context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=at and at.span())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
+from keyword import iskeyword
 from typing import NamedTuple
 
 from ..model.kinds import Kind
@@ -16,9 +17,9 @@ from ..model.signature import Arg, Signature, Type
 
 OTHERS = "..."
 INT = Type(Kind.INT)
+MOST = 32  # axes of an array
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_TERM = re.compile(r"[A-Za-z_]\w*|0|[1-9]\d{0,8}", re.ASCII)
 _SIGN = re.compile(r"([-+*]|//(?=[1-9]))")  # of terms
 _WORD = re.compile(r"\w+", re.ASCII)
 
@@ -32,7 +33,7 @@ class Axes(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Axes:
         """Of one of the alternatives of the key."""
-        return cls(() if text.strip() == "()" else tuple(text.split()))
+        return cls(() if text.strip() == "()" else tuple(text.split()) or ("",))
 
     @property
     def others(self) -> int | None:
@@ -104,6 +105,9 @@ class NamedAxes:
         if is_output and len(self.of[name]) > 1:
             yield "several_axes", ""
         for axes in self.of[name]:
+            if len(axes.names) > MOST:
+                yield "many_axes", ""
+                return
             known = {*self.lengths, *self.ints, *(() if is_output else self._own(name, axes))}
             if axes.names.count(OTHERS) > 1:
                 yield "bad_axis", OTHERS
@@ -111,9 +115,9 @@ class NamedAxes:
                 yield "no_length", OTHERS
             for axis in filter(OTHERS.__ne__, axes.names):
                 words = _SIGN.split(axis)[::2]
-                if not all(_NAME.fullmatch(word) or _NUMBER.fullmatch(word) for word in words):
+                if any(not _TERM.fullmatch(word) or iskeyword(word) for word in words):
                     yield "bad_axis", axis
-                elif unknown := [w for w in words if _NAME.fullmatch(w) and w not in known]:
+                elif unknown := [w for w in words if not w.isdigit() and w not in known]:
                     yield "no_length", unknown[0]
 
     def shape(self, output: str) -> str:
@@ -126,7 +130,7 @@ class NamedAxes:
         """Formulas of the lengths that an array has itself."""
         found: dict[str, str] = {}
         for axis, place in zip(axes.names, axes.places(name), strict=True):
-            if axis == OTHERS or (_NAME.fullmatch(axis) and axis not in self.ints):
+            if axis == OTHERS or (axis.isidentifier() and axis not in self.ints):
                 found.setdefault(axis, place)
         return found
 
