@@ -180,35 +180,62 @@ def _on_metal(dtype: str | None) -> str | None:
     return "float32" if dtype == ACCUMULATOR else dtype
 
 
+class _Launch(NamedTuple):
+    """The formulas of a launch."""
+
+    templates: tuple[Template, ...]
+    constants: tuple[tuple[str, Expr], ...]
+    grid: tuple[Expr, ...]
+    threadgroup: tuple[Expr, ...]
+
+    @property
+    def exprs(self) -> list[Expr]:
+        constants, sizes = (expr for _, expr in self.constants), (t.enough for t in self.templates)
+        return [*self.grid, *self.threadgroup, *constants, *sizes]
+
+
+def _launched(item: Dispatch, function: Function) -> _Launch:
+    """What the entry says of the launch."""
+    names = _names(item.context)
+    templates = _templates(item, function, names)
+    for name, value in [*((t, f"template_{t}") for t in item.spec.template), (MOST, MOST)]:
+        names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
+    constants = _constants(item, function, names)
+    grid, threadgroup = (_geometry(item, key, names) for key in ("grid", "threadgroup"))
+    if not item.spec.grid:
+        item.error("no_grid", name=function.name)
+    given = _Launch(tuple(templates), tuple(constants), tuple(grid), tuple(threadgroup))
+    _check_constants(item, function, given.exprs)
+    return given
+
+
+def _has_types(item: Dispatch, function: Function, outputs: Sequence[str | None]) -> bool:
+    """Whether Metal has the entry's dtypes, and the kernel is a template where it must be one."""
+    context = item.context
+    fixed = [(name, _on_metal(dtype)) for name, dtype in context.fixed.items()]
+    for name, dtype in [*fixed, *zip(context.output_names, outputs, strict=True)]:
+        if dtype is not None and dtype not in METAL_TYPES:
+            item.error("not_on_metal", name=name, dtype=dtype)
+            return False
+    problem = item.template_problem(function)
+    if not function.template and len(item.metal_dtypes) > 1:
+        problem = f"it is no template, and the entry allows {', '.join(item.metal_dtypes)}"
+    if problem:
+        item.misfit(function, problem, declaration(item))
+    return not problem
+
+
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
     """The kernel with its buffers, grid and instantiations."""
     context, spec = item.context, item.spec
     if lists := [p.name for p in context.arrays if p.is_list]:
         item.error("takes_list", name=lists[0])
         return None
-    names = _names(context)
-    templates = _templates(item, function, names)
-    for name, value in [*((t, f"template_{t}") for t in spec.template), (MOST, MOST)]:
-        names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
-    constants = _constants(item, function, names)
-    grid = _geometry(item, "grid", names)
-    threadgroup = _geometry(item, "threadgroup", names)
-    if not spec.grid:
-        item.error("no_grid", name=function.name)
-    _check_constants(item, function, [*grid, *threadgroup, *(expr for _, expr in constants)])
+    given = _launched(item, function)
     outputs = _output_dtypes(item)
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return None
-    fixed = [(name, _on_metal(dtype)) for name, dtype in context.fixed.items()]
-    for name, dtype in [*fixed, *zip(context.output_names, outputs, strict=True)]:
-        if dtype is not None and dtype not in METAL_TYPES:
-            item.error("not_on_metal", name=name, dtype=dtype)
-            return None
-    problem = item.template_problem(function)
-    if not function.template and len(item.metal_dtypes) > 1:
-        problem = f"it is no template, and the entry allows {', '.join(item.metal_dtypes)}"
-    if problem:
-        item.misfit(function, problem, declaration(item))
+    if not _has_types(item, function, outputs):
         return None
     template = function.template[0] if function.template else None
     only = None if template else item.metal_dtypes[0]
@@ -224,7 +251,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         last_name(i.function) for i in made.values()
     }
     if on_demand or spec.template:
-        problems += _not_made(item, function, templates, on_demand)
+        problems += _not_made(item, function, given.templates, on_demand)
     dtypes = tuple(item.metal_dtypes)
     if not (problems or on_demand):
         dtypes = _instantiated(item, made, function)
@@ -232,7 +259,6 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         item.misfit(function, problems, _declaration(item, buffers, function.name, bool(template)))
     if not context.ok:
         return None
-    exprs = (*grid, *threadgroup, *(c for _, c in constants), *(t.enough for t in templates))
     kernel = Kernel(
         backend="metal",
         name=item.name,
@@ -242,13 +268,13 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         scalar=False,
         templated=bool(template),
         bindings=tuple(bindings),
-        constants=tuple(constants),
-        grid=tuple(grid),
-        threadgroup=tuple(threadgroup),
+        constants=given.constants,
+        grid=given.grid,
+        threadgroup=given.threadgroup,
         zero=tuple(zero),
         on_demand=on_demand,
-        templates=tuple(templates),
-        uses=frozenset(name for expr in exprs for name in expr.names),
+        templates=given.templates,
+        uses=frozenset(name for expr in given.exprs for name in expr.names),
     )
     if taken := next((name for name in kernel.variants if name in made), None):
         item.misfit(function, f"the file has another kernel '{taken}'", declaration(item))

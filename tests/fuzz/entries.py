@@ -422,6 +422,9 @@ class Entries:
             if used(condition) <= set(names):
                 otherwise = self.rng.choice(TEXTS)
                 entry["checks"] = [{"that": renamed(condition, names), "else": otherwise}]
+        if self.rng.random() < 0.4:
+            entry["axes"] = self.axes(names, outputs, entry["shape"])
+            entry = {key: value for key, value in entry.items() if value != {}}
         if self.rng.random() < 0.3 and not {"dtype", "dtypes"} & entry.keys():
             forward = ", ".join(f"broadcast_to(sum({names['x']}), {shape})" for shape in chosen)
             entry["composite"] = f"({forward})" if len(outputs) > 1 else forward
@@ -430,6 +433,30 @@ class Entries:
         if self.rng.random() < 0.4:
             entry["jvp"] = self.jvp(names, outputs)
         return entry
+
+    def axes(
+        self, names: dict[str, str], outputs: list[str], shape: dict[str, str]
+    ) -> dict[str, str]:
+        """Axes of some arrays; outputs that have them lose their rule of a shape."""
+        arrays = [new for old, new in names.items() if ARGUMENTS[old].kind is Kind.ARRAY]
+        first = self.rng.choice(
+            ["N D", "D N", "N ... D", "... struct", "N N", "s T N", "...", "2 N"]
+        )
+        known = [*first.split(), "3", "1", *([names["n"]] if "n" in names else [])]
+        known += [f"2*{word}" for word in known if word.isalpha()]
+
+        def some(more: list[str]) -> str:
+            words = self.rng.sample([*known, *more], self.rng.randrange(1, 4))
+            return " ".join(words) if words.count("...") < 2 else "()"
+
+        found = {names["x"]: first}
+        for name in self.rng.sample(arrays, self.rng.randrange(len(arrays) + 1)):
+            found.setdefault(name, some(["M", "T"]) + self.rng.choice(["", " | " + some(["K"])]))
+        for output in outputs:
+            if self.rng.random() < 0.6:
+                found[output] = some([])
+                shape.pop(output)
+        return found
 
     def decoration(self) -> dict[str, Any]:
         """Keys that say something to people."""
