@@ -247,6 +247,7 @@ class Op(NamedTuple):
     tags: frozenset[str] = frozenset()
     manual: frozenset[str] = frozenset()
     axes: Mapping[str, str] = {}  # of arguments and outputs, as people read them
+    lengths: Mapping[str, str] = {}  # of axes, as formulas: all others can name them
 
     @property
     def has_primitive(self) -> bool:

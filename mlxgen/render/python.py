@@ -114,6 +114,7 @@ def op_dict(op: Op) -> dict[str, Any]:
         ],
         "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
         "axes": dict(op.axes),
+        "lengths": dict(op.lengths),
         "composite": op.entry.composite,
         "kernels": {
             k.backend: {

@@ -31,7 +31,7 @@ import numpy as np
 
 from .. import testing
 from . import Arrays, Function
-from .formulas import FORMULA_NAMES, formula_code
+from .formulas import FORMULA_NAMES, formula_code, lengths_of
 
 DISTANCE = 0.1
 """How far samples stay from the points of `away_from`; further than differences reach."""
@@ -330,7 +330,8 @@ class Subject:
             names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
 
         def evaluate(*arrays: mx.array) -> Any:
-            return eval(code, names | self.keywords(arrays))
+            values = names | self.keywords(arrays)
+            return eval(code, values | lengths_of(self.op["lengths"], values))
 
         return Function(evaluate, self.function.op, self.function.args, self.function.outputs)
 

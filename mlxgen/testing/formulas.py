@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import math
+from collections.abc import Mapping
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -24,11 +26,18 @@ class _Shapes(ast.NodeTransformer):
         return node
 
 
+@cache
 def formula_code(text: str, name: str = "<formula>") -> tuple[CodeType, set[str]]:
     """A formula, to be evaluated with ``FORMULA_NAMES``, and the names that it uses."""
     tree = _Shapes().visit(ast.parse(f"({text}\n)", name, "eval"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return compile(ast.fix_missing_locations(tree), name, "eval"), names
+
+
+def lengths_of(formulas: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, int]:
+    """The lengths of axes, by the names that formulas have for them."""
+    codes = {axis: formula_code(text)[0] for axis, text in formulas.items()}
+    return {axis: eval(code, {"__builtins__": {}, **values}) for axis, code in codes.items()}
 
 
 def _formula_function(name: str) -> Any:

@@ -81,6 +81,7 @@ def op(name, *args, **given):
         **base,
         "outputs": [{"name": "out"}],
         "composite": None,
+        "lengths": {},
         "kernels": {},
         "dtypes": {},
         "elementwise": True,
@@ -94,7 +95,14 @@ def op(name, *args, **given):
 
 X, Y = arg("x"), arg("y")
 OPS = [
-    op("good", X, Y, arg("scale", "float", "2.0"), composite="scale * sin(x) * y * sqrt(1.0)"),
+    op(
+        "good",
+        X,
+        Y,
+        arg("scale", "float", "2.0"),
+        composite="scale * sin(x) * y * sqrt(1.0) * D / x.shape[-1]",
+        lengths={"D": "x.shape[-1]"},
+    ),
     op("bad_forward", X, composite="exp(x)"),
     op("bad_vjp", X),
     op(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +19,7 @@ import mlx.core as mx
 from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.model.kinds import Kind
 from mlxgen.model.op import Form, Grad, GradKind, Op, Parameter
-from mlxgen.testing.formulas import FORMULA_NAMES, formula_code
+from mlxgen.testing.formulas import FORMULA_NAMES, formula_code, lengths_of
 
 Arrays = list[mx.array]
 Values = dict[str, Any]
@@ -49,7 +49,6 @@ class Operators:
         self.functions: dict[str, Callable[..., Any]] = {
             op.name: partial(self._call, op) for op in ops
         }
-        self._codes: dict[str, CodeType] = {}
         self._names = {**FORMULA_NAMES, **self.functions, "__builtins__": {}}
         self._kernels = {
             **self._names,
@@ -60,12 +59,12 @@ class Operators:
 
     def evaluate(self, op: Op, text: str, values: Values) -> Any:
         """What a formula of an operator gives."""
-        return self._evaluated(self.changed.get((op.name, text), text), values)
+        return self.evaluated(op, self.changed.get((op.name, text), text), values)
 
-    def _evaluated(self, text: str, values: Values) -> Any:
-        if text not in self._codes:
-            self._codes[text] = formula_code(text)[0]
-        return eval(self._codes[text], {**self._names, **values})
+    def evaluated(self, op: Op, text: str, values: Values) -> Any:
+        """The same of a text that nothing stands for."""
+        names = {**self._names, **lengths_of(op.lengths, values), **values}
+        return eval(formula_code(text)[0], names)
 
     def _call(self, op: Op, *args: Any, **kwargs: Any) -> Any:
         """An operator as formulas and tests call it."""
@@ -152,13 +151,13 @@ class Operators:
         return _is_compiled(op) and self.installed[op.name] is not None
 
     def _composite(self, op: Op, values: Values) -> Any:
-        return self._evaluated(op.entry.composite or "", values)
+        return self.evaluated(op, op.entry.composite or "", values)
 
     def _forward(self, op: Op, values: Values) -> Any:
         """The outputs of an operator."""
         given = {p.name: values[p.name] for p in op.params}
         if op.form is Form.BIND and not _is_compiled(op):
-            return self._evaluated(op.forward_text, given)
+            return self.evaluated(op, op.forward_text, given)
         function = self.installed[op.name]
         if function and self.calls_package(op):
             named = {p.name: given.pop(p.name) for p in op.params if p.arg.kw_only}
@@ -295,6 +294,7 @@ def _smooth(op: Op, given: Values) -> Any:
         else given[p.name]
         for p in op.params
     }
+    facts |= lengths_of(op.lengths, facts)
     for k in range(len(op.outputs)):
         if op.shapes:
             shape = tuple(evaluated(op.shapes[k].text, facts, arrays[0].shape))

@@ -235,21 +235,21 @@ class Trial:
         for sample in samples:
             for values in self._dense(formula, sample):
                 try:
-                    wanted = self._value(formula.text, values)
+                    wanted = self._value(formula, formula.text, values)
                 except Exception:
                     continue
                 tried = True
                 try:
-                    got = self._value(mutant.text, values)
+                    got = self._value(formula, mutant.text, values)
                 except Exception:
                     return False
                 if not _same(got, wanted):
                     return False
         return tried
 
-    def _value(self, text: str, values: Mapping[str, Any]) -> Any:
+    def _value(self, formula: Formula, text: str, values: Mapping[str, Any]) -> Any:
         with mx.stream(mx.cpu):
-            found = self.operators._evaluated(text, dict(values))
+            found = self.operators.evaluated(formula.op, text, dict(values))
             found = list(found) if isinstance(found, list | tuple) else [found]
             mx.eval(found)
         return found
