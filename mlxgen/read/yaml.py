@@ -132,9 +132,12 @@ class Document(Text):
                 above, keys = entry, own
                 continue
             if above not in torn:
-                start = self.text.rfind("-", 0, entry.node.start_mark.index)
-                message = "this '-' begins another entry, and its keys belong to the one above"
-                help = f"one '-' begins an entry: write '{entry.keys[0]}' below its first key"
+                begin = entry.node.start_mark.index
+                what = "'-'" if self.text[:begin].rstrip()[-1:] == "-" else "bracket"
+                start = self.text.rfind("-", 0, begin) if what == "'-'" else begin
+                message = f"this {what} begins another entry, and its keys belong to the one above"
+                where = "below" if what == "'-'" else "beside"
+                help = f"one {what} begins an entry: write '{entry.keys[0]}' {where} its first key"
                 self.lacks("MG016", message, start, start + 1, help=help)
             torn |= {above, entry}
             keys |= own
