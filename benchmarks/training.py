@@ -27,7 +27,6 @@ ROUNDS = 5
 BUDGET = 20  # seconds of rounds for a case
 COLUMNS = ("mlxops", "MLX's operations", "compiled", "MLX's own", "torch")
 RECURRENCE = (5, 20)  # aims: how many times the speed, and how much less memory beside gradients
-STATES = (5, 0)  # whose states are their result
 LOSS = (10, 10)
 ATTENTION = (3, 0)
 NO_AIM = (0, 0)
@@ -218,7 +217,7 @@ def cases(quick: bool) -> Mapping[str, Case]:
     ones = mx.ones((4,))
     return {
         "linear_recurrence": Case(
-            STATES,
+            RECURRENCE,
             (share(1, steps, 4096), draw(1, steps, 4096)),
             (ours.linear_recurrence, over_time(_linear, state(4096))),
             compiled=False,
@@ -267,13 +266,13 @@ def cases(quick: bool) -> Mapping[str, Case]:
             compiled=False,
         ),
         "lstm": Case(
-            STATES,
+            RECURRENCE,
             (draw(8, steps, 512), draw(512, 128, low=-0.1, high=0.1)),
             (lambda x, w: ours.lstm(x, w)[0], _lstm),
             compiled=False,
         ),
         "gru": Case(
-            STATES,
+            RECURRENCE,
             (draw(8, steps, 384), draw(384, 128, low=-0.1, high=0.1)),
             (ours.gru, _gru),
             compiled=False,
