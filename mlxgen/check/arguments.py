@@ -72,12 +72,7 @@ def _check_axes(context: Context) -> None:
         if not context.is_known("MG131", name, [*arrays, *outputs], "array", path):
             continue
         for wrong, axis in axes.problems(name):
-            at = (
-                re.search(rf"(?<![\w.]){re.escape(axis)}(?!\w)", context.raw.axes[key])
-                if axis
-                else None
-            )
-            context.error(wrong, path, name=name, axis=axis, at=at and at.span())
+            context.error(wrong, path, name=name, axis=axis, at=_place(context.raw.axes[key], axis))
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
             context.error("shape_twice", ("shape", *[name][: len(shapes)]), key=True, name=name)
     taken = {*by_name, *context.output_names} - axes.ints
@@ -85,8 +80,14 @@ def _check_axes(context: Context) -> None:
         for axis in axes.sure[name].names:
             if axis not in taken and not _OF_FORMULAS.fullmatch(axis):
                 continue
-            at = re.search(rf"\b{axis}\b", context.raw.axes[axes.keys[name]])
-            context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=at and at.span())
+            at = _place(context.raw.axes[axes.keys[name]], axis)
+            context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=at)
+
+
+def _place(text: str, axis: str) -> tuple[int, int] | None:
+    """Where an axis stands; None for all of the text."""
+    found = re.search(rf"(?<![\w.]){re.escape(axis)}(?!\w)", text) if axis else None
+    return found.span() if found else None
 
 
 def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
