@@ -2,8 +2,8 @@
 
 Beside the same with MLX's operations, as it is and compiled, with MLX's own fused operation where
 there is one, and with torch's on the CPU where torch is installed. Each case has a process of its
-own, which says how much memory of MLX's it takes at most, without its inputs, and how much of this
-is not gradients: this module, run as a program.
+own, which says how much memory of MLX's it takes at most, without its inputs and cotangents, and
+how much of this is neither a result nor a gradient: this module, run as a program.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .measure import Options, Result, alternate, duration, run_command
 ROUNDS = 5
 BUDGET = 20  # seconds of rounds for a case
 COLUMNS = ("mlxops", "MLX's operations", "compiled", "MLX's own", "torch")
-RECURRENCE = (5, 20)  # aims: how many times the speed, and how much less memory beside gradients
+RECURRENCE = (5, 20)  # aims: how many times the speed, and how much less working memory
 LOSS = (10, 10)
 ATTENTION = (3, 0)
 NO_AIM = (0, 0)
 
-Function = Callable[..., mx.array]
+Function = Callable[..., Any]  # an array, or several
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Case:
     torch: Callable[..., Any] | None = None  # of torch.nn.functional and tensors
 
 
-def over_time(step: Callable[..., tuple[Any, mx.array]], state: Any) -> Function:
-    """A loop over the second axis: ``step(state, *arrays)`` gives the next state and a result."""
+def over_time(step: Callable[..., tuple[Any, ...]], state: Any) -> Function:
+    """A loop over the second axis: ``step(state, *arrays)`` gives the next state and results."""
 
-    def call(*arrays: mx.array) -> mx.array:
+    def call(*arrays: mx.array) -> list[mx.array]:
         s, results = state, []
         for t in range(arrays[0].shape[1]):
-            s, y = step(s, *(a[:, t] for a in arrays))
+            s, *y = step(s, *(a[:, t] for a in arrays))
             results.append(y)
-        return mx.stack(results, axis=1)
+        return [mx.stack(y, axis=1) for y in zip(*results, strict=True)]
 
     return call
 
@@ -89,19 +89,19 @@ def _selective(s: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array]:
     return s, (s @ c[..., None])[..., 0]
 
 
-def _lstm(x: mx.array, weight: mx.array) -> mx.array:
-    def step(state: tuple[mx.array, mx.array], x: mx.array) -> tuple[Any, mx.array]:
+def _lstm(x: mx.array, weight: mx.array) -> list[mx.array]:
+    def step(state: tuple[mx.array, mx.array], x: mx.array) -> tuple[Any, ...]:
         h, c = state
         i, f, g, o = mx.split(x + h @ weight.T, 4, axis=-1)
         c = mx.sigmoid(f) * c + mx.sigmoid(i) * mx.tanh(g)
         h = mx.sigmoid(o) * mx.tanh(c)
-        return (h, c), h
+        return (h, c), h, c
 
     zeros = mx.zeros((x.shape[0], weight.shape[1]))
     return over_time(step, (zeros, zeros))(x)
 
 
-def _gru(x: mx.array, weight: mx.array) -> mx.array:
+def _gru(x: mx.array, weight: mx.array) -> list[mx.array]:
     units = weight.shape[1]
 
     def step(h: mx.array, x: mx.array) -> tuple[mx.array, mx.array]:
@@ -196,6 +196,27 @@ def _with_torch(case: Case, cotangent: mx.array) -> Callable[[], object]:
     return call
 
 
+def results(function: Function, *inputs: mx.array) -> list[mx.array]:
+    """What a function gives, as a list."""
+    result = function(*inputs)
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def cotangents(case: Case) -> list[mx.array]:
+    """Random ones, for all results."""
+    return [mx.random.uniform(-1, 1, y.shape) for y in results(case.functions[0], *case.inputs)]
+
+
+def gradients(function: Function, cotangents: list[mx.array]) -> Callable[..., list[mx.array]]:
+    """A function of the same arguments, which gives its results and the gradients."""
+
+    def call(*inputs: mx.array) -> list[mx.array]:
+        outputs, vjps = mx.vjp(lambda *x: results(function, *x), inputs, cotangents)
+        return [*outputs, *vjps]
+
+    return call
+
+
 def cases(quick: bool) -> Mapping[str, Case]:
     """All that is measured; arrays are computed when they are used."""
     steps, tokens, words, length = (32, 32, 500, 64) if quick else (512, 1024, 32_000, 1024)
@@ -268,7 +289,7 @@ def cases(quick: bool) -> Mapping[str, Case]:
         "lstm": Case(
             RECURRENCE,
             (draw(8, steps, 512), draw(512, 128, low=-0.1, high=0.1)),
-            (lambda x, w: ours.lstm(x, w)[0], _lstm),
+            (ours.lstm, _lstm),
             compiled=False,
         ),
         "gru": Case(
@@ -404,19 +425,13 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def _run(name: str, quick: bool) -> dict[str, tuple[float, ...]]:
-    """Seconds, and bytes of memory beside the inputs: without the gradients, and with them."""
+    """Seconds, and bytes of memory: without results and gradients, and with them."""
     mx.set_default_device(mx.cpu)
     case = cases(quick)[name]
     functions = dict(zip((*COLUMNS[:2], COLUMNS[3]), case.functions, strict=False))
-    shape = case.functions[0](*case.inputs).shape
-    cotangent = mx.random.uniform(-1, 1, shape)
-    mx.eval(case.inputs, cotangent)
-
-    def gradient(function: Function) -> Callable[..., list[mx.array]]:
-        numbers = list(range(len(case.inputs)))
-        return mx.grad(lambda *x: (function(*x) * cotangent).sum(), argnums=numbers)
-
-    called = {what: gradient(function) for what, function in functions.items()}
+    given = cotangents(case)
+    mx.eval(case.inputs, given)
+    called = {what: gradients(function, given) for what, function in functions.items()}
     if case.compiled:
         called["compiled"] = mx.compile(called[COLUMNS[1]])
     memory = {}
@@ -424,15 +439,15 @@ def _run(name: str, quick: bool) -> dict[str, tuple[float, ...]]:
         mx.clear_cache()
         before = mx.get_active_memory()
         mx.reset_peak_memory()
-        gradients = function(*case.inputs)
-        mx.eval(gradients)
+        wanted = function(*case.inputs)
+        mx.eval(wanted)
         total = mx.get_peak_memory() - before
-        memory[what] = total - sum(x.nbytes for x in gradients), total
-        del gradients
+        memory[what] = total - sum(x.nbytes for x in wanted), total
+        del wanted
     timed = {what: lambda f=f: mx.eval(f(*case.inputs)) for what, f in called.items()}
     if case.torch:
         with suppress(ImportError):
-            timed["torch"] = _with_torch(case, cotangent)
+            timed["torch"] = _with_torch(case, given[0])
     times = alternate(timed, rounds=ROUNDS, budget=BUDGET)
     return {what: (times.least(what), *memory.get(what, ())) for what in timed}
 

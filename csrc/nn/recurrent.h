@@ -1,5 +1,6 @@
 // CPU kernels of recurrent networks over time: a long short-term memory, and
 // gated recurrent units. The caller has multiplied the input by its weights.
+// Gradients compute the gates again, for a few steps at a time.
 
 #pragma once
 
@@ -10,6 +11,7 @@
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
 #include "mlxgen/simd_math.h"
+#include "mlxgen/threads.h"
 #include "step_product.h"
 
 namespace mlxops::cpu {
@@ -25,6 +27,62 @@ A sigmoid(A x) {
   A e = mlxgen::math::exp(-mlxgen::math::fabs(x));
   return (x < 0 ? e : A(1)) / (1 + e);
 }
+
+/**
+ * The hidden states before every step, for `count` rows of a batch from `first`
+ * on, and their products with a matrix, which are computed for some steps at a
+ * time. Steps go from the last to the first.
+ */
+template <typename T, typename A>
+class StatesBefore {
+ public:
+  StatesBefore(
+      const StepProduct<A>& product,
+      In<T> states,
+      In<T> initial,
+      int64_t first,
+      int64_t count)
+      : product_(product),
+        steps_(states.dim(1)),
+        width_(states.dim(2)),
+        states_(states.data + first * steps_ * width_),
+        initial_(initial ? initial.data + first * width_ : nullptr),
+        none_(width_),
+        packed_(width_ * most),
+        products_(count * most * product.columns()) {}
+
+  const T* state(int64_t r, int64_t t) const {
+    return t > 0   ? states_ + (r * steps_ + t - 1) * width_
+        : initial_ ? initial_ + r * width_
+                   : none_.data();
+  }
+
+  const A* products(int64_t r, int64_t t) {
+    int64_t begin = t / most * most;
+    A* to = products_.data() + r * most * product_.columns();
+    if (t + 1 == steps_ || t + 1 == begin + most) {
+      for (int64_t i = begin; i <= t; ++i) {
+        const T* h = state(r, i);
+        for (int64_t k = 0; k < width_; ++k) {
+          packed_[k * most + i - begin] = mlxgen::widen(h[k]);
+        }
+      }
+      product_(packed_.data(), t + 1 - begin, to, product_.columns());
+    }
+    return to + (t - begin) * product_.columns();
+  }
+
+ private:
+  static constexpr int64_t most = StepProduct<A>::most;
+  const StepProduct<A>& product_;
+  int64_t steps_;
+  int64_t width_;
+  const T* states_;
+  const T* initial_;
+  std::vector<T> none_;
+  std::vector<A> packed_;
+  std::vector<A> products_;
+};
 
 /** From the gates i, f, g and o: c = f c + i g and h = o tanh(c). */
 template <typename T, typename A>
@@ -54,7 +112,8 @@ MLXGEN_MULTIVERSION void lstm_here(
 template <typename T, typename A>
 MLXGEN_MULTIVERSION void lstm_back_here(
     int64_t width,
-    const T* __restrict gates,
+    const T* __restrict x,
+    const A* __restrict product,
     const A* __restrict before,
     const A* __restrict cell,
     const T* __restrict grad_hidden,
@@ -63,7 +122,9 @@ MLXGEN_MULTIVERSION void lstm_back_here(
     A* __restrict of_c,
     A* __restrict grad) {
   for (int64_t k = 0; k < width; ++k) {
-    auto gate = [&](int64_t i) { return mlxgen::widen(gates[i * width + k]); };
+    auto gate = [&](int64_t i) {
+      return mlxgen::widen(x[i * width + k]) + product[i * width + k];
+    };
     A i = sigmoid(gate(0));
     A f = sigmoid(gate(1));
     A g = mlxgen::math::tanh(gate(2));
@@ -127,37 +188,45 @@ void lstm(
   });
 }
 
-/** Gradients of the gates, that is of x, and of the first states. */
+/** Gradients of x and of the first states. */
 template <typename T>
 void lstm_vjp(
-    In<T> gates,
+    In<T> x,
     In<T> weight,
+    In<T> hidden,
     In<accum_t<T>> cell,
+    In<T> hidden_out,
     In<accum_t<T>> cell_out,
     In<T> cotangent,
     In<accum_t<T>> cotangent_cell,
-    Out<T> grad_gates,
+    Out<T> grad_x,
     Out<T> grad_hidden,
     Out<accum_t<T>> grad_cell) {
   using A = accum_t<T>;
-  int64_t steps = gates.dim(1);
+  int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  StepProduct<A> product(Matrix<T>{weight.data, width}, 4 * width, width);
+  Matrix<T> matrix{weight.data, width};
+  StepProduct<A> again(matrix.transposed(), width, 4 * width);
+  StepProduct<A> product(matrix, 4 * width, width);
   constexpr int64_t most = StepProduct<A>::most;
-  product.share(gates.dim(0), steps, [&](int64_t first, int64_t count) {
-    std::vector<A> of_h(width * count), of_c(width * count);
-    std::vector<A> grad(4 * width), packed(4 * width * most), none(width);
+  product.share(x.dim(0), steps, [&](int64_t first, int64_t count) {
+    std::vector<A> of_h(width * count), of_c(width * count), none(width);
+    std::vector<A> grad(4 * width), packed(4 * width * most);
+    recurrent::StatesBefore<T, A> before(
+        again, hidden_out, hidden, first, count);
     for (int64_t t = steps; t-- > 0;) {
       for (int64_t r = 0; r < count; ++r) {
         int64_t row = (first + r) * steps + t;
-        const A* before = t > 0 ? cell_out.data + (row - 1) * width
-            : cell              ? cell.data + (first + r) * width
-                                : none.data();
+        const A* cell_before = t > 0 ? cell_out.data + (row - 1) * width
+            : cell                   ? cell.data + (first + r) * width
+                                     : none.data();
+        const A* products = before.products(r, t);
         mlxgen::multiversion([&] {
           recurrent::lstm_back_here<T, A>(
               width,
-              gates.data + row * 4 * width,
-              before,
+              x.data + row * 4 * width,
+              products,
+              cell_before,
               cell_out.data + row * width,
               cotangent.data + row * width,
               cotangent_cell.data + row * width,
@@ -167,7 +236,7 @@ void lstm_vjp(
         });
         for (int64_t k = 0; k < 4 * width; ++k) {
           packed[k * most + r] = grad[k];
-          mlxgen::narrow(grad[k], grad_gates[row * 4 * width + k]);
+          mlxgen::narrow(grad[k], grad_x[row * 4 * width + k]);
         }
       }
       product(packed.data(), count, of_h.data(), width);
@@ -208,7 +277,7 @@ template <typename T, typename A>
 MLXGEN_MULTIVERSION void gru_back_here(
     int64_t width,
     const T* __restrict x,
-    const T* __restrict product,
+    const A* __restrict product,
     const A* __restrict bias,
     const T* __restrict before,
     const T* __restrict grad_hidden,
@@ -217,12 +286,9 @@ MLXGEN_MULTIVERSION void gru_back_here(
     A* __restrict grad_n) {
   for (int64_t k = 0; k < width; ++k) {
     auto input = [&](int64_t i) { return mlxgen::widen(x[i * width + k]); };
-    auto term = [&](int64_t i) {
-      return mlxgen::widen(product[i * width + k]);
-    };
-    A r = sigmoid(input(0) + term(0));
-    A z = sigmoid(input(1) + term(1));
-    A gated = term(2) + bias[k];
+    A r = sigmoid(input(0) + product[k]);
+    A z = sigmoid(input(1) + product[width + k]);
+    A gated = product[2 * width + k] + bias[k];
     A n = mlxgen::math::tanh(input(2) + r * gated);
     A dh = mlxgen::widen(grad_hidden[k]) + of_h[k];
     A dn = dh * (1 - z) * (1 - n * n);
@@ -286,51 +352,55 @@ void gru(In<T> x, In<T> weight, In<T> bias, In<T> hidden, Out<T> out) {
   });
 }
 
-/**
- * Gradients of x, of the products of `before`, the hidden states before every
- * step, and of the first.
- */
+/** Gradients of x, of n's product with its bias, and of the first state. */
 template <typename T>
 void gru_vjp(
     In<T> x,
-    In<T> products,
     In<T> weight,
     In<T> bias,
-    In<T> before,
+    In<T> hidden,
+    In<T> states,
     In<T> cotangent,
     Out<T> grad_x,
-    Out<T> grad_products,
+    Out<T> grad_gated,
     Out<T> grad_hidden) {
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  StepProduct<A> product(Matrix<T>{weight.data, width}, 3 * width, width);
+  Matrix<T> matrix{weight.data, width};
+  StepProduct<A> again(matrix.transposed(), width, 3 * width);
+  StepProduct<A> product(matrix, 3 * width, width);
   constexpr int64_t most = StepProduct<A>::most;
   auto of_n = recurrent::widened(bias, 0, width);
   product.share(x.dim(0), steps, [&](int64_t first, int64_t count) {
     std::vector<A> of_h(width * count), back(width * count);
     std::vector<A> grad(3 * width), grad_n(width), packed(3 * width * most);
+    recurrent::StatesBefore<T, A> before(again, states, hidden, first, count);
     for (int64_t t = steps; t-- > 0;) {
       for (int64_t r = 0; r < count; ++r) {
         int64_t row = (first + r) * steps + t;
+        const A* products = before.products(r, t);
         mlxgen::multiversion([&] {
           recurrent::gru_back_here<T, A>(
               width,
               x.data + row * 3 * width,
-              products.data + row * 3 * width,
+              products,
               of_n.data(),
-              before.data + row * width,
+              before.state(r, t),
               cotangent.data + row * width,
               of_h.data() + r * width,
               grad.data(),
               grad_n.data());
         });
+        for (int64_t k = 0; k < width; ++k) {
+          T* to = grad_x.data + row * 3 * width + k;
+          mlxgen::narrow(grad[k], to[0]);
+          mlxgen::narrow(grad[width + k], to[width]);
+          mlxgen::narrow(grad_n[k], to[2 * width]);
+          mlxgen::narrow(grad[2 * width + k], grad_gated[row * width + k]);
+        }
         for (int64_t k = 0; k < 3 * width; ++k) {
-          int64_t at = row * 3 * width + k;
           packed[k * most + r] = grad[k];
-          mlxgen::narrow(grad[k], grad_products[at]);
-          mlxgen::narrow(
-              k < 2 * width ? grad[k] : grad_n[k - 2 * width], grad_x[at]);
         }
       }
       product(packed.data(), count, back.data(), width);
@@ -342,6 +412,58 @@ void gru_vjp(
       mlxgen::narrow(of_h[i], grad_hidden[first * width + i]);
     }
   });
+}
+
+/**
+ * The gradient of the first `rows` rows of a weight, from those of its products
+ * with the states before every step. `states` are those after every step, and
+ * `first` is the one before all of them.
+ */
+template <typename T>
+void step_weight_vjp(
+    In<T> cotangent,
+    In<T> states,
+    In<T> first,
+    int64_t rows,
+    Out<T> out) {
+  using A = accum_t<T>;
+  constexpr int64_t most = product::block_rows;
+  int64_t batch = cotangent.dim(0);
+  int64_t steps = cotangent.dim(1);
+  int64_t all = cotangent.dim(2);
+  int64_t width = states.dim(2);
+  mlxgen::share(
+      (rows + most - 1) / most,
+      most * batch * steps * width,
+      [&](int64_t begin, int64_t end) {
+        std::vector<A> sums(most * width);
+        for (int64_t i = begin; i < end; ++i) {
+          int64_t at = i * most;
+          int64_t count = std::min(most, rows - at);
+          multiply(
+              count,
+              first && steps > 0 ? batch : 0,
+              width,
+              Matrix<T>{cotangent.data + at, 1, steps * all},
+              Matrix<T>{first.data, width},
+              sums.data(),
+              width);
+          for (int64_t b = 0; b < batch; ++b) {
+            multiply(
+                count,
+                steps - 1,
+                width,
+                Matrix<T>{cotangent.data + (b * steps + 1) * all + at, 1, all},
+                Matrix<T>{states.data + b * steps * width, width},
+                sums.data(),
+                width,
+                true);
+          }
+          for (int64_t j = 0; j < count * width; ++j) {
+            mlxgen::narrow(sums[j], out[at * width + j]);
+          }
+        }
+      });
 }
 
 } // namespace mlxops::cpu

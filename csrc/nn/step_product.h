@@ -26,6 +26,10 @@ class StepProduct {
     product::pack(columns, inner, tile_.columns, matrix.transposed(), packed_);
   }
 
+  int64_t columns() const {
+    return columns_;
+  }
+
   /** Vectors lie beside each other: element i of the r-th is i * most + r. */
   void operator()(const A* vectors, int64_t count, A* to, int64_t stride)
       const {

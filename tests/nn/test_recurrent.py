@@ -13,7 +13,7 @@ EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float6
 OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
 OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
 # Batch, time, units: with and without remainders of vectors, rows and simdgroups; work for cores.
-SIZES = [(2, 5, 8), (1, 3, 1), (7, 4, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64)]
+SIZES = [(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)]
 EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
 
 
@@ -111,6 +111,17 @@ def gradients(op, fn, arrays):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_gradients(dtype, op, size):
+    check_gradients(op, dtype, size)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("units", [300, 530])
+def test_gradients_of_many_units(op, units):
+    """Metal has three and one of `parts` then."""
+    check_gradients(op, mx.float32, (1, 2, units))
+
+
+def check_gradients(op, dtype, size):
     for arrays in given(op, inputs(op, dtype, size)):
         got = gradients(op, run, arrays)
         with mx.stream(mx.cpu):

@@ -2,9 +2,9 @@
 // csrc/nn/recurrent.h.
 //
 // A threadgroup has one element of the batch: each step needs all of the one
-// before. Forward, a simdgroup has a unit at a time and its lanes share the
-// rows of its gates; backward, a thread has a unit and goes down its
-// column.
+// before. A simdgroup has a unit at a time, and its lanes share the rows of its
+// gates. Backward, gates are computed again; then `parts` threads have a unit
+// each, and share its column.
 
 #include <metal_stdlib>
 
@@ -17,6 +17,70 @@ static constant constexpr const uint most_units = 1024;
 inline float sigmoid(float x) {
   float e = precise::exp(-fabs(x));
   return (x < 0 ? e : 1.0f) / (1 + e);
+}
+
+/** The products of a hidden state with a unit's rows for i, f, g and o. */
+template <typename T, typename H>
+inline float4
+lstm_products(device const T* weight, H h, uint unit, uint width, uint lane) {
+  size_t gate = size_t(width) * width; // from one gate's rows to the next's
+  device const T* w = weight + size_t(unit) * width;
+  float4 total = float4(0);
+  for (uint k = lane; k < width; k += 32) {
+    total += static_cast<float>(h[k]) *
+        float4(static_cast<float>(w[k]),
+               static_cast<float>(w[gate + k]),
+               static_cast<float>(w[2 * gate + k]),
+               static_cast<float>(w[3 * gate + k]));
+  }
+  return simd_sum(total);
+}
+
+/** The products of a hidden state with a unit's rows for r, z and n. */
+template <typename T, typename H>
+inline float3
+gru_products(device const T* weight, H h, uint unit, uint width, uint lane) {
+  size_t gate = size_t(width) * width; // from one gate's rows to the next's
+  device const T* w = weight + size_t(unit) * width;
+  float3 total = float3(0);
+  for (uint k = lane; k < width; k += 32) {
+    total += static_cast<float>(h[k]) *
+        float3(static_cast<float>(w[k]),
+               static_cast<float>(w[gate + k]),
+               static_cast<float>(w[2 * gate + k]));
+  }
+  return simd_sum(total);
+}
+
+/**
+ * Element `unit` of grad times the weight, in the threads that have it as their
+ * first; each of `parts` goes down the rows of some gates.
+ */
+template <typename T>
+inline float back_through(
+    device const T* weight,
+    threadgroup const float* grad,
+    threadgroup float* sums,
+    uint gates,
+    uint width,
+    uint unit,
+    uint units,
+    uint part,
+    uint parts) {
+  float sum = 0;
+  for (uint j = part; unit < width && j < gates; j += parts) {
+    threadgroup const float* from = grad + j * width;
+    device const T* w = weight + size_t(j) * width * width + unit;
+    for (uint k = 0; k < width; ++k) {
+      sum += from[k] * static_cast<float>(w[size_t(k) * width]);
+    }
+  }
+  sums[part * units + unit] = sum;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = 1; part == 0 && i < parts; ++i) {
+    sum += sums[i * units + unit];
+  }
+  return sum;
 }
 
 template <typename T>
@@ -48,22 +112,12 @@ template <typename T>
         ? static_cast<float>(hidden[size_t(group.y) * width + k])
         : 0.0f;
   }
-  size_t gate = size_t(width) * width; // from one gate's rows to the next's
   for (uint t = 0; t < steps; ++t) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup const float* h = state + (t & 1) * most_units;
     threadgroup float* next = state + ((t + 1) & 1) * most_units;
     for (uint unit = simdgroup; unit < width; unit += simdgroups) {
-      device const T* w = weight + size_t(unit) * width;
-      float4 total = float4(0);
-      for (uint k = lane; k < width; k += 32) {
-        total += h[k] *
-            float4(static_cast<float>(w[k]),
-                   static_cast<float>(w[gate + k]),
-                   static_cast<float>(w[2 * gate + k]),
-                   static_cast<float>(w[3 * gate + k]));
-      }
-      total = simd_sum(total);
+      float4 total = lstm_products(weight, h, unit, width, lane);
       if (lane == 0) {
         float i = sigmoid(total.x + static_cast<float>(x[unit]));
         float f = sigmoid(total.y + static_cast<float>(x[width + unit]));
@@ -91,35 +145,63 @@ template <typename T>
 
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void lstm_vjp(
-    device const T* gates [[buffer(0)]],
+    device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
-    device const float* cell [[buffer(2)]],
-    device const float* cell_out [[buffer(3)]],
-    device const T* cotangent [[buffer(4)]],
-    device const float* cotangent_cell [[buffer(5)]],
-    device T* grad_gates [[buffer(6)]],
-    device T* grad_hidden [[buffer(7)]],
-    device float* grad_cell [[buffer(8)]],
-    constant bool& has_cell [[buffer(9)]],
-    constant uint& steps [[buffer(10)]],
-    constant uint& width [[buffer(11)]],
+    device const T* hidden [[buffer(2)]],
+    device const float* cell [[buffer(3)]],
+    device const T* hidden_out [[buffer(4)]],
+    device const float* cell_out [[buffer(5)]],
+    device const T* cotangent [[buffer(6)]],
+    device const float* cotangent_cell [[buffer(7)]],
+    device T* grad_x [[buffer(8)]],
+    device T* grad_hidden [[buffer(9)]],
+    device float* grad_cell [[buffer(10)]],
+    constant bool& has_hidden [[buffer(11)]],
+    constant bool& has_cell [[buffer(12)]],
+    constant uint& steps [[buffer(13)]],
+    constant uint& width [[buffer(14)]],
+    constant uint& units [[buffer(15)]],
+    constant uint& parts [[buffer(16)]],
     uint3 group [[threadgroup_position_in_grid]],
-    uint3 thread_in_group [[thread_position_in_threadgroup]]) {
-  threadgroup float grad[4 * most_units];
-  uint unit = thread_in_group.x;
-  bool is_there = unit < width;
+    uint3 thread_in_group [[thread_position_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup float gates[4 * most_units]; // and then their gradients
+  threadgroup float sums[most_units];
+  uint part = thread_in_group.x / units;
+  uint unit = thread_in_group.x - part * units;
+  bool is_mine = part == 0 && unit < width;
   size_t first = size_t(group.y) * width;
   float of_h = 0;
   float of_c = 0;
   for (uint t = steps; t-- > 0;) {
-    if (is_there) {
-      size_t row = size_t(group.y) * steps + t;
+    size_t row = size_t(group.y) * steps + t;
+    device const T* from = x + row * 4 * width;
+    for (uint i = simdgroup; i < width; i += simdgroups) {
+      float4 total = float4(0);
+      if (t > 0) {
+        device const T* h = hidden_out + (row - 1) * width;
+        total = lstm_products(weight, h, i, width, lane);
+      } else if (has_hidden) {
+        total = lstm_products(weight, hidden + first, i, width, lane);
+      }
+      if (lane == 0) {
+        gates[i] = total.x + static_cast<float>(from[i]);
+        gates[width + i] = total.y + static_cast<float>(from[width + i]);
+        gates[2 * width + i] =
+            total.z + static_cast<float>(from[2 * width + i]);
+        gates[3 * width + i] =
+            total.w + static_cast<float>(from[3 * width + i]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (is_mine) {
       size_t at = row * width + unit;
-      device const T* gate = gates + row * 4 * width + unit;
-      float i = sigmoid(static_cast<float>(gate[0]));
-      float f = sigmoid(static_cast<float>(gate[width]));
-      float g = precise::tanh(static_cast<float>(gate[2 * width]));
-      float o = sigmoid(static_cast<float>(gate[3 * width]));
+      float i = sigmoid(gates[unit]);
+      float f = sigmoid(gates[width + unit]);
+      float g = precise::tanh(gates[2 * width + unit]);
+      float o = sigmoid(gates[3 * width + unit]);
       float before = 0;
       if (t > 0) {
         before = cell_out[at - width];
@@ -129,26 +211,21 @@ template <typename T>
       float shown = precise::tanh(cell_out[at]);
       float dh = static_cast<float>(cotangent[at]) + of_h;
       float dc = cotangent_cell[at] + of_c + dh * o * (1 - shown * shown);
-      grad[unit] = dc * g * i * (1 - i);
-      grad[width + unit] = dc * before * f * (1 - f);
-      grad[2 * width + unit] = dc * i * (1 - g * g);
-      grad[3 * width + unit] = dh * shown * o * (1 - o);
-      device T* to = grad_gates + row * 4 * width + unit;
+      gates[unit] = dc * g * i * (1 - i);
+      gates[width + unit] = dc * before * f * (1 - f);
+      gates[2 * width + unit] = dc * i * (1 - g * g);
+      gates[3 * width + unit] = dh * shown * o * (1 - o);
+      device T* to = grad_x + row * 4 * width + unit;
       for (uint j = 0; j < 4; ++j) {
-        to[j * width] = static_cast<T>(grad[j * width + unit]);
+        to[j * width] = static_cast<T>(gates[j * width + unit]);
       }
       of_c = dc * f;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    of_h = 0;
-    if (is_there) {
-      for (uint j = 0; j < 4 * width; ++j) {
-        of_h += grad[j] * static_cast<float>(weight[size_t(j) * width + unit]);
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    of_h =
+        back_through(weight, gates, sums, 4, width, unit, units, part, parts);
   }
-  if (is_there) {
+  if (is_mine) {
     grad_hidden[first + unit] = static_cast<T>(of_h);
     grad_cell[first + unit] = of_c;
   }
@@ -181,21 +258,12 @@ template <typename T>
         ? static_cast<float>(hidden[size_t(group.y) * width + k])
         : 0.0f;
   }
-  size_t gate = size_t(width) * width; // from one gate's rows to the next's
   for (uint t = 0; t < steps; ++t) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup const float* h = state + (t & 1) * most_units;
     threadgroup float* next = state + ((t + 1) & 1) * most_units;
     for (uint unit = simdgroup; unit < width; unit += simdgroups) {
-      device const T* w = weight + size_t(unit) * width;
-      float3 total = float3(0);
-      for (uint k = lane; k < width; k += 32) {
-        total += h[k] *
-            float3(static_cast<float>(w[k]),
-                   static_cast<float>(w[gate + k]),
-                   static_cast<float>(w[2 * gate + k]));
-      }
-      total = simd_sum(total);
+      float3 total = gru_products(weight, h, unit, width, lane);
       if (lane == 0) {
         float r = sigmoid(static_cast<float>(x[unit]) + total.x);
         float z = sigmoid(static_cast<float>(x[width + unit]) + total.y);
@@ -216,61 +284,83 @@ template <typename T>
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void gru_vjp(
     device const T* x [[buffer(0)]],
-    device const T* products [[buffer(1)]],
-    device const T* weight [[buffer(2)]],
-    device const T* bias [[buffer(3)]],
-    device const T* before [[buffer(4)]],
+    device const T* weight [[buffer(1)]],
+    device const T* bias [[buffer(2)]],
+    device const T* hidden [[buffer(3)]],
+    device const T* states [[buffer(4)]],
     device const T* cotangent [[buffer(5)]],
     device T* grad_x [[buffer(6)]],
-    device T* grad_products [[buffer(7)]],
+    device T* grad_gated [[buffer(7)]],
     device T* grad_hidden [[buffer(8)]],
     constant bool& has_bias [[buffer(9)]],
-    constant uint& steps [[buffer(10)]],
-    constant uint& width [[buffer(11)]],
+    constant bool& has_hidden [[buffer(10)]],
+    constant uint& steps [[buffer(11)]],
+    constant uint& width [[buffer(12)]],
+    constant uint& units [[buffer(13)]],
+    constant uint& parts [[buffer(14)]],
     uint3 group [[threadgroup_position_in_grid]],
-    uint3 thread_in_group [[thread_position_in_threadgroup]]) {
-  threadgroup float grad[3 * most_units];
-  uint unit = thread_in_group.x;
-  bool is_there = unit < width;
-  float of_n = has_bias && is_there ? static_cast<float>(bias[unit]) : 0.0f;
+    uint3 thread_in_group [[thread_position_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup float gates[3 * most_units]; // products, and then gradients
+  threadgroup float sums[most_units];
+  uint part = thread_in_group.x / units;
+  uint unit = thread_in_group.x - part * units;
+  bool is_mine = part == 0 && unit < width;
+  size_t first = size_t(group.y) * width;
+  float of_n = has_bias && is_mine ? static_cast<float>(bias[unit]) : 0.0f;
   float of_h = 0;
   for (uint t = steps; t-- > 0;) {
-    if (is_there) {
-      size_t row = size_t(group.y) * steps + t;
-      size_t at = row * width + unit;
-      size_t gate = row * 3 * width + unit;
-      float r = sigmoid(
-          static_cast<float>(x[gate]) + static_cast<float>(products[gate]));
-      float z = sigmoid(
-          static_cast<float>(x[gate + width]) +
-          static_cast<float>(products[gate + width]));
-      float gated = static_cast<float>(products[gate + 2 * width]) + of_n;
-      float n =
-          precise::tanh(static_cast<float>(x[gate + 2 * width]) + r * gated);
-      float dh = static_cast<float>(cotangent[at]) + of_h;
-      float dn = dh * (1 - z) * (1 - n * n);
-      float dr = dn * gated * r * (1 - r);
-      float dz = dh * (static_cast<float>(before[at]) - n) * z * (1 - z);
-      grad[unit] = dr;
-      grad[width + unit] = dz;
-      grad[2 * width + unit] = dn * r;
-      grad_x[gate] = static_cast<T>(dr);
-      grad_x[gate + width] = static_cast<T>(dz);
-      grad_x[gate + 2 * width] = static_cast<T>(dn);
-      grad_products[gate] = static_cast<T>(dr);
-      grad_products[gate + width] = static_cast<T>(dz);
-      grad_products[gate + 2 * width] = static_cast<T>(dn * r);
-      of_h = dh * z;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (is_there) {
-      for (uint j = 0; j < 3 * width; ++j) {
-        of_h += grad[j] * static_cast<float>(weight[size_t(j) * width + unit]);
+    size_t row = size_t(group.y) * steps + t;
+    for (uint i = simdgroup; i < width; i += simdgroups) {
+      float3 total = float3(0);
+      if (t > 0) {
+        device const T* h = states + (row - 1) * width;
+        total = gru_products(weight, h, i, width, lane);
+      } else if (has_hidden) {
+        total = gru_products(weight, hidden + first, i, width, lane);
+      }
+      if (lane == 0) {
+        gates[i] = total.x;
+        gates[width + i] = total.y;
+        gates[2 * width + i] = total.z;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (is_mine) {
+      size_t at = row * width + unit;
+      size_t gate = row * 3 * width + unit;
+      float r = sigmoid(static_cast<float>(x[gate]) + gates[unit]);
+      float z =
+          sigmoid(static_cast<float>(x[gate + width]) + gates[width + unit]);
+      float gated = gates[2 * width + unit] + of_n;
+      float n =
+          precise::tanh(static_cast<float>(x[gate + 2 * width]) + r * gated);
+      float before = 0;
+      if (t > 0) {
+        before = static_cast<float>(states[at - width]);
+      } else if (has_hidden) {
+        before = static_cast<float>(hidden[first + unit]);
+      }
+      float dh = static_cast<float>(cotangent[at]) + of_h;
+      float dn = dh * (1 - z) * (1 - n * n);
+      float dr = dn * gated * r * (1 - r);
+      float dz = dh * (before - n) * z * (1 - z);
+      gates[unit] = dr;
+      gates[width + unit] = dz;
+      gates[2 * width + unit] = dn * r;
+      grad_x[gate] = static_cast<T>(dr);
+      grad_x[gate + width] = static_cast<T>(dz);
+      grad_x[gate + 2 * width] = static_cast<T>(dn);
+      grad_gated[at] = static_cast<T>(dn * r);
+      of_h = dh * z;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    of_h +=
+        back_through(weight, gates, sums, 3, width, unit, units, part, parts);
   }
-  if (is_there) {
+  if (is_mine) {
     grad_hidden[size_t(group.y) * width + unit] = static_cast<T>(of_h);
   }
 }
