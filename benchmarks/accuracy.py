@@ -3,173 +3,28 @@
 The records of tests/special say what is right and where it is asked; this measures it with many
 more points than the tests: the largest error and its argument per function, dtype and region, and
 SciPy's error beside it. ``--write`` makes docs/accuracy.md of it, with a plot per function.
-
-mpmath takes its time: two processes compute, and what they found is kept, as special/exact.py says.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import multiprocessing
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
+from special.records import RECORDS
+from special.reference import FORMATS, ULPS, compute
+
+from .errors import Measured, Task, compared, exact_values, measure, number, tasks
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from special.exact import key, load, store  # noqa: E402
-from special.records import RECORDS  # noqa: E402
-from special.reference import (  # noqa: E402
-    FORMATS,
-    ULPS,
-    Exact,
-    Record,
-    compute,
-    errors_in_ulps,
-    evaluate,
-)
-
-SHARE = {"float16": 0.25, "bfloat16": 0.25, "float32": 1.0, "float64": 1.0}  # of the points
-SMALL_FACTOR = 4  # times SciPy's error, or as many units: not worth a word
-
-
-@dataclass(frozen=True)
-class Task:
-    """One region of one function in one dtype."""
-
-    record: str
-    region: str
-    format: str
-    points: int
-    seconds: float
-
-    @property
-    def key(self) -> str:
-        """As a name in a file."""
-        return f"{self.record}|{self.region}|{self.format}"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The errors of a task in units in the last place, and where they are largest."""
-
-    task: Task
-    points: tuple[np.ndarray, ...]
-    ours: np.ndarray
-    scipy: np.ndarray | None
-    metal: np.ndarray | None
-
-    def worst(self) -> tuple[float, str]:
-        """Our largest error and its arguments."""
-        return largest(self.ours, self.points)
-
-
-def largest(errors: np.ndarray, points: Sequence[np.ndarray]) -> tuple[float, str]:
-    """The largest error, and the arguments it belongs to as text."""
-    if not len(errors):
-        return 0.0, ""
-    worst = int(np.argmax(errors))
-    return float(errors[worst]), ", ".join(f"{x[worst]:.9g}" for x in points)
-
-
-# Exact values -------------------------------------------------------------------------------------
-
-
-def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
-    """The points of a task and the exact values there; from the cache if they are known.
-
-    There are fewer points than asked for where the reference would need more than the task's time.
-    """
-    record, head = RECORDS[task.record], RECORDS[task.record].head_of(task.region)
-    points = record.points(task.region, FORMATS[task.format], task.points)
-    name = key(record, head, points, task.seconds)
-    kept = load(name)
-    if kept is not None:
-        exact = Exact(*(kept[part] for part in ("high", "low", "exponent", "known")))
-        return tuple(x[kept["chosen"]] for x in points), exact
-    count = len(points[0])
-    chosen = np.arange(count)
-    if count > 16:  # how long a few take
-        few = chosen[:: count // 8]
-        start = time.perf_counter()
-        evaluate(record, head, [x[few] for x in points])
-        each = (time.perf_counter() - start) / len(few)
-        fits = max(8, int(task.seconds / max(each, 1e-9)))
-        if fits < count:
-            chosen = np.unique(np.linspace(0, count - 1, fits).astype(int))
-    points = tuple(x[chosen] for x in points)
-    exact = evaluate(record, head, points)
-    store(name, chosen=chosen, **vars(exact))
-    return points, exact
-
-
-def tasks(names: Sequence[str], points: int, seconds: float) -> list[Task]:
-    """All tasks of the functions."""
-    return [
-        Task(name, region, format, max(8, int(points * SHARE[format])), seconds)
-        for name in names
-        for region in RECORDS[name].regions
-        for format in FORMATS
-    ]
-
-
-# Measuring ----------------------------------------------------------------------------------------
-
-
-def scipy_results(record: Record, task: Task, points: Sequence[np.ndarray]) -> np.ndarray | None:
-    """What SciPy computes in the same dtype; None where it has no function or no such dtype."""
-    if record.scipy is None or task.format not in ("float32", "float64"):
-        return None
-    arrays = [x.astype(task.format) for x in points]
-    try:
-        out = record.scipy_call(record.head_of(task.region), *arrays)
-    except TypeError:  # a function of float64 alone
-        return None
-    if np.iscomplexobj(out):
-        return None
-    # Some of SciPy's functions return float64 for float32: what the user of float32 gets of it.
-    return FORMATS[task.format].round(out.astype(np.float64))
-
-
-def measure(
-    wanted: Sequence[Task], processes: int, metal: dict[str, np.ndarray]
-) -> Iterator[Measured]:
-    """The errors of each task, in their order."""
-    with mx.stream(mx.cpu), ExitStack() as stack:
-        found: Iterator[tuple[tuple[np.ndarray, ...], Exact]]
-        if processes > 1:
-            context = multiprocessing.get_context("spawn")  # MLX's threads do not survive a fork
-            pool = stack.enter_context(ProcessPoolExecutor(processes, mp_context=context))
-            found = pool.map(exact_values, wanted)
-        else:
-            found = map(exact_values, wanted)
-        for task, (points, exact) in zip(wanted, found, strict=True):
-            record, format = RECORDS[task.record], FORMATS[task.format]
-            ours = compute(record, record.head_of(task.region), format, *points)
-            theirs = scipy_results(record, task, points)
-            emulated = metal.get(task.key)
-            yield Measured(
-                task,
-                points,
-                errors_in_ulps(ours, exact, format),
-                None if theirs is None else errors_in_ulps(theirs, exact, format),
-                None if emulated is None else errors_in_ulps(emulated, exact, format),
-            )
 
 
 def write_results(wanted: Sequence[Task], path: Path) -> None:
@@ -203,27 +58,6 @@ def emulated_results(arguments: Sequence[str]) -> dict[str, np.ndarray]:
         subprocess.run(command, cwd=ROOT, env=package.environment(), check=True)
         with np.load(path) as file:
             return dict(file)
-
-
-# The report ---------------------------------------------------------------------------------------
-
-
-def number(error: float) -> str:
-    """An error for people: 0.5, 12, 3e+05."""
-    if math.isinf(error):
-        return "wrong"
-    return f"{error:.2f}" if error < 10 else f"{error:.3g}"
-
-
-def compared(item: Measured) -> str:
-    """Whether we are worse than SciPy, and what the record says of it."""
-    if item.scipy is None or not len(item.ours):
-        return ""
-    ours, theirs = float(item.ours.max()), float(item.scipy.max())
-    if ours <= max(SMALL_FACTOR * theirs, SMALL_FACTOR):
-        return ""
-    region = RECORDS[item.task.record].regions[item.task.region]
-    return region.because or region.conditioned or "worse than SciPy"
 
 
 def table(items: Sequence[Measured]) -> Table:

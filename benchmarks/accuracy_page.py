@@ -18,7 +18,7 @@ from PIL import Image
 from special.records import RECORDS
 from special.reference import RELATIVE, ULPS
 
-from .accuracy import Measured, compared, number
+from .errors import Measured, compared, number
 from .measure import machine
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"

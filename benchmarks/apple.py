@@ -20,11 +20,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .measure import Options, Result
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from loops import TARGETS, Source, compile_loops, generate_loops
+
+from .measure import Options, Result
 
 GHZ = 3.2
 AIM = 3.0  # ns for an element of float32, in the loops of these operators

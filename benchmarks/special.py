@@ -13,21 +13,16 @@ in five rounds, for ``TURN`` seconds in each. The least counts.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
+from special.records import RECORDS
+from special.reference import Record
 
 from .compositions import COMPOSITIONS
 from .measure import Options, Result, alternate, duration, keep_memory
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from special.records import RECORDS
-from special.reference import Record
 
 AT_SPEED = 1.05  # of SciPy's time: no slower, within what the measurement can tell
 COPY_SHARE = 0.8  # of the speed of copying memory: no function can be much faster

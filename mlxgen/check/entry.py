@@ -13,9 +13,10 @@ from ..formula.mlx import table
 from ..model.kinds import Kind
 from ..model.op import Form
 from ..model.signature import Signature
-from ..read.keys import OpEntry, validate
+from ..read.keys import OpEntry
 from ..read.names import clash
 from ..read.signature import combine, parse_signature
+from ..read.validate import validate
 from ..read.yaml import Entry
 from .context import GENERATED, SIGNATURES, Context, Named, Path, Surroundings
 

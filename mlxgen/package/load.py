@@ -19,58 +19,14 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 from . import compat
 from .cache import Cache, folder
+from .request import KIND, LoadError, Request, Say, Source
 from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT, MLXGEN, contents, digest
-
-Say = Callable[[str], None]
-
-KIND = "modules"
-
-
-class LoadError(Exception):
-    """Operators that cannot be built; the message says what is wrong, where it is.
-
-    IPython shows it without a traceback, in colours.
-    """
-
-    def __init__(self, text: str, coloured: str = "") -> None:
-        super().__init__(text)
-        self.coloured = coloured or text
-
-    def __str__(self) -> str:
-        # Behind the name of the exception, in a traceback, places begin in a line of their own.
-        text = str(self.args[0]).rstrip()
-        return f"\n{text}" if "\n" in text else text
-
-    def _render_traceback_(self) -> list[str]:
-        return self.coloured.rstrip().split("\n")
-
-
-class Source(NamedTuple):
-    """A text, and where it is from: for messages."""
-
-    text: str
-    name: str
-    above: int = 0  # lines above its first
-    whole: str = ""  # of which it is a part
-
-    @property
-    def content(self) -> str:
-        """What it says: lines that are blank only move the others."""
-        return "\n".join(line.rstrip() for line in self.text.splitlines() if line.strip())
-
-
-class Request(NamedTuple):
-    """What is to be loaded: a file, or texts by what they are (yaml, cpp, metal)."""
-
-    file: Path | None
-    texts: Mapping[str, Source]
 
 
 def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> ModuleType:

@@ -26,7 +26,7 @@ from ..read.settings import Settings
 from ..read.sources import near
 from . import compat, probe, toolchain
 from .cache import Cache, folder
-from .load import KIND, LoadError, Request, Say
+from .request import KIND, LoadError, Request, Say
 from .toolchain import BuildError
 
 HERE = Path(__file__).resolve().parent

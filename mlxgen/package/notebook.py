@@ -22,7 +22,8 @@ import time
 from types import ModuleType
 from typing import Any
 
-from .load import LoadError, Request, Source, obtain, progress
+from .load import obtain, progress
+from .request import LoadError, Request, Source
 
 _FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
 _LANGUAGES = {"": "yaml", "yaml": "yaml", "yml": "yaml", "cpp": "cpp", "c++": "cpp"} | {

@@ -12,15 +12,13 @@ from functools import cache
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text
 from .places import extent
-
-if TYPE_CHECKING:
-    from .yaml import Document
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
 _UNPRINTABLE = re.compile(
@@ -38,6 +36,26 @@ _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
 
 _STR, _SEQ, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 _IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
+
+
+class Source(Text):
+    """A text that is read; ``complete``: all of its entries can be."""
+
+    def __init__(self, path: str, text: str, diags: Diagnostics) -> None:
+        super().__init__(path, text)
+        self.diags = diags
+        self.complete = True
+        self.closely = 0  # how many entries were looked at for slips
+
+    def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
+        """Report an error that costs an entry, or all of them."""
+        self.complete = False
+        self.diags.error(code, message, self.at(start, end), **more)
+
+    def first_line(self, start: int, end: int) -> Span:
+        """The place of the first line of a slice."""
+        line_end = LINE_BREAK.search(self.text, start, end)
+        return self.at(start, line_end.start() if line_end else end)
 
 
 class Limit(Exception):
@@ -79,45 +97,45 @@ DEEP = f"nested more than {MAX_DEPTH} levels deep"
 MANY = f"the file has more than {MAX_VALUES} values"
 
 
-def compose(document: Document) -> tuple[str, list[Node]]:
+def compose(source: Source) -> tuple[str, list[Node]]:
     """A text without what has a syntax error, and the nodes of its entries, if it can be used."""
-    text = document.text
+    text = source.text
     for match in _UNPRINTABLE.finditer(text):
         message = f"the character U+{ord(match[0][0]):04X} cannot stand in YAML"
-        document.lacks("MG001", message, *match.span())
+        source.lacks("MG001", message, *match.span())
     text = _UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
-    text = _without_marks(document, text)
+    text = _without_marks(source, text)
     root: Node | None = None
     for attempt in range(_MAX_SYNTAX_ERRORS):
         try:
             root = yaml.compose(text, Loader=_Loader)
             break
         except Limit as error:
-            document.lacks(*error.args)
+            source.lacks(*error.args)
             return text, []
         except yaml.MarkedYAMLError as error:
-            better = text if attempt else _without_broken(document, text)
+            better = text if attempt else _without_broken(source, text)
             if better == text:
                 code, message, help, place = _explain(error, text)
                 alias = re.compile(r"\*([\w-]+)").match(text, place[0])
-                if not alias or not re.search(rf"&{alias[1]}\b", document.text):
-                    document.lacks(code, message, *place, help=help)
+                if not alias or not re.search(rf"&{alias[1]}\b", source.text):
+                    source.lacks(code, message, *place, help=help)
                 better = _without_error(text, error, place[0])
             text = better
     if root is None or root.tag.endswith(":null"):
         return text, []
     if isinstance(root, SequenceNode):
         return text, list(root.value)
-    document.complete = False
+    source.complete = False
     what = "a mapping" if isinstance(root, MappingNode) else "a single value"
-    span = document.first_line(extent(text, root)[0], len(text))
+    span = source.first_line(extent(text, root)[0], len(text))
     help = "begin each operator with '- name: ...' at the left margin"
     message = f"the file must be a list of entries, and is {what}"
-    document.diags.error("MG004", message, span, help=help)
+    source.diags.error("MG004", message, span, help=help)
     return text, []
 
 
-def _without_marks(document: Document, text: str) -> str:
+def _without_marks(source: Source, text: str) -> str:
     """``text`` without what Git and Markdown put around it; of a conflict, one side is left."""
     last: re.Match[str] | None = None
     pieces, kept = [], 0
@@ -128,7 +146,7 @@ def _without_marks(document: Document, text: str) -> str:
             if not mark["fence"]:
                 message = "a merge that is not finished"
                 help = "keep one of both sides, and remove the lines that mark them"
-            document.lacks("MG016", message, *mark.span(), help=help)
+            source.lacks("MG016", message, *mark.span(), help=help)
         begin = last.end() if mark["ends"] and last and last["between"] else mark.start()
         pieces += [text[kept:begin], _blank(text[begin : mark.end()])]
         kept, last = mark.end(), mark
@@ -144,7 +162,7 @@ def _borders(text: str) -> list[int]:
     return sorted({0, len(text)}.union(m.start() for m in _ENTRY_START.finditer(text)))
 
 
-def _without_broken(document: Document, text: str) -> str:
+def _without_broken(source: Source, text: str) -> str:
     """``text`` with those entries blanked out that cannot be read by themselves; says why."""
     borders = _borders(text)
     entries = _ENTRY_START.search(text) is not None
@@ -152,18 +170,18 @@ def _without_broken(document: Document, text: str) -> str:
     for begin, end in pairwise(borders):
         piece = text[begin:end]
         reach, error = _readable(piece)
-        broken = reach < inf and _UNPRINTABLE.search(document.text, begin, end) is not None
+        broken = reach < inf and _UNPRINTABLE.search(source.text, begin, end) is not None
         if reach < inf and not broken and (entries or error):
-            broken = slip(document, text, begin, end)
+            broken = slip(source, text, begin, end)
         if reach < 0 and entries and not broken and not _ENTRY_START.match(piece):
             message = "this stands before the first entry, and is no comment"
             found = re.compile(r"\s*(\S.*)").match(text)
-            document.lacks("MG016", message, *(found.span(1) if found else (0, 0)))
+            source.lacks("MG016", message, *(found.span(1) if found else (0, 0)))
             broken = True
         if error and not broken:
-            line = document.at(begin, begin).line - 1
+            line = source.at(begin, begin).line - 1
             code, message, help, place = _explain(error, piece, line)
-            document.lacks(code, message, begin + place[0], begin + place[1], help=help)
+            source.lacks(code, message, begin + place[0], begin + place[1], help=help)
             broken = True
         pieces.append(_blank(piece) if broken else piece)
     return "".join(pieces)
@@ -195,17 +213,17 @@ def is_entry(node: Node, twice: int = 0) -> bool:
     return words and len(keys) - len(set(keys)) <= twice
 
 
-def slip(document: Document, text: str, begin: int, end: int) -> bool:
+def slip(source: Source, text: str, begin: int, end: int) -> bool:
     """Report what is almost YAML in an entry that is none; whether there is something."""
     from .slips import find_slip
 
-    document.closely += 1
-    if document.closely > _CLOSELY:
+    source.closely += 1
+    if source.closely > _CLOSELY:
         return False
     found = find_slip(text[begin:end].replace("\r\n", " \n"), lambda entry: _readable(entry)[0])
     if found:
         message, help, start, stop = found
-        document.lacks("MG016", message, begin + start, begin + stop, help=help)
+        source.lacks("MG016", message, begin + start, begin + stop, help=help)
     return found is not None
 
 

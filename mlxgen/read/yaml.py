@@ -25,8 +25,8 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text, TooMany
-from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, compose, is_entry, slip
+from ..diagnostics import Diagnostics, Span, Text, TooMany
+from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, Source, compose, is_entry, slip
 from .places import extent, in_flow, places
 from .settings import MAX_BYTES
 
@@ -56,18 +56,12 @@ _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 _PLACED = 100_000  # characters of a text in which the place of each is looked for
 
 
-class Document(Text):
-    """A file of entries.
-
-    ``entries`` are those that could be read, in order; ``complete``: that is all of them.
-    """
+class Document(Source):
+    """A file of entries: those that could be read, in order."""
 
     def __init__(self, path: str, text: str, diags: Diagnostics) -> None:
-        super().__init__(path, text)
-        self.diags = diags
+        super().__init__(path, text, diags)
         self.entries: list[Entry] = []
-        self.complete = True
-        self.closely = 0  # how many entries were looked at for slips
         self.read: dict[tuple[Node, bool], Any] = {}  # containers, which aliases repeat
 
     @classmethod
@@ -113,11 +107,6 @@ class Document(Text):
             document.entries = document.whole()
         return document if document.entries or document.complete else None
 
-    def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
-        """Report an error that costs an entry, or all of them."""
-        self.complete = False
-        self.diags.error(code, message, self.at(start, end), **more)
-
     def whole(self) -> list[Entry]:
         """Its entries, without those that have a '-' before keys that belong to the one above."""
         torn: set[Entry] = set()
@@ -146,11 +135,6 @@ class Document(Text):
     def names(self) -> set[str]:
         """What looks like the name of an entry, of those too that could not be read."""
         return {found[1] or found[2] for found in _NAME_IN_TEXT.finditer(self.text)}
-
-    def first_line(self, start: int, end: int) -> Span:
-        """The place of the first line of a slice."""
-        line_end = LINE_BREAK.search(self.text, start, end)
-        return self.at(start, line_end.start() if line_end else end)
 
 
 class Entry:

@@ -35,10 +35,10 @@ def test_report_and_cache(tmp_path: Path) -> None:
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setenv("MLXOPS_EXACT_CACHE", str(tmp_path / "cache"))
-    accuracy = importlib.import_module("benchmarks.accuracy")
+    errors = importlib.import_module("benchmarks.errors")
     page = importlib.import_module("benchmarks.accuracy_page")
-    tasks = accuracy.tasks(["lgamma"], 16, 10)
-    page.write_page(list(accuracy.measure(tasks, 1, {})), tmp_path / "page.md")
+    tasks = errors.tasks(["lgamma"], 16, 10)
+    page.write_page(list(errors.measure(tasks, 1, {})), tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert (
         re.search(r"^\| \[lgamma\]\(#lgamma\) \| [0-3]\.\d", text, re.M) and "\n## lgamma\n" in text

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.read.keys import OpEntry, validate
+from mlxgen.read.keys import OpEntry
+from mlxgen.read.validate import validate
 from mlxgen.read.yaml import Document
 
 KEYS = st.sampled_from([field.alias or name for name, field in OpEntry.model_fields.items()])
