@@ -18,6 +18,7 @@ from ..model.dtypes import (
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
 from ..model.signature import with_article
+from ..read.keys import listed
 from .context import GENERATED, Context, Path, camel
 from .samples import check_samples
 
@@ -54,40 +55,43 @@ def _check_axes(context: Context) -> None:
     """Report axes that cannot be read, or whose length nothing says."""
     axes, by_name = context.axes, {p.name: p for p in context.params}
     outputs = context.output_names if context.form is Form.KERNELS else []
-    shapes = context.raw.shape if isinstance(context.raw.shape, dict) else {}
-    names = [(name.strip(), key) for key in context.raw.axes for name in key.split(",")]
-    for name, key in names:
-        path = ("axes", key)
-        if [name for name, _ in names].count(name) > 1:
-            context.error("twice", path, key=True, item=name)
+    shapes, seen = context.keys("shape"), set[str]()
+    for name, key, at in listed(context.raw.axes):
+        path, p = ("axes", key), by_name.get(name)
+        if name in seen:
+            context.error("twice", path, key=True, at=at, item=name)
             continue
-        p = by_name.get(name)
+        seen.add(name)
         if p and p.type.kind is not Kind.ARRAY:
-            context.error("axes_of_other", path, key=True, name=name, kind=with_article(p.type))
+            kind = with_article(p.type)
+            context.error("axes_of_other", path, key=True, at=at, name=name, kind=kind)
             continue
         if name in context.output_names and not outputs:
-            context.error("axes_of_output", path, key=True, name=name)
+            context.error("axes_of_output", path, key=True, at=at, name=name)
             continue
         arrays = [p.name for p in context.arrays if not p.is_list]
-        if not context.is_known("MG131", name, [*arrays, *outputs], "array", path):
+        if not context.is_known("MG131", name, [*arrays, *outputs], "array", path, at=at):
             continue
         for wrong, axis in axes.problems(name):
             context.error(wrong, path, name=name, axis=axis, at=_place(context.raw.axes[key], axis))
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
-            context.error("shape_twice", ("shape", *[name][: len(shapes)]), key=True, name=name)
+            place = ("shape", shapes[name]) if shapes else ("shape",)
+            context.error("shape_twice", place, key=True, name=name)
     taken = {*by_name, *context.output_names} - axes.ints
     for name in axes.sure:
         for axis in axes.sure[name].names:
             if axis not in taken and not _OF_FORMULAS.fullmatch(axis):
                 continue
-            at = _place(context.raw.axes[axes.keys[name]], axis)
-            context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=at)
+            where = _place(context.raw.axes[axes.keys[name]], axis)
+            context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=where)
 
 
 def _place(text: str, axis: str) -> tuple[int, int] | None:
-    """Where an axis stands; None for all of the text."""
-    found = re.search(rf"(?<![\w.]){re.escape(axis)}(?!\w)", text) if axis else None
-    return found.span() if found else None
+    """Where an axis stands, or a name in one; None for all of the text."""
+    for pattern in (r"(?<![^\s|])%s(?![^\s|])", r"\b%s\b") if axis else ():
+        if found := re.search(pattern % re.escape(axis), text):
+            return found.span()
+    return None
 
 
 def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
@@ -176,25 +180,24 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
         group = _expand(context, given, ("dtypes",))
     elif given is not None:
         arrays = [a.name for a in context.signature.arrays]
-        names = context.known("MG120", given, arrays, "array argument", ("dtypes",))
-        context.dtypes_known &= len(names) == len(given)
-        for name in names:
-            if given[name] == [ACCUMULATOR]:
-                fixed[name] = ACCUMULATOR
-                continue
-            dtypes = _expand(context, given[name], ("dtypes", name))
+        names = context.known_in("MG120", "dtypes", arrays, "array argument")
+        context.dtypes_known &= context.keys("dtypes").keys() <= set(arrays)
+        for key, of in names.items():
+            dtypes: tuple[str, ...] = (ACCUMULATOR,)
+            if given[key] != [ACCUMULATOR]:
+                dtypes = _expand(context, given[key], ("dtypes", key))
             if len(dtypes) == 1:
-                fixed[name] = dtypes[0]
+                fixed |= dict.fromkeys(of, dtypes[0])
             elif group and dtypes and dtypes != group:
                 context.dtypes_known = False
-                context.error("different_dtypes", ("dtypes", name), name=name)
+                context.error("different_dtypes", ("dtypes", key), name=of[0])
             else:
                 group = dtypes or group
         group = group or FLOATING
         sums = [name for name in fixed if fixed[name] == ACCUMULATOR]
         if sums and (len(fixed) == len(arrays) or computes_integers(group)):
             context.dtypes_known = False
-            context.error("no_sums", ("dtypes", sums[0]), name=sums[0])
+            context.error("no_sums", ("dtypes", context.keys("dtypes")[sums[0]]), name=sums[0])
     return fixed, group or FLOATING
 
 

@@ -6,26 +6,28 @@ that arguments have these axes, and of the shapes of outputs.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from keyword import iskeyword
 from typing import NamedTuple
 
+from ..formula.explain import Wrong
+from ..formula.source import parsed
 from ..model.kinds import Kind
 from ..model.signature import Arg, Signature, Type
+from ..read.keys import listed
 
 OTHERS = "..."
 INT = Type(Kind.INT)
 MOST = 32  # axes of an array
 
-_TERM = re.compile(r"[A-Za-z_]\w*|0|[1-9]\d{0,8}", re.ASCII)
-_SIGN = re.compile(r"([-+*]|//(?=[1-9]))")  # of terms
 _WORD = re.compile(r"\w+", re.ASCII)
+_AXIS = re.compile(r"(\b([A-Za-z_]\w*|0|[1-9]\d{0,8})\b|[-+*/()])+", re.ASCII)
 
 
 class Axes(NamedTuple):
-    """The axes that an array has, or may have: names, numbers, terms such as ``4*H``, and once
+    """The axes that an array has, or may have: names, numbers, terms such as ``(D+1)//2``, and once
     ``...`` for any others."""
 
     names: tuple[str, ...]
@@ -58,7 +60,7 @@ class NamedAxes:
     """The axes of an entry's arrays."""
 
     def __init__(self, given: Mapping[str, str], signature: Signature) -> None:
-        self.keys = {name.strip(): key for key in given for name in key.split(",")}
+        self.keys = {name: key for name, key, _ in listed(given)}
         self.of = {
             name: [Axes.read(part) for part in given[key].split("|")]
             for name, key in self.keys.items()
@@ -114,8 +116,8 @@ class NamedAxes:
             elif is_output and axes.others is not None and OTHERS not in known:
                 yield "no_length", OTHERS
             for axis in filter(OTHERS.__ne__, axes.names):
-                words = _SIGN.split(axis)[::2]
-                if any(not _TERM.fullmatch(word) or iskeyword(word) for word in words):
+                words = _WORD.findall(axis)
+                if not _is_axis(axis):
                     yield "bad_axis", axis
                 elif unknown := [w for w in words if not w.isdigit() and w not in known]:
                     yield "no_length", unknown[0]
@@ -185,6 +187,27 @@ class NamedAxes:
             return f"[{', '.join(terms)}]"
         parts = [f"[{', '.join(part)}]" if part else "" for part in (terms[:at], terms[at + 1 :])]
         return " + ".join(filter(None, [parts[0], terms[at], parts[1]]))
+
+
+def _is_axis(text: str) -> bool:
+    """Whether it is a name, a number or a term of them."""
+    try:
+        return _AXIS.fullmatch(text) is not None and _is_term(parsed(text))
+    except (Wrong, RecursionError):
+        return False
+
+
+def _is_term(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
+            return _is_term(left) and _is_term(right)
+        case ast.BinOp(left, ast.FloorDiv(), right):
+            named = any(isinstance(part, ast.Name) for part in ast.walk(right))
+            above_0 = isinstance(right, ast.Constant) and right.value != 0
+            return _is_term(left) and _is_term(right) and (named or above_0)
+        case ast.Constant(value):
+            return type(value) is int
+    return isinstance(node, ast.Name)
 
 
 def _term(axis: str, lengths: Mapping[str, str]) -> str:

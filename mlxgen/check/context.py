@@ -19,7 +19,7 @@ from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
 from ..model.op import DtypeRule, Expr, Fact, Form, Parameter
 from ..model.signature import Signature, Type
-from ..read.keys import OpEntry, Sample
+from ..read.keys import OpEntry, Sample, listed
 from ..read.settings import Settings
 from ..read.signature import Spelling
 from ..read.sources import Sources
@@ -110,12 +110,12 @@ class Named:
     def report(
         self, code: str, message: str, path: Path = (), help: str | None = None, **more: Any
     ) -> None:
-        """Report at a value of the entry, or ``at`` a slice of its text (with ``key=True`` at its
-        key); for () at its name."""
+        """Report at a value of the entry, with ``key=True`` at its key, or ``at`` a slice of that;
+        for () at its name."""
         self.ok &= more.get("severity") == "warning"
         key, at = more.pop("key", False), more.pop("at", None)
         span = self.entry.span(path, key=key) if path else self.name_span
-        span = self.entry.text_span(path, *at) if at else span
+        span = self.entry.text_span(path, *at, key=key) if at else span
         self.diags.error(code, message, span, help=help, op=self.name or None, **more)
 
     def report_in(
@@ -171,14 +171,26 @@ class Context(Named):
         """The axes of its arrays, by name."""
         return NamedAxes(self.raw.axes, self.signature)
 
+    def keys(self, mapping: str) -> dict[str, str]:
+        """The keys of a mapping of the entry by the names in them."""
+        given = getattr(self.raw, mapping)
+        return {name: key for name, key, _ in listed(given if isinstance(given, dict) else ())}
+
     def is_known(
-        self, code: str, name: str, known: Collection[str], what: str, path: Path, key: bool = True
+        self,
+        code: str,
+        name: str,
+        known: Collection[str],
+        what: str,
+        path: Path,
+        key: bool = True,
+        at: tuple[int, int] | None = None,
     ) -> bool:
         """Whether a name that the entry mentions is one of those it has; reports it if not."""
         if name not in known:
             message = f"there is no {what} '{name}'" + did_you_mean(name, list(known))
             help = f"{what}s: {', '.join(known)}" if known else None
-            self.report(code, message, path, help, key=key)
+            self.report(code, message, path, help, key=key, at=at)
         return name in known
 
     def known(
@@ -186,6 +198,22 @@ class Context(Named):
     ) -> list[str]:
         """Those keys of the mapping at ``path`` that the entry knows; reports the others."""
         return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
+
+    def known_in(
+        self, code: str, mapping: str, known: Collection[str], what: str
+    ) -> dict[str, list[str]]:
+        """Those names in the keys of a mapping that the entry knows, by key; reports the others,
+        and names that are there twice."""
+        found: dict[str, list[str]] = {}
+        seen: set[str] = set()
+        for name, key, at in listed(getattr(self.raw, mapping)):
+            path = (mapping, key)
+            if name in seen:
+                self.error("twice", path, key=True, at=at, item=name)
+            elif self.is_known(code, name, known, what, path, at=at):
+                found.setdefault(key, []).append(name)
+            seen.add(name)
+        return found
 
     def not_twice(self, items: Sequence[str], path: Path) -> None:
         """Report items of the list at ``path`` that were there before."""

@@ -79,16 +79,18 @@ class Dispatch(Asked):
     def outputs(self) -> tuple[str, ...] | None:
         """The dtype of each output, T for the kernel's; None when something was reported."""
         context, texts = self.context, texts_by_output(self.context, "dtype")
+        keys = context.keys("dtype")
         promoted = [p.name for p in context.arrays if p.dtype is None]
         found = []
         for name in context.output_names:
+            path = ("dtype", keys.get(name, name))
             text = texts.get(name, "").strip().removeprefix("mx.")
             argument = text.removesuffix(".dtype")
             wide = _ACCUMULATOR.fullmatch(text)
             if wide and wide[1] in promoted:
                 text = ACCUMULATOR
             if text == ACCUMULATOR and computes_integers(self.dtypes):
-                context.error("no_sums", ("dtype", name), name=name)
+                context.error("no_sums", path, name=name)
                 return None
             if text in CPP_TYPES or text == ACCUMULATOR:
                 found.append(text)
@@ -97,7 +99,7 @@ class Dispatch(Asked):
             elif not text or (argument in promoted and argument != text):
                 found.append("T")
             else:
-                context.error("dtype_of_call", ("dtype", name), text=text)
+                context.error("dtype_of_call", path, text=text)
                 return None
         return tuple(found)
 

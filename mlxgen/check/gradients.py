@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from ..formula.compile import Name, Want
 from ..model.dtypes import FLOATING
 from ..model.kinds import Kind
 from ..model.op import Expr, Fact, Form, Grad, GradKind, Parameter
 from ..model.signature import with_article
-from ..read.keys import GradFunction
+from ..read.keys import GradFunction, listed
 from .context import ARRAY, ARRAYS, BOOL, Context, Path
 from .fit import gradient_function
 
@@ -52,21 +51,20 @@ def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter]:
     path: Path = ("grad", key)
     by_name = {p.name: p for p in context.params}
     arrays = [p.name for p in context.arrays]
+    names = list(listed([key]))
     params = []
-    names = [part.strip() for part in key.split(",")]
-    counts = Counter([*names, *seen.intersection(names)])
-    seen.update(names)
-    for name in counts:
+    for name, _, at in names:
         param = by_name.get(name)
         if param is None:
-            context.is_known("MG401", name, arrays, "array argument", path)
+            context.is_known("MG401", name, arrays, "array argument", path, at=at)
         elif not param.type.is_array:
             kind = with_article(param.type)
-            context.error("gradient_of_other", path, key=True, name=name, kind=kind)
-        elif counts[name] > 1:
-            context.error("two_gradients", path, key=True, name=name)
+            context.error("gradient_of_other", path, key=True, at=at, name=name, kind=kind)
+        elif name in seen:
+            context.error("two_gradients", path, key=True, at=at, name=name)
         else:
             params.append(param)
+        seen.add(name)
     return params if len(params) == len(names) else []
 
 

@@ -16,6 +16,8 @@ a constant             ``constant int& rows``                      a formula of 
 ``<array>_size``       ``constant int64_t& x_size``                how many elements
 =====================  ==========================================  =========================
 
+Of an optional array that is absent the last two are 0, and there is nothing in those before.
+
 ``_buffers`` is this table for one entry; it both checks a kernel and prints the one that would fit.
 Arrays come in the order of the entry, arguments before outputs. All problems of a kernel are
 collected, each with its place in the Metal file.
@@ -49,12 +51,12 @@ _OTHERS = {"texture", "sampler", "stage_in", "visible_function_table", "payload"
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
-# Properties of an array: how a kernel declares them.
-_PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
-    "shape": ("constant const int*", ("int", "int32_t")),
-    "strides": ("constant const int64_t*", ("int64_t", "long")),
-    "ndim": ("constant int&", METAL_INTS),
-    "size": ("constant int&", METAL_INTS),
+# Properties of an array: how a kernel declares them, and those of one that is absent.
+_PROPERTIES: Mapping[str, tuple[str, Collection[str], str]] = {
+    "shape": ("constant const int*", ("int", "int32_t"), "mx::Shape()"),
+    "strides": ("constant const int64_t*", ("int64_t", "long"), "mx::Strides()"),
+    "ndim": ("constant int&", METAL_INTS, "0"),
+    "size": ("constant int&", METAL_INTS, "0"),
 }
 
 
@@ -142,13 +144,10 @@ def _buffers(
 
 def _properties(owner: str, cpp: str, optional: bool, given: bool) -> Iterator[Buffer]:
     """An array's shape, strides, number of axes and size; of an argument, whether it was given."""
-    never = f"'{owner}' is optional, so that nothing is called '{owner}_{{}}'"
-    for suffix, (declared, types) in _PROPERTIES.items():
+    for suffix, (declared, types, absent) in _PROPERTIES.items():
         name, holds = f"{owner}_{suffix}", "bytes" if declared.endswith("&") else "vector"
-        if optional:
-            yield Buffer(name, "", never.format(suffix), usual=False)
-        else:
-            yield Buffer(name, holds, f"{cpp}.{suffix}()", declared, types, usual=False)
+        value = f"{cpp} ? {cpp}->{suffix}() : {absent}" if optional else f"{cpp}.{suffix}()"
+        yield Buffer(name, holds, value, declared, types, usual=False)
     name, holds, value = f"has_{owner}", "bytes", f"{cpp}.has_value()"
     if not optional:
         holds, value = "", f"'{owner}' is always there, so that nothing is called '{name}'"

@@ -89,17 +89,24 @@ def texts_by_output(context: Context, key: str) -> dict[str, str]:
     given = getattr(context.raw, key)
     if isinstance(given, str):
         return dict.fromkeys(context.output_names, given)
-    axes = context.axes
-    return {**({n: axes.shape(n) for n in axes.outputs} if key == "shape" else {}), **(given or {})}
+    axes, texts = context.axes, {name: given[of] for name, of in context.keys(key).items()}
+    return texts | ({name: axes.shape(name) for name in axes.outputs} if key == "shape" else {})
+
+
+def _outputs_known(context: Context, key: str) -> bool:
+    """Whether a mapping names outputs alone; reports other names."""
+    if isinstance(getattr(context.raw, key), dict):
+        context.known_in("MG124", key, context.output_names, "output")
+    return context.keys(key).keys() <= set(context.output_names)
 
 
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
     """A rule per output, None for those without one."""
-    texts = texts_by_output(context, key)
+    texts, keys = texts_by_output(context, key), context.keys(key)
     rules: list[Rule | None] = []
     for name in context.output_names:
         text = texts.get(name)
-        path: Path = (key, name)
+        path: Path = (key, keys.get(name, name))
         if key == "shape" and name in context.axes.outputs:
             path = ("axes", context.axes.keys[name])
         expr = context.formula(path, text, want, names, None) if text is not None else None
@@ -112,7 +119,7 @@ def shapes(context: Context) -> tuple[Rule, ...]:
     texts = texts_by_output(context, "shape")
     if not texts:
         return ()
-    if len(context.known("MG124", texts, context.output_names, "output", ("shape",))) == len(texts):
+    if _outputs_known(context, "shape"):
         for name in context.output_names:
             if name not in texts:
                 context.error("no_shape", ("shape",), name=name)
@@ -125,8 +132,7 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
     texts = texts_by_output(context, "dtype")
     if not texts:
         return (None,) * len(context.signature.outputs)
-    known = context.known("MG124", texts, context.output_names, "output", ("dtype",))
-    context.dtypes_known &= len(known) == len(texts)
+    context.dtypes_known &= _outputs_known(context, "dtype")
     if context.elementwise:
         context.dtypes_known = False
         context.error("elementwise_dtype", ("dtype",), key=True)
@@ -143,7 +149,9 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
     sums = Name(Type(Kind.DTYPE), "mx::promote_types(dtype, mx::float32)", fact="floating")
     names.setdefault(ACCUMULATOR, sums)
     rules = _rules(context, "dtype", Want(Kind.DTYPE), names)
-    context.dtypes_known &= all(rules[context.output_names.index(name)] for name in known)
+    context.dtypes_known &= all(
+        rule for name, rule in zip(context.output_names, rules, strict=True) if name in texts
+    )
     return tuple(rules)
 
 

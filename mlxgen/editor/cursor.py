@@ -29,9 +29,11 @@ from ..read.signature import parse_signature
 if TYPE_CHECKING:
     from .project import Project
 
-_LINE = re.compile(r"( *(?:- +)*)(?:[\"']?(\w+)[\"']?\s*:(?=\s|$))?(.*)")
+_LINE = re.compile(r"( *(?:- +)*)(?:[\"']?(\w[\w, ]*)[\"']?\s*:(?=\s|$))?(.*)")
 _TOKEN = re.compile(
-    r"\"(?:\\.|[^\"\\])*\"?|'(?:''|[^'])*'?|[\[{\]},]|(?P<key>\w+)[\"']?\s*:(?=\s|\Z)|.", re.DOTALL
+    r"([\"'](?P<keys>\w[\w, ]*)[\"']|(?P<key>\w+))\s*:(?=\s|\Z)"
+    r"|\"(?:\\.|[^\"\\])*\"?|'(?:''|[^'])*'?|[\[{\]},]|.",
+    re.DOTALL,
 )
 _ENTRY = re.compile(r"^-(?=\s)", re.MULTILINE)
 _SAYS = re.compile(r"\s*[^\s#]")  # a line that is neither blank nor a comment
@@ -129,15 +131,15 @@ def _opened(value: str) -> list[tuple[str, str]]:
     """The brackets that a value leaves open, each with the key that has a value there."""
     opened: list[tuple[str, str]] = []
     for token in _TOKEN.finditer(value.strip()):
-        sign = token[0]
+        sign, key = token[0], token["key"] or token["keys"]
         if not opened and sign not in ("{", "["):
             break
         if sign in ("{", "["):
             opened.append((sign, ""))
         elif sign in ("}", "]"):
             opened.pop()
-        elif sign == "," or (token["key"] and opened[-1] == ("{", "")):
-            opened[-1] = opened[-1][0], token["key"] or ""
+        elif sign == "," or (key and opened[-1] == ("{", "")):
+            opened[-1] = opened[-1][0], key or ""
     return opened
 
 

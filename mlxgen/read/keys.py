@@ -8,6 +8,7 @@ What the keys mean together is decided in ``check``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -161,6 +162,17 @@ class OpEntry(Model):
         "Inputs and their domain for the generated checks.", []
     )
     manual: list[Part] = key("Parts written by hand in the csrc sources.", [])
+
+
+def listed(keys: Iterable[str]) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """The names in the keys of a mapping, ``x`` or ``"x, y"``: each with its key and its place."""
+    for key in keys:
+        end = -1
+        for part in key.split(","):
+            start, end = end + 1, end + 1 + len(part)
+            name = part.strip()
+            start += part.find(name)
+            yield name, key, (start, start + len(name))
 
 
 def json_schema() -> dict[str, Any]:

@@ -206,14 +206,16 @@ class Entry:
             return self.document.at(*extent(text, node))
         return self.document.first_line(*extent(text, key_node or node))
 
-    def text_span(self, path: KeyPath, start: int, end: int) -> Span:
-        """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to."""
-        _, node, found = self._find(path)
+    def text_span(self, path: KeyPath, start: int, end: int, *, key: bool = False) -> Span:
+        """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to, or of
+        its ``key``."""
+        key_node, value, found = self._find(path)
+        node = key_node if key else value
         if not (found and isinstance(node, ScalarNode)) or len(node.value) > _PLACED:
-            return self.span(path)
+            return self.span(path, key)
         found_at = places(self.document.text, node)
         if not 0 <= start <= end < len(found_at):
-            return self.span(path)
+            return self.span(path, key)
         first = found_at[start][0]
         return self.document.at(first, found_at[end - 1][1] if end > start else first)
 

@@ -235,6 +235,9 @@ async def test_completion(editor: Editor) -> None:
         ("  tags:\n    - elementwise\n    - ", "wise\n    - ", {"fused", "linalg"}, {"vmap", "x"}),
         ("  dtypes: [", "dtypes: [", {"float32", "floating"}, {"x"}),
         ("  dtypes: {x: fl", "x: fl", {"float32", "floating"}, set()),
+        ('  dtypes: {"x, y": fl', 'y": fl', {"float32", "floating"}, {"x"}),
+        ("  dtypes:\n    'x, y': fl", "y': fl", {"float32", "floating"}, {"x"}),
+        ("  dtypes: {\"x\": integer, 'y': fl", "y': fl", {"float32", "floating"}, {"x"}),
         ("  vmap: ", "vmap: ", {"batch", "none"}, {"x"}),
         # formulas: arguments, entries, MLX's functions and what has a dot before it
         ("  grad: {x: gr", "x: gr", {"grad", "x", "quarter", "softmax", "pi"}, {"vmap"}),

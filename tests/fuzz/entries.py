@@ -413,6 +413,8 @@ class Entries:
         arrays = [new for old, new in names.items() if ARGUMENTS[old].is_array]
         if self.rng.random() < 0.4:
             some = self.rng.sample(arrays, self.rng.randrange(1, len(arrays) + 1))
+            if self.rng.random() < 0.5:
+                some = [", ".join(some)]
             entry["dtypes"] = {new: self.rng.choice(("int32", "float32", "bool_")) for new in some}
         if self.rng.random() < 0.4:
             dtypes = ("float32", "int64", f"{names['x']}.dtype", "complex64")
@@ -443,7 +445,7 @@ class Entries:
             ["N D", "D N", "N ... D", "... struct", "N N", "s T N", "...", "2 N"]
         )
         known = [*first.split(), "3", "1", *([names["n"]] if "n" in names else [])]
-        known += [f"2*{word}" for word in known if word.isalpha()]
+        known += [f"2*({word}+1)//2" for word in known if word.isalpha()]
 
         def some(more: list[str]) -> str:
             words = self.rng.sample([*known, *more], self.rng.randrange(1, 4))

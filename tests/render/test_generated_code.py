@@ -95,6 +95,30 @@ def test_no_trace_of_templates(generated: Path) -> None:
                 assert not any(line != line.rstrip() for line in text.splitlines()), path
 
 
+def test_kernels_are_told_of_absent_arrays(tmp_path: Path) -> None:
+    """That they have no axes and no elements."""
+    (tmp_path / "mlx_ops.yaml").write_text(
+        '- signature: "k(x: array, w: array | None) -> array"\n  shape: x.shape\n  grad: none\n'
+        "  dispatch: {metal: {kernel: k, grid: [out.size]}}\n"
+    )
+    (tmp_path / "kernels" / "metal").mkdir(parents=True)
+    (tmp_path / "kernels" / "metal" / "k.metal").write_text(
+        "#include <metal_stdlib>\nusing namespace metal;\n"
+        "template <typename T> [[kernel]] void k(device const T* x, device const T* w,"
+        " device T* out, constant const int* w_shape, constant const int64_t* w_strides,"
+        " constant int& w_ndim, constant uint& w_size) {}\n"
+    )
+    diagnostics = project.run(tmp_path / "mlx_ops.yaml", tmp_path / "out")
+    assert diagnostics.ok, diagnostics.render_text()
+    text = (tmp_path / "out" / "src" / "k.cpp").read_text()
+    assert [line for line in text.splitlines() if "(encoder, w ? " in line or "w->" in line] == [
+        "mlxgen::metal::set_vector(encoder, w ? w->shape() : mx::Shape(), 3);",
+        "mlxgen::metal::set_vector(encoder, w ? w->strides() : mx::Strides(), 4);",
+        "encoder.set_bytes(static_cast<int>(w ? w->ndim() : 0), 5);",
+        "encoder.set_bytes(static_cast<uint32_t>(w ? w->size() : 0), 6);",
+    ]
+
+
 def test_infinite_numbers_are_known_where_samples_stand(tmp_path: Path) -> None:
     text = """
 - signature: "f(x: array, a: float = -inf) -> array"

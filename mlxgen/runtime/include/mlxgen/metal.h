@@ -37,7 +37,7 @@ inline CommandEncoder& encoder_of(const Stream& s) {
 /** A dtype as it stands in the host names of kernels. */
 std::string name_of(Dtype dtype);
 
-/** Bind a shape or strides; a 0-d array's are empty, which Metal refuses. */
+/** Bind a shape or strides: Metal refuses those of 0-d and absent arrays. */
 template <typename Vector>
 void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
   if (values.empty()) {

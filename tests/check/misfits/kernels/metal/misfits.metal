@@ -109,14 +109,6 @@ template <typename T>
 instantiate(presence)
 
 template <typename T>
-[[kernel]] void strides_of_optional(
-    device const T* x [[buffer(0)]],
-    device const T* w [[buffer(1)]],
-    device T* out [[buffer(2)]],
-    constant const int64_t* w_strides [[buffer(3)]]) {}
-instantiate(strides_of_optional)
-
-template <typename T>
 [[kernel]] void of_list(
     device const T* xs [[buffer(0)]],
     device T* out [[buffer(1)]]) {}
