@@ -83,10 +83,10 @@ def arguments(
             given.append(value if isinstance(value, np.ndarray) else np.array(value, number))
         elif name.startswith("has_"):
             given.append(np.bool_(name[4:] in values))
-        elif what in ("shape", "ndim"):
-            of = values[array]
-            assert isinstance(of, np.ndarray)
-            given.append(np.array(of.shape if what == "shape" else of.ndim, np.int32))
+        elif what in ("ndim", "size") and array not in values:
+            given.append(np.int32(0))
+        elif what in ("shape", "ndim", "size"):
+            given.append(np.array(getattr(values[array], what), np.int32))
         else:
             assert "device" in words, f"{function} wants {name}"
             given.append(np.zeros(64, np.float32))
@@ -332,8 +332,8 @@ def norm_rope() -> tuple[Cost, Cost | None]:
     """
     heads = 32
     x = zeros(1, STEPS, heads, CHANNELS)
-    values: dict[str, Value] = {"x": x, "out": x.copy(), "offsets": 1}
-    values |= {"traditional": True, "base": 1e4, "scale": 1.0, "eps": 1e-6, "per_sequence": 0}
+    values: dict[str, Value] = {"x": x, "out": x.copy()}
+    values |= {"traditional": True, "base": 1e4, "scale": 1.0, "eps": 1e-6}
     values |= {"turned": CHANNELS, "size": CHANNELS, "steps": STEPS, "heads": heads}
     launch, each = Launch((32, 8, 1)), CHANNELS // 32
     own = mine("rotary.metal", "norm_rope", f"float32_{CHANNELS}", values, launch, each)
@@ -355,8 +355,8 @@ def rope(source: str | None) -> tuple[Cost, Cost | None]:
     heads = 8
     x = zeros(1, heads, STEPS, CHANNELS)
     offset = np.zeros(1, np.int32)
-    values: dict[str, Value] = {"x": x, "out": x.copy(), "offset": offset, "offsets": 1}
-    values |= {"traditional": False, "base": 1e4, "scale": 1.0, "per_sequence": 0}
+    values: dict[str, Value] = {"x": x, "out": x.copy(), "offset": offset}
+    values |= {"traditional": False, "base": 1e4, "scale": 1.0}
     values |= {"turned": CHANNELS, "size": CHANNELS, "steps": STEPS, "heads": heads}
     launch = Launch((32, 8, 1), (2, STEPS // 8, heads // 4))
     own = mine("rotary.metal", "rope", "float32", values, launch, 8)

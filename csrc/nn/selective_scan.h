@@ -330,6 +330,7 @@ void selective_scan_vjp(
     In<accum_t<T>> state,
     In<T> cotangent,
     In<accum_t<T>> cotangent_last,
+    int stretch,
     Out<T> grad_u,
     Out<accum_t<T>> grad_delta,
     Out<accum_t<T>> grad_A,
@@ -344,7 +345,6 @@ void selective_scan_vjp(
   const Block<T> inputs{u, delta, B, C, D, z};
   int64_t steps = inputs.steps();
   int64_t states = inputs.states();
-  int64_t stretch = scratch.dim(2) / 2;
   mlxgen::share(
       inputs.blocks() * u.dim(0),
       (steps + 1) * width * states * 30,

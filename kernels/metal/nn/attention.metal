@@ -158,10 +158,27 @@ struct Sizes {
   int key_heads;
   float scale;
   float softcap; // 0: none
-  int mask_batch; // -1: there is no mask
-  int mask_head;
-  int mask_query;
-  int mask_key;
+  bool has_mask = false;
+  int mask_batch = 0;
+  int mask_head = 0;
+  int mask_query = 0;
+  int mask_key = 0;
+
+  void set_mask(bool given, constant const int* shape) {
+    if (!given) {
+      return;
+    }
+    has_mask = true;
+    mask_key = shape[3] == 1 ? 0 : 1;
+    mask_query = shape[2] == 1 ? 0 : shape[3];
+    mask_head = shape[1] == 1 ? 0 : shape[2] * shape[3];
+    mask_batch = shape[0] == 1 ? 0 : shape[1] * shape[2] * shape[3];
+  }
+
+  /** Where a head's mask begins. */
+  size_t mask_at(int b, int h) const {
+    return size_t(b) * mask_batch + size_t(h) * mask_head;
+  }
 };
 
 /** Who sees whom in a head, and scores. */
@@ -198,7 +215,7 @@ struct Scores {
       slope = 1 - share * share;
       score = sizes.softcap * share;
     }
-    if (sizes.mask_batch >= 0) {
+    if (sizes.has_mask) {
       score += static_cast<float>(
           mask[size_t(query) * sizes.mask_query + key * sizes.mask_key]);
     }
@@ -239,10 +256,7 @@ template <typename T>
     constant int& width [[buffer(13)]],
     constant int& heads [[buffer(14)]],
     constant int& key_heads [[buffer(15)]],
-    constant int& mask_batch [[buffer(16)]],
-    constant int& mask_head [[buffer(17)]],
-    constant int& mask_query [[buffer(18)]],
-    constant int& mask_key [[buffer(19)]],
+    constant const int* mask_shape [[buffer(16)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -250,26 +264,14 @@ template <typename T>
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Sizes sizes = {
-      queries,
-      keys,
-      size,
-      width,
-      heads,
-      key_heads,
-      scale,
-      softcap,
-      has_mask ? mask_batch : -1,
-      mask_head,
-      mask_query,
-      mask_key};
+  Sizes sizes = {queries, keys, size, width, heads, key_heads, scale, softcap};
+  sizes.set_mask(has_mask, mask_shape);
   int query = int(group.y) * block;
   int h = int(group.z) % heads;
   int b = int(group.z) / heads;
   int key_head = h / (heads / key_heads);
   int column = int(group.x) * results;
-  Scores<T> scores = {
-      sizes, ranges, mask + size_t(b) * mask_batch + size_t(h) * mask_head};
+  Scores<T> scores = {sizes, ranges, mask + sizes.mask_at(b, h)};
   Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
   Tile sums[results / 8];
   clear(sums);
@@ -386,10 +388,7 @@ template <typename T>
     constant int& width [[buffer(15)]],
     constant int& heads [[buffer(16)]],
     constant int& key_heads [[buffer(17)]],
-    constant int& mask_batch [[buffer(18)]],
-    constant int& mask_head [[buffer(19)]],
-    constant int& mask_query [[buffer(20)]],
-    constant int& mask_key [[buffer(21)]],
+    constant const int* mask_shape [[buffer(18)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -397,27 +396,15 @@ template <typename T>
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Sizes sizes = {
-      queries,
-      keys,
-      size,
-      width,
-      heads,
-      key_heads,
-      scale,
-      softcap,
-      has_mask ? mask_batch : -1,
-      mask_head,
-      mask_query,
-      mask_key};
+  Sizes sizes = {queries, keys, size, width, heads, key_heads, scale, softcap};
+  sizes.set_mask(has_mask, mask_shape);
   int query = int(group.y) * block;
   int h = int(group.z) % heads;
   int b = int(group.z) / heads;
   int key_head = h / (heads / key_heads);
   int column = int(group.x) * results;
   size_t row = (size_t(b) * heads + h) * queries;
-  Scores<T> scores = {
-      sizes, ranges, mask + size_t(b) * mask_batch + size_t(h) * mask_head};
+  Scores<T> scores = {sizes, ranges, mask + sizes.mask_at(b, h)};
   Tile sums[results / 8];
   clear(sums);
   for (int key = 0; key < keys; key += block) {
@@ -486,10 +473,7 @@ template <typename T>
     constant int& width [[buffer(16)]],
     constant int& heads [[buffer(17)]],
     constant int& key_heads [[buffer(18)]],
-    constant int& mask_batch [[buffer(19)]],
-    constant int& mask_head [[buffer(20)]],
-    constant int& mask_query [[buffer(21)]],
-    constant int& mask_key [[buffer(22)]],
+    constant const int* mask_shape [[buffer(19)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -497,19 +481,8 @@ template <typename T>
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Sizes sizes = {
-      queries,
-      keys,
-      size,
-      width,
-      heads,
-      key_heads,
-      scale,
-      softcap,
-      has_mask ? mask_batch : -1,
-      mask_head,
-      mask_query,
-      mask_key};
+  Sizes sizes = {queries, keys, size, width, heads, key_heads, scale, softcap};
+  sizes.set_mask(has_mask, mask_shape);
   int key = int(group.y) * block;
   int key_head = int(group.z) % key_heads;
   int b = int(group.z) / key_heads;
@@ -521,8 +494,7 @@ template <typename T>
   clear(sums_v);
   for (int h = key_head * of_each; h < (key_head + 1) * of_each; ++h) {
     size_t row = (size_t(b) * heads + h) * queries;
-    Scores<T> scores = {
-        sizes, ranges, mask + size_t(b) * mask_batch + size_t(h) * mask_head};
+    Scores<T> scores = {sizes, ranges, mask + sizes.mask_at(b, h)};
     for (int query = 0; query < queries; query += block) {
       if (!scores.meet(query, key, thread_)) {
         continue;

@@ -66,15 +66,16 @@ template <typename T>
     constant bool& has_offsets [[buffer(5)]],
     constant bool& has_per_sample_weights [[buffer(6)]],
     constant bool& mean [[buffer(7)]],
-    constant uint& bags [[buffer(8)]],
-    constant uint& items [[buffer(9)]],
+    constant const int* out_shape [[buffer(8)]],
+    constant uint& indices_size [[buffer(9)]],
     constant uint& rows [[buffer(10)]],
     constant uint& width [[buffer(11)]],
     uint3 place [[thread_position_in_grid]]) {
+  uint bags = out_shape[0];
   uint column = place.x * per_thread;
   int left = int(width) - int(column);
-  uint first = bag_start(offsets, has_offsets, place.y, bags, items);
-  uint last = bag_end(offsets, has_offsets, place.y, bags, items);
+  uint first = bag_start(offsets, has_offsets, place.y, bags, indices_size);
+  uint last = bag_end(offsets, has_offsets, place.y, bags, indices_size);
   float4 total = float4(0);
   for (uint i = first; i < last; ++i) {
     uint row = uint(indices[i]);
@@ -100,13 +101,14 @@ template <typename T>
     device T* most [[buffer(3)]],
     device int* places [[buffer(4)]],
     constant bool& has_offsets [[buffer(5)]],
-    constant uint& bags [[buffer(6)]],
-    constant uint& items [[buffer(7)]],
+    constant const int* most_shape [[buffer(6)]],
+    constant uint& indices_size [[buffer(7)]],
     constant uint& rows [[buffer(8)]],
     constant uint& width [[buffer(9)]],
     uint3 place [[thread_position_in_grid]]) {
-  uint first = bag_start(offsets, has_offsets, place.y, bags, items);
-  uint last = bag_end(offsets, has_offsets, place.y, bags, items);
+  uint bags = most_shape[0];
+  uint first = bag_start(offsets, has_offsets, place.y, bags, indices_size);
+  uint last = bag_end(offsets, has_offsets, place.y, bags, indices_size);
   T best = T(0);
   int found = -1;
   for (uint i = first; i < last; ++i) {
@@ -189,13 +191,13 @@ template <typename T>
     device T* out [[buffer(4)]],
     constant bool& has_offsets [[buffer(5)]],
     constant uint& bags [[buffer(6)]],
-    constant uint& items [[buffer(7)]],
+    constant uint& indices_size [[buffer(7)]],
     constant uint& rows [[buffer(8)]],
     constant uint& width [[buffer(9)]],
     uint3 place [[thread_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
   uint item = place.y;
-  int bag = bag_of(offsets, has_offsets, item, bags, items);
+  int bag = bag_of(offsets, has_offsets, item, bags, indices_size);
   uint row = uint(indices[item]);
   float total = 0;
   if (bag >= 0 && row < rows) {

@@ -32,14 +32,16 @@ inline float position_at(
     device const int* positions,
     bool has_offset,
     bool has_positions,
-    uint offsets,
-    uint per_sequence,
+    uint offset_size,
+    uint positions_ndim,
+    uint steps,
     uint sequence,
     uint step) {
   if (has_positions) {
-    return float(positions[size_t(sequence) * per_sequence + step]);
+    size_t start = positions_ndim == 1 ? 0 : size_t(sequence) * steps;
+    return float(positions[start + step]);
   }
-  int first = has_offset ? offset[offsets == 1 ? 0 : sequence] : 0;
+  int first = has_offset ? offset[offset_size == 1 ? 0 : sequence] : 0;
   return float(first + int(step));
 }
 
@@ -77,8 +79,8 @@ template <typename T>
     constant bool& has_offset [[buffer(8)]],
     constant bool& has_positions [[buffer(9)]],
     constant bool& has_freqs [[buffer(10)]],
-    constant uint& offsets [[buffer(11)]],
-    constant uint& per_sequence [[buffer(12)]],
+    constant uint& offset_size [[buffer(11)]],
+    constant uint& positions_ndim [[buffer(12)]],
     constant uint& turned [[buffer(13)]],
     constant uint& size [[buffer(14)]],
     constant uint& steps [[buffer(15)]],
@@ -96,8 +98,9 @@ template <typename T>
         positions,
         has_offset,
         has_positions,
-        offsets,
-        per_sequence,
+        offset_size,
+        positions_ndim,
+        steps,
         sequence,
         place.y);
     by = turn_at(position, place.x, turned, base, scale, freqs, has_freqs);
@@ -229,8 +232,8 @@ template <typename T, int D>
     constant bool& has_offset [[buffer(11)]],
     constant bool& has_positions [[buffer(12)]],
     constant bool& has_freqs [[buffer(13)]],
-    constant uint& offsets [[buffer(14)]],
-    constant uint& per_sequence [[buffer(15)]],
+    constant uint& offset_size [[buffer(14)]],
+    constant uint& positions_ndim [[buffer(15)]],
     constant uint& turned [[buffer(16)]],
     constant uint& size [[buffer(17)]],
     constant uint& steps [[buffer(18)]],
@@ -250,8 +253,9 @@ template <typename T, int D>
       positions,
       has_offset,
       has_positions,
-      offsets,
-      per_sequence,
+      offset_size,
+      positions_ndim,
+      steps,
       place.z,
       place.y / heads);
   turn_part(part, position, turned, base, scale, freqs, has_freqs, lane);
@@ -277,8 +281,8 @@ template <typename T, int D>
     constant bool& has_offset [[buffer(13)]],
     constant bool& has_positions [[buffer(14)]],
     constant bool& has_freqs [[buffer(15)]],
-    constant uint& offsets [[buffer(16)]],
-    constant uint& per_sequence [[buffer(17)]],
+    constant uint& offset_size [[buffer(16)]],
+    constant uint& positions_ndim [[buffer(17)]],
     constant uint& turned [[buffer(18)]],
     constant uint& size [[buffer(19)]],
     constant uint& steps [[buffer(20)]],
@@ -302,8 +306,9 @@ template <typename T, int D>
         positions,
         has_offset,
         has_positions,
-        offsets,
-        per_sequence,
+        offset_size,
+        positions_ndim,
+        steps,
         token / steps,
         token % steps);
     Part<D> d =

@@ -154,7 +154,7 @@ template <typename T>
     constant const int* u_shape [[buffer(22)]],
     constant uint& states [[buffer(23)]],
     constant uint& lanes [[buffer(24)]],
-    constant uint& stretch [[buffer(25)]],
+    constant int& stretch [[buffer(25)]],
     uint3 position [[thread_position_in_grid]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],

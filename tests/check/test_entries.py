@@ -1,0 +1,21 @@
+"""Our own entries are short, so that adding an operator stays a small thing."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+YAML = Path(__file__).parents[2] / "mlx_ops.yaml"
+MOST = 24  # lines of an entry, beside those in which it is explained and tried
+EXPLAINED = ("doc", "args", "returns", "samples")
+
+
+def test_entries_are_short() -> None:
+    lines, name, counts = Counter[str](), "", False
+    for line in filter(str.strip, YAML.read_text(encoding="utf-8").splitlines()):
+        if line.startswith("- name:"):
+            name = line.removeprefix("- name:").strip()
+        if key := re.match(r"[- ] (\w+):", line):
+            counts = key[1] not in EXPLAINED
+        lines[name] += counts and line[0] in "- "
+    assert len(lines) > 100
+    assert {name: count for name, count in lines.items() if count > MOST} == {}
