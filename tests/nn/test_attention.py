@@ -198,6 +198,31 @@ def test_large_scores():
     assert mx.all(mx.isnan(mlxops.nn.attention(q, k * mx.nan, v, scale=1.0)))
 
 
+@pytest.mark.parametrize("half", [mx.float16, mx.bfloat16], ids=["float16", "bfloat16"])
+def test_cotangents_as_of_scaled_losses(half):
+    """Whose products with results are above float16: of one key the scores' gradients are 0."""
+    q, k = (mx.random.normal((1, 1, 3, 4)).astype(half) for _ in range(2))
+    v, cotangent = (mx.full((1, 1, 3, 4), x, half) for x in (100.0, 1000.0))
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays, scale=1.0, causal=True, window=1)
+
+    for gradient, wanted in zip(mx.vjp(call, [q, k, v], [cotangent])[1], (0, 0, 1000), strict=True):
+        np.testing.assert_array_equal(gradient.astype(mx.float32), np.full(q.shape, wanted))
+
+
+@pytest.mark.parametrize("sink", [-np.inf, np.inf, 0.0])
+def test_sinks_of_queries_that_see_nothing(sink):
+    arrays = [*inputs(mx.float32), mx.full((4,), sink)]
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays[:3], mx.zeros((5, 7), mx.bool_), arrays[3], scale=1.0)
+
+    assert not np.array(call(*arrays)).any()
+    for gradient in mx.grad(lambda *x: call(*x).sum(), (0, 1, 2, 3))(*arrays):
+        assert not np.array(gradient).any()
+
+
 def test_vmap():
     arrays = [mx.stack([x, x + 1]) for x in inputs(mx.float32)]
 
@@ -246,10 +271,13 @@ def test_once_differentiable():
         ({"k": (2, 3, 7, 8), "v": (2, 3, 7, 8)}, "multiple"),
         ({"v": (2, 2, 6, 8)}, r"v must be \(B, Hk, Lk, Dv\), where"),
         ({"k": (3, 2, 7, 8), "v": (3, 2, 7, 8)}, r"k must be \(B, "),
-        ({"mask": (5, 6)}, "broadcast"),
+        ({"mask": (5, 6)}, r"mask must be broadcast to \(B, H, Lq, Lk\)"),
         ({"mask": (1, 2, 4, 5, 7)}, "at most 4 axes"),
+        ({"mask": mx.zeros((5, 7), mx.int32)}, "mask must be bools or floating"),
+        ({"mask": mx.zeros((5, 7), mx.complex64)}, "mask must be bools or floating"),
         ({"sinks": (3,)}, r"sinks must be \(H,\)"),
         ({"cu_seqlens": (2,)}, "same length"),
+        ({"cu_seqlens": mx.zeros(2), "q": (2, 4, 7, 8)}, "cu_seqlens must be integers"),
         ({"window": 0}, "window"),
         ({"softcap": -1.0}, "softcap"),
     ],
@@ -260,5 +288,5 @@ def test_what_does_not_fit(change, message):
     for name, value in change.items():
         dtype = mx.int32 if name == "cu_seqlens" else mx.float32
         arguments[name] = mx.zeros(value, dtype) if isinstance(value, tuple) else value
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^\[attention\] .*{message}"):
         mlxops.nn.attention(**arguments)

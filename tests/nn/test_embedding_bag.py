@@ -143,6 +143,8 @@ def test_errors():
             weight, indices, None, mx.ones((2,)), mode="sum"
         ),
         "per_sample_weights are for": lambda: op(weight, indices, None, mx.ones((1, 2))),
+        "indices and offsets must be integers": lambda: op(weight, mx.ones((1, 2))),
+        "indices and offsets must": lambda: op(weight, indices[0], mx.zeros((1,))),
     }.items():
         with pytest.raises(ValueError, match=rf"^\[embedding_bag\] {message}"):
             call()
