@@ -1,19 +1,21 @@
 """mlxops in mlx-lm's models: the loss and gradients of mlx-lm's own compositions, and training.
 
-The models are tiny, with random weights.
+The models are those of examples/fine_tune.py: tiny, with random weights.
 """
 
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn
 import mlx.optimizers
 import pytest
-from mlx.utils import tree_flatten
 
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
 
@@ -21,30 +23,9 @@ import mlxops.mlx_lm as ours
 from mlx_lm.models import gated_delta, mamba2, qwen3_next
 from mlx_lm.tuner.trainer import default_loss
 
-CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "qwen3_next": {
-        **{"hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 48, "vocab_size": 50},
-        **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
-        **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_conv_kernel_dim": 4},
-        **{"linear_key_head_dim": 8, "linear_value_head_dim": 12, "rms_norm_eps": 1e-6},
-        **{"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1},
-        **{"shared_expert_intermediate_size": 16, "moe_intermediate_size": 16},
-        **{"mlp_only_layers": [], "rope_theta": 1e4, "partial_rotary_factor": 0.5},
-        **{"max_position_embeddings": 64},
-    },
-    "mamba2": {
-        **{"num_heads": 4, "head_dim": 16, "vocab_size": 50, "hidden_size": 32},
-        **{"intermediate_size": 64, "state_size": 8, "num_hidden_layers": 2, "n_groups": 2},
-        **{"layer_norm_epsilon": 1e-5, "conv_kernel": 4, "use_bias": False, "use_conv_bias": True},
-        **{"tie_word_embeddings": True, "time_step_limit": (0.0, float("inf"))},
-        **{"time_step_rank": "auto"},
-    },
-    "rwkv7": {
-        **{"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "norm_eps": 1e-5},
-        **{"head_dim": 8, "num_hidden_layers": 2, "a_low_rank_dim": 8, "v_low_rank_dim": 8},
-        **{"gate_low_rank_dim": 8, "decay_low_rank_dim": 8},
-    },
-}
+from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fine_tune.py"
 
 
 @pytest.fixture(autouse=True)
@@ -56,22 +37,8 @@ def installed() -> Iterator[None]:
 
 def tiny(name: str) -> tuple[Any, tuple[mx.array, mx.array]]:
     """A model in training, and a batch; one row of it is shorter."""
-    module = importlib.import_module(f"mlx_lm.models.{name}")
-    args = module.ModelArgs.from_dict({"model_type": name, **CONFIGURATIONS[name]})
     mx.random.seed(7)
-    model = module.Model(args)
-    for key, value in tree_flatten(model.trainable_parameters()):
-        if not value.any():  # so that something depends on it
-            model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
-    model.train()
-    return model, (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
-
-
-def gradients(model: Any, batch: Any, loss: Any) -> dict[str, mx.array]:
-    (mean, count), found = mlx.nn.value_and_grad(model, loss)(model, *batch)
-    found = {"loss": mean, "count": count.astype(mx.float32), **dict(tree_flatten(found))}
-    mx.eval(found)
-    return found
+    return build(name, 50), (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -81,9 +48,7 @@ def test_training(name: str) -> None:
     ours.uninstall()
     expected = gradients(model, batch, default_loss)
     assert found.keys() == expected.keys() and len(found) > 20
-    for key, value in expected.items():
-        scale = max(mx.abs(value).max().item(), 1e-3)
-        assert mx.abs(found[key] - value).max().item() < 1e-4 * scale, key
+    assert difference(found, expected) < CLOSE
     ours.install()
     optimizer = mlx.optimizers.Adam(1e-2)
     step = mlx.nn.value_and_grad(model, ours.loss)
@@ -92,6 +57,13 @@ def test_training(name: str) -> None:
         optimizer.update(model, grads)
         mx.eval(model.parameters(), optimizer.state)
     assert mean.item() < 0.8 * found["loss"].item()
+
+
+def test_example() -> None:
+    command = [sys.executable, str(EXAMPLE), "mamba2", "rwkv7", "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("gradients") == 2 and done.stdout.count("step 20: loss") == 2
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
