@@ -302,10 +302,11 @@ def test_report(tmp_path):
         "missed: f: grid.x one larger",
         "listed, but no mutant of it was missed: f: never",
     ]
-    text = report.page()
-    assert "| f | launcher | 4 | 1 | 1 | 0 | 0 | 1 | 1 |" in text
-    assert "- the kernel stops them (2)\n  - f, g: grid.[x] one larger" in text
-    assert "- **missed**: f: grid.x one larger" in text
+    assert report.table().splitlines()[2:] == [
+        "| f | launcher | 4 | 1 | 1 | 0 | 0 | 1 | 1 |",
+        "| g | launcher | 1 | 0 | 0 | 0 | 0 | 1 | 0 |",
+        "| all |  | 5 | 1 | 1 | 0 | 0 | 2 | 1 |",
+    ]
 
 
 def test_a_list_of_another_form(tmp_path):
@@ -317,12 +318,25 @@ def test_a_list_of_another_form(tmp_path):
 
 
 def test_page(tmp_path):
+    """Of the operators that were not run, rows stay, unless all were to be."""
+
+    def write(op, how, whole):
+        write_page(page, Report((outcome("swap", how, op),), ()), whole)
+        text = page.read_text()
+        assert text.startswith("# Title\n\nText.\n")
+        return [line for line in text.splitlines() if line.startswith(("| f ", "| g ", "| all "))]
+
     page = tmp_path / "page.md"
     page.write_text("# Title\n\nText.\n")
-    write_page(page, "first")
+    f, g = (
+        "| f | launcher | 1 | 1 | 0 | 0 | 0 | 0 | 0 |",
+        "| g | launcher | 1 | 0 | 1 | 0 | 0 | 0 | 0 |",
+    )
+    assert write("g", "results", True) == [g, "| all |  | 1 | 0 | 1 | 0 | 0 | 0 | 0 |"]
     with page.open("a") as file:
         file.write("\nMore.\n")
-    write_page(page, "second")
-    text = page.read_text()
-    assert text.startswith("# Title\n\nText.\n") and text.endswith("\nMore.\n")
-    assert "second" in text and "first" not in text
+    assert write("f", "missed", False)[1:] == [g, "| all |  | 2 | 0 | 1 | 0 | 0 | 0 | 1 |"]
+    both = "| all |  | 2 | 1 | 1 | 0 | 0 | 0 | 0 |"
+    assert write("f", "checks", False) == [f, g, both]
+    assert write("f", "checks", True) == [f, both.replace("2 | 1 | 1", "1 | 1 | 0")]
+    assert page.read_text().endswith("\nMore.\n")

@@ -40,7 +40,7 @@ from .report import equivalents, run, write_page
     "--write",
     "page",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Put the results into this Markdown page.",
+    help="Put the results into this Markdown page; with --op, rows of other operators stay.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def main(
@@ -57,8 +57,6 @@ def main(
     Fails if they miss a change that is not listed as one without effect. ARGUMENTS are pytest's, as
     for `mlxgen metal-test`: which tests to run (`python -m tools.mutation -- tests/ops`).
     """
-    if page is not None and ops:
-        raise click.UsageError("the page holds all operators: --write does not go with --op")
     diags = Diagnostics()
     settings = project_settings.load(project, diags)
     if settings is None:
@@ -72,7 +70,7 @@ def main(
     except EmulationError as error:
         sys.exit(str(error))
     if page is not None:
-        write_page(page, report.page())
+        write_page(page, report, whole=not ops)
     click.echo(report.summary())
     if report.missed or (report.idle and not ops):
         sys.exit(1)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,8 +34,13 @@ ROOT = Path(__file__).parents[2]  # where `tools` can be imported
 
 _BEGIN = "<!-- mutants: written by tools.mutation --write -->"
 _END = "<!-- mutants: end -->"
-_FEW = 8  # operators that are listed by name
 _FOUND = ("checks", "results", "endless", "refused")
+_COLUMNS = ("mutants", *_FOUND, "equivalent", "missed")
+_HEAD = (
+    "| operator | of its | mutants | found by checks | by results | endless | "
+    "do not compile | change nothing | missed |"
+)
+_ROW = re.compile(r"^\| (\w+) \| (kernel|launcher) \| ([\d |]+) \|$", re.M)
 _SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may take its time
 
 
@@ -101,9 +106,22 @@ class Report:
             )
         ]
 
-    def page(self) -> str:
-        """The outcomes in Markdown."""
-        return "\n".join([*self._table(), "", *self._reasons()])
+    def table(self, earlier: str = "") -> str:
+        """The outcomes in Markdown, beside the other operators' rows of an earlier table."""
+        here = {o.op for o in self.outcomes}
+        rows = {
+            (op, kind): Counter(dict(zip(_COLUMNS, map(int, cells.split("|")), strict=True)))
+            for op, kind, cells in _ROW.findall(earlier)
+            if op not in here
+        }
+        for o in self.outcomes:
+            how = "equivalent" if self.reason(o) is not None else o.how
+            rows.setdefault((o.op, o.kind), Counter()).update(("mutants", how))
+        total = sum(rows.values(), Counter())
+        lines = [_HEAD, f"|---|---|{'--:|' * len(_COLUMNS)}"]
+        for (op, kind), count in [*sorted(rows.items()), (("all", ""), total)]:
+            lines.append(f"| {op} | {kind} | {' | '.join(str(count[c]) for c in _COLUMNS)} |")
+        return "\n".join(lines)
 
     def summary(self) -> str:
         """What was found, and all that is wrong."""
@@ -116,44 +134,6 @@ class Report:
         lines += [f"missed: {o.op}: {o.name}" for o in self.missed]
         lines += [f"listed, but no mutant of it was missed: {pattern}" for pattern in self.idle]
         return "\n".join(lines)
-
-    def _table(self) -> Iterator[str]:
-        yield (
-            "| operator | of its | mutants | found by checks | by results | endless | "
-            "do not compile | change nothing | missed |"
-        )
-        yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
-        groups = dict.fromkeys((o.op, o.kind) for o in self.outcomes)
-        rows: list[tuple[str, str, list[Outcome]]] = [
-            (op, kind, [o for o in self.outcomes if (o.op, o.kind) == (op, kind)])
-            for op, kind in groups
-        ]
-        for op, kind, outcomes in [*rows, ("all", "", list(self.outcomes))]:
-            count = Counter("equivalent" if self.reason(o) is not None else o.how for o in outcomes)
-            cells = [count[how] for how in (*_FOUND, "equivalent", "missed")]
-            yield f"| {op} | {kind} | {len(outcomes)} | {' | '.join(map(str, cells))} |"
-
-    def _reasons(self) -> Iterator[str]:
-        for e in self.expected:
-            those = [o for o in self.outcomes if self.reason(o) == e.why]
-            if those:
-                yield f"- {e.why.strip()} ({len(those)})"
-                yield from (f"  - {line}" for line in _grouped(those))
-        for outcome in self.missed:
-            yield f"- **missed**: {outcome.op}: {outcome.name}"
-
-
-def _grouped(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """Their names, each with all its operators."""
-    ops: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        kernel = rf"\b{re.escape(outcome.op)}(?=_dense|_strided|_element)"
-        name = re.sub(kernel, "\\*", outcome.name)
-        ops.setdefault(name, []).append(outcome.op)
-    for name, those in ops.items():
-        distinct = list(dict.fromkeys(those))
-        shown = ", ".join(distinct) if len(distinct) <= _FEW else f"{len(distinct)} operators"
-        yield f"{shown}: {name}"
 
 
 def run(
@@ -181,10 +161,14 @@ def run(
     return Report(outcomes, tuple(expected))
 
 
-def write_page(page: Path, text: str) -> None:
-    """Put the text between the page's markers, or at its end where there are none."""
+def write_page(page: Path, report: Report, whole: bool) -> None:
+    """Put the table between the page's markers, or at its end where there are none.
+
+    The rows of operators that were not run stay, unless all were to be.
+    """
     old = page.read_text(encoding="utf-8") if page.exists() else ""
     before, begin, rest = old.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
+    earlier, _, after = rest.partition(_END)
     start = before if begin else f"{old.rstrip()}\n\n"
-    page.write_text(f"{start}{_BEGIN}\n{text}\n{_END}{after if begin else chr(10)}", "utf-8")
+    table = report.table("" if whole else earlier)
+    page.write_text(f"{start}{_BEGIN}\n{table}\n{_END}{after if begin else chr(10)}", "utf-8")
