@@ -157,9 +157,11 @@ class _Kept:
     def _key(library: _Library, items: Sequence[Any]) -> str:
         """Of the kernels, what launchers did with them, the tests, and the emulation."""
         tests = [items[test.number] for test in library.tests]
-        beside = {path for item in tests for path in item.path.parent.glob("*.py")}
+        files = {item.path for item in tests}
+        beside = {path for file in files for path in file.parent.glob("*.py")}
+        files |= {path for path in beside if not path.name.startswith("test_")}
         digest = hashlib.sha256(library.path.read_bytes())
-        for path in (*_emulation(), *sorted(beside)):
+        for path in (*_emulation(), *sorted(files)):
             digest.update(path.read_bytes())
         for text in (*sorted(library.rows), *sorted(test.name for test in library.tests)):
             digest.update(text.encode())
