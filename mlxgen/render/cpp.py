@@ -283,6 +283,12 @@ class View:
         return [(g, p, joint.get(p.name)) for g in self.op.grads for p in g.params]
 
     @property
+    def ends_gradients(self) -> bool:
+        """Whether it is only for gradients, and has none itself: these are once differentiable."""
+        none = all(g.kind is GradKind.NONE for g in self.op.grads)
+        return none and "internal" in self.op.tags
+
+    @property
     def gradient_names(self) -> set[str]:
         """What the formulas of gradients name; functions take all arguments."""
         if any(g.kind is GradKind.FUNCTION for g in self.op.grads):

@@ -311,7 +311,7 @@ def test_once_differentiable(name):
     def twice(x):
         return mx.grad(lambda x: (fn(x, *arrays[1:])[0] ** 2).sum())(x).sum()
 
-    with pytest.raises(ValueError, match=rf"^\[{name}_vjp\] Not differentiable"):
+    with pytest.raises(ValueError, match=rf"^\[{name}_vjp\] .* is once differentiable"):
         mx.grad(twice)(arrays[0])
 
 

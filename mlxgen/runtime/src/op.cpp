@@ -3,6 +3,8 @@
 
 #include <new>
 #include <numeric>
+#include <sstream>
+#include <stdexcept>
 #include <typeinfo>
 
 #include "mlx/backend/common/utils.h"
@@ -552,10 +554,19 @@ Arrays jvp_from_vjp(
   return mx::vjp(distinct, cotangents, tangents).second;
 }
 
-void not_differentiable(const char* op, const char* argument) {
-  throw std::invalid_argument(
-      "[" + std::string(op) + "] Not differentiable with respect to '" +
-      argument + "'. Use mx.stop_gradient on it, or leave it out of argnums.");
+void not_differentiable(
+    const char* op,
+    const char* argument,
+    bool of_gradient) {
+  std::ostringstream os;
+  os << "[" << op << "] Not differentiable with respect to '" << argument
+     << "'";
+  os
+      << (of_gradient
+              ? ": the operator whose gradient this computes is once "
+                "differentiable, and has no jvp."
+              : ". Use mx.stop_gradient on it, or leave it out of argnums.");
+  throw std::invalid_argument(os.str());
 }
 
 Arrays zeros_for(const Arrays& primals, const Stream& s) {

@@ -347,8 +347,14 @@ Arrays jvp_from_vjp(
     const Arrays& tangents,
     StreamOrDevice s);
 
-/** Raised by the vjp and jvp of arguments that have no derivative. */
-[[noreturn]] void not_differentiable(const char* op, const char* argument);
+/**
+ * Raised by the vjp and jvp of arguments that have no derivative; `of_gradient`
+ * where the operator is internal and none of its arguments has one.
+ */
+[[noreturn]] void not_differentiable(
+    const char* op,
+    const char* argument,
+    bool of_gradient = false);
 
 /** An identity without derivative, for arguments of composites declared so. */
 class NotDifferentiable : public Primitive {
