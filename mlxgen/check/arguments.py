@@ -25,8 +25,6 @@ from .samples import check_samples
 # What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
 # finds what is missing.
 LOCALS = GENERATED["locals"]
-# Names that some formulas have besides.
-_OF_FORMULAS = re.compile(r"(grad|result)(s|_\w+)?|asked_\w+|tangent|max_threads")
 HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
@@ -77,13 +75,6 @@ def _check_axes(context: Context) -> None:
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
             place = ("shape", shapes[name]) if shapes else ("shape",)
             context.error("shape_twice", place, key=True, name=name)
-    taken = {*by_name, *context.output_names} - axes.ints
-    for name in axes.sure:
-        for axis in axes.sure[name].names:
-            if axis not in taken and not _OF_FORMULAS.fullmatch(axis):
-                continue
-            where = _place(context.raw.axes[axes.keys[name]], axis)
-            context.error("axis_taken", ("axes", axes.keys[name]), axis=axis, at=where)
 
 
 def _place(text: str, axis: str) -> tuple[int, int] | None:

@@ -13,17 +13,20 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..formula.explain import Wrong
+from ..formula.numbers import evaluated
 from ..formula.source import parsed
 from ..model.kinds import Kind
-from ..model.signature import Arg, Signature, Type
+from ..model.signature import Arg, Signature
 from ..read.keys import listed
 
 OTHERS = "..."
-INT = Type(Kind.INT)
 MOST = 32  # axes of an array
 
 _WORD = re.compile(r"\w+", re.ASCII)
 _AXIS = re.compile(r"(\b([A-Za-z_]\w*|0|[1-9]\d{0,8})\b|[-+*/()])+", re.ASCII)
+
+# Names that some formulas have besides.
+_OF_FORMULAS = re.compile(r"(grad|result)(s|_\w+)?|asked_\w+|tangent|max_threads")
 
 
 class Axes(NamedTuple):
@@ -66,8 +69,11 @@ class NamedAxes:
             for name, key in self.keys.items()
         }
         self.args = [a for a in signature.args if a.name in self.of and a.type.kind is Kind.ARRAY]
-        self.ints = {a.name for a in signature.args if a.type == INT}
+        self.ints = {
+            a.name for a in signature.args if a.type.kind is Kind.INT and not a.type.optional
+        }
         self.outputs = [output.name for output in signature.outputs if output.name in self.of]
+        self.taken = {a.name for a in (*signature.args, *signature.outputs)} - self.ints
         # Arrays that are always there, and always have the same axes, say how long these are.
         self.sure = {
             arg.name: self.of[arg.name][0]
@@ -119,6 +125,8 @@ class NamedAxes:
                 words = _WORD.findall(axis)
                 if not _is_axis(axis):
                     yield "bad_axis", axis
+                elif not is_output and (axis in self.taken or _OF_FORMULAS.fullmatch(axis)):
+                    yield "axis_taken", axis
                 elif unknown := [w for w in words if not w.isdigit() and w not in known]:
                     yield "no_length", unknown[0]
 
@@ -202,9 +210,7 @@ def _is_term(node: ast.expr) -> bool:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
             return _is_term(left) and _is_term(right)
         case ast.BinOp(left, ast.FloorDiv(), right):
-            named = any(isinstance(part, ast.Name) for part in ast.walk(right))
-            above_0 = isinstance(right, ast.Constant) and right.value != 0
-            return _is_term(left) and _is_term(right) and (named or above_0)
+            return _is_term(left) and _is_term(right) and evaluated(ast.unparse(right), {}, None) != 0
         case ast.Constant(value):
             return type(value) is int
     return isinstance(node, ast.Name)

@@ -141,3 +141,10 @@ def test_ranks_are_known(tmp_path: Path) -> None:
         )
         found = {item.code for item in project.run(yaml, tmp_path / "out").sorted()}
         assert ("MG413" in found) == wrong, found
+
+
+def test_ints_of_64_bits_are_lengths() -> None:
+    signature = parse_signature("array f(const array& x, int64_t k)", "any", lambda *_: None)
+    assert signature is not None
+    (condition,) = NamedAxes({"x": "N k"}, signature).conditions()
+    assert condition[1] == "x.ndim == 2 and x.shape[1] == k"
