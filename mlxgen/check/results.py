@@ -122,7 +122,8 @@ def shapes(context: Context) -> tuple[Rule, ...]:
     if _outputs_known(context, "shape"):
         for name in context.output_names:
             if name not in texts:
-                context.error("no_shape", ("shape",), name=name)
+                path: Path = ("axes" if context.raw.shape is None else "shape",)
+                context.error("no_shape", path, key=True, name=name)
     rules = _rules(context, "shape", Want(Kind.SHAPE), context.names())
     return tuple(rule for rule in rules if rule)
 

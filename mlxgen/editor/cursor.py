@@ -110,9 +110,8 @@ class Cursor(NamedTuple):
 
     def axes(self) -> set[str]:
         """The names of axes in the entry."""
-        values = (
-            of for text in _AXES.findall(self.entry) for of in re.findall(r":([^,}\n]*)", text)
-        )
+        text = "".join(_AXES.findall(re.sub(r"#.*", "", self.entry)))
+        values = re.findall(r":([^,}\n]*)", text)
         return {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
 
 
@@ -209,6 +208,8 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
         groups.append(("EnumMember", "", form.get("enum", filter(None, [form.get("const")]))))
     if path[0] == "dtypes" or path[-1] == "dtype":
         groups.append(("EnumMember", "", (*CATEGORIES, *DTYPES, ACCUMULATOR)))
+    if path[0] == "axes":
+        groups.append(("Variable", "axis", cursor.axes()))
     if is_formula(path):
         before, dot, _ = cursor.word.rpartition(".")
         yield from _members(before, project.release)

@@ -84,6 +84,11 @@ FORMS = {
           dispatch: {cpu: middle}
           shape: "[x.shape[1] - 2 * cut]"
           grad: none
+
+        # Lengths that some arguments do not have.
+        - signature: "parts(x: array, y: array, n: int) -> array"
+          composite: x.sum() * y
+          axes: {x: N, y: N//n N*N*N}
         """,
 }
 
@@ -373,5 +378,9 @@ def test_shapes_that_cannot_be(site: Path) -> None:
         compiled = mx.compile(lambda a: middle(a, 2), shapeless=True)
         assert compiled(m).tolist() == [] and compiled(mx.ones((1, 5))).tolist() == [1]
         raises("[middle] The shape of the output would be (-1,)", compiled, mx.ones((1, 3)))
+        wanted = "[parts] y must be (N//n, N*N*N), where x is (N,). Got x: float32 "
+        assert language.parts(mx.ones(2), mx.ones((1, 8)), 2).shape == (1, 8)
+        raises(wanted + "(2,), y: float32 (1, 8), n: 0.", language.parts, mx.ones(2), mx.ones((1, 8)), 0)
+        raises(wanted + "(1300,)", language.parts, mx.ones(1300), mx.ones((1, 8)), 1300)
         """,
     )

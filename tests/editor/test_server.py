@@ -227,7 +227,8 @@ async def test_completion(editor: Editor) -> None:
         ("  grad: {", "grad: {", {"x"}, {"vmap", "exp"}),
         ("  args:\n    x", "    x", {"x"}, {"out"}),
         ("  axes:\n    ou", "    ou", {"out", "x"}, {"exp"}),
-        ("  axes: {x: N D}\n  shape: [", "shape: [", {"N", "D", "x"}, {"axes"}),
+        ("  axes: {x: N D, out: ", "out: ", {"N", "D"}, {"exp"}),
+        ("  axes: {x: N D}  # as: y\n  shape: [", "shape: [", {"N", "D", "x"}, {"axes", "y"}),
         ("  axes:\n    x: N D\n  grad: {x: D * gr", "D * gr", {"N", "D"}, set()),
         ("  shape:\n    ou", "    ou", {"out", "x", "broadcast_shapes"}, set()),
         # words

@@ -76,6 +76,16 @@ fail(const char* op, const std::string& what, const std::vector<Shown>& args);
 [[noreturn]] void
 fail(const char* op, const std::string& what, const std::vector<Named>& args);
 
+/** Whether a check holds: one that cannot be computed, by 0 say, does not. */
+template <typename Check>
+bool holds(Check check) {
+  try {
+    return check();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 /** Raise unless every length is at least 0. */
 void require_lengths(const std::vector<Shape>& shapes);
 
