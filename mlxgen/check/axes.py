@@ -73,7 +73,8 @@ class NamedAxes:
             a.name for a in signature.args if a.type.kind is Kind.INT and not a.type.optional
         }
         self.outputs = [output.name for output in signature.outputs if output.name in self.of]
-        self.taken = {a.name for a in (*signature.args, *signature.outputs)} - self.ints
+        self.taken = {arg.name for arg in signature.args} - self.ints
+        self.taken |= {output.name for output in signature.outputs}
         # Arrays that are always there, and always have the same axes, say how long these are.
         self.sure = {
             arg.name: self.of[arg.name][0]
@@ -89,6 +90,11 @@ class NamedAxes:
             for axis, length in self._own(name, axes).items():
                 found.setdefault(axis, length)
         return found
+
+    @property
+    def fixed(self) -> list[str]:
+        """Arrays that cannot have more axes in front, such as those of a batch."""
+        return [n for n, several in self.of.items() if any(axes.others != 0 for axes in several)]
 
     def shown(self, name: str) -> str:
         """The axes of an array for people: ``(B, T) or (B, T, H)``."""
@@ -210,7 +216,8 @@ def _is_term(node: ast.expr) -> bool:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
             return _is_term(left) and _is_term(right)
         case ast.BinOp(left, ast.FloorDiv(), right):
-            return _is_term(left) and _is_term(right) and evaluated(ast.unparse(right), {}, None) != 0
+            is_zero = _is_term(right) and evaluated(ast.unparse(right), {}, None) == 0
+            return _is_term(left) and _is_term(right) and not is_zero
         case ast.Constant(value):
             return type(value) is int
     return isinstance(node, ast.Name)

@@ -262,7 +262,10 @@ class Context(Named):
                 help = "in `jvp` the tangent is called `tangent`" if path[0] == "jvp" else None
             self.report_in(path, code, message, start, end, help)
 
-        return compile_formula(text, self.scope(names, stream), want, report)
+        scope = self.scope(names, stream)
+        if self.elementwise and path[0] not in ("axes", "checks"):  # arrays are broadcast there
+            scope = scope._replace(lengths={})
+        return compile_formula(text, scope, want, report)
 
     def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
         """What a formula for all outputs gives."""

@@ -231,4 +231,6 @@ def vmap(context: Context) -> str:
         return ""
     if given == "elementwise" and not context.elementwise:
         context.error("elementwise_vmap", ("vmap",))
+    if given == "batch" and not context.elementwise and (fixed := context.axes.fixed):
+        context.error("fixed_vmap", ("vmap",), name=fixed[0])
     return given or ("elementwise" if context.elementwise else "sequential")

@@ -88,7 +88,13 @@ FORMS = {
         # Lengths that some arguments do not have.
         - signature: "parts(x: array, y: array, n: int) -> array"
           composite: x.sum() * y
-          axes: {x: N, y: N//n N*N*N}
+          axes: {x: N, y: N//n N*n*n*n}
+
+        # Elementwise, but not of arrays with more axes in front.
+        - signature: "plus(x: array, y: array) -> array"
+          dispatch: {cpu: add_cpu}
+          axes: {x: B T, y: T}
+          grad: {x: grad, y: grad}
         """,
 }
 
@@ -238,7 +244,7 @@ def test_side_by_side(site: Path) -> None:
         """
         assert (first.add(x, y) + mlxops.add(x, y) + second.add(x, y)).tolist() == [12, 18]
         assert set(first.dispatch_table()) == {"add"} and "lgamma" in mlxops.dispatch_table()
-        assert set(language.dispatch_table()) == {"by_sign", "cube", "middle", "weighted"}
+        assert set(language.dispatch_table()) == {"by_sign", "cube", "middle", "plus", "weighted"}
         """,
     )
 
@@ -378,9 +384,29 @@ def test_shapes_that_cannot_be(site: Path) -> None:
         compiled = mx.compile(lambda a: middle(a, 2), shapeless=True)
         assert compiled(m).tolist() == [] and compiled(mx.ones((1, 5))).tolist() == [1]
         raises("[middle] The shape of the output would be (-1,)", compiled, mx.ones((1, 3)))
-        wanted = "[parts] y must be (N//n, N*N*N), where x is (N,). Got x: float32 "
-        assert language.parts(mx.ones(2), mx.ones((1, 8)), 2).shape == (1, 8)
-        raises(wanted + "(2,), y: float32 (1, 8), n: 0.", language.parts, mx.ones(2), mx.ones((1, 8)), 0)
-        raises(wanted + "(1300,)", language.parts, mx.ones(1300), mx.ones((1, 8)), 1300)
+        parts, two = language.parts, mx.ones(2)
+        message = "[parts] y must be (N//n, N*n*n*n), where x is (N,). Got x: float32 "
+        assert parts(two, mx.ones((1, 16)), 2).shape == (1, 16)
+        raises(message + "(2,), y: float32 (1, 0), n: 0.", parts, two, mx.ones((1, 0)), 0)
+        for n in (2000, 2**21):  # products beyond 32 and 64 bits
+            raises(message + "(2,), y: float32 (0, 0)", parts, two, mx.ones((0, 0)), n)
+        """,
+    )
+
+
+def test_axes_of_elementwise_operators(site: Path) -> None:
+    """They are those of its arguments: gradients and batches are of broadcast arrays."""
+    _run(
+        site,
+        """
+        plus, x, y = language.plus, mx.arange(12.0).reshape(2, 3, 2), mx.array([1.0, 5.0])
+        raises("[plus] x must be (B, T).", plus, x, y)
+        for f in (mx.vmap(plus, (0, None)), mx.compile(mx.vmap(plus, (0, None)), shapeless=True)):
+            assert mx.array_equal(f(x, y), x + y) and mx.array_equal(f(x[:1], y), x[:1] + y)
+        assert mx.vmap(plus, (2, None), 2)(mx.ones((3, 2, 4)), y).shape == (3, 2, 4)
+        gradient = mx.grad(lambda *a: plus(*a).sum(), (0, 1))
+        assert [g.tolist() for g in gradient(x[0], y)] == [mx.ones((3, 2)).tolist(), [3, 3]]
+        assert [g.shape for g in mx.vmap(gradient, (0, None))(x, y)] == [(2, 3, 2), (2, 2)]
+        assert mx.jvp(plus, [x[0], y], [x[1], y])[1][0].tolist() == (x[1] + y).tolist()
         """,
     )

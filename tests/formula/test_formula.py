@@ -196,7 +196,7 @@ def test_arrays(text: str, expected: str | None) -> None:
         ("max(n, 1, 2)", Want(Kind.INT), "std::max(std::max(n, 1), 2)"),
         ("int(alpha)", Want(Kind.INT), "mlxgen::to_int(alpha)"),
         ("2147483647 + 1", Want(Kind.INT), "2147483648"),
-        ("x.size * (2 * -3 - 1)", Want(Kind.INT), "mlxgen::size(x) * -7"),
+        ("x.size * (2 * -3 - 1)", Want(Kind.INT), "mlxgen::times(mlxgen::size(x), -7)"),
         ("n / 2", Want(Kind.FLOAT), "static_cast<double>(n) / 2"),
         ("1 / n", Want(Kind.FLOAT), "1.0 / n"),
         ("-inf", Want(Kind.FLOAT), "-mlxgen::inf"),

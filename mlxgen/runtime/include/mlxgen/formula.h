@@ -105,6 +105,16 @@ double floor_mod(A a, B b) {
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
+/** Python's `a * b`, where that is a product of more than two ints. */
+template <Whole A, Whole B>
+auto times(A a, B b) {
+  std::common_type_t<A, B> out;
+  if (__builtin_mul_overflow(a, b, &out)) {
+    throw std::overflow_error("A product does not fit into 64 bits.");
+  }
+  return out;
+}
+
 /** `base ** exponent` of ints. */
 inline int64_t int_pow(int64_t base, int64_t exponent) {
   if (exponent < 0) {
@@ -112,9 +122,7 @@ inline int64_t int_pow(int64_t base, int64_t exponent) {
   }
   int64_t out = 1;
   for (; exponent > 0; --exponent) {
-    if (__builtin_mul_overflow(out, base, &out)) {
-      throw std::overflow_error("A power does not fit into 64 bits.");
-    }
+    out = times(out, base);
   }
   return out;
 }

@@ -217,6 +217,20 @@ class Elementwise : public Operator<Op> {
     return std::vector<Shape>(NOut, inputs[0].shape());
   }
 
+  /** What the operator checks is so: it was of the inputs of its elements. */
+  Arrays apply(const Arrays& inputs) {
+    const auto& s = this->stream();
+    auto on = [&](const auto&... state) -> Arrays {
+      auto outputs = make(mx::broadcast_arrays(inputs, s), s, state...);
+      if constexpr (NOut == 1) {
+        return {outputs};
+      } else {
+        return outputs;
+      }
+    };
+    return std::apply(on, static_cast<const Op&>(*this).state());
+  }
+
   /** The operator's outputs for inputs of one shape and dtype. */
   template <typename... State>
   static auto make(Arrays inputs, const Stream& s, State&&... state) {
