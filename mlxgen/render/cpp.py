@@ -284,9 +284,9 @@ class View:
 
     @property
     def ends_gradients(self) -> bool:
-        """Whether it is only for gradients, and has none itself: these are once differentiable."""
+        """Whether it is of a gradient, by its name, and has none: that is once differentiable."""
         none = all(g.kind is GradKind.NONE for g in self.op.grads)
-        return none and "internal" in self.op.tags
+        return none and "internal" in self.op.tags and "_vjp" in self.op.name
 
     @property
     def gradient_names(self) -> set[str]:
