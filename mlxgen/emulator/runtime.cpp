@@ -1057,6 +1057,10 @@ inline void access(void* p, size_t size, bool writes) {
   if (__builtin_expect(races::settle(), 0)) {
     fail(described_write());
   }
+  size_t at = size_t(static_cast<char*>(p) - arena);
+  if (__builtin_expect(at < sizeof(arena) && at + size > arena_used, 0)) {
+    fail("access behind the threadgroup memory");
+  }
   races::Stamp other;
   auto race = races::access(p, size, writes, other);
   if (__builtin_expect(race != races::none, 0)) {

@@ -209,6 +209,13 @@ def test_index_outside_of_a_threadgroup_array(load, x):
         run(load, body, x)
 
 
+def test_access_behind_the_threadgroup_memory(load, x):
+    """By a pointer, of which the compiler knows no end."""
+    body = "threadgroup float a[32];\n threadgroup float* p = a; p[i] = x[i];\n y[i] = 0;"
+    with pytest.raises(EmulationError, match=r"access behind the threadgroup memory.*\(32, 0, 0\)"):
+        run(load, body, x)
+
+
 def test_threadgroup_memory_has_32_kib(load, x):
     body = "threadgroup float a[8193]; a[i] = x[i]; y[i] = a[i];"
     with pytest.raises(EmulationError, match="threadgroup memory for a: 4 bytes more than"):

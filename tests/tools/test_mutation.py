@@ -88,6 +88,16 @@ def test_all_changes_in_one_source():
     assert mutants["f_float16 removed"].kernels == ("f_float16",)
 
 
+def test_sizes_of_arrays_have_no_switch():
+    """They are known when kernels are compiled."""
+    source = source_mutants(
+        "[[kernel]] void f(int n) { float x[8 < 9 ? 1 : 2]; n < 2; }", ["f"], []
+    )
+    assert "float x[8 < 9 ? 1 : 2]; n < mlxgen_metal::less(" in source.text
+    assert [mutant.number for mutant in source.mutants] == [0, 2]
+    assert "float x[8 <= 9 ? 1 : 2];" in source.mutants[0].source
+
+
 SWITCHED = """#include <metal_stdlib>
 using namespace metal;
 [[kernel]] void f(

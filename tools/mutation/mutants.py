@@ -114,7 +114,8 @@ def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]
     edits: list[_Edit] = []
     for body in file.called(functions):
         for what, parts in file.changes(body):
-            number = len(mutants) + 1
+            switched = any("{}" in edit.switched for edit in parts)
+            number = len(mutants) + 1 if switched else 0
             edits += [replace(e, switched=e.switched.format(_switch(number))) for e in parts]
             changed = _edited(text, [(e.start, e.end, e.alone) for e in parts])
             mutants.append(Mutant(f"{body.name}: {what}", tuple(kernels), changed, number))
@@ -267,6 +268,7 @@ class _File:
     def changes(self, body: _Body) -> Iterator[tuple[str, list[_Edit]]]:
         """What can be changed in one function, in words and as edits."""
         pointers = self._pointers(body)
+        size_ends = 0  # of an array, which is known when it is compiled: no switch there
         for i in range(body.start + 1, body.stop):
             token, where = self.tokens[i], f"in `{self._line(i)}`"
             if token.text in _BARRIERS:
@@ -274,9 +276,12 @@ class _File:
             elif token.text == "[" and self._is_index(i):
                 inner, edits = self._higher(i)
                 yield f"[{inner}] one higher {where}", edits
+            elif token.text == "[":
+                size_ends = self._closing(i)
             elif token.text in _MOVED and token.before and self.tokens[i + 1].before:
                 new = _MOVED[token.text]
                 switched = f"< mlxgen_metal::{_SWITCHED[token.text]}({{}}) >"
+                switched = token.text if i < size_ends else switched
                 yield (
                     f"{token.text} to {new} {where}",
                     [_Edit(token.offset, token.end, new, switched)],
