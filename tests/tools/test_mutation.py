@@ -98,6 +98,41 @@ def test_sizes_of_arrays_have_no_switch():
     assert "float x[8 <= 9 ? 1 : 2];" in source.mutants[0].source
 
 
+STRUCTS = """
+struct Step {
+  int at;
+  int operator()(int i) const { return i < 1; }
+};
+struct Scan {
+  int n;
+  Scan(int n_, int m) : n(n_ + 1), other(m) { n = n < 2; }
+  template <typename T>
+  T read(device const T* x) const { return x[n]; }
+  int helper() const { return n < 3; }
+  int run() const { return helper(); }
+  int unused() const { return n < 4; }
+};
+inline int read(int i) { return i < 5; }
+[[kernel]] void f(device int* x) {
+  Scan scan(1, 2);
+  Step step;
+  x[0] = scan.read(x) + step(0) + scan.run();
+}
+"""
+
+
+def test_functions_of_structs():
+    """Those that a kernel calls; a free function of a member's name is not called."""
+    mutants = source_mutants(STRUCTS, ["f"], []).mutants
+    assert [mutant.name for mutant in mutants] == [
+        "Step: < to <= in `int operator()(int i) const { return i < 1; }`",
+        "Scan: < to <= in `Scan(int n_, int m) : n(n_ + 1), other(m) { n = n < 2; }`",
+        "read: [n] one higher in `T read(device const T* x) const { return x[n]; }`",
+        "helper: < to <= in `int helper() const { return n < 3; }`",
+        "f: [0] one higher in `x[0] = scan.read(x) + step(0) + scan.run();`",
+    ]
+
+
 SWITCHED = """#include <metal_stdlib>
 using namespace metal;
 [[kernel]] void f(

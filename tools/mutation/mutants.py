@@ -84,12 +84,16 @@ class _Edit:
 
 @dataclass(slots=True)
 class _Body:
-    """A function's definition: its name, the tokens in its braces, and its parameters."""
+    """A function's definition: its name, the tokens in its braces, and its parameters.
+
+    A struct's function has an owner. Operators have its name.
+    """
 
     name: str
     start: int
     stop: int
     parameters: tuple[int, int]
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,9 @@ class _File:
         self._scan()
 
     def _scan(self) -> None:
-        """Find the functions and the other statements at namespace scope."""
+        """Find the functions, also those of structs, and the other statements."""
         i = start = 0
+        owner, owner_ends = "", 0
         while i < len(self.tokens):
             token = self.tokens[i]
             if token.text in ("(", "["):
@@ -174,10 +179,16 @@ class _File:
                 continue
             if token.text == "{":
                 close = self._closing(i)
+                owner = owner if i < owner_ends else ""
                 opened = self._parameters(start, i)
                 if opened is not None:
-                    self.bodies.append(_Body(self.tokens[opened - 1].text, i, close, (opened, i)))
-                if opened is None and self._is_namespace(start, i):
+                    name = self.tokens[opened - 1].text
+                    name = owner if name == ")" else name
+                    self.bodies.append(_Body(name, i, close, (opened, i), owner))
+                scopes = [n for n in range(start, i) if self._text(n) in ("namespace", "struct")]
+                if opened is None and scopes:
+                    if self._text(scopes[-1]) == "struct":
+                        owner, owner_ends = self._text(scopes[-1] + 1), close
                     i = start = i + 1
                     continue
                 i = close + 1
@@ -203,23 +214,28 @@ class _File:
             and self._text(stop) != "{"
         )
 
-    def _is_namespace(self, start: int, i: int) -> bool:
-        return any(token.text == "namespace" for token in self.tokens[start:i])
-
     def _parameters(self, start: int, brace: int) -> int | None:
-        """The `(` of the function whose body opens at `brace`."""
+        """The `(` of the function whose body opens at `brace`, in front of its initializers."""
         last = brace - 1
         while last > start and self.tokens[last].kind == "name":
             last -= 1  # const
-        if self.tokens[last].text != ")":
-            return None
-        depth = 0
-        for i in range(last, start, -1):
-            depth += self.tokens[i].text == ")"
-            depth -= self.tokens[i].text == "("
-            if depth == 0:
-                return i if self.tokens[i - 1].kind == "name" else None
+        while self._text(last) == ")":
+            opened = self._opening(start, last)
+            if self._text(opened - 2) in (",", ":"):
+                last = opened - 3
+                continue
+            is_operator = self._text(opened - 3) == "operator"
+            return opened if is_operator or self.tokens[opened - 1].kind == "name" else None
         return None
+
+    def _opening(self, start: int, i: int) -> int:
+        depth = 0
+        for j in range(i, start, -1):
+            depth += self.tokens[j].text == ")"
+            depth -= self.tokens[j].text == "("
+            if depth == 0:
+                return j
+        return start
 
     def _closing(self, i: int) -> int:
         depth = 0
@@ -236,27 +252,29 @@ class _File:
 
     def called(self, functions: Collection[str]) -> list[_Body]:
         """The definitions of these functions, and of all that they call."""
-        wanted, found = set(functions), []
+        wanted, found = {(name, False) for name in functions}, []
         open_bodies = [body for body in self.bodies if not self._is_foreign(body.start)]
         added = True
         while added:
             added = False
             for body in list(open_bodies):
-                if body.name in wanted:
+                if (body.name, False) in wanted or (body.owner and (body.name, True) in wanted):
                     open_bodies.remove(body)
                     found.append(body)
                     wanted |= self._names_in(body)
                     added = True
         return sorted(found, key=lambda body: body.start)
 
-    def _names_in(self, body: _Body) -> set[str]:
-        """What a function may call; a generated kernel's scalar function does not count."""
-        tokens = self.tokens[body.start : body.stop]
-        names = {token.text for token in tokens if token.kind == "name"}
-        if "Compute" not in names:
-            return names
-        after = range(2, len(tokens))
-        return {tokens[k].text for k in after if tokens[k - 2].text == "mlxgen"}
+    def _names_in(self, body: _Body) -> set[tuple[str, bool]]:
+        """What a function may call, and whether as a member of a struct.
+
+        A generated kernel's scalar function does not count.
+        """
+        span = range(body.start, body.stop)
+        names = [i for i in span if self.tokens[i].kind == "name"]
+        if "Compute" in {self._text(i) for i in names}:
+            names = [i for i in names if self._text(i - 2) == "mlxgen"]
+        return {(self._text(i), self._text(i - 1) == ".") for i in names}
 
     # -- changes
 
@@ -324,7 +342,7 @@ class _File:
         self, functions: Collection[str], kernels: Sequence[str]
     ) -> Iterator[tuple[Mutant, list[_Edit]]]:
         """Each instantiation with another type, and without it."""
-        all_kernels = {body.name for body in self.bodies}
+        all_kernels = {body.name for body in self.bodies if not body.owner}
         for start, stop in self._statements:
             tokens = self.tokens[start:stop]
             names = {token.text for token in tokens if token.kind == "name"}
