@@ -112,6 +112,9 @@ struct Scan {
   int run() const { return helper(); }
   int unused() const { return n < 4; }
 };
+struct Other {
+  int run() const { return 0 < 5; }
+};
 inline int read(int i) { return i < 5; }
 [[kernel]] void f(device int* x) {
   Scan scan(1, 2);
@@ -122,7 +125,7 @@ inline int read(int i) { return i < 5; }
 
 
 def test_functions_of_structs():
-    """Those that a kernel calls; a free function of a member's name is not called."""
+    """Those that a kernel calls, of structs that it names, and no free ones of the same names."""
     mutants = source_mutants(STRUCTS, ["f"], []).mutants
     assert [mutant.name for mutant in mutants] == [
         "Step: < to <= in `int operator()(int i) const { return i < 1; }`",

@@ -251,14 +251,18 @@ class _File:
         return any(start <= offset < stop for start, stop in self._foreign)
 
     def called(self, functions: Collection[str]) -> list[_Body]:
-        """The definitions of these functions, and of all that they call."""
+        """The definitions of these functions, and of all that they call.
+
+        A struct's function is called where its struct is named, too.
+        """
         wanted, found = {(name, False) for name in functions}, []
         open_bodies = [body for body in self.bodies if not self._is_foreign(body.start)]
         added = True
         while added:
             added = False
             for body in list(open_bodies):
-                if (body.name, False) in wanted or (body.owner and (body.name, True) in wanted):
+                named = (body.owner or body.name, False) in wanted
+                if named and (not body.owner or {(body.name, b) for b in (False, True)} & wanted):
                     open_bodies.remove(body)
                     found.append(body)
                     wanted |= self._names_in(body)
@@ -270,7 +274,7 @@ class _File:
 
         A generated kernel's scalar function does not count.
         """
-        span = range(body.start, body.stop)
+        span = (*range(*body.parameters), *range(body.start, body.stop))
         names = [i for i in span if self.tokens[i].kind == "name"]
         if "Compute" in {self._text(i) for i in names}:
             names = [i for i in names if self._text(i - 2) == "mlxgen"]
