@@ -683,7 +683,8 @@ void check_slack() {
       if (p == region.copy) {
         p = end;
       }
-      if (p < region.open + region.opened && *p != beside_output && error.empty()) {
+      if (p < region.open + region.opened && *p != beside_output &&
+          error.empty()) {
         error = "access outside of " + region.name +
             format(" at byte %td of %zu", p - region.copy, region.size);
       }
