@@ -281,7 +281,6 @@ def test_once_differentiable():
         ({"window": 0}, "window"),
         ({"softcap": -1.0}, "softcap"),
     ],
-    ids=str,
 )
 def test_what_does_not_fit(change, message):
     arguments = dict(zip("qkv", inputs(mx.float32), strict=True), scale=1.0)
