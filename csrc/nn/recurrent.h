@@ -448,7 +448,7 @@ void step_weight_vjp(
               Matrix<T>{first.data, width},
               sums.data(),
               width);
-          for (int64_t b = 0; b < batch; ++b) {
+          for (int64_t b = 0; steps > 1 && b < batch; ++b) {
             multiply(
                 count,
                 steps - 1,

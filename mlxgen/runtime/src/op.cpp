@@ -558,15 +558,13 @@ void not_differentiable(
     const char* op,
     const char* argument,
     bool of_gradient) {
-  std::ostringstream os;
-  os << "[" << op << "] Not differentiable with respect to '" << argument
-     << "'";
-  os
-      << (of_gradient
-              ? ": the operator whose gradient this computes is once "
-                "differentiable, and has no jvp."
-              : ". Use mx.stop_gradient on it, or leave it out of argnums.");
-  throw std::invalid_argument(os.str());
+  const char* why = of_gradient
+      ? ": the operator whose gradient this computes is once differentiable, "
+        "and has no jvp."
+      : ". Use mx.stop_gradient on it, or leave it out of argnums.";
+  throw std::invalid_argument(
+      "[" + std::string(op) + "] Not differentiable with respect to '" +
+      argument + "'" + why);
 }
 
 Arrays zeros_for(const Arrays& primals, const Stream& s) {
