@@ -16,6 +16,7 @@ from ..formula.explain import Wrong
 from ..formula.numbers import evaluated
 from ..formula.source import parsed
 from ..model.kinds import Kind
+from ..model.op import shown_axes
 from ..model.signature import Arg, Signature
 from ..read.keys import listed
 
@@ -55,8 +56,7 @@ class Axes(NamedTuple):
         return found
 
     def __str__(self) -> str:
-        comma = "," * (len(self.names) == 1 and self.others is None)
-        return f"({', '.join(self.names)}{comma})"
+        return shown_axes([self.names])
 
 
 class NamedAxes:
@@ -98,7 +98,7 @@ class NamedAxes:
 
     def shown(self, name: str) -> str:
         """The axes of an array for people: ``(B, T) or (B, T, H)``."""
-        return " or ".join(map(str, self.of[name]))
+        return shown_axes(axes.names for axes in self.of[name])
 
     def conditions(self) -> Iterator[tuple[str, str, str]]:
         """That arguments have their axes: which, the formula, and what is wrong if it is not so.

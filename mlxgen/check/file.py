@@ -173,7 +173,7 @@ def _operator(context: Context, path: str) -> Op | None:
         module=raw.module or "",
         tags=frozenset(raw.tags),
         manual=frozenset(raw.manual),
-        axes={name: context.axes.shown(name) for name in context.axes.of},
+        axes={name: [axes.names for axes in of] for name, of in context.axes.of.items()},
         lengths={name: text for name, text in context.axes.lengths.items() if name != OTHERS},
     )
     check_unused(context, op)

@@ -4,8 +4,8 @@ C++.
 A formula is a Python expression over an operator's arguments, read with ``ast``, checked node by
 node and translated to calls of MLX's C++ API::
 
-    grad * (1 - result * result)      ->   mx::multiply( cotangents[0], mlxgen::subtract(1,
-    mx::multiply(outputs[0], outputs[0], s), s), s)
+    grad * (1 - result * result)      ->   mlxgen::multiply( cotangents[0], mlxgen::subtract(1,
+    mlxgen::multiply(outputs[0], outputs[0], s), s), s)
 
 What a formula means is what Python would compute with ``from mlx.core import *``, and whatever
 passes compiles: these two are the contract, and the tests prove both (the text is evaluated by
@@ -146,7 +146,9 @@ class Compiler(Lists):
             return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
-        return Expr(type_, str(cpp), names, ops, mlx, known, frozenset(self.keys))
+        keys = frozenset(self.keys)
+        why = self.specializes
+        return Expr(type_, str(cpp), names, ops, mlx, known, keys, *why)
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""
@@ -258,6 +260,8 @@ class Compiler(Lists):
         found = self.rule(f".{node.attr}", [value], node)
         if found is None:
             raise explain.attribute(value, node, self.scope.api.methods)
+        if value.is_array and node.attr in ("shape", "size", "nbytes"):
+            self.specialize(node)
         return found
 
     # Operators

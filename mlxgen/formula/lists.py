@@ -127,6 +127,8 @@ class Lists(Translator):
         """``x[...]``"""
         index, stream = self.all(partial(self.indices, node.slice), partial(self.stream, node))
         self.mlx.add("slice")
+        if any(part.kind not in ("none", "ellipsis") for part in index):
+            self.traced("slice")
         cpp = f"mlxgen::index({value.cpp}, {written_index(index)}, {stream})"
         found = self.note(Value("array", cpp, node), "take", [value, *index])
         return replace(found, fact=found.fact._replace(rank=indexed(value, index, node)))
@@ -173,6 +175,7 @@ class Lists(Translator):
         if cpp is None:
             raise explain.argument(name, "value", "scalar | array", updates)
         self.mlx.add("scatter")
+        self.traced("scatter")
         parts = f"{value.cpp}, {written_index(index)}, {cpp}, {stream}"
         updated = Value("array", f"mlxgen::at_{name}({parts})", node)
         return self.note(updated, f"at_{name}", [value, updates])

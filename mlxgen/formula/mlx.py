@@ -35,6 +35,7 @@ from ..diagnostics import did_you_mean
 from ..read.settings import numbers
 from . import explain
 from .explain import Wrong
+from .shapeless import WRAPPED
 from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
 TABLE = Path(__file__).parent / "data" / "mlx_api.json"
@@ -327,6 +328,7 @@ def apply(form: Form, bound: Mapping[str, Value], last: Sequence[str]) -> str | 
         if not arrays and head != "mx::where":
             return None
         head = head.replace("mx::", "mlxgen::", 1)
+    head = WRAPPED.get(head, head)
     return f"{head}({', '.join([*parts, *last])})"
 
 

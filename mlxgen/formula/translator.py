@@ -28,6 +28,7 @@ from .mlx import (
     unknown,
 )
 from .rules import rules
+from .shapeless import FORWARD, GRADIENT
 from .source import Source
 from .values import Value, constant, fit, fit_type
 
@@ -104,6 +105,7 @@ class Translator:
         self.known: Facts = {}
         self.depth = 0  # of the part that is visited
         self.bent: ast.AST | None = None  # the first part that is not linear in grad or tangent
+        self.specializes = ["", ""]  # as Expr has it
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
@@ -136,6 +138,20 @@ class Translator:
         """The same, of parts that have nothing in common."""
         return self.each(lambda part: part(), parts)
 
+    # Shapeless traces
+
+    def specialize(self, node: ast.AST) -> None:
+        """Note that the value of a part is a constant of a trace, whatever the shapes are later."""
+        start, end = Source(self.text).span(node)
+        text = " ".join(self.text[start:end].split())
+        self.specializes = [why or f"uses {text} as a number" for why in self.specializes]
+
+    def traced(self, name: str) -> None:
+        """Note what a shapeless trace makes of a function of MLX."""
+        for i, names in enumerate((FORWARD, GRADIENT)):
+            if name not in names and not self.specializes[i]:
+                self.specializes[i] = f"calls {name}"
+
     # Operations
 
     def stream(self, at: ast.AST) -> str:
@@ -154,6 +170,7 @@ class Translator:
                 if rule.mlx:
                     stream = self.stream(at)
                     self.mlx.add(rule.mlx)
+                    self.traced(rule.mlx)
                     if reason := self.scope.api.omitted.get(rule.mlx):
                         raise Wrong("omitted", at, name=rule.mlx, reason=reason)
                 value = rule.value(given, parts, stream, at)
@@ -220,6 +237,9 @@ class Translator:
         if function.result == "bool":
             return Value("bool", cpp, args.node)
         self.mlx.add(function.name)
+        # Without axes, squeeze drops those that have length 1 in the trace.
+        dropping = function.name == "squeeze" and "axis" in bound
+        self.traced("expand_dims" if dropping else function.name)
         options = {name: option(name, every[name]) for name in OPTIONS if name in every}
         given = [every[p.name] for p in params if "array" in p.annotation and p.name in every]
         if function.result == "array":
@@ -300,6 +320,8 @@ class Translator:
             return constant(value.length, at)
         if "array" in name:
             self.stream(at)
+        if name == "len" and value.is_array:
+            self.specialize(at)
         found = None if name in ("min", "max") and value.length == 0 else self.rule(name, given, at)
         if found is None:
             last = len(given) - 1 if fit(given[-1], "dtype") is None else 0

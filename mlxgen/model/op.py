@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,6 +38,14 @@ class Fact(NamedTuple):
     uses: frozenset[str] = frozenset()  # arrays on whose values it depends
 
 
+def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
+    """The axes of an array for people: ``(B, T) or (B, T, H)``."""
+    return " or ".join(
+        f"({terms[0]},)" if len(terms) == 1 and terms[0] != "..." else f"({', '.join(terms)})"
+        for terms in alternatives
+    )
+
+
 class Expr(NamedTuple):
     """A compiled formula."""
 
@@ -48,6 +56,9 @@ class Expr(NamedTuple):
     mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
     known: Any = None  # what is known of it: a Fact for each array, the rank of a shape, a dtype
     keys: frozenset[str] = frozenset()  # names that are keys of random functions
+    # Why a trace for any shape would keep those of the first call, and why its gradient would.
+    specializes: str = ""
+    gradient_specializes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +257,8 @@ class Op(NamedTuple):
     module: str
     tags: frozenset[str] = frozenset()
     manual: frozenset[str] = frozenset()
-    axes: Mapping[str, str] = {}  # of arguments and outputs, as people read them
+    # Of arguments and outputs, the terms of each axis; several if there are alternatives.
+    axes: Mapping[str, Sequence[tuple[str, ...]]] = {}
     lengths: Mapping[str, str] = {}  # of axes, as formulas: all others can name them
 
     @property

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..model.op import Form, GradKind, Op
+from ..model.op import Form, GradKind, Op, shown_axes
 from ..model.signature import Kind, Type
 
 
@@ -55,7 +55,7 @@ def docstring(op: Op) -> str:
 
 
 def _of_shape(op: Op, name: str) -> str:
-    return f" of shape {op.axes[name]}" if name in op.axes else ""
+    return f" of shape {shown_axes(op.axes[name])}" if name in op.axes else ""
 
 
 def _item(text: str) -> str:
@@ -113,7 +113,7 @@ def op_dict(op: Op) -> dict[str, Any]:
             for p in op.params
         ],
         "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
-        "axes": dict(op.axes),
+        "axes": {name: [list(terms) for terms in of] for name, of in op.axes.items()},
         "lengths": dict(op.lengths),
         "composite": op.entry.composite,
         "kernels": {

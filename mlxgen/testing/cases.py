@@ -32,6 +32,7 @@ import numpy as np
 from .. import testing
 from . import Arrays, Function
 from .formulas import FORMULA_NAMES, formula_code, lengths_of
+from .shapeless import Resized, check_shapeless, equal_axes, named_axes, single_axes
 
 DISTANCE = 0.1
 """How far samples stay from the points of `away_from`; further than differences reach."""
@@ -476,6 +477,32 @@ def _check_compile_vjp(s: Subject) -> None:
     testing.check_forward(compiled, pull, given, what="compiled", source="in a plain call")
 
 
+def _check_shapeless(s: Subject) -> None:
+    """Compiled for any shape, it gives the same for other shapes, the vjp too, or refuses that."""
+    args, names = s.draw(mx.float32), [slot.arg for slot in s.slots]
+    others = [
+        *named_axes(args, names, s.op["axes"]),
+        *single_axes(args, s.function.args),
+        *equal_axes(args),
+    ]
+    check_shapeless(s.function, args, others)
+    if not s.differentiable:
+        return
+    pull = testing.pullback(s.function, args, s.differentiable)
+
+    def pulled() -> Iterator[Resized]:
+        for what, given in others:
+            with contextlib.suppress(ValueError, IndexError):
+                yield Resized(what, [*given, *_cotangents(s.function(*given))])
+
+    check_shapeless(pull, [*args, *_cotangents(s.function(*args))], pulled())
+
+
+def _cotangents(outputs: Arrays) -> Arrays:
+    """Numbers that differ from element to element, the same for the same shapes."""
+    return [mx.cos(mx.arange(o.size)).reshape(o.shape).astype(o.dtype) for o in outputs]
+
+
 def _check_precision(s: Subject) -> None:
     """float16 and bfloat16 agree with float32."""
     for name in ("float16", "bfloat16"):
@@ -573,6 +600,8 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "compile": (_check_compile, lambda s: True),
     # What MLX fuses is compiled by a C++ compiler, in a second or so: one sample is enough.
     "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
+    # One sample too: the same formulas are traced for all.
+    "shapeless": (_check_shapeless, lambda s: bool(s.slots) and s.number == 0),
     "precision": (_check_precision, lambda s: _differentiable(s) or s.is_scalar_kernel),
     "precision_vjp": (_check_precision_vjp, _differentiable),
     "layouts": (_check_layouts, lambda s: True),

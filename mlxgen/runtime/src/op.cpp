@@ -11,6 +11,7 @@
 #include "mlxgen/cpu.h"
 #include "mlxgen/memory.h"
 #include "mlxgen/op.h"
+#include "mlxgen/shapeless.h"
 
 namespace mlxgen {
 
@@ -314,11 +315,14 @@ Arrays elementwise_inputs(
     same_shape = same_shape && inputs[i].shape() == inputs[0].shape();
   }
   same_dtype = same_dtype && rule.allows(dtype);
+  if (is_shapeless()) {
+    same_shape = inputs.size() == 1; // the others may be broadcast later
+  }
   if (same_dtype && same_shape) {
     return inputs;
   }
   auto shape = common_shape(inputs);
-  if (same_dtype && shape && spread(inputs, *shape)) {
+  if (same_dtype && shape && !is_shapeless() && spread(inputs, *shape)) {
     return inputs;
   }
   auto named = [&] {
@@ -339,8 +343,7 @@ Arrays elementwise_inputs(
     }
   }
   if (!same_shape) {
-    // MLX's own, which shapeless compilation can repeat with other shapes.
-    inputs = mx::broadcast_arrays(inputs, s);
+    inputs = broadcast_together(inputs, s);
   }
   return inputs;
 }

@@ -29,6 +29,7 @@
 #include "mlx/ops.h"
 #include "mlx/random.h"
 #include "mlx/version.h"
+#include "mlxgen/shapeless.h"
 
 namespace mlxgen {
 

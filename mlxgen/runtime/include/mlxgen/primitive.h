@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "mlxgen/op.h"
+#include "mlxgen/shapeless.h"
 
 namespace mlxgen {
 
@@ -221,7 +222,7 @@ class Elementwise : public Operator<Op> {
   Arrays apply(const Arrays& inputs) {
     const auto& s = this->stream();
     auto on = [&](const auto&... state) -> Arrays {
-      auto outputs = make(mx::broadcast_arrays(inputs, s), s, state...);
+      auto outputs = make(broadcast_together(inputs, s), s, state...);
       if constexpr (NOut == 1) {
         return {outputs};
       } else {

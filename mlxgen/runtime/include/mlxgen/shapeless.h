@@ -1,0 +1,149 @@
+// Formulas under mx.compile(shapeless=True): traced once, then run with arrays
+// of other shapes. MLX's own graph is wrong or ends the process there in two
+// cases: the gradient of a broadcast sums over the axes that were broadcast
+// when traced, and a reduction crashes if all of its axes have length 1. The
+// functions here are MLX's, but for such traces, where they build primitives
+// that decide when they run. What cannot be traced shapeless is refused.
+
+#pragma once
+
+#include <vector>
+
+#include "mlx/ops.h"
+
+namespace mlxgen {
+
+namespace mx = mlx::core;
+
+/** Whether a graph is being traced that will run with other shapes, too. */
+bool is_shapeless();
+
+/** Raise in such a trace that the operator keeps the shapes of the first call.
+ */
+[[noreturn]] void no_shapeless(const char* op, const char* why);
+
+inline void refuse_shapeless(const char* op, const char* why) {
+  if (is_shapeless()) {
+    no_shapeless(op, why);
+  }
+}
+
+/** What an operator gives; in such a trace its gradient raises as above. */
+mx::array refuse_shapeless_gradient(
+    const char* op,
+    const char* why,
+    const mx::array& out,
+    mx::StreamOrDevice s);
+
+std::vector<mx::array> refuse_shapeless_gradient(
+    const char* op,
+    const char* why,
+    std::vector<mx::array> outputs,
+    mx::StreamOrDevice s);
+
+/** Arrays broadcast together; gradients are summed to the shapes at run time.
+ */
+std::vector<mx::array> broadcast_together(
+    const std::vector<mx::array>& inputs,
+    mx::StreamOrDevice s);
+
+namespace shapeless {
+
+mx::array
+sum(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+mx::array
+mean(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+mx::array
+prod(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+mx::array
+max(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+mx::array
+min(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+mx::array
+all(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+mx::array
+any(const mx::array& a, const std::vector<int>& axes, mx::StreamOrDevice s);
+
+std::vector<int> every_axis(const mx::array& a);
+
+mx::array without_axes(
+    const mx::array& reduced,
+    const std::vector<int>& axes,
+    bool keepdims,
+    mx::StreamOrDevice s);
+
+} // namespace shapeless
+
+// MLX's reductions: over axes, over one, over all.
+#define MLXGEN_REDUCTION(name)                                             \
+  inline mx::array name(                                                   \
+      const mx::array& a,                                                  \
+      const std::vector<int>& axes,                                        \
+      bool keepdims,                                                       \
+      mx::StreamOrDevice s) {                                              \
+    if (!is_shapeless()) {                                                 \
+      return mx::name(a, axes, keepdims, s);                               \
+    }                                                                      \
+    return shapeless::without_axes(                                        \
+        shapeless::name(a, axes, s), axes, keepdims, s);                   \
+  }                                                                        \
+  inline mx::array name(                                                   \
+      const mx::array& a, int axis, bool keepdims, mx::StreamOrDevice s) { \
+    return mlxgen::name(a, std::vector<int>{axis}, keepdims, s);           \
+  }                                                                        \
+  inline mx::array name(                                                   \
+      const mx::array& a, bool keepdims, mx::StreamOrDevice s) {           \
+    return is_shapeless()                                                  \
+        ? mlxgen::name(a, shapeless::every_axis(a), keepdims, s)           \
+        : mx::name(a, keepdims, s);                                        \
+  }
+
+MLXGEN_REDUCTION(sum)
+MLXGEN_REDUCTION(mean)
+MLXGEN_REDUCTION(prod)
+MLXGEN_REDUCTION(max)
+MLXGEN_REDUCTION(min)
+MLXGEN_REDUCTION(all)
+MLXGEN_REDUCTION(any)
+
+#undef MLXGEN_REDUCTION
+
+// MLX's functions of two arrays.
+#define MLXGEN_BROADCAST(name)                                        \
+  inline auto name(                                                   \
+      const mx::array& a, const mx::array& b, mx::StreamOrDevice s) { \
+    if (!is_shapeless()) {                                            \
+      return mx::name(a, b, s);                                       \
+    }                                                                 \
+    auto both = broadcast_together({a, b}, s);                        \
+    return mx::name(both[0], both[1], s);                             \
+  }
+
+MLXGEN_BROADCAST(add)
+MLXGEN_BROADCAST(subtract)
+MLXGEN_BROADCAST(multiply)
+MLXGEN_BROADCAST(divide)
+MLXGEN_BROADCAST(divmod)
+MLXGEN_BROADCAST(floor_divide)
+MLXGEN_BROADCAST(remainder)
+MLXGEN_BROADCAST(power)
+MLXGEN_BROADCAST(minimum)
+MLXGEN_BROADCAST(maximum)
+MLXGEN_BROADCAST(arctan2)
+MLXGEN_BROADCAST(logaddexp)
+
+#undef MLXGEN_BROADCAST
+
+inline mx::array where(
+    const mx::array& condition,
+    const mx::array& x,
+    const mx::array& y,
+    mx::StreamOrDevice s) {
+  if (!is_shapeless()) {
+    return mx::where(condition, x, y, s);
+  }
+  auto all = broadcast_together({condition, x, y}, s);
+  return mx::where(all[0], all[1], all[2], s);
+}
+
+} // namespace mlxgen

@@ -1,0 +1,155 @@
+"""Shapeless traces: what MLX's functions give there is what the table of them says."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+import mlxgen
+from mlxgen.formula import shapeless
+from mlxgen.formula.mlx import table
+from mlxgen.testing.cases import CHECKS
+from mlxgen.testing.shapeless import check_shapeless, equal_axes, single_axes
+
+X = mx.array([[0.25, 0.5, 0.125, 0.75], [0.5, 0.875, 0.25, 0.375], [0.75, 0.125, 0.625, 0.25]])
+I = mx.array([[3, 5, 1, 2], [4, 6, 7, 1], [1, 2, 3, 4]])  # noqa: E741
+
+# How functions are called that do not take one array, or two.
+CALLS = {
+    "transpose": lambda f: lambda x: f(x, (1, 0)),
+    "permute_dims": lambda f: lambda x: f(x, (1, 0)),
+    "swapaxes": lambda f: lambda x: f(x, 0, 1),
+    "moveaxis": lambda f: lambda x: f(x, 0, 1),
+    "expand_dims": lambda f: lambda x: f(x, 1),
+    "astype": lambda f: lambda x: x.astype(mx.float16).astype(mx.float32),
+    "matmul": lambda f: lambda x: f(x, x.T),
+    "concatenate": lambda f: lambda x: f([x, x], axis=1),
+    "concat": lambda f: lambda x: f([x, x], axis=1),
+    "stack": lambda f: lambda x: f([x, x], axis=1),
+    "sort": lambda f: lambda x: f(x, axis=0),
+    "argsort": lambda f: lambda x: f(x, axis=0),
+    "cumsum": lambda f: lambda x: f(x, axis=0),
+    "cumprod": lambda f: lambda x: f(x, axis=0),
+    "argmax": lambda f: lambda x: f(x, axis=0),
+    "argmin": lambda f: lambda x: f(x, axis=0),
+    "softmax": lambda f: lambda x: f(x, axis=-1),
+    "where": lambda f: lambda x: f(x > 0.3, x, -x),
+}
+WHOLE = {"left_shift", "right_shift", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_invert"}
+MLX = {name.removeprefix("mx::") for name in shapeless.WRAPPED}  # as MLX has them they are wrong
+
+
+def _function(name: str):
+    f = getattr(mx, name, None)
+    if name in CALLS:
+        return CALLS[name](f)
+    for params in table().function(name).signatures:
+        if [p.name for p in params if p.default is None] in (["a", "b"], ["a", "b", "/"]):
+            return lambda x: f(x, x)
+    return f
+
+
+def test_known() -> None:
+    """Every function of the table is one of MLX's."""
+    names = {*shapeless.FORWARD, *MLX}
+    assert {name for name in names if table().function(name) is None} <= {"astype"}
+
+
+@pytest.mark.parametrize("name", sorted(shapeless.FORWARD - MLX))
+def test_function(name: str) -> None:
+    """What the table allows is right for other shapes, and its gradient if it says so."""
+    f, x = _function(name), I if name in WHOLE else X
+    others = [*single_axes([x], ["x"]), *equal_axes([x])]
+    check_shapeless(f, [x], others)
+    if name in shapeless.GRADIENT and name not in WHOLE:
+        gradient = mx.grad(lambda x: mx.square(f(x).astype(mx.float32)).sum())
+        check_shapeless(gradient, [x], others)
+
+
+YAML = """
+- name: products
+  signature: "products(array x, array y) -> array"
+  composite: x * y + x / (1 + abs(y)) - maximum(x, y) + where(x > y, x, y) ** 2 + logaddexp(x, y)
+- name: center
+  signature: "center(array x) -> array"
+  composite: x - x.mean(axis=0, keepdims=True)
+- name: energy
+  signature: "energy(array x) -> array"
+  composite: square(x).sum(axis=(0, 1)) + sum(x) + x.sum(axis=-1).sum()
+- name: extent
+  signature: "extent(array x) -> array"
+  composite: where(all(x > 0, axis=-1) | any(x < 0, axis=-1), x.max(axis=-1), x.min(axis=-1))
+- name: first
+  signature: "first(array x) -> array"
+  composite: x[0]
+- name: share
+  signature: "share(array x) -> array"
+  composite: x / x.shape[0]
+- name: own
+  signature: "own(array x) -> array"
+  composite: x * 2
+  grad: {x: grad * 2}
+- name: scaled
+  signature: "scaled(array x, array y) -> array"
+  dispatch: scaled
+  grad: {x: grad * y, y: grad * x}
+- name: rows
+  signature: "rows(array x) -> array"
+  dispatch: scaled_once
+  grad: {x: grad * x.size / x.size}
+"""
+CPP = """
+template <typename T>
+T scaled(T x, T y) {
+  return x * y;
+}
+template <typename T>
+T scaled_once(T x) {
+  return x;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def ops():
+    """Composites of what mlxgen has in place of MLX's functions."""
+    return mlxgen.load(YAML, cpp=CPP)
+
+
+def test_generated(ops) -> None:
+    """Composites and elementwise kernels are right, with broadcasting that changes, or refused."""
+    checks = __import__(f"{ops.__name__}.checks.test_gradients", fromlist=["test_shapeless"])
+    (cases,) = checks.test_shapeless.pytestmark
+    for subject in cases.args[1]:
+        CHECKS["shapeless"][0](subject)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("first", "its composite calls slice"),
+        ("share", r"its composite uses x\.shape as a number"),
+        ("own", "its composite has a gradient of its own"),
+    ],
+)
+def test_refused(ops, name: str, why: str) -> None:
+    """What would keep the shapes of the first call raises in the trace, and says why."""
+    f = getattr(ops, name)
+    assert mx.compile(lambda x: f(x))(X).dtype == mx.float32
+    with pytest.raises(ValueError, match=rf"^\[{name}\] Cannot be compiled with .*: {why}\."):
+        mx.compile(lambda x: f(x), shapeless=True)(X)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("extent", "its composite calls m(ax|in)"), ("rows", r"its gradient uses x\.size as a num")],
+)
+def test_refused_gradient(ops, name: str, why: str) -> None:
+    """The forward is right; the gradient is refused, and not that of a compiled function."""
+    f = getattr(ops, name)
+    forward = mx.compile(lambda x: f(x), shapeless=True)
+    assert mx.array_equal(forward(X), f(X)) and mx.array_equal(forward(X[:, :1]), f(X[:, :1]))
+    plain = mx.grad(lambda x: f(x).sum())
+    assert mx.array_equal(mx.grad(lambda x: forward(x).sum())(X), plain(X))
+    with pytest.raises(ValueError, match=rf"^\[{name}\] Cannot be compiled with .*: {why}"):
+        mx.compile(plain, shapeless=True)(X)
