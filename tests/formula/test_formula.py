@@ -112,7 +112,7 @@ def check_cpp(source: str, folder: Path) -> None:
         ("concatenate([x, y])", "mx::concatenate(std::vector<mx::array>{x, y}, 0, s)"),
         ("concatenate(xs, None)", "mx::concatenate(xs, s)"),
         ("where(x > 0, x, 0)", "mlxgen::where(mlxgen::greater(x, 0, s), x, 0, s)"),
-        ("where(x > y, x, y)", "mlxgen::where(mx::greater(x, y, s), x, y, s)"),
+        ("where(x > y, x, y)", "mlxgen::where(mlxgen::greater(x, y, s), x, y, s)"),
         ("clip(x, None, 1)", "mlxgen::clip(x, std::nullopt, 1, s)"),
         ("clip(x, low, None)", "mlxgen::clip(x, low, std::nullopt, s)"),
         ("clip(x, y, None)", "mx::clip(x, y, std::nullopt, s)"),

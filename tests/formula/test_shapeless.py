@@ -142,7 +142,10 @@ def test_refused(ops, name: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("extent", "its composite calls m(ax|in)"), ("rows", r"its gradient uses x\.size as a num")],
+    [
+        ("extent", "its composite calls"),
+        ("rows", r"its gradient uses x\.size as a num"),
+    ],
 )
 def test_refused_gradient(ops, name: str, why: str) -> None:
     """The forward is right; the gradient is refused, and not that of a compiled function."""

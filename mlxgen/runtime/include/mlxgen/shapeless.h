@@ -134,6 +134,26 @@ MLXGEN_BROADCAST(logaddexp)
 
 #undef MLXGEN_BROADCAST
 
+// Their gradients are zeros in the shapes of the trace.
+#define MLXGEN_COMPARISON(name)                                         \
+  inline mx::array name(                                                \
+      const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {   \
+    return is_shapeless()                                               \
+        ? mx::name(mx::stop_gradient(a, s), mx::stop_gradient(b, s), s) \
+        : mx::name(a, b, s);                                            \
+  }
+
+MLXGEN_COMPARISON(equal)
+MLXGEN_COMPARISON(not_equal)
+MLXGEN_COMPARISON(less)
+MLXGEN_COMPARISON(less_equal)
+MLXGEN_COMPARISON(greater)
+MLXGEN_COMPARISON(greater_equal)
+MLXGEN_COMPARISON(logical_and)
+MLXGEN_COMPARISON(logical_or)
+
+#undef MLXGEN_COMPARISON
+
 inline mx::array where(
     const mx::array& condition,
     const mx::array& x,
