@@ -1,7 +1,8 @@
 """What an entry depends on outside of its own text, for whoever keeps what was found out about it.
 
 An operator stays as it is while its entry's ``key`` and ``Outside.of`` do, and with them mlxgen,
-the settings and all hand-written files: the other entries that its formulas call, it names.
+the settings and all hand-written files: the other entries that its formulas call, it names. What
+these give for a cotangent follows from their composites, which name others.
 """
 
 from __future__ import annotations
@@ -35,16 +36,21 @@ class Outside:
         self.hidden = sorted(namespaces.intersection(classes))  # by classes of the same name
 
     def of(self, entry: Entry) -> str:
-        """What the words of an entry name, as text."""
+        """What the words of an entry name, as text, and what the composites there name."""
         text = entry.key
         if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
-        words = self.entries.keys() & _WORD.findall(text)
-        named = [
-            (w, [self.entries[w].words(key) for key in ("name", *SIGNATURES)])
-            for w in sorted(words)
-        ]
-        return f"{named} {self.hidden}"
+        named: dict[str, list[str]] = {}
+        pending = [text]
+        while pending:
+            for word in self.entries.keys() & _WORD.findall(pending.pop()):
+                if word not in named:
+                    entry = self.entries[word]
+                    composite = unicodedata.normalize("NFKC", " ".join(entry.words("composite")))
+                    keys = [str(entry.words(key)) for key in ("name", *SIGNATURES)]
+                    named[word] = [*keys, composite or entry.key]
+                    pending.append(composite)
+        return f"{sorted(named.items())} {self.hidden}"
 
 
 def _texts(data: Any) -> Iterator[str]:
