@@ -166,11 +166,11 @@ def _operator(context: Context, path: str) -> Op | None:
     out_dtypes = results.out_dtypes(context)
     results.outputs(context, shapes, out_dtypes)
     forward, text = results.forward(context)
-    check_calls(context, shapes, checks)
     kernels = match_kernels(context) if has_kernels and context.dtypes_known else ()
     grads, own_gradient = gradients.gradients(context)
     jvp, jvp_exprs = gradients.jvp(context, grads)
     vmap = gradients.vmap(context)
+    check_calls(context, shapes, checks)
     check_own_name(context)
     for part in raw.manual if has_kernels else ():
         check_manual(context, part)

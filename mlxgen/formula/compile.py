@@ -468,6 +468,7 @@ class Compiler(Lists):
         """A function by its bare name: of the file, Python's or MLX's."""
         if name in self.locals or name in self.scope.names:
             key = "function" if self.scope.is_function(name) else self.visit(node.func).kind
+            key = "entry" if name in self.scope.ops else key
             raise Wrong("argument_called", node.func, key, name=name)
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))

@@ -255,7 +255,8 @@ class Lists(Translator):
         for t in targets:
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
-            if t.id in self.scope.names or t.id in self.locals or t.id in ("mx", *MODULES):
+            known = {*self.scope.names, *self.scope.lengths, *self.locals, "mx", *MODULES}
+            if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:
                 raise Wrong("twice", t, name=t.id)

@@ -66,6 +66,7 @@ LOOPS = {
     "enumerate": (Param("a", "/", ""),),
     "range": (Param("n", "/", ""), Param("stop", "/", "", "None")),
 }
+UNKNOWN_NAMES = ("unknown_name", "unknown_function", "unknown_method", "omitted", "function")
 CONVERSIONS = ("len", "int", "float", "bool")
 BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
 ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
@@ -110,6 +111,7 @@ class Translator:
         self.scope = scope
         self.report = report
         self.failed = False
+        self.said: set[str] = set()
         self.used: list[tuple[str, str]] = []  # names, ops, mlx or keys of ``Expr``, and which
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}
@@ -136,6 +138,9 @@ class Translator:
         if wrong.name:
             start, end = Source(self.text).span(wrong.at)
             code, message, help = wrong.written(self.text[start:end])
+            if wrong.name in UNKNOWN_NAMES and message in self.said:
+                return  # a name that is there several times is one mistake
+            self.said.add(message)
             self.report(code, message, start, end, help)
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:

@@ -288,7 +288,7 @@ def test_no_value_says_what_to_write():
     )
     assert [item.help for item in diags.sorted()] == [
         "write 'none' where there is no gradient, 'zero' where it is zero",
-        "between { and } a comma ends the value: put a value that has commas in quotes",
+        'put the value in quotes: x: "f(a, b)"',
         "give it a value, or leave it out",
     ]
 
