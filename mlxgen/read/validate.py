@@ -43,7 +43,8 @@ _Wrong = dict[str, Any]  # pydantic's errors, by type
 def validate(
     entry: Entry, op: str | None, diags: Diagnostics
 ) -> tuple[OpEntry | None, frozenset[str]]:
-    """The entry's values as a model, and the keys that are left out of it.
+    """The entry's values as a model, and the keys that are left out of it (``dispatch.metal.gird``
+    is one inside another).
 
     A key in which something is wrong is left out, so that the others are looked at all the same;
     so is a key without a value, which was reported when the file was read. A key that is not known
@@ -57,7 +58,7 @@ def validate(
         found = _by_place(error, data)
     for path, wrong in found.items():
         unknown = "extra_forbidden" in wrong
-        left_out.add(_where(path) if unknown else str(path[0]))
+        left_out.add(".".join(map(str, path)) if unknown else str(path[0]))
         value = _at(data, path)
         if value is not None or path[0] in TYPED_KEYS:  # else it was said when the file was read
             code, message, help = _explain(path, wrong, value)

@@ -203,7 +203,7 @@ def test_aliases_share_values(loader):
          [("MG012", "", 2), ("MG012", "~", 3), ("MG012", "null", 4)]),
         ("- samples:\n", [("MG012", "", 1)]),
         ("- tags:\n  - a\n  -\n", [("MG012", "", 3)]),
-        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "", 1)]),
+        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "where(a, b)", 1)]),
         # MG013: quotes
         ("- signature: f(x: array) -> array\n", [("MG013", ":", 1)]),
         ("- grad:\n    x: *grad\n", [("MG013", "*", 2)]),
