@@ -40,16 +40,19 @@ class Outside:
         text = entry.key
         if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
+        linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # what it gives for a cotangent matters
         named: dict[str, list[str]] = {}
         pending = [text]
         while pending:
             for word in self.entries.keys() & _WORD.findall(pending.pop()):
                 if word not in named:
-                    entry = self.entries[word]
-                    composite = unicodedata.normalize("NFKC", " ".join(entry.words("composite")))
-                    keys = [str(entry.words(key)) for key in ("name", *SIGNATURES)]
-                    named[word] = [*keys, composite or entry.key]
-                    pending.append(composite)
+                    other = self.entries[word]
+                    named[word] = [str(other.words(key)) for key in ("name", *SIGNATURES)]
+                    if linear:
+                        composite = " ".join(other.words("composite"))
+                        texts = [other.words(key) for key in ("cpp", "jvp", "manual")]
+                        named[word] += [composite, f"{texts} {'dispatch' in other.keys}"]
+                        pending.append(unicodedata.normalize("NFKC", composite))
         return f"{sorted(named.items())} {self.hidden}"
 
 
