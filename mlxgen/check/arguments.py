@@ -203,6 +203,7 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
             continue
         context.dtypes_known = False
         known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
+        known += [ACCUMULATOR] if len(path) > 1 and len(words) == 1 else []
         guess = did_you_mean(name, known)
         listed = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
         context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=listed)

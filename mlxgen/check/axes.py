@@ -19,6 +19,7 @@ from ..model.kinds import Kind
 from ..model.op import shown_axes
 from ..model.signature import Arg, Signature
 from ..read.keys import listed
+from ..read.names import RESERVED, made
 
 OTHERS = "..."
 MOST = 32  # axes of an array
@@ -26,8 +27,8 @@ MOST = 32  # axes of an array
 _WORD = re.compile(r"\w+", re.ASCII)
 _AXIS = re.compile(r"(\b([A-Za-z_]\w*|0|[1-9]\d{0,8})\b|[-+*/()])+", re.ASCII)
 
-# Names that some formulas have besides.
-_OF_FORMULAS = re.compile(r"(grad|result)(s|_\w+)?|asked_\w+|tangent|max_threads")
+# Names that some formulas have besides; the kernels' element type is none of theirs.
+_OF_FORMULAS = RESERVED.keys() - {"T"}
 
 
 class Axes(NamedTuple):
@@ -74,7 +75,9 @@ class NamedAxes:
         }
         self.outputs = [output.name for output in signature.outputs if output.name in self.of]
         self.taken = {arg.name for arg in signature.args} - self.ints
-        self.taken |= {output.name for output in signature.outputs}
+        outputs = [output.name for output in signature.outputs]
+        arrays = [arg.name for arg in signature.arrays]
+        self.taken |= {*outputs, *made(arrays, outputs), *_OF_FORMULAS}
         # Arrays that are always there, and always have the same axes, say how long these are.
         self.sure = {
             arg.name: self.of[arg.name][0]
@@ -131,7 +134,7 @@ class NamedAxes:
                 words = _WORD.findall(axis)
                 if not _is_axis(axis):
                     yield "bad_axis", axis
-                elif not is_output and (axis in self.taken or _OF_FORMULAS.fullmatch(axis)):
+                elif not is_output and axis in self.taken:
                     yield "axis_taken", axis
                 elif unknown := [w for w in words if not w.isdigit() and w not in known]:
                     yield "no_length", unknown[0]

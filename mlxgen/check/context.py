@@ -7,7 +7,7 @@ An entry with an error gives no operator.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partialmethod
 from pathlib import Path as FilePath
@@ -56,6 +56,9 @@ def camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
 
 
+Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
+
+
 @dataclass
 class Surroundings:
     """What all entries of a file are looked at with."""
@@ -64,6 +67,7 @@ class Surroundings:
     sources: Sources
     diags: Diagnostics
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
+    degrees: Degrees = lambda *_: ()  # how their results depend on a cotangent
     cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
     class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known
@@ -241,7 +245,8 @@ class Context(Named):
         around = self.around
         release = around.settings.mlx
         lengths = self.axes.lengths
-        return Scope(names, around.signatures, around.cpp_names, stream, release, lengths)
+        known = around.signatures, around.cpp_names
+        return Scope(names, *known, stream, release, lengths, around.degrees)
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: str | None = "s"

@@ -11,14 +11,15 @@ names, and the signatures of those that are called.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from graphlib import CycleError, TopologicalSorter
 
 from ..diagnostics import Diagnostics, TooMany
 from ..formula.compile import Name, compile_formula
-from ..model.op import Form, Op, Written
+from ..formula.facts import degree_of_all
+from ..model.op import Expr, Fact, Form, Op, Written
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
@@ -71,7 +72,8 @@ class _File(Mapping[str, Signature]):
     ) -> None:
         self.around, self.only = around, only
         self.entries: dict[str, Named] = {}  # by name, in order
-        around.signatures = self
+        around.signatures, around.degrees = self, self.degrees
+        self._degrees: dict[tuple[str, frozenset[tuple[str, int]]], Sequence[Fact]] = {}
         for entry in document.entries:
             if only is None or entry.name in only:
                 named: Named | None = read_entry(entry, around)
@@ -114,10 +116,40 @@ class _File(Mapping[str, Signature]):
         """The entries that the composite of an entry calls which is not looked at closely."""
         if self.only is None or name in self.only or not (context := self.context(name)):
             return ()  # it has errors
-        names = {arg.name: Name(arg.type, arg.name) for arg in context.signature.args}
-        scope, text = context.scope(names, "s"), context.raw.composite or ""
-        expr = compile_formula(text, scope, context.want_outputs(), lambda *_: None)
+        expr = _composed(context, [context.raw.composite or ""], {})
         return expr.ops if expr else ()
+
+    def degrees(self, name: str, given: Mapping[str, int]) -> Sequence[Fact]:
+        """What is known of an entry's results by the degrees of its arguments, from its composite
+        or the function that it binds; nothing of what kernels give."""
+        key, context = (name, frozenset(given.items())), self.context(name)
+        if key in self._degrees or context is None:
+            return self._degrees.get(key, ())
+        self._degrees[key] = ()  # while it is found out: composites may call each other in a circle
+        texts = [context.raw.composite] if context.raw.composite else results.bound_texts(context)
+        expr = _composed(context, texts, given)
+        found: Sequence[Fact] = (expr.known or ()) if expr else ()
+        if not texts and context.raw.jvp == "linear":  # in all of its arrays together
+            arrays = [
+                Fact(degree=given[a.name]) for a in context.signature.arrays if a.name in given
+            ]
+            found = [Fact(degree=degree_of_all(arrays, "sum"))] * len(context.signature.outputs)
+        self._degrees[key] = found
+        return found
+
+
+def _composed(context: Context, texts: Sequence[str], degrees: Mapping[str, int]) -> Expr | None:
+    """The first of these formulas of an entry's results that can be translated."""
+    names = {
+        arg.name: Name(arg.type, arg.name, fact=Fact(degree=degrees.get(arg.name, 0)))
+        for arg in context.signature.args
+    }
+    bound = context.raw.composite is None
+    scope = context.scope(names, "s")
+    scope = scope._replace(ops={}) if bound else scope  # MLX's function, not the entry of its name
+    want = context.want_outputs()
+    found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)
+    return next(filter(None, found), None)
 
 
 def _operator(context: Context, path: str) -> Op | None:
@@ -134,11 +166,11 @@ def _operator(context: Context, path: str) -> Op | None:
     out_dtypes = results.out_dtypes(context)
     results.outputs(context, shapes, out_dtypes)
     forward, text = results.forward(context)
-    check_calls(context, shapes, checks)
     kernels = match_kernels(context) if has_kernels and context.dtypes_known else ()
     grads, own_gradient = gradients.gradients(context)
     jvp, jvp_exprs = gradients.jvp(context, grads)
     vmap = gradients.vmap(context)
+    check_calls(context, shapes, checks)
     check_own_name(context)
     for part in raw.manual if has_kernels else ():
         check_manual(context, part)

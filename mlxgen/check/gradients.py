@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
-from ..formula.compile import Name, Want
+from ..formula.compile import Name, Need, Want
+from ..formula.explain import Wrong
+from ..formula.source import Source
 from ..model.dtypes import FLOATING
 from ..model.kinds import Kind
 from ..model.op import Expr, Fact, Form, Grad, GradKind, Parameter
 from ..model.signature import with_article
 from ..read.keys import GradFunction, listed
+from ..read.yaml import quoted
+from .batch import check_batch
 from .context import ARRAY, ARRAYS, BOOL, Context, Path
 from .fit import gradient_function
 
@@ -80,16 +85,21 @@ def _declared(
         function = gradient_function(context, value.function, (*path, "function"))
         return [Grad(tuple(params), GradKind.FUNCTION, value.function, function=function)]
     text = value.strip()
-    if text != "none" and (integral := [p.name for p in params if p.integral]):
-        about = {"name": integral[0], "names": key}
-        context.error("gradient_of_integers", path, key=True, **about)
+    if text != "none" and any(p.integral for p in params):
+        name, instead = next(p.name for p in params if p.integral), _without_integers(params, text)
+        context.error("gradient_of_integers", path, key=True, name=name, instead=instead)
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
     names = _gradient_names(context)
     cotangents = [f"grad_{name}" for name in context.output_names]
     linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
     dtype = _floating(context)
-    needs = [context.need("gradient", p.name, context.facts[p.name], dtype, linear) for p in params]
+    needs = [
+        Need("gradient", p.name)  # which is reported
+        if p.integral
+        else context.need("gradient", p.name, context.facts[p.name], dtype, linear)
+        for p in params
+    ]
     want = Want.arrays([p.is_list for p in params], needs)
     if len(params) == 1:
         _given(names, params[0])
@@ -101,6 +111,30 @@ def _declared(
         return []
     expr = context.formula(path, text, want, names)
     return [Grad(tuple(params), GradKind.FORMULA, text, expr)] if expr is not None else []
+
+
+def _without_integers(params: list[Parameter], text: str) -> str:
+    """What an item of `grad` should be instead, in which some arguments are integers."""
+    try:
+        tree = Source(text).parse()
+    except Wrong:
+        tree = None
+    several = len(params) > 1 and text != "zero"
+    parts = [f"({text})[{i}]" if several else text for i in range(len(params))]
+    if isinstance(tree, ast.Call):
+        parts = [f"{text}[{i}]" if several else text for i in range(len(params))]
+    if isinstance(tree, ast.Tuple) and len(tree.elts) == len(params):
+        spans = [Source(text).span(element) for element in tree.elts]
+        parts = [text[start:end] for start, end in spans]
+    for p in params:  # only a formula of several arguments asks
+        wanted = str(not p.integral)
+        parts = [re.sub(rf"\basked_{p.name}\b", wanted, part) for part in parts]
+    none = ", ".join(p.name for p in params if p.integral)
+    items = [
+        (p.name, quoted(part)) for p, part in zip(params, parts, strict=True) if not p.integral
+    ]
+    items.append((quoted(none) if "," in none else none, "none"))
+    return ", ".join(f"{name}: {part}" for name, part in items)
 
 
 def _floating(context: Context) -> str:
@@ -233,4 +267,6 @@ def vmap(context: Context) -> str:
         context.error("elementwise_vmap", ("vmap",))
     if given == "batch" and not context.elementwise and (fixed := context.axes.fixed):
         context.error("fixed_vmap", ("vmap",), name=fixed[0])
+    elif given == "batch" and not context.elementwise:
+        check_batch(context)
     return given or ("elementwise" if context.elementwise else "sequential")

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
+from ..formula.values import INT_MAX
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import Binding, Expr, Kernel, Template
@@ -196,7 +197,7 @@ class _Launch(NamedTuple):
 def _launched(item: Dispatch, function: Function) -> _Launch:
     """What the entry says of the launch."""
     names = _names(item.context)
-    templates = _templates(item, function, names)
+    templates = _templates(item, function)
     for name, value in [*((t, f"template_{t}") for t in item.spec.template), (MOST, MOST)]:
         names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
     constants = _constants(item, function, names)
@@ -376,25 +377,41 @@ def _constants(
     axes = {name: name for name in context.axes.lengths if name in params}
     for name, text in {**axes, **item.spec.constants}.items():
         path = item.at("constants", name)
-        if (name in names and name != MOST) or (name in axes and name in item.spec.constants):
-            context.error("constant_taken", path, key=True, name=name, what="a constant")
-        if expr := context.formula(path, text, Want(Kind.INT), names, None):
+        expr = context.formula(path, text, Want(Kind.INT), names, None)
+        passed_on = name == text.strip() == MOST or name not in item.spec.constants
+        if of := "" if passed_on else _taken(item, name, template=True):
+            context.error("constant_taken", path, key=True, name=name, of=of, what="a constant")
+            continue
+        if expr:
             found.append((name, expr))
         if name not in axes:
             names[name] = Name(Type(Kind.INT, int64=True), f"const_{name}")
     return found
 
 
+def _taken(item: Dispatch, name: str, template: bool = False) -> str:
+    """What a name of a constant or template parameter is already in formulas of the launch."""
+    context = item.context
+    owners = {
+        "an argument": [p.name for p in context.params],
+        "an output": context.output_names,
+        "an axis": context.axes.lengths,
+        "a template parameter": item.spec.template if template else (),
+        "the number of threads that the device allows": (MOST,),
+    }
+    return next((what for what, names in owners.items() if name in names), "")
+
+
 def _check_constants(item: Dispatch, function: Function, exprs: Sequence[Expr]) -> None:
     """Report constants that neither the kernel nor a formula uses."""
     used = {p.name for p in function.params}.union(*(expr.names for expr in exprs))
     for name in item.spec.constants:
-        if name not in used:
+        if name not in used and not _taken(item, name, template=True):
             path = item.at("constants", name)
             item.context.error("constant_unused", path, key=True, name=name, function=function.name)
 
 
-def _templates(item: Dispatch, function: Function, names: Mapping[str, Name]) -> list[Template]:
+def _templates(item: Dispatch, function: Function) -> list[Template]:
     """The integer template parameters that the entry gives, in the kernel's order."""
     context, known = (
         item.context,
@@ -403,8 +420,9 @@ def _templates(item: Dispatch, function: Function, names: Mapping[str, Name]) ->
     found = {}
     for name, given in item.spec.template.items():
         path = item.at("template", name)
-        if name in names or name in item.spec.constants or name in context.axes.lengths:
-            context.error("constant_taken", path, key=True, name=name, what="a template parameter")
+        if of := _taken(item, name):
+            what = "a template parameter"
+            context.error("constant_taken", path, key=True, name=name, of=of, what=what)
         elif name not in known:
             guess = did_you_mean(name, function.template[1:])
             about = {"name": name, "function": function.name, "guess": guess}
@@ -414,6 +432,8 @@ def _templates(item: Dispatch, function: Function, names: Mapping[str, Name]) ->
             context.error("template_no_integer", path, key=True, name=name, kind=kind)
         if given.values[0] < 1 or given.values != sorted(set(given.values)):
             context.error("template_values", (*path, "values"))
+        elif given.values[-1] > INT_MAX:
+            context.error("template_large", (*path, "values"), most=INT_MAX)
         formula = ((*path, "of"), given.of, Want(Kind.INT))
         if needed := context.formula(*formula, context.names(), None):
             enough = context.formula(*formula, context.names(member=True), None)

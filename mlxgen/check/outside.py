@@ -1,7 +1,8 @@
 """What an entry depends on outside of its own text, for whoever keeps what was found out about it.
 
 An operator stays as it is while its entry's ``key`` and ``Outside.of`` do, and with them mlxgen,
-the settings and all hand-written files: the other entries that its formulas call, it names.
+the settings and all hand-written files: the other entries that its formulas call, it names. What
+these give for a cotangent follows from their composites, which name others.
 """
 
 from __future__ import annotations
@@ -35,16 +36,24 @@ class Outside:
         self.hidden = sorted(namespaces.intersection(classes))  # by classes of the same name
 
     def of(self, entry: Entry) -> str:
-        """What the words of an entry name, as text."""
+        """What the words of an entry name, as text, and what the composites there name."""
         text = entry.key
         if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
-        words = self.entries.keys() & _WORD.findall(text)
-        named = [
-            (w, [self.entries[w].words(key) for key in ("name", *SIGNATURES)])
-            for w in sorted(words)
-        ]
-        return f"{named} {self.hidden}"
+        linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # what it gives for a cotangent matters
+        named: dict[str, list[str]] = {}
+        pending = [text]
+        while pending:
+            for word in self.entries.keys() & _WORD.findall(pending.pop()):
+                if word not in named:
+                    other = self.entries[word]
+                    named[word] = [str(other.words(key)) for key in ("name", *SIGNATURES)]
+                    if linear:
+                        composite = " ".join(other.words("composite"))
+                        texts = [other.words(key) for key in ("cpp", "jvp", "manual")]
+                        named[word] += [composite, f"{texts} {'dispatch' in other.keys}"]
+                        pending.append(unicodedata.normalize("NFKC", composite))
+        return f"{sorted(named.items())} {self.hidden}"
 
 
 def _texts(data: Any) -> Iterator[str]:

@@ -39,6 +39,23 @@ def forward(context: Context) -> tuple[Expr | None, str]:
     return expr, text
 
 
+def bound_texts(context: Context) -> list[str]:
+    """The calls that an entry which binds a function of MLX may mean; none for other entries."""
+    raw = context.raw
+    if raw.composite or raw.dispatch or {"eval_cpu", "eval_gpu"} & set(raw.manual):
+        return []
+    target = raw.cpp or f"mlx::core::{context.name}"
+    plain = re.sub(r"^(::)?(mlx::core|mx)::", "", target)
+    if plain == target:
+        return []
+    name, signature = "mx." + plain.replace("::", "."), context.signature
+    attempts = [f"{name}({', '.join(a.name for a in signature.args)})"]
+    if rest := [a for a in signature.args if not a.type.is_array]:
+        given = [*(a.name for a in signature.arrays), *(f"{a.name}={a.name}" for a in rest)]
+        attempts.append(f"{name}({', '.join(given)})")
+    return attempts
+
+
 def _bound_call(context: Context) -> tuple[Expr | None, str]:
     """The call of the function that the entry names, checked against MLX's API."""
     target = context.raw.cpp or f"mlx::core::{context.name}"
@@ -46,15 +63,9 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     if not QUALIFIED.fullmatch(target):
         context.error("no_cpp_name", path, target=target)
         return None, ""
-    plain = re.sub(r"^(::)?(mlx::core|mx)::", "", target)
-    if context.raw.cpp and plain == target:
+    attempts = bound_texts(context)
+    if not attempts:
         return _own_call(context, target, path)
-    name = "mx." + plain.replace("::", ".")
-    signature = context.signature
-    attempts = [f"{name}({', '.join(a.name for a in signature.args)})"]
-    if rest := [a for a in signature.args if not a.type.is_array]:
-        given = [*(a.name for a in signature.arrays), *(f"{a.name}={a.name}" for a in rest)]
-        attempts.append(f"{name}({', '.join(given)})")
     problems: list[tuple[str, str | None]] = []
 
     def note(code: str, message: str, start: int, end: int, help: str | None) -> None:

@@ -139,7 +139,8 @@ def check_calls(context: Context, shapes: Sequence[Rule], conditions: Sequence[C
         if found := next(_call_problems(context, sample, shapes, conditions), None):
             path, problem = found
             if i < 0:
-                context.warning("bad_default", problem=problem)
+                if context.ok:  # else what is wrong comes first
+                    context.warning("bad_default", problem=problem)
                 continue
             wrong, name = ("bad_sample", path[0]) if path else ("bad_call", "")
             context.error(wrong, ("samples", i, *path), name=name, problem=problem)

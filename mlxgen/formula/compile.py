@@ -39,7 +39,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import DTYPES
@@ -49,8 +50,8 @@ from ..model.op import Fact
 from ..model.signature import Kind, Type
 from . import explain
 from .explain import Wrong, require
+from .facts import MIXED, joint, length, operands, option
 from .facts import Need as Need
-from .facts import joint, length, operands, option
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .source import parsed
@@ -74,6 +75,7 @@ from .values import (
 
 LARGEST = 40_000  # characters of C++
 DEEPEST = 100  # nodes inside each other
+MOST_FORKS = 4  # conditions whose outcomes are looked at one by one
 VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names that are no functions
 
 # Operators: how they are written, and their name in the table of rules and in MLX.
@@ -145,17 +147,23 @@ class Compiler(Lists):
         if self.failed:
             return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
-        names, ops, mlx = frozenset(self.names), frozenset(self.ops), frozenset(self.mlx)
-        keys = frozenset(self.keys)
-        why = self.specializes
-        return Expr(type_, str(cpp), names, ops, mlx, known, keys, *why)
+        used: dict[str, set[str]] = {
+            "names": set(),
+            "ops": set(),
+            "mlx": set(),
+            "keys": set(),
+            "": set(),
+        }
+        for part, name in self.used:
+            used[part].add(name)
+        names, ops, mlx, keys, _ = map(frozenset, used.values())
+        return Expr(type_, str(cpp), names, ops, mlx, known, keys, *self.specializes)
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""
         if want.kind in (Kind.SHAPE, Kind.DTYPE):
             return length(value) if want.kind is Kind.SHAPE else option("dtype", value)
-        parts = value.items if value.kind == "tuple" else [value]
-        found = [(fact, part.at) for part in parts for fact in operands([part])]
+        found = known_of(value)
         needs = [*want.needs, *[*want.needs][-1:] * len(found)]
 
         def compare(each: tuple[tuple[Fact, ast.expr], Need]) -> None:
@@ -163,8 +171,33 @@ class Compiler(Lists):
             if wrong := need.unmet(fact, at, self.bent):
                 raise wrong
 
-        self.each(compare, list(zip(found, needs, strict=False)))
+        if self.forks and not self.failed and any(need.linear for need in needs):
+            self.compare_cases(want)
+        else:
+            self.each(compare, list(zip(found, needs, strict=False)))
         return [fact for fact, _ in found]
+
+    def compare_cases(self, want: Want) -> None:
+        """Compare the result in each case that conditions tell apart."""
+        for outcomes in product((True, False), repeat=len(self.forks)):
+            case = Compiler(self.text, self.scope, self.report)
+            case.assumed = dict(zip(sorted(self.forks), outcomes, strict=True))
+            try:
+                case.result(case.visit(parsed(self.text)), want)
+            finally:
+                self.failed |= case.failed
+            if case.failed:
+                return
+
+    def branch(self, test: str, kind: str, yes: Value, no: Value) -> Any:
+        """What is known of one of two values of a kind."""
+        if test in self.assumed and kind in ("array", "arrays"):
+            yes = no = yes if self.assumed[test] else no
+        fact = joint(kind, yes, no)
+        several = fact if isinstance(fact, list) else [fact] if isinstance(fact, Fact) else []
+        if any(one.degree == MIXED for one in several) and len(self.forks) < MOST_FORKS:
+            self.forks.add(test)
+        return fact
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
@@ -203,7 +236,7 @@ class Compiler(Lists):
             return self.visit(copied(parsed(self.scope.lengths[name]), node))
         if found is None:
             return self.constant_name(name, node)
-        self.names.add(name)
+        self.used.append(("names", name))
         value = argument(found.type, found.cpp, node, name, found.length, found.fact)
         if value.optional and name in self.known:
             return dereferenced(value) if self.known[name] else constant(None, node)
@@ -212,7 +245,7 @@ class Compiler(Lists):
     def constant_name(self, name: str, node: ast.expr) -> Value:
         """A name of mlx.core that is no function."""
         if name in DTYPES:
-            return Value("dtype", Cpp(f"mx::{name}", "name"), node)
+            return Value("dtype", Cpp(f"mx::{name}", "name"), node, fact=name)
         value = self.rule(name, [], node)
         if value is not None:
             return value
@@ -324,13 +357,15 @@ class Compiler(Lists):
             partial(self.visit_knowing, node.orelse, facts(node.test, False)),
         )
         condition(test)
+        case = self.assumed.get(test.cpp)
+        at = node if case is None else node.body if case else node.orelse
         for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
             a, b = fit(yes, slot), fit(no, slot)
             same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # stays what it is
             if a and b and not same:
                 count = yes.count if yes.count == no.count else None
-                fact = joint(kind, yes, no)
-                return Value(kind, ternary(test.cpp, a, b), node, count=count, fact=fact)
+                fact = self.branch(test.cpp, kind, yes, no)
+                return Value(kind, ternary(test.cpp, a, b), at, count=count, fact=fact)
         kind = no.kind if yes.kind == "none" else yes.kind
         optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
         unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
@@ -344,8 +379,8 @@ class Compiler(Lists):
         parts = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
         cpp = ternary(test.cpp, *parts)
         choices = yes.choices if yes.choices == no.choices else ()
-        fact = joint(kind, yes, no)
-        return Value(kind, cpp, node, optional, type_, choices=choices, fact=fact)
+        fact = self.branch(test.cpp, kind, yes, no)
+        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact)
 
     # Comparisons
 
@@ -435,6 +470,7 @@ class Compiler(Lists):
         """A function by its bare name: of the file, Python's or MLX's."""
         if name in self.locals or name in self.scope.names:
             key = "function" if self.scope.is_function(name) else self.visit(node.func).kind
+            key = "entry" if name in self.scope.ops else key
             raise Wrong("argument_called", node.func, key, name=name)
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))
@@ -466,6 +502,12 @@ class Compiler(Lists):
         args.positional.insert(0, receiver)
         args.method = True
         return self.call_mlx(method, args)
+
+
+def known_of(value: Value) -> list[tuple[Fact, ast.expr]]:
+    """What is known of each array of a result, and its place."""
+    parts = value.items if value.kind == "tuple" else [value]
+    return [(fact, part.at) for part in parts for fact in operands([part])]
 
 
 def last(node: ast.Attribute) -> ast.Name:

@@ -3,7 +3,9 @@
 A rank is a number of axes above that of an array: ``("x", -1)`` is one less than x has, ``("", 2)``
 two. A dtype is its name, or a category if no more is known. The degree counts factors ``grad`` (or
 ``tangent``): what is linear has 1, and zeros have that of whatever stands beside them. What MLX's
-functions make of all that is in data/facts.txt. What is not known is None or "", and stays so.
+functions make of all that is in data/facts.txt. A rank or dtype that is not known is None or "". A
+degree is always known: what is not shown to be linear is ``BENT``, and only what kernels make of
+``grad`` is ``OPAQUE``, which the generated checks call.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from .explain import Wrong
 from .values import NUMBERS, Value
 
 TABLE = Path(__file__).parent / "data" / "facts.txt"
-ZERO, BENT, MIXED = -1, 2, 3  # degrees: of zeros, what is not linear, branches that differ
-UNKNOWN = Fact(None, "", None)
+# Degrees besides 0 and 1: of zeros, of what is not linear, of parts that differ, of kernels.
+ZERO, BENT, MIXED, OPAQUE = -1, 2, 3, 4
+UNKNOWN = Fact(None, "", BENT)
 OPTIONS = ("axis", "axes", "keepdims", "shape", "dtype")  # arguments that decide on rank or dtype
 REPEATED = ("flip", "roll", "fft.fftshift", "fft.ifftshift")  # an axis counts each time it is there
 CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
-REAL = CATEGORIES[2:]  # none of integers
+WHOLE, REAL = CATEGORIES[:2], CATEGORIES[2:]
 CONSTANT = {"zero": ZERO, "one": 0}
 _MEMBERS: Mapping[str, Sequence[str]] = {
     **{**MEMBERS, "bool": ("bool_",), "complex": ("complex64",)},
@@ -128,6 +131,8 @@ def _rank(how: str, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
     rank, axis, keepdims = (*ranks, None)[0], options.get("axis"), options.get("keepdims")
     if how == "given":
         return options.get("shape")
+    if how == "free":
+        return None
     if how == "broadcast":
         return reduce(broadcast, ranks)
     if how == "matmul":
@@ -175,7 +180,7 @@ def _dtype(how: str, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
     return how.strip("-")
 
 
-def _degree(how: str, degrees: Sequence[int | None]) -> int | None:
+def _degree(how: str, degrees: Sequence[int], names: Sequence[str] = ()) -> int:
     """The degree that a function gives, by the word of the table."""
     if how in CONSTANT:
         return CONSTANT[how]
@@ -183,41 +188,72 @@ def _degree(how: str, degrees: Sequence[int | None]) -> int | None:
         return degrees[1]
     if how == "product" and ZERO in degrees:
         return ZERO
-    known = [degree for degree in degrees if degree is not None and degree != MIXED]
-    if len(known) < len(degrees):
-        return None
+    if how not in _WORDS:
+        return _of_parameters(how, degrees, names)
+    if how == "choice" and degrees[0] < 1:
+        how, degrees = "parts", degrees[1:]
+    how = "parts" if how == "each" else how
+    if not degrees or (max(degrees) < 1 and how not in ("sum", "parts", "linear")):
+        return 0
+    for all_of_it in (BENT, OPAQUE):
+        if all_of_it in degrees:
+            return all_of_it
     if how == "product":
-        return min(sum(known), BENT)
-    if how == "choice" and known[0] < 1:
-        how, known = "parts", known[1:]
+        several = [degree for degree in degrees if degree]
+        return several[0] if len(several) == 1 else BENT
     if how in ("sum", "parts"):  # a constant beside what is linear is not
-        found = set(known) - {ZERO} or {ZERO}
-        bent = BENT if how == "sum" or BENT in found else MIXED
-        return found.pop() if len(found) == 1 else bent
-    if how == "linear" and max(known[1:], default=0) < 1:
-        return known[0]
-    return 0 if max(known, default=0) < 1 else None if how == "-" else BENT
+        found = set(degrees) - {ZERO} or {ZERO}
+        return found.pop() if len(found) == 1 else BENT if how == "sum" else MIXED
+    return degrees[0] if how == "linear" and max(degrees[1:], default=0) < 1 else BENT
+
+
+_WORDS = ("sum", "product", "parts", "choice", "linear", "bent", "each")
+
+
+def _of_parameters(how: str, degrees: Sequence[int], names: Sequence[str]) -> int:
+    """The degree by sums and products of parameters; in all others the function is constant."""
+    terms = [term.split("*") for term in how.split("+")]
+    given = [[d for d, name in zip(degrees, names, strict=True) if name in term] for term in terms]
+    rest = [d for d, name in zip(degrees, names, strict=True) if not any(name in t for t in terms)]
+    return _degree("linear", [_degree("sum", [_degree("product", g) for g in given if g]), *rest])
 
 
 ROWS = {name: words.split() for names, words in rows(TABLE, " : ") for name in names.split()}
 
 
 @lru_cache(4096)
-def combined(name: str, facts: tuple[Fact, ...], options: tuple[tuple[str, Any], ...]) -> Fact:
-    """What is known of a function's result."""
-    rank, dtype, degree = ROWS.get(name, ("", "-", "-"))
+def combined(
+    name: str,
+    facts: tuple[Fact, ...],
+    names: tuple[str, ...] = (),
+    options: tuple[tuple[str, Any], ...] = (),
+) -> Fact:
+    """What is known of a function's result; ``names`` are the parameters of the operands."""
+    rank, dtype, degree = ROWS.get(name, ("-", "-", "bent"))
     more = dict(options)
     if name not in REPEATED:
         distinct(more.get("axis"), facts[0].rank if facts else None)
         distinct(more.get("axes"), facts[0].rank if facts else None)
-    # What it depends on: not where only the shape counts, or that is not known.
-    matter = facts[degree == "second" :] if name and degree not in CONSTANT else ()
-    return Fact(
-        _rank(rank, [fact.rank for fact in facts], more) if rank else None,
+    # What it depends on: not where only the shape counts.
+    matter = facts[degree == "second" :] if degree not in CONSTANT else ()
+    fact = Fact(
+        _rank(rank, [fact.rank for fact in facts], more),
         _dtype(dtype, [fact.dtype for fact in facts], more),
-        _degree(degree, [fact.degree for fact in facts]),
+        _degree(degree, [fact.degree for fact in facts], names),
         frozenset().union(*[fact.uses for fact in matter]),
     )
+    if fact.degree > 0 and category(fact.dtype) in WHOLE:  # floats are rounded
+        varied = [category(one.dtype) for one in matter if one.degree > 0]
+        return fact if set(varied) <= {*WHOLE} else fact._replace(degree=BENT)
+    return fact
+
+
+def each(name: str, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    """What is known of each result of a function that gives as many as it takes."""
+    if ROWS.get(name, ("", "", ""))[2] != "each":
+        return None
+    whole = combined(name, tuple(facts))
+    return [whole._replace(dtype=f.dtype, degree=f.degree, uses=f.uses) for f in facts]
 
 
 def either(a: Fact, b: Fact) -> Fact:
@@ -227,8 +263,14 @@ def either(a: Fact, b: Fact) -> Fact:
     return Fact(rank, dtype, degree, a.uses | b.uses)
 
 
+def degree_of_all(facts: Iterable[Fact], how: str = "parts") -> int:
+    """The degree of several arrays together."""
+    return _degree(how, [fact.degree for fact in facts])
+
+
 def operands(values: Iterable[Value]) -> Iterator[Fact]:
-    """What is known of the arrays and numbers among some values, with those in lists."""
+    """What is known of the arrays and numbers among some values, with those in lists; a list of
+    unknown length counts as two."""
     for value in values:
         if value.kind == "array":
             yield value.fact or UNKNOWN
@@ -241,16 +283,42 @@ def operands(values: Iterable[Value]) -> Iterator[Fact]:
                 operands(value.items) if value.is_arrays else [Fact(("", 1) if flat else None)]
             )
         elif value.kind == "arrays":
-            each = isinstance(value.fact, list)
-            yield from value.fact if each else [value.fact or UNKNOWN] * (value.count or 1)
+            listed = isinstance(value.fact, list)
+            many = 2 if value.count is None else value.count
+            yield from value.fact if listed else [value.fact or UNKNOWN] * many
 
 
 def joint(kind: str, yes: Value, no: Value) -> Any:
-    """What is known of one of two values of a kind."""
+    """What is known of one of two values of a kind, of which one may be None."""
     if kind == "shape":
         return length(yes) if length(yes) == length(no) else None
-    found = [either(*pair) for pair in zip(operands([yes]), operands([no]), strict=False)]
-    return found if kind == "arrays" else found[0] if found else None
+    if kind == "dtype":
+        return category_of([yes, no])
+    sides = [[*operands([value])] for value in (yes, no)]
+    if not all(sides):
+        return next((side if kind == "arrays" else side[0] for side in sides if side), None)
+    if kind == "arrays" and len(sides[0]) != len(sides[1]):
+        return reduce(either, [*sides[0], *sides[1]])
+    found = [either(*pair) for pair in zip(*sides, strict=False)]
+    return found if kind == "arrays" else found[0]
+
+
+def dtype_of(value: Value) -> str:
+    """What is known of a dtype: its name, or a category."""
+    return value.of.fact.dtype if value.of and value.of.fact else str(value.fact or "")
+
+
+def common_dtype(values: Sequence[Value]) -> str:
+    """What is known of the dtype that arrays and dtypes have together."""
+    dtypes = [dtype_of(value) for value in values if value.kind == "dtype"]
+    dtypes += [fact.dtype for fact in operands(values)]
+    return reduce(promoted, dtypes) if dtypes else ""
+
+
+def category_of(values: Sequence[Value]) -> str:
+    """What is known of one of several dtypes."""
+    found = {dtype_of(value) for value in values if value.kind != "none"}
+    return found.pop() if len(found) == 1 else "" if "" in found else category(*found)
 
 
 def option(name: str, value: Value) -> Any:
@@ -262,8 +330,7 @@ def option(name: str, value: Value) -> Any:
             raise Wrong("lengths")
         return length(value)
     if name == "dtype":
-        known = value.of and value.of.fact
-        return known.dtype if known else value.cpp.partition("mx::")[2]
+        return dtype_of(value)
     if value.kind == "tuple":
         return tuple([item.const for item in value.items])
     return value.const if value.const is not None else "?"
@@ -294,7 +361,7 @@ class Need(NamedTuple):
             wrong, key = "rank", "elementwise" if self.every else "less" * less
         elif contradict(given.dtype, self.dtype):
             wrong = "dtype"
-        elif not self.linear or given.degree in (ZERO, 1, None):
+        elif not self.linear or given.degree in (ZERO, 1, OPAQUE):
             return None
         else:
             wrong, at = ("bent", bent or at) if given.degree else ("constant", at)

@@ -32,11 +32,11 @@ class Lists(Translator):
     def visit_Tuple(self, node: ast.Tuple | ast.List) -> Value:
         """A tuple or list as written, with stars: ``(*x.shape[:-1], 1)``."""
         if not any(isinstance(element, ast.Starred) for element in node.elts):
-            return Value("tuple", "", node, items=self.each(self.visit, node.elts))
+            return Value("tuple", "", node, items=self.each(self.visit_item, node.elts))
 
         def part(element: ast.expr) -> Value:
             if not isinstance(element, ast.Starred):
-                return Value("tuple", "", node, items=[self.visit(element)])
+                return Value("tuple", "", node, items=[self.visit_item(element)])
             value = self.visit(element.value)
             if not (value.is_ints or value.is_arrays):
                 raise Wrong("star", element, value=value)
@@ -52,6 +52,12 @@ class Lists(Translator):
         return parts[0] if len(parts) == 1 else concatenated(parts, node)
 
     visit_List = visit_Tuple
+
+    def visit_item(self, node: ast.expr) -> Value:
+        """An item of a tuple or list, with what it uses: an index may drop it."""
+        start = len(self.used)
+        value = self.visit(node)
+        return replace(value, used=(start, len(self.used)))
 
     # Indices of lists
 
@@ -80,6 +86,7 @@ class Lists(Translator):
                 raise Wrong("out_of_range", node.slice, at=at, count=count)
             at %= count
             if value.kind == "tuple":
+                self.drop(value.items, [value.items[at]])
                 return replace(value.items[at], at=node)
             fact = list(operands([value]))[at]
             if value.type == "tuple":
@@ -100,7 +107,9 @@ class Lists(Translator):
         bounds = self.bounds(slice_)
         if value.kind == "tuple" and all(b.kind == "none" or b.const is not None for b in bounds):
             start, stop, step = [bound.const for bound in bounds]
-            return Value("tuple", "", node, items=value.items[start:stop:step])
+            kept = value.items[start:stop:step]
+            self.drop(value.items, kept)
+            return Value("tuple", "", node, items=kept)
         kind = "shape" if value.is_ints else "arrays"
         listed = fit(value, kind)
         if listed is None:
@@ -126,7 +135,7 @@ class Lists(Translator):
     def index_array(self, value: Value, node: ast.Subscript) -> Value:
         """``x[...]``"""
         index, stream = self.all(partial(self.indices, node.slice), partial(self.stream, node))
-        self.mlx.add("slice")
+        self.used.append(("mlx", "slice"))
         if any(part.kind not in ("none", "ellipsis") for part in index):
             self.traced("slice")
         cpp = f"mlxgen::index({value.cpp}, {written_index(index)}, {stream})"
@@ -174,11 +183,12 @@ class Lists(Translator):
         cpp = fit(updates, "weak")
         if cpp is None:
             raise explain.argument(name, "value", "scalar | array", updates)
-        self.mlx.add("scatter")
+        self.used.append(("mlx", "scatter"))
         self.traced("scatter")
         parts = f"{value.cpp}, {written_index(index)}, {cpp}, {stream}"
         updated = Value("array", f"mlxgen::at_{name}({parts})", node)
-        return self.note(updated, f"at_{name}", [value, updates])
+        given, names = [value, updates, *index], ["a", "values", *[""] * len(index)]
+        return self.note(updated, f"at_{name}", given, names)
 
     # Comprehensions
 
@@ -248,7 +258,8 @@ class Lists(Translator):
         for t in targets:
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
-            if t.id in self.scope.names or t.id in self.locals or t.id in ("mx", *MODULES):
+            known = {*self.scope.names, *self.scope.lengths, *self.locals, "mx", *MODULES}
+            if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:
                 raise Wrong("twice", t, name=t.id)

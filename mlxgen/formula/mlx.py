@@ -275,7 +275,7 @@ def _default(text: str) -> Value:
     """A default in MLX's stubs: a literal, or the name of a dtype."""
     at = ast.parse(text, mode="eval").body
     if isinstance(at, ast.Name):
-        return Value("dtype", Cpp(f"mx::{text}", "name"), at)
+        return Value("dtype", Cpp(f"mx::{text}", "name"), at, fact=text)
     return constant(ast.literal_eval(at), at)
 
 

@@ -10,10 +10,22 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ..model.op import Fact
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
-from .facts import BENT, OPTIONS, combined, operands, option
+from .facts import (
+    BENT,
+    OPAQUE,
+    OPTIONS,
+    combined,
+    common_dtype,
+    degree_of_all,
+    dtype_of,
+    each,
+    operands,
+    option,
+)
 from .mlx import (
     Args,
     Function,
@@ -55,6 +67,7 @@ LOOPS = {
     "enumerate": (Param("a", "/", ""),),
     "range": (Param("n", "/", ""), Param("stop", "/", "", "None")),
 }
+UNKNOWN_NAMES = ("unknown_name", "unknown_function", "unknown_method", "omitted", "function")
 CONVERSIONS = ("len", "int", "float", "bool")
 BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
 ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
@@ -78,6 +91,8 @@ class Scope(NamedTuple):
     stream: str | None = "s"  # C++ of the stream; None: no array operation can stand here
     release: str | None = None  # of MLX; None: the newest that is known
     lengths: Mapping[str, str] = {}  # of axes, by name: formulas of them
+    # What is known of an entry's results by the degrees of its arguments; nothing of kernels.
+    degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
 
     @property
     def api(self) -> Table:
@@ -97,19 +112,25 @@ class Translator:
         self.scope = scope
         self.report = report
         self.failed = False
-        self.names: set[str] = set()
-        self.ops: set[str] = set()
-        self.mlx: set[str] = set()
-        self.keys: set[str] = set()
+        self.said: set[str] = set()
+        self.used: list[tuple[str, str]] = []  # names, ops, mlx or keys of ``Expr``, and which
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}
         self.depth = 0  # of the part that is visited
         self.bent: ast.AST | None = None  # the first part that is not linear in grad or tangent
+        self.forks: set[str] = set()  # conditions that decide how the result depends on it
+        self.assumed: dict[str, bool] = {}  # how these turn out
         self.specializes = ["", ""]  # as Expr has it
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
         raise NotImplementedError
+
+    def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
+        """Forget what items of a list used that the formula does not keep."""
+        needed = {i for item in kept for i in range(*item.used)}
+        for i in {i for item in items for i in range(*item.used)} - needed:
+            self.used[i] = ("", "")
 
     # Errors
 
@@ -119,6 +140,9 @@ class Translator:
         if wrong.name:
             start, end = Source(self.text).span(wrong.at)
             code, message, help = wrong.written(self.text[start:end])
+            if wrong.name in UNKNOWN_NAMES and message in self.said:
+                return  # a name that is there several times is one mistake
+            self.said.add(message)
             self.report(code, message, start, end, help)
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:
@@ -169,26 +193,46 @@ class Translator:
                 stream = ""
                 if rule.mlx:
                     stream = self.stream(at)
-                    self.mlx.add(rule.mlx)
+                    self.used.append(("mlx", rule.mlx))
                     self.traced(rule.mlx)
                     if reason := self.scope.api.omitted.get(rule.mlx):
                         raise Wrong("omitted", at, name=rule.mlx, reason=reason)
                 value = rule.value(given, parts, stream, at)
                 if rule.gives == "array":
-                    self.note(value, "add" if rule.takes == ["arrays"] else name, given)
+                    among = given[:1] if name == "item" else given  # without the index
+                    dtype = next((dtype_of(one) for one in given if one.kind == "dtype"), None)
+                    called = "add" if rule.takes == ["arrays"] else name
+                    self.note(value, called, among, dtype=dtype)
+                elif rule.gives == "dtype" and value.of is None:
+                    value.fact = common_dtype(given)
                 return value
         return None
 
-    def note(self, value: Value, name: str, given: Iterable[Value], **options: Any) -> Value:
-        """Keep with an array what is known of it: the result of that function."""
+    def note(
+        self,
+        value: Value,
+        name: str,
+        given: Sequence[Value],
+        names: Iterable[str] = (),
+        **options: Any,
+    ) -> Value:
+        """Keep with an array what is known of it: the result of that function of its operands,
+        which are the arguments of parameters of these names."""
+        facts = [[*operands([one])] for one in given]
+        of = [name for name, several in zip(names, facts, strict=False) for _ in several]
+        flat = tuple(fact for several in facts for fact in several)
         try:
-            value.fact = combined(name, tuple(operands(given)), tuple(options.items()))
+            value.fact = each(name, flat) or combined(name, flat, tuple(of), tuple(options.items()))
         except Wrong as wrong:
             wrong.at, wrong.keys = value.at, [name]
             raise
-        if value.fact.degree == BENT and self.bent is None:
-            self.bent = value.at
+        self.spot(value)
         return value
+
+    def spot(self, value: Value) -> None:
+        """Remember the first part that is not linear in ``grad`` or ``tangent``."""
+        if self.bent is None and any(fact.degree == BENT for fact in operands([value])):
+            self.bent = value.at
 
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """A function of numbers, if that is what this is."""
@@ -229,21 +273,23 @@ class Translator:
         if random and "key" not in bound:
             raise Wrong("no_key", args.node, label=args.label)
         if random and isinstance(key := bound["key"].at, ast.Name):
-            self.keys.add(key.id)
+            self.used.append(("keys", key.id))
         every = complete(params, bound)
         cpp = select(function, every, self.scope.stream or "")
         if cpp is None:
             raise misfit(function, params, bound, args)
         if function.result == "bool":
             return Value("bool", cpp, args.node)
-        self.mlx.add(function.name)
+        self.used.append(("mlx", function.name))
         # Without axes, squeeze drops those that have length 1 in the trace.
         dropping = function.name == "squeeze" and "axis" in bound
         self.traced("expand_dims" if dropping else function.name)
         options = {name: option(name, every[name]) for name in OPTIONS if name in every}
-        given = [every[p.name] for p in params if "array" in p.annotation and p.name in every]
+        names = [p.name for p in params if "array" in p.annotation and p.name in every]
+        given = [every[name] for name in names]
         if function.result == "array":
-            return self.note(Value("array", cpp, args.node), function.name, given, **options)
+            value = Value("array", cpp, args.node)
+            return self.note(value, function.name, given, names, **options)
         count = function.count
         if function.name == "split":
             parts = every["indices_or_sections"]
@@ -253,10 +299,11 @@ class Translator:
         elif function.result == "flags":
             count = 1 + sum(v.const is True for v in every.values()) * (count or 0)
             if count == 1:
-                return self.note(Value("array", f"{cpp}[0]", args.node), function.name, given)
+                value = Value("array", f"{cpp}[0]", args.node)
+                return self.note(value, function.name, given, names)
         type_ = "tuple" if function.result == "tuple" else ""
         value = Value("arrays", cpp, args.node, count=count, type=type_)
-        return self.note(value, function.name, given)
+        return self.note(value, function.name, given, names)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Another entry of the same file."""
@@ -274,12 +321,24 @@ class Translator:
             return cpp
 
         parts = self.each(part, signature.args)
-        self.ops.add(name)
+        self.used.append(("ops", name))
         cpp = f"{self.scope.op_cpp[name]}({', '.join([*parts, stream])})"
         count = len(signature.outputs)
         kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
         value = Value(kind, cpp, args.node, count=count if count > 1 else None)
-        return self.note(value, "", bound.values())
+        return self.note_op(value, name, bound)
+
+    def note_op(self, value: Value, name: str, bound: Mapping[str, Value]) -> Value:
+        """Keep with what another entry gives how it depends on ``grad`` or ``tangent``."""
+        degrees = {arg: degree_of_all(operands([given])) for arg, given in bound.items()}
+        found: Sequence[Fact] = [Fact()]
+        if max(degrees.values(), default=0) > 0:
+            found = self.scope.degrees(name, degrees) or [Fact(degree=OPAQUE)]
+        known = [Fact(degree=fact.degree) for fact in found]
+        one = Fact(degree=degree_of_all(known))
+        value.fact = known if value.kind == "arrays" and len(known) == value.count else one
+        self.spot(value)
+        return value
 
     def call_named(self, name: str, node: ast.Call) -> Value:
         """A function of MLX by its name."""
@@ -317,6 +376,7 @@ class Translator:
         elif given[-1].kind == "none":
             given = given[:1]
         elif name == "len" and value.length is not None:
+            self.drop(value.items)
             return constant(value.length, at)
         if "array" in name:
             self.stream(at)

@@ -111,6 +111,7 @@ class Value:
     name: str | None = None  # the identifier that stands for it, if it is just that
     of: Value | None = None  # of a shape or int: the array whose shape, ndim or size it is
     fact: Any = None  # of an array its Fact; of arrays that of each, or of all; of a shape its rank
+    used: tuple[int, int] = (0, 0)  # of an item of a list: the part of Translator.used it added
 
     @property
     def text(self) -> str:

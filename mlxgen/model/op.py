@@ -34,7 +34,7 @@ class Fact(NamedTuple):
 
     rank: Rank = None
     dtype: str = ""  # its name, or a category
-    degree: int | None = 0  # in what a gradient is linear in
+    degree: int = 0  # in what a gradient is linear in
     uses: frozenset[str] = frozenset()  # arrays on whose values it depends
 
 

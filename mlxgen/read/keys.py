@@ -38,7 +38,7 @@ def _listed(value: Any) -> Any:
 
 def _whole(value: Any) -> Any:
     """A number that is read as text."""
-    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value) else value
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) else value
 
 
 def key(description: str, default: Any = None, **more: Any) -> Any:

@@ -1,12 +1,14 @@
 """Names that operators, arguments and outputs cannot have: C++, Python or mlxgen use them.
 
-names.txt says what for, a line each: why, and the names; the first four have patterns.
+names.txt says what for, a line each: why, and the names; the first four have patterns. The last
+four are names that formulas make of the arguments and outputs of their entry.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +18,7 @@ _ROWS = rows(Path(__file__).parent / "names.txt")
 _REASONS = [(reason, names.split()) for reason, names in _ROWS]
 _PATTERNS = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REASONS[:4]]
 # Names that an argument cannot have, and why (nor an output, except ``out``).
-RESERVED = {name: reason for reason, names in _REASONS[4:] for name in names}
+RESERVED = {name: reason for reason, names in _REASONS[4:-4] for name in names}
 
 
 @lru_cache(maxsize=4096)
@@ -30,3 +32,13 @@ def clash(name: str, what: str) -> str | None:
     if what == "an operator" or (name, what) == ("out", "an output"):
         return None
     return RESERVED.get(name)
+
+
+def made(arrays: Iterable[str], outputs: Iterable[str]) -> dict[str, str]:
+    """Names that some formulas of an entry have because of its arrays and outputs, and for what:
+    an argument, axis or loop that is called so would hide them."""
+    of = [{"argument": name, "output": ""} for name in arrays]
+    of += [{"argument": "", "output": name} for name in outputs]
+    pairs = [(names[0], reason, each) for reason, names in _REASONS[-4:] for each in of]
+    found = {name.format(**each): reason.format(**each) for name, reason, each in pairs}
+    return {name: reason for name, reason in found.items() if name[-1] != "_"}

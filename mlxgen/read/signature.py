@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
-from .names import RESERVED, clash
+from .names import RESERVED, clash, made
 from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
@@ -205,6 +205,7 @@ class _Parser(Types):
         if nameless:
             args = [arg._replace(name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         seen: set[str] = set()
+        taken = made([arg.name for arg in args if arg.type.is_array], returned)
         default_before = False
         for arg in args:
             name = arg.name
@@ -212,8 +213,8 @@ class _Parser(Types):
                 self.error("two_arguments", arg.offset, name=name)
             elif name in returned - RESERVED.keys():
                 self.error("argument_and_output", arg.offset, name=name)
-            elif name.startswith("grad_") and name[5:] in returned and name not in RESERVED:
-                self.error("name_of_cotangent", arg.offset, name=name, output=name[5:])
+            elif name in taken and name not in RESERVED:
+                self.error("name_made", arg.offset, name=name, reason=taken[name])
             if default_before and not arg.default and not arg.kw_only and name not in seen:
                 self.error("default_before", arg.offset, name=name)
             seen.add(name)

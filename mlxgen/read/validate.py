@@ -43,10 +43,12 @@ _Wrong = dict[str, Any]  # pydantic's errors, by type
 def validate(
     entry: Entry, op: str | None, diags: Diagnostics
 ) -> tuple[OpEntry | None, frozenset[str]]:
-    """The entry's values as a model, and the keys that are left out of it.
+    """The entry's values as a model, and the keys that are left out of it (``dispatch.metal.gird``
+    is one inside another).
 
     A key in which something is wrong is left out, so that the others are looked at all the same;
-    so is a key without a value, which was reported when the file was read.
+    so is a key without a value, which was reported when the file was read. A key that is not known
+    stands for the one that was probably meant.
     """
     data = {key: value for key, value in entry.data.items() if value is not None}
     left_out = set(entry.data) - set(data)
@@ -55,17 +57,45 @@ def validate(
     except ValidationError as error:
         found = _by_place(error, data)
     for path, wrong in found.items():
-        left_out.add(str(path[0]))
-        if "extra_forbidden" in wrong and len(path) == 1:  # nor is the key missing that was meant
-            left_out.add(suggest(str(path[0]), _keys_at(path)) or "")
+        unknown = "extra_forbidden" in wrong
+        left_out.add(".".join(map(str, path)) if unknown else str(path[0]))
         value = _at(data, path)
         if value is not None or path[0] in TYPED_KEYS:  # else it was said when the file was read
             code, message, help = _explain(path, wrong, value)
             place = path[:-1] if "missing" in wrong else path
             span = entry.span(place, key=code in ("MG101", "MG104"))
             diags.error(code, message, span, help=help, op=op)
+    meant = {
+        path: suggest(str(path[-1]), _keys_at(path)) or ""
+        for path, wrong in found.items()
+        if "extra_forbidden" in wrong
+    }
+    data = {key: value for key, value in data.items() if key not in left_out}
+    data = _renamed(data, (), meant, entry.renamed)
+    try:
+        return OpEntry.model_validate(data), frozenset(left_out)
+    except ValidationError as error:  # a key was meant otherwise
+        left_out |= {str(path[0]) for path in _by_place(error, data)}
     data = {key: value for key, value in data.items() if key not in left_out}
     return OpEntry.model_validate(data), frozenset(left_out)
+
+
+def _renamed(
+    value: Any, path: KeyPath, meant: dict[KeyPath, str], renamed: dict[KeyPath, str]
+) -> Any:
+    """A value with keys that are not known under the names that were meant, or without them."""
+    if isinstance(value, list):
+        return [_renamed(item, (*path, i), meant, renamed) for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    found = {}
+    for key, item in value.items():
+        name = meant.get((*path, key), key)
+        if name and (name == key or name not in value):
+            found[name] = _renamed(item, (*path, key), meant, renamed)
+            if name != key:
+                renamed[(*path, name)] = key
+    return found
 
 
 def _by_place(error: ValidationError, data: Any) -> dict[KeyPath, _Wrong]:

@@ -143,6 +143,7 @@ class Entry:
     def __init__(self, document: Document, node: Node) -> None:
         self.document = document
         self.node = node
+        self.renamed: dict[KeyPath, str] = {}  # keys that are misspelt, by what was meant
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -226,9 +227,10 @@ class Entry:
         for a list of one.
         """
         key_node, node = None, self.node
-        for step in path:
+        for i, step in enumerate(path):
             if isinstance(node, ScalarNode):
                 break
+            step = self.renamed.get(path[: i + 1], step)
             if isinstance(node, MappingNode) and isinstance(step, str):
                 pair = next((pair for pair in node.value if pair[0].value == step), None)
                 if pair is None:
@@ -247,6 +249,27 @@ def known_keys() -> AbstractSet[str]:
     from .keys import OpEntry
 
     return OpEntry.model_fields.keys()
+
+
+def quoted(text: str) -> str:
+    """A text in YAML's quotes, on one line."""
+    text = " ".join(text.split())
+    return "'{}'".format(text.replace("'", "''")) if re.search(r'["\\]', text) else f'"{text}"'
+
+
+def _open(text: str) -> bool:
+    """Whether brackets in a text are not closed."""
+    return any(text.count(opening) > text.count(closing) for opening, closing in ("()", "[]"))
+
+
+def _is_piece(key: Node, value: Node) -> bool:
+    """Whether a key has no value, as what follows a comma between { and }."""
+    return isinstance(key, ScalarNode) and value.tag == _NULL and not value.value
+
+
+def _is_set(node: Node) -> bool:
+    """Whether a mapping has no values at all."""
+    return isinstance(node, MappingNode) and all(_is_piece(*pair) for pair in node.value)
 
 
 def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
@@ -349,8 +372,10 @@ class _Reader:
     def mapping(self, node: Node, typed: bool, top: bool = False) -> dict[str, Any]:
         data: dict[str, Any] = {}
         stray = self.strays() if top else {}
+        torn = self.torn(node) if in_flow(node) else {}
+        pieces = {piece for rest in torn.values() for piece in rest}
         for key_node, value_node in node.value:
-            if key_node in stray:
+            if key_node in stray or key_node in pieces:
                 continue
             odd = not isinstance(key_node, ScalarNode)
             text = self.document.text
@@ -374,12 +399,53 @@ class _Reader:
                 else:
                     self.error("MG011", "a key must be a text", key_node)
                 continue
+            if rest := torn.get(key_node):
+                self.unquoted(key, value_node, rest[-1])
+                data[key] = None
+                continue
+            if self.is_formula(key, top) and in_flow(value_node) and _is_set(value_node):
+                begin, end = extent(self.document.text, value_node)
+                inside = self.document.text[begin + 1 : end - 1].strip()
+                help = f"write it without braces: {key}: {quoted(inside)}"
+                self.error("MG102", f"the formula of '{key}' stands in braces", value_node, help)
+                data[key] = None
+                continue
             value = self.value(value_node, typed)
             if value is None and (top or not typed):
                 parent = key_node in stray.values()
                 self.no_value(value_node, f"'{key}'", in_braces=in_flow(node), parent=parent)
             data[key] = value
         return data
+
+    def is_formula(self, key: str, top: bool) -> bool:
+        """Whether a key that is read has a formula, and never a mapping."""
+        return key == "composite" if top else self.key in ("grad", "jvp")
+
+    def torn(self, node: Node) -> dict[Node, list[Node]]:
+        """Keys whose values end at a comma inside brackets, with the pieces that follow: formulas
+        between { and } without quotes."""
+        found: dict[Node, list[Node]] = {}
+        pairs = list(node.value)
+        while pairs:
+            key, value = pairs.pop(0)
+            if not isinstance(value, ScalarNode) or value.style or not _open(value.value):
+                continue
+            text, rest = value.value, list[Node]()
+            while _open(text) and pairs and _is_piece(*pairs[0]):
+                rest.append(pairs.pop(0)[0])
+                text += rest[-1].value
+            if rest and not _open(text):
+                found[key] = rest
+        return found
+
+    def unquoted(self, key: str, value: Node, last: Node) -> None:
+        """Report a value that has commas outside of quotes."""
+        start, end = value.start_mark.index, extent(self.document.text, last)[1]
+        text = self.document.text[start:end]
+        help = f"put the value in quotes: {key}: {quoted(text)}"
+        message = f"between {{ and }} a comma ends the value of '{key}'"
+        span, op = self.document.at(start, end), self.entry.name
+        self.document.diags.error("MG012", message, span, help=help, op=op)
 
     def strays(self) -> dict[Node, Node]:
         """Keys that no entry has, by the one without a value above, below which they should be."""

@@ -85,6 +85,9 @@ def test_what_is_outside() -> None:
 
     before = outside(CALLS)
     assert outside(CALLS.replace("x + x", "2 * x")) == before
+    more = CALLS + '- signature: "g(x: array) -> array"\n  composite: x\n  grad: {x: four(grad)}\n'
+    whole, after = outside(more), outside(more.replace("x + x", "x * x"))  # no longer linear
+    assert {name for name in whole if whole[name] != after[name]} == {"g"}
     after = outside(CALLS.replace("twice(x: array)", "twice(x: array, n: int = 2)"))
     assert {name for name in before if before[name] != after[name]} == {"twice", "four"}
     after = outside(CALLS + '- signature: "exp(x: array) -> array"\n  composite: mx.exp(x)\n')

@@ -243,6 +243,43 @@ def test_what_a_formula_uses() -> None:
     assert not compiled("n", Want(Kind.INT)).type.int64
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("x * (n, big)[0]", {"x", "n"}),
+        ("x * [n, alpha, beta][1:][0]", {"x", "alpha"}),
+        ("x * len((n, big))", {"x"}),
+        ("x * ((n, big)[1], alpha)[0]", {"x", "big"}),
+        ("x * sum([n, beta][:1][0] * a for a in xs)", {"x", "n", "xs"}),
+        ("([x, y] * 2)[2]", {"x"}),
+        ("(x, axpby(x, y))[0]", {"x"}),
+    ],
+)
+def test_what_an_index_drops_is_not_used(text: str, names: set[str]) -> None:
+    expr = compiled(text)
+    assert expr.names == names and not expr.ops
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("x.astype(float16)", "float16"),
+        ("x.astype(x.dtype if flag else float32)", ""),
+        ("x.astype(float16 if flag else float32)", "floating"),
+        ("x.astype(int32 if flag else float32)", ""),
+        ("x.astype(result_type(float16, float32))", "floating"),
+        ("x.astype(result_type(x.astype(float32)))", "float32"),
+        ("x.astype(dt if dt is not None else int32)", ""),
+        ("zeros(3)", "float32"),
+        ("zeros(3, dt)", ""),
+        ("array(x, int32)", "int32"),
+        ("x.astype(x.astype(float16).dtype)", "float16"),
+    ],
+)
+def test_dtypes_that_are_known(text: str, dtype: str) -> None:
+    assert compiled(text).known[0].dtype == dtype
+
+
 def test_formulas_over_several_lines() -> None:
     assert cpp("x\n  + y  # both\n") == "mlxgen::add(x, y, s)"
     assert cpp("  x + y ") == "mlxgen::add(x, y, s)"

@@ -203,7 +203,7 @@ def test_aliases_share_values(loader):
          [("MG012", "", 2), ("MG012", "~", 3), ("MG012", "null", 4)]),
         ("- samples:\n", [("MG012", "", 1)]),
         ("- tags:\n  - a\n  -\n", [("MG012", "", 3)]),
-        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "", 1)]),
+        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "where(a, b)", 1)]),
         # MG013: quotes
         ("- signature: f(x: array) -> array\n", [("MG013", ":", 1)]),
         ("- grad:\n    x: *grad\n", [("MG013", "*", 2)]),
@@ -288,7 +288,7 @@ def test_no_value_says_what_to_write():
     )
     assert [item.help for item in diags.sorted()] == [
         "write 'none' where there is no gradient, 'zero' where it is zero",
-        "between { and } a comma ends the value: put a value that has commas in quotes",
+        'put the value in quotes: x: "f(a, b)"',
         "give it a value, or leave it out",
     ]
 

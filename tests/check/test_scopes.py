@@ -1,0 +1,38 @@
+"""Names that formulas have besides arguments: none of them can be an argument's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample import project
+
+from mlxgen.check import context as contexts
+from mlxgen.command import operators
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.read.names import RESERVED, made
+
+
+def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[contexts.Context, set[str]]] = []
+    compiled = contexts.Context.formula
+
+    def formula(self: contexts.Context, path: Any, text: str, want: Any, names: Any, *more: Any):
+        launch = self.raw.dispatch if isinstance(self.raw.dispatch, dict) else {}
+        metal = launch.get("metal")
+        own = {*getattr(metal, "constants", ()), *getattr(metal, "template", ())}
+        seen.append((self, {*names} - own))
+        return compiled(self, path, text, want, names, *more)
+
+    monkeypatch.setattr(contexts.Context, "formula", formula)
+    for yaml in (project.YAML, Path(__file__).parents[2] / "mlx_ops.yaml"):
+        operators.load(project.settings(yaml), Diagnostics())
+    others = set()
+    for context, names in seen:
+        arguments = {p.name for p in context.params}
+        taken = made([p.name for p in context.arrays], context.output_names)
+        mine = names - arguments - {*context.output_names}
+        assert mine <= taken.keys() | RESERVED.keys()
+        others |= mine
+    assert {"grad", "result", "grads", "asked_x", "tangent", "max_threads", "accumulator"} <= others
