@@ -135,9 +135,21 @@ def test_wrong_jvp(factor):
 
 
 def test_kink_is_explained():
-    x = mx.array([-1.0, 0.5, 0.01], dtype=mx.float64)
-    with fails(r"x\[2\] = 0.01 .* if the function is not smooth here, change the sample"):
-        testing.check_vjp(testing.Function(mx.abs, "abs", ("x",)), [x])
+    x = mx.array([-1.0, 0.5, 0.0], dtype=mx.float64)
+    relu = testing.Function(lambda x: mx.maximum(x, 0), "relu", ("x",))
+    with fails(r"x\[2\] = 0 .* if the function is not smooth here, change the sample"):
+        testing.check_vjp(relu, [x])
+
+
+@pytest.mark.parametrize("distance", [0.01, 0.003, 0.0005])
+def test_kinks_and_edges_nearby(distance):
+    """The step becomes smaller."""
+    x = mx.array([distance, -1.0, 2.0], dtype=mx.float64)
+    for fn in (mx.abs, lambda x: mx.log(mx.abs(x)), lambda x: mx.maximum(x, 0) * x[1]):
+        testing.check_vjp(fn, [x])
+    testing.check_vjp(mx.sqrt, [mx.abs(x)])
+    with fails("not finite next to x"):
+        testing.check_vjp(testing.Function(mx.sqrt, "sqrt", ("x",)), [mx.abs(x) - distance])
 
 
 def test_poles_are_no_problem_at_a_distance():
