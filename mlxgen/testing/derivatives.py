@@ -64,6 +64,9 @@ SETTLED = 0.1
 ROUGH = 10
 """More than this part of RTOL is no noise, but a kink."""
 
+ENOUGH = 8
+"""Numbers of which the largest shows how large they are."""
+
 COORDINATES = 48
 """Elements of an argument that are moved; of a larger one, a random choice and all at once."""
 
@@ -178,6 +181,7 @@ class Point:
         self.rtol = RTOL[self.precision] if rtol is None else rtol
         # Where infinite numbers are given, there is nothing to compare with.
         self.is_finite = whole.is_finite and all(np.isfinite(to_numpy(a)).all() for a in self.args)
+        self.flat = flat_of(self.outputs)
         self._jacobians: dict[int, Jacobian] = {}
         for k, out in enumerate(self.outputs) if self.is_finite else ():
             wrong = np.flatnonzero(~np.isfinite(to_numpy(out)))
@@ -242,7 +246,7 @@ class Point:
         return self._jacobians[argnum]
 
     def _jacobian(self, argnum: int) -> Jacobian:
-        base, outputs = flat_of([self.args[argnum]]), flat_of(self.outputs)
+        base = flat_of([self.args[argnum]])
         chosen = self.rng.permutation(base.size)[: self.limit]
         at = sorted(chosen[np.isfinite(base[chosen])].tolist())
         quotients = [self._settled(argnum, i) for i in at]
@@ -257,7 +261,7 @@ class Point:
                 quotients.append(along)
         rough = [q.unsettled > ROUGH * tolerance for q in quotients]
         if not quotients:
-            none = np.zeros((0, outputs.size))
+            none = np.zeros((0, self.flat.size))
             return Jacobian(at, direction, none, none, [])
         rows = np.stack([q.values for q in quotients])
         noise = self._noise(argnum, at, quotients)
@@ -281,28 +285,35 @@ class Point:
             raise Mismatch(self.fn.op, text, self.fn.arg(argnum), element, hint=self.advice.edge)
         return best
 
-    def _moved(self, argnum: int, move: int | Floats, by: float) -> Floats:
-        """The outputs where an element, or all along a direction, is moved."""
+    def _moved(self, argnum: int, move: int | Floats, by: Sequence[float]) -> list[Floats]:
+        """The outputs where an element, or all along a direction, is moved so far."""
         like = self.args[argnum]
         base = flat_of([like])
-        if isinstance(move, int):
-            base[move] += by
-        else:
-            base += by * move
-        return flat_of(self.fn(*replaced(self.args, [argnum], [unflat(base, like)])))
+        found = []
+        for length in by:
+            values = base.copy()
+            if isinstance(move, int):
+                values[move] += length
+            else:
+                values += length * move
+            found.append(self.fn(*replaced(self.args, [argnum], [unflat(values, like)])))
+        mx.eval(found)  # to wait once
+        return [flat_of(outputs) for outputs in found]
 
     def _quotient(self, argnum: int, move: int | Floats, step: float) -> _Quotient:
-        outputs = flat_of(self.outputs)
+        outputs = self.flat
         same = ~np.isfinite(outputs)
         values, shorter, sizes = (np.zeros_like(outputs) for _ in range(3))
-        for k, (long, short) in enumerate(zip(STENCIL, SHORTER, strict=True), 1):
-            for sign in (1, -1):
-                out = self._moved(argnum, move, sign * k * step)
-                out[same & _equal(out, outputs)] = 0
-                with np.errstate(invalid="ignore"):  # infinite where it was not before
-                    values += sign * long / step * out
-                    shorter += sign * short / step * out
-                sizes = np.maximum(sizes, np.abs(out))
+        signs = [sign * k for k in range(1, len(STENCIL) + 1) for sign in (1, -1)]
+        moved = self._moved(argnum, move, [sign * step for sign in signs])
+        for sign, out in zip(signs, moved, strict=True):
+            k = abs(sign) - 1
+            out[same & _equal(out, outputs)] = 0
+            with np.errstate(invalid="ignore"):  # infinite where it was not before
+                along = out / step if sign > 0 else -out / step
+                values += STENCIL[k] * along
+                shorter += SHORTER[k] * along
+            sizes = np.maximum(sizes, np.abs(out))
         with np.errstate(invalid="ignore"):
             return _Quotient(values, np.abs(values - shorter), sizes, step)
 
@@ -325,8 +336,8 @@ class Point:
         for q in settled:
             measure(q)
         # A few numbers may be small by chance: more are measured with other steps.
-        for i, shrink in itertools.product(at if count < 16 else (), (0.93, 0.85, 0.77, 0.71)):
-            if 0 < count < 16:
+        for i, shrink in itertools.product(at if count < ENOUGH else (), (0.93, 0.85, 0.77, 0.71)):
+            if 0 < count < ENOUGH:
                 measure(self._quotient(argnum, i, settled[0].step * shrink))
         noise = []
         for q in quotients:
@@ -344,11 +355,10 @@ class Point:
     def is_kink(self, argnum: int, coordinate: int, flat: Floats) -> bool:
         """Whether the derivatives on both sides differ, however near."""
         with np.errstate(invalid="ignore"):
-            here = flat_of(self.outputs) @ flat
             jumps = []
             for step in (self.steps[argnum] / 10, self.steps[argnum] / 80):
-                sides = (self._moved(argnum, coordinate, s * step) @ flat for s in (1, -1))
-                jumps.append(abs(sum(sides) - 2 * here) / step)
+                right, left = self._moved(argnum, coordinate, [step, -step])
+                jumps.append(abs((right + left - 2 * self.flat) @ flat) / step)
         return bool(jumps[1] > max(0.5 * jumps[0], 1e-2 * np.abs(flat).max(initial=0)))
 
 
@@ -429,10 +439,10 @@ def compare_vjp(point: Point, chosen: Sequence[int]) -> None:
     for subset in subsets(chosen):
         pull = pullback(point.fn, args, subset)
         together = f" (argnums {tuple(subset)})" * (len(subset) > 1)
-        for probe in probes:
-            cotangents = _unflat_all(probe.values, point.outputs)
+        pulled = [pull(*args, *_unflat_all(probe.values, point.outputs)) for probe in probes]
+        mx.eval(pulled)  # to wait once
+        for probe, gradients in zip(probes, pulled, strict=True):
             flat = np.concatenate([np.zeros(0), *probe.values])
-            gradients = pull(*args, *cotangents)
             for i, gradient in zip(subset, gradients, strict=True):
                 name = point.fn.arg(i)
                 what = f"vjp of '{name}'{together}{probe.text}"
@@ -582,7 +592,7 @@ def compare_jvp(point: Point, chosen: Sequence[int]) -> None:
         alone = jacobians[subset[0]].direction if len(subset) == 1 else None
         for probe in probes:
             tangents = {}
-            wanted = tolerance = np.zeros(flat_of(point.outputs).size)
+            wanted = tolerance = np.zeros(point.flat.size)
             for i in subset:
                 jacobian, at = jacobians[i], jacobians[i].at
                 values = np.zeros_like(probe.values[chosen.index(i)])
@@ -636,7 +646,7 @@ def _compare_tangents(
             return "with another tangent it is right: a jvp must be linear in the tangent"
         return _relation(got, wanted, tolerance)
 
-    got = np.where(np.isfinite(flat_of(point.outputs)), flat_of(jvps), wanted)
+    got = np.where(np.isfinite(point.flat), flat_of(jvps), wanted)
     got = point.comparable(got, wanted)
     require_close(got, wanted, tolerance, point.fn, where, DIFFERENCES, hint)
 

@@ -59,6 +59,8 @@ CHOOSE = Advice(
 class GradcheckError(AssertionError):
     """A check of ``gradcheck`` that failed. ``report`` has the parts of the message."""
 
+    __module__ = "mlxgen.testing"  # where it is imported from
+
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
@@ -491,7 +493,9 @@ class _Run:
         count = len(self.failures) + len(self.passed)
         dtype = _dtype_name(self.dtype)
         lines = [f"{len(self.failures)} of {count} checks of {self.fn.op} failed (in {dtype})"]
-        lines += [f"{failure.check}: {failure.message}" for failure in self.failures]
+        for failure in self.failures:
+            said = failure.message.startswith(failure.check)
+            lines.append(failure.message if said else f"{failure.check}: {failure.message}")
         return "\n".join([*lines, *self.report().notes])
 
 

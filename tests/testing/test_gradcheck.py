@@ -88,7 +88,7 @@ def test_wrong_complex_gradient():
     """Without the conjugate."""
     f = with_rules(lambda a: a * (1 + 2j), vjp=lambda a, c, _: c * (1 + 2j))
     message = failure(f, Z)
-    assert "vjp: vjp of 'a': the gradient at a[" in message
+    assert "vjp of 'a': the gradient at a[" in message
     assert failure(with_rules(mx.exp, vjp=lambda a, c, _: c * mx.exp(a).real), Z)
 
 
@@ -174,7 +174,7 @@ def test_an_element_among_many():
 
     x = mx.linspace(0.1, 1.4, 1000)
     message = failure(with_rules(mx.sin, vjp=vjp), x, checks=["vjp"])
-    assert "the derivative along a random direction in 'x'" in message
+    assert "the derivative along a random direction in 'args[0]'" in message
 
 
 # Wrong functions
@@ -230,7 +230,7 @@ WRONG_VJP = {
 def test_wrong_vjp(forward, vjp, message):
     f = with_rules(lambda x: forward(x), vjp=vjp)
     found = failure(f, X, checks=["vjp"])
-    assert "vjp: vjp of 'x'" in found and message in found
+    assert "vjp of 'x'" in found and message in found
 
 
 def test_transposed():
@@ -246,7 +246,7 @@ def test_wrong_jvp():
     f = with_rules(mx.sin, jvp=lambda x, t: 2 * t * mx.cos(x))
     message = failure(f, X, checks=("vjp", "jvp", "vmap"))
     assert message.startswith("1 of 3 checks of")
-    assert "jvp: jvp along 'args[0]': the tangent of the result[" in message
+    assert "jvp along 'args[0]': the tangent of the result[" in message
     assert "all are 2 times what they should be" in message
     assert "@f.jvp" in message
     forgets = with_rules(square, jvp=lambda x, t: mx.where(t == 0, 1, 2 * x * t))
@@ -281,7 +281,7 @@ def test_vmap_that_ignores_the_batch():
         return mx.broadcast_to(mx.sin(x[:1]), x.shape), 0
 
     message = failure(with_rules(mx.sin, vmap=first), X, checks=("vjp", "vmap"))
-    assert "vmap: vmap with in_axes=(" in message
+    assert "vmap with in_axes=(" in message
     assert "in a loop" in message
 
 
@@ -302,7 +302,7 @@ def test_state():
 
     for f in (counting, lambda x: x * mx.random.normal(x.shape), nn.Dropout(0.5)):
         message = failure(f, X)
-        assert "call: called again" in message and "it must be deterministic" in message
+        assert "called again: the result" in message and "it must be deterministic" in message
         assert message.endswith("Not checked, as it follows: vjp, jvp, second, vmap, compile.")
 
 
