@@ -327,6 +327,60 @@ def test_wrong_precision(dtype):
         testing.check_precision(low, SINGLE, dtype, keeps_dtype=True)
 
 
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_rounding_of_compositions(dtype):
+    """Of sums that cancel, and steps that round, but not of mistakes."""
+    x = mx.array([[3.1, -2.9, 5.7], [-5.6, 1.2, -1.49]])
+    for fn in (
+        lambda x: mx.broadcast_to(x.sum(), x.shape).astype(x.dtype),
+        lambda x: (x + 40) - 40,
+        lambda x: mx.square(x).mean() - mx.square(x.mean()),
+    ):
+        testing.check_precision(fn, [x], dtype, composed=True)
+    y = mx.array(rng.uniform(0.1, 1, (4000,)), dtype=mx.float32)
+    exact = testing.to_numpy(y.astype(dtype)).sum()
+
+    def stagnates(y):
+        total = mx.array(0, y.dtype)
+        for part in y.reshape(-1, 4)[:1000]:
+            total = total + part[0] + part[1] + part[2] + part[3]
+        return total
+
+    def loses(y):
+        return (y.sum() * (0.7 if y.dtype == dtype else 1)).astype(y.dtype)
+
+    def overflows(y):
+        return mx.log(mx.exp(y * 100)).astype(y.dtype) if dtype == mx.float16 else loses(y)
+
+    assert exact > 2000
+    for fn in (stagnates, loses, overflows):
+        with fails("float16: the result"):
+            testing.check_precision(fn, [y], dtype, composed=True)
+    # Of a kernel no rounding of its steps is allowed.
+    with fails("float16: the result"):
+        testing.check_precision(lambda x: (x + 40) - 40, [x], dtype, ulps=1)
+
+
+def test_shapes_that_are_refused():
+    """Are left out."""
+
+    def matrices(x, y):
+        if x.ndim != 2 or x.shape != y.shape:
+            raise ValueError("[op] x must be a matrix")
+        return x + y
+
+    def accepts(args):
+        x, y = args
+        return x.ndim == 2 and x.shape == y.shape
+
+    for check in (testing.check_sizes, testing.check_long):
+        check(matrices, SINGLE, accepts=accepts)
+        with pytest.raises(ValueError, match="must be a matrix"):
+            check(matrices, SINGLE)
+    with fails("elements|with gaps"):
+        testing.check_long(lambda x, y: matrices(x, y) * (x.size < 100), SINGLE, accepts=accepts)
+
+
 def test_sizes():
     testing.check_sizes(shift, SINGLE)
     with fails(r"0-d arguments: the result has shape \(1,\), but \(\)"):
