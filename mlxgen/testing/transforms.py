@@ -143,7 +143,10 @@ def check_vmap_vjp(
 
     pull = pullback(whole, elements[0], argnums)
     check_vmap(pull, [[*e, *cotangents(whole(*e))] for e in elements], limit=limit, rtol=rtol)
+    is_empty = any(a.size == 0 for a in elements[0])
     for axes in _choices([a.ndim for a in elements[0]], limit):
+        if is_empty and any(axes):
+            continue  # MLX 0.32.4 does not end where an empty array is broadcast
         stacked = _stack(elements, axes)
         vmapped = _vmapped(whole, axes)
         cotangent = cotangents(vmapped(*stacked))
