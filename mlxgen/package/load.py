@@ -19,14 +19,18 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from . import compat
 from .cache import Cache, folder
 from .request import KIND, LoadError, Request, Say, Source
 from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT, MLXGEN, contents, digest
+
+if TYPE_CHECKING:
+    from ..testing.report import Report
 
 
 def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> ModuleType:
@@ -134,4 +138,20 @@ def _imported(name: str, package: Path) -> ModuleType:
         for other in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
             del sys.modules[other]
         raise
+    # Of the module, not of the package in the cache: an operator called `check` is the operator.
+    vars(module).setdefault("check", _check_of(module))
     return module
+
+
+def _check_of(module: ModuleType) -> Callable[[], Report]:
+    def check() -> Report:
+        """Run the generated checks of these operators: `mlxgen.testing.check` of this module.
+
+        Returns:
+            A report: true if no check failed, and a table of those that did.
+        """
+        from ..testing import check as run
+
+        return run(module)
+
+    return check

@@ -5,23 +5,22 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from .report import Failure, Report
 
-def check(package: ModuleType) -> int:
+
+def check(package: ModuleType) -> Report:
     """Run the generated checks of a package, as `pytest --pyargs PACKAGE.checks` does.
 
     Args:
-        package: What `mlxgen.load` gave, or a package that mlxgen built.
+        package: What `mlxgen.load` returned, or a package that mlxgen built.
 
     Returns:
-        How many there were, of which none failed.
-
-    Raises:
-        AssertionError: What failed.
+        A report: true if no check failed. In a notebook it is a table of those that did.
     """
     import pytest
 
     module = importlib.import_module(f"{package.__name__}.checks.test_gradients")
-    count = 0
+    passed = 0
     failures = []
     for name, test in vars(module).items():
         if not name.startswith("test_"):
@@ -30,10 +29,9 @@ def check(package: ModuleType) -> int:
         for subject, place in zip(parametrised.args[1], parametrised.kwargs["ids"], strict=True):
             try:
                 test(subject)
-                count += 1
+                passed += 1
             except pytest.skip.Exception:
                 pass
             except Exception as error:
-                failures.append(f"{name}[{place}]: {error}")
-    assert not failures, "\n".join(failures)
-    return count
+                failures.append(Failure.of(place, name.removeprefix("test_"), error))
+    return Report(passed, tuple(failures))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -48,15 +48,50 @@ class Function:
         return cls(fn, getattr(fn, "__name__", "function"), tuple(names))
 
 
+class Place(NamedTuple):
+    """What is compared, for a message, and its parts for a table."""
+
+    text: str
+    argument: str = ""
+    element: str = ""
+
+
+@dataclass(eq=False)
+class Mismatch(AssertionError):
+    """A check that failed: the message, and its parts for a table."""
+
+    op: str
+    text: str
+    argument: str = ""
+    element: str = ""
+    got: str = ""
+    expected: str = ""
+    hint: str = field(default="")
+
+    def __str__(self) -> str:
+        return f"[{self.op}] {self.message}"
+
+    @property
+    def message(self) -> str:
+        """The message without the operator's name."""
+        return f"{self.text}; {self.hint}" if self.hint else self.text
+
+
 def to_numpy(x: mx.array) -> Floats:
-    """Any array of real numbers, in float64."""
+    """Any array, in float64 (or complex128)."""
     x = x.astype(mx.float32) if x.dtype == mx.bfloat16 else x
-    return np.asarray(np.array(x), dtype=np.float64)
+    dtype = np.complex128 if x.dtype == mx.complex64 else np.float64
+    return np.asarray(np.array(x), dtype=dtype)
 
 
 def is_float(x: mx.array) -> bool:
     """Whether an array has a floating dtype."""
     return mx.issubdtype(x.dtype, mx.floating)
+
+
+def is_inexact(x: mx.array) -> bool:
+    """Whether an array has a floating or complex dtype: what can be differentiated."""
+    return mx.issubdtype(x.dtype, mx.inexact)
 
 
 def replaced(args: Sequence[mx.array], argnums: Sequence[int], values: Sequence[Any]) -> Arrays:
@@ -73,15 +108,19 @@ def replaced(args: Sequence[mx.array], argnums: Sequence[int], values: Sequence[
 def require(condition: bool, fn: Function, message: str) -> None:
     __tracebackhide__ = True
     if not condition:
-        raise AssertionError(f"[{fn.op}] {message}")
+        raise Mismatch(fn.op, message)
 
 
-def require_like(got: mx.array, wanted: mx.array, fn: Function, what: str, source: str) -> None:
+def require_like(
+    got: mx.array, wanted: mx.array, fn: Function, what: str, source: str, argument: str = ""
+) -> None:
     """Equal shapes and dtypes."""
     __tracebackhide__ = True
     for kind in ("shape", "dtype"):
         a, b = getattr(got, kind), getattr(wanted, kind)
-        require(a == b, fn, f"{what} has {kind} {a}, but {b} {source}")
+        if a != b:
+            text = f"{what} has {kind} {a}, but {b} {source}"
+            raise Mismatch(fn.op, text, argument, "", f"{kind} {a}", f"{kind} {b}")
 
 
 def require_close(
@@ -89,7 +128,7 @@ def require_close(
     wanted: Floats,
     tolerance: Floats,
     fn: Function,
-    where: Callable[[int], str],
+    where: Callable[[int], Place],
     source: str,
     hint: Callable[[int], str] = lambda worst: "",
 ) -> None:
@@ -102,11 +141,13 @@ def require_close(
     if fine.all():
         return
     i = int(np.argmax(np.where(fine, -np.inf, excess)))
-    raise AssertionError(
-        f"[{fn.op}] {where(i)} is {got[i]:.9g}, but {wanted[i]:.9g} {source} "
+    place, values = where(i), (f"{got[i]:.9g}", f"{wanted[i]:.9g}")
+    text = (
+        f"{place.text} is {values[0]}, but {values[1]} {source} "
         f"(difference {difference[i]:.3g}, tolerance {tolerance[i]:.3g}; "
-        f"{int((~fine).sum())} of {got.size} elements are wrong)" + hint(i)
+        f"{int((~fine).sum())} of {got.size} elements are wrong)"
     )
+    raise Mismatch(fn.op, text, place.argument, place.element, *values, hint(i))
 
 
 def element_of(name: str, of: mx.array, flat: int) -> str:
@@ -145,11 +186,12 @@ def require_same(
         like = g if same_dtype else g.astype(w.dtype)
         require_like(like, w, fn, f"{what}: {name}", source)
         expected = to_numpy(w).ravel()
-        size = np.abs(expected, where=np.isfinite(expected), out=np.zeros_like(expected))
+        size = np.where(np.isfinite(expected), np.abs(expected), 0)
         tolerance = rtol * (size + (size.mean() if size.size else 0))
 
-        def where(i: int, name: str = name, of: mx.array = w) -> str:
-            return f"{what}: {element_of(name, of, i)}"
+        def where(i: int, name: str = name, of: mx.array = w) -> Place:
+            element = element_of(name, of, i)
+            return Place(f"{what}: {element}", "", element)
 
         require_close(to_numpy(g).ravel(), expected, tolerance, fn, where, source)
 

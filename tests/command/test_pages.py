@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
+from typing import Any
 
 import builds
 import mlx.core as mx
+import numpy as np
 import pytest
 from builds import output, run
 
@@ -20,6 +22,7 @@ from mlxgen.package.backend import tomllib
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOK = (ROOT / "docs" / "notebook.md").read_text(encoding="utf-8")
+GRADCHECK = (ROOT / "docs" / "gradcheck.md").read_text(encoding="utf-8")
 PACKAGE = (ROOT / "docs" / "own-package.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -86,12 +89,36 @@ def test_mistake(project: Path) -> None:
 @pytest.mark.parametrize("code", [code for code in blocks(README, "python") if ">>>" in code])
 def test_sessions(code: str) -> None:
     """What the README shows of a session in Python, after its cell."""
-    names = {"mx": mx, "ops": run_cell(cell_of(README))}
-    test = doctest.DocTestParser().get_doctest(code, names, "README.md", None, None)
+    session(code, {"mx": mx, "ops": run_cell(cell_of(README))})
+
+
+class Counts(doctest.OutputChecker):
+    """The last digits of fractions, and how many checks there are, are no part of a page."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return super().check_output(self.plain(want), self.plain(got), optionflags)
+
+    @staticmethod
+    def plain(text: str) -> str:
+        text = re.sub(r"(\d\.\d\d)\d*", r"\1", text)
+        return re.sub(r"\b(?:\d+ of )?\d+ checks", "N checks", text)
+
+
+def session(code: str, names: dict[str, Any]) -> None:
+    """Do what a page shows of a session in Python."""
+    test = doctest.DocTestParser().get_doctest(code, names, "page", None, None)
     said: list[str] = []
     with mx.stream(mx.cpu):
-        result = doctest.DocTestRunner().run(test, out=said.append)
+        result = doctest.DocTestRunner(Counts()).run(test, out=said.append)
     assert result.attempted and not result.failed, "".join(said)
+
+
+@pytest.mark.parametrize("page", [NOTEBOOK, GRADCHECK], ids=["notebook", "gradcheck"])
+def test_page_sessions(page: str) -> None:
+    """What a page shows of one session, in parts."""
+    names = {"mx": mx, "np": np, "ops": run_cell(cell_of(NOTEBOOK))}
+    code = "\n".join(code for code in blocks(page, "python") if ">>>" in code)
+    session(code, names)
 
 
 def test_torchgen(tmp_path: Path) -> None:
@@ -127,6 +154,15 @@ def test_script() -> None:
         )
         assert done == "array([0.25, 0.25, 0.25], dtype=float32)\n"
         assert run_cell(cell_of(NOTEBOOK)).softsign(1.0).item() == 0.5
+
+
+def test_failing_checks() -> None:
+    """The table of docs/notebook.md, of a gradient without its square."""
+    (shown,) = (code for code in blocks(NOTEBOOK, "text") if "checks failed" in code)
+    cell = cell_of(NOTEBOOK).replace("square(1 + abs(x))", "(1 + abs(x))")
+    with mx.stream(mx.cpu):
+        report = run_cell(cell).check()
+    assert Counts.plain(repr(report)).split() == Counts.plain(shown).split()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="clang says it in other words")

@@ -19,7 +19,7 @@ from pages import PAGES
 
 import mlxgen
 from mlxgen.package import cache, load, module, notebook
-from mlxgen.testing.checks import check
+from mlxgen.testing import check
 
 YAML = """
 - name: softsign
@@ -96,9 +96,25 @@ def test_a_change_leaves_what_was_loaded() -> None:
 
 def test_checks() -> None:
     with mx.stream(mx.cpu):
-        assert check(mlxgen.load(YAML, cpp=CPP, metal=METAL)) > 10
-        with pytest.raises(AssertionError, match=r"test_vjp\[softsign\]"):
-            check(mlxgen.load(WRONG, cpp=CPP, metal=METAL))
+        ops = mlxgen.load(YAML, cpp=CPP, metal=METAL)
+        report = ops.check()
+        assert report and report.passed > 10
+        assert repr(report) == f"{report.passed} checks passed"
+        wrong = mlxgen.load(WRONG, cpp=CPP, metal=METAL).check()
+    assert not wrong and wrong.passed > 10
+    first = next(f for f in wrong.failures if f.check == "vjp")
+    assert (first.operator, first.argument) == ("softsign", "x")
+    assert first.element.startswith("x[")
+    assert f"<td>{first.element}</td><td>{first.got}</td>" in wrong._repr_html_()
+    assert "check" not in ops.__all__
+
+
+def test_an_operator_called_check() -> None:
+    """It is the operator; the checks are a function of mlxgen.testing."""
+    ops = mlxgen.load('- {name: check, signature: "check(array x) -> array", composite: x / 2}')
+    assert ops.check(mx.array(1.0)).item() == 0.5
+    with mx.stream(mx.cpu):
+        assert check(ops)
 
 
 # --------------------------------------------------------------------------------- mistakes

@@ -60,6 +60,11 @@ def hidden(x):
 def whole(x):
     return x
 
+def matrix(x, y):
+    if x.ndim != 2 or y.ndim != 2:
+        raise ValueError("[matrix] x must be a matrix")
+    return x * y
+
 def straight(x):
     return mx.stop_gradient(x)
 
@@ -122,6 +127,7 @@ OPS = [
     ),
     op("logs", X, arg("n", "int", "1")),
     op("whole", X, dtypes={"x": ["uint8", "int32"]}, grad={"x": "none (integers)"}),
+    op("matrix", X, Y),
     op("inner", X, tags=["internal"]),
     op("hidden", X, composite="inner(x)", form="composite"),
     op("half_refuses", X, Y, elementwise=False),
@@ -170,6 +176,12 @@ def test_mistakes_are_found(package):
     with pytest.raises(AssertionError, match=r"\[bad_vjp\] vjp of 'x': the gradient at x\["):
         run(package, "vjp", "bad_vjp")
     run(package, "jvp", "bad_vjp")
+
+
+def test_shapes_that_an_entry_refuses(package):
+    """Its own `checks` say which calls there are."""
+    for check in ("sizes", "sizes_vjp", "broadcast_vjp", "layouts", "vmap", "vjp"):
+        run(package, check, "matrix")
 
 
 def test_declared_none(package):

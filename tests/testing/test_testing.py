@@ -135,9 +135,21 @@ def test_wrong_jvp(factor):
 
 
 def test_kink_is_explained():
-    x = mx.array([-1.0, 0.5, 0.01], dtype=mx.float64)
-    with fails(r"x\[2\] = 0.01 .* if the function is not smooth here, change the sample"):
-        testing.check_vjp(testing.Function(mx.abs, "abs", ("x",)), [x])
+    x = mx.array([-1.0, 0.5, 0.0], dtype=mx.float64)
+    relu = testing.Function(lambda x: mx.maximum(x, 0), "relu", ("x",))
+    with fails(r"x\[2\] = 0 .* if the function is not smooth here, change the sample"):
+        testing.check_vjp(relu, [x])
+
+
+@pytest.mark.parametrize("distance", [0.01, 0.003, 0.0005])
+def test_kinks_and_edges_nearby(distance):
+    """The step becomes smaller."""
+    x = mx.array([distance, -1.0, 2.0], dtype=mx.float64)
+    for fn in (mx.abs, lambda x: mx.log(mx.abs(x)), lambda x: mx.maximum(x, 0) * x[1]):
+        testing.check_vjp(fn, [x])
+    testing.check_vjp(mx.sqrt, [mx.abs(x)])
+    with fails("not finite next to x"):
+        testing.check_vjp(testing.Function(mx.sqrt, "sqrt", ("x",)), [mx.abs(x) - distance])
 
 
 def test_poles_are_no_problem_at_a_distance():
@@ -218,6 +230,11 @@ def test_vmap_of_arrays_without_elements():
     element = [mx.zeros((0,)), mx.ones((3,))]
     testing.check_vmap(lambda x, y: x.sum() * y, [element, element])
     testing.check_vmap_vjp(lambda x, y: (mx.sin(x).sum() * y, x), [element, element], [0, 1])
+    # Here the vjp of a loop does not end, and MLX's own with other axes.
+    for shapes in (((0, 3), (3,)), ((2, 0), (2, 1)), ((2, 0), (0, 3))):
+        element = [mx.zeros(shape) for shape in shapes]
+        fn = mx.matmul if shapes[1] == (0, 3) else mx.multiply
+        testing.check_vmap_vjp(fn, [element] * 3, [0, 1])
 
 
 def test_gradient_forgotten_by_vmap():
@@ -313,6 +330,60 @@ def test_wrong_precision(dtype):
         wide = testing.Function(lambda x, y: (x + y).astype(mx.float32), "op", ("x", "y"))
         low = testing.Function(lambda x, y: wide(x, y), "op", ("x", "y"))
         testing.check_precision(low, SINGLE, dtype, keeps_dtype=True)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_rounding_of_compositions(dtype):
+    """Of sums that cancel, and steps that round, but not of mistakes."""
+    x = mx.array([[3.1, -2.9, 5.7], [-5.6, 1.2, -1.49]])
+    for fn in (
+        lambda x: mx.broadcast_to(x.sum(), x.shape).astype(x.dtype),
+        lambda x: (x + 40) - 40,
+        lambda x: mx.square(x).mean() - mx.square(x.mean()),
+    ):
+        testing.check_precision(fn, [x], dtype, composed=True)
+    y = mx.array(rng.uniform(0.1, 1, (4000,)), dtype=mx.float32)
+    exact = testing.to_numpy(y.astype(dtype)).sum()
+
+    def stagnates(y):
+        total = mx.array(0, y.dtype)
+        for part in y.reshape(-1, 4)[:1000]:
+            total = total + part[0] + part[1] + part[2] + part[3]
+        return total
+
+    def loses(y):
+        return (y.sum() * (0.7 if y.dtype == dtype else 1)).astype(y.dtype)
+
+    def overflows(y):
+        return mx.log(mx.exp(y * 100)).astype(y.dtype) if dtype == mx.float16 else loses(y)
+
+    assert exact > 2000
+    for fn in (stagnates, loses, overflows):
+        with fails("float16: the result"):
+            testing.check_precision(fn, [y], dtype, composed=True)
+    # Of a kernel no rounding of its steps is allowed.
+    with fails("float16: the result"):
+        testing.check_precision(lambda x: (x + 40) - 40, [x], dtype, ulps=1)
+
+
+def test_shapes_that_are_refused():
+    """Are left out."""
+
+    def matrices(x, y):
+        if x.ndim != 2 or x.shape != y.shape:
+            raise ValueError("[op] x must be a matrix")
+        return x + y
+
+    def accepts(args):
+        x, y = args
+        return x.ndim == 2 and x.shape == y.shape
+
+    for check in (testing.check_sizes, testing.check_long):
+        check(matrices, SINGLE, accepts=accepts)
+        with pytest.raises(ValueError, match="must be a matrix"):
+            check(matrices, SINGLE)
+    with fails("elements|with gaps"):
+        testing.check_long(lambda x, y: matrices(x, y) * (x.size < 100), SINGLE, accepts=accepts)
 
 
 def test_sizes():

@@ -25,6 +25,7 @@ from mlxgen.model.op import GradKind, Op
 from mlxgen.render.python import check_samples, op_dict
 from mlxgen.testing import cases
 from mlxgen.testing.cases import Case, Subject
+from mlxgen.testing.derivatives import Jacobian, Point, flat_of, unflat
 
 from .mutants import Mutant, mutants
 from .operators import Operators, gradient_names
@@ -107,7 +108,7 @@ class Trial:
                 for number, sample in enumerate(check_samples(op))
                 if ("internal" not in op.tags or op.entry.samples) and op.name not in skipped
             ]
-        self._differences: dict[Any, Any] = {}
+        self._differences: dict[Any, Jacobian] = {}
         self.gradient_calls = {op.name: set(_called(op)) for op in operators.ops.values()}
         self.composite_calls = {
             op.name: set(op.forward.ops if op.forward and _is_composed(op) else ())
@@ -209,17 +210,17 @@ class Trial:
         that is changed is neither of these in the checks that `_concerned` gives. Where the
         function is not known (``guessed``), the formulas as they are take their place.
         """
-        compute = _by_formulas if guessed else testing._Point.jacobian
+        compute = _by_formulas if guessed else Point._jacobian
 
-        def jacobian(point: Any, argnum: int, at: Sequence[int], step: float) -> Any:
-            place = (key, point.fn.args, point.fn.outputs, argnum, tuple(at), step)
+        def jacobian(point: Point, argnum: int) -> Jacobian:
+            place = (key, point.fn.args, point.fn.outputs, argnum, point.limit, tuple(point.steps))
             if place not in self._differences:
                 changed, self.operators.changed = self.operators.changed, {}
-                self._differences[place] = compute(point, argnum, at, step)
+                self._differences[place] = compute(point, argnum)
                 self.operators.changed = changed
             return self._differences[place]
 
-        with unittest.mock.patch.object(testing._Point, "jacobian", jacobian):
+        with unittest.mock.patch.object(Point, "_jacobian", jacobian):
             yield
 
     # Equivalent formulas
@@ -318,20 +319,19 @@ def _same(got: Sequence[mx.array], wanted: Sequence[mx.array]) -> bool:
     )
 
 
-def _by_formulas(point: Any, argnum: int, at: Sequence[int], _: float) -> Any:
-    """What `_Point.jacobian` gives, from the vjp in place of differences."""
-    sizes = np.abs(np.concatenate([testing.to_numpy(out).ravel() for out in point.outputs]))
+def _by_formulas(point: Point, argnum: int) -> Jacobian:
+    """What `Point._jacobian` gives, from the vjp in place of differences."""
+    chosen = point.rng.permutation(point.args[argnum].size)[: point.limit]
+    at = sorted(chosen.tolist())
     pull = testing.pullback(point.fn, point.args, [argnum])
     columns = []
-    for unit in np.eye(len(sizes)):
+    for unit in np.eye(point.flat.size):
         parts = np.split(unit, np.cumsum([out.size for out in point.outputs])[:-1])
-        cotangents = [
-            mx.array(part.reshape(out.shape), dtype=out.dtype)
-            for part, out in zip(parts, point.outputs, strict=True)
-        ]
-        columns.append(testing.to_numpy(pull(*point.args, *cotangents)[0]).ravel()[at])
+        cotangents = [unflat(part, out) for part, out in zip(parts, point.outputs, strict=True)]
+        columns.append(flat_of(pull(*point.args, *cotangents))[at])
     rows = np.array(columns).T
-    return rows, point.rtol * (np.abs(rows) + np.where(rows != 0, sizes, 1e-6 * sizes))
+    sizes = np.where(rows != 0, np.abs(point.flat), 1e-6 * np.abs(point.flat))
+    return Jacobian(at, None, rows, point.rtol * (np.abs(rows) + sizes), [False] * len(at))
 
 
 def _is_composed(op: Op) -> bool:

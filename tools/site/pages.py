@@ -12,6 +12,7 @@ CONTENTS = {
     "How to": [
         "docs/notebook",
         "examples/own_operator",
+        "docs/gradcheck",
         "docs/own-package",
         "docs/training",
         "docs/editor",

@@ -1,0 +1,128 @@
+"""What checks found: shown as a table in a notebook, and as text elsewhere."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .compare import Mismatch
+
+COLUMNS = ("operator", "check", "argument", "element", "got", "expected")
+ROWS = 20
+"""Failures that are shown."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A check that failed.
+
+    Attributes:
+        operator: The function's name.
+        check: Which check.
+        message: What is wrong, in a sentence.
+        argument: The argument whose gradient is wrong, or "".
+        element: The element that is furthest off, or "".
+        got: Its value.
+        expected: What it should be.
+        error: The exception, if the function raised one.
+    """
+
+    operator: str
+    check: str
+    message: str
+    argument: str = ""
+    element: str = ""
+    got: str = ""
+    expected: str = ""
+    error: Exception | None = None
+
+    @classmethod
+    def of(cls, operator: str, check: str, error: Exception) -> Failure:
+        """What an exception says."""
+        if isinstance(error, Mismatch):
+            parts = error.argument, error.element, error.got, error.expected
+            return cls(operator, check, error.message, *parts)
+        lines = str(error).strip().splitlines() or [""]
+        text = f"{type(error).__name__}: {lines[0]}"
+        if isinstance(error, AssertionError):
+            text = lines[0]
+        return cls(operator, check, text, error=error)
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The result of checks: true if none failed.
+
+    Attributes:
+        passed: How many checks passed.
+        failures: Those that failed, the most basic ones first.
+        notes: What else there is to know.
+    """
+
+    passed: int
+    failures: Sequence[Failure] = ()
+    notes: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return not self.failures
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        count = self.passed + len(self.failures)
+        if self.failures:
+            return f"{len(self.failures)} of {count} checks failed"
+        return f"{count} check{'s' * (count != 1)} passed"
+
+    def _rows(self) -> list[list[str]]:
+        """A row for each failure; where no element is to blame the message takes its place."""
+        rows = []
+        for f in self.failures[:ROWS]:
+            values = [f.element, f.got, f.expected] if f.got else [f.message]
+            rows.append([f.operator, f.check, f.argument, *values])
+        return rows
+
+    @property
+    def _more(self) -> str:
+        hidden = len(self.failures) - ROWS
+        return f"and {hidden} more" if hidden > 0 else ""
+
+    def __repr__(self) -> str:
+        lines = [self.summary]
+        if self.failures:
+            rows = [list(COLUMNS), *self._rows()]
+            whole = [row for row in rows if len(row) == len(COLUMNS)]
+            widths = [max(len(row[i]) for row in whole) for i in range(len(COLUMNS))]
+            for i in range(3):
+                widths[i] = max(widths[i], *(len(row[i]) for row in rows))
+            lines.append("")
+            for row in rows:
+                cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+                lines.append("  ".join(cells).rstrip())
+            lines += [self._more] * bool(self._more)
+            first = self.failures[0]
+            lines += ["", f"{first.operator}: {first.message}"]
+        lines += self.notes
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        text = html.escape
+        parts = [f"<p><b>{text(self.summary)}</b></p>"]
+        if self.failures:
+            head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+            body = []
+            for row, failure in zip(self._rows(), self.failures, strict=False):
+                cells = [f"<td>{text(cell)}</td>" for cell in row]
+                if len(row) < len(COLUMNS):
+                    cells[-1] = f'<td colspan="3" style="text-align: left">{text(row[-1])}</td>'
+                body.append(f'<tr title="{text(failure.message)}">{"".join(cells)}</tr>')
+            table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
+            first = self.failures[0]
+            parts += [
+                f"<table>{table}</table>",
+                *([f"<p>{self._more}</p>"] if self._more else []),
+                f"<p>{text(f'{first.operator}: {first.message}')}</p>",
+            ]
+        parts += [f"<p>{text(note)}</p>" for note in self.notes]
+        return "".join(parts)
