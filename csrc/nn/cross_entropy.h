@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -21,14 +22,105 @@ using mlxgen::Out;
 /** About what an element of a row costs, for mlxgen::share. */
 constexpr int64_t cost_of_exp = 8;
 
+/** What a row's loss is made of, block by block. */
+template <typename A>
+struct RowOfLogits {
+  LogSumExp<A> all;
+  A target = std::numeric_limits<A>::quiet_NaN(); // its logit, if it is there
+  A weight = 0; // of the words so far
+  A total = 0; // of weight_c z_c, relative to all.shift()
+
+  /**
+   * Take in n logits, which are lost; `y` is the target's place among them, if
+   * it is one of them. `weights` may be null; `sums` says whether `total` is
+   * asked for.
+   */
+  void add(A* z, int64_t n, int64_t y, const A* weights, bool sums) {
+    if (y >= 0 && y < n) {
+      target = z[y];
+    }
+    if (!sums) {
+      all.add(z, n, z);
+      return;
+    }
+    A exponentials[block_of_row];
+    A before = all.shift();
+    all.add(z, n, exponentials);
+    move(before);
+    weight += weights != nullptr ? sum_block(weights, n) : A(n);
+    total += shifted_sum(z, weights, n, all.shift());
+  }
+
+  /** Take in what another part of the row has. */
+  void join(RowOfLogits other) {
+    A before = all.shift();
+    A other_before = other.all.shift();
+    all.join(other.all);
+    other.all = all;
+    move(before);
+    other.move(other_before);
+    weight += other.weight;
+    total += other.total;
+    target = std::isnan(target) ? other.target : target;
+  }
+
+ private:
+  /** Make `total` relative to all.shift(), which was `before`. */
+  void move(A before) {
+    if (weight != 0) {
+      total += weight * (before - all.shift());
+    }
+  }
+};
+
+/** Options of a loss, and what the outputs of a row are made of. */
+template <typename A>
+struct Loss {
+  A smoothing;
+  A z_loss;
+  int64_t words;
+
+  /**
+   * The outputs of a row: its loss, the weight of its target, the largest
+   * logit, the logarithm of the sum of exponentials relative to it, and the
+   * part of the loss's derivative by that logarithm that stays when the target
+   * is certain. All logits may lack the same number, `base`.
+   */
+  void write(
+      const RowOfLogits<A>& row,
+      A weight,
+      A base,
+      A* loss,
+      A* counted,
+      A* most,
+      A* log_sum,
+      A* extra) const {
+    *most = row.all.shift();
+    *log_sum = row.all.log_sum();
+    A lse = *most + *log_sum + base;
+    *counted = weight;
+    *loss = weight * (1 - smoothing) * (*log_sum - (row.target - *most));
+    *extra = 0;
+    if (z_loss != 0) {
+      *loss += weight * z_loss * lse * lse;
+      *extra += 2 * weight * z_loss * lse;
+    }
+    if (smoothing != 0) {
+      A share = smoothing / A(words);
+      *loss += share * (row.weight * *log_sum - row.total);
+      *extra += share * row.weight;
+    }
+  }
+};
+
 /**
- * What losses are made of. Of each row z of logits, after the softcap:
+ * The losses of rows of logits z, after the softcap:
  *
- *   lse = log(sum_c exp(z_c)),  target = z_y,  total = sum_c weight_c z_c
+ *   w_y ((1 - s) (lse - z_y) + z_loss lse^2) + s / V sum_c w_c (lse - z_c)
  *
- * where y is the row's target, and `total` is only computed if `sums` says so.
- * All are 0 in rows whose target is ignored, which are not read. A target that
- * is no word is NaN.
+ * for lse = log(sum_c exp(z_c)), the target y, the smoothing s and V words. All
+ * outputs are 0 in rows whose target is ignored, which are not read. A target
+ * that is no word gives NaN. For the others see Loss.
  */
 template <typename T>
 void cross_entropy_rows(
@@ -37,36 +129,46 @@ void cross_entropy_rows(
     In<accum_t<T>> weight,
     double softcap,
     int ignore_index,
-    bool sums,
-    Out<accum_t<T>> lse,
-    Out<accum_t<T>> target,
-    Out<accum_t<T>> total) {
+    double label_smoothing,
+    double z_loss,
+    Out<accum_t<T>> loss,
+    Out<accum_t<T>> counted,
+    Out<accum_t<T>> most,
+    Out<accum_t<T>> log_sum,
+    Out<accum_t<T>> extra) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
+  Loss<A> made{A(label_smoothing), A(z_loss), width};
   auto one = [=](int64_t row) {
-    lse[row] = target[row] = total[row] = 0;
     int32_t y = targets[row];
     if (y == ignore_index) {
+      loss[row] = counted[row] = most[row] = log_sum[row] = extra[row] = 0;
       return;
     }
     const T* from = logits.data + row * width;
-    target[row] = std::numeric_limits<A>::quiet_NaN();
-    LogSumExp<A> all;
+    RowOfLogits<A> all;
     A z[block_of_row];
     for (int64_t first = 0; first < width; first += block_of_row) {
       int64_t n = std::min(block_of_row, width - first);
       widen_block(from + first, n, z);
       softcap_block(z, n, A(softcap));
-      if (y >= first && y < first + n) {
-        target[row] = z[y - first];
-      }
-      if (sums) {
-        total[row] +=
-            weight ? dot_block(z, weight.data + first, n) : sum_block(z, n);
-      }
-      all.add(z, n, z);
+      all.add(
+          z,
+          n,
+          y - first,
+          weight ? weight.data + first : nullptr,
+          label_smoothing != 0);
     }
-    lse[row] = all.value();
+    bool is_word = y >= 0 && y < width;
+    made.write(
+        all,
+        weight && is_word ? weight[y] : A(1),
+        A(0),
+        &loss[row],
+        &counted[row],
+        &most[row],
+        &log_sum[row],
+        &extra[row]);
   };
   mlxgen::share(
       targets.size(), width * cost_of_exp, [&](int64_t first, int64_t last) {
@@ -82,14 +184,15 @@ template <bool capped, bool weighted, typename A>
 MLXGEN_MULTIVERSION void logit_gradient_here(
     A* z,
     int64_t n,
-    A lse,
-    A grad_lse,
-    A grad_total,
+    A most,
+    A log_sum,
+    A of_chance,
+    A share,
     const A* weight,
     A cap) {
   for (int64_t i = 0; i < n; ++i) {
-    A share = weighted ? weight[i] * grad_total : grad_total;
-    A gradient = mlxgen::math::exp(z[i] - lse) * grad_lse + share;
+    A chance = mlxgen::math::exp((z[i] - most) - log_sum);
+    A gradient = chance * of_chance - (weighted ? weight[i] * share : share);
     A tanh = capped ? z[i] / cap : A(0);
     z[i] = gradient * (1 - tanh * tanh);
   }
@@ -97,34 +200,58 @@ MLXGEN_MULTIVERSION void logit_gradient_here(
 
 } // namespace block
 
-/** Cotangents of a row's lse, target and total, and what else its gradient
- * takes. */
+/** What a row's gradient takes. */
 template <typename A>
 struct RowGradient {
-  A lse;
-  A grad_lse;
-  A grad_target;
-  A grad_total;
+  A most;
+  A log_sum;
+  A of_target; // what the target's own part is multiplied by
+  A extra; // what all words' is, beside
+  A share; // what the weights are, and taken off
+
+  /** `cotangent` is that of the row's loss, of which `write` gave the others.
+   */
+  static RowGradient of(
+      A cotangent,
+      A counted,
+      A most,
+      A log_sum,
+      A extra,
+      A smoothing,
+      int64_t words) {
+    return {
+        most,
+        log_sum,
+        cotangent * counted * (1 - smoothing),
+        cotangent * extra,
+        cotangent * smoothing / A(words)};
+  }
 
   /**
-   * Replace a block of n logits, as they are after the softcap, by
+   * Replace a block of n logits, as they are after the softcap, by the loss's
+   * derivatives for them,
    *
-   *   exp(z_c - lse) grad_lse + [c = y] grad_target + weight_c grad_total
+   *   of_target (p_c - [c = y]) + extra p_c - share weight_c
    *
-   * times the derivative of the softcap, 1 - (z_c / cap)^2. `y` is the target's
-   * place in the block, if it is in there; `weight` may be null.
+   * with the probabilities p, times that of the softcap, 1 - (z_c / cap)^2. `y`
+   * is the target's place in the block, if it is in there; `weight` may be
+   * null.
    */
   void apply(A* z, int64_t n, int64_t y, const A* weight, A cap) const {
-    A of_target = 0;
+    A own = 0;
     bool here = y >= 0 && y < n;
     if (here) {
+      // Not p - 1, which has no digits where the target is nearly certain.
+      A log_p = (z[y] - most) - log_sum;
       A tanh = cap != 0 ? z[y] / cap : A(0);
-      of_target = grad_target * (1 - tanh * tanh);
+      own = of_target * std::expm1(log_p) + extra * std::exp(log_p) -
+          (weight != nullptr ? weight[y] * share : share);
+      own *= 1 - tanh * tanh;
     }
     auto all = [&]<bool capped, bool weighted>() {
       mlxgen::multiversion([&] {
         block::logit_gradient_here<capped, weighted>(
-            z, n, lse, grad_lse, grad_total, weight, cap);
+            z, n, most, log_sum, of_target + extra, share, weight, cap);
       });
     };
     if (weight != nullptr) {
@@ -135,37 +262,51 @@ struct RowGradient {
                : all.template operator()<false, false>();
     }
     if (here) {
-      z[y] += of_target;
+      z[y] = own;
     }
   }
 };
 
-/** The gradient of cross_entropy_rows; NaN where the target is no word. */
+/**
+ * The gradient of cross_entropy_rows; NaN where the target is no word. If
+ * `words` is not 0, the logits are those of some of so many words, and the
+ * target may be one of the others.
+ */
 template <typename T>
 void cross_entropy_rows_vjp(
     In<T> logits,
     In<int32_t> targets,
     In<accum_t<T>> weight,
-    In<accum_t<T>> lse,
-    In<accum_t<T>> grad_lse,
-    In<accum_t<T>> grad_target,
-    In<accum_t<T>> grad_total,
+    In<accum_t<T>> counted,
+    In<accum_t<T>> most,
+    In<accum_t<T>> log_sum,
+    In<accum_t<T>> extra,
+    In<accum_t<T>> cotangent,
     double softcap,
     int ignore_index,
+    double label_smoothing,
+    int words,
     Out<T> grad_logits) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
   auto one = [=](int64_t row) {
     T* to = grad_logits.data + row * width;
     int32_t y = targets[row];
-    if (y == ignore_index || y < 0 || y >= width) {
+    bool elsewhere = words == 0 && (y < 0 || y >= width);
+    if (y == ignore_index || elsewhere) {
       A value = y == ignore_index ? 0 : std::numeric_limits<A>::quiet_NaN();
       std::fill_n(to, width, static_cast<T>(value));
       return;
     }
     const T* from = logits.data + row * width;
-    RowGradient<A> gradient{
-        lse[row], grad_lse[row], grad_target[row], grad_total[row]};
+    auto gradient = RowGradient<A>::of(
+        cotangent[row],
+        counted[row],
+        most[row],
+        log_sum[row],
+        extra[row],
+        A(label_smoothing),
+        words != 0 ? words : width);
     A z[block_of_row];
     for (int64_t first = 0; first < width; first += block_of_row) {
       int64_t n = std::min(block_of_row, width - first);

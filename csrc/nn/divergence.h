@@ -3,11 +3,16 @@
 //
 // P is the softmax of `target_logits` and Q that of `logits`, both times
 // `scale`. Rows that `mask` leaves out are 0, and not read.
+//
+// Where P and Q are nearly the same, what makes up a divergence or its gradient
+// nearly cancels, so that few digits of floats are left: such rows are computed
+// again, in double.
 
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cross_entropy.h"
 #include "mlxgen/kernel.h"
@@ -17,15 +22,43 @@
 
 namespace mlxops::cpu {
 
+/** Whether a divergence is so small that floats have too few digits for it. */
+template <typename A>
+bool is_too_small(A divergence, A scale = 1) {
+  return std::is_same_v<A, float> && divergence < scale / 8;
+}
+
+/** Logarithms of probabilities: (x - most) factor - log_sum. */
+template <typename A>
+struct LogSoftmax {
+  A factor = 1;
+  A most = 0;
+  A log_sum = 0;
+
+  static LogSoftmax of(const LogSumExp<A>& all) {
+    return {all.factor, all.shift(), all.log_sum()};
+  }
+
+  A operator()(A x) const {
+    return (x - most) * factor - log_sum;
+  }
+};
+
 namespace block {
 
 // What has no probability adds nothing, however far apart the logits are.
 
 template <typename A>
-MLXGEN_MULTIVERSION void
-times_difference_here(A* e, const A* p, const A* q, int64_t n) {
+MLXGEN_MULTIVERSION void times_difference_here(
+    A* e,
+    const A* p,
+    const A* q,
+    int64_t n,
+    A most_p,
+    A most_q) {
   for (int64_t i = 0; i < n; ++i) {
-    e[i] = e[i] == 0 ? A(0) : e[i] * (p[i] - q[i]);
+    A apart = (p[i] - most_p) - (q[i] - most_q);
+    e[i] = e[i] == 0 ? A(0) : e[i] * apart;
   }
 }
 
@@ -34,22 +67,22 @@ MLXGEN_MULTIVERSION void kl_gradient_here(
     A* q,
     const A* p,
     int64_t n,
-    A lse,
-    A target_lse,
+    LogSoftmax<A> of_q,
+    LogSoftmax<A> of_p,
     A loss,
     A cotangent,
     bool of_target) {
   if (of_target) {
     for (int64_t i = 0; i < n; ++i) {
-      A chance = mlxgen::math::exp(p[i] - target_lse);
-      A ratio = (p[i] - target_lse) - (q[i] - lse);
+      A log_p = of_p(p[i]);
+      A chance = mlxgen::math::exp(log_p);
+      A ratio = log_p - of_q(q[i]);
       q[i] = chance == 0 ? A(0) : cotangent * chance * (ratio - loss);
     }
   } else {
     for (int64_t i = 0; i < n; ++i) {
       q[i] = cotangent *
-          (mlxgen::math::exp(q[i] - lse) -
-           mlxgen::math::exp(p[i] - target_lse));
+          (mlxgen::math::exp(of_q(q[i])) - mlxgen::math::exp(of_p(p[i])));
     }
   }
 }
@@ -59,54 +92,57 @@ MLXGEN_MULTIVERSION void mixture_terms_here(
     const A* x,
     const A* other,
     int64_t n,
-    A lse,
-    A other_lse,
+    LogSoftmax<A> of_x,
+    LogSoftmax<A> of_other,
     A part,
     A centre,
+    A factor,
     A* to) {
   for (int64_t i = 0; i < n; ++i) {
-    A log_x = x[i] - lse;
+    A log_x = of_x(x[i]);
     A chance = mlxgen::math::exp(log_x);
-    A apart = (other[i] - other_lse) - log_x;
+    A apart = of_other(other[i]) - log_x;
     A up = apart > 0 ? apart : A(0);
     // Of the two probabilities the larger one is taken out of the logarithm.
     A ratio = mlxgen::math::exp(apart - 2 * up);
     A mixed = apart > 0 ? part * ratio + (1 - part) : part + (1 - part) * ratio;
     A log_ratio = -up - mlxgen::math::log(mixed);
-    to[i] = chance == 0 ? A(0) : chance * (log_ratio - centre);
+    to[i] = chance == 0 ? A(0) : factor * chance * (log_ratio - centre);
   }
 }
 
 } // namespace block
 
 /**
- * to = p (log(p / m) - centre) for the probabilities p of x and their mixture
- * with those of another distribution, m = part p + (1 - part) other.
+ * to = factor p (log(p / m) - centre) for the probabilities p of x and their
+ * mixture with those of another distribution, m = part p + (1 - part) other.
  */
 template <typename A>
 void mixture_terms(
     const A* x,
     const A* other,
     int64_t n,
-    A lse,
-    A other_lse,
+    LogSoftmax<A> of_x,
+    LogSoftmax<A> of_other,
     A part,
     A centre,
+    A factor,
     A* to) {
   mlxgen::multiversion([&] {
-    block::mixture_terms_here(x, other, n, lse, other_lse, part, centre, to);
+    block::mixture_terms_here(
+        x, other, n, of_x, of_other, part, centre, factor, to);
   });
 }
 
-/** All blocks of two rows, widened and scaled: block(first, n, x, y). */
+/** All blocks of two rows, widened: block(first, n, x, y). */
 template <typename A, typename T, typename F>
-void over_blocks(const T* x, const T* y, int64_t width, A scale, F block) {
+void over_blocks(const T* x, const T* y, int64_t width, F block) {
   A x_[block_of_row];
   A y_[block_of_row];
   for (int64_t first = 0; first < width; first += block_of_row) {
     int64_t n = std::min(block_of_row, width - first);
-    widen_block(x + first, n, x_, scale);
-    widen_block(y + first, n, y_, scale);
+    widen_block(x + first, n, x_);
+    widen_block(y + first, n, y_);
     block(first, n, x_, y_);
   }
 }
@@ -122,7 +158,49 @@ void share_rows(int64_t count, int64_t width, F row) {
       });
 }
 
-/** The divergence KL(P || Q) of each row, and its lses. */
+/** KL(P || Q) of a row. */
+template <typename A>
+struct KLRow {
+  LogSoftmax<A> of_q;
+  LogSoftmax<A> of_p;
+  A loss = 0;
+
+  template <typename T>
+  static KLRow of(const T* logits, const T* targets, int64_t width, A scale) {
+    LogSumExp<A> all_q{scale};
+    LogSumExp<A> all_p{scale};
+    A total = 0; // of exp(p) (p - q), each relative to its largest
+    over_blocks<A>(
+        logits,
+        targets,
+        width,
+        [&](int64_t, int64_t n, const A* q, const A* p) {
+          A e_q[block_of_row];
+          A e_p[block_of_row];
+          A shift_q = all_q.shift();
+          A shift_p = all_p.shift();
+          A sum = all_p.sum();
+          A before = all_p.add(p, n, e_p);
+          all_q.add(q, n, e_q);
+          A apart = (shift_p - all_p.shift()) - (shift_q - all_q.shift());
+          total = before == 0 ? A(0) : (total + sum * apart) * before;
+          mlxgen::multiversion([&] {
+            block::times_difference_here(
+                e_p, p, q, n, all_p.shift(), all_q.shift());
+          });
+          total += sum_block(e_p, n);
+        });
+    return {
+        LogSoftmax<A>::of(all_q),
+        LogSoftmax<A>::of(all_p),
+        total / all_p.sum() * scale - (all_p.log_sum() - all_q.log_sum())};
+  }
+};
+
+/**
+ * The divergence KL(P || Q) of each row, the largest elements, and the
+ * logarithms of the sums of exponentials relative to them.
+ */
 template <typename T>
 void kl_div_rows(
     In<T> logits,
@@ -130,34 +208,27 @@ void kl_div_rows(
     In<bool> mask,
     double scale,
     Out<accum_t<T>> loss,
-    Out<accum_t<T>> lse,
-    Out<accum_t<T>> target_lse) {
+    Out<accum_t<T>> most,
+    Out<accum_t<T>> log_sum,
+    Out<accum_t<T>> target_most,
+    Out<accum_t<T>> target_log_sum) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
   share_rows(loss.size(), width, [&](int64_t row, int64_t start) {
-    loss[row] = lse[row] = target_lse[row] = 0;
-    if (mask && !mask[row]) {
-      return;
+    KLRow<A> made;
+    if (!mask || mask[row]) {
+      const T* q = logits.data + start;
+      const T* p = target_logits.data + start;
+      made = KLRow<A>::of(q, p, width, A(scale));
+      if (is_too_small(made.loss)) {
+        made.loss = A(KLRow<double>::of(q, p, width, scale).loss);
+      }
     }
-    LogSumExp<A> all_q;
-    LogSumExp<A> all_p;
-    A total = 0; // of exp(p) (p - q)
-    over_blocks(
-        logits.data + start,
-        target_logits.data + start,
-        width,
-        A(scale),
-        [&](int64_t, int64_t n, A* q, const A* p) {
-          A e[block_of_row];
-          A before = all_p.add(p, n, e);
-          mlxgen::multiversion(
-              [&] { block::times_difference_here(e, p, q, n); });
-          total = (before == 0 ? A(0) : total * before) + sum_block(e, n);
-          all_q.add(q, n, q);
-        });
-    lse[row] = all_q.value();
-    target_lse[row] = all_p.value();
-    loss[row] = total / all_p.sum - (target_lse[row] - lse[row]);
+    loss[row] = made.loss;
+    most[row] = made.of_q.most;
+    log_sum[row] = made.of_q.log_sum;
+    target_most[row] = made.of_p.most;
+    target_log_sum[row] = made.of_p.log_sum;
   });
 }
 
@@ -168,8 +239,10 @@ void kl_div_rows_vjp(
     In<T> target_logits,
     In<bool> mask,
     In<accum_t<T>> loss,
-    In<accum_t<T>> lse,
-    In<accum_t<T>> target_lse,
+    In<accum_t<T>> most,
+    In<accum_t<T>> log_sum,
+    In<accum_t<T>> target_most,
+    In<accum_t<T>> target_log_sum,
     In<accum_t<T>> cotangent,
     double scale,
     bool of_target,
@@ -182,33 +255,70 @@ void kl_div_rows_vjp(
       std::fill_n(to, width, T(0));
       return;
     }
-    A factor = cotangent[row] * A(scale);
-    over_blocks(
-        logits.data + start,
-        target_logits.data + start,
-        width,
-        A(scale),
-        [&](int64_t first, int64_t n, A* q, const A* p) {
-          mlxgen::multiversion([&] {
-            block::kl_gradient_here(
-                q,
-                p,
-                n,
-                lse[row],
-                target_lse[row],
-                loss[row],
-                factor,
-                of_target);
-          });
-          narrow_block(q, n, to + first);
+    const T* q_ = logits.data + start;
+    const T* p_ = target_logits.data + start;
+    auto write = [&]<typename W>(const KLRow<W>& made) {
+      W factor = W(cotangent[row]) * W(scale);
+      over_blocks<W>(q_, p_, width, [&](int64_t first, int64_t n, W* q, W* p) {
+        mlxgen::multiversion([&] {
+          block::kl_gradient_here(
+              q, p, n, made.of_q, made.of_p, made.loss, factor, of_target);
         });
+        narrow_block(q, n, to + first);
+      });
+    };
+    if (is_too_small(loss[row])) {
+      write(KLRow<double>::of(q_, p_, width, scale));
+    } else {
+      write(
+          KLRow<A>{
+              {A(scale), most[row], log_sum[row]},
+              {A(scale), target_most[row], target_log_sum[row]},
+              loss[row]});
+    }
   });
 }
+
+/** beta KL(P || M) + (1 - beta) KL(Q || M) of a row. */
+template <typename A>
+struct JSRow {
+  LogSoftmax<A> of_q;
+  LogSoftmax<A> of_p;
+  A part = 0; // KL(Q || M)
+  A target_part = 0; // KL(P || M)
+  A loss = 0;
+
+  template <typename T>
+  static JSRow
+  of(const T* logits, const T* targets, int64_t width, A beta, A scale) {
+    LogSumExp<A> all_q{scale};
+    LogSumExp<A> all_p{scale};
+    over_blocks<A>(logits, targets, width, [&](int64_t, int64_t n, A* q, A* p) {
+      all_q.add(q, n, q);
+      all_p.add(p, n, p);
+    });
+    JSRow made{LogSoftmax<A>::of(all_q), LogSoftmax<A>::of(all_p)};
+    over_blocks<A>(
+        logits,
+        targets,
+        width,
+        [&](int64_t, int64_t n, const A* q, const A* p) {
+          A terms[block_of_row];
+          mixture_terms(
+              q, p, n, made.of_q, made.of_p, 1 - beta, A(0), A(1), terms);
+          made.part += sum_block(terms, n);
+          mixture_terms(p, q, n, made.of_p, made.of_q, beta, A(0), A(1), terms);
+          made.target_part += sum_block(terms, n);
+        });
+    made.loss = beta * made.target_part + (1 - beta) * made.part;
+    return made;
+  }
+};
 
 /**
  * The divergence beta KL(P || M) + (1 - beta) KL(Q || M) of each row from the
  * mixture M = beta P + (1 - beta) Q; `part` is KL(Q || M), `target_part` KL(P
- * || M).
+ * || M). The others are as those of kl_div_rows.
  */
 template <typename T>
 void js_div_rows(
@@ -218,42 +328,32 @@ void js_div_rows(
     double beta,
     double scale,
     Out<accum_t<T>> loss,
-    Out<accum_t<T>> lse,
-    Out<accum_t<T>> target_lse,
+    Out<accum_t<T>> most,
+    Out<accum_t<T>> log_sum,
+    Out<accum_t<T>> target_most,
+    Out<accum_t<T>> target_log_sum,
     Out<accum_t<T>> part,
     Out<accum_t<T>> target_part) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
   A b = A(beta);
   share_rows(loss.size(), width, [&](int64_t row, int64_t start) {
-    loss[row] = lse[row] = target_lse[row] = part[row] = target_part[row] = 0;
-    if (mask && !mask[row]) {
-      return;
+    JSRow<A> made;
+    if (!mask || mask[row]) {
+      const T* q = logits.data + start;
+      const T* p = target_logits.data + start;
+      made = JSRow<A>::of(q, p, width, b, A(scale));
+      if (is_too_small(made.loss, b * (1 - b))) {
+        made.loss = A(JSRow<double>::of(q, p, width, beta, scale).loss);
+      }
     }
-    auto blocks = [&](auto block) {
-      over_blocks(
-          logits.data + start,
-          target_logits.data + start,
-          width,
-          A(scale),
-          block);
-    };
-    LogSumExp<A> all_q;
-    LogSumExp<A> all_p;
-    blocks([&](int64_t, int64_t n, A* q, A* p) {
-      all_q.add(q, n, q);
-      all_p.add(p, n, p);
-    });
-    A of_q = lse[row] = all_q.value();
-    A of_p = target_lse[row] = all_p.value();
-    blocks([&](int64_t, int64_t n, const A* q, const A* p) {
-      A terms[block_of_row];
-      mixture_terms(q, p, n, of_q, of_p, 1 - b, A(0), terms);
-      part[row] += sum_block(terms, n);
-      mixture_terms(p, q, n, of_p, of_q, b, A(0), terms);
-      target_part[row] += sum_block(terms, n);
-    });
-    loss[row] = b * target_part[row] + (1 - b) * part[row];
+    loss[row] = made.loss;
+    most[row] = made.of_q.most;
+    log_sum[row] = made.of_q.log_sum;
+    target_most[row] = made.of_p.most;
+    target_log_sum[row] = made.of_p.log_sum;
+    part[row] = made.part;
+    target_part[row] = made.target_part;
   });
 }
 
@@ -266,8 +366,11 @@ void js_div_rows_vjp(
     In<T> logits,
     In<T> other,
     In<bool> mask,
-    In<accum_t<T>> lse,
-    In<accum_t<T>> other_lse,
+    In<accum_t<T>> loss,
+    In<accum_t<T>> most,
+    In<accum_t<T>> log_sum,
+    In<accum_t<T>> other_most,
+    In<accum_t<T>> other_log_sum,
     In<accum_t<T>> part,
     In<accum_t<T>> cotangent,
     double beta,
@@ -275,24 +378,32 @@ void js_div_rows_vjp(
     Out<T> out) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
-  share_rows(lse.size(), width, [&](int64_t row, int64_t start) {
+  A b = A(beta);
+  share_rows(loss.size(), width, [&](int64_t row, int64_t start) {
     T* to = out.data + start;
     if (mask && !mask[row]) {
       std::fill_n(to, width, T(0));
       return;
     }
-    A factor = cotangent[row] * A(beta) * A(scale);
-    over_blocks(
-        logits.data + start,
-        other.data + start,
-        width,
-        A(scale),
-        [&](int64_t first, int64_t n, A* x, const A* y) {
-          mixture_terms(
-              x, y, n, lse[row], other_lse[row], A(beta), part[row], x);
-          widen_block(x, n, x, factor);
-          narrow_block(x, n, to + first);
-        });
+    const T* x_ = logits.data + start;
+    const T* y_ = other.data + start;
+    auto write = [&]<typename W>(const JSRow<W>& made) {
+      W factor = W(cotangent[row]) * W(beta) * W(scale);
+      over_blocks<W>(x_, y_, width, [&](int64_t first, int64_t n, W* x, W* y) {
+        mixture_terms(
+            x, y, n, made.of_q, made.of_p, W(beta), made.part, factor, x);
+        narrow_block(x, n, to + first);
+      });
+    };
+    if (is_too_small(loss[row], b * (1 - b))) {
+      write(JSRow<double>::of(x_, y_, width, 1 - beta, scale));
+    } else {
+      write(
+          JSRow<A>{
+              {A(scale), most[row], log_sum[row]},
+              {A(scale), other_most[row], other_log_sum[row]},
+              part[row]});
+    }
   });
 }
 

@@ -49,12 +49,38 @@ struct CountedRows {
   }
 };
 
-/** The logits of some rows and words: x weight^T + bias, before a softcap. */
+/**
+ * A number that all logits lack: the largest bias, as the loss does not depend
+ * on it, but sums with a large number lose digits. A softcap needs all of a
+ * logit.
+ */
+template <typename T>
+accum_t<T> base_of(In<T> bias, double softcap) {
+  using A = accum_t<T>;
+  A most = -std::numeric_limits<A>::infinity();
+  int64_t words = bias && softcap == 0 ? bias.size() : 0;
+  for (int64_t i = 0; i < words; ++i) {
+    most = std::max<A>(most, mlxgen::widen(bias[i]));
+  }
+  return std::isfinite(most) ? most : A(0);
+}
+
+/** As linear_cross_entropy_rows takes it from all biases. */
+template <typename T>
+void bias_base(In<T> bias, double softcap, Out<accum_t<T>> out) {
+  out[0] = base_of(bias, softcap);
+}
+
+/**
+ * The logits of some rows and words: x weight^T + bias - base, before a
+ * softcap.
+ */
 template <typename T, typename A>
 void some_logits(
     Matrix<T> x,
     In<T> weight,
     In<T> bias,
+    A base,
     int64_t rows,
     int64_t first_word,
     int64_t words,
@@ -63,7 +89,7 @@ void some_logits(
   int64_t depth = weight.dim(1);
   if (bias) {
     for (int64_t row = 0; row < rows; ++row) {
-      widen_block(bias.data + first_word, words, to + row * stride);
+      widen_block(bias.data + first_word, words, to + row * stride, base);
     }
   }
   Matrix<T> w{weight.data + first_word * depth, depth};
@@ -85,23 +111,23 @@ void linear_cross_entropy_rows(
     In<T> bias,
     double softcap,
     int ignore_index,
-    bool sums,
-    Out<accum_t<T>> lse,
-    Out<accum_t<T>> target,
-    Out<accum_t<T>> total) {
+    double label_smoothing,
+    double z_loss,
+    Out<accum_t<T>> loss,
+    Out<accum_t<T>> counted,
+    Out<accum_t<T>> most,
+    Out<accum_t<T>> log_sum,
+    Out<accum_t<T>> extra) {
   using A = accum_t<T>;
   int64_t depth = weight.dim(1);
   int64_t words = weight.dim(0);
-  CountedRows<T> counted(x, targets, ignore_index);
-  int64_t count = counted.count();
+  A base = base_of(bias, softcap);
+  CountedRows<T> those(x, targets, ignore_index);
+  int64_t count = those.count();
   int64_t parts = (words + words_of_part - 1) / words_of_part;
-  std::vector<LogSumExp<A>> all(count * parts);
-  std::vector<A> totals(sums ? count * parts : 0);
-  for (auto* out : {&lse, &target, &total}) {
+  std::vector<RowOfLogits<A>> all(count * parts);
+  for (auto* out : {&loss, &counted, &most, &log_sum, &extra}) {
     std::fill_n(out->data, out->size(), A(0));
-  }
-  for (int64_t place : counted.places) {
-    target[place] = std::numeric_limits<A>::quiet_NaN();
   }
   auto block = [&](int64_t first_row, int64_t part) {
     thread_local std::vector<A> z;
@@ -112,9 +138,10 @@ void linear_cross_entropy_rows(
          word += words_at_once) {
       int64_t n = std::min(words_at_once, last - word);
       some_logits(
-          counted.x.from(first_row, 0),
+          those.x.from(first_row, 0),
           weight,
           bias,
+          base,
           rows,
           word,
           n,
@@ -122,17 +149,14 @@ void linear_cross_entropy_rows(
           words_at_once);
       for (int64_t row = 0; row < rows; ++row) {
         A* logits = z.data() + row * words_at_once;
-        int64_t place = counted.places[first_row + row];
-        int64_t y = int64_t(targets[place]) - word;
+        int64_t place = those.places[first_row + row];
         softcap_block(logits, n, A(softcap));
-        if (y >= 0 && y < n) {
-          target[place] = logits[y];
-        }
-        int64_t to = (first_row + row) * parts + part;
-        if (sums) {
-          totals[to] += sum_block(logits, n);
-        }
-        all[to].add(logits, n, logits);
+        all[(first_row + row) * parts + part].add(
+            logits,
+            n,
+            int64_t(targets[place]) - word,
+            static_cast<A*>(nullptr),
+            label_smoothing != 0);
       }
     }
   };
@@ -145,13 +169,22 @@ void linear_cross_entropy_rows(
           block(i / parts * rows_at_once, i % parts);
         }
       });
+  Loss<A> made{A(label_smoothing), A(z_loss), words};
   for (int64_t i = 0; i < count; ++i) {
-    LogSumExp<A> row;
+    RowOfLogits<A> row;
     for (int64_t part = 0; part < parts; ++part) {
       row.join(all[i * parts + part]);
-      total[counted.places[i]] += sums ? totals[i * parts + part] : A(0);
     }
-    lse[counted.places[i]] = row.value();
+    int64_t place = those.places[i];
+    made.write(
+        row,
+        A(1),
+        base,
+        &loss[place],
+        &counted[place],
+        &most[place],
+        &log_sum[place],
+        &extra[place]);
   }
 }
 
@@ -168,12 +201,14 @@ void linear_cross_entropy_rows_vjp(
     In<T> weight,
     In<int32_t> targets,
     In<T> bias,
-    In<accum_t<T>> lse,
-    In<accum_t<T>> grad_lse,
-    In<accum_t<T>> grad_target,
-    In<accum_t<T>> grad_total,
+    In<accum_t<T>> counted,
+    In<accum_t<T>> most,
+    In<accum_t<T>> log_sum,
+    In<accum_t<T>> extra,
+    In<accum_t<T>> cotangent,
     double softcap,
     int ignore_index,
+    double label_smoothing,
     bool of_x,
     bool of_weight,
     Out<T> grad_x,
@@ -187,8 +222,9 @@ void linear_cross_entropy_rows_vjp(
   constexpr int64_t columns_of_share = 256;
   int64_t depth = weight.dim(1);
   int64_t words = weight.dim(0);
-  CountedRows<T> counted(x, targets, ignore_index);
-  int64_t count = counted.count();
+  A base = base_of(bias, softcap);
+  CountedRows<T> those(x, targets, ignore_index);
+  int64_t count = those.count();
   std::fill_n(grad_x.data, grad_x.size(), T(0));
   std::fill_n(grad_weight.data, grad_weight.size(), T(0));
   std::fill_n(grad_bias.data, grad_bias.size(), A(0));
@@ -216,22 +252,26 @@ void linear_cross_entropy_rows_vjp(
     }
     for (int64_t row = 0; row < count; row += high) {
       int64_t rows = std::min(high, count - row);
-      Matrix<T> some = counted.x.from(row, 0);
+      Matrix<T> some = those.x.from(row, 0);
       auto of_words = [&](int64_t first) {
         int64_t m = std::min(words_at_once, n - first);
         A* block = of_logits.data() + first;
-        some_logits(some, weight, bias, rows, word + first, m, block, wide);
+        some_logits(
+            some, weight, bias, base, rows, word + first, m, block, wide);
         for (int64_t i = 0; i < rows; ++i) {
-          int64_t place = counted.places[row + i];
+          int64_t place = those.places[row + i];
           int64_t y = targets[place];
           A* logits = block + i * wide;
           softcap_block(logits, m, A(softcap));
-          RowGradient<A> gradient{
-              y >= 0 && y < words ? lse[place]
-                                  : std::numeric_limits<A>::quiet_NaN(),
-              grad_lse[place],
-              grad_target[place],
-              grad_total[place]};
+          bool is_word = y >= 0 && y < words;
+          auto gradient = RowGradient<A>::of(
+              is_word ? cotangent[place] : std::numeric_limits<A>::quiet_NaN(),
+              counted[place],
+              most[place],
+              log_sum[place],
+              extra[place],
+              A(label_smoothing),
+              words);
           gradient.apply(
               logits, m, y - word - first, static_cast<A*>(nullptr), softcap);
           if (grad_bias.size() > 0) {
@@ -297,7 +337,7 @@ void linear_cross_entropy_rows_vjp(
     narrow_block(
         sums_x.data() + i * depth,
         depth,
-        grad_x.data + counted.places[i] * depth);
+        grad_x.data + those.places[i] * depth);
   }
 }
 

@@ -12,9 +12,8 @@
 // memory costs some 20 bytes for 6 D operations: with D = 2048 above 600 for a
 // byte, so that MLX's products are what takes the time.
 //
-// No shape but that of `weight` becomes part of the graph, so that what is
-// compiled `shapeless` may have other rows; its words are those of the first
-// call.
+// In what is compiled `shapeless` there is one block of all words: how many
+// these are is not known before the kernels run.
 
 #pragma once
 
@@ -25,11 +24,21 @@
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlxops/bias_base.h"
 #include "mlxops/cross_entropy_rows_vjp.h"
 
 namespace mlxops::blocks {
 
 namespace mx = mlx::core;
+
+/**
+ * Whether a graph is traced for shapes that are not known. MLX does not export
+ * what says so; but a broadcast depends on all of its arrays then.
+ */
+inline bool is_shapeless(mx::StreamOrDevice s) {
+  auto both = mx::broadcast_arrays({mx::zeros({1}, s), mx::zeros({2}, s)}, s);
+  return both[0].inputs().size() > 1;
+}
 
 /** What is the same for all blocks of words. */
 struct LinearBlocks {
@@ -40,10 +49,9 @@ struct LinearBlocks {
   mx::StreamOrDevice s;
   mx::Dtype dtype; // of sums; all is computed in it
   mx::array weight;
-  std::optional<mx::array> bias;
+  std::optional<mx::array> bias; // less the number that all logits lack
   mx::array targets;
   mx::array counted;
-  mx::array valid; // whether the target is a word
   mx::array x; // 0 in rows that do not count: they may be infinite
   int words; // of a block
 
@@ -52,22 +60,29 @@ struct LinearBlocks {
       const mx::array& weight_,
       const mx::array& targets_,
       const std::optional<mx::array>& bias_,
+      double softcap,
       int ignore_index,
       mx::StreamOrDevice s_)
       : s(s_),
         dtype(mx::promote_types(x_.dtype(), mx::float32)),
         weight(weight_),
-        bias(bias_),
         targets(targets_),
         counted(mx::not_equal(targets, mx::array(ignore_index), s)),
-        valid(between(0, weight.shape(0))),
         x(where(mx::expand_dims(counted, -1, s), mx::astype(x_, dtype, s), 0)),
         words(
             static_cast<int>(std::min<int64_t>(
                 std::max<int64_t>(
                     largest / std::max<int64_t>(targets.size(), 1),
                     fewest_words),
-                weight.shape(0)))) {}
+                weight.shape(0)))) {
+    if (bias_) {
+      auto base = bias_base(*bias_, softcap, s);
+      bias = mx::subtract(mx::astype(*bias_, dtype, s), base, s);
+    }
+    if (is_shapeless(s)) {
+      words = weight.shape(0);
+    }
+  }
 
   mx::array where(const mx::array& condition, const mx::array& a, double other)
       const {
@@ -87,28 +102,71 @@ struct LinearBlocks {
     int last;
     mx::array weight;
     mx::array logits;
-    mx::array here; // whether the target is one of these words
-    mx::array targets; // from the first word on; -1 in rows that do not count
+    mx::array targets; // from the first word on
   };
+
+  // What targets of a block are in rows that do not count, and elsewhere.
+  static constexpr int ignored = -2;
+  static constexpr int elsewhere = -1;
+
+  /** All words. */
+  bool is_all(int first, int last) const {
+    return first == 0 && last == weight.shape(0);
+  }
+
+  /** Rows of `a`, from the first word of a block on. */
+  mx::array part(const mx::array& a, int first, int last) const {
+    if (is_all(first, last)) {
+      return a;
+    }
+    mx::Shape start(a.ndim(), 0);
+    mx::Shape stop = a.shape();
+    start[0] = first;
+    stop[0] = last;
+    return mx::slice(a, start, stop, s);
+  }
+
+  /** `all`, with these rows from the first word of a block on. */
+  mx::array with_part(
+      const std::optional<mx::array>& all,
+      const mx::array& rows,
+      const mx::array& like,
+      int first,
+      int last) const {
+    auto narrow = mx::astype(rows, like.dtype(), s);
+    if (is_all(first, last)) {
+      return narrow;
+    }
+    mx::Shape start(like.ndim(), 0);
+    mx::Shape stop = like.shape();
+    start[0] = first;
+    stop[0] = last;
+    return mx::slice_update(
+        all ? *all : mx::zeros_like(like, s), narrow, start, stop, s);
+  }
 
   /** Words from `first` on, after what is computed `before`. */
   Block from(int first, const std::vector<mx::array>& before) const {
     int last = std::min(first + words, weight.shape(0));
-    auto some = mx::slice(weight, {first, 0}, {last, weight.shape(1)}, s);
+    auto some = part(weight, first, last);
     if (!before.empty()) {
       some = mx::depends({some}, before)[0];
     }
     some = mx::astype(some, dtype, s);
     auto logits = mx::matmul(x, mx::transpose(some, s), s);
     if (bias) {
-      auto shift = mx::slice(*bias, {first}, {last}, s);
-      logits = mx::add(logits, mx::astype(shift, dtype, s), s);
+      logits = mx::add(logits, part(*bias, first, last), s);
     }
-    auto here = between(first, last);
+    if (is_all(first, last)) {
+      return {first, last, some, logits, targets};
+    }
     auto places = mx::where(
-        here, mx::subtract(targets, mx::array(first), s), mx::array(0), s);
-    places = mx::where(counted, places, mx::array(-1), s);
-    return {first, last, some, logits, here, places};
+        between(first, last),
+        mx::subtract(targets, mx::array(first), s),
+        mx::array(elsewhere),
+        s);
+    places = mx::where(counted, places, mx::array(ignored), s);
+    return {first, last, some, logits, places};
   }
 
   /** An array of rows as a matrix. */
@@ -123,35 +181,40 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     const mx::array& weight,
     const mx::array& targets,
     const std::optional<mx::array>& bias,
-    const mx::array& lse,
-    const mx::array& grad_lse,
-    const mx::array& grad_target,
-    const mx::array& grad_total,
+    const mx::array& counted,
+    const mx::array& most,
+    const mx::array& log_sum,
+    const mx::array& extra,
+    const mx::array& cotangent,
     double softcap,
     int ignore_index,
+    double label_smoothing,
     bool of_x,
     bool of_weight,
     mx::StreamOrDevice s) {
-  LinearBlocks blocks(x, weight, targets, bias, ignore_index, s);
+  LinearBlocks blocks(x, weight, targets, bias, softcap, ignore_index, s);
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  auto of_lse = blocks.where(blocks.valid, grad_lse, nan);
-  auto none = mx::zeros({0}, x.dtype(), s);
-  auto grad_weight = of_weight ? mx::zeros_like(weight, s) : none;
-  auto grad_bias = bias ? mx::zeros_like(*bias, s) : none;
+  auto valid = blocks.where(blocks.between(0, weight.shape(0)), cotangent, nan);
   std::optional<mx::array> grad_x;
+  std::optional<mx::array> grad_weight;
+  std::optional<mx::array> grad_bias;
   std::vector<mx::array> before;
   for (int first = 0; first < weight.shape(0); first += blocks.words) {
     auto block = blocks.from(first, before);
+    bool all = blocks.is_all(first, block.last);
     auto of_logits = cross_entropy_rows_vjp(
         block.logits,
         block.targets,
         std::nullopt,
-        lse,
-        of_lse,
-        blocks.where(block.here, grad_target, 0),
-        grad_total,
+        counted,
+        most,
+        log_sum,
+        extra,
+        all ? cotangent : valid,
         softcap,
-        -1,
+        all ? ignore_index : LinearBlocks::ignored,
+        label_smoothing,
+        all ? 0 : weight.shape(0),
         s);
     before.clear();
     if (of_x) {
@@ -163,23 +226,23 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     if (of_weight) {
       auto part =
           mx::matmul(mx::transpose(rows, s), blocks.matrix(blocks.x), s);
-      grad_weight = mx::slice_update(
-          grad_weight,
-          mx::astype(part, weight.dtype(), s),
-          mx::Shape{first, 0},
-          mx::Shape{block.last, weight.shape(1)},
-          s);
-      before.push_back(grad_weight);
+      grad_weight =
+          blocks.with_part(grad_weight, part, weight, first, block.last);
+      before.push_back(*grad_weight);
     }
     if (bias) {
-      auto of_bias = mx::astype(mx::sum(rows, 0, false, s), bias->dtype(), s);
-      grad_bias = mx::slice_update(
-          grad_bias, of_bias, mx::Shape{first}, mx::Shape{block.last}, s);
-      before.push_back(grad_bias);
+      // Not a sum, which cannot be over one row in a shapeless graph, and not
+      // ones_like, which has the shape of the first call.
+      auto ones = mx::astype(mx::equal(targets, targets, s), blocks.dtype, s);
+      ones = mx::expand_dims(mx::flatten(ones, s), 0, s);
+      auto part = mx::squeeze(mx::matmul(ones, rows, s), 0, s);
+      grad_bias = blocks.with_part(grad_bias, part, *bias, first, block.last);
+      before.push_back(*grad_bias);
     }
   }
+  auto none = mx::zeros({0}, x.dtype(), s);
   auto out_x = grad_x ? mx::astype(*grad_x, x.dtype(), s) : none;
-  return {out_x, grad_weight, grad_bias};
+  return {out_x, grad_weight.value_or(none), grad_bias.value_or(none)};
 }
 
 } // namespace mlxops::blocks

@@ -23,16 +23,16 @@ constexpr int64_t block_of_row = 1024;
 namespace block {
 
 template <typename A, typename T>
-MLXGEN_MULTIVERSION void widen_here(const T* from, int64_t n, A scale, A* to) {
+MLXGEN_MULTIVERSION void widen_here(const T* from, int64_t n, A base, A* to) {
   for (int64_t i = 0; i < n; ++i) {
-    to[i] = static_cast<A>(mlxgen::widen(from[i])) * scale;
+    to[i] = static_cast<A>(mlxgen::widen(from[i])) - base;
   }
 }
 
 template <typename A, typename T>
 MLXGEN_MULTIVERSION void narrow_here(const A* from, int64_t n, T* to) {
   for (int64_t i = 0; i < n; ++i) {
-    mlxgen::narrow(from[i], to[i]);
+    mlxgen::narrow(static_cast<mlxgen::accum_t<T>>(from[i]), to[i]);
   }
 }
 
@@ -61,9 +61,10 @@ MLXGEN_MULTIVERSION A largest_here(const A* z, int64_t n) {
 }
 
 template <typename A>
-MLXGEN_MULTIVERSION void exp_here(const A* z, int64_t n, A shift, A* to) {
+MLXGEN_MULTIVERSION void
+exp_here(const A* z, int64_t n, A shift, A factor, A* to) {
   for (int64_t i = 0; i < n; ++i) {
-    to[i] = mlxgen::math::exp(z[i] - shift);
+    to[i] = mlxgen::math::exp((z[i] - shift) * factor);
   }
 }
 
@@ -73,16 +74,57 @@ MLXGEN_MULTIVERSION A sum_here(const A* z, int64_t n) {
 }
 
 template <typename A>
-MLXGEN_MULTIVERSION A dot_here(const A* x, const A* y, int64_t n) {
-  return sum_over<A>(n, [=](int64_t i) { return x[i] * y[i]; });
+MLXGEN_MULTIVERSION A shifted_sum_here(const A* z, int64_t n, A shift) {
+  return sum_over<A>(n, [=](int64_t i) { return z[i] - shift; });
+}
+
+template <typename A>
+MLXGEN_MULTIVERSION A
+shifted_dot_here(const A* z, const A* weight, int64_t n, A shift) {
+  return sum_over<A>(n, [=](int64_t i) { return (z[i] - shift) * weight[i]; });
+}
+
+/** How many are 1, and the sum of the others, all of which are smaller. */
+template <typename A>
+struct OnesAndOthers {
+  A ones = 0;
+  A others = 0;
+};
+
+template <typename A>
+MLXGEN_MULTIVERSION OnesAndOthers<A> ones_and_others_here(
+    const A* e,
+    int64_t n) {
+  constexpr int lanes = 32;
+  A ones[lanes] = {};
+  A others[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (int j = 0; j < lanes; ++j) {
+      A one = static_cast<A>(e[i + j] >= 1); // with `?` gcc makes jumps
+      ones[j] += one;
+      others[j] += e[i + j] - one;
+    }
+  }
+  for (int j = 0; i < n; ++i, ++j) {
+    A one = static_cast<A>(e[i] >= 1);
+    ones[j] += one;
+    others[j] += e[i] - one;
+  }
+  OnesAndOthers<A> sum;
+  for (int j = 0; j < lanes; ++j) {
+    sum.ones += ones[j];
+    sum.others += others[j];
+  }
+  return sum;
 }
 
 } // namespace block
 
-/** to = scale * from, in the type of `to`. */
+/** to = from - base, in the type of `to`. */
 template <typename A, typename T>
-void widen_block(const T* from, int64_t n, A* to, A scale = 1) {
-  mlxgen::multiversion([&] { block::widen_here(from, n, scale, to); });
+void widen_block(const T* from, int64_t n, A* to, A base = 0) {
+  mlxgen::multiversion([&] { block::widen_here(from, n, base, to); });
 }
 
 /** to = from, rounded to the type of `to`. */
@@ -99,10 +141,10 @@ void softcap_block(A* z, int64_t n, A cap) {
   }
 }
 
-/** to = exp(z - shift). */
+/** to = exp((z - shift) factor). */
 template <typename A>
-void exp_block(const A* z, int64_t n, A shift, A* to) {
-  mlxgen::multiversion([&] { block::exp_here(z, n, shift, to); });
+void exp_block(const A* z, int64_t n, A shift, A factor, A* to) {
+  mlxgen::multiversion([&] { block::exp_here(z, n, shift, factor, to); });
 }
 
 template <typename A>
@@ -110,24 +152,49 @@ A sum_block(const A* z, int64_t n) {
   return mlxgen::multiversion([&] { return block::sum_here(z, n); });
 }
 
+/** The sum of z - shift, each times its weight if there are weights. */
 template <typename A>
-A dot_block(const A* x, const A* y, int64_t n) {
-  return mlxgen::multiversion([&] { return block::dot_here(x, y, n); });
+A shifted_sum(const A* z, const A* weight, int64_t n, A shift) {
+  return mlxgen::multiversion([&] {
+    return weight != nullptr ? block::shifted_dot_here(z, weight, n, shift)
+                             : block::shifted_sum_here(z, n, shift);
+  });
 }
 
 /**
- * The logarithm of a sum of exponentials, block by block: Milakov and
+ * The logarithm of the sum of exp(factor z), block by block: Milakov and
  * Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
+ *
+ * The largest element and the logarithm of the sum relative to it stay apart:
+ * their sum has no digits left for the second where elements are large. And the
+ * largest element's own exponential, 1, is left out of the sum of the others,
+ * which may be far below it.
  */
 template <typename A>
 struct LogSumExp {
+  A factor = 1;
   A most = -std::numeric_limits<A>::infinity();
-  A sum = 0;
+  A others = -1; // the sum of exponentials, less 1 for the largest element
 
   /** What exponents are taken relative to: never infinite where they are not.
    */
   A shift() const {
     return most == -std::numeric_limits<A>::infinity() ? A(0) : most;
+  }
+
+  /** The sum of exponentials relative to shift(). */
+  A sum() const {
+    return 1 + others;
+  }
+
+  /** The logarithm of the sum relative to shift(). */
+  A log_sum() const {
+    return std::log1p(others);
+  }
+
+  /** The exponential of a smaller one relative to shift(). */
+  A scale_of(A before) const {
+    return std::exp((before - shift()) * factor);
   }
 
   /**
@@ -136,25 +203,28 @@ struct LogSumExp {
    * multiplied by.
    */
   A add(const A* z, int64_t n, A* to) {
+    A largest = mlxgen::multiversion([&] { return block::largest_here(z, n); });
+    bool raised = largest > most;
     A before = most;
-    most = std::max(
-        most, mlxgen::multiversion([&] { return block::largest_here(z, n); }));
-    exp_block(z, n, shift(), to);
-    A scale = std::exp(before - shift());
-    sum = sum * scale + sum_block(to, n);
+    most = raised ? largest : most;
+    exp_block(z, n, shift(), factor, to);
+    auto [ones, rest] = mlxgen::multiversion(
+        [&] { return block::ones_and_others_here(to, n); });
+    if (!raised) {
+      others += ones + rest;
+      return 1;
+    }
+    A scale = scale_of(before);
+    others = sum() * scale + ((ones - 1) + rest);
     return scale;
   }
 
   /** Take in what another one has. */
   void join(const LogSumExp& other) {
-    A before = most;
-    most = std::max(most, other.most);
-    sum = sum * std::exp(before - shift()) +
-        other.sum * std::exp(other.most - shift());
-  }
-
-  A value() const {
-    return shift() + std::log(sum);
+    bool raised = other.most > most;
+    LogSumExp low = raised ? *this : other;
+    *this = raised ? other : *this;
+    others += low.sum() * scale_of(low.most);
   }
 };
 

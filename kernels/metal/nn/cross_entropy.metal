@@ -26,14 +26,17 @@ template <typename T>
     device const T* logits [[buffer(0)]],
     device const int* targets [[buffer(1)]],
     device const float* weight [[buffer(2)]],
-    device float* lse [[buffer(3)]],
-    device float* target [[buffer(4)]],
-    device float* total [[buffer(5)]],
-    constant bool& has_weight [[buffer(6)]],
-    constant float& softcap [[buffer(7)]],
-    constant int& ignore_index [[buffer(8)]],
-    constant bool& sums [[buffer(9)]],
-    constant uint& width [[buffer(10)]],
+    device float* loss [[buffer(3)]],
+    device float* counted [[buffer(4)]],
+    device float* most [[buffer(5)]],
+    device float* log_sum [[buffer(6)]],
+    device float* extra [[buffer(7)]],
+    constant bool& has_weight [[buffer(8)]],
+    constant float& softcap [[buffer(9)]],
+    constant int& ignore_index [[buffer(10)]],
+    constant float& label_smoothing [[buffer(11)]],
+    constant float& z_loss [[buffer(12)]],
+    constant uint& width [[buffer(13)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
@@ -41,42 +44,50 @@ template <typename T>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
   threadgroup float2 parts[32];
-  threadgroup float sums_of_rows[32];
+  threadgroup float2 sums_of_rows[32];
+  RowOutputs out = {loss, counted, most, log_sum, extra};
   uint row = group.y;
   int y = targets[row];
   if (y == ignore_index) {
     if (thread_in_group.x == 0) {
-      lse[row] = target[row] = total[row] = 0;
+      out.ignore(row);
     }
     return;
   }
+  bool sums = label_smoothing != 0;
   logits += size_t(row) * width;
-  LogSumExp all;
-  float sum_of_row = 0;
+  RowOfLogits all;
   uint step = group_size.x * per_thread;
   for (uint i = thread_in_group.x * per_thread; i < width; i += step) {
     int left = int(width - i);
     float4 z = read_logits(logits + i, left, softcap);
-    float4 e;
-    all.add(z, e);
-    if (sums) {
-      float4 factor = has_weight ? read(weight + i, left) : float4(1);
-      // What is not there is infinite.
-      for (int k = 0; k < per_thread; ++k) {
-        sum_of_row += k < left ? z[k] * factor[k] : 0.0f;
-      }
-    }
+    float4 factor = sums && has_weight ? read(weight + i, left) : float4(1);
+    all.add(z, left, factor, sums);
   }
-  all.join_threadgroup(parts, lane, simdgroup, simdgroups);
-  sum_of_row =
-      threadgroup_sum(sum_of_row, sums_of_rows, lane, simdgroup, simdgroups);
+  float before = all.all.shift();
+  all.all.join_threadgroup(parts, lane, simdgroup, simdgroups);
+  if (sums) {
+    all.move(before);
+    float2 sum = threadgroup_sum(
+        float2(all.weight, all.total),
+        sums_of_rows,
+        lane,
+        simdgroup,
+        simdgroups);
+    all.weight = sum.x;
+    all.total = sum.y;
+  }
   if (thread_in_group.x == 0) {
-    lse[row] = all.value();
-    total[row] = sum_of_row;
-    target[row] = NAN;
-    if (y >= 0 && uint(y) < width) {
-      target[row] = read_logits(logits + y, 1, softcap).x;
-    }
+    bool is_word = y >= 0 && uint(y) < width;
+    all.target = is_word ? read_logits(logits + y, 1, softcap).x : NAN;
+    out.write(
+        row,
+        all,
+        has_weight && is_word ? weight[y] : 1.0f,
+        0,
+        label_smoothing,
+        z_loss,
+        width);
   }
 }
 
@@ -87,15 +98,18 @@ template <typename T>
     device const T* logits [[buffer(0)]],
     device const int* targets [[buffer(1)]],
     device const float* weight [[buffer(2)]],
-    device const float* lse [[buffer(3)]],
-    device const float* grad_lse [[buffer(4)]],
-    device const float* grad_target [[buffer(5)]],
-    device const float* grad_total [[buffer(6)]],
-    device T* out [[buffer(7)]],
-    constant bool& has_weight [[buffer(8)]],
-    constant float& softcap [[buffer(9)]],
-    constant int& ignore_index [[buffer(10)]],
-    constant uint& width [[buffer(11)]],
+    device const float* counted [[buffer(3)]],
+    device const float* most [[buffer(4)]],
+    device const float* log_sum [[buffer(5)]],
+    device const float* extra [[buffer(6)]],
+    device const float* cotangent [[buffer(7)]],
+    device T* out [[buffer(8)]],
+    constant bool& has_weight [[buffer(9)]],
+    constant float& softcap [[buffer(10)]],
+    constant int& ignore_index [[buffer(11)]],
+    constant float& label_smoothing [[buffer(12)]],
+    constant int& words [[buffer(13)]],
+    constant uint& width [[buffer(14)]],
     uint3 thread_at [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
@@ -104,23 +118,33 @@ template <typename T>
   int y = targets[row];
   logits += size_t(row) * width;
   out += size_t(row) * width;
-  if (y == ignore_index || y < 0 || uint(y) >= width) {
+  if (y == ignore_index || (words == 0 && (y < 0 || uint(y) >= width))) {
     for (uint i = first; i < width; i += step) {
       write(float4(y == ignore_index ? 0 : NAN), out + i, int(width - i));
     }
     return;
   }
-  float shift = lse[row];
-  float of_lse = grad_lse[row];
-  float of_total = grad_total[row];
+  float shift = most[row];
+  float log_of_sum = log_sum[row];
+  float of_target = cotangent[row] * counted[row] * (1 - label_smoothing);
+  float of_all = cotangent[row] * extra[row];
+  float share = cotangent[row] * label_smoothing /
+      float(words != 0 ? uint(words) : width);
   for (uint i = first; i < width; i += step) {
     int left = int(width - i);
     float4 z = read_logits(logits + i, left, softcap);
-    float4 factor = has_weight ? read(weight + i, left) : float4(1);
-    float4 gradient = exp(z - shift) * of_lse + factor * of_total;
+    float4 factor =
+        share != 0 && has_weight ? read(weight + i, left) : float4(1);
+    float4 log_p = (z - shift) - log_of_sum;
+    float4 p = exp(log_p);
+    float4 gradient = p * (of_target + of_all) - factor * share;
     if (uint(y) - i < uint(per_thread)) {
       for (int k = 0; k < per_thread; ++k) {
-        gradient[k] += int(i) + k == y ? grad_target[row] : 0.0f;
+        if (int(i) + k == y) {
+          // Not p - 1, which has no digits where the target is nearly certain.
+          gradient[k] = of_target * exp_minus_one(log_p[k]) + of_all * p[k] -
+              factor[k] * share;
+        }
       }
     }
     if (softcap != 0) {

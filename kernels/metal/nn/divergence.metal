@@ -10,26 +10,31 @@
 
 using namespace metal;
 
-/** Logits times a scale; -inf for those that are not there. */
+/** Logits; -inf for those that are not there. */
 template <typename T>
-inline float4 read_scaled(device const T* from, int left, float scale) {
-  return present(read(from, left) * scale, left);
+inline float4 read_logits(device const T* from, int left) {
+  return present(read(from, left), left);
 }
 
+/** Logarithms of probabilities: (x - most) factor - log_sum. */
+struct LogSoftmax {
+  float factor;
+  float most;
+  float log_sum;
+
+  float4 operator()(float4 x) const {
+    return (x - most) * factor - log_sum;
+  }
+};
+
 /**
- * p (log(p / m) - centre) for the probabilities p of x and their mixture with
- * those of another distribution, m = part p + (1 - part) other.
+ * p (log(p / m) - centre) for the probabilities p and their mixture with those
+ * of another distribution, m = part p + (1 - part) other.
  */
-inline float4 mixture_terms(
-    float4 x,
-    float4 other,
-    float lse,
-    float other_lse,
-    float part,
-    float centre) {
-  float4 log_x = x - lse;
+inline float4
+mixture_terms(float4 log_x, float4 log_other, float part, float centre) {
   float4 chance = exp(log_x);
-  float4 apart = (other - other_lse) - log_x;
+  float4 apart = log_other - log_x;
   float4 up = select(float4(0), apart, apart > 0);
   // Of the two probabilities the larger one is taken out of the logarithm.
   float4 ratio = exp(apart - 2 * up);
@@ -46,11 +51,13 @@ template <typename T>
     device const T* target_logits [[buffer(1)]],
     device const bool* mask [[buffer(2)]],
     device float* loss [[buffer(3)]],
-    device float* lse [[buffer(4)]],
-    device float* target_lse [[buffer(5)]],
-    constant bool& has_mask [[buffer(6)]],
-    constant float& scale [[buffer(7)]],
-    constant uint& width [[buffer(8)]],
+    device float* most [[buffer(4)]],
+    device float* log_sum [[buffer(5)]],
+    device float* target_most [[buffer(6)]],
+    device float* target_log_sum [[buffer(7)]],
+    constant bool& has_mask [[buffer(8)]],
+    constant float& scale [[buffer(9)]],
+    constant uint& width [[buffer(10)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
@@ -63,7 +70,8 @@ template <typename T>
   uint row = group.y;
   if (has_mask && !mask[row]) {
     if (thread_in_group.x == 0) {
-      loss[row] = lse[row] = target_lse[row] = 0;
+      loss[row] = most[row] = log_sum[row] = 0;
+      target_most[row] = target_log_sum[row] = 0;
     }
     return;
   }
@@ -71,26 +79,40 @@ template <typename T>
   target_logits += size_t(row) * width;
   LogSumExp all_q;
   LogSumExp all_p;
-  float total = 0; // of exp(p) (p - q)
+  float total = 0; // of exp(p) (p - q), each relative to its largest
   uint step = group_size.x * per_thread;
   for (uint i = thread_in_group.x * per_thread; i < width; i += step) {
     int left = int(width - i);
-    float4 q = read_scaled(logits + i, left, scale);
-    float4 p = read_scaled(target_logits + i, left, scale);
+    float4 q = read_logits(logits + i, left);
+    float4 p = read_logits(target_logits + i, left);
+    float4 e_q;
     float4 e;
-    float before = all_p.add(p, e);
-    e = select(e * (p - q), float4(0), e == 0);
-    total = (before == 0 ? 0.0f : total * before) + sum(e);
-    all_q.add(q, e);
+    float shift_q = all_q.shift();
+    float shift_p = all_p.shift();
+    float own = all_p.sum();
+    float before = all_p.add(p, e, scale);
+    all_q.add(q, e_q, scale);
+    float apart = (shift_p - all_p.shift()) - (shift_q - all_q.shift());
+    total = before == 0 ? 0.0f : (total + own * apart) * before;
+    float4 difference = (p - all_p.shift()) - (q - all_q.shift());
+    total += sum(select(e * difference, float4(0), e == 0));
   }
-  float before = all_p.join_threadgroup(of_p, lane, simdgroup, simdgroups);
-  total = before == 0 ? 0.0f : total * before;
-  all_q.join_threadgroup(of_q, lane, simdgroup, simdgroups);
+  float shift_q = all_q.shift();
+  float shift_p = all_p.shift();
+  float own = all_p.sum();
+  float before =
+      all_p.join_threadgroup(of_p, lane, simdgroup, simdgroups, scale);
+  all_q.join_threadgroup(of_q, lane, simdgroup, simdgroups, scale);
+  float apart = (shift_p - all_p.shift()) - (shift_q - all_q.shift());
+  total = before == 0 ? 0.0f : (total + own * apart) * before;
   total = threadgroup_sum(total, sums, lane, simdgroup, simdgroups);
   if (thread_in_group.x == 0) {
-    lse[row] = all_q.value();
-    target_lse[row] = all_p.value();
-    loss[row] = total / all_p.sum - (all_p.value() - all_q.value());
+    most[row] = all_q.shift();
+    log_sum[row] = all_q.log_sum();
+    target_most[row] = all_p.shift();
+    target_log_sum[row] = all_p.log_sum();
+    loss[row] =
+        total / all_p.sum() * scale - (all_p.log_sum() - all_q.log_sum());
   }
 }
 
@@ -100,14 +122,16 @@ template <typename T>
     device const T* target_logits [[buffer(1)]],
     device const bool* mask [[buffer(2)]],
     device const float* loss [[buffer(3)]],
-    device const float* lse [[buffer(4)]],
-    device const float* target_lse [[buffer(5)]],
-    device const float* cotangent [[buffer(6)]],
-    device T* out [[buffer(7)]],
-    constant bool& has_mask [[buffer(8)]],
-    constant float& scale [[buffer(9)]],
-    constant bool& of_target [[buffer(10)]],
-    constant uint& width [[buffer(11)]],
+    device const float* most [[buffer(4)]],
+    device const float* log_sum [[buffer(5)]],
+    device const float* target_most [[buffer(6)]],
+    device const float* target_log_sum [[buffer(7)]],
+    device const float* cotangent [[buffer(8)]],
+    device T* out [[buffer(9)]],
+    constant bool& has_mask [[buffer(10)]],
+    constant float& scale [[buffer(11)]],
+    constant bool& of_target [[buffer(12)]],
+    constant uint& width [[buffer(13)]],
     uint2 thread_at [[thread_position_in_grid]]) {
   uint first = thread_at.x * per_thread;
   uint row = thread_at.y;
@@ -117,9 +141,10 @@ template <typename T>
     write(float4(0), out + start, left);
     return;
   }
-  float4 log_q = read_scaled(logits + start, left, scale) - lse[row];
-  float4 log_p =
-      read_scaled(target_logits + start, left, scale) - target_lse[row];
+  LogSoftmax of_q = {scale, most[row], log_sum[row]};
+  LogSoftmax of_p = {scale, target_most[row], target_log_sum[row]};
+  float4 log_q = of_q(read_logits(logits + start, left));
+  float4 log_p = of_p(read_logits(target_logits + start, left));
   float4 p = exp(log_p);
   float4 gradient = exp(log_q) - p;
   if (of_target) {
@@ -135,14 +160,16 @@ template <typename T>
     device const T* target_logits [[buffer(1)]],
     device const bool* mask [[buffer(2)]],
     device float* loss [[buffer(3)]],
-    device float* lse [[buffer(4)]],
-    device float* target_lse [[buffer(5)]],
-    device float* part [[buffer(6)]],
-    device float* target_part [[buffer(7)]],
-    constant bool& has_mask [[buffer(8)]],
-    constant float& beta [[buffer(9)]],
-    constant float& scale [[buffer(10)]],
-    constant uint& width [[buffer(11)]],
+    device float* most [[buffer(4)]],
+    device float* log_sum [[buffer(5)]],
+    device float* target_most [[buffer(6)]],
+    device float* target_log_sum [[buffer(7)]],
+    device float* part [[buffer(8)]],
+    device float* target_part [[buffer(9)]],
+    constant bool& has_mask [[buffer(10)]],
+    constant float& beta [[buffer(11)]],
+    constant float& scale [[buffer(12)]],
+    constant uint& width [[buffer(13)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
@@ -155,7 +182,8 @@ template <typename T>
   uint row = group.y;
   if (has_mask && !mask[row]) {
     if (thread_in_group.x == 0) {
-      loss[row] = lse[row] = target_lse[row] = 0;
+      loss[row] = most[row] = log_sum[row] = 0;
+      target_most[row] = target_log_sum[row] = 0;
       part[row] = target_part[row] = 0;
     }
     return;
@@ -169,26 +197,28 @@ template <typename T>
   for (uint i = begin; i < width; i += step) {
     int left = int(width - i);
     float4 e;
-    all_q.add(read_scaled(logits + i, left, scale), e);
-    all_p.add(read_scaled(target_logits + i, left, scale), e);
+    all_q.add(read_logits(logits + i, left), e, scale);
+    all_p.add(read_logits(target_logits + i, left), e, scale);
   }
-  all_q.join_threadgroup(of_q, lane, simdgroup, simdgroups);
-  all_p.join_threadgroup(of_p, lane, simdgroup, simdgroups);
-  float lse_q = all_q.value();
-  float lse_p = all_p.value();
+  all_q.join_threadgroup(of_q, lane, simdgroup, simdgroups, scale);
+  all_p.join_threadgroup(of_p, lane, simdgroup, simdgroups, scale);
+  LogSoftmax softmax_q = {scale, all_q.shift(), all_q.log_sum()};
+  LogSoftmax softmax_p = {scale, all_p.shift(), all_p.log_sum()};
   float2 total = float2(0); // of Q and of P
   for (uint i = begin; i < width; i += step) {
     int left = int(width - i);
-    float4 q = read_scaled(logits + i, left, scale);
-    float4 p = read_scaled(target_logits + i, left, scale);
+    float4 log_q = softmax_q(read_logits(logits + i, left));
+    float4 log_p = softmax_p(read_logits(target_logits + i, left));
     total += float2(
-        sum(mixture_terms(q, p, lse_q, lse_p, 1 - beta, 0)),
-        sum(mixture_terms(p, q, lse_p, lse_q, beta, 0)));
+        sum(mixture_terms(log_q, log_p, 1 - beta, 0)),
+        sum(mixture_terms(log_p, log_q, beta, 0)));
   }
   total = threadgroup_sum(total, sums, lane, simdgroup, simdgroups);
   if (thread_in_group.x == 0) {
-    lse[row] = lse_q;
-    target_lse[row] = lse_p;
+    most[row] = softmax_q.most;
+    log_sum[row] = softmax_q.log_sum;
+    target_most[row] = softmax_p.most;
+    target_log_sum[row] = softmax_p.log_sum;
     part[row] = total.x;
     target_part[row] = total.y;
     loss[row] = beta * total.y + (1 - beta) * total.x;
@@ -200,15 +230,18 @@ template <typename T>
     device const T* logits [[buffer(0)]],
     device const T* other [[buffer(1)]],
     device const bool* mask [[buffer(2)]],
-    device const float* lse [[buffer(3)]],
-    device const float* other_lse [[buffer(4)]],
-    device const float* part [[buffer(5)]],
-    device const float* cotangent [[buffer(6)]],
-    device T* out [[buffer(7)]],
-    constant bool& has_mask [[buffer(8)]],
-    constant float& beta [[buffer(9)]],
-    constant float& scale [[buffer(10)]],
-    constant uint& width [[buffer(11)]],
+    device const float* loss [[buffer(3)]],
+    device const float* most [[buffer(4)]],
+    device const float* log_sum [[buffer(5)]],
+    device const float* other_most [[buffer(6)]],
+    device const float* other_log_sum [[buffer(7)]],
+    device const float* part [[buffer(8)]],
+    device const float* cotangent [[buffer(9)]],
+    device T* out [[buffer(10)]],
+    constant bool& has_mask [[buffer(11)]],
+    constant float& beta [[buffer(12)]],
+    constant float& scale [[buffer(13)]],
+    constant uint& width [[buffer(14)]],
     uint2 thread_at [[thread_position_in_grid]]) {
   uint first = thread_at.x * per_thread;
   uint row = thread_at.y;
@@ -218,11 +251,11 @@ template <typename T>
     write(float4(0), out + start, left);
     return;
   }
+  LogSoftmax of_x = {scale, most[row], log_sum[row]};
+  LogSoftmax of_other = {scale, other_most[row], other_log_sum[row]};
   float4 terms = mixture_terms(
-      read_scaled(logits + start, left, scale),
-      read_scaled(other + start, left, scale),
-      lse[row],
-      other_lse[row],
+      of_x(read_logits(logits + start, left)),
+      of_other(read_logits(other + start, left)),
       beta,
       part[row]);
   write(terms * (cotangent[row] * beta * scale), out + start, left);

@@ -82,17 +82,48 @@ inline void products(
   }
 }
 
-/** What is known of a row's logits. */
-struct RowOfLogits {
-  LogSumExp all;
-  float target = 0;
-  float total = 0;
-};
+/** The largest bias, which all logits lack, as csrc/nn/linear_cross_entropy.h
+ * has it. One threadgroup. */
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void bias_base(
+    device const T* bias [[buffer(0)]],
+    device float* out [[buffer(1)]],
+    constant float& softcap [[buffer(2)]],
+    constant int& V [[buffer(3)]],
+    uint index [[thread_index_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup float parts[32];
+  float most = -INFINITY;
+  for (int i = int(index); i < V && softcap == 0; i += int(threads)) {
+    most = max(most, static_cast<float>(bias[i]));
+  }
+  most = simd_max(most);
+  if (lane == 0) {
+    parts[simdgroup] = most;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  most = simd_max(lane < simdgroups ? float(parts[lane]) : -INFINITY);
+  if (index == 0) {
+    out[0] = isinf(most) ? 0.0f : most;
+  }
+}
+
+/** Make it that of all four lanes that hold parts of a row. */
+inline void join_row(thread LogSumExp& all) {
+  float before = all.most;
+  all.most = row_max(before);
+  bool has = before == all.most;
+  float others = has ? all.others : all.sum() * exp(before - all.shift());
+  all.others = row_sum(others) + (row_sum(has ? 1.0f : 0.0f) - 1);
+}
 
 /**
- * For each part of the words: the rows' logsumexp, the target's logit where it
- * is among them, and the sum of logits. Part 0 has NaN for targets that are no
- * words, and of a row that is ignored all is such that the parts give 0.
+ * For each part of the words: of a row's logits the largest, the sum of
+ * exponentials without the largest's own, the target's logit where it is among
+ * them, and the sum, relative to the largest; and how many words these are.
  */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void
@@ -101,16 +132,15 @@ linear_cross_entropy_parts(
     device const T* weight [[buffer(1)]],
     device const int* targets [[buffer(2)]],
     device const T* bias [[buffer(3)]],
-    device float* lse [[buffer(4)]],
-    device float* target [[buffer(5)]],
-    device float* total [[buffer(6)]],
-    constant bool& has_bias [[buffer(7)]],
-    constant float& softcap [[buffer(8)]],
-    constant int& ignore_index [[buffer(9)]],
-    constant bool& sums [[buffer(10)]],
-    constant int& rows [[buffer(11)]],
-    constant int& words [[buffer(12)]],
-    constant int& depth [[buffer(13)]],
+    device const float* base [[buffer(4)]],
+    device float* out [[buffer(5)]],
+    constant bool& has_bias [[buffer(6)]],
+    constant float& softcap [[buffer(7)]],
+    constant int& ignore_index [[buffer(8)]],
+    constant bool& sums [[buffer(9)]],
+    constant int& rows [[buffer(10)]],
+    constant int& words [[buffer(11)]],
+    constant int& depth [[buffer(12)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint index [[thread_index_in_threadgroup]],
@@ -119,6 +149,7 @@ linear_cross_entropy_parts(
   threadgroup float4 x_block[side * pitch / 4];
   threadgroup float4 weight_block[side * pitch / 4];
   threadgroup float4 halves[side]; // what is known of rows, of half the words
+  threadgroup float weights[side];
   int first_row = int(group.x) * side;
   int first_word = int(group.y) * part_words;
   int last_word = min(first_word + part_words, words);
@@ -155,7 +186,7 @@ linear_cross_entropy_parts(
       for (int k = 0; k < 4; ++k) {
         place[k] = at + own_word + 8 * (j + k / 2) + k % 2;
         if (has_bias && place[k] < words) {
-          shift[k] = static_cast<float>(bias[place[k]]);
+          shift[k] = static_cast<float>(bias[place[k]]) - base[0];
         }
       }
       for (int i = 0; i < tiles; ++i) {
@@ -170,25 +201,36 @@ linear_cross_entropy_parts(
         }
         for (int k = 0; k < 4; ++k) {
           of_rows[i].target += place[k] == y[i] ? z[k] : 0.0f;
-          of_rows[i].total += sums && place[k] < words ? z[k] : 0.0f;
           z[k] = place[k] < words ? z[k] : -INFINITY;
         }
+        float before = of_rows[i].all.shift();
         float4 e;
         of_rows[i].all.add(z, e);
+        if (sums) {
+          of_rows[i].move(before);
+          for (int k = 0; k < 4; ++k) {
+            bool there = place[k] < words;
+            of_rows[i].weight += there ? 1.0f : 0.0f;
+            of_rows[i].total += there ? z[k] - of_rows[i].all.shift() : 0.0f;
+          }
+        }
       }
     }
   }
   for (int i = 0; i < tiles; ++i) {
-    of_rows[i].all.raise(row_max(of_rows[i].all.most));
-    of_rows[i].all.sum = row_sum(of_rows[i].all.sum);
+    float before = of_rows[i].all.shift();
+    join_row(of_rows[i].all);
+    of_rows[i].move(before);
+    of_rows[i].weight = row_sum(of_rows[i].weight);
     of_rows[i].target = row_sum(of_rows[i].target);
     of_rows[i].total = row_sum(of_rows[i].total);
     if (word > 0 && tile_column(lane) == 0) {
       halves[own_row + 8 * i] = float4(
           of_rows[i].all.most,
-          of_rows[i].all.sum,
+          of_rows[i].all.others,
           of_rows[i].target,
           of_rows[i].total);
+      weights[own_row + 8 * i] = of_rows[i].weight;
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -197,19 +239,64 @@ linear_cross_entropy_parts(
     if (word > 0 || tile_column(lane) != 0 || at >= rows) {
       continue;
     }
-    float4 other = halves[own_row + 8 * i];
-    LogSumExp all = {other.x, other.y};
-    all.raise(of_rows[i].all.most);
-    of_rows[i].all.raise(other.x);
-    all.sum += of_rows[i].all.sum;
-    bool ignored = y[i] == ignore_index;
-    bool begins = group.y == 0;
-    bool is_word = y[i] >= 0 && y[i] < words;
-    size_t to = size_t(at) * groups.y + group.y;
-    lse[to] = ignored ? (begins ? 0.0f : -INFINITY) : all.value();
-    target[to] = ignored     ? 0.0f
-        : begins && !is_word ? NAN
-                             : of_rows[i].target + other.z;
-    total[to] = ignored ? 0.0f : of_rows[i].total + other.w;
+    RowOfLogits other;
+    other.all.most = halves[own_row + 8 * i].x;
+    other.all.others = halves[own_row + 8 * i].y;
+    other.target = halves[own_row + 8 * i].z;
+    other.total = halves[own_row + 8 * i].w;
+    other.weight = weights[own_row + 8 * i];
+    of_rows[i].join(other);
+    device float* to = out + (size_t(at) * groups.y + group.y) * 5;
+    to[0] = of_rows[i].all.most;
+    to[1] = of_rows[i].all.others;
+    to[2] = of_rows[i].target;
+    to[3] = of_rows[i].total;
+    to[4] = last_word - first_word;
   }
+}
+
+/** The losses of rows out of what is known of their parts. */
+[[kernel]] void linear_cross_entropy_joined(
+    device const float* parts [[buffer(0)]],
+    device const int* targets [[buffer(1)]],
+    device const float* base [[buffer(2)]],
+    device float* loss [[buffer(3)]],
+    device float* counted [[buffer(4)]],
+    device float* most [[buffer(5)]],
+    device float* log_sum [[buffer(6)]],
+    device float* extra [[buffer(7)]],
+    constant bool& has_base [[buffer(8)]],
+    constant int& ignore_index [[buffer(9)]],
+    constant float& label_smoothing [[buffer(10)]],
+    constant float& z_loss [[buffer(11)]],
+    constant int& P [[buffer(12)]],
+    uint row [[thread_position_in_grid]]) {
+  RowOutputs out = {loss, counted, most, log_sum, extra};
+  int y = targets[row];
+  if (y == ignore_index) {
+    out.ignore(row);
+    return;
+  }
+  RowOfLogits all;
+  for (int i = 0; i < P; ++i) {
+    device const float* from = parts + (size_t(row) * P + i) * 5;
+    RowOfLogits part;
+    part.all.most = from[0];
+    part.all.others = from[1];
+    part.target = from[2];
+    part.total = from[3];
+    part.weight = from[4];
+    all.join(part);
+  }
+  if (y < 0 || y >= int(all.weight)) {
+    all.target = NAN;
+  }
+  out.write(
+      row,
+      all,
+      1,
+      has_base ? base[0] : 0.0f,
+      label_smoothing,
+      z_loss,
+      all.weight);
 }
