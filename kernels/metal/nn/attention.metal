@@ -203,7 +203,7 @@ struct Scores {
 
   /** What is added to a score; -inf where the query does not see the key. */
   float added(int query, int key) const {
-    if (key < max(first(query), 0) || key >= last(query) ||
+    if (key < first(query) || key >= last(query) ||
         (seen_at.given && !seen[seen_at.within(query, key)])) {
       return -INFINITY;
     }
