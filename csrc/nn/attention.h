@@ -5,6 +5,11 @@
 // time, beside the maximum and the sum of exponentials of those before, and
 // again for the gradients. Those of queries and of keys are two kernels, here
 // and on Metal, so that threads need not add to the same numbers.
+//
+// Queries do not read keys that they do not see, whatever these are. Their
+// scores are selected. A product with a probability of 0 is NaN for a value
+// that is infinite or NaN: sums with a NaN are computed again, without the
+// products of pairs that do not see each other.
 
 #pragma once
 
@@ -33,6 +38,21 @@ constexpr int64_t key_block = 128;
 template <typename A>
 constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
+/** Whether any of the numbers is NaN. */
+template <typename A>
+MLXGEN_MULTIVERSION bool any_nan_here(const A* x, int64_t count) {
+  int found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    found |= x[i] != x[i];
+  }
+  return found != 0;
+}
+
+template <typename A>
+bool any_nan(const std::vector<A>& x, int64_t count) {
+  return mlxgen::multiversion([&] { return any_nan_here(x.data(), count); });
+}
+
 /** What the kernels have in common: queries, keys, and who sees whom. */
 template <typename T>
 struct Scores {
@@ -41,10 +61,13 @@ struct Scores {
   const In<T>& q; // (batch, heads, queries, size)
   const In<T>& k; // (batch, key heads, keys, size)
   const In<int32_t>&
-      ranges; // (2, queries): the first key, that behind the last
+      segments; // (2, queries): the first key, that behind the last
   const In<T>& mask; // added to scores; its axes may have length 1
+  const In<bool>& seen; // likewise
   A scale;
   A softcap; // 0: none
+  bool causal;
+  int64_t window; // 0: none
 
   int64_t batch = q.dim(0), heads = q.dim(1), queries = q.dim(2);
   int64_t key_heads = k.dim(1), keys = k.dim(2), size = q.dim(3);
@@ -57,11 +80,18 @@ struct Scores {
     return {array.data + row * array.dim(3), array.dim(3)};
   }
 
+  /** The first key that a query may see. */
   int64_t first(int64_t query) const {
-    return std::max<int64_t>(ranges[query], 0);
+    int64_t from = window == 0 ? 0 : own(query) + 1 - window;
+    return std::max<int64_t>({from, segments ? segments[query] : 0, 0});
   }
+  /** The key behind the last one. */
   int64_t last(int64_t query) const {
-    return std::min<int64_t>(ranges[queries + query], keys);
+    int64_t to = causal ? own(query) + 1
+        : window == 0   ? keys
+                        : own(query) + window;
+    return std::min<int64_t>(
+        {to, segments ? segments[queries + query] : keys, keys});
   }
 
   /** Whether any of these queries sees any of these keys. */
@@ -72,6 +102,13 @@ struct Scores {
       }
     }
     return false;
+  }
+
+  /** Whether this query sees this key. */
+  bool sees(int64_t b, int64_t h, int64_t query, int64_t key) const {
+    return key >= first(query) && key < last(query) &&
+        (!seen || *from(seen, b, h, query, key)) &&
+        (!mask || *from(mask, b, h, query, key) != -kInfinity<A>);
   }
 
   /**
@@ -90,21 +127,12 @@ struct Scores {
     auto keys_here = rows(k, b, h, key).transposed();
     multiply(n, size, m, rows(q, b, h, query), keys_here, to, m);
     for (int64_t i = 0; i < n; ++i) {
-      const T* added = nullptr;
-      int64_t across = 0;
-      if (mask) {
-        auto index = [&](int axis, int64_t at) {
-          return mask.dim(axis) == 1 ? 0 : at;
-        };
-        across = mask.dim(3) == 1 ? 0 : 1;
-        int64_t row = (index(0, b) * mask.dim(1) + index(1, h)) * mask.dim(2) +
-            index(2, query + i);
-        added = mask.data + row * mask.dim(3) + key * across;
-      }
+      auto added = mask ? from(mask, b, h, query + i, key) : nullptr;
+      auto here = seen ? from(seen, b, h, query + i, key) : nullptr;
       int64_t start = std::clamp<int64_t>(first(query + i) - key, 0, m);
       int64_t end = std::clamp<int64_t>(last(query + i) - key, start, m);
       mlxgen::multiversion([&] {
-        finish(to + i * m, m, added, across, slope ? slope + i * m : nullptr);
+        finish(to + i * m, m, added, here, slope ? slope + i * m : nullptr);
       });
       std::fill_n(to + i * m, start, -kInfinity<A>);
       std::fill_n(to + i * m + end, m - end, -kInfinity<A>);
@@ -112,8 +140,25 @@ struct Scores {
   }
 
  private:
+  /** The key at the query's place. */
+  int64_t own(int64_t query) const {
+    return query + keys - queries;
+  }
+
+  /** A mask's element. */
+  template <typename M>
+  static const M*
+  from(const In<M>& mask, int64_t b, int64_t h, int64_t query, int64_t key) {
+    auto index = [&](int axis, int64_t at) {
+      return mask.dim(axis) == 1 ? 0 : at;
+    };
+    int64_t row = (index(0, b) * mask.dim(1) + index(1, h)) * mask.dim(2) +
+        index(2, query);
+    return mask.data + row * mask.dim(3) + index(3, key);
+  }
+
   MLXGEN_MULTIVERSION void
-  finish(A* to, int64_t m, const T* added, int64_t across, A* slope) const {
+  finish(A* to, int64_t m, const T* added, const bool* here, A* slope) const {
     for (int64_t j = 0; j < m; ++j) {
       to[j] *= scale;
     }
@@ -126,13 +171,69 @@ struct Scores {
         }
       }
     }
+    // Selected, not added: the sum of NaN and -inf is NaN.
     if (added != nullptr) {
+      int64_t across = mask.dim(3) == 1 ? 0 : 1;
       for (int64_t j = 0; j < m; ++j) {
-        to[j] += static_cast<A>(mlxgen::widen(added[j * across]));
+        A one = static_cast<A>(mlxgen::widen(added[j * across]));
+        to[j] = one == -kInfinity<A> ? one : to[j] + one;
+      }
+    }
+    if (here != nullptr) {
+      int64_t across = seen.dim(3) == 1 ? 0 : 1;
+      for (int64_t j = 0; j < m; ++j) {
+        to[j] = here[j * across] ? to[j] : -kInfinity<A>;
       }
     }
   }
 };
+
+/**
+ * sums += factors rows, for factors of (n, m) and rows of (m, width); where
+ * `seen_only`, without the products of which sees(i, j) is false.
+ */
+template <typename A, typename T, typename Sees>
+void add_rows(
+    int64_t n,
+    int64_t m,
+    int64_t width,
+    Matrix<A> factors,
+    Matrix<T> rows,
+    std::vector<A>& sums,
+    bool seen_only,
+    const Sees& sees) {
+  if (!seen_only) {
+    multiply(n, m, width, factors, rows, sums.data(), width, true);
+    return;
+  }
+  std::vector<A> copy(m * width);
+  std::vector<int64_t> apart; // rows whose products with 0 are not 0
+  for (int64_t j = 0; j < m; ++j) {
+    A* row = copy.data() + j * width;
+    bool finite = true;
+    for (int64_t c = 0; c < width; ++c) {
+      row[c] = static_cast<A>(mlxgen::widen(rows.data[j * rows.down + c]));
+      finite = finite && std::isfinite(row[c]);
+    }
+    if (!finite) {
+      std::fill_n(row, width, A(0));
+      apart.push_back(j);
+    }
+  }
+  Matrix<A> finite{copy.data(), width};
+  multiply(n, m, width, factors, finite, sums.data(), width, true);
+  for (int64_t j : apart) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (sees(i, j)) {
+        A factor = *factors.from(i, j).data;
+        for (int64_t c = 0; c < width; ++c) {
+          sums[i * width + c] += factor *
+              static_cast<A>(mlxgen::widen(rows.data[j * rows.down + c]));
+        }
+      }
+    }
+  }
+}
 
 /**
  * A row's scores become exponentials, of differences to the largest so far. The
@@ -193,17 +294,19 @@ MLXGEN_MULTIVERSION void cotangents(
     A lse,
     A delta,
     A scale) {
-  // Nothing is seen where lse is -inf: all scores are -inf, too.
-  A base = lse == -kInfinity<A> ? A(0) : lse;
-  for (int64_t j = 0; j < m; ++j) {
-    A p = mlxgen::math::exp(scores[j] - base);
-    scores[j] = p;
-    products[j] = p == 0 ? A(0) : p * (products[j] - delta) * scale;
-  }
   if (slope != nullptr) {
     for (int64_t j = 0; j < m; ++j) {
-      products[j] *= slope[j];
+      products[j] = (products[j] - delta) * slope[j];
     }
+    delta = 0;
+  }
+  // What is not seen is 0, also where lse, products or slopes are NaN.
+  for (int64_t j = 0; j < m; ++j) {
+    A p = mlxgen::math::exp(scores[j] - lse);
+    A ds = p * (products[j] - delta) * scale;
+    bool seen = scores[j] != -kInfinity<A>;
+    scores[j] = seen ? p : A(0);
+    products[j] = seen ? ds : A(0);
   }
 }
 
@@ -224,7 +327,8 @@ struct Backward {
   const In<T>& grad;
   const In<A>& lse;
   const In<A>& delta;
-  std::vector<A> p = std::vector<A>(query_block * key_block);
+  std::vector<A> p = std::vector<A>(
+      std::min(query_block, scores.queries) * std::min(key_block, scores.keys));
   std::vector<A> ds = p;
   std::vector<A> slope = scores.softcap != 0 ? p : std::vector<A>();
 
@@ -259,6 +363,24 @@ struct Backward {
 } // namespace flash
 
 /**
+ * The first key of each query's own sequence, and that behind the last; none
+ * behind the last sequence. `starts` ascend.
+ */
+template <typename T>
+void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
+  int64_t queries = q.dim(2);
+  const int32_t* end = starts.data + starts.size();
+  const int32_t* next = starts.data;
+  for (int64_t i = 0; i < queries; ++i) {
+    while (next != end && *next <= i) {
+      ++next;
+    }
+    out[i] = next == starts.data ? 0 : next[-1];
+    out[queries + i] = next == end ? 0 : *next;
+  }
+}
+
+/**
  * out = softmax(scores) v, and lse, the logarithm of the sum of the scores'
  * exponentials; 0 and -inf where a query sees nothing. scores are scale q k^T,
  * of which softcap tanh(scores / softcap) is taken and to which the mask is
@@ -269,54 +391,66 @@ void attention_parts(
     In<T> q,
     In<T> k,
     In<T> v,
-    In<int32_t> ranges,
+    In<int32_t> segments,
     In<T> mask,
+    In<bool> seen,
     double scale,
     double softcap,
+    bool causal,
+    int window,
     Out<T> out,
     Out<accum_t<T>> lse) {
   using namespace flash;
   using A = accum_t<T>;
-  Scores<T> scores{q, k, ranges, mask, A(scale), A(softcap)};
+  Scores<T> scores{
+      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.queries + query_block - 1) / query_block;
   int64_t cost = query_block * scores.keys * (scores.size + width);
   auto part = [&](int64_t from, int64_t to) {
-    std::vector<A> p(query_block * key_block);
-    std::vector<A> sums(query_block * width);
-    std::vector<A> largest(query_block), total(query_block);
+    int64_t most = std::min(query_block, scores.queries);
+    std::vector<A> p(most * std::min(key_block, scores.keys));
+    std::vector<A> sums(most * width);
+    std::vector<A> largest(most), total(most);
     for (int64_t task = from; task < to; ++task) {
       int64_t query = task % blocks * query_block;
       int64_t h = task / blocks % scores.heads;
       int64_t b = task / blocks / scores.heads;
       int64_t n = std::min(query_block, scores.queries - query);
-      std::fill(sums.begin(), sums.end(), A(0));
-      std::fill(largest.begin(), largest.end(), -kInfinity<A>);
-      std::fill(total.begin(), total.end(), A(0));
-      for (int64_t key = 0; key < scores.keys; key += key_block) {
-        int64_t m = std::min(key_block, scores.keys - key);
-        if (!scores.meet(query, n, key, m)) {
-          continue;
-        }
-        scores.compute(b, h, query, n, key, m, p.data());
-        for (int64_t i = 0; i < n; ++i) {
-          A before = mlxgen::multiversion([&] {
-            return exponentials(p.data() + i * m, m, largest[i], total[i]);
-          });
-          A* sum = sums.data() + i * width;
-          for (int64_t c = 0; c < width; ++c) {
-            sum[c] *= before;
+      for (bool seen_only : {false, true}) {
+        std::fill(sums.begin(), sums.end(), A(0));
+        std::fill(largest.begin(), largest.end(), -kInfinity<A>);
+        std::fill(total.begin(), total.end(), A(0));
+        for (int64_t key = 0; key < scores.keys; key += key_block) {
+          int64_t m = std::min(key_block, scores.keys - key);
+          if (!scores.meet(query, n, key, m)) {
+            continue;
           }
+          scores.compute(b, h, query, n, key, m, p.data());
+          for (int64_t i = 0; i < n; ++i) {
+            A before = mlxgen::multiversion([&] {
+              return exponentials(p.data() + i * m, m, largest[i], total[i]);
+            });
+            A* sum = sums.data() + i * width;
+            for (int64_t c = 0; c < width; ++c) {
+              sum[c] *= before;
+            }
+          }
+          add_rows(
+              n,
+              m,
+              width,
+              Matrix<A>{p.data(), m},
+              scores.rows(v, b, h, key),
+              sums,
+              seen_only,
+              [&](int64_t i, int64_t j) {
+                return scores.sees(b, h, query + i, key + j);
+              });
         }
-        multiply(
-            n,
-            m,
-            width,
-            Matrix<A>{p.data(), m},
-            scores.rows(v, b, h, key),
-            sums.data(),
-            width,
-            true);
+        if (!any_nan(sums, n * width)) {
+          break;
+        }
       }
       int64_t row = (b * scores.heads + h) * scores.queries + query;
       for (int64_t i = 0; i < n; ++i) {
@@ -341,41 +475,53 @@ void attention_vjp_queries(
     In<T> q,
     In<T> k,
     In<T> v,
-    In<int32_t> ranges,
+    In<int32_t> segments,
     In<T> mask,
+    In<bool> seen,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
     double scale,
     double softcap,
+    bool causal,
+    int window,
     Out<T> grad_q) {
   using namespace flash;
   using A = accum_t<T>;
-  Scores<T> scores{q, k, ranges, mask, A(scale), A(softcap)};
+  Scores<T> scores{
+      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
   int64_t blocks = (scores.queries + query_block - 1) / query_block;
   int64_t cost = query_block * scores.keys * (2 * scores.size + v.dim(3));
   auto part = [&](int64_t from, int64_t to) {
     Backward<T> backward{scores, v, cotangent, lse, delta};
-    std::vector<A> sums(query_block * scores.size);
+    std::vector<A> sums(std::min(query_block, scores.queries) * scores.size);
     for (int64_t task = from; task < to; ++task) {
       int64_t query = task % blocks * query_block;
       int64_t h = task / blocks % scores.heads;
       int64_t b = task / blocks / scores.heads;
       int64_t n = std::min(query_block, scores.queries - query);
-      std::fill(sums.begin(), sums.end(), A(0));
-      for (int64_t key = 0; key < scores.keys; key += key_block) {
-        int64_t m = std::min(key_block, scores.keys - key);
-        if (scores.meet(query, n, key, m)) {
+      for (bool seen_only : {false, true}) {
+        std::fill(sums.begin(), sums.end(), A(0));
+        for (int64_t key = 0; key < scores.keys; key += key_block) {
+          int64_t m = std::min(key_block, scores.keys - key);
+          if (!scores.meet(query, n, key, m)) {
+            continue;
+          }
           backward.compute(b, h, query, n, key, m);
-          multiply(
+          add_rows(
               n,
               m,
               scores.size,
               Matrix<A>{backward.ds.data(), m},
               scores.rows(k, b, h, key),
-              sums.data(),
-              scores.size,
-              true);
+              sums,
+              seen_only,
+              [&](int64_t i, int64_t j) {
+                return scores.sees(b, h, query + i, key + j);
+              });
+        }
+        if (!any_nan(sums, n * scores.size)) {
+          break;
         }
       }
       int64_t row = (b * scores.heads + h) * scores.queries + query;
@@ -391,58 +537,68 @@ void attention_vjp_keys(
     In<T> q,
     In<T> k,
     In<T> v,
-    In<int32_t> ranges,
+    In<int32_t> segments,
     In<T> mask,
+    In<bool> seen,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
     double scale,
     double softcap,
+    bool causal,
+    int window,
     Out<T> grad_k,
     Out<T> grad_v) {
   using namespace flash;
   using A = accum_t<T>;
-  Scores<T> scores{q, k, ranges, mask, A(scale), A(softcap)};
+  Scores<T> scores{
+      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.keys + key_block - 1) / key_block;
   int64_t group = scores.key_heads == 0 ? 0 : scores.heads / scores.key_heads;
   int64_t cost = key_block * group * scores.queries * 2 * (scores.size + width);
   auto part = [&](int64_t from, int64_t to) {
     Backward<T> backward{scores, v, cotangent, lse, delta};
-    std::vector<A> sums_k(key_block * scores.size);
-    std::vector<A> sums_v(key_block * width);
+    int64_t most = std::min(key_block, scores.keys);
+    std::vector<A> sums_k(most * scores.size);
+    std::vector<A> sums_v(most * width);
     for (int64_t task = from; task < to; ++task) {
       int64_t key = task % blocks * key_block;
       int64_t head = task / blocks % scores.key_heads;
       int64_t b = task / blocks / scores.key_heads;
       int64_t m = std::min(key_block, scores.keys - key);
-      std::fill(sums_k.begin(), sums_k.end(), A(0));
-      std::fill(sums_v.begin(), sums_v.end(), A(0));
-      for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-        for (int64_t query = 0; query < scores.queries; query += query_block) {
-          int64_t n = std::min(query_block, scores.queries - query);
-          if (!scores.meet(query, n, key, m)) {
-            continue;
+      for (bool seen_only : {false, true}) {
+        std::fill(sums_k.begin(), sums_k.end(), A(0));
+        std::fill(sums_v.begin(), sums_v.end(), A(0));
+        for (int64_t h = head * group; h < (head + 1) * group; ++h) {
+          for (int64_t query = 0; query < scores.queries;
+               query += query_block) {
+            int64_t n = std::min(query_block, scores.queries - query);
+            if (!scores.meet(query, n, key, m)) {
+              continue;
+            }
+            backward.compute(b, h, query, n, key, m);
+            auto add = [&](const std::vector<A>& factors,
+                           const In<T>& array,
+                           std::vector<A>& sums) {
+              add_rows(
+                  m,
+                  n,
+                  array.dim(3),
+                  Matrix<A>{factors.data(), m}.transposed(),
+                  scores.rows(array, b, h, query),
+                  sums,
+                  seen_only,
+                  [&](int64_t i, int64_t j) {
+                    return scores.sees(b, h, query + j, key + i);
+                  });
+            };
+            add(backward.p, cotangent, sums_v);
+            add(backward.ds, q, sums_k);
           }
-          backward.compute(b, h, query, n, key, m);
-          multiply(
-              m,
-              n,
-              width,
-              Matrix<A>{backward.p.data(), m}.transposed(),
-              scores.rows(cotangent, b, h, query),
-              sums_v.data(),
-              width,
-              true);
-          multiply(
-              m,
-              n,
-              scores.size,
-              Matrix<A>{backward.ds.data(), m}.transposed(),
-              scores.rows(q, b, h, query),
-              sums_k.data(),
-              scores.size,
-              true);
+        }
+        if (!any_nan(sums_k, m * scores.size) && !any_nan(sums_v, m * width)) {
+          break;
         }
       }
       int64_t row = (b * scores.key_heads + head) * scores.keys + key;

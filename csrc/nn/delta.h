@@ -386,6 +386,8 @@ void backward_rows(
         const T* dy = grad_y.data + place.at * grad_y.dim(3) + place.first;
         widen_to(step.grad_y, dy, place.rows);
         retreat<Rule, bytes>(step, before(t), before(t + 1), grad, sums);
+      } else { // without what another step has left there, such as NaN
+        std::fill_n(step.w, 5 * step.width, A(0));
       }
       rule.write(place, step, sums, grads);
     }

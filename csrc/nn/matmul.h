@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "mlxgen/kernel.h"
@@ -148,16 +149,25 @@ MLXGEN_MULTIVERSION void pack_lines(
   }
 }
 
+/**
+ * As pack_lines, into memory that begins with a cache line: a vector that lies
+ * in two of them takes longer to load.
+ */
 template <typename A, typename T>
-void pack(
+A* pack(
     int64_t count,
     int64_t inner,
     int64_t width,
     Matrix<T> lines,
-    std::vector<A>& to) {
-  to.resize((count + width - 1) / width * width * inner);
-  mlxgen::multiversion(
-      [&] { pack_lines(count, inner, width, lines, to.data()); });
+    std::vector<A>& memory) {
+  constexpr size_t line = 64;
+  size_t size = (count + width - 1) / width * width * inner;
+  memory.resize(std::max(memory.size(), size + line / sizeof(A)));
+  void* start = memory.data();
+  size_t space = memory.size() * sizeof(A);
+  A* to = static_cast<A*>(std::align(line, 0, start, space));
+  mlxgen::multiversion([&] { pack_lines(count, inner, width, lines, to); });
+  return to;
 }
 
 } // namespace product
@@ -190,18 +200,16 @@ void multiply(
     int64_t deep = std::min(block_inner, inner - p);
     for (int64_t j = 0; j < columns; j += block_columns) {
       int64_t wide = std::min(block_columns, columns - j);
-      pack(wide, deep, best.columns, b.from(p, j).transposed(), packed_b);
+      const A* from_b =
+          pack(wide, deep, best.columns, b.from(p, j).transposed(), packed_b);
       for (int64_t i = 0; i < rows; i += block_rows) {
         int64_t high = std::min(block_rows, rows - i);
-        pack(high, deep, int64_t(tile_rows), a.from(i, p), packed_a);
+        const A* from_a =
+            pack(high, deep, int64_t(tile_rows), a.from(i, p), packed_a);
         for (int64_t jj = 0; jj < wide; jj += best.columns) {
           for (int64_t ii = 0; ii < high; ii += tile_rows) {
             A part[tile_rows * 128 / sizeof(A)];
-            best.compute(
-                deep,
-                packed_a.data() + ii * deep,
-                packed_b.data() + jj * deep,
-                part);
+            best.compute(deep, from_a + ii * deep, from_b + jj * deep, part);
             int64_t there = std::min(best.columns, wide - jj);
             int64_t last = std::min<int64_t>(tile_rows, high - ii);
             for (int64_t r = 0; r < last; ++r) {

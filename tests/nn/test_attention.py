@@ -86,7 +86,8 @@ def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **opti
 def close(got, wanted, dtype):
     """Within some roundings of numbers as large as the largest."""
     atol = 8 * EPSILON[dtype] * max(1.0, np.abs(wanted).max(initial=0))
-    np.testing.assert_allclose(to_numpy(got), wanted, rtol=0, atol=atol)
+    got = got if isinstance(got, np.ndarray) else to_numpy(got)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,102 @@ def test_each_sequence_is_as_alone():
         np.testing.assert_allclose(part, together[:, :, a:b], atol=1e-6)
 
 
+def by_rows(q, k, v, cotangent, seen, scale):
+    """The result and the gradients, in float64, from those pairs alone that see each other."""
+    group = q.shape[1] // k.shape[1]
+    y = np.zeros_like(cotangent)
+    grads = [np.zeros_like(x) for x in (q, k, v)]
+    for b, h, i in np.ndindex(q.shape[:3]):
+        keys = np.flatnonzero(seen[i])
+        k_here, v_here = (x[b, h // group, keys] for x in (k, v))
+        scores = scale * k_here @ q[b, h, i]
+        e = np.exp(scores - scores.max(initial=-1e300))
+        p = e / (e.sum() or 1)
+        y[b, h, i] = p @ v_here
+        dp = v_here @ cotangent[b, h, i]
+        ds = scale * p * (dp - p @ dp)
+        grads[0][b, h, i] = ds @ k_here
+        grads[1][b, h // group, keys] += ds[:, None] * q[b, h, i]
+        grads[2][b, h // group, keys] += p[:, None] * cotangent[b, h, i]
+    return y, *grads
+
+
+HIDDEN = np.ones((5, 7), bool)  # key 2 from some queries, key 5 from all of them
+HIDDEN[[0, 3], 2] = HIDDEN[:, 5] = False
+IN_SEGMENTS = np.add.outer(np.arange(5) < 2, -1 * (np.arange(5) < 2)) == 0
+DISTANCES = np.subtract.outer(np.arange(5) + 2, np.arange(7))
+WAYS = {
+    "bools": (HIDDEN, {"mask": mx.array(HIDDEN)}),
+    "numbers": (HIDDEN, {"mask": mx.array(np.where(HIDDEN, 0, -np.inf), mx.float32)}),
+    "row of bools": (np.tile(HIDDEN[0], (5, 1)), {"mask": mx.array(HIDDEN[0])}),
+    "causal": (DISTANCES >= 0, {"causal": True}),
+    "window": (np.abs(DISTANCES) < 2, {"window": 2}),
+    "causal window": ((DISTANCES >= 0) & (DISTANCES < 3), {"causal": True, "window": 3}),
+    "sequences": (IN_SEGMENTS, {"cu_seqlens": mx.array([0, 2, 5])}),
+}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("side", ["keys", "queries"])
+def test_what_is_not_seen_reaches_nothing(dtype, way, side):
+    """NaN, infinities and large numbers in one key and value, or one query and its cotangent."""
+    seen, options = WAYS[way]
+    arrays = inputs(dtype, queries=5, keys=seen.shape[1])
+    cotangent = draw(dtype, arrays[0].shape, -1, 1, seed=9)[0]
+    expected = by_rows(*map(to_numpy, (*arrays, cotangent)), seen, 0.3)
+    if side == "keys":
+        at, poisoned = 2, (arrays[1], arrays[2])
+        queries = seen[:, at]  # those that it may reach
+    else:
+        at, poisoned = 1, (arrays[0], cotangent)
+        queries = np.arange(5) == at
+    keys = seen[queries].any(0)
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays, scale=0.3, **options)
+
+    for poison in (np.nan, np.inf, 1e38):
+        for array in poisoned:
+            array[0, :, at] = poison  # of one batch alone
+        (y,), grads = mx.vjp(call, arrays, [cotangent])
+        reached = (queries, queries, keys, keys)
+        for got, wanted, rows in zip((y, *grads), expected, reached, strict=True):
+            close(got[1], wanted[1], dtype)
+            close(to_numpy(got)[0][:, ~rows], wanted[0][:, ~rows], dtype)
+        if np.isnan(poison):
+            assert np.isnan(to_numpy(y)[0][:, queries]).all()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
+def test_what_is_not_seen_in_other_blocks(poison):
+    """Blocks of which some queries see keys that others of the same block do not."""
+    arrays = inputs(mx.float32, 1, 2, 1, 140, 140, 8, 40)
+    cotangent = draw(mx.float32, (1, 2, 140, 40), -1, 1, seed=9)[0]
+    distances = np.subtract.outer(np.arange(140), np.arange(140))
+    seen = (distances >= 0) & (distances < 20)
+    expected = by_rows(*map(to_numpy, (*arrays, cotangent)), seen, 0.3)
+    arrays[1][:, :, 70] = arrays[2][:, :, 70] = poison
+    arrays[2][:, :, 130, 3] = poison  # whose other columns stay as they are
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays, scale=0.3, softcap=1e6, causal=True, window=20)
+
+    (y,), grads = mx.vjp(call, arrays, [cotangent])
+    reached = (slice(70, 90), slice(130, 140))
+    for got, wanted in zip((y, grads[0]), expected[:2], strict=True):
+        got = to_numpy(got)
+        assert not np.isfinite(got[:, :, 75]).any()
+        if got.shape[-1] == 40:
+            assert np.isfinite(got[:, :, 135, 4:]).all()
+        for rows in reached:
+            got[:, :, rows] = wanted[:, :, rows]
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+    for got, wanted in zip(grads[1:], expected[2:], strict=True):
+        for rows in (slice(0, 51), slice(90, 111)):
+            np.testing.assert_allclose(got[:, :, rows], wanted[:, :, rows], atol=1e-5)
+
+
 @pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
 def test_no_queries_or_keys(dtype, sizes):
     q, k, v = inputs(dtype, queries=sizes[0], keys=sizes[1])
@@ -231,6 +328,92 @@ def test_vmap():
 
     expected = mx.stack([call(*(x[i] for x in arrays)) for i in range(2)])
     np.testing.assert_allclose(mx.vmap(call)(*arrays), expected, atol=1e-6)
+
+
+LENGTHS = {"B": 2, "H": 4, "Hk": 2, "Lq": 5, "Lk": 7, "D": 8, "Dv": 6}
+WITH = {
+    "nothing": {},
+    "causal": {"causal": True},
+    "window": {"window": 3},
+    "causal window": {"causal": True, "window": 2},
+    "bools": {"mask": lambda n: mx.arange(n["Lq"] * n["Lk"]).reshape(n["Lq"], -1) % 3 > 0},
+    "numbers": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
+    "sinks": {"sinks": lambda n: draw(mx.float32, (n["H"],), seed=6)[0], "causal": True},
+    "sequences": {"cu_seqlens": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]), "window": 3},
+}
+
+
+@pytest.mark.parametrize("way", WITH)
+def test_shapeless_compile(way):
+    """Each length changed in turn, and all of them; the result and the gradients."""
+    options = {name: x for name, x in WITH[way].items() if not callable(x)}
+    optional = {name: x for name, x in WITH[way].items() if callable(x)}
+    lengths = dict(LENGTHS, Lk=5, N=3) if way == "sequences" else LENGTHS
+
+    def arguments(n):
+        arrays = inputs(mx.float32, n["B"], n["H"], n["Hk"], n["Lq"], n["Lk"], n["D"], n["Dv"])
+        cotangent = draw(mx.float32, (*arrays[0].shape[:3], n["Dv"]), -1, 1, seed=9)[0]
+        return cotangent, *arrays, *(make(n) for make in optional.values())
+
+    def call(cotangent, *arrays):
+        trained = 4 if way == "sinks" else 3
+
+        def forward(*trained):
+            others = dict(zip(optional, (*trained[3:], *arrays[len(trained) :]), strict=True))
+            return mlxops.nn.attention(*trained[:3], scale=0.3, **options, **others)
+
+        y, grads = mx.vjp(forward, list(arrays[:trained]), [cotangent])
+        return *y, *grads
+
+    compiled = mx.compile(call, shapeless=True)
+    compiled(*arguments(lengths))
+    more = {name: n + 2 for name, n in lengths.items()}
+    less = {name: 2 for name in lengths}
+    changes = [{name: n} for name, n in more.items()]
+    if way == "sequences":  # which have queries and keys of one length
+        changes = [{**x, "Lq": 7, "Lk": 7} if {"Lq", "Lk"} & {*x} else x for x in changes]
+    changes = [{**x, "H": 8} if "Hk" in x else x for x in changes]
+    for change in [*changes, {**more, "H": 8}, less]:
+        given = arguments({**lengths, **change})
+        for got, wanted in zip(compiled(*given), call(*given), strict=True):
+            assert got.shape == wanted.shape
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_shapeless_compile_refuses_what_does_not_fit():
+    """The kernels are called with other shapes than those that the operator has seen."""
+    q, k, v = inputs(mx.float32)
+    mask, starts = mx.ones((5, 7), mx.bool_), mx.array([0, 4])
+
+    def call(q, k, v, mask):
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3)
+
+    compiled = mx.compile(call, shapeless=True)
+    compiled(q, k, v, mask)
+    for given in ((q, k, v, mask[:, :6]), (q, k, v[:, :, :6], mask), (q, k[:, :1], v, mask)):
+        with pytest.raises(ValueError, match=r"^\[attention_parts\]"):
+            mx.eval(compiled(*given))
+
+    def of_sequences(q, k, v, starts):
+        return mlxops.nn.attention(q, k, v, cu_seqlens=starts, scale=0.3)
+
+    compiled = mx.compile(of_sequences, shapeless=True)
+    compiled(q, k[:, :, :5], v[:, :, :5], starts)
+    mx.eval(compiled(q, k, v, starts), compiled(q, k[:, :, :2], v[:, :, :2], starts))
+
+
+@pytest.mark.parametrize("dtype", [mx.int64, mx.uint64, mx.uint32], ids=str)
+def test_sequences_beyond_32_bits(dtype):
+    """Large ends are those of all keys; they do not wrap to other numbers."""
+    arrays = inputs(mx.float32, 1, queries=7)
+    far = [2**32 + 5, 2**31 + 3] if dtype != mx.uint32 else [2**31 + 3, 2**32 - 1]
+    for end in far:
+        got = mlxops.nn.attention(*arrays, cu_seqlens=mx.array([0, 3, end], dtype), scale=0.3)
+        wanted = mlxops.nn.attention(*arrays, cu_seqlens=mx.array([0, 3, 7]), scale=0.3)
+        np.testing.assert_array_equal(got, wanted)
+    if dtype == mx.int64:
+        got = mlxops.nn.attention(*arrays, cu_seqlens=mx.array([-(2**32), 3, 7], dtype), scale=0.3)
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_it_is_mlx_attention():

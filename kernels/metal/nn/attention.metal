@@ -5,7 +5,8 @@
 // side 32 at a time. Each of its four simdgroups has 8 of the rows, and four 8
 // x 8 matrices of scores. More than 128 columns of results are shared among
 // threadgroups, which all compute the scores: so heads of any size fit into
-// registers.
+// registers. As there, sums with a NaN are computed again, without the products
+// of pairs that do not see each other.
 
 #include <metal_stdlib>
 
@@ -87,36 +88,6 @@ inline void products(
   }
 }
 
-/** sums += factors b, for those columns of b that this threadgroup has. */
-template <typename T>
-inline void add_rows(
-    thread Tile* sums,
-    thread Tile* factors,
-    Rows<T> b,
-    int first,
-    threadgroup float* b_block,
-    Thread thread_) {
-  for (int part = 0; part < results / block; ++part) {
-    int at = first + part * block;
-    if (at < b.size) {
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      copy(b_block, b, at, thread_);
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      for (int j = 0; j < tiles; ++j) {
-        for (int i = 0; i < tiles; ++i) {
-          Tile right;
-          simdgroup_load(right, b_block + i * 8 * pitch + j * 8, pitch);
-          simdgroup_multiply_accumulate(
-              sums[part * tiles + j],
-              factors[i],
-              right,
-              sums[part * tiles + j]);
-        }
-      }
-    }
-  }
-}
-
 /** Write a thread's sums, times a factor. */
 template <typename T>
 inline void store(
@@ -147,54 +118,81 @@ inline void clear(thread Tile* sums) {
   }
 }
 
-/** What all kernels are told; offsets of the mask are 0 along axes of length 1.
- */
-struct Sizes {
-  int queries;
-  int keys;
-  int size; // of queries and keys
-  int width; // of values
-  int heads;
-  int key_heads;
-  float scale;
-  float softcap; // 0: none
-  bool has_mask = false;
-  int mask_batch = 0;
-  int mask_head = 0;
-  int mask_query = 0;
-  int mask_key = 0;
+/** Whether x is true for any thread of the threadgroup. */
+inline bool any_thread(bool x, threadgroup float* to, Thread thread_) {
+  bool any = simd_any(x);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_.lane == 0) {
+    to[thread_.simdgroup] = any;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return to[0] + to[1] + to[2] + to[3] != 0;
+}
 
-  void set_mask(bool given, constant const int* shape) {
-    if (!given) {
-      return;
+/** Whether any of a thread's sums is NaN. */
+inline bool any_nan(thread Tile* sums) {
+  bool found = false;
+  for (int j = 0; j < results / 8; ++j) {
+    found = found || isnan(sums[j].thread_elements()[0]) ||
+        isnan(sums[j].thread_elements()[1]);
+  }
+  return found;
+}
+
+/** Where a mask has its elements; offsets are 0 along axes of length 1. */
+struct Mask {
+  bool given;
+  int batch = 0;
+  int head = 0;
+  int query = 0;
+  int key = 0;
+
+  Mask(bool given_, constant const int* shape) : given(given_) {
+    if (given) {
+      key = shape[3] == 1 ? 0 : 1;
+      query = shape[2] == 1 ? 0 : shape[3];
+      head = shape[1] == 1 ? 0 : shape[2] * shape[3];
+      batch = shape[0] == 1 ? 0 : shape[1] * shape[2] * shape[3];
     }
-    has_mask = true;
-    mask_key = shape[3] == 1 ? 0 : 1;
-    mask_query = shape[2] == 1 ? 0 : shape[3];
-    mask_head = shape[1] == 1 ? 0 : shape[2] * shape[3];
-    mask_batch = shape[0] == 1 ? 0 : shape[1] * shape[2] * shape[3];
   }
 
-  /** Where a head's mask begins. */
-  size_t mask_at(int b, int h) const {
-    return size_t(b) * mask_batch + size_t(h) * mask_head;
+  size_t at(int b, int h) const {
+    return size_t(b) * batch + size_t(h) * head;
+  }
+  size_t within(int query_, int key_) const {
+    return size_t(query_) * query + key_ * key;
   }
 };
 
 /** Who sees whom in a head, and scores. */
 template <typename T>
 struct Scores {
-  Sizes sizes;
-  device const int* ranges;
+  int queries;
+  int keys;
+  float scale;
+  float softcap; // 0: none
+  bool causal;
+  int window; // 0: none, and at most queries + keys
+  bool has_segments;
+  device const int* segments;
+  Mask mask_at;
   device const T* mask; // the head's
+  Mask seen_at;
+  device const bool* seen; // the head's
 
+  /** The first key that a query may see. */
   int first(int query) const {
-    return query < sizes.queries ? max(ranges[query], 0) : 0;
+    int from = window == 0 ? 0 : own(query) + 1 - window;
+    return max(from, has_segments && query < queries ? segments[query] : 0);
   }
+  /** The key behind the last one; 0 for queries that are not there. */
   int last(int query) const {
-    return query < sizes.queries
-        ? min(ranges[sizes.queries + query], sizes.keys)
-        : 0;
+    if (query >= queries) {
+      return 0;
+    }
+    int to = causal ? own(query) + 1 : window == 0 ? keys : own(query) + window;
+    to = has_segments ? min(to, segments[queries + query]) : to;
+    return min(to, keys);
   }
 
   /** Whether any of 32 queries sees any of 32 keys, for all lanes alike. */
@@ -203,25 +201,123 @@ struct Scores {
     return simd_any(max(first(at), key) < min(last(at), key + block));
   }
 
+  /** What is added to a score; -inf where the query does not see the key. */
+  float added(int query, int key) const {
+    if (key < first(query) || key >= last(query) ||
+        (seen_at.given && !seen[seen_at.within(query, key)])) {
+      return -INFINITY;
+    }
+    return mask_at.given ? static_cast<float>(mask[mask_at.within(query, key)])
+                         : 0.0f;
+  }
+  bool sees(int query, int key) const {
+    return added(query, key) != -INFINITY;
+  }
+
   /** The score, and its derivative by the scaled product. */
   float of(float product, int query, int key, thread float& slope) const {
     slope = 1;
-    if (key < first(query) || key >= last(query)) {
-      return -INFINITY;
+    float more = added(query, key);
+    if (more == -INFINITY) { // whatever the product is
+      return more;
     }
-    float score = product * sizes.scale;
-    if (sizes.softcap != 0) {
-      float share = precise::tanh(score / sizes.softcap);
+    float score = product * scale;
+    if (softcap != 0) {
+      float share = precise::tanh(score / softcap);
       slope = 1 - share * share;
-      score = sizes.softcap * share;
+      score = softcap * share;
     }
-    if (sizes.has_mask) {
-      score += static_cast<float>(
-          mask[size_t(query) * sizes.mask_query + key * sizes.mask_key]);
-    }
-    return score;
+    return score + more;
+  }
+
+ private:
+  /** The key at the query's place. */
+  int own(int query) const {
+    return query + keys - queries;
   }
 };
+
+/**
+ * sums += factors b, for those columns of b that this threadgroup has; where
+ * `seen_only`, without the products of rows that do not see each other.
+ */
+template <typename T>
+inline void add_rows(
+    thread Tile* sums,
+    thread Tile* factors,
+    Rows<T> b,
+    int first,
+    threadgroup float* a_block,
+    threadgroup float* b_block,
+    Thread thread_,
+    bool seen_only,
+    Scores<T> scores,
+    int query,
+    int key,
+    bool transposed) {
+  if (seen_only) { // a thread needs the factors that others of its row have
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int i = 0; i < tiles; ++i) {
+      simdgroup_store(
+          factors[i], a_block + thread_.simdgroup * 8 * pitch + i * 8, pitch);
+    }
+  }
+  for (int part = 0; part < results / block; ++part) {
+    int at = first + part * block;
+    if (at < b.size) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      copy(b_block, b, at, thread_);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      for (int other = 0; seen_only && other < block; ++other) {
+        if (transposed ? scores.sees(query + other, key)
+                       : scores.sees(query, key + other)) {
+          float factor = a_block[thread_.row * pitch + other];
+          threadgroup float* row = b_block + other * pitch + thread_.column;
+          for (int j = 0; j < tiles; ++j) {
+            for (int i = 0; i < 2; ++i) {
+              sums[part * tiles + j].thread_elements()[i] +=
+                  factor * row[j * 8 + i];
+            }
+          }
+        }
+      }
+      for (int j = 0; !seen_only && j < tiles; ++j) {
+        for (int i = 0; i < tiles; ++i) {
+          Tile right;
+          simdgroup_load(right, b_block + i * 8 * pitch + j * 8, pitch);
+          simdgroup_multiply_accumulate(
+              sums[part * tiles + j],
+              factors[i],
+              right,
+              sums[part * tiles + j]);
+        }
+      }
+    }
+  }
+}
+
+/** The first key of each query's own sequence, and that behind the last. */
+template <typename T>
+[[kernel]] void attention_segments(
+    device const int* starts [[buffer(0)]],
+    device const T* q [[buffer(1)]],
+    device int* out [[buffer(2)]],
+    constant int& N [[buffer(3)]],
+    constant int& L [[buffer(4)]],
+    uint query [[thread_position_in_grid]]) {
+  int from = 0; // how many sequences begin up to the query: starts ascend
+  int to = N;
+  while (from < to) {
+    int middle = (from + to) / 2;
+    if (starts[middle] <= int(query)) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  out[query] = from == 0 ? 0 : starts[from - 1];
+  out[L + query] = from == N ? 0 : starts[from];
+}
 
 /** Rows of a head, from `at` on, of an array (batch, heads, length, size). */
 template <typename T>
@@ -243,20 +339,26 @@ template <typename T>
     device const T* q [[buffer(0)]],
     device const T* k [[buffer(1)]],
     device const T* v [[buffer(2)]],
-    device const int* ranges [[buffer(3)]],
+    device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
-    device T* y [[buffer(5)]],
-    device float* lse [[buffer(6)]],
-    constant bool& has_mask [[buffer(7)]],
-    constant float& scale [[buffer(8)]],
-    constant float& softcap [[buffer(9)]],
-    constant int& queries [[buffer(10)]],
-    constant int& keys [[buffer(11)]],
-    constant int& size [[buffer(12)]],
-    constant int& width [[buffer(13)]],
-    constant int& heads [[buffer(14)]],
-    constant int& key_heads [[buffer(15)]],
-    constant const int* mask_shape [[buffer(16)]],
+    device const bool* seen [[buffer(5)]],
+    device T* y [[buffer(6)]],
+    device float* lse [[buffer(7)]],
+    constant bool& has_segments [[buffer(8)]],
+    constant bool& has_mask [[buffer(9)]],
+    constant bool& has_seen [[buffer(10)]],
+    constant float& scale [[buffer(11)]],
+    constant float& softcap [[buffer(12)]],
+    constant bool& causal [[buffer(13)]],
+    constant int& window [[buffer(14)]],
+    constant int& queries [[buffer(15)]],
+    constant int& keys [[buffer(16)]],
+    constant int& size [[buffer(17)]],
+    constant int& width [[buffer(18)]],
+    constant int& heads [[buffer(19)]],
+    constant int& key_heads [[buffer(20)]],
+    constant const int* mask_shape [[buffer(21)]],
+    constant const int* seen_shape [[buffer(22)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -264,69 +366,94 @@ template <typename T>
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Sizes sizes = {queries, keys, size, width, heads, key_heads, scale, softcap};
-  sizes.set_mask(has_mask, mask_shape);
+  Mask mask_at(has_mask, mask_shape);
+  Mask seen_at(has_seen, seen_shape);
   int query = int(group.y) * block;
   int h = int(group.z) % heads;
   int b = int(group.z) / heads;
   int key_head = h / (heads / key_heads);
   int column = int(group.x) * results;
-  Scores<T> scores = {sizes, ranges, mask + sizes.mask_at(b, h)};
+  Scores<T> scores = {
+      queries,
+      keys,
+      scale,
+      softcap,
+      causal,
+      min(window, queries + keys),
+      has_segments,
+      segments,
+      mask_at,
+      mask + mask_at.at(b, h),
+      seen_at,
+      seen + seen_at.at(b, h)};
   Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
   Tile sums[results / 8];
-  clear(sums);
-  float largest = -INFINITY;
-  float total = 0;
-  for (int key = 0; key < keys; key += block) {
-    if (!scores.meet(query, key, thread_)) {
-      continue;
-    }
-    Tile p[tiles];
-    products(
-        p,
-        q_rows,
-        rows(k, b, key_heads, key_head, keys, key, size),
-        a_block,
-        b_block,
-        thread_);
-    float found = largest;
-    float slope;
-    for (int j = 0; j < tiles; ++j) {
-      for (int i = 0; i < 2; ++i) {
-        float score = scores.of(
-            p[j].thread_elements()[i],
-            query + thread_.row,
-            key + j * 8 + thread_.column + i,
-            slope);
-        p[j].thread_elements()[i] = score;
-        found = max(found, score);
+  float largest;
+  float total;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    clear(sums);
+    largest = -INFINITY;
+    total = 0;
+    for (int key = 0; key < keys; key += block) {
+      if (!scores.meet(query, key, thread_)) {
+        continue;
       }
-    }
-    found = row_max(found);
-    // Where nothing is seen, all differences are to 0, and exponentials 0.
-    float base = found == -INFINITY ? 0.0f : found;
-    float sum = 0;
-    for (int j = 0; j < tiles; ++j) {
-      for (int i = 0; i < 2; ++i) {
-        float e = precise::exp(p[j].thread_elements()[i] - base);
-        p[j].thread_elements()[i] = e;
-        sum += e;
+      Tile p[tiles];
+      products(
+          p,
+          q_rows,
+          rows(k, b, key_heads, key_head, keys, key, size),
+          a_block,
+          b_block,
+          thread_);
+      float found = largest;
+      float slope;
+      for (int j = 0; j < tiles; ++j) {
+        for (int i = 0; i < 2; ++i) {
+          float score = scores.of(
+              p[j].thread_elements()[i],
+              query + thread_.row,
+              key + j * 8 + thread_.column + i,
+              slope);
+          p[j].thread_elements()[i] = score;
+          found = max(found, score);
+        }
       }
+      found = row_max(found);
+      // Where nothing is seen, all differences are to 0, and exponentials 0.
+      float base = found == -INFINITY ? 0.0f : found;
+      float sum = 0;
+      for (int j = 0; j < tiles; ++j) {
+        for (int i = 0; i < 2; ++i) {
+          float e = precise::exp(p[j].thread_elements()[i] - base);
+          p[j].thread_elements()[i] = e;
+          sum += e;
+        }
+      }
+      float before = precise::exp(largest - base);
+      largest = found;
+      total = total * before + row_sum(sum);
+      for (int j = 0; j < results / 8; ++j) {
+        sums[j].thread_elements()[0] *= before;
+        sums[j].thread_elements()[1] *= before;
+      }
+      add_rows(
+          sums,
+          p,
+          rows(v, b, key_heads, key_head, keys, key, width),
+          column,
+          a_block,
+          b_block,
+          thread_,
+          attempt > 0,
+          scores,
+          query + thread_.row,
+          key,
+          false);
     }
-    float before = precise::exp(largest - base);
-    largest = found;
-    total = total * before + row_sum(sum);
-    for (int j = 0; j < results / 8; ++j) {
-      sums[j].thread_elements()[0] *= before;
-      sums[j].thread_elements()[1] *= before;
+    if (!any_thread(any_nan(sums), a_block, thread_)) {
+      break;
     }
-    add_rows(
-        sums,
-        p,
-        rows(v, b, key_heads, key_head, keys, key, width),
-        column,
-        b_block,
-        thread_);
   }
   size_t row = (size_t(b) * heads + h) * queries + query;
   float factor = total == 0 ? 0.0f : 1 / total;
@@ -359,8 +486,7 @@ inline void cotangents(
     float d = 0;
     if (score != -INFINITY) {
       e = precise::exp(score - lse[at]);
-      d = e * (ds.thread_elements()[i] - delta[at]) * scores.sizes.scale *
-          slope;
+      d = e * (ds.thread_elements()[i] - delta[at]) * scores.scale * slope;
     }
     p.thread_elements()[i] = e;
     ds.thread_elements()[i] = d;
@@ -373,22 +499,28 @@ template <typename T>
     device const T* q [[buffer(0)]],
     device const T* k [[buffer(1)]],
     device const T* v [[buffer(2)]],
-    device const int* ranges [[buffer(3)]],
+    device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
-    device const T* cotangent [[buffer(5)]],
-    device const float* lse [[buffer(6)]],
-    device const float* delta [[buffer(7)]],
-    device T* out [[buffer(8)]],
-    constant bool& has_mask [[buffer(9)]],
-    constant float& scale [[buffer(10)]],
-    constant float& softcap [[buffer(11)]],
-    constant int& queries [[buffer(12)]],
-    constant int& keys [[buffer(13)]],
-    constant int& size [[buffer(14)]],
-    constant int& width [[buffer(15)]],
-    constant int& heads [[buffer(16)]],
-    constant int& key_heads [[buffer(17)]],
-    constant const int* mask_shape [[buffer(18)]],
+    device const bool* seen [[buffer(5)]],
+    device const T* cotangent [[buffer(6)]],
+    device const float* lse [[buffer(7)]],
+    device const float* delta [[buffer(8)]],
+    device T* out [[buffer(9)]],
+    constant bool& has_segments [[buffer(10)]],
+    constant bool& has_mask [[buffer(11)]],
+    constant bool& has_seen [[buffer(12)]],
+    constant float& scale [[buffer(13)]],
+    constant float& softcap [[buffer(14)]],
+    constant bool& causal [[buffer(15)]],
+    constant int& window [[buffer(16)]],
+    constant int& queries [[buffer(17)]],
+    constant int& keys [[buffer(18)]],
+    constant int& size [[buffer(19)]],
+    constant int& width [[buffer(20)]],
+    constant int& heads [[buffer(21)]],
+    constant int& key_heads [[buffer(22)]],
+    constant const int* mask_shape [[buffer(23)]],
+    constant const int* seen_shape [[buffer(24)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -396,50 +528,79 @@ template <typename T>
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Sizes sizes = {queries, keys, size, width, heads, key_heads, scale, softcap};
-  sizes.set_mask(has_mask, mask_shape);
+  Mask mask_at(has_mask, mask_shape);
+  Mask seen_at(has_seen, seen_shape);
   int query = int(group.y) * block;
   int h = int(group.z) % heads;
   int b = int(group.z) / heads;
   int key_head = h / (heads / key_heads);
   int column = int(group.x) * results;
   size_t row = (size_t(b) * heads + h) * queries;
-  Scores<T> scores = {sizes, ranges, mask + sizes.mask_at(b, h)};
+  Scores<T> scores = {
+      queries,
+      keys,
+      scale,
+      softcap,
+      causal,
+      min(window, queries + keys),
+      has_segments,
+      segments,
+      mask_at,
+      mask + mask_at.at(b, h),
+      seen_at,
+      seen + seen_at.at(b, h)};
   Tile sums[results / 8];
-  clear(sums);
-  for (int key = 0; key < keys; key += block) {
-    if (!scores.meet(query, key, thread_)) {
-      continue;
-    }
-    Rows<T> k_rows = rows(k, b, key_heads, key_head, keys, key, size);
-    Tile p[tiles];
-    Tile ds[tiles];
-    products(
-        p,
-        rows(q, b, heads, h, queries, query, size),
-        k_rows,
-        a_block,
-        b_block,
-        thread_);
-    products(
-        ds,
-        rows(cotangent, b, heads, h, queries, query, width),
-        rows(v, b, key_heads, key_head, keys, key, width),
-        a_block,
-        b_block,
-        thread_);
-    for (int j = 0; j < tiles; ++j) {
-      cotangents(
-          p[j],
-          ds[j],
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    clear(sums);
+    for (int key = 0; key < keys; key += block) {
+      if (!scores.meet(query, key, thread_)) {
+        continue;
+      }
+      Rows<T> k_rows = rows(k, b, key_heads, key_head, keys, key, size);
+      Tile p[tiles];
+      Tile ds[tiles];
+      products(
+          p,
+          rows(q, b, heads, h, queries, query, size),
+          k_rows,
+          a_block,
+          b_block,
+          thread_);
+      products(
+          ds,
+          rows(cotangent, b, heads, h, queries, query, width),
+          rows(v, b, key_heads, key_head, keys, key, width),
+          a_block,
+          b_block,
+          thread_);
+      for (int j = 0; j < tiles; ++j) {
+        cotangents(
+            p[j],
+            ds[j],
+            scores,
+            query + thread_.row,
+            key + j * 8 + thread_.column,
+            false,
+            lse + row,
+            delta + row);
+      }
+      add_rows(
+          sums,
+          ds,
+          k_rows,
+          column,
+          a_block,
+          b_block,
+          thread_,
+          attempt > 0,
           scores,
           query + thread_.row,
-          key + j * 8 + thread_.column,
-          false,
-          lse + row,
-          delta + row);
+          key,
+          false);
     }
-    add_rows(sums, ds, k_rows, column, b_block, thread_);
+    if (!any_thread(any_nan(sums), a_block, thread_)) {
+      break;
+    }
   }
   store(
       sums,
@@ -457,23 +618,29 @@ template <typename T>
     device const T* q [[buffer(0)]],
     device const T* k [[buffer(1)]],
     device const T* v [[buffer(2)]],
-    device const int* ranges [[buffer(3)]],
+    device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
-    device const T* cotangent [[buffer(5)]],
-    device const float* lse [[buffer(6)]],
-    device const float* delta [[buffer(7)]],
-    device T* grad_k [[buffer(8)]],
-    device T* grad_v [[buffer(9)]],
-    constant bool& has_mask [[buffer(10)]],
-    constant float& scale [[buffer(11)]],
-    constant float& softcap [[buffer(12)]],
-    constant int& queries [[buffer(13)]],
-    constant int& keys [[buffer(14)]],
-    constant int& size [[buffer(15)]],
-    constant int& width [[buffer(16)]],
-    constant int& heads [[buffer(17)]],
-    constant int& key_heads [[buffer(18)]],
-    constant const int* mask_shape [[buffer(19)]],
+    device const bool* seen [[buffer(5)]],
+    device const T* cotangent [[buffer(6)]],
+    device const float* lse [[buffer(7)]],
+    device const float* delta [[buffer(8)]],
+    device T* grad_k [[buffer(9)]],
+    device T* grad_v [[buffer(10)]],
+    constant bool& has_segments [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant bool& has_seen [[buffer(13)]],
+    constant float& scale [[buffer(14)]],
+    constant float& softcap [[buffer(15)]],
+    constant bool& causal [[buffer(16)]],
+    constant int& window [[buffer(17)]],
+    constant int& queries [[buffer(18)]],
+    constant int& keys [[buffer(19)]],
+    constant int& size [[buffer(20)]],
+    constant int& width [[buffer(21)]],
+    constant int& heads [[buffer(22)]],
+    constant int& key_heads [[buffer(23)]],
+    constant const int* mask_shape [[buffer(24)]],
+    constant const int* seen_shape [[buffer(25)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -481,8 +648,8 @@ template <typename T>
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Sizes sizes = {queries, keys, size, width, heads, key_heads, scale, softcap};
-  sizes.set_mask(has_mask, mask_shape);
+  Mask mask_at(has_mask, mask_shape);
+  Mask seen_at(has_seen, seen_shape);
   int key = int(group.y) * block;
   int key_head = int(group.z) % key_heads;
   int b = int(group.z) / key_heads;
@@ -490,47 +657,88 @@ template <typename T>
   int of_each = heads / key_heads;
   Tile sums_k[results / 8];
   Tile sums_v[results / 8];
-  clear(sums_k);
-  clear(sums_v);
-  for (int h = key_head * of_each; h < (key_head + 1) * of_each; ++h) {
-    size_t row = (size_t(b) * heads + h) * queries;
-    Scores<T> scores = {sizes, ranges, mask + sizes.mask_at(b, h)};
-    for (int query = 0; query < queries; query += block) {
-      if (!scores.meet(query, key, thread_)) {
-        continue;
-      }
-      Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
-      Rows<T> cotangents_here =
-          rows(cotangent, b, heads, h, queries, query, width);
-      Tile p[tiles];
-      Tile ds[tiles];
-      products(
-          p,
-          rows(k, b, key_heads, key_head, keys, key, size),
-          q_rows,
-          a_block,
-          b_block,
-          thread_);
-      products(
-          ds,
-          rows(v, b, key_heads, key_head, keys, key, width),
-          cotangents_here,
-          a_block,
-          b_block,
-          thread_);
-      for (int j = 0; j < tiles; ++j) {
-        cotangents(
-            p[j],
-            ds[j],
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    clear(sums_k);
+    clear(sums_v);
+    for (int h = key_head * of_each; h < (key_head + 1) * of_each; ++h) {
+      size_t row = (size_t(b) * heads + h) * queries;
+      Scores<T> scores = {
+          queries,
+          keys,
+          scale,
+          softcap,
+          causal,
+          min(window, queries + keys),
+          has_segments,
+          segments,
+          mask_at,
+          mask + mask_at.at(b, h),
+          seen_at,
+          seen + seen_at.at(b, h)};
+      for (int query = 0; query < queries; query += block) {
+        if (!scores.meet(query, key, thread_)) {
+          continue;
+        }
+        Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
+        Rows<T> cotangents_here =
+            rows(cotangent, b, heads, h, queries, query, width);
+        Tile p[tiles];
+        Tile ds[tiles];
+        products(
+            p,
+            rows(k, b, key_heads, key_head, keys, key, size),
+            q_rows,
+            a_block,
+            b_block,
+            thread_);
+        products(
+            ds,
+            rows(v, b, key_heads, key_head, keys, key, width),
+            cotangents_here,
+            a_block,
+            b_block,
+            thread_);
+        for (int j = 0; j < tiles; ++j) {
+          cotangents(
+              p[j],
+              ds[j],
+              scores,
+              query + j * 8 + thread_.column,
+              key + thread_.row,
+              true,
+              lse + row,
+              delta + row);
+        }
+        add_rows(
+            sums_k,
+            ds,
+            q_rows,
+            column,
+            a_block,
+            b_block,
+            thread_,
+            attempt > 0,
             scores,
-            query + j * 8 + thread_.column,
+            query,
             key + thread_.row,
-            true,
-            lse + row,
-            delta + row);
+            true);
+        add_rows(
+            sums_v,
+            p,
+            cotangents_here,
+            column,
+            a_block,
+            b_block,
+            thread_,
+            attempt > 0,
+            scores,
+            query,
+            key + thread_.row,
+            true);
       }
-      add_rows(sums_k, ds, q_rows, column, b_block, thread_);
-      add_rows(sums_v, p, cotangents_here, column, b_block, thread_);
+    }
+    if (!any_thread(any_nan(sums_k) || any_nan(sums_v), a_block, thread_)) {
+      break;
     }
   }
   size_t row = (size_t(b) * key_heads + key_head) * keys + key;
