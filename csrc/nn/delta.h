@@ -1,16 +1,17 @@
-// CPU kernels of the recurrences that keep a matrix and change it by the delta
-// rule at every step: gated_delta and wkv7.
+// CPU kernels of the recurrences whose state is a matrix that takes up outer
+// products: gated_delta and wkv7, and the gradients of ssm_scan.
 //
-// Both are the same for a row s of the state, of its v, and of its y:
+// All are the same for a row s of the state, of its v, and of its y:
 //
 //   p = s . a
 //   s <- s w + p b + v k          wkv7
 //   s <- s w + beta (v - p) k     gated_delta, where a = w k
+//   s <- s w + v k                ssm_scan, which does not read p
 //   y = s . r                     (r is gated_delta's q)
 //
 // so rows do not know of each other, and w, a, b, k and r are for all of them.
 // What is different is how a step's numbers are read, and where their gradients
-// go: that is in GatedDelta and Wkv7.
+// go: that is in GatedDelta, Wkv7 and SsmScan.
 //
 // The backward needs the states in reverse order. It has the inputs alone, and
 // computes the states three times: once to keep that in front of each stretch
@@ -81,6 +82,10 @@ void narrow_to(T* to, const A* from, int64_t count) {
   }
 }
 
+/** Whether a row is read at `a` before it changes. */
+template <typename Rule>
+constexpr bool reads = Rule::corrects || Rule::adds;
+
 /** A step of all rows, and their y. The states may be the same. */
 template <typename Rule, int bytes, typename A>
 void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
@@ -91,10 +96,12 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
     const A* from = before + row * width;
     A* to = after + row * width;
     Vector along[group] = {};
-    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
-      Vector a = vector<bytes>(step.a + j);
-      for (int64_t i = 0; i < group; ++i) {
-        along[i] += vector<bytes>(from + i * width + j) * a;
+    if constexpr (reads<Rule>) {
+      for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+        Vector a = vector<bytes>(step.a + j);
+        for (int64_t i = 0; i < group; ++i) {
+          along[i] += vector<bytes>(from + i * width + j) * a;
+        }
       }
     }
     A p[group], u[group];
@@ -112,7 +119,7 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
       Vector r = vector<bytes>(step.r + j);
       for (int64_t i = 0; i < group; ++i) {
         Vector s = vector<bytes>(from + i * width + j) * w + u[i] * k;
-        if constexpr (!Rule::corrects) {
+        if constexpr (Rule::adds) {
           s += p[i] * Vector(vector<bytes>(step.b + j));
         }
         vector<bytes>(to + i * width + j) = s;
@@ -152,9 +159,11 @@ void retreat(
       for (int64_t i = 0; i < group; ++i) {
         Vector d = vector<bytes>(g + i * width + j) + dy[i] * r;
         vector<bytes>(g + i * width + j) = d;
-        along[i] += vector<bytes>(from + i * width + j) * a;
+        if constexpr (reads<Rule>) {
+          along[i] += vector<bytes>(from + i * width + j) * a;
+        }
         with_k[i] += d * k;
-        if constexpr (!Rule::corrects) {
+        if constexpr (Rule::adds) {
           with_b[i] += d * Vector(vector<bytes>(step.b + j));
         }
       }
@@ -170,7 +179,7 @@ void retreat(
         sums.beta += grad_u * error;
         grad_u *= step.beta;
         grad_p[i] = -grad_u;
-      } else {
+      } else if constexpr (reads<Rule>) {
         grad_p[i] = total<A, bytes>(with_b[i]);
       }
       sums.v[row + i] = grad_u;
@@ -183,26 +192,32 @@ void retreat(
       Vector grad_k = vector<bytes>(sums.k + j);
       Vector grad_r = vector<bytes>(sums.r + j);
       Vector grad_b = {};
-      if constexpr (!Rule::corrects) {
+      if constexpr (Rule::adds) {
         grad_b = vector<bytes>(sums.b + j);
       }
       for (int64_t i = 0; i < group; ++i) {
         Vector s = vector<bytes>(from + i * width + j);
         Vector d = vector<bytes>(g + i * width + j);
         grad_w += d * s;
-        grad_a += grad_p[i] * s;
         grad_k += u[i] * d;
         grad_r += dy[i] * vector<bytes>(to + i * width + j);
-        if constexpr (!Rule::corrects) {
+        Vector before_it = d * w;
+        if constexpr (reads<Rule>) {
+          grad_a += grad_p[i] * s;
+          before_it += grad_p[i] * a;
+        }
+        if constexpr (Rule::adds) {
           grad_b += p[i] * d;
         }
-        vector<bytes>(g + i * width + j) = d * w + grad_p[i] * a;
+        vector<bytes>(g + i * width + j) = before_it;
       }
       vector<bytes>(sums.w + j) = grad_w;
-      vector<bytes>(sums.a + j) = grad_a;
+      if constexpr (reads<Rule>) {
+        vector<bytes>(sums.a + j) = grad_a;
+      }
       vector<bytes>(sums.k + j) = grad_k;
       vector<bytes>(sums.r + j) = grad_r;
-      if constexpr (!Rule::corrects) {
+      if constexpr (Rule::adds) {
         vector<bytes>(sums.b + j) = grad_b;
       }
     }
