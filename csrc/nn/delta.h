@@ -86,8 +86,8 @@ void narrow_to(T* to, const A* from, int64_t count) {
 template <typename Rule>
 constexpr bool reads = Rule::corrects || Rule::adds;
 
-/** A step of all rows, and their y. The states may be the same. */
-template <typename Rule, int bytes, typename A>
+/** A step of all rows, and if asked their y. The states may be the same. */
+template <typename Rule, int bytes, bool asked, typename A>
 void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
   using Vector = typename Vectors<A, bytes>::type;
   constexpr int64_t group = delta_rows;
@@ -123,10 +123,12 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
           s += p[i] * Vector(vector<bytes>(step.b + j));
         }
         vector<bytes>(to + i * width + j) = s;
-        read[i] += s * r;
+        if constexpr (asked) {
+          read[i] += s * r;
+        }
       }
     }
-    for (int64_t i = 0; i < group; ++i) {
+    for (int64_t i = 0; asked && i < group; ++i) {
       y[row + i] = total<A, bytes>(read[i]);
     }
   }
@@ -137,6 +139,7 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
  * state before, and the sums over the rows that are the step's gradients.
  */
 template <typename Rule, int bytes, typename A>
+  requires reads<Rule>
 void retreat(
     const DeltaStep<A>& step,
     const A* before,
@@ -159,9 +162,7 @@ void retreat(
       for (int64_t i = 0; i < group; ++i) {
         Vector d = vector<bytes>(g + i * width + j) + dy[i] * r;
         vector<bytes>(g + i * width + j) = d;
-        if constexpr (reads<Rule>) {
-          along[i] += vector<bytes>(from + i * width + j) * a;
-        }
+        along[i] += vector<bytes>(from + i * width + j) * a;
         with_k[i] += d * k;
         if constexpr (Rule::adds) {
           with_b[i] += d * Vector(vector<bytes>(step.b + j));
@@ -179,7 +180,7 @@ void retreat(
         sums.beta += grad_u * error;
         grad_u *= step.beta;
         grad_p[i] = -grad_u;
-      } else if constexpr (reads<Rule>) {
+      } else {
         grad_p[i] = total<A, bytes>(with_b[i]);
       }
       sums.v[row + i] = grad_u;
@@ -199,22 +200,16 @@ void retreat(
         Vector s = vector<bytes>(from + i * width + j);
         Vector d = vector<bytes>(g + i * width + j);
         grad_w += d * s;
+        grad_a += grad_p[i] * s;
         grad_k += u[i] * d;
         grad_r += dy[i] * vector<bytes>(to + i * width + j);
-        Vector before_it = d * w;
-        if constexpr (reads<Rule>) {
-          grad_a += grad_p[i] * s;
-          before_it += grad_p[i] * a;
-        }
         if constexpr (Rule::adds) {
           grad_b += p[i] * d;
         }
-        vector<bytes>(g + i * width + j) = before_it;
+        vector<bytes>(g + i * width + j) = d * w + grad_p[i] * a;
       }
       vector<bytes>(sums.w + j) = grad_w;
-      if constexpr (reads<Rule>) {
-        vector<bytes>(sums.a + j) = grad_a;
-      }
+      vector<bytes>(sums.a + j) = grad_a;
       vector<bytes>(sums.k + j) = grad_k;
       vector<bytes>(sums.r + j) = grad_r;
       if constexpr (Rule::adds) {
@@ -222,6 +217,58 @@ void retreat(
       }
     }
   }
+}
+
+/**
+ * The same where rows are not read and have one decay, whose gradient is in
+ * sums.beta.
+ */
+template <typename Rule, int bytes, typename A>
+  requires(!reads<Rule>)
+void retreat(
+    const DeltaStep<A>& step,
+    const A* before,
+    const A*,
+    A* grad,
+    DeltaSums<A>& sums) {
+  using Vector = typename Vectors<A, bytes>::type;
+  constexpr int64_t group = delta_rows;
+  const int64_t width = step.width;
+  const A decay = step.w[0];
+  Vector of_decay = {};
+  for (int64_t row = 0; row < step.rows; row += group) {
+    const A* from = before + row * width;
+    A* g = grad + row * width;
+    const A* u = step.v + row;
+    const A* dy = step.grad_y + row;
+    A taken = 0; // of k, by what is read
+    for (int64_t i = 0; i < group; ++i) {
+      taken += dy[i] * u[i];
+    }
+    Vector with_k[group] = {};
+    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+      Vector k = vector<bytes>(step.k + j);
+      Vector r = vector<bytes>(step.r + j);
+      Vector grad_k = vector<bytes>(sums.k + j);
+      Vector read = {}, change = {};
+      for (int64_t i = 0; i < group; ++i) {
+        Vector s = vector<bytes>(from + i * width + j);
+        Vector d = vector<bytes>(g + i * width + j) + dy[i] * r;
+        with_k[i] += d * k;
+        change += d * s;
+        grad_k += u[i] * d;
+        read += dy[i] * s;
+        vector<bytes>(g + i * width + j) = decay * d;
+      }
+      of_decay += change;
+      vector<bytes>(sums.k + j) = grad_k;
+      vector<bytes>(sums.r + j) += decay * read + taken * k;
+    }
+    for (int64_t i = 0; i < group; ++i) {
+      sums.v[row + i] = total<A, bytes>(with_k[i]);
+    }
+  }
+  sums.beta = total<A, bytes>(of_decay);
 }
 
 /** Rows of a head's state, and one of their steps. */
@@ -245,6 +292,14 @@ constexpr int64_t round_up(int64_t x, int64_t unit) {
   return (x + unit - 1) / unit * unit;
 }
 
+/** The first whole vector: a vector that is in two cache lines costs twice. */
+template <typename A>
+A* aligned(A* from) {
+  constexpr uintptr_t unit = vector_bytes;
+  return reinterpret_cast<A*>(
+      (reinterpret_cast<uintptr_t>(from) + unit - 1) / unit * unit);
+}
+
 /** The numbers of a step, their gradients, and a state. */
 template <typename A>
 struct DeltaBuffer {
@@ -259,8 +314,9 @@ struct DeltaBuffer {
     step.rows = round_up(place.rows, delta_rows);
     step.width = round_up(place.length, vector_bytes / sizeof(A));
     size = step.rows * step.width;
-    memory.resize(10 * step.width + 4 * step.rows + size);
-    A* next = memory.data();
+    memory.resize(
+        10 * step.width + 4 * step.rows + size + vector_bytes / sizeof(A));
+    A* next = aligned(memory.data());
     for (A** vector :
          {&step.w,
           &step.a,
@@ -275,11 +331,12 @@ struct DeltaBuffer {
       *vector = next;
       next += step.width;
     }
+    state = next;
+    next += size;
     for (A** vector : {&step.v, &step.grad_y, &sums.v, &y}) {
       *vector = next;
       next += step.rows;
     }
-    state = next;
   }
 };
 
@@ -310,7 +367,7 @@ void unpad(
 }
 
 /** A step of all rows, if it is not masked. */
-template <int bytes, typename Rule, typename A>
+template <int bytes, bool asked, typename Rule, typename A>
 bool forward(
     const Rule& rule,
     const DeltaPlace& place,
@@ -319,7 +376,7 @@ bool forward(
     A* after) {
   bool taken = rule.read(place, buffer.step);
   if (taken) {
-    advance<Rule, bytes>(buffer.step, before, after, buffer.y);
+    advance<Rule, bytes, asked>(buffer.step, before, after, buffer.y);
   } else if (before != after) {
     std::copy_n(before, buffer.size, after);
   }
@@ -338,7 +395,7 @@ void forward_rows(
   for (int64_t t = 0; t < place.steps; ++t) {
     place.go_to(t);
     T* to = y.data + place.at * y.dim(3) + place.first;
-    if (forward<bytes>(rule, place, buffer, buffer.state, buffer.state)) {
+    if (forward<bytes, true>(rule, place, buffer, buffer.state, buffer.state)) {
       narrow_to(to, buffer.y, place.rows);
     } else {
       std::fill_n(to, place.rows, T(0));
@@ -373,7 +430,7 @@ void backward_rows(
       bool is_kept = (t - first) % every == 0;
       A* before = !is_kept ? next : t == first ? from : next - size;
       place.go_to(t);
-      forward<bytes>(rule, place, buffer, before, next);
+      forward<bytes, false>(rule, place, buffer, before, next);
     }
   };
   pad(state, place, step, states);
@@ -401,6 +458,8 @@ void backward_rows(
         const T* dy = grad_y.data + place.at * grad_y.dim(3) + place.first;
         widen_to(step.grad_y, dy, place.rows);
         retreat<Rule, bytes>(step, before(t), before(t + 1), grad, sums);
+      } else { // without what another step has left there, such as NaN
+        std::fill_n(step.w, 5 * step.width, A(0));
       }
       rule.write(place, step, sums, grads);
     }
@@ -460,7 +519,6 @@ void delta_backward(
     int64_t chunk,
     Out<A> grad_state,
     Out<A> states) {
-  int64_t size = states.dim(1) * states.dim(2) * states.dim(3);
   each_block(
       grad_state,
       grad_y.dim(1),
@@ -474,7 +532,7 @@ void delta_backward(
             grad_last,
             chunk,
             grad_state,
-            states.data + place.index * size,
+            aligned(states.data + place.index * states.dim(1)),
             place);
       });
 }

@@ -234,24 +234,14 @@ struct SsmScan {
       to.dt[at] = 0;
       return;
     }
-    A of_dt = 0, of_D = 0, of_decay = 0;
+    A of_dt = 0, of_D = 0;
     for (int64_t i = 0; i < place.rows; ++i) {
       of_dt += mlxgen::widen(value[i]) * sums.v[i];
       of_D += mlxgen::widen(value[i]) * step.grad_y[i];
       mlxgen::narrow(
           step.beta * sums.v[i] + D[place.head] * step.grad_y[i], grad[i]);
     }
-    // In the order of vectors: there are whole ones.
-    constexpr int64_t lanes = vector_bytes / sizeof(A);
-    A along[lanes] = {};
-    for (int64_t j = 0; j < step.width; j += lanes) {
-      for (int64_t i = 0; i < lanes; ++i) {
-        along[i] += step.w[j + i] * sums.w[j + i];
-      }
-    }
-    for (A part : along) {
-      of_decay += part;
-    }
+    A of_decay = step.w[0] * sums.beta;
     A rate = -std::exp(A_log[place.head]);
     to.dt[at] = of_dt + rate * of_decay;
     // A block's sums over the steps: no other block writes them.

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "mlx/mlx.h"
@@ -27,12 +26,12 @@ inline mx::array exponential(const mx::array& x, mx::StreamOrDevice s) {
 
 /**
  * Whether a graph for any shape is traced. MLX does not export the function
- * that says so, and joins shapes by another operation there.
+ * that says so, but broadcasts with the other arrays as inputs there.
  */
 inline bool is_shapeless(mx::StreamOrDevice s) {
   auto joined = mx::broadcast_arrays(
-      {mx::array({0.0f, 0.0f}), mx::zeros({1}, mx::float32, s)}, s);
-  return joined[1].primitive().name() == std::string("BroadcastAxes");
+      {mx::zeros({2}, mx::float32, s), mx::zeros({1}, mx::float32, s)}, s);
+  return joined[1].inputs().size() > 1;
 }
 
 /** What ssm_scan_vjp gives for x, A_log, B, C, D, dt, state and cotangents. */
@@ -154,7 +153,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
   if (is_shapeless(s)) {
     throw std::invalid_argument(
         "[ssm_scan] A second derivative or a jvp cannot be compiled with "
-        "shapeless=True. Leave that out.");
+        "shapeless=True. Use mx.compile without it.");
   }
   auto first = state ? *state : mx::zeros_like(cotangent_last, s);
   return mx::vjp(
