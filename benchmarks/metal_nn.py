@@ -250,7 +250,7 @@ def ssm() -> tuple[Cost, Cost | None]:
     each = {"A_log": zeros(heads), "D": zeros(heads), "dt": zeros(1, 1, heads)}
     values = {"x": x, "B": key, "C": key, **each, "y": x.copy(), "state": state, "last": last}
     with_lanes: dict[str, Value] = {**values, "lanes": 16}
-    own = mine("outer_scan.metal", "ssm_scan", "float32", with_lanes, Launch((128, 1, 1)), 32)
+    own = mine("ssm_scan.metal", "ssm_scan", "float32", with_lanes, Launch((128, 1, 1)), 32)
     template: dict[str, str | int] = {
         "T": "float",
         "U": "float",

@@ -1,16 +1,17 @@
-// CPU kernels of the recurrences that keep a matrix and change it by the delta
-// rule at every step: gated_delta and wkv7.
+// CPU kernels of the recurrences whose state is a matrix that takes up outer
+// products: gated_delta and wkv7, and the gradients of ssm_scan.
 //
-// Both are the same for a row s of the state, of its v, and of its y:
+// All are the same for a row s of the state, of its v, and of its y:
 //
 //   p = s . a
 //   s <- s w + p b + v k          wkv7
 //   s <- s w + beta (v - p) k     gated_delta, where a = w k
+//   s <- s w + v k                ssm_scan, which does not read p
 //   y = s . r                     (r is gated_delta's q)
 //
 // so rows do not know of each other, and w, a, b, k and r are for all of them.
 // What is different is how a step's numbers are read, and where their gradients
-// go: that is in GatedDelta and Wkv7.
+// go: that is in GatedDelta, Wkv7 and SsmScan.
 //
 // The backward needs the states in reverse order. It has the inputs alone, and
 // computes the states three times: once to keep that in front of each stretch
@@ -81,8 +82,12 @@ void narrow_to(T* to, const A* from, int64_t count) {
   }
 }
 
-/** A step of all rows, and their y. The states may be the same. */
-template <typename Rule, int bytes, typename A>
+/** Whether a row is read at `a` before it changes. */
+template <typename Rule>
+constexpr bool reads = Rule::corrects || Rule::adds;
+
+/** A step of all rows, and if asked their y. The states may be the same. */
+template <typename Rule, int bytes, bool asked, typename A>
 void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
   using Vector = typename Vectors<A, bytes>::type;
   constexpr int64_t group = delta_rows;
@@ -91,10 +96,12 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
     const A* from = before + row * width;
     A* to = after + row * width;
     Vector along[group] = {};
-    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
-      Vector a = vector<bytes>(step.a + j);
-      for (int64_t i = 0; i < group; ++i) {
-        along[i] += vector<bytes>(from + i * width + j) * a;
+    if constexpr (reads<Rule>) {
+      for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+        Vector a = vector<bytes>(step.a + j);
+        for (int64_t i = 0; i < group; ++i) {
+          along[i] += vector<bytes>(from + i * width + j) * a;
+        }
       }
     }
     A p[group], u[group];
@@ -112,14 +119,16 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
       Vector r = vector<bytes>(step.r + j);
       for (int64_t i = 0; i < group; ++i) {
         Vector s = vector<bytes>(from + i * width + j) * w + u[i] * k;
-        if constexpr (!Rule::corrects) {
+        if constexpr (Rule::adds) {
           s += p[i] * Vector(vector<bytes>(step.b + j));
         }
         vector<bytes>(to + i * width + j) = s;
-        read[i] += s * r;
+        if constexpr (asked) {
+          read[i] += s * r;
+        }
       }
     }
-    for (int64_t i = 0; i < group; ++i) {
+    for (int64_t i = 0; asked && i < group; ++i) {
       y[row + i] = total<A, bytes>(read[i]);
     }
   }
@@ -130,6 +139,7 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
  * state before, and the sums over the rows that are the step's gradients.
  */
 template <typename Rule, int bytes, typename A>
+  requires reads<Rule>
 void retreat(
     const DeltaStep<A>& step,
     const A* before,
@@ -154,7 +164,7 @@ void retreat(
         vector<bytes>(g + i * width + j) = d;
         along[i] += vector<bytes>(from + i * width + j) * a;
         with_k[i] += d * k;
-        if constexpr (!Rule::corrects) {
+        if constexpr (Rule::adds) {
           with_b[i] += d * Vector(vector<bytes>(step.b + j));
         }
       }
@@ -183,7 +193,7 @@ void retreat(
       Vector grad_k = vector<bytes>(sums.k + j);
       Vector grad_r = vector<bytes>(sums.r + j);
       Vector grad_b = {};
-      if constexpr (!Rule::corrects) {
+      if constexpr (Rule::adds) {
         grad_b = vector<bytes>(sums.b + j);
       }
       for (int64_t i = 0; i < group; ++i) {
@@ -193,7 +203,7 @@ void retreat(
         grad_a += grad_p[i] * s;
         grad_k += u[i] * d;
         grad_r += dy[i] * vector<bytes>(to + i * width + j);
-        if constexpr (!Rule::corrects) {
+        if constexpr (Rule::adds) {
           grad_b += p[i] * d;
         }
         vector<bytes>(g + i * width + j) = d * w + grad_p[i] * a;
@@ -202,11 +212,63 @@ void retreat(
       vector<bytes>(sums.a + j) = grad_a;
       vector<bytes>(sums.k + j) = grad_k;
       vector<bytes>(sums.r + j) = grad_r;
-      if constexpr (!Rule::corrects) {
+      if constexpr (Rule::adds) {
         vector<bytes>(sums.b + j) = grad_b;
       }
     }
   }
+}
+
+/**
+ * The same where rows are not read and have one decay, whose gradient is in
+ * sums.beta.
+ */
+template <typename Rule, int bytes, typename A>
+  requires(!reads<Rule>)
+void retreat(
+    const DeltaStep<A>& step,
+    const A* before,
+    const A*,
+    A* grad,
+    DeltaSums<A>& sums) {
+  using Vector = typename Vectors<A, bytes>::type;
+  constexpr int64_t group = delta_rows;
+  const int64_t width = step.width;
+  const A decay = step.w[0];
+  Vector of_decay = {};
+  for (int64_t row = 0; row < step.rows; row += group) {
+    const A* from = before + row * width;
+    A* g = grad + row * width;
+    const A* u = step.v + row;
+    const A* dy = step.grad_y + row;
+    A taken = 0; // of k, by what is read
+    for (int64_t i = 0; i < group; ++i) {
+      taken += dy[i] * u[i];
+    }
+    Vector with_k[group] = {};
+    for (int64_t j = 0; j < width; j += Vectors<A, bytes>::count) {
+      Vector k = vector<bytes>(step.k + j);
+      Vector r = vector<bytes>(step.r + j);
+      Vector grad_k = vector<bytes>(sums.k + j);
+      Vector read = {}, change = {};
+      for (int64_t i = 0; i < group; ++i) {
+        Vector s = vector<bytes>(from + i * width + j);
+        Vector d = vector<bytes>(g + i * width + j) + dy[i] * r;
+        with_k[i] += d * k;
+        change += d * s;
+        grad_k += u[i] * d;
+        read += dy[i] * s;
+        vector<bytes>(g + i * width + j) = decay * d;
+      }
+      of_decay += change;
+      vector<bytes>(sums.k + j) = grad_k;
+      vector<bytes>(sums.r + j) += decay * read + taken * k;
+    }
+    for (int64_t i = 0; i < group; ++i) {
+      sums.v[row + i] = total<A, bytes>(with_k[i]);
+    }
+  }
+  sums.beta = total<A, bytes>(of_decay);
 }
 
 /** Rows of a head's state, and one of their steps. */
@@ -230,6 +292,14 @@ constexpr int64_t round_up(int64_t x, int64_t unit) {
   return (x + unit - 1) / unit * unit;
 }
 
+/** The first whole vector: a vector that is in two cache lines costs twice. */
+template <typename A>
+A* aligned(A* from) {
+  constexpr uintptr_t unit = vector_bytes;
+  return reinterpret_cast<A*>(
+      (reinterpret_cast<uintptr_t>(from) + unit - 1) / unit * unit);
+}
+
 /** The numbers of a step, their gradients, and a state. */
 template <typename A>
 struct DeltaBuffer {
@@ -244,8 +314,9 @@ struct DeltaBuffer {
     step.rows = round_up(place.rows, delta_rows);
     step.width = round_up(place.length, vector_bytes / sizeof(A));
     size = step.rows * step.width;
-    memory.resize(10 * step.width + 4 * step.rows + size);
-    A* next = memory.data();
+    memory.resize(
+        10 * step.width + 4 * step.rows + size + vector_bytes / sizeof(A));
+    A* next = aligned(memory.data());
     for (A** vector :
          {&step.w,
           &step.a,
@@ -260,11 +331,12 @@ struct DeltaBuffer {
       *vector = next;
       next += step.width;
     }
+    state = next;
+    next += size;
     for (A** vector : {&step.v, &step.grad_y, &sums.v, &y}) {
       *vector = next;
       next += step.rows;
     }
-    state = next;
   }
 };
 
@@ -295,7 +367,7 @@ void unpad(
 }
 
 /** A step of all rows, if it is not masked. */
-template <int bytes, typename Rule, typename A>
+template <int bytes, bool asked, typename Rule, typename A>
 bool forward(
     const Rule& rule,
     const DeltaPlace& place,
@@ -304,7 +376,7 @@ bool forward(
     A* after) {
   bool taken = rule.read(place, buffer.step);
   if (taken) {
-    advance<Rule, bytes>(buffer.step, before, after, buffer.y);
+    advance<Rule, bytes, asked>(buffer.step, before, after, buffer.y);
   } else if (before != after) {
     std::copy_n(before, buffer.size, after);
   }
@@ -323,7 +395,7 @@ void forward_rows(
   for (int64_t t = 0; t < place.steps; ++t) {
     place.go_to(t);
     T* to = y.data + place.at * y.dim(3) + place.first;
-    if (forward<bytes>(rule, place, buffer, buffer.state, buffer.state)) {
+    if (forward<bytes, true>(rule, place, buffer, buffer.state, buffer.state)) {
       narrow_to(to, buffer.y, place.rows);
     } else {
       std::fill_n(to, place.rows, T(0));
@@ -358,7 +430,7 @@ void backward_rows(
       bool is_kept = (t - first) % every == 0;
       A* before = !is_kept ? next : t == first ? from : next - size;
       place.go_to(t);
-      forward<bytes>(rule, place, buffer, before, next);
+      forward<bytes, false>(rule, place, buffer, before, next);
     }
   };
   pad(state, place, step, states);
@@ -447,7 +519,6 @@ void delta_backward(
     int64_t chunk,
     Out<A> grad_state,
     Out<A> states) {
-  int64_t size = states.dim(1) * states.dim(2) * states.dim(3);
   each_block(
       grad_state,
       grad_y.dim(1),
@@ -461,7 +532,7 @@ void delta_backward(
             grad_last,
             chunk,
             grad_state,
-            states.data + place.index * size,
+            aligned(states.data + place.index * states.dim(1)),
             place);
       });
 }

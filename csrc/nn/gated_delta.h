@@ -13,6 +13,7 @@ template <typename T>
 struct GatedDelta {
   using A = accum_t<T>;
   static constexpr bool corrects = true;
+  static constexpr bool adds = false;
   struct Grads {
     Out<A> q;
     Out<A> k;

@@ -13,6 +13,7 @@ template <typename T>
 struct Wkv7 {
   using A = accum_t<T>;
   static constexpr bool corrects = false;
+  static constexpr bool adds = true;
   struct Grads {
     Out<A> r;
     Out<A> w;

@@ -166,6 +166,19 @@ def test_gradients_of_wkv7(dtype, sizes):
             close(g.astype(dtype), w, 200)
 
 
+@pytest.mark.parametrize("first", [0, 3], ids=["several", "one"])
+def test_gradients_compiled_for_any_shape(first):
+    for fn, draw, sizes in [
+        (mlxops.nn.gated_delta, delta_inputs, [s for s in SIZES if "channels" not in s]),
+        (mlxops.nn.wkv7, wkv_inputs, WKV_SIZES),
+    ]:
+        compiled = mx.compile(lambda *a, fn=fn: gradients(fn, a), shapeless=True)
+        for size in (sizes[first % len(sizes)], *sizes):
+            arrays = draw(mx.float32, **size)
+            for g, w in zip(compiled(*arrays), gradients(fn, arrays), strict=True):
+                close(g, w)
+
+
 def random_mask(batch=2, steps=9):
     """Of padding on the left and on the right, and of a step between."""
     mask = np.ones((batch, steps), bool)

@@ -1,5 +1,5 @@
-// What the Metal kernels of gated_delta and wkv7 have in common: the formulas
-// of csrc/nn/delta.h.
+// What the Metal kernels of gated_delta, wkv7 and the gradient of ssm_scan have
+// in common: the formulas of csrc/nn/delta.h.
 //
 // A simdgroup has rows_per_simdgroup rows of the state in registers, each lane
 // every 32nd of their numbers, and takes them through time. So the forward
@@ -71,6 +71,8 @@ struct DeltaStep {
   float k[N];
   float r[N];
   float v[rows_per_simdgroup];
+  float grad_y[rows_per_simdgroup];
+  float x[rows_per_simdgroup]; // of ssm_scan, whose v has dt as a factor
   float beta;
 };
 
@@ -148,17 +150,20 @@ inline void advance(
     thread const DeltaStep<N>& step,
     thread DeltaRows<N>& s,
     thread float* y) {
+  const bool reads = Rule::corrects || Rule::adds;
   for (int i = 0; i < int(rows_per_simdgroup); ++i) {
     float p = 0;
-    for (int n = 0; n < N; ++n) {
-      p += s.at[i][n] * step.a[n];
+    if (reads) {
+      for (int n = 0; n < N; ++n) {
+        p += s.at[i][n] * step.a[n];
+      }
+      p = simd_sum(p);
     }
-    p = simd_sum(p);
     float u = Rule::corrects ? step.beta * (step.v[i] - p) : step.v[i];
     float read = 0;
     for (int n = 0; n < N; ++n) {
       float next = s.at[i][n] * step.w[n] + u * step.k[n];
-      if (!Rule::corrects) {
+      if (Rule::adds) {
         next += p * step.b[n];
       }
       s.at[i][n] = next;
@@ -177,9 +182,9 @@ inline void retreat(
     thread const DeltaStep<N>& step,
     thread const DeltaRows<N>& before,
     thread const DeltaRows<N>& after,
-    thread const float* grad_y,
     thread DeltaRows<N>& grad,
     thread DeltaStep<N>& sums) {
+  const bool reads = Rule::corrects || Rule::adds;
   sums.beta = 0;
   for (int n = 0; n < N; ++n) {
     sums.w[n] = sums.a[n] = sums.b[n] = sums.k[n] = sums.r[n] = 0;
@@ -187,14 +192,16 @@ inline void retreat(
   for (int i = 0; i < int(rows_per_simdgroup); ++i) {
     float p = 0, with_k = 0, with_b = 0;
     for (int n = 0; n < N; ++n) {
-      grad.at[i][n] += grad_y[i] * step.r[n];
-      p += before.at[i][n] * step.a[n];
+      grad.at[i][n] += step.grad_y[i] * step.r[n];
       with_k += grad.at[i][n] * step.k[n];
-      if (!Rule::corrects) {
+      if (reads) {
+        p += before.at[i][n] * step.a[n];
+      }
+      if (Rule::adds) {
         with_b += grad.at[i][n] * step.b[n];
       }
     }
-    p = simd_sum(p);
+    p = reads ? simd_sum(p) : 0.0f;
     float grad_u = simd_sum(with_k);
     float u = step.v[i];
     float grad_p = 0;
@@ -204,7 +211,7 @@ inline void retreat(
       sums.beta += grad_u * error;
       grad_u *= step.beta;
       grad_p = -grad_u;
-    } else {
+    } else if (Rule::adds) {
       grad_p = simd_sum(with_b);
     }
     sums.v[i] = grad_u;
@@ -212,13 +219,16 @@ inline void retreat(
       float s = before.at[i][n];
       float d = grad.at[i][n];
       sums.w[n] += d * s;
-      sums.a[n] += grad_p * s;
       sums.k[n] += u * d;
-      sums.r[n] += grad_y[i] * after.at[i][n];
-      if (!Rule::corrects) {
+      sums.r[n] += step.grad_y[i] * after.at[i][n];
+      grad.at[i][n] = d * step.w[n];
+      if (reads) {
+        sums.a[n] += grad_p * s;
+        grad.at[i][n] += grad_p * step.a[n];
+      }
+      if (Rule::adds) {
         sums.b[n] += p * d;
       }
-      grad.at[i][n] = d * step.w[n] + grad_p * step.a[n];
     }
   }
 }
@@ -353,9 +363,8 @@ inline void delta_backward(
       DeltaStep<N> step, sums;
       bool taken = rule.read(place, t, step);
       if (taken) {
-        float grad_y[rows_per_simdgroup];
-        read_rows(to.grad_y + rows, place, grad_y);
-        retreat<Rule>(step, before, s, grad_y, grad, sums);
+        read_rows(to.grad_y + rows, place, step.grad_y);
+        retreat<Rule>(step, before, s, grad, sums);
         rule.share(place, step, sums, to.shared + place.simdgroup * columns);
         write_rows(sums.v, place, to.grad_v + rows);
       } else {

@@ -11,6 +11,7 @@ using namespace metal;
 template <typename T>
 struct GatedDelta {
   static constant constexpr const bool corrects = true;
+  static constant constexpr const bool adds = false;
 
   device const T* q;
   device const T* k;

@@ -11,6 +11,7 @@ using namespace metal;
 template <typename T>
 struct Wkv7 {
   static constant constexpr const bool corrects = false;
+  static constant constexpr const bool adds = true;
 
   device const T* r;
   device const float* w;

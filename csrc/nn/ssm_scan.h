@@ -1,0 +1,293 @@
+// CPU kernels of the scan of Mamba-2: a state that decays and takes up outer
+// products.
+//
+// A head's state is a matrix. Its rows do not know of each other, so some rows
+// of a head are an item for a core, and stay in its cache from step to step.
+// The gradient is that of delta.h: each step's decay has the inner product of
+// the state before it and the gradient of the state behind it, so it keeps its
+// digits however strong or weak the decay is.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "delta.h"
+
+namespace mlxops::cpu {
+
+namespace ssm {
+
+constexpr int64_t rows_per_item = 16;
+
+/**
+ * S = decay S + x k^T for some rows of S, then y = S q. The sums have the order
+ * of a vector's elements, on every processor.
+ */
+template <int rows, typename A>
+__attribute__((always_inline)) inline void step(
+    int64_t columns,
+    A decay,
+    const A* x,
+    const A* k,
+    const A* q,
+    A* state,
+    A* y) {
+  // What AVX2 has: g++ splits larger ones badly, and with AVX-512 these are as
+  // fast.
+  typedef A Vector __attribute__((vector_size(32)));
+  constexpr int lanes = 32 / sizeof(A);
+  auto load = [](const A* from, Vector& to) {
+    std::memcpy(&to, from, sizeof(to)); // rows begin anywhere
+  };
+  Vector sums[rows] = {};
+  int64_t n = 0;
+  for (; n + lanes <= columns; n += lanes) {
+    Vector key, query;
+    load(k + n, key);
+    load(q + n, query);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      A* at = state + r * columns + n;
+      Vector s;
+      load(at, s);
+      s = decay * s + x[r] * key;
+      std::memcpy(at, &s, sizeof(s));
+      sums[r] += s * query;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    A rest = 0;
+    for (int64_t i = n; i < columns; ++i) {
+      A& s = state[r * columns + i];
+      s = decay * s + x[r] * k[i];
+      rest += s * q[i];
+    }
+    A parts[lanes];
+    std::memcpy(parts, &sums[r], sizeof(parts));
+#pragma GCC unroll 8
+    for (int half = lanes / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+      for (int j = 0; j < half; ++j) {
+        parts[j] += parts[j + half];
+      }
+    }
+    y[r] = parts[0] + rest;
+  }
+}
+
+/** The same for any number of rows. */
+template <typename A>
+MLXGEN_MULTIVERSION void step_here(
+    int64_t rows,
+    int64_t columns,
+    A decay,
+    const A* x,
+    const A* k,
+    const A* q,
+    A* state,
+    A* y) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    step<4>(columns, decay, x + r, k, q, state + r * columns, y + r);
+  }
+  for (; r < rows; ++r) {
+    step<1>(columns, decay, x + r, k, q, state + r * columns, y + r);
+  }
+}
+
+/** Numbers to compute with: these, or a copy. */
+template <typename T, typename A = accum_t<T>>
+const A* widened(const T* from, int64_t count, std::vector<A>& to) {
+  if constexpr (std::is_same_v<T, A>) {
+    return from;
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = mlxgen::widen(from[i]);
+    }
+    return to.data();
+  }
+}
+
+} // namespace ssm
+
+/** Mamba-2's scan: the decay is exp(-exp(A_log) dt), the weight dt. */
+template <typename T>
+void ssm_scan(
+    In<T> x,
+    In<accum_t<T>> A_log,
+    In<T> B,
+    In<T> C,
+    In<accum_t<T>> D,
+    In<accum_t<T>> dt,
+    In<accum_t<T>> state,
+    In<bool> mask,
+    Out<T> y,
+    Out<accum_t<T>> last) {
+  using namespace ssm;
+  using A = accum_t<T>;
+  int64_t batch = x.dim(0), steps = x.dim(1), heads = x.dim(2), rows = x.dim(3);
+  int64_t groups = B.dim(2), columns = B.dim(3);
+  if (state) {
+    std::copy_n(state.data, last.size(), last.data);
+  } else {
+    std::fill_n(last.data, last.size(), A(0));
+  }
+  int64_t blocks = (rows + rows_per_item - 1) / rows_per_item;
+  int64_t cost = steps * (std::min(rows, rows_per_item) * columns + 100);
+  mlxgen::share(batch * heads * blocks, cost, [&](int64_t begin, int64_t end) {
+    std::vector<A> wide_k(columns), wide_q(columns);
+    A taken[rows_per_item], product[rows_per_item];
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t first = i % blocks * rows_per_item;
+      int64_t count = std::min(rows_per_item, rows - first);
+      int64_t head = i / blocks % heads;
+      int64_t b = i / blocks / heads;
+      A* now = last.data + ((b * heads + head) * rows + first) * columns;
+      for (int64_t t = b * steps; t < (b + 1) * steps; ++t) {
+        int64_t at = t * heads + head;
+        T* to = y.data + at * rows + first;
+        if (mask && !mask[t]) {
+          std::fill_n(to, count, T(0));
+          continue;
+        }
+        const T* from = x.data + at * rows + first;
+        for (int64_t p = 0; p < count; ++p) {
+          taken[p] = dt[at] * mlxgen::widen(from[p]);
+        }
+        int64_t group = (t * groups + head * groups / heads) * columns;
+        const A* key = widened(B.data + group, columns, wide_k);
+        const A* query = widened(C.data + group, columns, wide_q);
+        A decay = std::exp(-std::exp(A_log[head]) * dt[at]);
+        mlxgen::multiversion([&] {
+          step_here<A>(count, columns, decay, taken, key, query, now, product);
+        });
+        for (int64_t p = 0; p < count; ++p) {
+          mlxgen::narrow(product[p] + D[head] * mlxgen::widen(from[p]), to[p]);
+        }
+      }
+    }
+  });
+}
+
+MLXGEN_BEGIN_INLINED
+
+/** How a step of ssm_scan is read, and its gradients written. */
+template <typename T>
+struct SsmScan {
+  using A = accum_t<T>;
+  static constexpr bool corrects = false;
+  static constexpr bool adds = false;
+  struct Grads {
+    Out<T> x;
+    Out<A> A_log;
+    Out<A> B;
+    Out<A> C;
+    Out<A> D;
+    Out<A> dt;
+  };
+
+  In<T> x;
+  In<A> A_log;
+  In<T> B;
+  In<T> C;
+  In<A> D;
+  In<A> dt;
+  In<bool> mask;
+
+  bool read(const DeltaPlace& place, DeltaStep<A>& to) const {
+    if (mask && !mask[place.time]) {
+      return false;
+    }
+    int64_t groups = B.dim(2), states = B.dim(3);
+    int64_t group = place.head / (place.heads / groups);
+    int64_t at = (place.time * groups + group) * states;
+    widen_to(to.k, B.data + at, states);
+    widen_to(to.r, C.data + at, states);
+    to.beta = dt[place.at];
+    const T* from = x.data + place.at * x.dim(3) + place.first;
+    for (int64_t i = 0; i < place.rows; ++i) {
+      to.v[i] = to.beta * mlxgen::widen(from[i]);
+    }
+    std::fill_n(to.w, states, std::exp(-std::exp(A_log[place.head]) * to.beta));
+    return true;
+  }
+
+  void write(
+      const DeltaPlace& place,
+      const DeltaStep<A>& step,
+      const DeltaSums<A>& sums,
+      const Grads& to) const {
+    int64_t states = B.dim(3);
+    int64_t at = place.block * dt.size() + place.at;
+    std::copy_n(sums.k, states, to.B.data + at * states);
+    std::copy_n(sums.r, states, to.C.data + at * states);
+    const T* value = x.data + place.at * x.dim(3) + place.first;
+    T* grad = to.x.data + place.at * x.dim(3) + place.first;
+    if (mask && !mask[place.time]) {
+      std::fill_n(grad, place.rows, T(0));
+      to.dt[at] = 0;
+      return;
+    }
+    A of_dt = 0, of_D = 0;
+    for (int64_t i = 0; i < place.rows; ++i) {
+      of_dt += mlxgen::widen(value[i]) * sums.v[i];
+      of_D += mlxgen::widen(value[i]) * step.grad_y[i];
+      mlxgen::narrow(
+          step.beta * sums.v[i] + D[place.head] * step.grad_y[i], grad[i]);
+    }
+    A of_decay = step.w[0] * sums.beta;
+    A rate = -std::exp(A_log[place.head]);
+    to.dt[at] = of_dt + rate * of_decay;
+    // A block's sums over the steps: no other block writes them.
+    at = (place.block * x.dim(0) + place.batch) * place.heads + place.head;
+    to.A_log[at] += rate * step.beta * of_decay;
+    to.D[at] += of_D;
+  }
+};
+
+MLXGEN_END_INLINED
+
+template <typename T>
+void ssm_scan_vjp(
+    In<T> x,
+    In<accum_t<T>> A_log,
+    In<T> B,
+    In<T> C,
+    In<accum_t<T>> D,
+    In<accum_t<T>> dt,
+    In<accum_t<T>> state,
+    In<bool> mask,
+    In<T> grad_y,
+    In<accum_t<T>> grad_last,
+    int block,
+    int chunk,
+    Out<T> grad_x,
+    Out<accum_t<T>> grad_A_log,
+    Out<accum_t<T>> grad_B,
+    Out<accum_t<T>> grad_C,
+    Out<accum_t<T>> grad_D,
+    Out<accum_t<T>> grad_dt,
+    Out<accum_t<T>> grad_state,
+    Out<accum_t<T>> states) {
+  using A = accum_t<T>;
+  std::fill_n(grad_A_log.data, grad_A_log.size(), A(0));
+  std::fill_n(grad_D.data, grad_D.size(), A(0));
+  delta_backward(
+      SsmScan<T>{x, A_log, B, C, D, dt, mask},
+      {grad_x, grad_A_log, grad_B, grad_C, grad_D, grad_dt},
+      state,
+      grad_y,
+      grad_last,
+      block,
+      chunk,
+      grad_state,
+      states);
+}
+
+} // namespace mlxops::cpu

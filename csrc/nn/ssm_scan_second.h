@@ -1,0 +1,168 @@
+// The derivatives of ssm_scan_vjp: of its gradients as a formula, which has the
+// states of all steps.
+
+#pragma once
+
+#include <algorithm>
+#include <numbers>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "mlx/mlx.h"
+#include "mlxops/linear_recurrence.h"
+
+namespace mlxops {
+
+namespace mx = mlx::core;
+
+/** exp, in float64 to its digits: MLX's own has but those of float32 there. */
+inline mx::array exponential(const mx::array& x, mx::StreamOrDevice s) {
+  return x.dtype() == mx::float64
+      ? mx::power(mx::array(std::numbers::e, mx::float64), x, s)
+      : mx::exp(x, s);
+}
+
+/**
+ * Whether a graph for any shape is traced. MLX does not export the function
+ * that says so, but broadcasts with the other arrays as inputs there.
+ */
+inline bool is_shapeless(mx::StreamOrDevice s) {
+  auto joined = mx::broadcast_arrays(
+      {mx::zeros({2}, mx::float32, s), mx::zeros({1}, mx::float32, s)}, s);
+  return joined[1].inputs().size() > 1;
+}
+
+/** What ssm_scan_vjp gives for x, A_log, B, C, D, dt, state and cotangents. */
+inline std::vector<mx::array> parts_of_ssm_scan_vjp(
+    const std::vector<mx::array>& arrays,
+    const std::optional<mx::array>& mask,
+    int block,
+    mx::StreamOrDevice s) {
+  const auto& A_log = arrays[1];
+  const auto& D = arrays[4];
+  const auto& state = arrays[6];
+  const auto& last = arrays[8];
+  int heads = A_log.shape(0), rows = arrays[0].shape(3),
+      steps = arrays[0].shape(1);
+  int blocks = (rows + block - 1) / block;
+  // Wide, a step's array per head, and 0 where the step is left out.
+  auto taken = [&](mx::array a) {
+    a = mx::astype(a, A_log.dtype(), s);
+    if (mask) {
+      std::vector<int> others(a.ndim() - 2);
+      std::iota(others.begin(), others.end(), 2);
+      a = mx::where(
+          mx::expand_dims(*mask, others, s), a, mx::zeros({}, a.dtype(), s), s);
+    }
+    return a;
+  };
+  auto shared = [&](const mx::array& a) {
+    int own = a.shape(2);
+    return own == heads ? a : mx::repeat(a, heads / own, 2, s);
+  };
+  auto row = [&](const mx::array& a) { return mx::expand_dims(a, -2, s); };
+  auto column = [&](const mx::array& a) { return mx::expand_dims(a, -1, s); };
+  auto times = [&](const mx::array& a, const mx::array& b) {
+    return mx::multiply(a, b, s);
+  };
+  auto along = [&](const mx::array& a) { return mx::sum(a, -1, false, s); };
+  auto x = taken(arrays[0]);
+  auto B = row(shared(taken(arrays[2])));
+  auto C = row(shared(taken(arrays[3])));
+  auto dt = taken(arrays[5]);
+  auto grad = taken(arrays[7]);
+  auto rate = mx::negative(exponential(A_log, s), s);
+  auto log_decay = times(rate, dt);
+  auto decay = exponential(log_decay, s);
+  auto value = times(column(dt), x);
+  // The states in front of all steps and behind the last one, and behind each
+  // step their gradients.
+  auto recurrence = [&](const mx::array& a,
+                        const mx::array& b,
+                        const mx::array& initial,
+                        bool reverse) {
+    auto factor = mx::broadcast_to(column(column(a)), b.shape(), s);
+    return linear_recurrence(factor, b, initial, 1, reverse, s);
+  };
+  auto from = [&](const mx::array& a, int first, int end) {
+    auto start = mx::Shape(a.ndim(), 0), stop = a.shape();
+    start[1] = first;
+    stop[1] = end;
+    return mx::slice(a, start, stop, s);
+  };
+  auto states = mx::concatenate(
+      {mx::expand_dims(state, 1, s),
+       recurrence(decay, times(column(value), B), state, false)},
+      1,
+      s);
+  auto before = from(states, 0, steps);
+  auto after = from(states, 1, steps + 1);
+  auto ones = mx::ones({decay.shape(0), 1, heads}, decay.dtype(), s);
+  auto factors = mx::concatenate({decay, ones}, 1, s);
+  auto of_after = recurrence(
+      from(factors, 1, steps + 1), times(column(grad), C), last, true);
+  auto of_state =
+      mx::concatenate({of_after, mx::expand_dims(last, 1, s)}, 1, s);
+  of_state = times(column(column(from(factors, 0, 1))), from(of_state, 0, 1));
+  auto of_value = along(times(of_after, B));
+  auto of_log_decay = times(column(decay), along(times(of_after, before)));
+  // Sums over the rows of a block, which are axis 3.
+  auto by_blocks = [&](mx::array a) {
+    a = mx::pad(
+        a, {3}, {0}, {blocks * block - rows}, mx::array(0.0f), "constant", s);
+    auto shape = a.shape();
+    shape[3] = blocks;
+    shape.insert(shape.begin() + 4, block);
+    return mx::moveaxis(
+        mx::sum(mx::reshape(a, shape, s), 4, false, s), 3, 0, s);
+  };
+  auto over_time = [&](const mx::array& a) {
+    return mx::sum(by_blocks(a), 2, false, s);
+  };
+  return {
+      mx::astype(
+          mx::add(times(column(dt), of_value), times(column(D), grad), s),
+          arrays[0].dtype(),
+          s),
+      over_time(times(column(log_decay), of_log_decay)),
+      by_blocks(times(of_after, column(value))),
+      by_blocks(times(after, column(grad))),
+      over_time(times(x, grad)),
+      by_blocks(taken(
+          mx::add(times(x, of_value), times(column(rate), of_log_decay), s))),
+      mx::squeeze(of_state, 1, s)};
+}
+
+/** Gradients of ssm_scan_vjp's arrays: a formula's, which MLX derives. */
+inline std::vector<mx::array> second_gradients_of_ssm_scan(
+    const mx::array& x,
+    const mx::array& A_log,
+    const mx::array& B,
+    const mx::array& C,
+    const mx::array& D,
+    const mx::array& dt,
+    const std::optional<mx::array>& state,
+    const std::optional<mx::array>& mask,
+    const mx::array& cotangent,
+    const mx::array& cotangent_last,
+    int block,
+    const std::vector<mx::array>& cotangents,
+    mx::StreamOrDevice s) {
+  if (is_shapeless(s)) {
+    throw std::invalid_argument(
+        "[ssm_scan] A second derivative or a jvp cannot be compiled with "
+        "shapeless=True. Use mx.compile without it.");
+  }
+  auto first = state ? *state : mx::zeros_like(cotangent_last, s);
+  return mx::vjp(
+             [&](const std::vector<mx::array>& arrays) {
+               return parts_of_ssm_scan_vjp(arrays, mask, block, s);
+             },
+             {x, A_log, B, C, D, dt, first, cotangent, cotangent_last},
+             cotangents)
+      .second;
+}
+
+} // namespace mlxops

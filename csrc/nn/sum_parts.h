@@ -1,0 +1,55 @@
+// CPU kernel of sum_parts: sums of what blocks of rows or channels gave.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "mlxgen/kernel.h"
+#include "mlxgen/threads.h"
+
+namespace mlxops::cpu {
+
+using mlxgen::accum_t;
+using mlxgen::In;
+using mlxgen::Out;
+
+/**
+ * Sums over the axes of x in front of those of `like`, and over the heads of x
+ * that share one of `like`'s, its last axis but one.
+ */
+template <typename T>
+void sum_parts(In<accum_t<T>> x, In<T> like, Out<T> out) {
+  using A = accum_t<T>;
+  if (out.size() == 0) {
+    return;
+  }
+  int64_t ndim = like.ndim();
+  int64_t width = like.dim(ndim - 1);
+  int64_t rows = out.size() / width;
+  int64_t share = ndim > 1 ? x.dim(x.ndim() - 2) / like.dim(ndim - 2) : 1;
+  int64_t parts = x.size() / (out.size() * share);
+  mlxgen::share(rows, width * share * parts, [&](int64_t begin, int64_t end) {
+    constexpr int64_t most = 64;
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t first = 0; first < width; first += most) {
+        int64_t count = std::min(most, width - first);
+        A sums[most] = {};
+        for (int64_t part = 0; part < parts; ++part) {
+          for (int64_t k = 0; k < share; ++k) {
+            const A* from =
+                x.data + ((part * rows + i) * share + k) * width + first;
+            for (int64_t j = 0; j < count; ++j) {
+              sums[j] += from[j];
+            }
+          }
+        }
+        for (int64_t j = 0; j < count; ++j) {
+          mlxgen::narrow(sums[j], out[i * width + first + j]);
+        }
+      }
+    }
+  });
+}
+
+} // namespace mlxops::cpu
