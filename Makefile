@@ -39,7 +39,7 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 
 integrations: .venv/.built ## Run the tests in other libraries' models: mlx-lm's
 	@$(PIP) install --group integrations
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),tests/programs/test_mlx_lm.py)
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),tests/programs/test_mlx_lm.py tests/programs/test_mlx_lm_dtypes.py)
 
 # The operators once more, with what g++ checks while they run: bounds and undefined behaviour of all,
 # then the order in which threads use memory. Python and MLX are as they are, so g++'s library is loaded

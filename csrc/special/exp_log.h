@@ -210,8 +210,8 @@ inline double wide_log1mexp(double x) {
   // What the difference loses counts where it is near 1.
   double rest = choose(near, 0, (1 - sum) - power);
   double log = detail::log_and_more<T>(sum, rest);
-  double end = choose(sum == 0, -mlxgen::math::infinity(), mlxgen::math::nan());
-  return choose(sum > 0, log, end);
+  double end = choose(x == 0, -mlxgen::math::infinity(), mlxgen::math::nan());
+  return choose(x < 0, log, end);
 }
 
 template <typename T>

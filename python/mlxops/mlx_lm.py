@@ -8,6 +8,9 @@ them is a few operations of MLX, all of whose results are kept. ``REPLACED`` has
 place of these functions, also where a module has imported them already. ``uninstall()`` undoes it,
 ``install()`` does it again.
 
+Results have the dtypes that those of mlx-lm have, whatever dtypes a model mixes: the operators
+promote all arguments, and a 16-bit model would go on in float32.
+
 ``loss`` is the trainer's loss without the logits of all words at once.
 
 Needs mlx-lm 0.32.
@@ -50,7 +53,9 @@ def gated_delta_update(
         g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
     beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
     y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask))
-    return y, last
+    if state is not None and use_kernel and _has_kernels() and k.shape[-1] % 32 == 0:
+        last = last.astype(state.dtype)
+    return y.astype(q.dtype), last
 
 
 def ssm_update(
@@ -73,7 +78,9 @@ def ssm_update(
         inside = mx.arange(dt.shape[1]) < lengths[:, None]
         mask = inside if mask is None else inside & mask
     y, last = nn.ssm_scan(hidden_states, A_log, B, C, D, dt, state, mask)
-    return y, last
+    if state is not None and hidden_states.shape[1] == 1 and _has_kernels():
+        return y.astype(hidden_states.dtype), last.astype(state.dtype)
+    return y.astype(mx.result_type(hidden_states, D)), last
 
 
 def wkv7(
@@ -88,7 +95,15 @@ def wkv7(
 ) -> tuple[mx.array, mx.array]:
     """RWKV-7's recurrence by ``nn.wkv7``."""
     y, last = nn.wkv7(r, w, k, v, a, b, state)
-    return y, last
+    kept = r.dtype
+    if not _has_kernels():
+        kept = mx.result_type(r if state is None else state, w, k, v, a, b)
+    return y.astype(r.dtype), last.astype(kept)
+
+
+def _has_kernels() -> bool:
+    """Whether mlx-lm computes by its Metal kernels, whose results have other dtypes."""
+    return bool(mx.default_device() == mx.gpu and mx.metal.is_available())
 
 
 def _booleans(mask: mx.array | None) -> mx.array | None:

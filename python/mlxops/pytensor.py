@@ -32,7 +32,9 @@ from pytensor.scalar.basic import ScalarOp, Switch, get_scalar_type, switch
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.special import LogSoftmax, Softmax
 
+import mlxops
 from mlxops import special
 
 Function = Callable[..., mx.array]
@@ -64,18 +66,7 @@ def _polygamma(n: mx.array, x: mx.array) -> mx.array:
 
 
 def _exp(x: mx.array) -> mx.array:
-    grown = mx.expm1(mx.abs(x)) + 1
-    return mx.where(x < 0, 1 / grown, grown)
-
-
-def _sin(x: mx.array) -> mx.array:
-    t = mx.tan(x / 2)
-    return 2 * t / (1 + t * t)
-
-
-def _cos(x: mx.array) -> mx.array:
-    t = mx.tan(x / 2)
-    return (1 - t) * (1 + t) / (1 + t * t)
+    return special.inv_boxcox(x, mx.array(0, x.dtype))
 
 
 def _exact(single: Function, double: Function) -> Function:
@@ -83,11 +74,52 @@ def _exact(single: Function, double: Function) -> Function:
     return lambda x: (double if x.dtype == mx.float64 else single)(x)
 
 
+def _nan(x: mx.array) -> mx.array:
+    """NaN, computed: of a constant mx.compile makes a name that its compiler does not know."""
+    return (x - x) / (x - x)
+
+
+def _without_limit(function: Function) -> Function:
+    """NaN at infinities of the last argument, as in SciPy; mlxops has the limits there."""
+
+    def at(*inputs: mx.array) -> mx.array:
+        x = inputs[-1]
+        return mx.where(mx.isinf(x), x - x, function(*inputs))
+
+    return at
+
+
+def _ive(order: mx.array, x: mx.array) -> mx.array:
+    """NaN, not infinite, at 0 for orders where it has a pole there."""
+    result = special.ive(order, x)
+    return mx.where((x == 0) & mx.isinf(result), _nan(x), result)
+
+
+def _betaincinv(a: mx.array, b: mx.array, p: mx.array) -> mx.array:
+    """NaN for infinite parameters, but for the inverse of a power and for the ends, p itself."""
+    infinite = (mx.isinf(a) | mx.isinf(b)) & (a > 0) & (b > 0) & (a != 1) & (b != 1)
+    limit = mx.where((p == 0) | (p == 1), p, _nan(p))
+    return mx.where(infinite, limit, special.betaincinv(a, b, p))
+
+
+def _modified(function: Function, scaled: Function) -> Function:
+    """i0 or i1: in float64 infinite where SciPy's exp(x) is, and then NaN."""
+    double = lambda x: scaled(x) * _exp(mx.abs(x))  # noqa: E731
+    return _exact(_without_limit(function), double)
+
+
 # What has no name of SciPy's, or other arguments.
 _FUNCTIONS: dict[type[ScalarOp], Function] = {
-    scalar_basic.Cos: _exact(mx.cos, _cos),
+    scalar_basic.Cos: _exact(mx.cos, lambda x: mlxops.sincos(x)[1]),
     scalar_basic.Exp: _exact(mx.exp, _exp),
-    scalar_basic.Sin: _exact(mx.sin, _sin),
+    scalar_basic.Sin: _exact(mx.sin, lambda x: mlxops.sincos(x)[0]),
+    scalar_math.BetaIncInv: _betaincinv,
+    scalar_math.I0: _modified(special.i0, special.i0e),
+    scalar_math.I1: _modified(special.i1, special.i1e),
+    scalar_math.Ive: _without_limit(_ive),
+    scalar_math.J0: _without_limit(special.j0),
+    scalar_math.J1: _without_limit(special.j1),
+    scalar_math.Kve: _without_limit(special.kve),
     scalar_math.NdtriExp: _ndtri_exp,
     scalar_math.PolyGamma: _polygamma,
     scalar_math.TriGamma: lambda x: special.polygamma(1, x),
@@ -151,7 +183,12 @@ def _call(function: Function, node: Any) -> Function:
     def call(*inputs: mx.array) -> mx.array:
         narrow = name == "float64" and mx.default_device() != mx.cpu
         dtype = mx.float32 if narrow else getattr(mx, name)
-        return function(*(mx.array(value, dtype) for value in inputs))
+        # Instead of an order that is constant PyTensor may give none, as its own of ive needs none.
+        known = (
+            variable.eval() if value is None else value
+            for value, variable in zip(inputs, node.inputs, strict=True)
+        )
+        return function(*(mx.array(value, dtype) for value in known))
 
     return call if name.startswith("float") else function
 
@@ -183,6 +220,29 @@ mlx_funcify.register(ScalarOp, _funcify)
 for _op in tuple(mlx_funcify.registry):
     if issubclass(_op, ScalarOp) and _function(_op):
         mlx_funcify.register(_op, _funcify)
+
+
+def _exact_softmax(kind: type, double: Callable[[mx.array, mx.array, Any], mx.array]) -> None:
+    """Give softmax or its logarithm its digits in float64."""
+    inherited = mlx_funcify.dispatch(kind)
+
+    def funcify(op: Any, **kwargs: Any) -> Function:
+        single = inherited(op, **kwargs)
+
+        def call(x: mx.array) -> mx.array:
+            if x.dtype != mx.float64:
+                return single(x)
+            shifted = x - mx.max(x, axis=op.axis, keepdims=True)
+            powers = _exp(shifted)
+            return double(shifted, powers, mx.sum(powers, axis=op.axis, keepdims=True))
+
+        return call
+
+    mlx_funcify.register(kind, funcify)
+
+
+_exact_softmax(Softmax, lambda shifted, powers, total: powers / total)
+_exact_softmax(LogSoftmax, lambda shifted, powers, total: shifted - mx.log(total))
 
 _PULLBACKS = {op: op.pullback for op in _DERIVED}
 for _op in _DERIVED:

@@ -97,3 +97,28 @@ def test_streams_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     assert results == dict.fromkeys(range(4), True)
+
+
+ENDING = """
+import threading
+import mlx.core as mx
+import mlxops
+mx.set_default_device(mx.cpu)
+
+def work(i):
+    with mx.stream(mx.new_stream(mx.cpu)):
+        x = mx.linspace(0.1, 50, 100_003)
+        mx.eval(mlxops.digamma(x), mx.grad(lambda x: mlxops.lgamma(x).sum())(x))
+        mx.async_eval(mlxops.swiglu(x, x))
+
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_the_process_ends_after_threads_with_streams() -> None:
+    run = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

@@ -15,6 +15,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn
 import mlx.optimizers
+import mlx.utils
 import pytest
 
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
@@ -81,6 +82,32 @@ def test_generation(name: str) -> None:
     ours.uninstall()
     expected = outputs()
     assert mx.abs(found - expected).max().item() < 1e-4 * mx.abs(expected).max().item()
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_dtypes(name: str) -> None:
+    """A model of 16 bits, of which some parameters are float32, has the dtypes that it had."""
+
+    def found(single: str) -> list[mx.Dtype]:
+        model, (tokens, _) = tiny(name)
+        model.set_dtype(mx.bfloat16)
+        for path, module in model.named_modules():
+            for key, value in module.items():
+                if isinstance(value, mx.array) and single in f"{path}.{key}":
+                    module[key] = value.astype(mx.float32)
+        dtypes = [model(tokens).dtype]  # nothing is computed
+        model.eval()
+        cache = model.make_cache()
+        dtypes += [model(tokens[:, :9], cache=cache).dtype, model(tokens[:, 9:10], cache).dtype]
+        states = mlx.utils.tree_flatten([layer.state for layer in cache])
+        return dtypes + [state.dtype for _, state in states if isinstance(state, mx.array)]
+
+    for single in ("A_log", "dt_bias", "in_proj", "conv", "w_lora", "a_lora", ".D", "none"):
+        ours.install()
+        dtypes = found(single)
+        ours.uninstall()
+        assert dtypes == found(single), single
+        assert single != "none" or dtypes[:3] == [mx.bfloat16] * 3
 
 
 def test_lengths() -> None:

@@ -16,8 +16,11 @@ REASON = "PyTensor needs Python 3.12" if sys.version_info < (3, 12) else "PyTens
 pytensor = pytest.importorskip("pytensor", "3.3", reason=REASON)
 
 import pytensor.tensor as pt  # noqa: E402
+import scipy.special  # noqa: E402
 from pytensor.compile.mode import MLX, Mode  # noqa: E402
+from pytensor.link.mlx.dispatch import mlx_funcify  # noqa: E402
 from pytensor.link.mlx.linker import MLXLinker  # noqa: E402
+from pytensor.tensor import special  # noqa: E402
 
 PYTHON = Mode("py", "fast_compile")
 # mx.compile takes seconds for each graph.
@@ -32,13 +35,13 @@ REAL = [-3.3, -0.4, 0.6, 5.2]
 CASES = {
     "betainc": ((POSITIVE, OTHER, BELOW_ONE), (0, 1, 2)),
     "betaincinv": ((POSITIVE, OTHER, BELOW_ONE), (2,)),
-    "cos": (([-3.3, -0.4, 3.1, 50.2],), (0,)),
+    "cos": (([-3.3, -0.4, 3.1, 50.2, np.pi / 2, 1.5 * np.pi, 1e5],), (0,)),
     "erf": ((REAL,), (0,)),
     "erfc": ((REAL,), (0,)),
     "erfcinv": (([0.1, 0.7, 1.2, 1.9],), (0,)),
     "erfcx": ((REAL,), (0,)),
     "erfinv": (([-0.9, -0.1, 0.5, 0.99],), (0,)),
-    "exp": (([-700.0, -0.4, 1e-20, 700.0],), (0,)),
+    "exp": (([-745.0, -710.0, -700.0, -0.4, 1e-20, 700.0],), (0,)),
     "gamma": ((REAL,), (0,)),
     "gammainc": ((POSITIVE, OTHER), (0, 1)),
     "gammaincc": ((POSITIVE, OTHER), (0, 1)),
@@ -55,10 +58,34 @@ CASES = {
     "log1mexp": (([-1e-9, -0.3, -2.0, -40.0],), (0,)),
     "ndtri_exp": (([-1e-20, -0.7, -49.9, -1e5],), ()),
     "psi": ((REAL,), (0,)),
-    "sin": (([-3.3, -1e-9, 3.1, 50.2],), (0,)),
+    "sin": (([-3.3, -1e-9, 3.1, 50.2, np.pi, 2 * np.pi, 1e5],), (0,)),
     "sigmoid": ((REAL,), (0,)),
     "softplus": ((REAL,), (0,)),
     "tri_gamma": ((POSITIVE,), (0,)),
+}
+
+
+# Where functions end: what PyTensor's Python backend has, which is SciPy's. docs/pytensor.md lists
+# where the two differ.
+ENDS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 30.0, -30.0, 1e-300, np.inf, -np.inf, np.nan]
+ORDERS = [0.0, 1.0, -1.0, 0.5, -2.5, 30.0]
+AT_ENDS = {
+    **{
+        name: [[*ENDS, 713.0]]
+        for name in (
+            *("cos", "sin", "exp", "erf", "erfc", "erfcx", "erfinv", "erfcinv", "gamma", "gammaln"),
+            *("psi", "tri_gamma", "sigmoid", "softplus", "log1mexp", "i0", "i1", "j0", "j1"),
+        )
+    },
+    "betainc": [[0.5, 1.0, 2.5, np.inf, -1.0, np.nan]] * 2 + [[0.0, 0.3, 1.0, -1.0, np.nan]],
+    "betaincinv": [[0.5, 1.0, 2.5, np.inf, -1.0, np.nan]] * 2 + [[0.0, 0.3, 1.0, -1.0, np.nan]],
+    "gammainc": [[0.0, 0.5, 30.0, -1.0, np.inf, np.nan]] * 2,
+    "gammaincc": [[0.0, 0.5, 30.0, -1.0, np.inf, np.nan]] * 2,
+    "gammaincinv": [[0.5, 30.0, -1.0, np.inf, np.nan], [0.0, 0.3, 1.0, -1.0, np.nan]],
+    "gammainccinv": [[0.5, 30.0, -1.0, np.inf, np.nan], [0.0, 0.3, 1.0, -1.0, np.nan]],
+    "ive": [ORDERS, [x for x in ENDS if x != 1e-300]],
+    "kv": [ORDERS, [x for x in ENDS if x != 1e-300]],
+    "kve": [ORDERS, [x for x in ENDS if x != 1e-300]],
 }
 
 
@@ -90,6 +117,40 @@ def test_functions(name: str, dtype: str) -> None:
         assert mine.dtype == reference.dtype
         # PyTensor's formulas of gradients lose some digits; those of loops stop at 1e-10.
         np.testing.assert_allclose(mine, reference, rtol=1e-9 if dtype == "float64" else 1e-4)
+
+
+@pytest.mark.parametrize("name", AT_ENDS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_ends(name: str, dtype: str) -> None:
+    inputs = [pt.vector(str(place), dtype=dtype) for place in range(len(AT_ENDS[name]))]
+    grid = [axis.ravel().astype(dtype) for axis in np.meshgrid(*AT_ENDS[name])]
+    mine, reference = both(inputs, [getattr(pt, name)(*inputs)], grid)
+    tolerance = {"rtol": 1e-9} if dtype == "float64" else {"rtol": 1e-4, "atol": 1e-36}
+    np.testing.assert_allclose(mine[0], reference[0], **tolerance)
+
+
+def test_subnormal_powers() -> None:
+    order, x = pt.vectors("order", "x")
+    mine, reference = both([order, x], [pt.kv(order, x)], [np.array([1000.0]), np.array([713.0])])
+    np.testing.assert_allclose(mine[0], reference[0], rtol=1e-9)
+    assert mine[0] > 1e-40
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_softmax_of_float64(axis: int | None) -> None:
+    x = pt.matrix("x")
+    values = np.random.default_rng(0).normal(size=(5, 7)) * 20
+    outputs = [special.softmax(x, axis=axis), special.log_softmax(x, axis=axis)]
+    for mine, reference in zip(*both([x], outputs, [values]), strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-14)
+
+
+def test_orders_that_are_not_passed() -> None:
+    """As PyTensor's own tests call the function of a node whose order is constant."""
+    node = pt.ive(2.5, pt.vector("x", dtype="float64")).owner
+    x = mx.array(POSITIVE, mx.float64)
+    found = mlx_funcify(node.op.scalar_op, node=node)(None, x)
+    np.testing.assert_allclose(np.array(found), scipy.special.ive(2.5, POSITIVE), rtol=1e-12)
 
 
 def test_model() -> None:

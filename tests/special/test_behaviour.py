@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from importlib.resources import files
 
 import mlx.core as mx
 import mlxops
 import numpy as np
 import pytest
+from mlxops import special
 from special.exact import points_of
 from special.records import FAMILIES, RECORDS
 from special.reference import FORMATS, compute, pair
@@ -175,3 +177,13 @@ def test_every_operator_is_documented_and_tagged():
     for op in operators():
         assert op["doc"], op["name"]
         assert {"special"} <= set(op["tags"]), op["name"]
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64])
+def test_log1mexp_of_positive_numbers(dtype):
+    """NaN, also where the exponential is beyond all formats."""
+    x = mx.array([1e-30, 1.0, 88.0, 713.0, 750.0, 1e10, 1e18, math.inf], dtype=dtype)
+    if dtype == mx.float64 and mx.default_device() != mx.cpu:
+        pytest.skip("float64 is on the CPU only")
+    assert mx.isnan(special.log1mexp(x)).all()
+    assert special.log1mexp(mx.array([0.0, -0.0], dtype=dtype)).tolist() == [-math.inf] * 2

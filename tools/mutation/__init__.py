@@ -1,4 +1,5 @@
-"""Mutation testing of Metal kernels and their launchers: do the tests notice planted mistakes?
+"""Mutation testing of kernels: do the tests notice planted mistakes?
 
-``python -m tools.mutation`` runs it; docs/mutation.md says what it changes, and has the results.
+``python -m tools.mutation`` runs it for Metal kernels and their launchers, ``python -m
+tools.mutation.cpu`` for C++ kernels; docs/mutation.md says what is changed, and has the results.
 """

@@ -337,7 +337,7 @@ class _Server:
                 if ended:
                     del running[child]
                     library, kept, _, mutant = work[number]
-                    how, by = self._how(number, status, endless)
+                    how, by = _how_ended(self.folder / str(number), status, endless)
                     kept.add(mutant.name, how, by)
                     library.found[by] += 1
                     self.say(f"{how:8s} {library.op}: {mutant.name}")
@@ -416,23 +416,24 @@ class _Server:
         (folder / f"{library.name}.so").symlink_to(made)
         os.environ["MLXGEN_METAL_PREBUILT"] = str(folder)
 
-    def _how(self, number: int, status: int, endless: bool) -> tuple[str, str]:
-        folder = self.folder / str(number)
-        if endless or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OUT_OF_TIME):
-            return "endless", ""
-        if os.WIFEXITED(status):
-            code = os.WEXITSTATUS(status)
-            if code == _PASSED:
-                return "missed", ""
-            if code == _NOT_COMPILED:
-                return "refused", ""
-            if code == _FAILED:
-                found = json.loads((folder / "found.json").read_text())
-                return found["how"], found["test"]
-            raise EmulationError(
-                f"a mutant's tests cannot be run:\n{(folder / 'log').read_text()[-4000:]}"
-            )
-        return "checks", ""  # a signal ended it
+
+def _how_ended(folder: Path, status: int, endless: bool) -> tuple[str, str]:
+    """How a child ended that ran a mutant's tests, and the test that found it."""
+    if endless or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OUT_OF_TIME):
+        return "endless", ""
+    if os.WIFEXITED(status):
+        code = os.WEXITSTATUS(status)
+        if code == _PASSED:
+            return "missed", ""
+        if code == _NOT_COMPILED:
+            return "refused", ""
+        if code == _FAILED:
+            found = json.loads((folder / "found.json").read_text())
+            return found["how"], found["test"]
+        raise EmulationError(
+            f"a mutant's tests cannot be run:\n{(folder / 'log').read_text()[-4000:]}"
+        )
+    return "checks", ""  # a signal ended it
 
 
 def pytest_runtestloop(session: Any) -> bool | None:

@@ -40,7 +40,7 @@ _HEAD = (
     "| operator | of its | mutants | found by checks | by results | endless | "
     "do not compile | change nothing | missed |"
 )
-_ROW = re.compile(r"^\| (\w+) \| (kernel|launcher) \| ([\d |]+) \|$", re.M)
+_ROW = re.compile(r"^\| (\w+) \| (kernel|launcher|cpu) \| ([\d |]+) \|$", re.M)
 _SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may take its time
 
 

@@ -1,0 +1,52 @@
+// What C++ kernels with planted mistakes call (cpp.py): all mistakes are in one
+// library, and mlxgen_change says which one is made. mlxgen_reached says which
+// places a test came by.
+
+#pragma once
+
+#include <type_traits>
+
+extern "C" {
+__attribute__((visibility("default"))) inline int mlxgen_change = 0;
+__attribute__((visibility("default"))) inline char mlxgen_reached[16384] = {};
+}
+
+namespace mlxgen_changes {
+
+#define MLXGEN_CHANGES __attribute__((always_inline)) inline
+
+MLXGEN_CHANGES bool is(int number) {
+  mlxgen_reached[number] = 1;
+  return number == mlxgen_change;
+}
+
+/** x, or -x; what has no sign stays. */
+template <typename X>
+MLXGEN_CHANGES X sign(int number, const X& x) {
+  if constexpr (requires { X(-x); } && !std::is_same_v<X, bool>) {
+    return is(number) ? X(-x) : x;
+  } else {
+    return x;
+  }
+}
+
+template <typename X>
+MLXGEN_CHANGES X minus(int number, const X& x) {
+  return is(number) ? X(x) : X(-x);
+}
+
+template <typename X>
+MLXGEN_CHANGES X twice(int number, const X& x) {
+  if constexpr (requires { X(x + x); }) {
+    return is(number) ? X(x + x) : x;
+  } else {
+    return x;
+  }
+}
+
+template <typename X>
+MLXGEN_CHANGES auto next(int number, const X& x) {
+  return x + is(number);
+}
+
+} // namespace mlxgen_changes
