@@ -202,7 +202,13 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
             found.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
         context.dtypes_known = False
-        known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
+        if name == ACCUMULATOR:
+            arrays = [a.name for a in context.signature.arrays]
+            of = path[1] if path[1:] else arrays[-1]
+            keys = ("alone",) if len(arrays) == 1 else ()
+            context.error("sums_of_all", (*path, i), *keys, name=of)
+            continue
+        known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES, ACCUMULATOR]
         guess = did_you_mean(name, known)
         listed = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
         context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=listed)
