@@ -202,6 +202,12 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
             found.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
         context.dtypes_known = False
+        if name == ACCUMULATOR:
+            arrays = [a.name for a in context.signature.arrays]
+            of = path[1] if path[1:] else arrays[-1]
+            keys = ("alone",) if len(arrays) == 1 else ()
+            context.error("sums_of_all", (*path, i), *keys, name=of)
+            continue
         known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
         known += [ACCUMULATOR] if len(path) > 1 and len(words) == 1 else []
         guess = did_you_mean(name, known)

@@ -134,7 +134,9 @@ class Named:
     ) -> None:
         """Report what messages.txt says of this, in the same way."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
-        more = {name: about[name] for name in ("notes", "severity", "at") if name in about}
+        more = {
+            name: about[name] for name in ("notes", "severity", "at", "related") if name in about
+        }
         self.report(code, message, path, help, key=key, **more)
 
     # The same for what may be right, and fails nothing.

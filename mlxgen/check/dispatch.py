@@ -40,10 +40,10 @@ _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|
 
 
 def cpp_type(dtype: str) -> str:
-    """The C++ type of a dtype's elements, as kernels name it."""
+    """The C++ type of a dtype's elements, as a kernel in any namespace can name it."""
     if dtype == ACCUMULATOR:
         return _SUMS
-    return CPP_TYPES[dtype].removeprefix("mx::")
+    return CPP_TYPES[dtype].replace("mx::", "mlxgen::")
 
 
 @dataclass

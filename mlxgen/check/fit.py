@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
-from ..diagnostics import Span, did_you_mean
+from ..diagnostics import Related, Span, did_you_mean
 from ..model.kinds import Kind
 from ..read.cpp import Function, Param
 from ..read.keys import Part
@@ -178,16 +178,20 @@ class Asked:
     def misfit(
         self, function: Function, problems: str | Sequence[tuple[str, Span]], help: str
     ) -> None:
-        """Report all that does not fit, with places in the function's file where there are many."""
+        """Report all that does not fit, with its places in the function's file."""
+        if isinstance(problems, str):
+            problems = [(problems, function.span)]
         notes: list[str] = []
-        if isinstance(problems, str) or len(problems) == 1:
-            what = f": {problems if isinstance(problems, str) else problems[0][0]}"
+        if len(problems) == 1:
+            ((text, span),) = problems
+            what, related = f": {text}", [Related("it is declared here", span)]
         else:
             what = f" in {len(problems)} points"
-            notes = [f"{self.place(span)}:{span.column}: {text}" for text, span in problems[:20]]
+            related = [Related(text, span) for text, span in problems[:20]]
             notes += [f"and {len(problems) - 20} more"] * (len(problems) > 20)
         message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
-        self.context.report(self.codes[1], message, self.path, help, notes=notes)
+        report = self.context.report
+        report(self.codes[1], message, self.path, help, notes=notes, related=related)
 
     def fitting(
         self,
@@ -253,14 +257,19 @@ def _wanted(context: Context, **others: str) -> list[Wanted]:
     """The entry's arguments as generated functions take them, and a stream after the others."""
     types = {a.name: a.type.cpp_param for a in context.signature.args} | others
     types["s"] = "mx::StreamOrDevice"
-    return [Wanted(name, f"'{name}'", (type,)) for name, type in types.items()]
+    return [Wanted(name, f"'{name}'", (_outside(type),)) for name, type in types.items()]
+
+
+def _outside(type: str) -> str:
+    """A type of generated code as a file by hand can name it, which may not know `mx`."""
+    return type.replace("mx::", "mlx::core::")
 
 
 def own_function(context: Context, name: str, path: Path) -> Function | None:
     """The hand-written function that an entry binds: it takes the arguments and a stream."""
     outputs = context.signature.outputs
     single = len(outputs) == 1 and outputs[0].type.kind is Kind.ARRAY
-    result = "mx::array" if single else "std::vector<mx::array>"
+    result = _outside("mx::array" if single else "std::vector<mx::array>")
     return _by_hand(context, name, Expected(result, _wanted(context)), path)
 
 
@@ -268,7 +277,8 @@ def gradient_function(context: Context, name: str, path: Path) -> str:
     """The qualified name of a hand-written gradient, which returns one array per gradient."""
     arrays = "const std::vector<mx::array>&"
     wanted = _wanted(context, cotangents=arrays, outputs=arrays)
-    function = _by_hand(context, name, Expected("std::vector<mx::array>", wanted), path)
+    result = _outside("std::vector<mx::array>")
+    function = _by_hand(context, name, Expected(result, wanted), path)
     return spelled(context, function) if function else name
 
 

@@ -133,7 +133,7 @@ def _view_types(item: Dispatch, p: Parameter) -> tuple[str, ...]:
     if p.type.kind is Kind.ENUM:
         return ("int",)
     others = () if p.type.optional else _NUMBERS.get(p.type.kind, ())
-    own = p.type.cpp_param.replace("mx::", "")
+    own = p.type.cpp_param.replace("mx::", "mlxgen::")
     return (own, *item.numbers(p.type, (t for t in others if t != own)))
 
 

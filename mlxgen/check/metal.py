@@ -33,22 +33,24 @@ from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
+from ..formula.numbers import Impossible, evaluated
 from ..formula.values import INT_MAX
-from ..model.dtypes import ACCUMULATOR, METAL_TYPES
+from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
-from ..model.op import Binding, Expr, Kernel, Template
+from ..model.op import Binding, Expr, Kernel, Rule, Template
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Instantiation, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
+from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
 MOST = "max_threads"  # that the device allows a kernel, in formulas of its launch
 
-_POSITION = re.compile(r"(thread|simdgroup|quadgroup|dispatch|grid)[a-z]*_")  # of a thread
-_UINT = re.compile(r"(const )?u(int|short)([23]|(16|32)_t)?")
-_OTHERS = {"texture", "sampler", "stage_in", "visible_function_table", "payload"}
+MAX_GRID = 2**32 - 1  # threads along an axis
+
+_UINT = re.compile(r"(const )?u(int|short)(16_t|32_t)?([23])?")
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
@@ -106,8 +108,9 @@ def _buffers(
     properties: list[Buffer] = []
 
     def add(name: str, holds: str, value: str, declared: str, dtype: str | None) -> None:
-        types = METAL_TYPES.get(dtype or only or "")
-        shown, types = (types[0], types) if types else ("T", (template,))
+        of = dtype or only
+        types = METAL_TYPES.get(of or "", (template,))
+        shown = metal_name(of) if of in METAL_TYPES else "T"
         found.append(Buffer(name, holds, value, declared.format(shown), types))
 
     first = next((p.cpp for p in context.arrays if not p.type.optional), "outputs[0]")
@@ -135,7 +138,7 @@ def _buffers(
             reason = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
             found.append(Buffer(p.name, "", reason, usual=False))
     for name in {**context.axes.lengths, **item.spec.constants}:
-        usual = name in item.spec.constants
+        usual = name in item.spec.constants and name not in {*item.spec.template, "T"}
         found.append(Buffer(name, "bytes", f"const_{name}", "constant int&", METAL_INTS, usual))
     named: dict[str, Buffer] = {}
     for buffer in [*found, *properties]:
@@ -185,13 +188,14 @@ class _Launch(NamedTuple):
 
     templates: tuple[Template, ...]
     constants: tuple[tuple[str, Expr], ...]
-    grid: tuple[Expr, ...]
-    threadgroup: tuple[Expr, ...]
+    grid: tuple[Rule, ...]
+    threadgroup: tuple[Rule, ...]
 
     @property
     def exprs(self) -> list[Expr]:
         constants, sizes = (expr for _, expr in self.constants), (t.enough for t in self.templates)
-        return [*self.grid, *self.threadgroup, *constants, *sizes]
+        threads = (rule.expr for rule in (*self.grid, *self.threadgroup))
+        return [*threads, *constants, *sizes]
 
 
 def _launched(item: Dispatch, function: Function) -> _Launch:
@@ -201,7 +205,8 @@ def _launched(item: Dispatch, function: Function) -> _Launch:
     for name, value in [*((t, f"template_{t}") for t in item.spec.template), (MOST, MOST)]:
         names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
     constants = _constants(item, function, names)
-    grid, threadgroup = (_geometry(item, key, names) for key in ("grid", "threadgroup"))
+    known = _known(item, constants)
+    grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
     if not item.spec.grid:
         item.error("no_grid", name=function.name)
     given = _Launch(tuple(templates), tuple(constants), tuple(grid), tuple(threadgroup))
@@ -250,8 +255,9 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     on_demand = bool(function.template) and function.name not in {
         last_name(i.function) for i in made.values()
     }
-    if on_demand or spec.template:
+    if (on_demand or spec.template) and spec.template.keys() <= {*function.template}:
         problems += _not_made(item, function, given.templates, on_demand)
+    problems += _untaken(item, function, given)
     dtypes = tuple(item.metal_dtypes)
     if not (problems or on_demand):
         dtypes = _instantiated(item, made, function)
@@ -291,7 +297,7 @@ def _bind(
     following = 0  # the index of a parameter that has none
     for param in function.params:
         name = param.name
-        is_position = any(map(_POSITION.match, param.attributes))
+        is_position = not (POSITIONS | SCALAR_POSITIONS).isdisjoint(param.attributes)
         if problem := _not_given(param, is_position):
             problems.append((problem, param.span))
         if problem or is_position:
@@ -306,7 +312,7 @@ def _bind(
             problems.append((problem, param.span))
         else:
             type = _NUMBERS[param.base] if buffer.holds == "bytes" else ""
-            bindings.append(Binding(index, buffer.holds, buffer.value, type))
+            bindings.append(Binding(name, index, buffer.holds, buffer.value, type))
     names = [p.name for p in function.params]
     arrays = [b.name for b in buffers.values() if b.holds in ("input", "optional", "output")]
     wanted, given_names = ([n for n in a if n in b] for a, b in ((arrays, names), (names, arrays)))
@@ -321,18 +327,41 @@ def _bind(
     return bindings, [*problems, *((what, function.span) for what in whole)]
 
 
+def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[tuple[str, Span]]:
+    """Numbers and the like that reach neither the kernel nor a formula beside it."""
+    context, raw = item.context, item.context.raw
+    texts = [check.that for check in raw.checks]
+    for formulas in (raw.shape, raw.dtype, raw.axes):
+        texts += formulas.values() if isinstance(formulas, dict) else [formulas or ""]
+    used = {word for text in texts for word in re.findall(r"\w+", text)}
+    used |= {param.name for param in function.params}.union(*(e.names for e in given.exprs))
+    for p in context.params:
+        if not (p.type.is_array or p.name in used or p.name in raw.unused):
+            how = "add the parameter"
+            if not KINDS[p.type.kind].metal or p.type.optional:
+                how = "pass numbers made from it as `constants`"
+            what = f"'{p.name}' does not reach it; {how}, or give a reason under `unused`"
+            yield what, function.span
+
+
 def _not_given(param: Param, is_position: bool) -> str | None:
     """Why the launch has nothing for such a parameter."""
     name, index = param.name, param.attributes.get("buffer", 0)
+    if unknown := next(filter(None, map(unknown_attribute, param.attributes)), None):
+        return unknown
     if "threadgroup" in param.attributes:
         what = f"'{name}' is threadgroup memory given by the launch"
         return f"{what}; declare an array of fixed size inside the kernel"
-    if other := _OTHERS.intersection(param.attributes):
+    if other := {*param.attributes} - {"buffer", *POSITIONS, *SCALAR_POSITIONS}:
         return f"'{name}' has [[{min(other)}]], and the launch gives buffers only"
-    if is_position and not _UINT.fullmatch(param.type):
+    type = _UINT.fullmatch(param.type)
+    if is_position and not type:
         return f"'{name}' is {param.type}; a position is uint, uint2 or uint3"
+    if is_position and type and type[4] and not POSITIONS.intersection(param.attributes):
+        return f"'{name}' is {param.type}; [[{min(param.attributes)}]] is one number, a uint"
     if not isinstance(index, int):
-        return f"[[buffer({index})]] must have a number"
+        shown = "" if index is None else f"({index})"
+        return f"[[buffer{shown}]] must have a number: [[buffer(0)]]"
     return None if name or is_position else f"`{param.type}` needs a name, by which it is bound"
 
 
@@ -350,20 +379,50 @@ def _names(context: Context) -> dict[str, Name]:
     return names
 
 
-def _geometry(item: Dispatch, key: str, names: Mapping[str, Name]) -> list[Expr]:
+def _known(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, int]:
+    """The constants that are the same in all calls."""
+    known: dict[str, int] = {}
+    for name, expr in constants:
+        value = _value(item.spec.constants.get(name, ""), expr, known)
+        if value is not None:
+            known[name] = value
+    return known
+
+
+def _value(text: str, expr: Expr, known: Mapping[str, int]) -> int | None:
+    """What a formula gives in all calls, if it does not depend on them."""
+    if not expr.names <= known.keys():
+        return None
+    try:
+        value = evaluated(text, known, None)
+    except Impossible:  # which C++ says at the first call
+        return None
+    return value if isinstance(value, int) else None
+
+
+def _geometry(
+    item: Dispatch, key: str, names: Mapping[str, Name], known: Mapping[str, int]
+) -> list[Rule]:
     """Up to three integers, the missing ones 1."""
     context, path = item.context, item.at(key)
     texts: list[str] = getattr(item.spec, key) or []
-    exprs = [
-        context.formula((*path, i), t, Want(Kind.INT), names, None) for i, t in enumerate(texts)
-    ]
-    numbers = [int(text) for text in texts if re.fullmatch(r"-?\d{1,18}", text.strip())]
-    threads = math.prod(numbers)
-    if any(number < 1 for number in numbers):
-        context.error("no_threads", path, what=key)
-    elif key == "threadgroup" and threads > MAX_THREADS:
+    rules, lengths, ok = [], [], True
+    for i, text in enumerate(texts):
+        expr = context.formula((*path, i), text, Want(Kind.INT), names, None)
+        if expr is None:
+            continue
+        rules.append(Rule(text, expr))
+        length = _value(text, expr, known)
+        if length is not None and not 1 <= length <= MAX_GRID:
+            wrong = "no_threads" if length < 1 else "long_grid"
+            shown = str(length) if text.strip() == str(length) else f"`{text}` = {length}"
+            context.error(wrong, (*path, i), what=key, length=shown)
+            ok = False
+        lengths.append(length or 1)
+    threads = math.prod(lengths)
+    if ok and key == "threadgroup" and threads > MAX_THREADS:
         context.error("too_many_threads", path, threads=threads, limit=MAX_THREADS)
-    return [expr for expr in exprs if expr]
+    return rules
 
 
 def _constants(
@@ -377,36 +436,36 @@ def _constants(
     axes = {name: name for name in context.axes.lengths if name in params}
     for name, text in {**axes, **item.spec.constants}.items():
         path = item.at("constants", name)
-        expr = context.formula(path, text, Want(Kind.INT), names, None)
         passed_on = name == text.strip() == MOST or name not in item.spec.constants
-        if of := "" if passed_on else _taken(item, name, template=True):
-            context.error("constant_taken", path, key=True, name=name, of=of, what="a constant")
+        if taken := None if passed_on else _taken(item, function, name):
+            context.error("constant_taken", path, key=True, name=name, taken=taken)
             continue
-        if expr:
+        if expr := context.formula(path, text, Want(Kind.INT), names, None):
             found.append((name, expr))
         if name not in axes:
             names[name] = Name(Type(Kind.INT, int64=True), f"const_{name}")
     return found
 
 
-def _taken(item: Dispatch, name: str, template: bool = False) -> str:
-    """What a name of a constant or template parameter is already in formulas of the launch."""
+def _taken(item: Dispatch, function: Function, name: str) -> str | None:
+    """What has the name of a constant or template parameter already, if anything has."""
     context = item.context
-    owners = {
-        "an argument": [p.name for p in context.params],
-        "an output": context.output_names,
-        "an axis": context.axes.lengths,
-        "a template parameter": item.spec.template if template else (),
-        "the number of threads that the device allows": (MOST,),
-    }
-    return next((what for what, names in owners.items() if name in names), "")
+    if any(p.name == name for p in context.params):
+        return "an argument"
+    if name in context.output_names:
+        return "an output"
+    if name in context.axes.lengths:
+        return "an axis"
+    if name in item.spec.constants and name in {*item.spec.template, *function.template}:
+        return "a template parameter"
+    return "the number of threads that the device allows" if name == MOST else None
 
 
 def _check_constants(item: Dispatch, function: Function, exprs: Sequence[Expr]) -> None:
     """Report constants that neither the kernel nor a formula uses."""
     used = {p.name for p in function.params}.union(*(expr.names for expr in exprs))
     for name in item.spec.constants:
-        if name not in used and not _taken(item, name, template=True):
+        if name not in used and not _taken(item, function, name):
             path = item.at("constants", name)
             item.context.error("constant_unused", path, key=True, name=name, function=function.name)
 
@@ -420,13 +479,15 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
     found = {}
     for name, given in item.spec.template.items():
         path = item.at("template", name)
-        if of := _taken(item, name):
-            what = "a template parameter"
-            context.error("constant_taken", path, key=True, name=name, of=of, what=what)
+        taken = None if name in item.spec.constants else _taken(item, function, name)
+        if taken:
+            context.error("constant_taken", path, key=True, name=name, taken=taken)
         elif name not in known:
             guess = did_you_mean(name, function.template[1:])
-            about = {"name": name, "function": function.name, "guess": guess}
-            context.error("no_template_parameter", path, key=True, **about)
+            others = ", ".join(function.template[1:])
+            about = {"name": name, "function": function.name, "guess": guess, "others": others}
+            keys = ("others",) if others else ()
+            context.error("no_template_parameter", path, *keys, key=True, **about)
         elif known[name] not in METAL_INTS:
             kind = known[name] or "typename"
             context.error("template_no_integer", path, key=True, name=name, kind=kind)
@@ -495,7 +556,7 @@ def _instantiated(
         else:
             out.append(dtype)
     if missing:
-        about = {"type": METAL_TYPES[missing[0]][0], "first": missing[0]}
+        about = {"type": metal_name(missing[0]), "first": missing[0]}
         where = item.place(function.span)
         item.error("not_instantiated", name=name, where=where, missing=", ".join(missing), **about)
     return tuple(out)

@@ -1,4 +1,4 @@
-"""Refuses what a C++ compiler takes and Metal's does not (MG801 to MG807).
+"""Refuses what a C++ compiler takes and Metal's does not (MG801 to MG808).
 
 A kernel's file is read with the project's headers that it includes; those of MLX and of mlxgen are
 known to be right. Whether address spaces fit is for `mlxgen.emulator.spaces` to say.
@@ -19,6 +19,7 @@ from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
 from .context import METAL
 from .dispatch import MAX_BUFFERS
+from .metal_names import unknown_names
 
 _WORDS = {word: f"Metal has no {why}" for _, why, words in METAL for word in words.split()}
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
@@ -40,6 +41,9 @@ _LIBRARY = re.compile(
     r"|rsqrt|fabs|floor|ceil|rint|trunc|sin|cos|tanh|pow|fma|isnan|isinf|mem_flags|precise|fast"
     r"|atomic_fetch_add_explicit)\s*(?=\(|::)"
 )
+
+# What a header has instead that is compiled as C++, too.
+_BOTH = "mlxgen/scalar.h has functions for C++ and Metal: write e.g. mlxgen::math::exp(x)"
 
 THREADGROUP_BYTES = 32 * 1024
 _SIZES = {"size_t": 8, "complex64_t": 8} | {
@@ -68,25 +72,33 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
     Raises `SourceError` for a file that cannot be read.
     """
     unit = reader.unit(path)
+    kernels = list(kernels)
+    shared = any(kernel.shared for kernel in kernels)  # by the CPU
     for kernel in kernels:
         span = Span(path, 1, 1, 1, 1)
         for name, arguments in kernel.variants.items():
             unit.instantiations.append(Instantiation(name, kernel.function, arguments, span))
-    found = list(_library(reader, unit))
+    found = list(_library(reader, unit, shared))
     for file in unit.files:
-        found += [*_words(file), *_locals(file)]
+        found += [*_words(file, shared), *_locals(file)]
     for function in unit.functions:
         found += _parameters(function)
     found += [*_recursion(unit), *_memory(unit)]
+    for wrong in unknown_names(reader, unit, shared):
+        found.append(BrokenRule("MG808", wrong.message, wrong.span))
     return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
 
 
-def _words(file: File) -> Iterator[BrokenRule]:
+def _words(file: File, shared: bool) -> Iterator[BrokenRule]:
     for match in _FORBIDDEN.finditer(file.source.text):
         if match.lastindex:
             taken = f"'{match[2]}' is a keyword of Metal; name the variable otherwise"
             message = _WORDS.get(match[1], taken)
-            yield BrokenRule("MG801", message, file.source.span(*match.span(match.lastindex)))
+            help = None
+            if shared and match[1] == "std":
+                message, help = "Metal has no namespace std", _BOTH
+            at = file.source.span(*match.span(match.lastindex))
+            yield BrokenRule("MG801", message, at, help)
 
 
 def _locals(file: File) -> Iterator[BrokenRule]:
@@ -111,14 +123,19 @@ def _parameters(function: Function) -> Iterator[BrokenRule]:
         yield BrokenRule("MG803", message, function.span)
 
 
-def _library(reader: Reader, unit: Unit) -> Iterator[BrokenRule]:
-    """Metal's names need its header, and its functions a using-directive or `metal::`."""
+def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
+    """Metal's names need its header, and its functions a using-directive or `metal::`. A header
+    that C++ shares has them by names of mlxgen's."""
     read = reader.closure(unit.files[0].source.path, libraries=True)
     if not any(name.startswith("metal_") for source in read for name in source.includes):
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):
             message = "no #include <metal_stdlib>: Metal's library is unknown"
+            if shared:
+                message = 'no #include "mlxgen/scalar.h", as a header for every backend needs'
             yield BrokenRule("MG807", message, source.span(*first.span()))
+        if shared:
+            return
     if any(re.search(r"\busing\s+namespace\s+metal\b", source.plain) for source in read):
         return
     declared = {function.name for function in unit.functions}
@@ -126,7 +143,10 @@ def _library(reader: Reader, unit: Unit) -> Iterator[BrokenRule]:
         for match in _LIBRARY.finditer(file.source.text):
             if match[1] not in declared:
                 message = f"{match[1]} is metal::{match[1]}: add `using namespace metal;`"
-                yield BrokenRule("MG807", message, file.source.span(*match.span(1)))
+                if shared:
+                    message = f"Metal has no {match[1]} outside of its namespace"
+                at = file.source.span(*match.span(1))
+                yield BrokenRule("MG807", message, at, _BOTH if shared else None)
                 return
 
 
@@ -177,6 +197,7 @@ def _memory(unit: Unit) -> Iterator[BrokenRule]:
             for kind, declared in _ARRAYS.findall(body)
             for one in re.split(r",\s*(?=\w+\s*\[)", declared)
         ]
+        found: list[tuple[int, str]] = []
         for made in unit.instantiations if kernel.is_kernel and arrays else ():
             if last_name(made.function) != kernel.name:
                 continue
@@ -188,9 +209,13 @@ def _memory(unit: Unit) -> Iterator[BrokenRule]:
                 for kind, lengths in arrays
             )
             if total > THREADGROUP_BYTES:
-                message = f"{made.host_name} declares {total} bytes of threadgroup memory"
-                message += f"; there are {THREADGROUP_BYTES}"
-                yield BrokenRule("MG804", message, kernel.span)
+                found.append((total, made.host_name))
+        if found:
+            total, name = max(found, key=lambda each: each[0])
+            others = f" (and {len(found) - 1} more of its instantiations too many)"
+            message = f"{name} declares {total} bytes of threadgroup memory"
+            message += f"; there are {THREADGROUP_BYTES}{others * (len(found) > 1)}"
+            yield BrokenRule("MG804", message, kernel.span)
 
 
 def _resolved(text: str, names: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ def check_unused(context: Context, op: Op) -> None:
     unused = dict.fromkeys(_arguments(op), "composite")
     unused |= {cotangents[i]: "grad" for i in _cotangents(op)}
     for name in reasons:
-        if name not in unused:
+        if name not in unused and name not in _left_out(op):
             context.warning("unused_is_used", ("unused", name), key=True, name=name)
     for name, key in unused.items() if len(reasons) == len(given) else ():  # or one is misspelt
         if name not in reasons:
@@ -44,6 +44,15 @@ def _arguments(op: Op) -> Iterator[str]:
         exprs += [check.expr for check in op.checks]
     used = frozenset[str]().union(*(expr.names for expr in exprs))
     yield from (p.name for p in op.params if p.name not in used)
+
+
+def _left_out(op: Op) -> set[str]:
+    """Numbers that a [[kernel]] and its launch do not use (metal.py wants a reason for those)."""
+    kernel = op.kernel("metal")
+    if kernel is None or kernel.scalar:
+        return set()
+    used = {binding.name for binding in kernel.bindings} | kernel.uses
+    return {p.name for p in op.attributes} - used
 
 
 def _cotangents(op: Op) -> Iterator[int]:

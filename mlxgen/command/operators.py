@@ -103,7 +103,7 @@ def read(settings: Settings, diags: Diagnostics) -> tuple[Document | None, Sourc
 
 
 def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None:
-    """Report what Metal does not take in the kernel files that operators use (MG801 to MG807)."""
+    """Report what Metal does not take in the kernel files that operators use (MG801 to MG808)."""
     from ..check.metal_rules import broken_rules
     from ..read.preprocess import SourceError
     from ..read.sources import near

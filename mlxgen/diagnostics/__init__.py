@@ -6,6 +6,7 @@ inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` colle
 
 from .collect import Diagnostic as Diagnostic
 from .collect import Diagnostics as Diagnostics
+from .collect import Related as Related
 from .collect import TooMany as TooMany
 from .messages import sections as sections
 from .span import COMMAND_LINE as COMMAND_LINE

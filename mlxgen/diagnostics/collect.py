@@ -20,6 +20,13 @@ from .messages import sections
 from .span import Span, Text
 
 
+class Related(NamedTuple):
+    """Another place that a message is about, and what is there."""
+
+    message: str
+    span: Span
+
+
 class Diagnostic(NamedTuple):
     """One thing that is wrong, or may be: a code, what it is, where, and what would be right."""
 
@@ -30,6 +37,7 @@ class Diagnostic(NamedTuple):
     notes: tuple[str, ...] = ()
     op: str | None = None
     severity: str = "error"
+    related: tuple[Related, ...] = ()
 
     @property
     def text(self) -> str:
@@ -78,6 +86,7 @@ class Diagnostics:
         op: str | None = None,
         notes: Sequence[str] = (),
         severity: str = "error",
+        related: Sequence[Related] = (),
     ) -> None:
         """Report an error, or with ``severity="warning"`` what may be right and fails nothing.
 
@@ -86,11 +95,16 @@ class Diagnostics:
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
         help, op = help and _one_line(help, 400), op and _one_line(f"'{op}'")[1:-1]
-        item = Diagnostic(code, _one_line(message), span, help, tuple(notes), op, severity)
+        places = tuple(Related(_one_line(place.message), place.span) for place in related)
+        item = Diagnostic(code, _one_line(message), span, help, tuple(notes), op, severity, places)
         self._items[item] = None
         self._left -= severity == "error"
         if self._left <= 0:
             raise TooMany
+
+    def add_item(self, item: Diagnostic) -> None:
+        """Report what another collector has, which may have been changed."""
+        self._items[item] = None
 
     def add(self, other: Diagnostics) -> None:
         """Report all that another collector has."""
@@ -140,6 +154,9 @@ class Diagnostics:
         """A JSON array with one object a diagnostic, for editors and CI."""
         items = [item._asdict() for item in self._shown()]
         flat = [{**item.pop("span")._asdict(), **item} for item in items]
+        for item in flat:
+            places = item["related"]
+            item["related"] = [{**p.span._asdict(), "message": p.message} for p in places]
         return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:
@@ -170,16 +187,27 @@ class Diagnostics:
             (f"{item.severity}[{item.code}]" if item.code else item.severity, color),
             (f": {item.text}\n", "bold"),
         ]
-        if excerpt := self._excerpt(item.span):
-            source, indent, carets = excerpt
-            parts += [(f"{item.span.line:>5} | ", "blue"), (f"{source}\n", "")]
-            margin = " " * max(5, len(str(item.span.line)))
-            parts += [(f"{margin} | ", "blue"), (f"{indent}{carets}\n", color)]
+        parts += self._shown_at(item.span, color)
+        for place in item.related:
+            parts += [(f"{place.span}: ", "bold"), ("note", "bold green")]
+            parts += [(f": {place.message}\n", ""), *self._shown_at(place.span, "bold green")]
         if item.help:
             parts += [("help: ", "bold cyan"), (f"{item.help}\n", "")]
         for note in item.notes:
             parts += [("note: ", "bold green"), (f"{note}\n", "")]
         return parts
+
+    def _shown_at(self, span: Span, color: str) -> list[tuple[str, str]]:
+        """The line that a span begins in, with carets under it."""
+        excerpt = self._excerpt(span)
+        if excerpt is None:
+            return []
+        source, indent, carets = excerpt
+        margin = " " * max(5, len(str(span.line)))
+        return [
+            *((f"{span.line:>5} | ", "blue"), (f"{source}\n", "")),
+            *((f"{margin} | ", "blue"), (f"{indent}{carets}\n", color)),
+        ]
 
     def _excerpt(self, span: Span) -> tuple[str, str, str] | None:
         """The line a span begins in, the blanks before it and its carets, by display width."""

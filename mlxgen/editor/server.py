@@ -162,8 +162,13 @@ class Server:
 
     def diagnostic(self, item: Diagnostic, at: lsp.Location, project: Project) -> lsp.Diagnostic:
         """A message as the editor shows it; places that it names can be gone to."""
-        related = []
-        for text in (item.text, *item.notes):
+        related = [
+            lsp.DiagnosticRelatedInformation(
+                location=self.location(place.span, project), message=place.message
+            )
+            for place in item.related
+        ]
+        for text in () if related else (item.text, *item.notes):
             for found in _PLACE.finditer(text):
                 line, column = int(found[2]), int(found[3] or 1)
                 file = str(self.root(project) / found[1])

@@ -85,12 +85,14 @@ class _Python(ast.NodeTransformer):
 
 
 _OPERATORS = {"Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv"}
-_OPERATORS |= {"FloorDiv": "floordiv", "Mod": "mod"}
+_OPERATORS |= {"FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow"}
 
 
 def _operate(sign: str, a: Any, b: Any) -> Any:
     if sign == "Mult" and not (isinstance(a, int | float) and isinstance(b, int | float)):
         raise LookupError  # a list, which may become a long one
+    if sign == "Pow" and not (isinstance(a, int) and abs(a) < 2**32 and b in range(64)):
+        raise LookupError  # what takes long, or is a float
     if sign in ("FloorDiv", "Mod") and b == 0 and isinstance(a, int) and isinstance(b, int):
         raise Impossible("a division by zero")
     return getattr(operator, _OPERATORS[sign])(a, b)

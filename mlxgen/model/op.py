@@ -155,9 +155,17 @@ class Grad(NamedTuple):
         )
 
 
+class Rule(NamedTuple):
+    """A formula: of an output's shape or dtype, or of a launch's threads along an axis."""
+
+    text: str
+    expr: Expr
+
+
 class Binding(NamedTuple):
     """One buffer of a Metal launch."""
 
+    name: str  # of the kernel's parameter
     place: int  # of the buffer
     holds: str  # input | optional (one) | output | bytes (a number) | vector (of numbers)
     value: str  # C++ expression of it; of an optional input, and of another in its place
@@ -195,8 +203,8 @@ class Kernel(NamedTuple):
     elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)
     bindings: tuple[Binding, ...] = ()
     constants: tuple[tuple[str, Expr], ...] = ()
-    grid: tuple[Expr, ...] = ()
-    threadgroup: tuple[Expr, ...] = ()
+    grid: tuple[Rule, ...] = ()
+    threadgroup: tuple[Rule, ...] = ()
     zero: tuple[int, ...] = ()
     on_demand: bool = False  # instantiated by its launcher, not in its file
     templates: tuple[Template, ...] = ()
@@ -210,13 +218,6 @@ class Kernel(NamedTuple):
             for dtype in (self.dtypes if self.on_demand else ())
             for values in itertools.product(*(map(str, t.values) for t in self.templates))
         }
-
-
-class Rule(NamedTuple):
-    """A formula per output for its shape or dtype."""
-
-    text: str
-    expr: Expr
 
 
 class Condition(NamedTuple):

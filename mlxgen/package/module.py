@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..command import generate as generator
 from ..command.operators import plain_settings, settings_of
-from ..diagnostics import Diagnostic, Diagnostics, Span
+from ..diagnostics import Diagnostic, Diagnostics, Related, Span
 from ..read.settings import Settings
 from ..read.sources import near
 from . import compat, probe, toolchain
@@ -225,21 +225,28 @@ class _Project:
         for source, _ in self.sources.values():
             found.add_source(source.name, "\n" * source.above + (source.whole or source.text))
         for item in self.diags.sorted():
-            code, message, span, help, notes, op, severity = self._moved(item)
-            found.error(code, message, span, help=help, notes=notes, op=op, severity=severity)
+            found.add_item(self._moved(item))
         return found
 
     def _moved(self, item: Diagnostic) -> Diagnostic:
-        place = self.sources.get(os.path.realpath(item.span.file))
-        span = item.span
-        if place:
-            source, above = place
-            by = source.above - above
-            end = item.span.end_line + by
-            span = Span(source.name, span.line + by, span.column, end, span.end_column)
-        notes = tuple(self._named(note) for note in item.notes)
-        help = item.help and self._named(item.help)
-        return item._replace(message=self._named(item.message), span=span, help=help, notes=notes)
+        return item._replace(
+            message=self._named(item.message),
+            span=self._moved_span(item.span),
+            help=item.help and self._named(item.help),
+            notes=tuple(self._named(note) for note in item.notes),
+            related=tuple(
+                Related(self._named(place.message), self._moved_span(place.span))
+                for place in item.related
+            ),
+        )
+
+    def _moved_span(self, span: Span) -> Span:
+        place = self.sources.get(os.path.realpath(span.file))
+        if place is None:
+            return span
+        source, above = place
+        by = source.above - above
+        return Span(source.name, span.line + by, span.column, span.end_line + by, span.end_column)
 
     def _named(self, text: str) -> str:
         """What a message calls the files, as the texts are called."""
@@ -252,6 +259,7 @@ class _Project:
                 text = "".join(lines).replace(path, source.name)
         if self.request.file is None:
             for folder, kind in (("csrc", "cpp"), ("kernels/metal", "metal")):
+                text = text.replace(f"{near(self.scratch / folder)}, ", "")  # what it can include
                 text = re.sub(rf"\b(in|from) {folder}\b(?!/)", rf"\1 {kind}", text)
         return text
 

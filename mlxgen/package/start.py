@@ -193,8 +193,7 @@ def _stubs(
     missing = [i for i in new if i.code == "MG502" and (i.help or "").startswith(_MISSING)]
     for item in new:
         if item not in missing:
-            code, message, span, help, notes, op, severity = item
-            diags.error(code, message, span, help=help, notes=notes, op=op, severity=severity)
+            diags.add_item(item)
     require(diags.ok)
     stubs: dict[Path, str] = {}
     for item in missing:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import tree_sitter_cpp
@@ -35,12 +35,14 @@ CPP = {"__cplusplus": "202002L"}
 # What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
-_PARSER = Parser(Language(tree_sitter_cpp.language()))
+LANGUAGE = Language(tree_sitter_cpp.language())
+
+_PARSER = Parser(LANGUAGE)
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
-_LISTED = r"\[\[((?:(?!\[\[)[^;{}])*?)\]\]"
+LISTED = r"\[\[((?:(?!\[\[)[^;{}])*?)\]\]"
 _BLANKED = (
-    rf"{_LISTED}|__attribute__\s*\(\((?:(?!__attr)[^;{{}}])*?\)\)"  # attributes
+    rf"{LISTED}|__attribute__\s*\(\((?:(?!__attr)[^;{{}}])*?\)\)"  # attributes
     r"|\b[A-Z][A-Z0-9_]*_(?:API|EXPORT)\b"  # what a header that is not read tells the linker
     r"|=\s*\{\s*\}(?=\s*[,)])"  # a default that the grammar of C++ does not know
 )
@@ -53,6 +55,13 @@ _BLANKED_METAL = re.compile(
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
+# Nodes in which the name of a type is declared.
+_DECLARING = {
+    *("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"),
+    *("alias_declaration", "type_definition", "concept_definition", "namespace_alias_definition"),
+    *("type_parameter_declaration", "optional_type_parameter_declaration"),
+    *("variadic_type_parameter_declaration", "template_template_parameter_declaration"),
+}
 _MAX_FUNCTIONS = 10_000  # of a file
 _MAX_DEPTH = 200  # of namespaces in namespaces
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
@@ -151,7 +160,26 @@ class Instantiation(NamedTuple):
     span: Span
 
 
-@dataclass
+class Used(NamedTuple):
+    """A name in a file's text, where it is, and what it is looked up in: `x` of `x::name`."""
+
+    scope: str
+    name: str
+    place: tuple[int, int]
+
+
+class WordsOf(NamedTuple):
+    """The names in a file: functions that are called, types that are used, and all others.
+
+    What the parser does not understand is among the others.
+    """
+
+    calls: list[Used]
+    types: list[Used]
+    others: set[str]
+
+
+@dataclass(eq=False)
 class File:
     """What a file declares.
 
@@ -160,12 +188,68 @@ class File:
         functions: those at namespace scope.
         instantiations: of its kernels.
         unread: the first place that the parser did not understand, or None.
+        root: of the syntax tree, whose bytes are the text's characters.
     """
 
     source: SourceText
+    root: Node
     functions: list[Function] = field(default_factory=list)
     instantiations: list[Instantiation] = field(default_factory=list)
     unread: Span | None = None
+
+    @cached_property
+    def names(self) -> WordsOf:
+        """The names in its text, bodies of functions included."""
+        found = WordsOf([], [], set())
+        called: dict[int, str] = {}  # nodes of called functions, with their scopes
+        pending: list[tuple[Node, Node | None, bool]] = [(self.root, None, False)]
+        while pending:
+            node, parent, unclear = pending.pop()
+            kind = node.type
+            if kind == "call_expression" and not unclear:
+                scope, name = _called(node.child_by_field_name("function"))
+                if name is not None:
+                    called[name.id] = scope
+            elif kind in ("identifier", "field_identifier", "type_identifier"):
+                used = Used(called.get(node.id, ""), _text(node), (node.start_byte, node.end_byte))
+                if node.id in called:
+                    found.calls.append(used)
+                elif kind != "type_identifier" or unclear or _declares(node, parent):
+                    found.others.add(used.name)
+                else:
+                    scope = _scope(parent) if parent else ""
+                    found.types.append(used._replace(scope=scope))
+            unclear = unclear or kind == "ERROR"
+            pending += [(child, node, unclear) for child in reversed(node.named_children)]
+        return found
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode()
+
+
+def _scope(node: Node) -> str:
+    """The namespace or class in which a qualified name is looked up."""
+    scope = node.child_by_field_name("scope") if node.type == "qualified_identifier" else None
+    return _text(scope) if scope else ""
+
+
+def _called(node: Node | None) -> tuple[str, Node | None]:
+    """The function that is called, if it is a name, and where it is looked up."""
+    scope = ""
+    while node is not None and node.type in ("qualified_identifier", "template_function"):
+        scope = _scope(node) or scope
+        node = node.child_by_field_name("name")
+    return scope, node if node is not None and node.type == "identifier" else None
+
+
+def _declares(node: Node, parent: Node | None) -> bool:
+    """Whether the name of a type is where that is declared."""
+    if parent is None or parent.type not in _DECLARING:
+        return False
+    if parent.type == "alias_declaration":
+        return parent.child_by_field_name("name") == node
+    return parent.type != "type_definition" or parent.child_by_field_name("type") != node
 
 
 class Unit(NamedTuple):
@@ -246,7 +330,6 @@ class _Walk:
     def __init__(self, source: SourceText, metal: bool) -> None:
         self.source = source
         self.metal = metal
-        self.file = File(source)
         self.known: dict[str, tuple[Param, int, int]] = {}  # parameters, by their text
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
@@ -254,6 +337,7 @@ class _Walk:
         # So that bytes are characters, as the rest counts them.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
         root = _PARSER.parse(self.plain.encode()).root_node
+        self.file = File(source, root)
         self.scope(root, (), ())
         if root.has_error:
             source.check_brackets()
@@ -393,11 +477,11 @@ class _Walk:
         """The attributes in a part of the text, and `kernel` where it stands without brackets."""
         text = self.text[start:stop]
         found: dict[str, Attribute] = {}
-        for inside in re.findall(_LISTED, text) if "[[" in text else ():
+        for inside in re.findall(LISTED, text) if "[[" in text else ():
             for name, given in _ATTRIBUTE.findall(inside):
                 value = "".join(re.findall(r'"([^"]*)"', given)) or given
                 found[name] = int(value) if value.isdecimal() else value or None
-        if self.metal and "kernel" in re.findall(r"\w+", re.sub(_LISTED, "", text)):
+        if self.metal and "kernel" in re.findall(r"\w+", re.sub(LISTED, "", text)):
             found["kernel"] = None
         return found
 
@@ -438,7 +522,7 @@ class _Walk:
         const, base = _declared(self.plain[node.start_byte : first])
         front = self.plain[first : name.start_byte if name else end]
         behind = self.plain[name.end_byte : end] if name else ""
-        space = self.metal and _SPACE.search(re.sub(_LISTED, "", self.text[start:before]))
+        space = self.metal and _SPACE.search(re.sub(LISTED, "", self.text[start:before]))
         mark = "".join(c for c in front.partition("[")[0] if c in "*&")[-1:]
         words = [space[0] if space else "", "const" if const else "", base]
         attributes = self.attributes(start, stop)

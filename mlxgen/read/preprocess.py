@@ -268,6 +268,11 @@ class SourceText:
         """The place of a part of the original text."""
         return self._file.at(start, stop)
 
+    @cached_property
+    def words(self) -> set[str]:
+        """All names in the text, and those of its macros."""
+        return {*_WORD.findall(self.text), *self.macros}
+
     def check_brackets(self) -> None:
         """Raise for the first bracket that has no partner."""
         opened: list[tuple[str, Span]] = []

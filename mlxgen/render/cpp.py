@@ -255,12 +255,11 @@ class View:
         bound = {p.name for p in self.arrays if re.search(rf"\b{re.escape(p.cpp)}\b", text)}
         return bound | self.metal.uses
 
-    def extent(self, part: str) -> list[str]:
-        """The three numbers of a launch's grid or group; a group of 0 is as large as can be."""
+    @property
+    def unzeroed(self) -> list[int]:
+        """The outputs of a hand-written kernel that only its threads write."""
         assert self.metal is not None
-        exprs = self.metal.grid if part == "grid" else self.metal.threadgroup
-        given = [f"{part}_{axis}" for axis, _ in zip("xyz", exprs, strict=False)]
-        return [*(given or ["0" if part == "group" else "1"]), "1", "1"][:3]
+        return [i for i in range(len(self.op.outputs)) if i not in self.metal.zero]
 
     # Gradients
 
@@ -310,6 +309,4 @@ class View:
 
 
 def _qualified(element: str) -> str:
-    if element == "accum_t<T>":
-        return "mlxgen::accum_t<T>"
-    return f"mx::{element}" if element in ("float16_t", "bfloat16_t", "complex64_t") else element
+    return "mlxgen::accum_t<T>" if element == "accum_t<T>" else element

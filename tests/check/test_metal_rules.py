@@ -8,8 +8,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from mlxgen.check.metal_names import unknown_names
 from mlxgen.check.metal_rules import BrokenRule
+from mlxgen.command.operators import mlx_include
 from mlxgen.emulator import check_rules
+from mlxgen.read.cpp import Reader
 from mlxgen.read.preprocess import OWN_INCLUDES
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -103,13 +106,18 @@ def kernel(declared: str, *arguments: str) -> str:
 def test_threadgroup_memory(declared: str, bytes_of_float: int) -> None:
     text = kernel(declared, "float, 4096", "half, 16", "float, 65536")
     found = broken(text)
-    assert [error.message.split()[0] for error in found] == ["f0", "f2"][bytes_of_float <= 32768 :]
-    if bytes_of_float > 32768:
-        assert f"declares {bytes_of_float} bytes" in found[0].message
+    (error,) = found  # of the largest: float, 65536
+    assert error.message.startswith("f2 declares")
+    assert ("1 more of its instantiations" in error.message) == (bytes_of_float > 32768)
+    one = broken(kernel(declared, "float, 4096", "half, 16"))
+    assert [f"declares {bytes_of_float} bytes" in e.message for e in one] == (
+        [True] if bytes_of_float > 32768 else []
+    )
 
 
 def test_lengths_that_are_not_known_are_left_to_the_launch() -> None:
-    assert codes(kernel("threadgroup T a[unknown(N)];", "float, 65536")) == []
+    text = kernel("threadgroup T a[unknown(N)];", "float, 65536")
+    assert codes(f"constexpr int unknown(int n);{text}") == []
 
 
 def test_calls_in_other_namespaces_are_no_recursion() -> None:
@@ -125,6 +133,69 @@ def test_calls_in_other_namespaces_are_no_recursion() -> None:
 def test_recursion_through_others() -> None:
     text = "int g(int n);\nint f(int n) { return g(n); }\nint g(int n) { return f(n - 1); }"
     assert set(codes(text)) == {"MG802"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("x[0] = expp(x[0]);", "expp"),
+        ("x[0] = metal::precise::expp(x[0]);", "expp"),
+        ("threadgroup_barier(mem_flags::mem_none);", "threadgroup_barier"),
+        ("x[0] = simd_summ<float>(x[0]);", "simd_summ"),
+        ("flaot y = 1;", "flaot"),
+        ("metal::vex<float, 4> y;", "vex"),
+        ("x[0] = flaot4(1).x;", "flaot4"),
+        ("[[unrol]] for (int i = 0; i < n; ++i) {}", "unrol"),
+        ("while (true) [[lykely]] {}", "lykely"),
+    ],
+)
+def test_names_that_nothing_has(text: str, name: str) -> None:
+    (error,) = broken(body(text))
+    assert error.code == "MG808" and name in error.message
+    assert error.span.end_column - error.span.column == len(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto g = [](float a) { return a; }; x[0] = g(x[0]);",
+        "using V = vec<float, 4>; V v = V(1); x[0] = v.x;",
+        "struct P { float of(int n) { return twice(n); } float twice(int n); }; P().of(2);",
+        "[[clang::loop_unroll(4)]] for (int i = 0; i < n; ++i) {}",
+        "x[0] = as_type<float>(uint4(1).x) + static_cast<float>(half(2));",
+        "typename metal::enable_if<true, int>::type i = 0; x[i] = 1;",
+        "atomic_fetch_add_explicit((device atomic_uint*)x, 1u, memory_order_relaxed);",
+        '_Pragma("unroll") for (int i = 0; i < n; ++i) {}',
+        "CALL(twise)",
+    ],
+)
+def test_names_that_are_known(text: str) -> None:
+    macro = "#define CALL(name) struct name##_s {}; name##_s();\n"
+    assert codes(macro + body(text)) == []
+
+
+def test_names_behind_an_unknown_header_are_not_looked_up() -> None:
+    assert codes("#include <vendor/kernels.h>\n" + body("x[0] = vendor_exp(x[0]);")) == []
+
+
+def test_names_in_kernels_of_mlx() -> None:
+    """All names in them exist, but for one that its host puts together."""
+    include = mlx_include()
+    assert include is not None
+    kernels = include / "mlx" / "backend" / "metal" / "kernels"
+    first = ("bf16.h", "bf16_math.h", "complex.h", "utils.h", "atomic.h", "reduction/ops.h")
+    rest = "unary binary ternary copy softmax logsumexp reduce scan sort gemv hadamard fft"
+    names = [*first, *(f"{name}.h" for name in rest.split())]
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "all.metal")
+        path.write_text(
+            HEAD + "".join(f'#include "{n}"\n' for n in names if (kernels / n).exists())
+        )
+        reader = Reader([str(kernels), str(include)], metal=True)
+        unit = reader.unit(str(path))
+        found = [*unknown_names(reader, unit, shared=False)]
+    assert len(unit.files) > 15
+    assert [n for n in found if "'hadamard_radix_m'" not in n.message] == []
 
 
 def test_header_of_scalar_functions_keeps_the_rules() -> None:

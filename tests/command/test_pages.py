@@ -167,7 +167,7 @@ def test_failing_checks() -> None:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="clang says it in other words")
 def test_mistake_in_a_cell() -> None:
-    (shown,) = (code for code in blocks(NOTEBOOK, "text") if "MG814" in code)
+    (shown,) = (code for code in blocks(NOTEBOOK, "text") if "MG808" in code)
     with pytest.raises(load.LoadError) as error:
         run_cell(cell_of(NOTEBOOK).replace("math::fabs", "math::fabz"))
     assert str(error.value).strip() == shown.strip()

@@ -16,6 +16,7 @@ from pages import PAGES
 import mlxgen
 from mlxgen.diagnostics import (
     Diagnostics,
+    Related,
     Span,
     TooMany,
     did_you_mean,
@@ -68,6 +69,23 @@ def test_text():
     )
 
 
+def test_related_places():
+    diags = collector()
+    related = [Related("one", Span(FILE, 1, 3, 1, 7)), Related("two", Span("gone.h", 3, 1, 3, 2))]
+    diags.error("MG001", "wrong", KEY, help="write it", related=related)
+    assert diags.render_text() == (
+        "ops.yaml:2:3: error[MG001]: wrong\n"
+        "    2 |   varients: [function]\n"
+        "      |   ^~~~~~~~\n"
+        "ops.yaml:1:3: note: one\n"
+        "    1 | - name: axpby\n"
+        "      |   ^~~~\n"
+        "gone.h:3:1: note: two\n"
+        "help: write it\n"
+        "1 error\n"
+    )
+
+
 def test_nothing_to_say():
     assert collector().render_text() == collector().render_text(color=True) == ""
     assert collector().to_json() == "[]"
@@ -76,7 +94,8 @@ def test_nothing_to_say():
 
 def test_json():
     diags = collector()
-    diags.error("MG001", "wrong", KEY, op="axpby", help="dö", notes=["n"])
+    related = [Related("here", Span(FILE, 1, 3, 1, 7))]
+    diags.error("MG001", "wrong", KEY, op="axpby", help="dö", notes=["n"], related=related)
     assert "dö" in diags.to_json()
     assert json.loads(diags.to_json()) == [
         {
@@ -91,6 +110,7 @@ def test_json():
             "help": "dö",
             "notes": ["n"],
             "op": "axpby",
+            "related": [{**related[0].span._asdict(), "message": "here"}],
         }
     ]
 

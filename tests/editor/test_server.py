@@ -318,10 +318,12 @@ async def test_unsaved_kernel(editor: Editor, folder: Path) -> None:
     await editor.hover("halve")
     (item,) = editor.client.diagnostics[editor.uri]
     assert item.code == "MG503"
-    (related,) = {
-        (place.location.uri, place.location.range.start.line) for place in item.related_information
-    }
-    assert related == (source.uri, 4)
+    (related,) = item.related_information
+    assert related.message == "it is declared here"
+    start, end = related.location.range.start, related.location.range.end
+    assert (related.location.uri, start.line) == (source.uri, 4)
+    line = PROJECT["csrc/halve.h"].splitlines()[4]
+    assert line[start.character : end.character] == "halve"
     closed = lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(source.uri))
     editor.client.text_document_did_close(closed)
     await editor.hover("halve")

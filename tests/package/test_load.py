@@ -18,6 +18,7 @@ from builds import output, run
 from pages import PAGES
 
 import mlxgen
+from mlxgen.emulator.translate import translate
 from mlxgen.package import cache, load, module, notebook
 from mlxgen.testing import check
 
@@ -161,6 +162,86 @@ def test_example() -> None:
         mlxgen.load(YAML, cpp=PAGES["MG814"].bad, metal=METAL)
 
 
+EVERY_KIND = """
+- signature: >-
+    every(x: array, w: array | None, ids: array, state: array, lists: list[array], n: int, big: int,
+    a: float, flag: bool, mode: Literal['up', 'down'], name: str, ints: list[int],
+    pair: int | tuple[int, int], shape: shape, axes: axes, dtype: Dtype, count: int | None,
+    half: array, brain: array) -> (y: array, sums: array, found: array)
+  dispatch: {cpu: every}
+  shape: x.shape
+  dtypes: {"x, w, lists": floating, ids: int32, state: accumulator, half: float16, brain: bfloat16}
+  dtype: {sums: accumulator, found: uint8}
+  grad: none
+- signature: >-
+    kernel(x: array, w: array | None, ids: array, state: array, n: int, a: float, flag: bool,
+    mode: Literal['up', 'down'], name: str, brain: array) -> (y: array, sums: array)
+  dispatch:
+    metal:
+      kernel: kernel
+      grid: [x.size]
+      template: {N: {of: n, values: [1, 2]}}
+      constants: {width: "x.shape[-1]"}
+  shape: x.shape
+  dtypes: {"x, w": floating, ids: int32, state: accumulator, brain: bfloat16}
+  dtype: {sums: accumulator}
+  unused: {name: for the CPU}
+  grad: none
+- signature: >-
+    by_element(x: array, y: array, n: int, a: float, flag: bool, mode: Literal['up', 'down'])
+    -> (u: array, v: array)
+  dispatch: {cpu: by_element, metal: by_element_metal}
+  grad: none
+- signature: "bound(x: array, w: array | None, ints: list[int], dtype: Dtype) -> array"
+  cpp: bound
+- signature: "rule(x: array, n: int) -> array"
+  composite: x * (7 % n)
+  grad: {x: {function: rule_vjp}}
+"""
+
+
+def test_declarations_that_the_help_suggests() -> None:
+    """Written word for word, they fit, and are C++ and Metal; their errors name the operator."""
+    with pytest.raises(load.LoadError) as error:
+        mlxgen.load(EVERY_KIND)
+    helps = re.findall(r"^help: expected: (.*)$", str(error.value), re.MULTILINE)
+    name = re.compile(r"(\w+)\(")
+    declared = {found[1]: text for text in helps if (found := name.search(text))}
+    bodies = {
+        "every": "{ y[0] = x.dim(n); }",
+        "by_element": "{ u = x; v = y; }",
+        "bound": "{ return x; }",
+        "rule_vjp": "{ return {cotangents[0] * mlx::core::array(n)}; }",
+    }
+    metal = "\n".join(declared.pop(name) + " {}" for name in ("kernel", "by_element_metal"))
+    assert {*declared} == {*bodies}
+    cpp = "\n".join(
+        "inline " * ("template" not in declared[name]) + f"{declared[name]} {body}"
+        for name, body in bodies.items()
+    )
+    assert translate("kernels.metal", text=f"#include <metal_stdlib>\n{metal}").text
+    ops = mlxgen.load(EVERY_KIND, cpp=cpp, metal=metal)
+    x = mx.ones((2, 3))
+    with mx.stream(mx.cpu):
+        assert mx.array_equal(ops.by_element(x, 2 * x, 1, 1.0, True, "up")[1], 2 * x)
+        assert ops.bound(x, None, [1], mx.float32) is not None
+        assert mx.array_equal(mx.grad(lambda x: ops.rule(x, 3).sum())(x), 3 * x)
+        with pytest.raises(ValueError, match=r"^\[rule\] Integer modulo by zero\.$"):
+            ops.rule(x, 0)
+        given = dict(lists=[x], big=1, a=1.0, flag=True, mode="up", name="", ints=[1], pair=1)
+        given |= dict(shape=(1,), axes=None, dtype=mx.float32, count=None)
+        given |= dict(half=x.astype(mx.float16), brain=x.astype(mx.bfloat16))
+        assert ops.every(x, None, mx.array([1]), x, n=-1, **given)[0][0, 0].item() == 3
+        with pytest.raises(RuntimeError, match=r"^\[every\] Axis 5 is out of range for an array "):
+            mx.eval(ops.every(x, None, mx.array([1]), x, n=5, **given))
+
+
+def test_places_in_folders_that_are_not_there() -> None:
+    with pytest.raises(load.LoadError) as error:
+        mlxgen.load(YAML, cpp=f'#include "missing.h"\n{CPP}', metal=METAL)
+    assert "<cpp>:1:10: error[MG501]" in str(error.value) and "/tmp" not in str(error.value)
+
+
 def test_functions_for_a_file() -> None:
     with pytest.raises(ValueError, match="go with a text"):
         mlxgen.load("mlx_ops.yaml", cpp=CPP)
@@ -284,7 +365,7 @@ def test_ipython(capsys: pytest.CaptureFixture[str]) -> None:
     assert "signs.softsign(x: scalar | array, *, stream: " in capsys.readouterr().out
     for before, after, expected in (
         ("grad: {x: grad", "grad: {x: gard", "<cell>:7:13: error[MG303]"),
-        ("fabs(x));\n}\n```", "fabz(x));\n}\n```", "<cell>:15:33: error[MG814]"),
+        ("fabs(x));\n}\n```", "fabz(x));\n}\n```", "<cell>:15:33: error[MG808]"),
         ("```cpp", "```rust", "<cell>:12:1: error[MG016]"),
         ("~~~\n", "\n", "<cell>:19:1: error[MG016]"),
     ):

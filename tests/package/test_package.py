@@ -104,6 +104,21 @@ FILES = {
           checks: [{that: start is None or start.ndim == 0, else: start is a number}]
           samples: [{x: {}}, {x: {shape: [2, 5]}}, {x: {shape: [2, 3]}, start: {shape: []}}]
 
+        - name: launch
+          signature: >-
+            launch(x: array, threads: int = 4, group: int = 4, by: int = 1)
+            -> (first: array, rest: array)
+          dispatch:
+            cpu: launch
+            metal:
+              kernel: launch
+              grid: [threads, by]
+              threadgroup: [group, "9 // 9"]
+              constants: {count: "2 ** 30 * by"}
+              zero: [rest]
+          shape: {first: "x.shape[:1]", rest: x.shape}
+          grad: none
+
         - name: window
           signature: "window(x: array, /, size: int | tuple[int, int] = 1) -> array"
           composite: x * size[0] + size[1]
@@ -117,6 +132,7 @@ FILES = {
         """,
     "csrc/axpby.h": """
         #pragma once
+        #include <algorithm>
         #include "mlxgen/kernel.h"
         namespace tiny_ops::cpu {
         using mlxgen::accum_t, mlxgen::In, mlxgen::Out;
@@ -141,6 +157,11 @@ FILES = {
             T first = start ? static_cast<T>(start[0]) : T(0);
             out[i] = static_cast<T>(x[(i + 1) * width - 1] + first);
           }
+        }
+        template <typename T>
+        void launch(In<T> x, int threads, int group, int by, Out<T> first, Out<T> rest) {
+          std::fill_n(first.data, x.dim(by - 1), T(1));
+          std::fill_n(rest.data, rest.size(), T(0));
         }
         template <typename T, bool positive = false>
         T loop(T x) { // the one it is computed in
@@ -186,6 +207,19 @@ FILES = {
             kept[k] = x[i * width + k];
           }
           out[i] = kept[width - 1] + (has_start ? T(start[0]) : T(0));
+        }
+        template <typename T>
+        [[kernel]] void launch(
+            device const T* x,
+            device T* first,
+            device T* rest,
+            constant int& count,
+            constant const int* x_shape,
+            uint2 place [[thread_position_in_grid]],
+            uint2 threads [[threads_per_grid]]) {
+          for (int i = place.x; i < x_shape[0]; i += threads.x) {
+            first[i] = count > 0 ? T(1) : x[i];
+          }
         }
         """,
     "python/tiny_ops/__init__.py": """
@@ -461,6 +495,29 @@ def test_dense(metal_launches):
     assert tiny_ops.axpby(mx.ones(3), mx.ones(3), 2.0, 3.0).tolist() == [5, 5, 5]
     assert metal_launches() == {"axpby_dense_float32": 1}
 
+@pytest.mark.parametrize(
+    "shape, threads, group, by, said",
+    [
+        ((3, 2), 0, 4, 1, "grid [threads, by] is (0, 1, 1): without threads nothing writes"),
+        ((3, 2), -1, 4, 1, "grid [threads, by] is (-1, 1, 1): it cannot be negative"),
+        ((3, 0), -1, 4, 1, "grid [threads, by] is (-1, 1, 1): it cannot be negative"),
+        ((3, 2), 4, 0, 1, "threadgroup [group, 9 // 9] is (0, 1, 1): it needs at least 1 thread"),
+        ((3, 2), 4, -2, 1, "threadgroup [group, 9 // 9] is (-2, 1, 1): it needs at least 1"),
+        ((3, 2), 4, 2048, 1, "(2048, 1, 1): the device allows this kernel 1024 threads"),
+        ((3, 2), 4, 2**30, 1, "(1073741824, 1, 1): the device allows this kernel 1024"),
+        ((3, 2), 4, 4, 2, "2147483648 is out of range for the kernel's parameter 'count'"),
+    ],
+)
+def test_launches_that_metal_refuses(metal_launches, shape, threads, group, by, said):
+    with pytest.raises((ValueError, OverflowError)) as error:
+        mx.eval(tiny_ops.launch(mx.zeros(shape), threads, group, by))
+    assert str(error.value).startswith("[launch] ") and said in str(error.value)
+    assert metal_launches() == {}
+
+def test_launches_of_nothing(metal_launches):
+    assert tiny_ops.launch(mx.zeros((0, 2)), 0)[0].shape == (0,)  # both outputs are empty
+    assert metal_launches() == {}
+
 def test_another(metal_launches):
     tiny_ops.axpby(mx.ones(3, mx.float16), mx.ones(3, mx.float16)).tolist()
 """
@@ -483,7 +540,7 @@ def test_metal_kernels_are_tested_without_a_gpu(
     for layout in (*dense, *strided):
         for dtype in ("float32", "float16", "bfloat16"):
             assert re.search(rf"\d+  axpby_{layout}_{dtype}$", text, re.MULTILINE)
-    assert "launches of 42 kernels" in text
+    assert "launches of 45 kernels" in text
     built = project / "build" / "metal" / "libraries" / "tiny_ops.axpby.metal"
     diags = Diagnostics()
     settings = read_settings.load(project, diags)
@@ -497,12 +554,12 @@ def test_metal_kernels_are_tested_without_a_gpu(
     before = kernel.read_text(encoding="utf-8")
     try:
         done = metal_test()
-        assert done.returncode == 1 and "3 passed" in done.stdout
+        assert done.returncode == 1 and "12 passed" in done.stdout
         missing = "ERROR axpby: no test has launched axpby_dense_n_float16, axpby_dense_large_"
         assert missing in done.stdout and "axpby_dense_float32," not in done.stdout
         assert "1 passed" in output(metal_test("--", "tests", "-k", "dense"))
         shared = metal_test("--jobs", "2")  # what the workers launched counts together
-        assert shared.returncode == 1 and "3 passed" in shared.stdout
+        assert shared.returncode == 1 and "12 passed" in shared.stdout
         assert "created: 2/2 workers" in shared.stdout
         assert missing in shared.stdout and "axpby_dense_float32," not in shared.stdout
 

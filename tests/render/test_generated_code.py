@@ -114,8 +114,8 @@ def test_kernels_are_told_of_absent_arrays(tmp_path: Path) -> None:
     assert [line for line in text.splitlines() if "(encoder, w ? " in line or "w->" in line] == [
         "mlxgen::metal::set_vector(encoder, w ? w->shape() : mx::Shape(), 3);",
         "mlxgen::metal::set_vector(encoder, w ? w->strides() : mx::Strides(), 4);",
-        "encoder.set_bytes(static_cast<int>(w ? w->ndim() : 0), 5);",
-        "encoder.set_bytes(static_cast<uint32_t>(w ? w->size() : 0), 6);",
+        'encoder.set_bytes(mlxgen::metal::number<int>("w_ndim", w ? w->ndim() : 0), 5);',
+        'encoder.set_bytes(mlxgen::metal::number<uint32_t>("w_size", w ? w->size() : 0), 6);',
     ]
 
 

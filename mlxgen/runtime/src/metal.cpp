@@ -52,21 +52,71 @@ MTL::Size group_for(
   return MTL::Size(group[0], group[1], group[2]);
 }
 
+/** What is wrong with a grid or threadgroup, as an error. */
+std::invalid_argument
+wrong(const char* what, const Extent& extent, const std::string& why) {
+  auto [x, y, z] = extent.threads;
+  std::ostringstream os;
+  os << "The " << what << " [" << extent.formulas << "] is (" << x << ", " << y
+     << ", " << z << "): " << why << ".";
+  return std::invalid_argument(os.str());
+}
+
+MTL::Size size_of(const Extent& extent) {
+  const auto& [x, y, z] = extent.threads;
+  return MTL::Size(x, y, z);
+}
+
+/** A threadgroup that its entry gives. */
+MTL::Size group_of(
+    const Extent& group,
+    const MTL::ComputePipelineState* kernel) {
+  auto most = static_cast<int64_t>(kernel->maxTotalThreadsPerThreadgroup());
+  int64_t threads = 1;
+  for (auto length : group.threads) {
+    if (length <= 0) {
+      throw wrong(
+          "threadgroup", group, "it needs at least 1 thread along each axis");
+    }
+    // All lengths are at least 1, so that more than that is too much.
+    threads *= std::min(length, most + 1);
+    threads = std::min(threads, most + 1);
+  }
+  if (threads > most) {
+    throw wrong(
+        "threadgroup",
+        group,
+        "the device allows this kernel " + std::to_string(most) + " threads");
+  }
+  return size_of(group);
+}
+
 } // namespace
 
 void dispatch(
     CommandEncoder& encoder,
     MTL::ComputePipelineState* kernel,
-    std::array<int64_t, 3> grid,
-    std::array<int64_t, 3> group) {
-  if (std::min({grid[0], grid[1], grid[2]}) <= 0) {
-    return;
+    const Extent& grid,
+    const std::optional<Extent>& group,
+    bool idle) {
+  constexpr int64_t most = std::numeric_limits<uint32_t>::max();
+  auto [least, largest] =
+      std::minmax_element(grid.threads.begin(), grid.threads.end());
+  if (*least < 0) {
+    throw wrong("grid", grid, "it cannot be negative");
   }
-  auto threads = MTL::Size(grid[0], grid[1], grid[2]);
+  if (*least == 0) {
+    if (idle) {
+      return;
+    }
+    throw wrong("grid", grid, "without threads nothing writes the outputs");
+  }
+  if (*largest > most) {
+    throw wrong("grid", grid, "the positions of threads have 32 bits");
+  }
+  auto threads = size_of(grid);
   encoder.dispatch_threads(
-      threads,
-      group[0] == 0 ? group_for(threads, kernel)
-                    : MTL::Size(group[0], group[1], group[2]));
+      threads, group ? group_of(*group, kernel) : group_for(threads, kernel));
 }
 
 ///////////////////////////////////////////////////////////////////////////////

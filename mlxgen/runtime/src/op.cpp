@@ -79,6 +79,42 @@ void fail(
   fail(op, what, shown);
 }
 
+void fail_in(const char* op) {
+  auto named = [op](const std::exception& error) {
+    std::string text = error.what();
+    auto name = "[" + std::string(op) + "] ";
+    return text.starts_with(name) ? text : name + text;
+  };
+  // Python has an exception of its own for each of these.
+  try {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(named(error));
+  } catch (const std::domain_error& error) {
+    throw std::domain_error(named(error));
+  } catch (const std::out_of_range& error) {
+    throw std::out_of_range(named(error));
+  } catch (const std::overflow_error& error) {
+    throw std::overflow_error(named(error));
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(named(error));
+  }
+}
+
+namespace {
+
+/** What `compute` gives; its errors name the operator. */
+template <typename Compute>
+auto naming(const char* op, const Compute& compute) {
+  try {
+    return compute();
+  } catch (const std::exception&) {
+    fail_in(op);
+  }
+}
+
+} // namespace
+
 void require_lengths(const std::vector<Shape>& shapes) {
   for (const auto& shape : shapes) {
     if (std::any_of(shape.begin(), shape.end(), [](auto n) { return n < 0; })) {
@@ -776,7 +812,7 @@ Arrays sum_of_terms(
   auto dtype = [&](size_t k) { return dtypes[std::min(k, dtypes.size() - 1)]; };
   Arrays jvps;
   for (size_t i = 0; i < argnums.size(); ++i) {
-    auto [argument, values] = term(argnums[i], i);
+    auto [argument, values] = naming(op, [&] { return term(argnums[i], i); });
     for (size_t k = 0; k < values.size(); ++k) {
       if (!fits(values[k], shapes[k], dtype(k))) {
         auto what = "The jvp of '" + std::string(argument) + "'";
@@ -808,7 +844,7 @@ Arrays gradients(
   out.reserve(argnums.size());
   for (int arg : argnums) {
     const auto& primal = primals[arg];
-    auto [argument, value] = gradient(arg);
+    auto [argument, value] = naming(op, [&] { return gradient(arg); });
     if (!value) {
       out.push_back(mx::zeros_like(primal, s));
       continue;
@@ -829,8 +865,9 @@ Arrays gradients(
 Arrays given_together(
     const char* op,
     const char* arguments,
-    Arrays gradients,
+    const std::function<Arrays()>& compute,
     size_t count) {
+  auto gradients = naming(op, compute);
   if (gradients.size() != count) {
     throw std::invalid_argument(
         "[" + std::string(op) + "] The gradient of '" + arguments + "' gives " +
@@ -1013,7 +1050,7 @@ bool Dispatch::has_kernel(
   return row != nullptr &&
       std::find(row->dtypes.begin(), row->dtypes.end(), dtype) !=
       row->dtypes.end() &&
-      !(needs && backend == Backend::metal && too_much(needs()));
+      !(needs && backend == Backend::metal && too_much(naming(op, needs)));
 }
 
 void Dispatch::require(
@@ -1024,7 +1061,7 @@ void Dispatch::require(
     return;
   }
   if (has_kernel(s, dtype)) {
-    auto all = needs();
+    auto all = naming(op, needs);
     unmet(op, *too_much(all));
   }
   std::ostringstream os;
@@ -1063,7 +1100,7 @@ void Dispatch::run(
   }
 #endif
   if (auto row = find(backend); row != nullptr) {
-    return row->launch(self, inputs, outputs);
+    return naming(op, [&] { row->launch(self, inputs, outputs); });
   }
   throw std::runtime_error(
       "[" + std::string(op) + "] No kernel for the " + name_of(backend) +

@@ -181,6 +181,18 @@ Row elementwise(const char* kernel) {
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
 }
 
+/** A task whose errors name the operator. */
+template <typename Task>
+auto naming(const char* op, Task task) {
+  return [op, task = std::move(task)]() mutable {
+    try {
+      task();
+    } catch (const std::exception&) {
+      fail_in(op);
+    }
+  };
+}
+
 /** The CPU's row of an operator with a kernel over views: Op::task<T>(). */
 template <typename Op, typename Inputs>
 Row over_views(const char* kernel) {
@@ -189,7 +201,9 @@ Row over_views(const char* kernel) {
     auto& encoder = begin(self.stream(), inputs, outputs);
     for_dtype(Inputs(), op.typed(inputs).dtype(), [&](auto tag) {
       using T = typename decltype(tag)::type;
-      enqueue(encoder, inputs, outputs, op.template task<T>(inputs, outputs));
+      auto task = op.template task<T>(inputs, outputs);
+      enqueue(
+          encoder, inputs, outputs, naming(Op::dispatch.op, std::move(task)));
     });
   };
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};

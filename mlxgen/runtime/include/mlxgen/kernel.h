@@ -17,6 +17,8 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -28,6 +30,7 @@ namespace mx = mlx::core;
 
 using mx::bfloat16_t;
 using mx::complex64_t;
+using mx::Dtype;
 using mx::float16_t;
 using mx::Shape;
 
@@ -115,6 +118,13 @@ void narrow(T x, T& out) {
 // Views
 ///////////////////////////////////////////////////////////////////////////////
 
+/** Raise that an array with `ndim` axes has no axis i. */
+[[noreturn, gnu::noinline, gnu::cold]] inline void no_axis(int i, int ndim) {
+  throw std::out_of_range(
+      "Axis " + std::to_string(i) + " is out of range for an array with " +
+      std::to_string(ndim) + " dimensions.");
+}
+
 /** A row-contiguous array of T. An absent optional array has no data. */
 template <typename T>
 struct View {
@@ -141,7 +151,11 @@ struct View {
   }
   /** The length of axis i, which may be negative to count from the last. */
   int64_t dim(int i) const {
-    return shape[i < 0 ? i + ndim() : i];
+    int axis = i < 0 ? i + ndim() : i;
+    if (axis < 0 || axis >= ndim()) {
+      no_axis(i, ndim());
+    }
+    return shape[axis];
   }
   int64_t size() const {
     int64_t n = 1;
@@ -173,3 +187,9 @@ std::vector<In<T>> list_in(const std::vector<mx::array>& arrays) {
 }
 
 } // namespace mlxgen
+
+// Kernels are in namespaces of their packages, or in none, and call these by
+// their names alone.
+using mlxgen::accum_t;
+using mlxgen::In;
+using mlxgen::Out;

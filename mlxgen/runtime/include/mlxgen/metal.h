@@ -12,8 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "mlx/backend/metal/device.h"
@@ -67,11 +70,33 @@ inline void set_optional(
   encoder.set_input_array(a ? *a : other, index);
 }
 
-/** Allocate the outputs of a kernel that is not elementwise. */
-inline void allocate(Arrays& outputs) {
+/**
+ * Allocate the outputs of a kernel that is not elementwise. False: all of them
+ * are empty, so that there is nothing to launch.
+ */
+inline bool allocate(Arrays& outputs) {
+  bool any = false;
   for (auto& out : outputs) {
     out.set_data(mlxgen::allocate(out));
+    any = any || out.size() > 0;
   }
+  return any;
+}
+
+template <typename T>
+constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+
+/** A number for a kernel's parameter, whose type must hold an integer. */
+template <typename To, typename From>
+To number(const char* name, From value) {
+  if constexpr (is_integer<To> && is_integer<From>) {
+    if (!std::in_range<To>(value)) {
+      throw std::overflow_error(
+          show(value) + " is out of range for the kernel's parameter '" + name +
+          "', which has " + std::to_string(8 * sizeof(To)) + " bits.");
+    }
+  }
+  return static_cast<To>(value);
 }
 
 /**
@@ -85,15 +110,23 @@ inline void zero(array& out) {
 #endif
 }
 
+/** Numbers of threads along x, y and z, as an entry gives them. */
+struct Extent {
+  std::array<int64_t, 3> threads;
+  const char* formulas; // for messages
+};
+
 /**
- * Threads along x, y and z, in threadgroups of the given size; without one they
- * are as large as can be.
+ * Launch a grid in threadgroups of the given size; without one they are as
+ * large as can be. Raises where Metal could not launch it, or nothing would be
+ * computed, unless that is right (`idle`).
  */
 void dispatch(
     CommandEncoder& encoder,
     MTL::ComputePipelineState* kernel,
-    std::array<int64_t, 3> grid,
-    std::array<int64_t, 3> group);
+    const Extent& grid,
+    const std::optional<Extent>& group,
+    bool idle = false);
 
 /** Source of kernels, which is compiled when one of them is asked for. */
 class Library {

@@ -76,6 +76,12 @@ fail(const char* op, const std::string& what, const std::vector<Shown>& args);
 [[noreturn]] void
 fail(const char* op, const std::string& what, const std::vector<Named>& args);
 
+/**
+ * Raise the exception that is being handled with the operator's name in front
+ * of its message, if it is not there already.
+ */
+[[noreturn]] void fail_in(const char* op);
+
 /** Whether a check holds: one that cannot be computed, by 0 say, does not. */
 template <typename Check>
 bool holds(Check check) {
@@ -487,11 +493,11 @@ Arrays gradients(
     const Stream& s,
     bool broadcast = false);
 
-/** Gradients given together, of which there have to be `count`. */
+/** Gradients computed together, of which there have to be `count`. */
 Arrays given_together(
     const char* op,
     const char* arguments,
-    Arrays gradients,
+    const std::function<Arrays()>& compute,
     size_t count);
 
 /** The outputs of a composite: they must have these shapes, in these dtypes. */

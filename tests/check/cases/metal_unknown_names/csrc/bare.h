@@ -1,0 +1,5 @@
+#pragma once
+template <typename T>
+T bare(T x) {
+  return exp(x);
+}
