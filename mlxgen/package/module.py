@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ..command import generate as generator
@@ -288,8 +289,7 @@ class _Project:
         for source, _ in self.sources.values():
             found.add_source(source.name, "\n" * source.above + (source.whole or source.text))
         for item in self.diags.sorted():
-            code, message, span, help, notes, op, severity = self._moved(item)
-            found.error(code, message, span, help=help, notes=notes, op=op, severity=severity)
+            found.repeat(self._moved(item))
         return found
 
     def _moved(self, item: Diagnostic) -> Diagnostic:
@@ -302,7 +302,9 @@ class _Project:
             span = Span(source.name, span.line + by, span.column, end, span.end_column)
         notes = tuple(self._named(note) for note in item.notes)
         help = item.help and self._named(item.help)
-        return item._replace(message=self._named(item.message), span=span, help=help, notes=notes)
+        message = self._named(item.message)
+        fix = item.fix and replace(item.fix, span=span)
+        return item._replace(message=message, span=span, help=help, notes=notes, fix=fix)
 
     def _named(self, text: str) -> str:
         """What a message calls the files, as the texts are called."""

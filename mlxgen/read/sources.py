@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from ..diagnostics import Diagnostics, install
 from .cpp import Function, Reader, Unit, find_function
@@ -68,6 +69,9 @@ class Sources:
         self.settings = settings
         self.diags = diags
         self.mlx_include = mlx_include
+        # Functions that entries name and no file has, with the folders where they would be. None:
+        # each is an error.
+        self.missing: list[tuple[Path, Any]] | None = None
         self._told = False  # that MLX is not installed
         self.unread = False  # whether some file could not be read: what is missing may be in it
         self.metal_text = cache(self._metal_text)
