@@ -11,7 +11,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Found when somebody asks for it, since little is needed to find what was built before.
-_ELSEWHERE = {"load": "package.load", "load_ipython_extension": "package.notebook"}
+_ELSEWHERE = {
+    "load": "package.load",
+    "LoadError": "package.request",
+    "load_ipython_extension": "package.notebook",
+}
 
 
 def __getattr__(name: str) -> Any:

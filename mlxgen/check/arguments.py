@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import Any
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import (
@@ -19,6 +20,7 @@ from ..model.kinds import Kind
 from ..model.op import DtypeRule, Form, Parameter
 from ..model.signature import with_article
 from ..read.keys import listed
+from .axes import another, why_no_axis
 from .context import GENERATED, Context, Path, camel
 from .samples import check_samples
 
@@ -71,7 +73,12 @@ def _check_axes(context: Context) -> None:
         if not context.is_known("MG131", name, [*arrays, *outputs], "array", path, at=at):
             continue
         for wrong, axis in axes.problems(name):
-            context.error(wrong, path, name=name, axis=axis, at=_place(context.raw.axes[key], axis))
+            found = _place(context.raw.axes[key], axis)
+            reason, why, better = why_no_axis(axis)
+            if wrong == "axis_taken":
+                better = another(axis)
+            about: Any = {"name": name, "axis": axis, "at": found, "why": why, "better": better}
+            context.error(wrong, path, reason, **about)
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
             place = ("shape", shapes[name]) if shapes else ("shape",)
             context.error("shape_twice", place, key=True, name=name)

@@ -206,6 +206,39 @@ class NamedAxes:
         return " + ".join(filter(None, [parts[0], terms[at], parts[1]]))
 
 
+def another(axis: str) -> str:
+    """Another name for an axis, since something else has this one."""
+    return axis[:1].upper() + axis[1:] if axis.islower() else f"{axis}n"
+
+
+def why_no_axis(text: str) -> tuple[str, str, str]:
+    """What is wrong with the text of an axis: a key of its help, the reason, and a better text."""
+    if not text:
+        return "nothing", ": there is nothing", ""
+    if text == OTHERS:
+        return "others", ", as it is there twice", ""
+    if text == "()":
+        return "alone", " beside others", ""
+    if text.count("(") != text.count(")"):
+        return "brackets", ": its brackets do not close", ""
+    if "," in text:
+        parts = " ".join(re.split(r"[,()]+", text)).strip()
+        return "comma", ": axes have no commas between them", parts
+    if re.search(r"(?<!/)/(?!/)", text):
+        return "divide", ": / may give a fraction", re.sub(r"(?<!/)/(?!/)", "//", text)
+    if power := re.fullmatch(r"(\w+)\*\*2", text):
+        return "power", ": it is a power", f"{power[1]}*{power[1]}"
+    if re.fullmatch(r"\d[\d_]*", text):
+        return "number", ": a number has no zeros in front and no underscores", str(int(text))
+    if text.isidentifier():
+        return "word", ": it is a word of Python", another(text)
+    if text.startswith("-"):
+        return "negative", ": no length is negative", ""
+    if "//" in text and _AXIS.fullmatch(text):
+        return "zero", ": it divides by zero or less", ""
+    return "", "", ""
+
+
 def _is_axis(text: str) -> bool:
     """Whether it is a name, a number or a term of them."""
     try:

@@ -13,7 +13,7 @@ from functools import cache, cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
-from ..diagnostics import Diagnostics, Span, did_you_mean
+from ..diagnostics import Advice, Diagnostics, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
 from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
@@ -194,8 +194,9 @@ class Context(Named):
     ) -> bool:
         """Whether a name that the entry mentions is one of those it has; reports it if not."""
         if name not in known:
-            message = f"there is no {what} '{name}'" + did_you_mean(name, list(known))
-            help = f"{what}s: {', '.join(known)}" if known else None
+            guess = did_you_mean(name, list(known))
+            message = f"there is no {what} '{name}'{guess}"
+            help = Advice(f"{what}s: {', '.join(known)}" if known else "", guess.instead)
             self.report(code, message, path, help, key=key, at=at)
         return name in known
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
-from ..diagnostics import Related, Span, did_you_mean
+from ..diagnostics import Advice, Related, Span, did_you_mean
 from ..model.kinds import Kind
 from ..read.cpp import Function, Param
 from ..read.keys import Part
@@ -47,6 +47,21 @@ class Wanted(NamedTuple):
     written_to: str = ""  # how it is declared if the function returns through it: "T&"
 
 
+class Declaration(NamedTuple):
+    """A hand-written function as it would fit an entry."""
+
+    name: str
+    result: str
+    params: tuple[tuple[str, str], ...]  # type and name
+    template: str = ""  # its parameters: "typename T"
+    is_kernel: bool = False  # [[kernel]]
+
+    def __str__(self) -> str:
+        template = f"template <{self.template}> " if self.template else ""
+        params = ", ".join(f"{type} {name}" for type, name in self.params)
+        return f"{template}{'[[kernel]] ' * self.is_kernel}{self.result} {self.name}({params})"
+
+
 class Expected(NamedTuple):
     """A function that fits an entry.
 
@@ -60,11 +75,15 @@ class Expected(NamedTuple):
     by_value: str = "by value or as a const reference"
     also: Callable[[Function], str | None] = lambda function: None
 
+    def declared(self, name: str) -> Declaration:
+        """The function of that name that would fit."""
+        template = "typename T" if self.elements else ""
+        params = tuple((p.written_to or p.types[0], p.name) for p in self.params)
+        return Declaration(last_name(name), self.result, params, template)
+
     def declaration(self, name: str) -> str:
         """The help of whoever wrote another function of that name."""
-        template = "template <typename T> " if self.elements else ""
-        params = ", ".join(f"{p.written_to or p.types[0]} {p.name}" for p in self.params)
-        return f"expected: {template}{self.result} {last_name(name)}({params})"
+        return f"expected: {self.declared(name)}"
 
     def problem(self, function: Function) -> str | None:
         """Why a function does not fit, or None."""
@@ -164,16 +183,21 @@ class Asked:
         path = FilePath(os.path.abspath(span.file))
         return f"{self.context.settings.relative(path)}:{span.line}"
 
-    def missing(self, names: Iterable[str], folder: FilePath, what: str, help: str) -> None:
+    def missing(
+        self, names: Iterable[str], folder: FilePath, what: str, wanted: Declaration
+    ) -> None:
         """Report that there is no such function, unless a file that may have it was not read."""
         sources = self.context.sources
-        if sources.unread:
+        if sources.missing is not None:
+            sources.missing.append((folder, wanted))
+        if sources.unread or sources.missing is not None:
             self.context.ok = False
             return
         message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}"
-        message += did_you_mean(self.name, sorted(set(names)))
+        guess = did_you_mean(self.name, sorted(set(names)))
         notes = sources.unread_places(self.name)
-        self.context.report(self.codes[0], message, self.path, help, notes=notes)
+        help = Advice(f"expected: {wanted}", guess.instead)
+        self.context.report(self.codes[0], f"{message}{guess}", self.path, help, notes=notes)
 
     def misfit(
         self, function: Function, problems: str | Sequence[tuple[str, Span]], help: str
@@ -244,9 +268,13 @@ class Asked:
         sources, settings = self.context.sources, self.context.settings
         found = sources.find(self.name) if QUALIFIED.fullmatch(self.name) else []
         if not found:
-            help = expected.declaration(self.name)
             names = [f.qualified_name for f in sources.functions if f.class_name is None]
-            self.missing([*names, *map(last_name, names)], settings.csrc, "function", help)
+            self.missing(
+                [*names, *map(last_name, names)],
+                settings.csrc,
+                "function",
+                expected.declared(self.name),
+            )
             return []
         fitting = self.fitting(found, expected, sources.header_of)
         files = {f.span.file: (f, "") for f in fitting if f.is_definition and sources.header_of(f)}

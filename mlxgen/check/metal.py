@@ -43,6 +43,7 @@ from ..read.cpp import Function, Instantiation, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
+from .fit import Declaration
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
@@ -159,17 +160,28 @@ def _properties(owner: str, cpp: str, optional: bool, given: bool) -> Iterator[B
         yield Buffer(name, holds, value, "constant bool&", KINDS[Kind.BOOL].metal, usual=False)
 
 
+def declared_kernel(item: Dispatch) -> Declaration:
+    """The kernel that would fit an entry."""
+    return _declared(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
+
+
 def declaration(item: Dispatch) -> str:
     """Help: the kernel that would fit an entry."""
-    return _declaration(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
+    return f"expected: {declared_kernel(item)}"
 
 
 def _declaration(
     item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
 ) -> str:
-    params = ", ".join(f"{b.declared} {b.name}" for b in buffers.values() if b.usual)
+    return f"expected: {_declared(item, buffers, name, template)}"
+
+
+def _declared(
+    item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
+) -> Declaration:
+    params = tuple((b.declared, b.name) for b in buffers.values() if b.usual)
     kinds = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
-    return f"expected: {f'template <{kinds}> ' * template}[[kernel]] void {name}({params})"
+    return Declaration(name, "void", params, kinds * template, is_kernel=True)
 
 
 def _output_dtypes(item: Dispatch) -> list[str | None]:

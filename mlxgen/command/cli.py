@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -77,6 +78,22 @@ class Commands(click.RichGroup):
         if cmd_name in self.elsewhere:
             import_module(self.elsewhere[cmd_name])
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a file that cannot be read or written is one message."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # whoever read the output has gone: click ends without a word
+        except OSError as error:
+            raise click.ClickException(reason(error)) from error
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be used: ``my-ops/mlx_ops.yaml: No space left on device``."""
+    name = error.filename2 or error.filename
+    shown = f"{os.path.relpath(os.fsdecode(name))}: " if isinstance(name, str | bytes) else ""
+    return f"{shown}{error.strerror or error}"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -376,6 +393,13 @@ def main() -> None:
     """Entry point of the ``mlxgen`` command."""
     gc.disable()  # little garbage is made, and looking for it takes as long as all else
     try:
-        cli()
+        try:
+            cli()
+        finally:
+            sys.stdout.flush()
     except Failure:
         sys.exit(1)
+    except OSError as error:  # what is printed cannot be written
+        with suppress(OSError):
+            print(f"Error: standard output: {error.strerror or error}", file=sys.stderr)
+        os._exit(1)  # else Python tries once more

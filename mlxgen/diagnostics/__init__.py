@@ -8,6 +8,10 @@ from .collect import Diagnostic as Diagnostic
 from .collect import Diagnostics as Diagnostics
 from .collect import Related as Related
 from .collect import TooMany as TooMany
+from .fix import Advice as Advice
+from .fix import Fix as Fix
+from .fix import applied as applied
+from .messages import Guess as Guess
 from .messages import sections as sections
 from .span import COMMAND_LINE as COMMAND_LINE
 from .span import LINE_BREAK as LINE_BREAK

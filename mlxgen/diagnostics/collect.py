@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from .fix import Advice, Fix
 from .messages import sections
 from .span import Span, Text
 
@@ -38,6 +39,7 @@ class Diagnostic(NamedTuple):
     op: str | None = None
     severity: str = "error"
     related: tuple[Related, ...] = ()
+    fix: Fix | None = None
 
     @property
     def text(self) -> str:
@@ -90,21 +92,25 @@ class Diagnostics:
     ) -> None:
         """Report an error, or with ``severity="warning"`` what may be right and fails nothing.
 
-        ``ValueError`` when errors.md does not explain its code.
+        A help that is ``Advice`` may have a fix. ``ValueError`` when errors.md does not explain the
+        code.
         """
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
-        help, op = help and _one_line(help, 400), op and _one_line(f"'{op}'")[1:-1]
+        instead = help.instead if isinstance(help, Advice) else None
+        fix = Fix(span, instead) if instead is not None else None
+        help, op = (help and _one_line(help, 400)) or None, op and _one_line(f"'{op}'")[1:-1]
         places = tuple(Related(_one_line(place.message), place.span) for place in related)
-        item = Diagnostic(code, _one_line(message), span, help, tuple(notes), op, severity, places)
+        text = _one_line(message)
+        item = Diagnostic(code, text, span, help, tuple(notes), op, severity, places, fix)
+        self.repeat(item)
+
+    def repeat(self, item: Diagnostic) -> None:
+        """Report what another collector has, perhaps at another place."""
         self._items[item] = None
-        self._left -= severity == "error"
+        self._left -= item.severity == "error"
         if self._left <= 0:
             raise TooMany
-
-    def add_item(self, item: Diagnostic) -> None:
-        """Report what another collector has, which may have been changed."""
-        self._items[item] = None
 
     def add(self, other: Diagnostics) -> None:
         """Report all that another collector has."""
@@ -152,11 +158,16 @@ class Diagnostics:
 
     def to_json(self) -> str:
         """A JSON array with one object a diagnostic, for editors and CI."""
-        items = [item._asdict() for item in self._shown()]
-        flat = [{**item.pop("span")._asdict(), **item} for item in items]
-        for item in flat:
-            places = item["related"]
-            item["related"] = [{**p.span._asdict(), "message": p.message} for p in places]
+        flat = []
+        for shown in self._shown():
+            item = shown._asdict()
+            fix = item.pop("fix")
+            if fix:
+                item["fix"] = {**fix.span._asdict(), "text": fix.text}
+            item["related"] = [
+                {**place.span._asdict(), "message": place.message} for place in shown.related
+            ]
+            flat.append({**item.pop("span")._asdict(), **item})
         return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:

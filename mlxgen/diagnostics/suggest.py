@@ -16,7 +16,7 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
-from .messages import rows
+from .messages import Guess, rows
 
 _CUTOFF = 0.65
 _ROWS = rows(Path(__file__).parent / "elsewhere.txt")
@@ -46,10 +46,12 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
     return near[best[1]][1] if best[1] else None
 
 
-def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """`` (did you mean 'variants'?)`` for the end of a message, or an empty text."""
-    near = suggest(word, candidates)
-    return f" (did you mean '{near}'?)" if near else ""
+def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> Guess:
+    """`` (did you mean 'variants'?)`` for the end of a message, or an empty text.
+
+    ``form`` is how the word stands in the place that the message is about.
+    """
+    return Guess(suggest(word, candidates), form)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from ..command import generate as generator
 from ..command import operators
-from ..diagnostics import Diagnostics, Span
+from ..diagnostics import Diagnostics, Span, install
 from ..model.op import Op
 from ..read.settings import Settings
 from .library import cache_folder
@@ -95,7 +95,7 @@ def macos_wheel(version: str | None = None) -> Wheel:
     installed = _installed_version()
     version = version or installed
     if version is None:
-        raise HostUnavailable("MLX is not installed here, so that its version is not known")
+        raise HostUnavailable(install.no_mlx())
     if sys.platform == "darwin" and version == installed:
         include = operators.mlx_include()
         library = include.parent / "lib" / "libmlx.dylib" if include else None

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from ..check.metal_rules import broken_rules
 from ..command import operators
-from ..diagnostics import Diagnostics
+from ..diagnostics import Diagnostics, install
 from ..model.op import Kernel, Op
 from ..read.cpp import Reader
 from ..read.preprocess import OWN_INCLUDES, SourceError
@@ -82,16 +82,18 @@ class EmulatedPackage:
         }
 
 
-def installed(name: str) -> Path:
-    """The folder of the installed package.
+def installed(name: str) -> list[Path]:
+    """The folders of the installed package: several if it is editable, and built elsewhere.
 
     Raises:
         EmulationError: where it is not installed.
     """
+    # Without what editable installs do when they are imported, such as building it.
     found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
+    folders = [Path(path) for path in (found and found.submodule_search_locations) or ()]
+    if not any((folder / "ops.json").is_file() for folder in folders):
         raise EmulationError(f"{name} is not installed here: install it first (pip install .)")
-    return Path(found.origin).parent
+    return folders
 
 
 def check_rules(
@@ -130,7 +132,7 @@ def mlx_include() -> Path:
     """
     folder = operators.mlx_include()
     if folder is None:
-        raise EmulationError("MLX is not installed here")
+        raise EmulationError(install.no_mlx())
     return folder
 
 
@@ -153,7 +155,7 @@ def build_package(
         EmulationError: if the package is not installed, or does not build.
     """
     jobs = jobs or os.cpu_count() or 1
-    source = installed(settings.name)
+    sources = installed(settings.name)
     ops = _operators(settings)
     build = folder / "build"
     build.mkdir(parents=True, exist_ok=True)
@@ -168,6 +170,7 @@ def build_package(
         f"configuring {settings.name} for emulation",
     )
     described = build / "generated" / "python" / "ops.json"
+    source = next(folder for folder in sources if (folder / "ops.json").is_file())
     if described.read_bytes() != (source / "ops.json").read_bytes():
         raise EmulationError(
             f"{settings.name} is installed (in {source}) with other operators than "
@@ -182,7 +185,9 @@ def build_package(
     package = EmulatedPackage(settings, folder, kernels)
     shutil.rmtree(package.path, ignore_errors=True)
     unneeded = shutil.ignore_patterns("__pycache__", "include", "lib")
-    shutil.copytree(source, package.path / settings.name, ignore=unneeded)
+    for folder in sources:
+        target = package.path / settings.name
+        shutil.copytree(folder, target, ignore=unneeded, dirs_exist_ok=True)
     shutil.copytree(build / "lib", package.library.parent)
     return package
 

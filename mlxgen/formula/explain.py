@@ -62,7 +62,7 @@ def require(*values: Value) -> None:
 
 def choice(value: Value, name: str, choices: Sequence[str]) -> Wrong:
     """A string that is none of those possible."""
-    listed, meant = ", ".join(map(repr, choices)), did_you_mean(value.const, choices)
+    listed, meant = ", ".join(map(repr, choices)), did_you_mean(value.const, choices, "'{}'")
     text = repr(value.const)
     return Wrong("choice", value.at, name=name, value=text, guess=meant, choices=listed)
 
@@ -126,12 +126,19 @@ def argument(label: str, name: str, annotation: str, value: Value) -> Wrong:
     return Wrong("argument", value.at, *keys, **about, name=name)
 
 
+def escaped(node: ast.AST) -> str:
+    """The text of a part of a formula, in which braces mean nothing else."""
+    return ast.unparse(node).replace("{", "{{").replace("}", "}}")
+
+
 def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wrong:
     """An attribute that does not exist, or is none."""
     name = "attribute"
     if value.kind == "array":
         name = "is_method" if node.attr in methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
-    meant, listed = did_you_mean(node.attr, [*ATTRIBUTES, *methods]), ", ".join(ATTRIBUTES)
+    form = f"{escaped(node.value)}.{{}}"
+    known = [*ATTRIBUTES, *methods] if value.kind == "array" else []
+    meant, listed = did_you_mean(node.attr, known, form), ", ".join(ATTRIBUTES)
     about = {"value": value, "guess": meant, "known": listed, "word": word(node.attr)}
     return Wrong(name, node, value.kind, **about, name=node.attr)

@@ -31,10 +31,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..diagnostics import did_you_mean
+from ..diagnostics import Guess, did_you_mean
 from ..read.settings import numbers
 from . import explain
-from .explain import Wrong
+from .explain import Wrong, escaped
 from .shapeless import WRAPPED
 from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
@@ -214,7 +214,8 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
         if name not in named:
             at = next((k for k in args.node.keywords if k.arg == name), args.node)
             other = explain.word(f"{name}=")
-            near = f" (did you mean '{other}'?)" if other in named else did_you_mean(name, named)
+            form = f"{{}}={escaped(value.at)}"
+            near = Guess(other, form) if other in named else did_you_mean(name, named, form)
             known = any(p.name == name for p in params)
             message = "positional_only" if known else "unknown_keyword"
             raise wrong(message, at, name=name, guess=near)
@@ -381,5 +382,6 @@ def unknown(name: str, node: ast.Call, others: Sequence[str], api: Table) -> Wro
     dotted = isinstance(node.func, ast.Attribute)
     inside = next((n for (_, _, last), n in names if last == own and (dotted or n != own)), None)
     word = f"{inside}(...)" if inside else explain.word(own)
-    near = did_you_mean(own, [last for (of, _, last), _ in names if of == module])
+    form = f"{module}.{{}}" if module else "{}"
+    near = did_you_mean(own, [last for (of, _, last), _ in names if of == module], form)
     return Wrong("unknown_function", node.func, own, name=name, guess=near, word=word)

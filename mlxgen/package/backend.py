@@ -12,19 +12,21 @@ the nanobind that fits the installed MLX, and only with that release of MLX), an
 which follow from ``[tool.mlxgen]``. What a project says in its own ``[tool.scikit-build]`` table or
 on the command line (``--config-settings``) still counts.
 
-The build directory is kept (``build/`` in the project), so that building again compiles only what
-changed.
+The build directory is kept: ``build/`` in the project, ``build/editable`` for editable installs, so
+that building again compiles only what changed. The two are apart because an editable install goes
+on using its own when it is imported, when the tools of an isolated build are gone.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..diagnostics import Diagnostics
+from ..diagnostics import Diagnostics, install
 from ..read import settings
 from . import compat
 
@@ -80,8 +82,17 @@ def get_requires_for_build_sdist(config_settings: ConfigSettings | None = None) 
 def _hook(name: str) -> Callable[..., str]:
     """A hook of PEP 517 or 660: scikit-build-core's, with the project's settings."""
 
+    editable = name.endswith("editable")
+
     def hook(folder: str, config_settings: ConfigSettings | None = None, *more: str | None) -> str:
-        return str(getattr(_backend(), name)(folder, _config(config_settings), *more))
+        backend = _backend()
+        config = _config(config_settings, editable)
+        if name in ("build_wheel", "build_editable"):
+            _require_compiler(config)
+        if editable and _is_isolated(backend):
+            # Its CMake and Ninja are gone when the package is imported.
+            config["editable.rebuild"] = "false"
+        return str(getattr(backend, name)(folder, config, *more))
 
     return hook
 
@@ -107,14 +118,33 @@ def _backend() -> ModuleType:
     try:
         import scikit_build_core.build
     except ModuleNotFoundError:  # only possible without build isolation
-        tools = " ".join(f"'{tool}'" for tool in requirements(Path()))
-        raise SystemExit(
-            f"mlxgen: the build tools are missing: run `{sys.executable} -m pip install {tools}`"
-        ) from None
+        tools = install.pip(*requirements(Path()))
+        raise SystemExit(f"mlxgen: the build tools are missing: run {tools}") from None
     return scikit_build_core.build
 
 
-def _config(given: ConfigSettings | None) -> dict[str, str | list[str]]:
+def _is_isolated(backend: ModuleType) -> bool:
+    """Whether the build tools are in a folder of their own, which pip removes after the build."""
+    return not Path(backend.__file__ or "").resolve().is_relative_to(Path(sys.prefix).resolve())
+
+
+# What CMake looks for, and where it may be told of a compiler.
+_COMPILERS = ("c++", "g++", "clang++", "CC", "icpx")
+_TOLD = ("CXX", "CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")
+
+
+def _require_compiler(config: Mapping[str, object]) -> None:
+    """Say in one sentence that there is no C++ compiler: CMake takes many for it."""
+    told = any(os.environ.get(name) for name in _TOLD) or any(
+        key.startswith(("cmake.args", "cmake.toolchain")) or key.endswith("CMAKE_CXX_COMPILER")
+        for key in config
+    )
+    if told or any(map(shutil.which, _COMPILERS)):
+        return
+    raise SystemExit(f"mlxgen: there is no C++ compiler: {install.compiler()}")
+
+
+def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, str | list[str]]:
     """scikit-build-core's settings for the project in the working directory."""
     project = _settings(Path())
     if sys.platform == "darwin":
@@ -123,7 +153,7 @@ def _config(given: ConfigSettings | None) -> dict[str, str | list[str]]:
         "cmake.source-dir": str(HERE / "cmake"),
         "cmake.build-type": "Release",
         "cmake.define.MLXGEN_PROJECT": str(project.root),
-        "build-dir": "build",
+        "build-dir": "build/editable" if editable else "build",
         "wheel.packages": [project.relative(project.python)],
         "wheel.install-dir": project.name,
         "sdist.exclude": ["/build", "/.venv"],

@@ -18,10 +18,11 @@ import importlib.util
 import mmap
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..diagnostics import install
 from ..read.settings import OLDEST_MLX, numbers
 
 # nanobind's NB_INTERNALS_VERSION; the releases of MLX whose wheels have it, and those of nanobind.
@@ -87,39 +88,57 @@ def nanobind_requirement(mlx_version: str | None) -> str:
     return f"nanobind=={known[-1]}" if known else "nanobind"
 
 
-def find() -> Toolchain:
-    """The installed MLX and nanobind. Raises ``CompatError`` with one sentence when they do not
-    fit."""
+def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
+    """The installed MLX, and the nanobind that fits it.
+
+    Args:
+        fetch: Gives the folder of a release of nanobind, for when the installed one does not fit;
+            raises ``CompatError`` with the reason why it cannot.
+
+    Raises:
+        CompatError: With one sentence, when they do not fit.
+    """
     core = core_module()
     mlx_version = version("mlx")
     if core is None or mlx_version is None:
-        raise CompatError(f"MLX is not installed for {sys.executable}: run {_pip('mlx[cpu]')}")
+        raise CompatError(install.no_mlx())
     if numbers(mlx_version) < numbers(OLDEST_MLX):
         raise CompatError(
-            f"MLX {mlx_version} is too old: mlxgen needs {OLDEST_MLX} or newer; run "
-            f"{_pip(f'mlx[cpu]>={OLDEST_MLX}')}"
+            f"MLX {mlx_version} is too old: mlxgen needs {OLDEST_MLX} or newer; "
+            f"{install.mlx(f'>={OLDEST_MLX}')}"
         )
     tag = abi_tag(core)
     wanted = internals_version(tag)
     spec = importlib.util.find_spec("nanobind")
     nanobind_version = version("nanobind")
-    if spec is None or spec.origin is None or nanobind_version is None:
-        raise CompatError(
+    nanobind = Path(spec.origin).parent if spec is not None and spec.origin else None
+    found = _source_internals(nanobind) if nanobind is not None and nanobind_version else None
+    if nanobind is not None and nanobind_version is not None and found == wanted:
+        return Toolchain(mlx_version, core.parent, core, nanobind_version, nanobind, tag)
+    if found is None:
+        problem = (
             f"nanobind, which MLX {mlx_version} needs to share arrays with an extension, is not "
-            f"installed for {sys.executable}: run {_pip(nanobind_requirement(None))}"
+            f"installed for {sys.executable}"
         )
-    nanobind = Path(spec.origin).parent
-    found = _source_internals(nanobind)
-    if found != wanted:
-        advice = f"install the nanobind that MLX {mlx_version} was built with"
-        if wanted in NANOBIND:
-            advice = f"run {_pip(nanobind_requirement(None))}"
-        raise CompatError(
+    else:
+        problem = (
             f"nanobind {nanobind_version} does not fit MLX {mlx_version}: the extension would use "
             f"version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
-            f"passed between them; {advice}"
+            "passed between them"
         )
-    return Toolchain(mlx_version, core.parent, core, nanobind_version, nanobind, tag)
+    if wanted not in NANOBIND:
+        raise CompatError(f"{problem}; install the nanobind that MLX {mlx_version} was built with")
+    release = NANOBIND[wanted][-1]
+    why = ""
+    if fetch is not None:
+        try:
+            fetched = fetch(release)
+            if _source_internals(fetched) != wanted:
+                raise CompatError(f"the fetched release {release} does not fit either")
+            return Toolchain(mlx_version, core.parent, core, release, fetched, tag)
+        except CompatError as error:
+            why = f" (it could not be fetched: {error})"
+    raise CompatError(f"{problem}; run {install.pip(f'nanobind=={release}')}{why}")
 
 
 def compare(core: Path, extension: Path) -> None:
@@ -156,10 +175,6 @@ def _source_internals(nanobind: Path) -> int:
     if match := re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text):
         return int(match[1])
     raise CompatError(f"the nanobind in {nanobind} is not one that mlxgen knows")
-
-
-def _pip(requirement: str) -> str:
-    return f"`{sys.executable} -m pip install '{requirement}'`"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ..diagnostics import install
 from . import compat
 from .cache import Cache, folder
 from .request import KIND, LoadError, Request, Say, Source
@@ -49,9 +50,14 @@ def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> M
     Raises:
         LoadError: What is wrong with the entries or the functions, where; or what is missing here.
         OSError: If the file cannot be read.
-        ValueError: If functions are given for a file.
+        TypeError: If an argument is no text.
+        ValueError: If functions are given for a file, or a text is not valid Unicode.
     """
-    text = os.fspath(source)
+    _check_text("cpp", cpp)
+    _check_text("metal", metal)
+    if not isinstance(source, os.PathLike):
+        _check_text("source", source, "the YAML of entries, or a path")
+    text = os.fsdecode(source)
     if isinstance(source, os.PathLike) or re.fullmatch(r"[^\n]+\.ya?ml", text):
         if cpp or metal:
             raise ValueError("cpp and metal go with a text, not with a file")
@@ -60,6 +66,22 @@ def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> M
     texts |= {"cpp": Source(cpp, "<cpp>")} if cpp else {}
     texts |= {"metal": Source(metal, "<metal>")} if metal else {}
     return obtain(Request(None, texts), progress)
+
+
+def _check_text(name: str, value: object, what: str = "the text of functions") -> None:
+    """Raise ``TypeError`` for what is no text, and ``ValueError`` for one that no file can hold."""
+    if not isinstance(value, str):
+        decode = f": write {name}.decode()" if isinstance(value, bytes | bytearray) else ""
+        given = type(value).__name__
+        raise TypeError(f"mlxgen.load: {name} must be a str, {what}, not {given}{decode}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        line = value.count("\n", 0, error.start) + 1
+        raise ValueError(
+            f"mlxgen.load: {name} has a character in line {line} that is not valid Unicode: "
+            f"{value[error.start]!a}"
+        ) from None
 
 
 def progress(text: str) -> None:
@@ -84,14 +106,17 @@ def obtain(request: Request, say: Say) -> ModuleType:
             say("")
     if (warned := place / "warnings.txt").exists():
         print(warned.read_text(encoding="utf-8"), end="", file=sys.stderr)
-    return _imported(name, place / name)
+    try:
+        return imported(name, place / name)
+    except ImportError as error:
+        raise LoadError(f"the operators cannot be imported: {error}") from error
 
 
 def _key(request: Request) -> str:
     """Of everything that a module depends on but the compiler, which may be another one since."""
     core = compat.core_module()
     if core is None:
-        raise LoadError(f"MLX is not installed for {sys.executable}")
+        raise LoadError(install.no_mlx())
     stat = core.stat()
     texts = {kind: source.content for kind, source in request.texts.items()}
     return digest(
@@ -124,8 +149,8 @@ def _generator() -> str:
     return digest(*contents(MLXGEN, *patterns, "runtime/**/*.h", "runtime/**/*.cpp"))
 
 
-def _imported(name: str, package: Path) -> ModuleType:
-    """The package in a folder, which is not in sys.path."""
+def imported(name: str, package: Path) -> ModuleType:
+    """Import the package in a folder, which is not in sys.path."""
     spec = importlib.util.spec_from_file_location(
         name, package / "__init__.py", submodule_search_locations=[str(package)]
     )

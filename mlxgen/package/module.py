@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ..command import generate as generator
@@ -54,17 +58,16 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
     Raises:
         LoadError: What is wrong, or missing.
     """
-    try:
-        found = compat.find()
-    except compat.CompatError as error:
-        raise LoadError(str(error)) from None
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as scratch:
-        project = _Project(request, Path(scratch), name)
         try:
+            project = _Project(request, Path(scratch), name)
+            project.generate(say)  # a mistake there is said before anything is compiled
+            found = compat.find(lambda release: _nanobind(release, say))
             common = _common(found, say)
 
             def make(made: Path) -> Iterable[str]:
                 project.package(common, found, made / name, say)
+                _try_import(name, made / name)
                 return []
 
             about = f"{_about(request)}, for MLX {found.mlx_version}"
@@ -75,8 +78,65 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
                 kept = Path(tempfile.mkdtemp(dir=_local()))
                 make(kept)
                 return kept
+        except compat.CompatError as error:
+            raise LoadError(str(error)) from None
         except (BuildError, OSError) as error:
             raise LoadError(f"the operators could not be built: {error}") from None
+
+
+def _nanobind(release: str, say: Say) -> Path:
+    say(f"fetching nanobind {release}, which fits the installed MLX")
+    return toolchain.fetch_nanobind(release, _local())
+
+
+# Imports a package in a process of its own, and says so at the end.
+_TRY = """
+import json, os, sys
+path, name, package = json.loads(sys.argv[1])
+sys.path[:] = path
+from pathlib import Path
+from mlxgen.package.load import imported
+imported(name, Path(package))
+os.write(2, b"imported")
+os._exit(0)
+"""
+_LONGEST = 120  # seconds that an import may take
+
+
+def _try_import(name: str, package: Path) -> None:
+    """Import what was just built in another process.
+
+    The user's C++ may end the process that loads it: a global variable whose constructor throws
+    does. What is in the cache has been imported once, so that this costs nothing later.
+
+    Raises:
+        LoadError: With what happened there.
+    """
+    if not sys.executable:  # Python is embedded in another program
+        return
+    given = json.dumps([sys.path, name, str(package)])
+    command = [sys.executable, "-c", _TRY, given]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_LONGEST)
+    except subprocess.TimeoutExpired:
+        what = f"does not end within {_LONGEST} seconds"
+        said = ""
+    else:
+        said = done.stderr.decode(errors="replace").strip()
+        if said.endswith("imported"):
+            return
+        what = "fails"
+        if done.returncode < 0:
+            number = -done.returncode
+            known = number in {*signal.Signals}
+            what = f"ends the process ({signal.Signals(number).name if known else number})"
+        elif "Traceback" in said:
+            said = said.splitlines()[-1]
+    advice = (
+        "look at what the C++ does outside of functions, as constructors of global variables do"
+    )
+    more = f"\n{said[-2000:]}" if said else ""
+    raise LoadError(f"the operators are compiled, but loading them {what}: {advice}{more}")
 
 
 @functools.cache
@@ -93,8 +153,9 @@ def _common(found: compat.Toolchain, say: Say) -> toolchain.Common:
     given = {"CMAKE_BUILD_TYPE": "Release"}
     if os.environ.get("CXX") is None and "CMAKE_TOOLCHAIN_FILE" not in os.environ:
         # As scikit-build-core: what Python was built with.
-        compiler = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
-        if path := shutil.which(compiler or "c++"):
+        usual = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
+        paths = map(shutil.which, filter(None, (usual, "c++", "g++", "clang++")))
+        if path := next(filter(None, paths), None):
             given["CMAKE_CXX_COMPILER"] = path
             given["CMAKE_CXX_FLAGS"] = os.environ.get("CXXFLAGS", "")
     return toolchain.obtain(found, machine, given, toolchain.tools, _local(), say)
@@ -139,15 +200,18 @@ class _Project:
 
     # ------------------------------------------------------------------------- the package
 
-    def package(
-        self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
-    ) -> None:
-        """Generate and compile it in the folder ``made``."""
+    def generate(self, say: Say) -> None:
+        """Write its files; what is wrong with the entries is raised."""
         say("generating")
-        settings = self.settings._replace(mlx=found.mlx_version)
+        settings = self.settings._replace(mlx=compat.version("mlx"))
         generator.generate(settings, self.generated, self.diags)
         if not self.diags.ok:
             self.fail()
+
+    def package(
+        self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
+    ) -> None:
+        """Compile it in the folder ``made``."""
         shutil.copytree(self.generated / "python", made)
         self._compile(common, found, made, say)
         info = {
@@ -225,13 +289,14 @@ class _Project:
         for source, _ in self.sources.values():
             found.add_source(source.name, "\n" * source.above + (source.whole or source.text))
         for item in self.diags.sorted():
-            found.add_item(self._moved(item))
+            found.repeat(self._moved(item))
         return found
 
     def _moved(self, item: Diagnostic) -> Diagnostic:
         return item._replace(
             message=self._named(item.message),
             span=self._moved_span(item.span),
+            fix=item.fix and replace(item.fix, span=self._moved_span(item.fix.span)),
             help=item.help and self._named(item.help),
             notes=tuple(self._named(note) for note in item.notes),
             related=tuple(

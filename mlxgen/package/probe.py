@@ -118,14 +118,15 @@ def main(arguments: Sequence[str]) -> int:
         diagnostics.print(sys.stderr)
         return 1
     try:
-        found = compat.find()
+        local = options.build / "common"
+        found = compat.find(lambda release: toolchain.fetch_nanobind(release, local))
         machine = of_machine(found)
         common = toolchain.obtain(
             found,
             to_cmake(machine),
             dict(text.split("=", 1) for text in options.define),
             lambda: toolchain.Tools([options.cmake], [options.ninja]),
-            options.build / "common",
+            local,
             lambda text: print(f"mlxgen: {text}", file=sys.stderr, flush=True),
         )
     except (compat.CompatError, toolchain.BuildError, OSError) as error:

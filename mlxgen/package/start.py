@@ -10,23 +10,27 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from ..command import operators
-from ..command.cli import FOLDER, Names, cli, command, require, settings_of
-from ..diagnostics import Diagnostic, Diagnostics
+from ..command.cli import FOLDER, Names, cli, command, reason, require, settings_of
+from ..diagnostics import LINE_BREAK, Diagnostics, Span
 from ..read.settings import Settings
 from ..read.settings import load as load_settings
+from ..read.sources import Sources
 from . import compat
 
+if TYPE_CHECKING:
+    from ..check.fit import Declaration
+    from ..model.signature import Arg, Signature
+    from ..read.yaml import Document
+
 _NEW = Path(__file__).parent / "new"
-_MISSING = "expected: "  # how the help begins that says which kernel an entry needs
-_DECLARATION = re.compile(r"(?P<head>.*?)(?P<name>\w+)\((?P<params>.*)\)$")
 
 
 # ------------------------------------------------------------------------------------- new
@@ -42,12 +46,24 @@ def new(name: str, folder: Path | None) -> None:
     tests it and builds wheels.
     """
     folder = folder or Path(name)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise click.UsageError(f"{folder} is there already, and not empty: nothing was written")
+    try:
+        if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+            raise click.UsageError(f"{folder} is there already, and not empty: nothing was written")
+        count = _make(name, folder)
+    except OSError as error:
+        why = error.strerror or error
+        raise click.ClickException(f"nothing was written: {folder}: {why}") from error
+    shown = os.path.relpath(folder)
+    click.echo(f"{shown}: {count} files")
+    click.echo(f'next: cd {shown} && pip install ".[test]" && pytest')
+
+
+def _make(name: str, folder: Path) -> int:
+    """Make the package in one step: all of its files or none. Return how many there are."""
     near = next(parent for parent in folder.absolute().parents if parent.is_dir())
+    files = dict(_package(name))
     with tempfile.TemporaryDirectory(dir=near, prefix=".mlxgen") as scratch:
         made = Path(scratch) / "package"
-        files = dict(_package(name))
         for path, text in files.items():
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).write_text(text, encoding="utf-8")
@@ -55,11 +71,16 @@ def new(name: str, folder: Path | None) -> None:
         settings = load_settings(made, diags)
         if settings is None or not operators.load(settings, diags)[0]:
             raise click.BadParameter(diags.sorted()[0].message, param_hint="NAME")
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        made.replace(folder)  # which is empty, if it is there
-    shown = os.path.relpath(folder)
-    click.echo(f"{shown}: {len(files)} files")
-    click.echo(f'next: cd {shown} && pip install ".[test]" && pytest')
+        parents = [path for path in folder.absolute().parents if not path.exists()]
+        try:
+            folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+            made.replace(folder)  # which is empty, if it is there
+        except OSError:
+            for parent in parents:
+                with suppress(OSError):
+                    parent.rmdir()
+            raise
+    return len(files)
 
 
 def _package(name: str) -> Iterator[tuple[str, str]]:
@@ -99,6 +120,14 @@ def _package(name: str) -> Iterator[tuple[str, str]]:
 )
 @click.option("--composite", metavar="FORMULA", help="The operator in MLX's operations.")
 @click.option("--shape", metavar="FORMULA", help="Of the output, if it is not elementwise.")
+@click.option("--dtype", metavar="FORMULA", help="Of the output, if it is not the promoted one.")
+@click.option(
+    "--checks",
+    nargs=2,
+    multiple=True,
+    metavar="CONDITION MESSAGE",
+    help="What arguments must be, and what is said otherwise.",
+)
 @click.option("--grad", multiple=True, metavar="ARG=FORMULA", help="An argument's vjp.")
 @click.option("--doc", help="What it computes, in a sentence.")
 def add(diags: Diagnostics, signature: str, project: Path | None, **options: Any) -> None:
@@ -107,162 +136,373 @@ def add(diags: Diagnostics, signature: str, project: Path | None, **options: Any
     Kernels are written as far as the entry says what they are; what they compute is yours. Without
     --kernel and --composite there is one for both backends.
     """
+    for text in _texts([signature, *options.values()]):
+        if text != text.encode(errors="replace").decode():
+            raise click.UsageError(f"{text!a} is not valid Unicode")
     settings = settings_of(diags, project)
-    require(operators.read(settings, diags)[0] is not None and diags.ok)
-    entry = _entry(signature, **options)
-    before = settings.yaml.read_text(encoding="utf-8")
-    after = before + "\n" * (bool(before.strip()) + (not before.endswith("\n"))) + entry
-    stubs = _stubs(settings, after, before, diags, shared="cpu" not in (options["kernel"] or ""))
-    _write(settings.yaml, after, stubs)
-    line = before.count("\n") + 2
-    click.echo(f"{settings.relative(settings.yaml)}:{line}: {entry.splitlines()[0][2:]}")
+    document = operators.read(settings, diags)[0]
+    require(document is not None and diags.ok)
+    assert document is not None
+    # Bytes, so that its line ends stay as they are.
+    before = settings.yaml.read_bytes().decode()
+    margin = _margin(document, settings)
+    plan = _Plan(signature, _parsed(signature), margin=margin, **options)
+    gap = "\n" * (bool(before.strip()) + (before.rstrip(" ")[-1:] not in ("\n", "")))
+    line = len(LINE_BREAK.findall(before + gap)) + 1
+    new = _New(settings, before + gap, plan.entry(), plan.shared, diags)
+    stubs = new.stubs()
+    end = "\r\n" if "\r\n" in before else "\n"
+    after = before + (gap + plan.entry()).replace("\n", end)
+    _write(Path(os.path.realpath(settings.yaml)), after, stubs)
+    click.echo(f"{settings.relative(settings.yaml)}:{line}: name: {plan.name}")
+    if plan.guessed:
+        click.echo(f"shape: {plan.guessed} is a guess (--shape FORMULA gives another)")
     for path in stubs:
         click.echo(f"{settings.relative(path)}: what it computes is yours")
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif value is not None:
+            yield from _texts(value)
+
+
+def _margin(document: Document, settings: Settings) -> str:
+    """What stands before the dash of an entry."""
+    if not document.entries:
+        if any(line.strip() and line[0] != "#" for line in document.text.splitlines()):
+            raise click.ClickException(_no_list(settings))
+        return ""
+    lines = LINE_BREAK.split(document.text)
+    found = re.match(r"( *)-\s", lines[document.entries[-1].span().line - 1])
+    if found is None:
+        raise click.ClickException(_no_list(settings))
+    return found[1]
+
+
+def _no_list(settings: Settings) -> str:
+    name = settings.relative(settings.yaml)
+    return (
+        f"nothing was written: the entries of {name} do not begin with '- ' in lines of their own"
+    )
 
 
 def _write(yaml: Path, text: str, stubs: Mapping[Path, str]) -> None:
     """Write all files or, where one cannot be written, none."""
     made = yaml.with_name(f"{yaml.name}.new")
+    written: list[Path] = [made]
     try:
-        made.write_text(text, encoding="utf-8")
+        made.write_bytes(text.encode())
         made.chmod(yaml.stat().st_mode)
         for path, stub in stubs.items():
+            written += [folder for folder in path.parents if not folder.exists()][::-1]
             path.parent.mkdir(parents=True, exist_ok=True)
+            written.append(path)
             path.write_text(stub, encoding="utf-8")
         made.replace(yaml)
-    except OSError as error:
-        for path in (made, *stubs):
+    except BaseException as error:
+        for path in reversed(written):
             with suppress(OSError):
-                path.unlink()
-        raise click.ClickException(f"nothing was written: {error}") from error
+                path.rmdir() if path.is_dir() else path.unlink()
+        if isinstance(error, OSError):
+            raise click.ClickException(f"nothing was written: {reason(error)}") from error
+        raise
 
 
-def _entry(
-    signature: str,
-    kernel: str | None,
-    composite: str | None,
-    shape: str | None,
-    grad: Names,
-    doc: str | None,
-) -> str:
-    """The entry's YAML."""
-    match = re.search(r"\w+(?=\s*\()", signature)
-    name = match[0] if match else signature
-    lines = {"name": name, "signature": json.dumps(signature, ensure_ascii=False)}
-    if doc:
-        lines["doc"] = json.dumps(doc, ensure_ascii=False)
-    if kernel is None and composite is None:
-        kernel = "shared"
-    if kernel == "shared" and not shape:
-        lines["dispatch"] = name
-    elif kernel:
-        backends = ("cpu", "metal") if kernel in ("shared", "cpu,metal") else (kernel,)
-        launch = {"cpu": name, "metal": f"{name}_metal"}
-        if shape:
-            launch["metal"] = f"{{kernel: {name}_metal, grid: [out.size]}}"
-        lines["dispatch"] = "{" + ", ".join(f"{b}: {launch[b]}" for b in backends) + "}"
-    if shape:
-        lines["shape"] = json.dumps(shape)
-    if composite:
-        lines["composite"] = json.dumps(composite)
-    if grad:
-        pairs = (text.partition("=") for text in grad)
-        given = (f"    {arg.strip()}: {json.dumps(formula.strip())}" for arg, _, formula in pairs)
-        lines["grad"] = "\n" + "\n".join(given)
-    elif not composite:
-        lines["grad"] = "none  # or a formula of grad for each array: {x: 2 * x * grad}"
-    text = "\n  ".join(f"{key}: {value}" for key, value in lines.items())
-    return f"- {text}\n".replace(": \n", ":\n")
+def _parsed(text: str) -> Signature | None:
+    """The signature, if it is one; what is wrong with it is said of the entry."""
+    from ..read.signature import parse_signature
+
+    return parse_signature(text, "any", lambda *_: None)
 
 
-def _stubs(
-    settings: Settings, after: str, before: str, diags: Diagnostics, *, shared: bool
-) -> dict[Path, str]:
-    """The files with the kernels that an entry still needs; what else is wrong with it fails."""
-    from ..check.file import resolve
-    from ..read.sources import Sources
-    from ..read.yaml import Document
-
-    shown = settings.relative(settings.yaml)
-    document = Document.parse(after, shown, diags)
-    require(document is not None and diags.ok)
-    assert document is not None
-    found = Diagnostics()
-    resolve(document, settings, Sources(settings, found, operators.mlx_include()), found)
-    new = [item for item in found.sorted() if item.span.line > before.count("\n")]
-    missing = [i for i in new if i.code == "MG502" and (i.help or "").startswith(_MISSING)]
-    for item in new:
-        if item not in missing:
-            diags.add_item(item)
-    require(diags.ok)
-    stubs: dict[Path, str] = {}
-    for item in missing:
-        name, path, text = _stub(settings, item, shared)
-        if path.exists():
-            raise click.UsageError(
-                f"{settings.relative(path)} is there already: write {name} yourself"
-            )
-        stubs[path] = text
-    return stubs
+def _quoted(text: str) -> str:
+    """A text in the quotes of YAML."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
-def _stub(settings: Settings, missing: Diagnostic, shared: bool) -> tuple[str, Path, str]:
-    """A kernel's name, its file, and the file's text."""
-    match = _DECLARATION.match((missing.help or "").removeprefix(_MISSING))
-    assert match is not None
-    metal = f"in {settings.relative(settings.metal)}" in missing.message
-    name = match["name"]
-    params = [param.rpartition(" ")[::2] for param in match["params"].split(", ")]
-    views = any("<" in type for type, _ in params)
+class _Plan:
+    """An entry that fits a signature: what is not asked for follows from the arguments."""
+
+    def __init__(
+        self,
+        text: str,
+        signature: Signature | None,
+        *,
+        margin: str,
+        kernel: str | None,
+        composite: str | None,
+        shape: str | None,
+        dtype: str | None,
+        checks: Sequence[tuple[str, str]],
+        grad: Names,
+        doc: str | None,
+    ) -> None:
+        from ..model.kinds import KINDS, Kind
+
+        self.text, self.margin = text, margin
+        self.composite, self.dtype, self.grad, self.doc = composite, dtype, grad, doc
+        self.checks = list(checks)
+        named = re.search(r"[A-Za-z_]\w*(?=\s*\()", text)
+        self.name = (signature and signature.name) or (named[0] if named else text)
+        args = signature.args if signature else ()
+        outputs = signature.outputs if signature else ()
+        self.first_output = outputs[0].name if outputs else "out"
+        whole = dtype is not None or any(
+            arg.type.optional or not (arg.type.kind is Kind.ARRAY or KINDS[arg.type.kind].scalars)
+            for arg in args
+        )
+        has_kernel = kernel is not None or composite is None
+        self.guessed = ""
+        if has_kernel and shape is None and whole:
+            shape = _shape(args)
+            self.guessed = shape or ""
+        self.shape = shape
+        if kernel is None and has_kernel:
+            lists = any(arg.type.kind is Kind.ARRAYS for arg in args)
+            kernel = "cpu" if lists else "shared"
+        if kernel == "shared" and shape:
+            kernel = "cpu,metal"
+        self.kernel = kernel
+        self.shared = kernel == "shared"
+        if has_kernel and not checks:
+            self.checks += _axis_checks(args)
+
+    def entry(self) -> str:
+        """The YAML."""
+        name = self.name
+        lines = {"name": name if name.isidentifier() else _quoted(name)}
+        lines["signature"] = _quoted(self.text)
+        if self.doc:
+            lines["doc"] = _quoted(self.doc)
+        if self.shared:
+            lines["dispatch"] = name
+        elif self.kernel:
+            launch = {"cpu": name, "metal": f"{name}_metal"}
+            if self.shape:
+                launch["metal"] = f"{{kernel: {name}_metal, grid: [{self.first_output}.size]}}"
+            backends = ", ".join(f"{b}: {launch[b]}" for b in self.kernel.split(","))
+            lines["dispatch"] = f"{{{backends}}}"
+        given = {"shape": self.shape, "dtype": self.dtype, "composite": self.composite}
+        lines |= {key: _quoted(text) for key, text in given.items() if text is not None}
+        if self.checks:
+            pairs = (f"{{that: {_quoted(c)}, else: {_quoted(m)}}}" for c, m in self.checks)
+            lines["checks"] = "".join(f"\n    - {pair}" for pair in pairs)
+        if self.grad:
+            items = (text.partition("=") for text in self.grad)
+            pairs = (f"{_quoted(arg.strip())}: {_quoted(text.strip())}" for arg, _, text in items)
+            lines["grad"] = "".join(f"\n    {pair}" for pair in pairs)
+        elif self.composite is None:
+            lines["grad"] = "none  # or a formula of grad for each array: {x: 2 * x * grad}"
+        text = "\n  ".join(f"{key}: {value}" for key, value in lines.items())
+        text = f"- {text}\n".replace(": \n", ":\n")
+        return "".join(f"{self.margin}{line}" for line in text.splitlines(keepends=True))
+
+
+def _shape(args: Sequence[Arg]) -> str | None:
+    """The shape of an output, for want of a better one: that of the first array."""
+    from ..model.kinds import Kind
+
+    arrays = [arg for arg in args if arg.type.kind is Kind.ARRAY]
+    if always := next((arg.name for arg in arrays if not arg.type.optional), ""):
+        return f"{always}.shape"
+    if lists := [arg.name for arg in args if arg.type.kind is Kind.ARRAYS]:
+        return f"{lists[0]}[0].shape"
+    return f"{arrays[0].name}.shape if {arrays[0].name} is not None else []" if arrays else None
+
+
+_AXIS = ("axis", "dim", "axes", "dims")
+
+
+def _axis_checks(args: Sequence[Arg]) -> Iterator[tuple[str, str]]:
+    """That arguments which name axes are in range: kernels look no further."""
+    from ..model.kinds import Kind
+
+    plain = (a.name for a in args if a.type.kind is Kind.ARRAY and not a.type.optional)
+    if (array := next(plain, None)) is None:
+        return
+    for arg in args:
+        kind, name = arg.type.kind, arg.name
+        if kind is Kind.AXES or (kind is Kind.INTS and name in _AXIS):
+            each = next(n for n in ("i", "j", "k", "n") if n not in {a.name for a in args})
+            condition = f"all(-{array}.ndim <= {each} < {array}.ndim for {each} in {name})"
+        elif kind is Kind.INT and name in _AXIS:
+            condition = f"-{array}.ndim <= {name} < {array}.ndim"
+        else:
+            continue
+        if arg.type.optional:
+            condition = f"{name} is None or {condition}"
+        yield condition, f"{name} is out of range for {array}"
+
+
+class _Sources(Sources):
+    """Hand-written files, and those that are about to be written."""
+
+    more: Sequence[Path] = ()
+
+    def cpp_files(self) -> list[Path]:
+        return sorted({*super().cpp_files(), *(p for p in self.more if p.suffix == ".h")})
+
+    def metal_files(self) -> list[Path]:
+        return sorted({*super().metal_files(), *(p for p in self.more if p.suffix == ".metal")})
+
+
+class _New:
+    """An entry that is to be appended, checked beside all others before anything is written."""
+
+    def __init__(
+        self, settings: Settings, before: str, entry: str, shared: bool, diags: Diagnostics
+    ) -> None:
+        self.settings, self.entry, self.shared, self.diags = settings, entry, shared, diags
+        self.text = before + entry
+        self.above = len(LINE_BREAK.findall(before))
+
+    def stubs(self) -> dict[Path, str]:
+        """The files with the kernels that the entry needs and no file has."""
+        from ..read.preprocess import UNSAVED
+
+        missing = self._checked({})
+        files: dict[Path, str] = {}
+        for folder, declaration in missing:
+            path, text = _stub(self.settings, folder, declaration, self.shared)
+            if os.path.lexists(path):
+                shown = self.settings.relative(path)
+                message = f"{shown} is there already: write {declaration.name} yourself"
+                raise click.UsageError(message)
+            files[path] = text
+        unsaved = {os.path.abspath(path): text for path, text in files.items()}
+        UNSAVED.update(unsaved)
+        try:
+            self._checked(files)
+        finally:
+            for name in unsaved:
+                del UNSAVED[name]
+        return files
+
+    def _checked(self, files: Mapping[Path, str]) -> list[tuple[Path, Declaration]]:
+        """Check the entry with these files; fails if anything is wrong but missing kernels."""
+        from ..check.file import resolve
+        from ..read.yaml import Document
+
+        found = Diagnostics()
+        document = Document.parse(self.text, self.settings.relative(self.settings.yaml), found)
+        sources = _Sources(self.settings, found, operators.mlx_include())
+        if not files:
+            sources.missing = []
+        sources.more = list(files)
+        if document is not None and document.entries:
+            only = {document.entries[-1].name}
+            ops = resolve(document, self.settings, sources, found, only)
+            operators.check_metal(ops, sources, found)
+        self._report(found)
+        return sources.missing or []
+
+    def _report(self, found: Diagnostics) -> None:
+        """Report what is wrong with the entry, whose text is in no file yet."""
+        self.diags.add_source(_ENTRY, self.entry)
+        for item in found.sorted():
+            span, above = item.span, self.above
+            inside = span.line > above and span.file == self.settings.relative(self.settings.yaml)
+            if not inside:
+                if item.severity == "error":
+                    self.diags.repeat(item)
+                continue
+            lines = span.line - above, span.end_line - above
+            place = Span(_ENTRY, lines[0], span.column, lines[1], span.end_column)
+            self.diags.repeat(item._replace(span=place, fix=None))
+        require(self.diags.ok)
+
+
+_ENTRY = "<entry>"
+_OF_MLX = re.compile(r"\b(Dtype|Shape)\b")
+
+
+def _stub(settings: Settings, folder: Path, wanted: Declaration, shared: bool) -> tuple[Path, str]:
+    """A kernel's file, and the file's text."""
+    metal = folder == settings.metal
+    name, params = wanted.name, list(wanted.params)
+    views = any("<" in type for type, _ in params) and not wanted.is_kernel
     shared = shared and not metal and not views
     if shared:
         params = [("MLXGEN_OUT(T)" if type == "T&" else type, param) for type, param in params]
-    head = match["head"].replace("template <typename T> ", "template <typename T>\n")
-    listed = ", ".join(f"{type} {param}" for type, param in params)
-    declared = f"{head}{name}({listed})"
+    elif views:  # types of MLX, which no `using` is written for
+        params = [(_OF_MLX.sub(r"mlx::core::\g<0>", type), param) for type, param in params]
+    wanted = wanted._replace(params=tuple(params))
+    template = f"template <{wanted.template}>\n" if wanted.template else ""
+    body = _cpu_body(wanted)
     if metal:
         path = settings.metal / f"{name.removesuffix('_metal')}.metal"
-        text = "#include <metal_stdlib>\n\nusing namespace metal;\n"
-        text += _metal_body(name, declared, params)
+        text = "#include <metal_stdlib>\n\nusing namespace metal;\n\n"
+        function = _metal_kernel(wanted) if wanted.is_kernel else f"{_head(wanted)} {{\n{body}}}\n"
+        text += template + function
     else:
         path = settings.csrc / f"{name}.h"
         include = (
             '#include "mlxgen/kernel.h"\n\n' * views + '#include "mlxgen/scalar.h"\n\n' * shared
         )
-        using = "using mlxgen::In;\nusing mlxgen::Out;\n\n" * views
+        # As parameters would hide them.
+        hidden = {param for _, param in params} & {"In", "Out"}
+        if views and hidden:
+            function = f"{template}{_head(_qualified(wanted))} {{\n{body}}}\n"
+        else:
+            using = "using mlxgen::In;\nusing mlxgen::Out;\n\n" * views
+            function = f"{using}{template}{_head(wanted)} {{\n{body}}}\n"
         inside = settings.namespace if shared else f"{settings.namespace}::cpu"
-        text = (
-            f"#pragma once\n\n{include}namespace {inside} {{\n\n{using}"
-            f"{declared} {{\n{_cpu_body(head, params)}}}\n\n}} // namespace {inside}\n"
-        )
+        text = f"#pragma once\n\n{include}namespace {inside} {{\n\n{function}\n"
+        text += f"}} // namespace {inside}\n"
     where = "Metal" if metal else "the CPU and Metal" if shared else "the CPU"
-    return name, path, f"// {name}, for {where}.\n\n{text}"
+    return path, f"// {name}, for {where}.\n\n{text}"
 
 
-def _cpu_body(head: str, params: Sequence[tuple[str, str]]) -> str:
+def _head(wanted: Declaration) -> str:
+    params = ", ".join(f"{type} {name}" for type, name in wanted.params)
+    return f"{wanted.result} {wanted.name}({params})"
+
+
+def _qualified(wanted: Declaration) -> Declaration:
+    params = ((re.sub(r"\b(In|Out)<", r"mlxgen::\1<", t), name) for t, name in wanted.params)
+    return wanted._replace(params=tuple(params))
+
+
+def _free(wanted: Declaration, *names: str) -> str:
+    """A name that no parameter has."""
+    taken = {name for _, name in wanted.params}
+    return next(name for name in (*names, "index_") if name not in taken)
+
+
+def _cpu_body(wanted: Declaration) -> str:
     """What returns something of the right type, in the place of a result."""
+    params = wanted.params
     first = next((name for type, name in params if type == "T"), "0")
-    if "void" not in head:
+    if wanted.result != "void":
         return f"  return {first}; // one element: compute it here\n"
-    outputs = [name for type, name in params if type.endswith(("&", "_OUT(T)"))]
-    if outputs:
+    outputs = [name for type, name in params if type.endswith(("&", "_OUT(T)")) and "<" not in type]
+    outputs = [name for name in outputs if not name.startswith("const ")]
+    if outputs and not any("Out<" in type for type, _ in params):
         lines = [f"  {name} = {first}; // one element: compute it here" for name in outputs]
         return "\n".join(lines) + "\n"
+    i = _free(wanted, "i", "j", "k")
     return "".join(
-        f"  for (int64_t i = 0; i < {name}.size(); ++i) {{\n"
-        f"    {name}.data[i] = {{}}; // compute it here\n  }}\n"
+        f"  for (int64_t {i} = 0; {i} < {name}.size(); ++{i}) {{\n"
+        f"    {name}.data[{i}] = {{}}; // compute it here\n  }}\n"
         for type, name in params
         if type.startswith("Out<")
     )
 
 
-def _metal_body(name: str, declared: str, params: Sequence[tuple[str, str]]) -> str:
-    """The same in Metal: a scalar function, or a [[kernel]]."""
-    if "[[kernel]]" not in declared:
-        return f"\n{declared} {{\n{_cpu_body(declared, params)}}}\n"
-    outputs = [name for type, name in params if type.startswith("device T*")]
-    body = "\n".join(f"  {out}[i] = T(0); // compute it here" for out in outputs)
-    numbered = [f"{type} {param} [[buffer({i})]]" for i, (type, param) in enumerate(params)]
-    numbered.append("uint i [[thread_position_in_grid]]")
-    head = declared.partition("(")[0]
-    return f"\n{head}(\n    " + ",\n    ".join(numbered) + f") {{\n{body}\n}}\n"
+def _metal_kernel(wanted: Declaration) -> str:
+    """The same as a [[kernel]] of Metal."""
+    i = _free(wanted, "i", "j", "k")
+    outputs = [
+        (type.split()[1].rstrip("*"), name)
+        for type, name in wanted.params
+        if type.startswith("device ") and "const" not in type
+    ]
+    body = "\n".join(f"  {name}[{i}] = {type}(0); // compute it here" for type, name in outputs)
+    numbered = [f"{type} {name} [[buffer({n})]]" for n, (type, name) in enumerate(wanted.params)]
+    numbered.append(f"uint {i} [[thread_position_in_grid]]")
+    listed = ",\n    ".join(numbered)
+    return f"[[kernel]] {wanted.result} {wanted.name}(\n    {listed}) {{\n{body}\n}}\n"

@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from ..diagnostics import install
 from . import compat
 from .cache import Cache, folder
 
@@ -52,6 +53,10 @@ T = TypeVar("T")
 
 class BuildError(Exception):
     """A tool failed or is missing; the message has what it said."""
+
+
+class NoCompiler(BuildError):
+    """There is no C++ compiler; the message says how to install one."""
 
 
 class Common(NamedTuple):
@@ -99,6 +104,8 @@ def obtain(
     shared = Cache(folder())
     try:
         return _Builder(shared, mlx, machine, given, tools, say).common()
+    except NoCompiler:
+        raise
     except (BuildError, OSError) as error:
         text = str(error)
         why = text if len(text) < 300 else text[:300] + "..."
@@ -160,7 +167,7 @@ class _Builder:
         file = self.given.get("CMAKE_TOOLCHAIN_FILE") or environment["CMAKE_TOOLCHAIN_FILE"]
         places = (str(self.mlx.mlx), str(self.mlx.nanobind))
         key = digest(
-            *(self.given, environment, _identity(compiler.split()), _python()),
+            *(self.given, environment, _asked(compiler.split()), _python()),
             *(line for line in self.machine.splitlines() if not any(p in line for p in places)),
             self.mlx.mlx_version,
             self.mlx.nanobind_version,
@@ -320,6 +327,36 @@ def each(function: Callable[[T], str], items: Iterable[T]) -> Iterator[str]:
         yield from pool.map(function, items)
 
 
+def fetch_nanobind(release: str, local: Path) -> Path:
+    """The sources of a release of nanobind, which pip downloads once, into the cache.
+
+    Nothing is installed for the Python that runs: it may have another release.
+
+    Args:
+        release: Such as ``2.15.0``.
+        local: Where they go if the cache cannot be written.
+
+    Raises:
+        CompatError: If pip cannot get them.
+    """
+
+    def build(made: Path) -> Iterable[str]:
+        words = ["install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
+        words += ["--no-deps", "--no-compile", "--target", str(made), f"nanobind=={release}"]
+        run([sys.executable, "-m", "pip", *words])
+        return []
+
+    about = f"the sources of nanobind {release}"
+    try:
+        try:
+            made = Cache(folder()).obtain("sources", digest("nanobind", release), about, build)
+        except OSError:
+            made = Cache(local).obtain("sources", digest("nanobind", release), about, build)
+    except (BuildError, OSError) as error:
+        raise compat.CompatError(str(error).strip().splitlines()[-1]) from None
+    return made / "nanobind"
+
+
 def tools() -> Tools:
     """CMake and Ninja, as they are installed beside Python, or found in PATH.
 
@@ -331,9 +368,7 @@ def tools() -> Tools:
         beside = Path(sys.executable).with_name(name)
         path = str(beside) if beside.exists() else shutil.which(name)
         if path is None:
-            raise BuildError(
-                f"{name} is missing: run `{sys.executable} -m pip install 'mlxgen[build]'`"
-            )
+            raise BuildError(f"{name} is missing: run {install.pip('mlxgen[build]')}")
         found.append([path])
     return Tools(*found)
 
@@ -394,6 +429,16 @@ def _linking(line: str) -> Command:
 def _prerequisites(rule: str) -> list[str]:
     """What a make rule names after the colon."""
     return shlex.split(rule.replace("\\\n", " ").partition(":")[2])
+
+
+def _asked(command: Sequence[str]) -> tuple[str, ...]:
+    """The identity of the compiler that is asked for; ``NoCompiler`` if it cannot be run."""
+    try:
+        return _identity(command)
+    except BuildError as error:
+        whose = ", which CXX names," if os.environ.get("CXX", "").split() == [*command] else ""
+        shown = f"no C++ compiler{whose} can be run here ({str(error).strip()})"
+        raise NoCompiler(f"{shown}: {install.compiler()}") from None
 
 
 @functools.cache

@@ -21,6 +21,13 @@ _PATTERNS = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REA
 RESERVED = {name: reason for reason, names in _REASONS[4:-4] for name in names}
 
 
+def better(name: str, what: str) -> str:
+    """A name like this one that ``what`` can have."""
+    plain = re.sub("__+", "_", name).strip("_")
+    forms = (plain, plain.lower(), f"{plain}_", f"{plain.lower()}_value", f"my_{plain.lower()}")
+    return next((form for form in forms if form and clash(form, what) is None), "name")
+
+
 @lru_cache(maxsize=4096)
 def clash(name: str, what: str) -> str | None:
     """Why ``name`` cannot be the name of ``what``: what else Python, C++ or mlxgen use it for."""

@@ -65,9 +65,12 @@ class Limit(Exception):
 class SourceError(Exception):
     """Source text that cannot be read: what is wrong and where."""
 
-    def __init__(self, message: str, span: Span, help: str | None = None) -> None:
+    def __init__(
+        self, message: str, span: Span, help: str | None = None, missing: str = ""
+    ) -> None:
         super().__init__(f"{span}: {message}")
         self.message, self.span, self.help = message, span, help
+        self.missing = missing  # the file that an include names, which is not there
 
 
 class Include(NamedTuple):
@@ -89,7 +92,7 @@ class Include(NamedTuple):
         shown = ", ".join("mlxgen's headers" if f == OWN_INCLUDES else f for f in folders)
         looked = f"looked beside the file and in {shown or 'no folder'}"
         help = f"{looked}; write <{self.name}> for a system header"
-        raise SourceError(f'cannot find "{self.name}"', self.span, help)
+        raise SourceError(f'cannot find "{self.name}"', self.span, help, self.name)
 
 
 class Macro(NamedTuple):

@@ -25,6 +25,7 @@ tomli on Python 3.10).
 
 from __future__ import annotations
 
+import errno
 import keyword
 import os
 import re
@@ -92,7 +93,8 @@ def find(folder: Path) -> Path | None:
     """The project that a folder is in: the nearest one with a pyproject.toml that names mlxgen."""
     for root in (folder, *folder.parents):
         with suppress(OSError):
-            if b"mlxgen" in (root / _FILE).read_bytes():
+            # A pipe would never end.
+            if (root / _FILE).is_file() and b"mlxgen" in (root / _FILE).read_bytes():
                 return root
     return None
 
@@ -206,6 +208,8 @@ class _Reader:
 
     def document(self, path: Path) -> dict[str, Any] | None:
         try:
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, "it is not a file")
             self.text = Text(_FILE, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
-from .names import RESERVED, clash, made
+from .names import RESERVED, better, clash, made
 from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
@@ -85,7 +85,8 @@ class _Parser(Types):
             raise self.unexpected(f"the name of {what}")
         if reason := clash(name, what):
             mistake = "name_of_ours" if name in RESERVED else "name_of_others"
-            error = self.error(mistake, self.i, name=name, what=what, reason=reason)
+            about = {"name": name, "what": what, "reason": reason, "better": better(name, what)}
+            error = self.error(mistake, self.i, **about)
             if what != "an operator":
                 raise error
         self.i += 1
@@ -214,7 +215,9 @@ class _Parser(Types):
             elif name in returned - RESERVED.keys():
                 self.error("argument_and_output", arg.offset, name=name)
             elif name in taken and name not in RESERVED:
-                self.error("name_made", arg.offset, name=name, reason=taken[name])
+                about = {"name": name, "reason": taken[name], "better": f"my_{name}"}
+                start = self.text.index(name, *arg.offset)
+                self.error("name_made", (start, start + len(name)), **about)
             if default_before and not arg.default and not arg.kw_only and name not in seen:
                 self.error("default_before", arg.offset, name=name)
             seen.add(name)

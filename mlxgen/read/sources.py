@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
-from ..diagnostics import Diagnostics
+from ..diagnostics import Diagnostics, install
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
 from .preprocess import OWN_INCLUDES, SourceError, read_text
@@ -67,6 +69,10 @@ class Sources:
         self.settings = settings
         self.diags = diags
         self.mlx_include = mlx_include
+        # Functions that entries name and no file has, with the folders where they would be. None:
+        # each is an error.
+        self.missing: list[tuple[Path, Any]] | None = None
+        self._told = False  # that MLX is not installed
         self.unread = False  # whether some file could not be read: what is missing may be in it
         self.metal_text = cache(self._metal_text)
         self.unreadable = cache(self._unreadable)
@@ -155,7 +161,13 @@ class Sources:
 
     def _report(self, error: SourceError) -> None:
         self.unread = True
-        self.diags.error("MG501", error.message, error.span, help=error.help)
+        message, help = error.message, error.help
+        if error.missing.startswith("mlx/") and self.mlx_include is None:
+            if self._told:
+                return  # the other files lack the same
+            self._told = True
+            message, help = f"{message}: MLX is not installed for {sys.executable}", install.mlx()
+        self.diags.error("MG501", message, error.span, help=help)
 
 
 def last_name(name: str) -> str:

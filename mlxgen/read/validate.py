@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..diagnostics import Diagnostics, did_you_mean, suggest
+from ..diagnostics import Advice, Diagnostics, did_you_mean, suggest
 from .keys import ArraySample, Check, GradFunction, KernelEntry, Model, OpEntry, TemplateEntry
 from .yaml import TYPED_KEYS, Entry, KeyPath
 
@@ -35,6 +35,15 @@ _FORMS: dict[str | int, str] = {
     "unused": "{x: why it is used nowhere}",
     "axes": "{x: B T D}",
     "args": "{x: what it is}",
+}
+# Keys that must be there.
+_NEEDED = {
+    "kernel": "my_kernel",
+    "of": "x.shape[-1]",
+    "values": "[32, 64]",
+    "that": "x.ndim == 2",
+    "else": "x must have 2 axes",
+    "function": "my_gradient",
 }
 _NOWHERE = object()
 _Wrong = dict[str, Any]  # pydantic's errors, by type
@@ -61,7 +70,7 @@ def validate(
         left_out.add(".".join(map(str, path)) if unknown else str(path[0]))
         value = _at(data, path)
         if value is not None or path[0] in TYPED_KEYS:  # else it was said when the file was read
-            code, message, help = _explain(path, wrong, value)
+            code, message, help = _explain(path, wrong, value, _at(data, path[:-1]))
             place = path[:-1] if "missing" in wrong else path
             span = entry.span(place, key=code in ("MG101", "MG104"))
             diags.error(code, message, span, help=help, op=op)
@@ -142,52 +151,59 @@ def _keys_at(path: KeyPath) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _explain(path: KeyPath, wrong: _Wrong, value: Any) -> tuple[str, str, str | None]:
-    """Code, message and help for what is wrong at a place."""
+def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> tuple[str, str, str | None]:
+    """Code, message and help for what is wrong at a place, beside other keys or items."""
     last, where = str(path[-1]), _where(path)
     is_item = isinstance(path[-1], int)
     if "missing" in wrong:
-        return "MG103", f"{_where(path[:-1])} needs a key '{last}'", None
+        help = f"add `{last}: {_NEEDED.get(last, '...')}` there"
+        return "MG103", f"{_where(path[:-1])} needs a key '{last}'", help
     if "extra_forbidden" in wrong:
         known = _keys_at(path)
-        near = did_you_mean(last, known)
-        help = None if near else f"keys here are: {', '.join(known)}"
+        near = did_you_mean(last, [key for key in known if key not in beside])
+        listed = f"keys here are: {', '.join(known)}"
+        help = Advice(f"write `{near.instead}`" if near else listed, near.instead)
         return "MG101", f"unknown key '{last}'{near}", help
     if "string_too_short" in wrong:
         return "MG106", f"{where} is empty", "give it a value, or remove it"
     if "too_short" in wrong:
-        return "MG106", f"{where} needs at least one item", None
+        return "MG106", f"{where} needs at least one item", "give it one, or remove it"
     if "too_long" in wrong:
         most = wrong["too_long"]["ctx"]["max_length"]
-        return "MG106", f"{where} needs at most {most} items", None
+        return "MG106", f"{where} needs at most {most} items", f"keep {most} of them"
     if literal := wrong.get("literal_error"):
         words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
         if literal["loc"][-1] == "[key]":
-            message = f"unknown backend '{last}'" + did_you_mean(last, words)
-            return "MG104", message, f"backends are: {', '.join(words)}"
+            near = did_you_mean(last, words)
+            help = Advice(f"backends are: {', '.join(words)}", near.instead)
+            return "MG104", f"unknown backend '{last}'{near}", help
         message = f"{where} cannot {'have' if is_item else 'be'} {_what(value)}"
         help = f"{'one of: ' if len(words) > 1 else 'write '}{', '.join(words)}"
         if "dict_type" in wrong:
             help += ", or a mapping of arguments to formulas"
         if isinstance(value, str):
-            return "MG105", message + did_you_mean(value, words), help
+            near = did_you_mean(value, words)
+            return "MG105", f"{message}{near}", Advice(help, near.instead)
         return "MG102", message, help
     kinds = list(dict.fromkeys(kind for name, kind in _KINDS.items() if name in wrong))
     if "float_type" in wrong:
         kinds.remove("a whole number")
-    help = None
+    advice: str | None = None
     if last == "deprecated":
-        help = "say what to use instead"
+        advice = "say what to use instead"
+    elif path[0] == "axes" and isinstance(value, list) and len(path) == 2:
+        axes = " ".join(map(str, value)) or "()"
+        advice = Advice(f"write {axes}", axes)
     elif isinstance(value, list) and path[0] in _FORMULAS:
-        help = "a formula that begins with a bracket stands in quotes"
+        advice = "put a formula that begins with a bracket in quotes"
     elif path[0] in _FORMS and len(path) - is_item == 1:
-        help = f"write {_FORMS[path[0]]}"
+        advice = f"write {_FORMS[path[0]]}"
     elif kinds == ["a list"] and str(value)[:1] == "(":
-        help = "a list stands in [ and ]"
+        advice = "a list stands in [ and ]"
     elif kinds == ["a list"] and re.fullmatch(r"(?!true|false)[\w., -]+", str(value)):
-        help = None if last in _MODELS else f"write [{value}]"
+        advice = None if last in _MODELS else Advice(f"write [{value}]", f"[{value}]")
     message = f"{'every item of ' * is_item}{where} must be {' or '.join(kinds)}"
-    return "MG102", f"{message}, not {_what(value)}", help
+    return "MG102", f"{message}, not {_what(value)}", advice
 
 
 def _where(path: KeyPath) -> str:

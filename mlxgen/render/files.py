@@ -88,13 +88,21 @@ class Package(Protocol):
         """Of its C++."""
 
 
+def _names(package: Package) -> dict[str, str]:
+    """What templates call the package."""
+    api = f"{package.name.upper()}_API"
+    return {"pkg": package.name, "ns": package.namespace, "api": api}
+
+
 def _render(template: str, package: Package, **context: Any) -> str:
-    return _template(template).render(
-        pkg=package.name,
-        ns=package.namespace,
-        api=f"{package.name.upper()}_API",
-        **context,
-    )
+    return _template(template).render(_names(package), **context)
+
+
+def _blocks(template: str, package: Package, **context: Any) -> list[str]:
+    """The text of each block of a template, in their order."""
+    found = _template(template)
+    inside = found.new_context(_names(package) | context)
+    return ["".join(block(inside)) for block in found.blocks.values()]
 
 
 class Pieces(NamedTuple):
@@ -125,10 +133,9 @@ def pieces(op: Op, package: Package) -> Pieces:
     view = View(op)
     kernel = op.kernel("metal")
     texts = {"python_def": python_def(op), "docstring": docstring(op)}
-    function, registration = _render("binding.cpp.j2", package, op=view, **texts).split("//--\n")
+    function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
     gradient = gradient_summary(op)
-    reference = _render("reference.md.j2", package, op=view, gradient=gradient, **texts)
-    row, section = reference.split("\n", 1)
+    row, section = _blocks("reference.md.j2", package, op=view, gradient=gradient, **texts)
     return Pieces(
         name=op.name,
         python_name=op.python_name,

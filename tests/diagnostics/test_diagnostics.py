@@ -16,13 +16,16 @@ from pages import PAGES
 import mlxgen
 from mlxgen.diagnostics import (
     Diagnostics,
+    Fix,
     Related,
     Span,
     TooMany,
+    applied,
     did_you_mean,
     sections,
     suggest,
 )
+from mlxgen.diagnostics.messages import messages
 
 FILE = "ops.yaml"
 TEXT = "- name: axpby\n  varients: [function]\n"
@@ -113,6 +116,46 @@ def test_json():
             "related": [{**related[0].span._asdict(), "message": "here"}],
         }
     ]
+
+
+def test_fixes(tmp_path: Path):
+    table = tmp_path / "messages.txt"
+    table.write_text(
+        "wrong  MG001  '{name}' is wrong{guess}\n"
+        "    [plain] write {better}\n"
+        "    => {better}\n"
+        "    [gone] leave it out\n"
+        "    =>\n"
+        "other  MG001  no fix\n"
+        "    think\n"
+    )
+    about = {"name": "nmae", "better": "b", "guess": did_you_mean("nmae", ["name"], "x.{}")}
+    diags = collector()
+    for keys in (("plain",), ("gone",), ()):
+        code, message, help = messages(table)["wrong"].filled(keys, about)
+        diags.error(code, message, KEY, help=help, op=str(keys))
+    code, message, help = messages(table)["other"].filled((), {})
+    diags.error(code, message, KEY, help=help)
+    fixes = [item.fix for item in diags.sorted()]
+    assert fixes == [Fix(KEY, "b"), Fix(KEY, ""), Fix(KEY, "x.name"), None]
+    assert [item.help for item in diags.sorted()] == ["write b", "leave it out", None, "think"]
+    shown = json.loads(diags.to_json())
+    assert shown[0]["fix"] == {**KEY._asdict(), "text": "b"} and "fix" not in shown[3]
+
+
+def test_fixes_are_applied():
+    def at(line: int, column: int, end: int) -> Span:
+        return Span(FILE, line, column, line, end)
+
+    fixes = [
+        Fix(at(2, 1, 3), "XY!"),
+        Fix(at(1, 2, 3), ""),
+        Fix(at(2, 2, 4), "no"),
+        Fix(at(3, 1, 1), "+"),
+    ]
+    text, done = applied(FILE, "abc\ndef\ngh", fixes)
+    assert text == "ac\nXY!f\n+gh"
+    assert set(fixes) - set(done) == {fixes[2]}
 
 
 def test_sorted_by_position_and_said_once():

@@ -5,9 +5,11 @@ Every build takes some seconds: what is built here is used by several tests.
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import builds
@@ -18,6 +20,7 @@ from builds import output, run
 from pages import PAGES
 
 import mlxgen
+from mlxgen.diagnostics import install
 from mlxgen.emulator.translate import translate
 from mlxgen.package import cache, load, module, notebook
 from mlxgen.testing import check
@@ -304,10 +307,132 @@ def test_a_cache_that_cannot_be_written(
     assert mlxgen.load(text, cpp=CPP, metal=METAL) is ops
 
 
-def test_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path))
     monkeypatch.setattr(module.compat, "_source_internals", lambda path: 15)
-    with pytest.raises(load.LoadError, match=r"nanobind .* does not fit MLX .*pip install"):
+    with pytest.raises(
+        mlxgen.LoadError, match=r"nanobind .* does not fit MLX .*pip install .*not be fetched: "
+    ):
         mlxgen.load(YAML + "  doc: Not built before.\n", cpp=CPP, metal=METAL)
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(install, "_OS_RELEASE", tmp_path / "os-release")
+    for about, advice in (
+        ("ID=ubuntu\nID_LIKE=debian\n", "apt install g++"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf install gcc-c++"),
+        ("ID=alpine\n", "apk add g++"),
+        ("ID=other\n", "install g++ 12 or newer"),
+    ):
+        (tmp_path / "os-release").write_text(about)
+        with pytest.raises(mlxgen.LoadError) as error:
+            mlxgen.load(YAML + "  doc: Not built before.\n", cpp=CPP, metal=METAL)
+        text = str(error.value)
+        assert "no C++ compiler can be run here" in text and advice in text
+        assert "\n" not in text
+    monkeypatch.setenv("CXX", "clang++-99")
+    with pytest.raises(
+        mlxgen.LoadError, match=r"no C\+\+ compiler, which CXX names, .*clang\+\+-99"
+    ):
+        mlxgen.load(YAML + "  doc: Not built before.\n", cpp=CPP, metal=METAL)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "xcode-select --install" in install.compiler() and "'mlx'" in install.mlx()
+
+
+def test_mistakes_are_said_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_common", lambda found, say: pytest.fail("compiled"))
+    for yaml, cpp, said in (
+        (YAML.replace("doc:", "dok:"), CPP, "unknown key 'dok'"),
+        (YAML, CPP.replace("T x", "int x"), "does not fit"),
+    ):
+        with pytest.raises(mlxgen.LoadError, match=said):
+            mlxgen.load(yaml, cpp=cpp, metal=METAL)
+
+
+def test_a_constructor_that_throws(other_cache: Path) -> None:
+    """It would end this process."""
+    thrown = 'inline int table = [] { throw std::runtime_error("no table"); return 1; }();\n'
+    with pytest.raises(mlxgen.LoadError, match=r"(?s)\(SIGABRT\).*global variables.*no table"):
+        mlxgen.load(YAML, cpp=f"#include <stdexcept>\n{thrown}{CPP}", metal=METAL)
+    assert not list((other_cache / "modules").glob("*.json"))  # the next attempt builds it again
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os; os._exit(0)", "loading them fails"),
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("raise ValueError('no table')", r"\nValueError: no table$"),
+        ("import time; time.sleep(60)", "does not end within 1 seconds"),
+    ],
+    ids=["exits", "crashes", "raises", "waits"],
+)
+def test_the_first_import(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LONGEST", 1 if "sleep" in code else 60)
+    (tmp_path / "__init__.py").write_text(code)
+    with pytest.raises(mlxgen.LoadError, match=said):
+        module._try_import("ops_of_test", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"source": b"- name: f"}, TypeError, r"not bytes: write source.decode\(\)"),
+        ({"source": None}, TypeError, "source must be a str, the YAML of entries, or a path"),
+        ({"source": YAML, "cpp": 3}, TypeError, "cpp must be a str, .* not int"),
+        ({"source": YAML, "cpp": CPP, "metal": METAL.encode()}, TypeError, "metal must be a str"),
+        (
+            {"source": YAML + "  doc: '\ud800'\n"},
+            ValueError,
+            "source has a character in line 1[0-9]",
+        ),
+    ],
+    ids=["bytes", "None", "int", "metal", "surrogate"],
+)
+def test_arguments_of_other_types(
+    arguments: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        mlxgen.load(**arguments)
+
+
+def test_a_nanobind_that_fits_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the release of MLX that the user has, whatever nanobind pip brought."""
+    nanobind = module.compat.find().nanobind
+    release = module.compat.NANOBIND[module.compat.internals_version(module.compat.find().tag)][-1]
+    wheel = tmp_path / "wheels" / f"nanobind-{release}-py3-none-any.whl"
+    wheel.parent.mkdir()
+    about = f"nanobind-{release}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in ("__init__.py", "src/nb_internals.h", "include/nanobind/nb_abi.h"):
+            if (nanobind / path).exists():
+                archive.write(nanobind / path, f"nanobind/{path}")
+        archive.writestr(
+            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: nanobind\nVersion: {release}\n"
+        )
+        archive.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    real = module.compat.version
+    monkeypatch.setattr(module.compat, "version", lambda d: None if d == "nanobind" else real(d))
+    fetch = functools.partial(module.toolchain.fetch_nanobind, local=tmp_path)
+    found = module.compat.find(fetch)
+    assert found.nanobind_version == release
+    assert found.nanobind.is_relative_to(tmp_path / "cache" / "sources")
+    wheel.unlink()
+    assert module.compat.find(fetch) == found  # from the cache
 
 
 # -------------------------------------------------------------------------------------- files

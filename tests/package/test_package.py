@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import builds
 import mlx.core as mx
@@ -20,6 +21,8 @@ from builds import output, run
 import mlxgen
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.emulator.library import EmulationError
+from mlxgen.emulator.package import installed
 from mlxgen.emulator.spaces import kernels_around
 from mlxgen.package import backend as build
 from mlxgen.read import settings as read_settings
@@ -616,7 +619,11 @@ def test_a_mistake_is_reported_as_it_is(project: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def test_a_nanobind_that_does_not_fit(project: Path, tmp_path: Path) -> None:
+def test_a_nanobind_that_does_not_fit(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "nanobind" / "src").mkdir(parents=True)
     (tmp_path / "nanobind" / "__init__.py").touch()
     (tmp_path / "nanobind" / "src" / "nb_abi.h").write_text("#define NB_INTERNALS_VERSION 15\n")
@@ -639,6 +646,48 @@ def test_requirements(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.compat, "version", lambda name: None)
     with pytest.raises(SystemExit, match="which MLX should tiny_ops be built for"):
         build.requirements(project)
+
+
+def test_editable_installs_have_a_build_folder_of_their_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    given = {}
+    for name in ("build_wheel", "build_editable"):
+        backend = SimpleNamespace(
+            __file__=shutil.__file__, **{name: lambda folder, config: given.update(config)}
+        )
+        monkeypatch.setattr(build, "_backend", lambda backend=backend: backend)
+        for prefix in ("/", "/elsewhere"):
+            given.clear()
+            monkeypatch.setattr(build.sys, "prefix", prefix)
+            getattr(build, name)("dist")
+            editable = name == "build_editable"
+            assert given["build-dir"] == ("build/editable" if editable else "build")
+            # CMake of an isolated build is gone when the package is imported.
+            assert (given.get("editable.rebuild") == "false") == (editable and prefix != "/")
+
+
+def test_without_a_compiler(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(SystemExit, match=r"^mlxgen: there is no C\+\+ compiler: (run|install) "):
+        build.build_wheel("dist")
+
+
+def test_what_metal_test_copies_of_an_editable_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "installed", tmp_path / "sources"]
+    for folder in folders:
+        folder.mkdir()
+    spec = SimpleNamespace(submodule_search_locations=list(map(str, folders)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    with pytest.raises(EmulationError, match="not installed"):
+        installed("tiny")
+    (folders[0] / "ops.json").touch()
+    assert installed("tiny") == folders
 
 
 def test_build_extra_is_what_the_backend_asks_for() -> None:

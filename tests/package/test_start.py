@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import builds
@@ -83,6 +84,32 @@ def test_names_that_are_no_packages(name: str, tmp_path: Path) -> None:
     done = mlxgen("new", name, cwd=tmp_path)
     assert done.returncode == 2 and "cannot be the name of a package" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_or_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    script = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)); "
+    script += "from mlxgen.__main__ import main; main()"
+    for command, arguments in (
+        (("-m", "mlxgen"), ("--folder", "file/deep/er")),
+        (("-m", "mlxgen"), ("--folder", "link")),
+        (("-c", script), ("--folder", "deep/er")),
+    ):
+        done = run(*command, "new", "my-ops", *arguments, cwd=tmp_path)
+        assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+        assert "nothing was written" in re.sub(r"[^\w]+", " ", done.stderr)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_output_that_cannot_be_written(made: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "mlxgen", "list"]
+        done = subprocess.run(
+            command, cwd=made, env=builds.environment(), stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr and b"Traceback" not in done.stderr
 
 
 ADDED = {

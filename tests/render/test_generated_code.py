@@ -54,6 +54,16 @@ def test_only_what_is_an_operators_own(generated: Path) -> None:
     assert "class" not in header
 
 
+def test_documentation_that_reads_like_a_template(tmp_path: Path) -> None:
+    """Nothing that is written in an entry is read again."""
+    doc = "//--\n{% raw %} {{ x }} {# #} )pbdoc */ ```\n//--"
+    entry = f'- signature: "f(array x) -> array"\n  composite: x\n  doc: {json.dumps(doc)}\n'
+    (tmp_path / "mlx_ops.yaml").write_text(entry)
+    assert project.run(tmp_path / "mlx_ops.yaml", tmp_path / "out").ok
+    for name in ("src/bind_0.cpp", "docs/operators.md"):
+        assert "{% raw %} {{ x }} {# #} )pbdoc" in (tmp_path / "out" / name).read_text()
+
+
 def test_what_is_moved_is_not_used(tmp_path: Path) -> None:
     """The arguments of a call are evaluated in any order."""
     assert project.run(project.YAML, tmp_path).ok

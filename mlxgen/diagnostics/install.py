@@ -1,0 +1,63 @@
+"""Commands that install what is missing: a C++ compiler, MLX, packages of Python.
+
+Messages end with them, so they fit the system at hand and can be pasted. This module needs the
+standard library only: the build backend asks it before anything else is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+_OS_RELEASE = Path("/etc/os-release")
+
+# By ID or ID_LIKE of os-release, the most common first.
+_COMPILERS = {
+    "debian": "apt install g++",
+    "ubuntu": "apt install g++",
+    "fedora": "dnf install gcc-c++",
+    "rhel": "dnf install gcc-c++",
+    "alpine": "apk add g++",
+    "arch": "pacman -S gcc",
+    "suse": "zypper install gcc-c++",
+    "opensuse": "zypper install gcc-c++",
+}
+
+
+def compiler() -> str:
+    """Return advice for whoever has no C++ compiler: ``run `sudo apt install g++```."""
+    if sys.platform == "darwin":
+        return "run `xcode-select --install`"
+    about = _os_release()
+    systems = [about.get("ID", ""), *about.get("ID_LIKE", "").split()]
+    command = next((_COMPILERS[name] for name in systems if name in _COMPILERS), None)
+    if command is None:
+        return "install g++ 12 or newer, or clang 15 or newer"
+    return f"run `{'sudo ' * (os.geteuid() != 0)}{command}`"
+
+
+def mlx(release: str = "") -> str:
+    """Return advice for whoever has no MLX, or needs another: ``==0.32.4``, ``>=0.31.0``."""
+    return f"run {pip(f'mlx{release}' if sys.platform == 'darwin' else f'mlx[cpu]{release}')}"
+
+
+def no_mlx() -> str:
+    """Return the sentence for whoever has no MLX."""
+    return f"MLX is not installed for {sys.executable}: {mlx()}"
+
+
+def pip(*requirements: str) -> str:
+    """Return the command that installs packages for this Python."""
+    quoted = " ".join(f"'{requirement}'" for requirement in requirements)
+    return f"`{sys.executable} -m pip install {quoted}`"
+
+
+def _os_release() -> Mapping[str, str]:
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = _OS_RELEASE.read_text(encoding="utf-8", errors="replace").splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}

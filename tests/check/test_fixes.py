@@ -1,0 +1,157 @@
+"""Fixes are right: applied to the cases of test_golden.py, they leave nothing that they are about.
+
+All fixes of a file are applied at once, then the file is checked again: what had a fix is gone, and
+nothing is wrong that was not wrong before, but for what is listed here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sample import project
+
+import mlxgen
+from mlxgen.check.file import resolve
+from mlxgen.diagnostics import Diagnostic, Diagnostics, Fix, applied
+from mlxgen.diagnostics.messages import messages
+from mlxgen.read.sources import Sources
+from mlxgen.read.yaml import Document
+
+HERE = Path(__file__).parent
+CASES = sorted((HERE / "cases").glob("*.yaml"))
+# What fixes uncover: errors that could not be seen before, in the same entry.
+UNCOVERED = {
+    "formula_with_unknown_attribute": "what the attribute gives is no array",
+    "key_called_otherwise": "values of keys that were unknown",
+    "key_misspelt": "`variants: [method]` lacks function",
+    "key_unknown_word": "values of keys that were unknown",
+    "many_errors_in_one_entry": "`variants: [method]` lacks function",
+    "names_in_lists": "the name that was meant is there, too",
+    "shared_function_that_does_not_fit": "the function that was meant does not fit either",
+    "signature_in_block": "the formula that calls by the wrong name",
+    "signature_with_name_in_use": "the composite gives one array",
+    "yaml_boolean_key": "the name that was meant is a word of YAML",
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The kernels that the cases name."""
+    folder = tmp_path_factory.mktemp("fixes")
+    for source in (project.HERE, HERE / "misfits"):
+        for part in ("csrc", "kernels"):
+            shutil.copytree(source / part, folder / part, dirs_exist_ok=True)
+    return Sources(project.settings(folder / "mlx_ops.yaml"), Diagnostics(), None)
+
+
+def check(text: str, sources: Sources) -> list[Diagnostic]:
+    diags = Diagnostics(0)
+    document = Document.parse(text, "mlx_ops.yaml", diags)
+    if document is not None:
+        resolve(document, sources.settings, sources, diags)
+    return diags.sorted()
+
+
+def said(items: list[Diagnostic]) -> Counter[tuple[str, str | None, str]]:
+    return Counter((item.code, item.op, item.message) for item in items)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_fixes(case: Path, sources: Sources) -> None:
+    text = case.read_text(encoding="utf-8")
+    before = check(text, sources)
+    fixes: list[Fix] = [item.fix for item in before if item.fix]
+    if not fixes:
+        return
+    mended, done = applied("mlx_ops.yaml", text, fixes)
+    after = check(mended, sources)
+    fixed = said([item for item in before if item.fix in done])
+    left = said(after)
+    assert not fixed & left, f"{mended}\n{fixed & left}"
+    new = said([item for item in after if item.severity == "error"]) - said(before)
+    assert bool(new) == (case.stem in UNCOVERED), f"{mended}\n{new}"
+
+
+def followed() -> dict[str, list[tuple[int, str, str, str]]]:
+    """By case: lines, codes, what stands there, and what somebody made of it."""
+    found: dict[str, list[tuple[int, str, str, str]]] = {}
+    for row in (HERE / "followed.txt").read_text(encoding="utf-8").splitlines():
+        if row and row[0] != "#":
+            place, code, edit = row.split(" ", 2)
+            case, line = place.split(":")
+            old, new = edit.split(" => ")
+            found.setdefault(case, []).append((int(line), code, old, new.replace("\\n", "\n")))
+    return found
+
+
+FOLLOWED = followed()
+
+
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_advice(case: str, sources: Sources) -> None:
+    text = (HERE / "cases" / f"{case}.yaml").read_text(encoding="utf-8")
+    before = check(text, sources)
+    lines = text.splitlines()
+    about = []
+    for line, code, old, new in FOLLOWED[case]:
+        items = [item for item in before if (item.span.line, item.code) == (line, code)]
+        assert code == "-" or (items and items[0].help), f"no help of {code} in line {line}"
+        about += items[:1]
+        given = lines[line - 1]
+        # A bar marks a whole line, which goes.
+        whole = old[0] == "|" and given == old[1:]
+        assert whole or old in given, given
+        lines[line - 1] = new.strip("\n") if whole else given.replace(old, new.strip("\n"))
+    mended = "\n".join(lines) + "\n"
+    after = check(mended, sources)
+    assert not said(about) & said(after), f"{mended}\n{said(about) & said(after)}"
+    new_ones = said([i for i in after if i.severity == "error"]) - said(before)
+    assert not new_ones, f"{mended}\n{new_ones}"
+
+
+# Codes whose helps nobody follows here, and why.
+NOT_FOLLOWED = {
+    "MG001": "what is no YAML cannot be read at all",
+    "MG004": "the whole file has to be written in another form",
+    "MG006": "an entry is still to be written",
+    "MG007": "the file cannot be read",
+    "MG104": "it lists the backends",
+    "MG113": "it lists the dtypes, and a misspelt one has a fix",
+    "MG114": "it lists the arguments",
+    "MG120": "it lists the arguments",
+    "MG121": "the case has no kernel of the other dtypes",
+    "MG122": "what fits is in the message",
+    "MG127": "which of the two is meant, only the user knows",
+    "MG135": "it lists the arguments",
+    "MG137": "the reason why a cotangent is not used is the user's",
+    "MG217": "a hundred arguments want names",
+    "MG219": "a signature of such a length wants another operator",
+    "MG404": "which of the two is meant, only the user knows",
+    "MG409": "it lists the arguments",
+    "MG116": "the operator needs another signature, and so other formulas",
+    "MG406": "the case has no gradient of its own",
+}
+# The examples of errors.md, which are tested, follow the helps about formulas and kernels.
+EXAMPLES = ("MG3", "MG5", "MG6", "MG7", "MG8")
+
+
+def test_every_help_is_followed(sources: Sources) -> None:
+    fixed: set[str] = set()
+    advised: set[str] = set()
+    for case in CASES:
+        for item in check(case.read_text(encoding="utf-8"), sources):
+            (fixed if item.fix else advised).add(item.code if item.fix or item.help else "")
+    rows = {code for edits in FOLLOWED.values() for _, code, *_ in edits}
+    left = {c for c in advised - rows - fixed - {""} if not c.startswith(EXAMPLES)}
+    assert left <= NOT_FOLLOWED.keys(), left - NOT_FOLLOWED.keys()
+    assert not rows & NOT_FOLLOWED.keys() - {"MG121"}, rows & NOT_FOLLOWED.keys()
+
+
+def test_every_refusal_has_a_help() -> None:
+    folder = Path(mlxgen.__file__).parent
+    for table in (folder / "read" / "messages.txt", folder / "check" / "messages.txt"):
+        without = [name for name, message in messages(table).items() if not message.helps]
+        assert without == []
