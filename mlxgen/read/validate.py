@@ -79,8 +79,8 @@ def validate(
         for path, wrong in found.items()
         if "extra_forbidden" in wrong
     }
-    data = {key: value for key, value in data.items() if key not in left_out}
-    data = _renamed(data, (), meant, entry.renamed)
+    kept = {key: value for key, value in data.items() if key not in left_out or (key,) in meant}
+    data = _renamed(kept, (), meant, entry.renamed)
     try:
         return OpEntry.model_validate(data), frozenset(left_out)
     except ValidationError as error:  # a key was meant otherwise
