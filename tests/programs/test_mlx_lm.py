@@ -60,6 +60,17 @@ def test_training(name: str) -> None:
     assert mean.item() < 0.8 * found["loss"].item()
 
 
+def test_strong_decays() -> None:
+    """Gradients of all weights of Mamba-2, of heads whose state is gone after a step."""
+    model, batch = tiny("mamba2")
+    for layer in model.layers:
+        layer.mixer.A_log = mx.log(mx.array([0.1, 1.0, 4.0, 16.0]))
+        layer.mixer.dt_bias = mx.array([-4.0, 0.0, 2.0, 2.0])
+    found = gradients(model, batch, ours.loss)
+    ours.uninstall()
+    assert difference(found, gradients(model, batch, default_loss)) < 1e-5
+
+
 def test_example() -> None:
     command = [sys.executable, str(EXAMPLE), "mamba2", "rwkv7", "--steps", "20"]
     done = subprocess.run(command, capture_output=True, text=True)
