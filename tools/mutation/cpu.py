@@ -222,6 +222,7 @@ class _Runner:
             for place in places:
                 self.reached.setdefault(place, []).append(test)
         outcomes = self._kept()
+        self._write(outcomes)
         waiting = [n for n in self.options.chosen if self.options.names[n - 1] not in outcomes]
         running: dict[int, tuple[int, float]] = {}
         while waiting or running:
@@ -253,6 +254,9 @@ class _Runner:
         name = self.options.names[number - 1]
         outcomes[name] = [how, by]
         print(f"{how:8s} {self.options.op}: {name} [{by}]", flush=True)
+        self._write(outcomes)
+
+    def _write(self, outcomes: dict[str, list[str]]) -> None:
         new = Path(self.options.results).with_suffix(".new")
         called = sorted({self.options.names[n - 1].partition(":")[0] for n in self.reached})
         kept = {"key": self.options.key, "called": called, "outcomes": outcomes}
