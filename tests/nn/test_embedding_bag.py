@@ -11,8 +11,8 @@ from mlxgen.testing import to_numpy
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
 # Indices, some of no row, and offsets; with empty bags at the ends and between, and an item twice.
 INDICES = {
-    "rows": ([[0, 2, 6], [4, 4, 1], [6, 9, -1], [5, 4, 3]], None),
-    "offsets": ([3, 0, 2, 2, 6, 12, 1, 1, -5, 0], [0, 0, 4, 5, 9, 10]),
+    "rows": ([[0, 2, 6], [4, 4, 1], [6, 7, -1], [5, 4, 3]], None),
+    "offsets": ([3, 0, 2, 2, 6, 7, 12, 1, -5, 0], [0, 0, 4, 5, 9, 10]),
     "late": ([3, 0, 2], [1]),
     "no-items": ([], [0, 0]),
     "no-bags": ([], []),
@@ -60,7 +60,8 @@ def arrays_of(case):
     shape = np.shape(indices)
     return (
         mx.array(np.array(indices, dtype=np.int32).reshape(shape)),
-        None if offsets is None else mx.array(np.array(offsets, dtype=np.int32)),
+        # Behind the last one there is another number.
+        None if offsets is None else mx.array(np.array([*offsets, 0], dtype=np.int32))[:-1],
     )
 
 

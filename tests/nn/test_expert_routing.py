@@ -57,7 +57,7 @@ def test_values(dtype, score, normalize, biased, experts, k):
 
 
 @each
-@pytest.mark.parametrize(("experts", "k"), [(40, 6), (3, 3), (9, 1)])
+@pytest.mark.parametrize(("experts", "k"), [(40, 6), (3, 3), (9, 1), (40, 32)])
 def test_gradients(dtype, score, normalize, biased, experts, k):
     (logits, bias), _ = inputs(dtype, experts=experts)
     bias = bias if biased else None
@@ -78,6 +78,18 @@ def test_gradients(dtype, score, normalize, biased, experts, k):
     assert got.dtype == dtype
     # MLX's exp in float64 is accurate to float32 only.
     np.testing.assert_allclose(to_numpy(got), to_numpy(wanted), 0, 40 * max(EPSILON[dtype], 1e-8))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gradients_of_large_logits(normalize):
+    """A number that is added to all logits does not matter."""
+    (logits, _), _ = inputs(mx.float32)
+    cotangent, _ = draw(mx.float32, (5, 3, 6), seed=1)
+    fn = lambda x: mlxops.nn.expert_routing(x, 6, normalize=normalize)[0]  # noqa: E731
+    wanted = mx.vjp(fn, [logits], [cotangent])[1][0]
+    for shift in (-512, 512):
+        got = mx.vjp(fn, [logits + shift], [cotangent])[1][0]
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-7)
 
 
 def test_bias_has_no_gradient():

@@ -164,6 +164,10 @@ def tried(
         found = json.loads(results.read_text()) if results.exists() else {}
         if found.get("key") != key:
             raise EmulationError(f"the mutation run of {name} did not come to its end")
+        called = set(found["called"])
+        if left := sorted({names[n - 1].partition(":")[0] for n in chosen} - called):
+            click.echo(f"{name}: left out, as no test comes by: {', '.join(left)}")
+        chosen = [n for n in chosen if names[n - 1].partition(":")[0] in called]
         return [
             Outcome(name, "cpu", names[n - 1], *found["outcomes"][names[n - 1]]) for n in chosen
         ]
@@ -218,6 +222,7 @@ class _Runner:
             for place in places:
                 self.reached.setdefault(place, []).append(test)
         outcomes = self._kept()
+        self._write(outcomes)
         waiting = [n for n in self.options.chosen if self.options.names[n - 1] not in outcomes]
         running: dict[int, tuple[int, float]] = {}
         while waiting or running:
@@ -249,8 +254,13 @@ class _Runner:
         name = self.options.names[number - 1]
         outcomes[name] = [how, by]
         print(f"{how:8s} {self.options.op}: {name} [{by}]", flush=True)
+        self._write(outcomes)
+
+    def _write(self, outcomes: dict[str, list[str]]) -> None:
         new = Path(self.options.results).with_suffix(".new")
-        new.write_text(json.dumps({"key": self.options.key, "outcomes": outcomes}))
+        called = sorted({self.options.names[n - 1].partition(":")[0] for n in self.reached})
+        kept = {"key": self.options.key, "called": called, "outcomes": outcomes}
+        new.write_text(json.dumps(kept))
         new.replace(self.options.results)
 
     def _start(self, number: int) -> int:

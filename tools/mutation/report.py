@@ -108,11 +108,11 @@ class Report:
 
     def table(self, earlier: str = "") -> str:
         """The outcomes in Markdown, beside the other operators' rows of an earlier table."""
-        here = {o.op for o in self.outcomes}
+        here = {(o.op, o.kind) for o in self.outcomes}
         rows = {
             (op, kind): Counter(dict(zip(_COLUMNS, map(int, cells.split("|")), strict=True)))
             for op, kind, cells in _ROW.findall(earlier)
-            if op not in here
+            if (op, kind) not in here
         }
         for o in self.outcomes:
             how = "equivalent" if self.reason(o) is not None else o.how
