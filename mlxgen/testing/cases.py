@@ -304,17 +304,6 @@ class Subject:
 
         return self.op["vmap"] != "none" and self.allows(mapped)
 
-    @cached_property
-    def shapeless(self) -> bool:
-        """Whether it can be compiled for any shape."""
-
-        def compiled(args: Arrays) -> None:
-            function = mx.compile(self.function.__call__, shapeless=True)
-            for given in (args, self.resized(args) or args):
-                function(*given)
-
-        return self.allows(compiled)
-
     @property
     def has_composed_gradient(self) -> bool:
         """Whether gradients are made of MLX's functions, and not of kernels of the package."""
@@ -359,16 +348,6 @@ class Subject:
             own = tuple(f"[{self.op[key]}]" for key in ("name", "python_name"))
             return not str(error).startswith(own)
         return True
-
-    def resized(self, arrays: Sequence[mx.array]) -> Arrays | None:
-        """Arguments of other shapes, if twice the first axis makes some."""
-        rank = max((a.ndim for a in arrays), default=0)
-        out = [mx.concatenate([a, a]) if a.ndim == rank > 0 else a for a in arrays]
-        try:
-            mx.eval(self.function(*out))
-        except ValueError:
-            return None
-        return out
 
 
 @cache
@@ -491,9 +470,9 @@ def _check_vmap_vjp(s: Subject) -> None:
 
 
 def _check_compile(s: Subject) -> None:
-    """Compiled, and compiled shapeless, it gives the same."""
+    """Compiled, it gives the same."""
     args = s.draw(mx.float32)
-    testing.check_compile(s.function, args, s.resized(args), shapeless=s.shapeless)
+    testing.check_compile(s.function, args, shapeless=False)
 
 
 def _check_compile_vjp(s: Subject) -> None:
@@ -629,8 +608,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "compile": (_check_compile, lambda s: True),
     # What MLX fuses is compiled by a C++ compiler, in a second or so: one sample is enough.
     "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
-    # One sample too: the same formulas are traced for all.
-    "shapeless": (_check_shapeless, lambda s: bool(s.slots) and s.number == 0),
+    "shapeless": (_check_shapeless, lambda s: bool(s.slots)),
     "precision": (_check_precision, lambda s: _differentiable(s) or s.is_scalar_kernel),
     "precision_vjp": (_check_precision_vjp, _differentiable),
     "layouts": (_check_layouts, lambda s: True),
