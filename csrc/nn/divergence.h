@@ -117,6 +117,35 @@ MLXGEN_MULTIVERSION void mixture_terms_here(
   }
 }
 
+/** Make of logits the terms of KL(Q || M) and KL(P || M). */
+template <typename A>
+MLXGEN_MULTIVERSION void divergences_here(
+    A* q,
+    A* p,
+    int64_t n,
+    LogSoftmax<A> of_q,
+    LogSoftmax<A> of_p,
+    A beta) {
+  auto [factor, most_q, log_sum_q] = of_q;
+  A most_p = of_p.most;
+  A log_sum_p = of_p.log_sum;
+  for (int64_t i = 0; i < n; ++i) {
+    A log_q = (q[i] - most_q) * factor - log_sum_q;
+    A log_p = (p[i] - most_p) * factor - log_sum_p;
+    A chance_q = mlxgen::math::exp(log_q);
+    A chance_p = mlxgen::math::exp(log_p);
+    A apart = log_p - log_q;
+    A up = apart > 0 ? apart : A(0);
+    A down = apart > 0 ? A(0) : -apart;
+    // Of the two probabilities the larger one is taken out of the logarithm.
+    A ratio = mlxgen::math::exp(-up - down);
+    A mixed = apart > 0 ? (1 - beta) * ratio + beta : (1 - beta) + beta * ratio;
+    A log_mixed = mlxgen::math::log(mixed);
+    q[i] = chance_q == 0 ? A(0) : chance_q * (-up - log_mixed);
+    p[i] = chance_p == 0 ? A(0) : chance_p * (-down - log_mixed);
+  }
+}
+
 } // namespace block
 
 /**
@@ -304,18 +333,13 @@ struct JSRow {
       all_p.add(p, n, p);
     });
     JSRow made{LogSoftmax<A>::of(all_q), LogSoftmax<A>::of(all_p)};
-    over_blocks<A>(
-        logits,
-        targets,
-        width,
-        [&](int64_t, int64_t n, const A* q, const A* p) {
-          A terms[block_of_row];
-          mixture_terms(
-              q, p, n, made.of_q, made.of_p, 1 - beta, A(0), A(1), terms);
-          made.part += sum_block(terms, n);
-          mixture_terms(p, q, n, made.of_p, made.of_q, beta, A(0), A(1), terms);
-          made.target_part += sum_block(terms, n);
-        });
+    over_blocks<A>(logits, targets, width, [&](int64_t, int64_t n, A* q, A* p) {
+      mlxgen::multiversion([&] {
+        block::divergences_here(q, p, n, made.of_q, made.of_p, beta);
+      });
+      made.part += sum_block(q, n);
+      made.target_part += sum_block(p, n);
+    });
     made.loss = beta * made.target_part + (1 - beta) * made.part;
     return made;
   }
