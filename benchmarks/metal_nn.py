@@ -269,10 +269,12 @@ def divergence(kernel: str, gradient: bool) -> tuple[Cost, Cost | None]:
     names = ("logits", "target_logits", "other", "out", "logits_q", "logits_p", "out_q")
     values: dict[str, Value] = {name: zeros(1, WORDS) for name in names}
     values |= {"loss": zeros(1), "scale": 1.0, "width": WORDS, "beta": 0.5, "of_target": 0}
-    values |= dict.fromkeys(("lse", "target_lse", "other_lse", "part", "cotangent"), zeros(1))
+    of_rows = ("most", "log_sum", "target_most", "target_log_sum", "other_most", "other_log_sum")
+    values |= dict.fromkeys((*of_rows, "part", "target_part", "cotangent"), zeros(1))
     launch, elements = Launch((1024, 1, 1)), WORDS // 1024
     rows = f"{kernel}_div_rows{'_vjp' * gradient}"
-    own = mine("divergence.metal", rows, "float32", values, launch, 4 if gradient else elements)
+    grid = Launch((32, 1, 1), (32, 1, 1)) if gradient else launch
+    own = mine("divergence.metal", rows, "float32", values, grid, elements)
     values |= {"cotan": zeros(1), "out_kl_q": zeros(1), "output_kl_q": zeros(1)}
     name = f"_{kernel}_{'backward' if gradient else 'forward'}_kernel"
     template: dict[str, str | int] = {"T": "float", "V": WORDS}
@@ -391,9 +393,10 @@ def cross_entropy(gradient: bool) -> tuple[Cost, Cost]:
     """Of a row. MLX's has neither weights nor a softcap."""
     values: dict[str, Value] = {name: zeros(1, WORDS) for name in ("logits", "in")}
     values |= {"targets": np.zeros(1, np.int32), "out": zeros(1, WORDS), "softcap": 0.0}
-    values |= {"ignore_index": -100, "sums": False, "width": WORDS, "axis_size": WORDS}
-    values |= {"loss": zeros(1), "cotan": zeros(1)}
-    values |= dict.fromkeys(("lse", "grad_lse", "grad_target", "grad_total"), zeros(1))
+    values |= {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "words": 0}
+    values |= {"width": WORDS, "axis_size": WORDS}
+    of_rows = ("loss", "counted", "most", "log_sum", "extra", "cotangent", "lse", "cotan")
+    values |= dict.fromkeys(of_rows, zeros(1))
     launch, elements = Launch((1024, 1, 1)), WORDS // 1024
     rows = f"cross_entropy_rows{'_vjp' * gradient}"
     grid = Launch((32, 1, 1), (32, 1, 1)) if gradient else launch
@@ -416,7 +419,7 @@ def linear_cross_entropy() -> tuple[Cost, None]:
     values: dict[str, Value] = {"x": zeros(rows, depth), "weight": zeros(words, depth)}
     values |= {"targets": np.zeros(rows, np.int32), "softcap": 0.0, "ignore_index": -100}
     values |= {"sums": False, "rows": rows, "words": words, "depth": depth}
-    values |= dict.fromkeys(("lse", "target", "total"), zeros(rows))
+    values |= {"out": zeros(rows, 5), "base": zeros(1)}
     file, function = "linear_cross_entropy.metal", "linear_cross_entropy_parts"
     threads = 128
     each = rows * words // threads

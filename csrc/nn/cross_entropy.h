@@ -209,11 +209,11 @@ struct RowGradient {
   A extra; // what all words' is, beside
   A share; // what the weights are, and taken off
 
-  /** `cotangent` is that of the row's loss, of which `write` gave the others.
-   */
+  /** Out of the cotangent of a row's loss, the weight of its target, and what
+   * Loss::write gave. */
   static RowGradient of(
       A cotangent,
-      A counted,
+      A weight,
       A most,
       A log_sum,
       A extra,
@@ -222,7 +222,7 @@ struct RowGradient {
     return {
         most,
         log_sum,
-        cotangent * counted * (1 - smoothing),
+        cotangent * weight * (1 - smoothing),
         cotangent * extra,
         cotangent * smoothing / A(words)};
   }
@@ -277,7 +277,6 @@ void cross_entropy_rows_vjp(
     In<T> logits,
     In<int32_t> targets,
     In<accum_t<T>> weight,
-    In<accum_t<T>> counted,
     In<accum_t<T>> most,
     In<accum_t<T>> log_sum,
     In<accum_t<T>> extra,
@@ -285,6 +284,7 @@ void cross_entropy_rows_vjp(
     double softcap,
     int ignore_index,
     double label_smoothing,
+    double,
     int words,
     Out<T> grad_logits) {
   using A = accum_t<T>;
@@ -301,7 +301,7 @@ void cross_entropy_rows_vjp(
     const T* from = logits.data + row * width;
     auto gradient = RowGradient<A>::of(
         cotangent[row],
-        counted[row],
+        weight ? weight[y] : A(1),
         most[row],
         log_sum[row],
         extra[row],

@@ -35,12 +35,8 @@ struct LogSoftmax {
   A most = 0;
   A log_sum = 0;
 
-  static LogSoftmax of(const LogSumExp<A>& all) {
+  static LogSoftmax of(const LogSumExp<A, false>& all) {
     return {all.factor, all.shift(), all.log_sum()};
-  }
-
-  A operator()(A x) const {
-    return (x - most) * factor - log_sum;
   }
 };
 
@@ -72,17 +68,23 @@ MLXGEN_MULTIVERSION void kl_gradient_here(
     A loss,
     A cotangent,
     bool of_target) {
+  // Loops are vectorised over numbers, not over members.
+  auto [factor, most_q, log_sum_q] = of_q;
+  A most_p = of_p.most;
+  A log_sum_p = of_p.log_sum;
   if (of_target) {
     for (int64_t i = 0; i < n; ++i) {
-      A log_p = of_p(p[i]);
+      A log_q = (q[i] - most_q) * factor - log_sum_q;
+      A log_p = (p[i] - most_p) * factor - log_sum_p;
       A chance = mlxgen::math::exp(log_p);
-      A ratio = log_p - of_q(q[i]);
+      A ratio = log_p - log_q;
       q[i] = chance == 0 ? A(0) : cotangent * chance * (ratio - loss);
     }
   } else {
     for (int64_t i = 0; i < n; ++i) {
-      q[i] = cotangent *
-          (mlxgen::math::exp(of_q(q[i])) - mlxgen::math::exp(of_p(p[i])));
+      A log_q = (q[i] - most_q) * factor - log_sum_q;
+      A log_p = (p[i] - most_p) * factor - log_sum_p;
+      q[i] = cotangent * (mlxgen::math::exp(log_q) - mlxgen::math::exp(log_p));
     }
   }
 }
@@ -96,18 +98,51 @@ MLXGEN_MULTIVERSION void mixture_terms_here(
     LogSoftmax<A> of_other,
     A part,
     A centre,
-    A factor,
+    A times,
     A* to) {
+  auto [factor, most_x, log_sum_x] = of_x;
+  A most_other = of_other.most;
+  A log_sum_other = of_other.log_sum;
   for (int64_t i = 0; i < n; ++i) {
-    A log_x = of_x(x[i]);
+    A log_x = (x[i] - most_x) * factor - log_sum_x;
+    A log_other = (other[i] - most_other) * factor - log_sum_other;
     A chance = mlxgen::math::exp(log_x);
-    A apart = of_other(other[i]) - log_x;
+    A apart = log_other - log_x;
     A up = apart > 0 ? apart : A(0);
     // Of the two probabilities the larger one is taken out of the logarithm.
     A ratio = mlxgen::math::exp(apart - 2 * up);
     A mixed = apart > 0 ? part * ratio + (1 - part) : part + (1 - part) * ratio;
     A log_ratio = -up - mlxgen::math::log(mixed);
-    to[i] = chance == 0 ? A(0) : factor * chance * (log_ratio - centre);
+    to[i] = chance == 0 ? A(0) : times * chance * (log_ratio - centre);
+  }
+}
+
+/** Make of logits the terms of KL(Q || M) and KL(P || M). */
+template <typename A>
+MLXGEN_MULTIVERSION void divergences_here(
+    A* q,
+    A* p,
+    int64_t n,
+    LogSoftmax<A> of_q,
+    LogSoftmax<A> of_p,
+    A beta) {
+  auto [factor, most_q, log_sum_q] = of_q;
+  A most_p = of_p.most;
+  A log_sum_p = of_p.log_sum;
+  for (int64_t i = 0; i < n; ++i) {
+    A log_q = (q[i] - most_q) * factor - log_sum_q;
+    A log_p = (p[i] - most_p) * factor - log_sum_p;
+    A chance_q = mlxgen::math::exp(log_q);
+    A chance_p = mlxgen::math::exp(log_p);
+    A apart = log_p - log_q;
+    A up = apart > 0 ? apart : A(0);
+    A down = apart > 0 ? A(0) : -apart;
+    // Of the two probabilities the larger one is taken out of the logarithm.
+    A ratio = mlxgen::math::exp(-up - down);
+    A mixed = apart > 0 ? (1 - beta) * ratio + beta : (1 - beta) + beta * ratio;
+    A log_mixed = mlxgen::math::log(mixed);
+    q[i] = chance_q == 0 ? A(0) : chance_q * (-up - log_mixed);
+    p[i] = chance_p == 0 ? A(0) : chance_p * (-down - log_mixed);
   }
 }
 
@@ -167,8 +202,8 @@ struct KLRow {
 
   template <typename T>
   static KLRow of(const T* logits, const T* targets, int64_t width, A scale) {
-    LogSumExp<A> all_q{scale};
-    LogSumExp<A> all_p{scale};
+    LogSumExp<A, false> all_q{scale};
+    LogSumExp<A, false> all_p{scale};
     A total = 0; // of exp(p) (p - q), each relative to its largest
     over_blocks<A>(
         logits,
@@ -291,25 +326,20 @@ struct JSRow {
   template <typename T>
   static JSRow
   of(const T* logits, const T* targets, int64_t width, A beta, A scale) {
-    LogSumExp<A> all_q{scale};
-    LogSumExp<A> all_p{scale};
+    LogSumExp<A, false> all_q{scale};
+    LogSumExp<A, false> all_p{scale};
     over_blocks<A>(logits, targets, width, [&](int64_t, int64_t n, A* q, A* p) {
       all_q.add(q, n, q);
       all_p.add(p, n, p);
     });
     JSRow made{LogSoftmax<A>::of(all_q), LogSoftmax<A>::of(all_p)};
-    over_blocks<A>(
-        logits,
-        targets,
-        width,
-        [&](int64_t, int64_t n, const A* q, const A* p) {
-          A terms[block_of_row];
-          mixture_terms(
-              q, p, n, made.of_q, made.of_p, 1 - beta, A(0), A(1), terms);
-          made.part += sum_block(terms, n);
-          mixture_terms(p, q, n, made.of_p, made.of_q, beta, A(0), A(1), terms);
-          made.target_part += sum_block(terms, n);
-        });
+    over_blocks<A>(logits, targets, width, [&](int64_t, int64_t n, A* q, A* p) {
+      mlxgen::multiversion([&] {
+        block::divergences_here(q, p, n, made.of_q, made.of_p, beta);
+      });
+      made.part += sum_block(q, n);
+      made.target_part += sum_block(p, n);
+    });
     made.loss = beta * made.target_part + (1 - beta) * made.part;
     return made;
   }

@@ -201,7 +201,6 @@ void linear_cross_entropy_rows_vjp(
     In<T> weight,
     In<int32_t> targets,
     In<T> bias,
-    In<accum_t<T>> counted,
     In<accum_t<T>> most,
     In<accum_t<T>> log_sum,
     In<accum_t<T>> extra,
@@ -209,6 +208,7 @@ void linear_cross_entropy_rows_vjp(
     double softcap,
     int ignore_index,
     double label_smoothing,
+    double,
     bool of_x,
     bool of_weight,
     Out<T> grad_x,
@@ -266,7 +266,7 @@ void linear_cross_entropy_rows_vjp(
           bool is_word = y >= 0 && y < words;
           auto gradient = RowGradient<A>::of(
               is_word ? cotangent[place] : std::numeric_limits<A>::quiet_NaN(),
-              counted[place],
+              A(1),
               most[place],
               log_sum[place],
               extra[place],

@@ -181,7 +181,6 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     const mx::array& weight,
     const mx::array& targets,
     const std::optional<mx::array>& bias,
-    const mx::array& counted,
     const mx::array& most,
     const mx::array& log_sum,
     const mx::array& extra,
@@ -189,6 +188,7 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     double softcap,
     int ignore_index,
     double label_smoothing,
+    double z_loss,
     bool of_x,
     bool of_weight,
     mx::StreamOrDevice s) {
@@ -206,7 +206,6 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
         block.logits,
         block.targets,
         std::nullopt,
-        counted,
         most,
         log_sum,
         extra,
@@ -214,6 +213,7 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
         softcap,
         all ? ignore_index : LinearBlocks::ignored,
         label_smoothing,
+        z_loss,
         all ? 0 : weight.shape(0),
         s);
     before.clear();

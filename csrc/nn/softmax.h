@@ -22,10 +22,11 @@ constexpr int64_t block_of_row = 1024;
 
 namespace block {
 
-template <typename A, typename T>
+template <bool shifted, typename A, typename T>
 MLXGEN_MULTIVERSION void widen_here(const T* from, int64_t n, A base, A* to) {
   for (int64_t i = 0; i < n; ++i) {
-    to[i] = static_cast<A>(mlxgen::widen(from[i])) - base;
+    A wide = static_cast<A>(mlxgen::widen(from[i]));
+    to[i] = shifted ? wide - base : wide;
   }
 }
 
@@ -124,7 +125,10 @@ MLXGEN_MULTIVERSION OnesAndOthers<A> ones_and_others_here(
 /** to = from - base, in the type of `to`. */
 template <typename A, typename T>
 void widen_block(const T* from, int64_t n, A* to, A base = 0) {
-  mlxgen::multiversion([&] { block::widen_here(from, n, base, to); });
+  mlxgen::multiversion([&] {
+    base != 0 ? block::widen_here<true>(from, n, base, to)
+              : block::widen_here<false>(from, n, base, to);
+  });
 }
 
 /** to = from, rounded to the type of `to`. */
@@ -166,11 +170,11 @@ A shifted_sum(const A* z, const A* weight, int64_t n, A shift) {
  * Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
  *
  * The largest element and the logarithm of the sum relative to it stay apart:
- * their sum has no digits left for the second where elements are large. And the
- * largest element's own exponential, 1, is left out of the sum of the others,
- * which may be far below it.
+ * their sum has no digits left for the second where elements are large. If
+ * `exact`, the largest element's own exponential, 1, is left out of the sum of
+ * the others, which may be far below it.
  */
-template <typename A>
+template <typename A, bool exact = true>
 struct LogSumExp {
   A factor = 1;
   A most = -std::numeric_limits<A>::infinity();
@@ -208,14 +212,19 @@ struct LogSumExp {
     A before = most;
     most = raised ? largest : most;
     exp_block(z, n, shift(), factor, to);
-    auto [ones, rest] = mlxgen::multiversion(
-        [&] { return block::ones_and_others_here(to, n); });
+    block::OnesAndOthers<A> of;
+    if constexpr (exact) {
+      of = mlxgen::multiversion(
+          [&] { return block::ones_and_others_here(to, n); });
+    } else {
+      of.others = sum_block(to, n);
+    }
     if (!raised) {
-      others += ones + rest;
+      others += of.ones + of.others;
       return 1;
     }
     A scale = scale_of(before);
-    others = sum() * scale + ((ones - 1) + rest);
+    others = sum() * scale + ((of.ones - 1) + of.others);
     return scale;
   }
 

@@ -152,3 +152,23 @@ def test_errors():
     inner = mx.grad(lambda w: (op(w, indices) ** 2).sum())
     with pytest.raises(ValueError, match="embedding_bag_weight_vjp"):
         mx.grad(lambda w: (inner(w) ** 2).sum())(weight)
+
+
+@pytest.mark.parametrize("mode", ["sum", "max"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint32], ids=str)
+def test_indices_beyond_int32_are_of_no_row(dtype, mode):
+    limits = np.iinfo(dtype)
+    wide = [2**31, 2**32 - 1, limits.max, limits.max if limits.max < 2**33 else 2**32 + 1]
+    indices = mx.array(np.array([[1, *wide[:2]], [3, *wide[2:]]], dtype))
+    weight = mx.array(np.arange(8, dtype=np.float32).reshape(4, 2) + 1)
+
+    def bags(weight, indices, offsets=None):
+        return mlxops.nn.embedding_bag(weight, indices, offsets, mode=mode)
+
+    wanted = [[3, 4], [7, 8]]
+    assert bags(weight, indices).tolist() == wanted
+    assert mx.vmap(bags, in_axes=(None, 0))(weight, indices[None]).tolist() == [wanted]
+    gradient = mx.grad(lambda w: bags(w, indices).sum())(weight)
+    assert gradient.tolist() == [[0, 0], [1, 1], [0, 0], [1, 1]]
+    offsets = mx.array(np.array([0, 3, wide[3]], dtype))
+    assert bags(weight, indices.flatten(), offsets).tolist() == [*wanted, [0, 0]]

@@ -94,7 +94,7 @@ def test_linear_cross_entropy_of_large_biases(options, offset):
         return
     assert_near(got[0], wanted)
     for gradient, w in zip(got[1], of, strict=True):
-        assert_near(gradient, w, 2e-6)
+        assert_near(gradient, w, 4e-6)  # products are in float32
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])

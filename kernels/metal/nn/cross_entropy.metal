@@ -98,16 +98,16 @@ template <typename T>
     device const T* logits [[buffer(0)]],
     device const int* targets [[buffer(1)]],
     device const float* weight [[buffer(2)]],
-    device const float* counted [[buffer(3)]],
-    device const float* most [[buffer(4)]],
-    device const float* log_sum [[buffer(5)]],
-    device const float* extra [[buffer(6)]],
-    device const float* cotangent [[buffer(7)]],
-    device T* out [[buffer(8)]],
-    constant bool& has_weight [[buffer(9)]],
-    constant float& softcap [[buffer(10)]],
-    constant int& ignore_index [[buffer(11)]],
-    constant float& label_smoothing [[buffer(12)]],
+    device const float* most [[buffer(3)]],
+    device const float* log_sum [[buffer(4)]],
+    device const float* extra [[buffer(5)]],
+    device const float* cotangent [[buffer(6)]],
+    device T* out [[buffer(7)]],
+    constant bool& has_weight [[buffer(8)]],
+    constant float& softcap [[buffer(9)]],
+    constant int& ignore_index [[buffer(10)]],
+    constant float& label_smoothing [[buffer(11)]],
+    constant float& z_loss [[buffer(12)]],
     constant int& words [[buffer(13)]],
     constant uint& width [[buffer(14)]],
     uint3 thread_at [[thread_position_in_grid]],
@@ -126,10 +126,17 @@ template <typename T>
   }
   float shift = most[row];
   float log_of_sum = log_sum[row];
-  float of_target = cotangent[row] * counted[row] * (1 - label_smoothing);
-  float of_all = cotangent[row] * extra[row];
-  float share = cotangent[row] * label_smoothing /
-      float(words != 0 ? uint(words) : width);
+  float of_loss = cotangent[row];
+  float of_target = of_loss * (1 - label_smoothing);
+  if (has_weight) {
+    of_target *= weight[y];
+  }
+  float of_all = 0;
+  float share = 0;
+  if (label_smoothing != 0 || z_loss != 0) {
+    of_all = of_loss * extra[row];
+    share = of_loss * label_smoothing / float(words != 0 ? uint(words) : width);
+  }
   for (uint i = first; i < width; i += step) {
     int left = int(width - i);
     float4 z = read_logits(logits + i, left, softcap);

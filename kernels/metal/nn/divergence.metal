@@ -13,7 +13,9 @@ using namespace metal;
 /** Logits; -inf for those that are not there. */
 template <typename T>
 inline float4 read_logits(device const T* from, int left) {
-  return present(read(from, left), left);
+  // All there: not four elements read one by one.
+  float4 z = read(from, left);
+  return left >= per_thread ? z : present(z, left);
 }
 
 /** Logarithms of probabilities: (x - most) factor - log_sum. */
@@ -132,25 +134,33 @@ template <typename T>
     constant float& scale [[buffer(11)]],
     constant bool& of_target [[buffer(12)]],
     constant uint& width [[buffer(13)]],
-    uint2 thread_at [[thread_position_in_grid]]) {
+    uint3 thread_at [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
+  uint step = threads.x * per_thread;
   uint row = thread_at.y;
-  int left = int(width - first);
-  size_t start = size_t(row) * width + first;
+  size_t start = size_t(row) * width;
   if (has_mask && !mask[row]) {
-    write(float4(0), out + start, left);
+    for (uint i = first; i < width; i += step) {
+      write(float4(0), out + start + i, int(width - i));
+    }
     return;
   }
   LogSoftmax of_q = {scale, most[row], log_sum[row]};
   LogSoftmax of_p = {scale, target_most[row], target_log_sum[row]};
-  float4 log_q = of_q(read_logits(logits + start, left));
-  float4 log_p = of_p(read_logits(target_logits + start, left));
-  float4 p = exp(log_p);
-  float4 gradient = exp(log_q) - p;
-  if (of_target) {
-    gradient = select(p * (log_p - log_q - loss[row]), float4(0), p == 0);
+  float factor = cotangent[row] * scale;
+  float centre = of_target ? loss[row] : 0.0f;
+  for (uint i = first; i < width; i += step) {
+    int left = int(width - i);
+    float4 log_q = of_q(read_logits(logits + start + i, left));
+    float4 log_p = of_p(read_logits(target_logits + start + i, left));
+    float4 p = exp(log_p);
+    float4 gradient = exp(log_q) - p;
+    if (of_target) {
+      gradient = select(p * (log_p - log_q - centre), float4(0), p == 0);
+    }
+    write(gradient * factor, out + start + i, left);
   }
-  write(gradient * (cotangent[row] * scale), out + start, left);
 }
 
 /** One threadgroup per row, of whole simdgroups. */
@@ -242,21 +252,29 @@ template <typename T>
     constant float& beta [[buffer(12)]],
     constant float& scale [[buffer(13)]],
     constant uint& width [[buffer(14)]],
-    uint2 thread_at [[thread_position_in_grid]]) {
+    uint3 thread_at [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
+  uint step = threads.x * per_thread;
   uint row = thread_at.y;
-  int left = int(width - first);
-  size_t start = size_t(row) * width + first;
+  size_t start = size_t(row) * width;
   if (has_mask && !mask[row]) {
-    write(float4(0), out + start, left);
+    for (uint i = first; i < width; i += step) {
+      write(float4(0), out + start + i, int(width - i));
+    }
     return;
   }
   LogSoftmax of_x = {scale, most[row], log_sum[row]};
   LogSoftmax of_other = {scale, other_most[row], other_log_sum[row]};
-  float4 terms = mixture_terms(
-      of_x(read_logits(logits + start, left)),
-      of_other(read_logits(other + start, left)),
-      beta,
-      part[row]);
-  write(terms * (cotangent[row] * beta * scale), out + start, left);
+  float factor = cotangent[row] * beta * scale;
+  float centre = part[row];
+  for (uint i = first; i < width; i += step) {
+    int left = int(width - i);
+    float4 terms = mixture_terms(
+        of_x(read_logits(logits + start + i, left)),
+        of_other(read_logits(other + start + i, left)),
+        beta,
+        centre);
+    write(terms * factor, out + start + i, left);
+  }
 }

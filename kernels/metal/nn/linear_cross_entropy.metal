@@ -256,10 +256,11 @@ linear_cross_entropy_parts(
 }
 
 /** The losses of rows out of what is known of their parts. */
+template <typename T>
 [[kernel]] void linear_cross_entropy_joined(
-    device const float* parts [[buffer(0)]],
+    device const T* parts [[buffer(0)]],
     device const int* targets [[buffer(1)]],
-    device const float* base [[buffer(2)]],
+    device const T* base [[buffer(2)]],
     device float* loss [[buffer(3)]],
     device float* counted [[buffer(4)]],
     device float* most [[buffer(5)]],
@@ -279,7 +280,7 @@ linear_cross_entropy_parts(
   }
   RowOfLogits all;
   for (int i = 0; i < P; ++i) {
-    device const float* from = parts + (size_t(row) * P + i) * 5;
+    device const T* from = parts + (size_t(row) * P + i) * 5;
     RowOfLogits part;
     part.all.most = from[0];
     part.all.others = from[1];
