@@ -24,21 +24,13 @@
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlxgen/shapeless.h"
 #include "mlxops/bias_base.h"
 #include "mlxops/cross_entropy_rows_vjp.h"
 
 namespace mlxops::blocks {
 
 namespace mx = mlx::core;
-
-/**
- * Whether a graph is traced for shapes that are not known. MLX does not export
- * what says so; but a broadcast depends on all of its arrays then.
- */
-inline bool is_shapeless(mx::StreamOrDevice s) {
-  auto both = mx::broadcast_arrays({mx::zeros({1}, s), mx::zeros({2}, s)}, s);
-  return both[0].inputs().size() > 1;
-}
 
 /** What is the same for all blocks of words. */
 struct LinearBlocks {
@@ -79,7 +71,7 @@ struct LinearBlocks {
       auto base = bias_base(*bias_, softcap, s);
       bias = mx::subtract(mx::astype(*bias_, dtype, s), base, s);
     }
-    if (is_shapeless(s)) {
+    if (mlxgen::is_shapeless()) {
       words = weight.shape(0);
     }
   }
