@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlxgen/shapeless.h"
 
 namespace mlxops {
 
@@ -16,6 +17,7 @@ inline std::vector<mx::array> block_diag_vjp(
     const std::vector<mx::array>& cotangents,
     const std::vector<mx::array>&,
     mx::StreamOrDevice s) {
+  mlxgen::refuse_shapeless("block_diag", "its gradient cuts slices");
   std::vector<mx::array> grads;
   int top = 0;
   int left = 0;

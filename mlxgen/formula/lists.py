@@ -26,6 +26,11 @@ MANY = 100  # items of a list that is repeated
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
 
 
+def _is_whole(node: ast.AST) -> bool:
+    """Whether this is `:`, which leaves an axis as it is."""
+    return isinstance(node, ast.Slice) and not any((node.lower, node.upper, node.step))
+
+
 class Lists(Translator):
     """Visits the parts of a formula that are lists, or made of them."""
 
@@ -136,7 +141,7 @@ class Lists(Translator):
         """``x[...]``"""
         index, stream = self.all(partial(self.indices, node.slice), partial(self.stream, node))
         self.used.append(("mlx", "slice"))
-        if any(part.kind not in ("none", "ellipsis") for part in index):
+        if not all(part.kind in ("none", "ellipsis") or _is_whole(part.at) for part in index):
             self.traced("slice")
         cpp = f"mlxgen::index({value.cpp}, {written_index(index)}, {stream})"
         found = self.note(Value("array", cpp, node), "take", [value, *index])

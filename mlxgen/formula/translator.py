@@ -68,7 +68,7 @@ LOOPS = {
     "range": (Param("n", "/", ""), Param("stop", "/", "", "None")),
 }
 UNKNOWN_NAMES = ("unknown_name", "unknown_function", "unknown_method", "omitted", "function")
-CONVERSIONS = ("len", "int", "float", "bool")
+CONVERSIONS = ("len", "int", "float", "bool", "hint")
 BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
 ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
 
@@ -121,6 +121,7 @@ class Translator:
         self.forks: set[str] = set()  # conditions that decide how the result depends on it
         self.assumed: dict[str, bool] = {}  # how these turn out
         self.specializes = ["", ""]  # as Expr has it
+        self.hints = 0  # calls of `hint` around the part that is visited
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """The value of a part of the formula."""
@@ -166,6 +167,8 @@ class Translator:
 
     def specialize(self, node: ast.AST) -> None:
         """Note that the value of a part is a constant of a trace, whatever the shapes are later."""
+        if self.hints:
+            return
         start, end = Source(self.text).span(node)
         text = " ".join(self.text[start:end].split())
         self.specializes = [why or f"uses {text} as a number" for why in self.specializes]
@@ -354,7 +357,9 @@ class Translator:
         """One of Python's functions, some of which are MLX's if the first argument is an array."""
         if name in LOOPS:
             raise Wrong("loop_only", node, name, name=name)
+        self.hints += name == "hint"
         args = self.arguments(node, name)
+        self.hints -= name == "hint"
         given = args.positional
         function = self.scope.api.function(name)
         several = name in ("min", "max") and len(given) > 1

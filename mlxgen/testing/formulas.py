@@ -61,6 +61,7 @@ FORMULA_NAMES = {
     **{n: getattr(mx, n) for n in dir(mx) if not n.startswith("_")},
     **{n: _formula_function(n) for n in _NUMERIC | _LISTS},
     **{f.__name__: f for f in (bool, enumerate, float, int, len, range, zip)},
+    "hint": lambda number: number,
     "mx": mx,
 }
 """What formulas can name beside arguments and other entries."""

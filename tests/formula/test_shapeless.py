@@ -34,6 +34,9 @@ CALLS = {
     "argmin": lambda f: lambda x: f(x, axis=0),
     "softmax": lambda f: lambda x: f(x, axis=-1),
     "where": lambda f: lambda x: f(x > 0.3, x, -x),
+    "ones": lambda f: lambda x: x + f((1, 4)),
+    "zeros": lambda f: lambda x: x + f((1, 1)),
+    "full": lambda f: lambda x: x + f((1, 1), 0.5),
 }
 WHOLE = {"left_shift", "right_shift", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_invert"}
 MLX = {name.removeprefix("mx::") for name in shapeless.WRAPPED}  # as MLX has them they are wrong
@@ -89,6 +92,9 @@ YAML = """
   signature: "own(array x) -> array"
   composite: x * 2
   grad: {x: grad * 2}
+- name: hinted
+  signature: "hinted(array x) -> array"
+  composite: x + 0 * hint(x.shape[0])
 - name: scaled
   signature: "scaled(array x, array y) -> array"
   dispatch: scaled
