@@ -23,8 +23,12 @@ class StepProduct {
   template <typename T>
   StepProduct(Matrix<T> matrix, int64_t inner, int64_t columns)
       : inner_(inner), columns_(columns), tile_(product::best_tile<A>()) {
-    product::pack(columns, inner, tile_.columns, matrix.transposed(), packed_);
+    packed_ = product::pack(
+        columns, inner, tile_.columns, matrix.transposed(), memory_);
   }
+
+  StepProduct(const StepProduct&) = delete;
+  StepProduct& operator=(const StepProduct&) = delete;
 
   int64_t columns() const {
     return columns_;
@@ -35,7 +39,7 @@ class StepProduct {
       const {
     A part[most * 128 / sizeof(A)];
     for (int64_t j = 0; j < columns_; j += tile_.columns) {
-      tile_.compute(inner_, vectors, packed_.data() + j * inner_, part);
+      tile_.compute(inner_, vectors, packed_ + j * inner_, part);
       for (int64_t r = 0; r < count; ++r) {
         std::copy_n(
             part + r * tile_.columns,
@@ -67,7 +71,8 @@ class StepProduct {
   int64_t inner_;
   int64_t columns_;
   product::Tile<A> tile_;
-  std::vector<A> packed_;
+  std::vector<A> memory_;
+  const A* packed_; // in the memory
 };
 
 } // namespace mlxops::cpu

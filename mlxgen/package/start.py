@@ -417,7 +417,7 @@ class _New:
 
 
 _ENTRY = "<entry>"
-_OF_MLX = re.compile(r"\b(Dtype|Shape)\b")
+_OF_MLX = re.compile(r"(?<!:)\b(Dtype|Shape)\b")  # not qualified yet
 
 
 def _stub(settings: Settings, folder: Path, wanted: Declaration, shared: bool) -> tuple[Path, str]:

@@ -24,11 +24,12 @@ HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases").glob("*.yaml"))
 # What fixes uncover: errors that could not be seen before, in the same entry.
 UNCOVERED = {
+    "accumulator_in_the_wrong_place": "the output has another type than the kernel",
     "formula_with_unknown_attribute": "what the attribute gives is no array",
     "key_called_otherwise": "values of keys that were unknown",
-    "key_misspelt": "`variants: [method]` lacks function",
+    "key_unknown_beside_formula": "what is wrong with the gradient",
     "key_unknown_word": "values of keys that were unknown",
-    "many_errors_in_one_entry": "`variants: [method]` lacks function",
+    "names_that_formulas_make": "formulas that use the argument",
     "names_in_lists": "the name that was meant is there, too",
     "shared_function_that_does_not_fit": "the function that was meant does not fit either",
     "signature_in_block": "the formula that calls by the wrong name",
@@ -68,6 +69,10 @@ def test_fixes(case: Path, sources: Sources) -> None:
         return
     mended, done = applied("mlx_ops.yaml", text, fixes)
     after = check(mended, sources)
+    mistakes = said(before)
+    if again := [item.fix for item in after if item.fix and said([item]) <= mistakes]:
+        mended, _ = applied("mlx_ops.yaml", mended, again)  # one mistake is said once
+        after = check(mended, sources)
     fixed = said([item for item in before if item.fix in done])
     left = said(after)
     assert not fixed & left, f"{mended}\n{fixed & left}"

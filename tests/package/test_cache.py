@@ -255,7 +255,7 @@ done
 
 def test_parts_are_built_once_for_the_same_flags(obtained, monkeypatch) -> None:
     first, said, calls = obtained()
-    assert calls == 6 and len(said) == 3  # two headers, nanobind, three files of the runtime
+    assert calls == 7 and len(said) == 3  # two headers, nanobind, four files of the runtime
     assert obtained() == (first, [], 0)
     other, _, calls = obtained("-fsanitize=address")
     assert calls == 6 and all(a != b for a, b in zip(first, other, strict=True))
@@ -275,7 +275,7 @@ def test_a_source_of_the_runtime_makes_the_runtime_anew(obtained, tmp_path, monk
     assert obtained()[0] == first  # where it is does not matter
     (copy / "src" / "op.cpp").write_text("// other")
     other, _, calls = obtained()
-    assert calls == 3 and other.runtime != first.runtime
+    assert calls == 4 and other.runtime != first.runtime
     assert (other.headers, other.nanobind) == (first.headers, first.nanobind)
     (copy / "include" / "mlxgen" / "op.h").write_text("// other")
     other, _, calls = obtained()
@@ -285,7 +285,7 @@ def test_a_source_of_the_runtime_makes_the_runtime_anew(obtained, tmp_path, monk
 def test_a_cache_that_cannot_be_used(obtained, tmp_path) -> None:
     (tmp_path / "cache").write_text("a file, where a folder has to be")
     common, said, calls = obtained()
-    assert calls == 6 and common.headers.is_relative_to(tmp_path / "local")
+    assert calls == 7 and common.headers.is_relative_to(tmp_path / "local")
     assert re.match(r"the cache .*cache is not used: .*Not a directory", said[0])
     assert obtained()[2] == 0  # the second build in the same place
 
@@ -296,7 +296,7 @@ def test_a_compiler_that_fails(obtained, tmp_path) -> None:
     with pytest.raises(toolchain.BuildError, match=r"(?s)g\+\+ failed:.*no space left"):
         obtained("-O0")
     (tmp_path / "broken").unlink()
-    assert obtained("-O0")[2] == 6  # nothing is taken for built
+    assert obtained("-O0")[2] == 7  # nothing is taken for built
 
 
 def test_commands() -> None:

@@ -490,7 +490,7 @@ def test_ipython(capsys: pytest.CaptureFixture[str]) -> None:
     assert "signs.softsign(x: scalar | array, *, stream: " in capsys.readouterr().out
     for before, after, expected in (
         ("grad: {x: grad", "grad: {x: gard", "<cell>:7:13: error[MG303]"),
-        ("fabs(x));\n}\n```", "fabz(x));\n}\n```", "<cell>:15:33: error[MG808]"),
+        ("fabs(x));\n}\n```", "fabz(x));\n}\n```", "<cell>:15:33: error[MG814]"),
         ("```cpp", "```rust", "<cell>:12:1: error[MG016]"),
         ("~~~\n", "\n", "<cell>:19:1: error[MG016]"),
     ):

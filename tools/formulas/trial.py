@@ -310,12 +310,16 @@ def _numbers(rng: np.random.Generator, shape: Sequence[int], dtype: mx.Dtype) ->
     return mx.array(np.choose(rng.integers(0, 4, size), pools).reshape(shape), dtype=dtype)
 
 
+def _numpy(value: Any) -> Any:
+    """An array, or a number, as a formula of numbers alone gives it."""
+    return testing.to_numpy(value) if isinstance(value, mx.array) else np.asarray(value)
+
+
 def _same(got: Sequence[mx.array], wanted: Sequence[mx.array]) -> bool:
     pairs = zip(got, wanted, strict=True)
     return len(got) == len(wanted) and all(
-        a.shape == b.shape
-        and np.allclose(testing.to_numpy(a), testing.to_numpy(b), 1e-9, 0, equal_nan=True)
-        for a, b in pairs
+        a.shape == b.shape and np.allclose(a, b, 1e-9, 0, equal_nan=True)
+        for a, b in ((_numpy(a), _numpy(b)) for a, b in pairs)
     )
 
 
