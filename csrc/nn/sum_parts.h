@@ -28,7 +28,8 @@ void sum_parts(In<accum_t<T>> x, In<T> like, Out<T> out) {
   int64_t width = like.dim(ndim - 1);
   int64_t rows = out.size() / width;
   int64_t share = ndim > 1 ? x.dim(x.ndim() - 2) / like.dim(ndim - 2) : 1;
-  int64_t parts = x.size() / (out.size() * share);
+  // Without heads that share one there is nothing to add.
+  int64_t parts = x.size() / std::max<int64_t>(out.size() * share, 1);
   mlxgen::share(rows, width * share * parts, [&](int64_t begin, int64_t end) {
     constexpr int64_t most = 64;
     for (int64_t i = begin; i < end; ++i) {
