@@ -284,10 +284,7 @@ def test_compiled_for_any_shape(first, masked):
         for g, w in zip(compiled(*given), whole(*given), strict=True):
             close(g, w, 30)
     twice = mx.compile(lambda *a: mx.jvp(mlxops.nn.ssm_scan, a, a), shapeless=True)
-    with pytest.raises(
-        ValueError,
-        match=r"^\[(ssm_scan\] A second derivative or a jvp|sum_parts\] Cannot be compiled)",
-    ):
+    with pytest.raises(ValueError, match=r"^\[sum_parts\] Cannot be compiled with shapeless=True"):
         twice(*inputs(mx.float32, first).values())
 
 
