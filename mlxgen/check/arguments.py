@@ -101,33 +101,26 @@ def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
 
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
     """The arguments as C++ sees them, and where arrays are among a primitive's inputs."""
-    position = 0
-    dynamic: list[str] = []
+    place, after = 0, list[Parameter]()
     for arg, cpp in zip(context.signature.args, _cpp_names(context, fixed), strict=True):
         if not arg.type.is_array:
             yield Parameter(arg, arg.name, arg.type, cpp)
             continue
-        at = " + ".join([str(position), *dynamic])
-        present = ""
-        if arg.type.kind is Kind.ARRAYS:
-            dynamic.append(f"{cpp}_size_")
-        elif arg.type.optional:
-            present = f"has_{cpp}_"
-            dynamic.append(present)
-        else:
-            position += 1
         own = fixed.get(arg.name)
-        yield Parameter(
+        p = Parameter(
             arg,
             arg.name,
             arg.type,
             cpp,
-            position=at,
-            present=present,
+            place,
+            tuple(after),
             dtype=own,
             integral=own in INTEGER or own == "bool_",
             rule=f"k{camel(cpp)}Dtypes" if own else "kDtypes",
         )
+        place += p.is_plain
+        after += [p] * (not p.is_plain)
+        yield p
 
 
 def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:

@@ -232,18 +232,11 @@ class Context(Named):
 
     # Formulas
 
-    def names(self, *, member: bool = False) -> dict[str, Name]:
-        """Arguments by name; attributes are members inside a primitive's methods."""
-        return {
-            p.name: Name(
-                p.type,
-                p.member if member and not p.type.is_array else p.cpp,
-                fact=self.facts.get(p.name),
-            )
-            for p in self.params
-        }
+    def names(self) -> dict[str, Name]:
+        """Arguments by name."""
+        return {p.name: Name(p.type, fact=self.facts.get(p.name)) for p in self.params}
 
-    def scope(self, names: Mapping[str, Name], stream: str | None) -> Scope:
+    def scope(self, names: Mapping[str, Name], stream: bool = True) -> Scope:
         """What a formula of the entry may refer to."""
         around = self.around
         release = around.settings.mlx
@@ -252,7 +245,7 @@ class Context(Named):
         return Scope(names, *known, stream, release, lengths, around.degrees)
 
     def formula(
-        self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: str | None = "s"
+        self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True
     ) -> Expr | None:
         """Compile a formula of the entry; problems are reported inside its text.
 

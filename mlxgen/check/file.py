@@ -141,11 +141,11 @@ class _File(Mapping[str, Signature]):
 def _composed(context: Context, texts: Sequence[str], degrees: Mapping[str, int]) -> Expr | None:
     """The first of these formulas of an entry's results that can be translated."""
     names = {
-        arg.name: Name(arg.type, arg.name, fact=Fact(degree=degrees.get(arg.name, 0)))
+        arg.name: Name(arg.type, fact=Fact(degree=degrees.get(arg.name, 0)))
         for arg in context.signature.args
     }
     bound = context.raw.composite is None
-    scope = context.scope(names, "s")
+    scope = context.scope(names)
     scope = scope._replace(ops={}) if bound else scope  # MLX's function, not the entry of its name
     want = context.want_outputs()
     found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)

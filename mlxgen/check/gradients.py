@@ -9,7 +9,6 @@ from ..formula.compile import Name, Need, Want
 from ..formula.explain import Wrong
 from ..formula.source import Source
 from ..model.dtypes import FLOATING
-from ..model.kinds import Kind
 from ..model.op import Expr, Fact, Form, Grad, GradKind, Parameter
 from ..model.signature import with_article
 from ..read.keys import GradFunction, listed
@@ -104,7 +103,7 @@ def _declared(
     if len(params) == 1:
         _given(names, params[0])
     elif context.form is Form.KERNELS:
-        names |= {f"asked_{p.name}": Name(BOOL, _asked(p)) for p in params}
+        names |= {f"asked_{p.name}": Name(BOOL) for p in params}
     if any(name not in names for name in re.findall(r"\bgrad(?:_out)?\b", text)):
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
         context.error("ambiguous_grad", path, outputs=outputs)
@@ -144,44 +143,29 @@ def _floating(context: Context) -> str:
     return "" if {*FLOATING}.isdisjoint(context.group) else "floating"
 
 
-def _asked(p: Parameter) -> str:
-    """Whether the derivative is asked for of an argument, whose position is among `argnums`."""
-    there = f"mlxgen::contains(argnums, {p.position})"
-    return f"({p.present} && {there})" if p.present else there
-
-
 def _given(names: dict[str, Name], p: Parameter) -> None:
     """An optional array is there when its own derivative is asked for."""
     if p.type.optional:
-        names[p.name] = Name(ARRAY, f"(*{p.cpp})", fact=names[p.name].fact)
+        names[p.name] = Name(ARRAY, fact=names[p.name].fact)
 
 
 def _gradient_names(context: Context) -> dict[str, Name]:
     """What gradient formulas may refer to."""
-    names = context.names(member=context.form is Form.KERNELS)
-    outputs = context.signature.outputs
-    is_list = outputs[0].type.kind is Kind.ARRAYS
-    found = [*context.results, *[Fact()] * len(outputs)][: len(outputs)]
-    grads = [fact._replace(degree=1, uses=frozenset()) for fact in found]
-    results = [fact._replace(degree=0, uses=RESULT) for fact in found]
-    if len(outputs) == 1 and not is_list:
-        names["grad"] = names["grad_out"] = Name(ARRAY, "cotangents[0]", fact=grads[0])
-        names["result"] = Name(ARRAY, "outputs[0]", fact=results[0])
-    # How many a list of arrays holds, only the call knows.
-    count = None if is_list else len(outputs)
-    each = [grads, results] if count else [grads[0], results[0]]
-    names["grads"] = Name(ARRAYS, "cotangents", count, each[0])
-    names["results"] = Name(ARRAYS, "outputs", count, each[1])
-    for i, name in enumerate(() if is_list else context.output_names):
-        names[f"grad_{name}"] = Name(ARRAY, f"cotangents[{i}]", fact=grads[i])
-        names[f"result_{name}"] = Name(ARRAY, f"outputs[{i}]", fact=results[i])
+    signature, names = context.signature, context.names()
+    count = len(signature.outputs)
+    found = [*context.results, *[Fact()] * count][:count]
+    for word, degree, uses in (("grad", 1, frozenset[str]()), ("result", 0, RESULT)):
+        facts = [fact._replace(degree=degree, uses=uses) for fact in found]
+        each = signature.each_output(word)
+        if len(each) == 1:  # how many arrays a list holds, only the call knows
+            names |= dict.fromkeys(each, Name(ARRAYS, None, facts[0]))
+            continue
+        items = [f"{word}_{name}" for name in context.output_names]
+        for name, i in each.items():
+            names[name] = Name(ARRAYS, count, facts, items)
+            if i is not None:
+                names[name] = Name(ARRAY, fact=facts[i])
     return names
-
-
-def _of_tangent(grad: Expr) -> Expr:
-    """A gradient's formula with the tangent in the cotangent's place."""
-    cpp = grad.cpp.replace("cotangents[0]", "tangents[i]")
-    return grad._replace(cpp=re.sub(r"\bcotangents\b", "std::vector<mx::array>{tangents[i]}", cpp))
 
 
 def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter, Expr]]]:
@@ -207,7 +191,7 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
     if given == "elementwise" and not diagonal:
         context.error("elementwise_jvp", ("jvp",))
     if diagonal:  # the Jacobian is its own transpose
-        return "elementwise", [(g.params[0], _of_tangent(g.expr)) for g in formulas if g.expr]
+        return "elementwise", [(g.params[0], g.expr) for g in formulas if g.expr]
     smooth = {g.kind for g in grads} - {GradKind.NONE}
     if smooth <= {GradKind.COMPOSITE} and grads:
         return "composite" if smooth else "none", []
@@ -234,8 +218,8 @@ def _jvp_formulas(
         missing = []  # they are there, misspelt
     for name in missing:
         context.error("no_jvp", ("jvp",), key=True, name=name)
-    found, common = [], _gradient_names(context)
-    common = {k: n for k, n in common.items() if n.cpp.partition("[")[0] != "cotangents"}
+    found, cotangents = [], context.signature.each_output("grad")
+    common = {k: name for k, name in _gradient_names(context).items() if k not in cotangents}
     arrays = [p.name for p in context.arrays]
     for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
         param, text = by_name[name], given[name]
@@ -246,7 +230,7 @@ def _jvp_formulas(
             continue
         names = dict(common)
         _given(names, param)
-        names["tangent"] = Name(ARRAY, "tangents[i]", fact=context.facts[name]._replace(degree=1))
+        names["tangent"] = Name(ARRAY, fact=context.facts[name]._replace(degree=1))
         needs = [
             context.need("tangent", name, fact, _floating(context), "`tangent`")
             for fact in context.results

@@ -37,7 +37,7 @@ from ..formula.numbers import Impossible, evaluated
 from ..formula.values import INT_MAX
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
-from ..model.op import Binding, Expr, Kernel, Rule, Template
+from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Rule, Template
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Instantiation, Param, Unit
 from ..read.sources import last_name
@@ -47,7 +47,6 @@ from .fit import Declaration
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
-MOST = "max_threads"  # that the device allows a kernel, in formulas of its launch
 
 MAX_GRID = 2**32 - 1  # threads along an axis
 
@@ -55,12 +54,12 @@ _UINT = re.compile(r"(const )?u(int|short)(16_t|32_t)?([23])?")
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
-# Properties of an array: how a kernel declares them, and those of one that is absent.
-_PROPERTIES: Mapping[str, tuple[str, Collection[str], str]] = {
-    "shape": ("constant const int*", ("int", "int32_t"), "mx::Shape()"),
-    "strides": ("constant const int64_t*", ("int64_t", "long"), "mx::Strides()"),
-    "ndim": ("constant int&", METAL_INTS, "0"),
-    "size": ("constant int&", METAL_INTS, "0"),
+# Properties of an array, and how a kernel declares them.
+_PROPERTIES: Mapping[str, tuple[Holds, str, Collection[str]]] = {
+    "shape": (Holds.VECTOR, "constant const int*", ("int", "int32_t")),
+    "strides": (Holds.VECTOR, "constant const int64_t*", ("int64_t", "long")),
+    "ndim": (Holds.BYTES, "constant int&", METAL_INTS),
+    "size": (Holds.BYTES, "constant int&", METAL_INTS),
 }
 
 
@@ -68,17 +67,19 @@ class Buffer(NamedTuple):
     """What a parameter of a kernel may hold, and how it is then declared."""
 
     name: str
-    holds: str  # as Binding.holds; "": nothing, and `value` says why
-    value: str  # C++ expression of it
+    holds: Holds | None  # None: nothing, and `why` says why
+    of: str = ""  # as Binding has it
+    what: str = ""
     declared: str = ""
     types: Collection[str] = ()  # those that fit
     usual: bool = True  # whether a kernel is expected to have it
+    why: str = ""
 
     def problem(self, param: Param) -> str | None:
         """Why a parameter of this name cannot be bound."""
         if not self.holds:
-            return self.value
-        given, output = self.holds in ("input", "optional"), self.holds == "output"
+            return self.why
+        given, output = self.holds is Holds.INPUT, self.holds is Holds.OUTPUT
         pointer = param.pointer if self.declared.endswith("*") else param.reference
         spaces = ("device", "constant") if given else (self.declared.split()[0],)
         pointer &= not re.search(r"[*&\]].*[*&]", param.type)
@@ -108,56 +109,50 @@ def _buffers(
     found: list[Buffer] = []
     properties: list[Buffer] = []
 
-    def add(name: str, holds: str, value: str, declared: str, dtype: str | None) -> None:
+    def add(name: str, holds: Holds, declared: str, dtype: str | None) -> None:
         of = dtype or only
         types = METAL_TYPES.get(of or "", (template,))
         shown = metal_name(of) if of in METAL_TYPES else "T"
-        found.append(Buffer(name, holds, value, declared.format(shown), types))
+        found.append(Buffer(name, holds, name, "", declared.format(shown), types))
 
-    first = next((p.cpp for p in context.arrays if not p.type.optional), "outputs[0]")
     for p in context.arrays:
-        value = f"{p.cpp}, {first}" if p.type.optional else p.cpp
-        add(
-            p.name,
-            "optional" if p.type.optional else "input",
-            value,
-            "device const {}*",
-            _on_metal(p.dtype),
-        )
-        properties += _properties(p.name, p.cpp, p.type.optional, given=True)
-    for i, (name, dtype) in enumerate(zip(context.output_names, outputs, strict=True)):
-        add(name, "output", f"outputs[{i}]", "device {}*", dtype)
-        properties += _properties(name, f"outputs[{i}]", optional=False, given=False)
+        add(p.name, Holds.INPUT, "device const {}*", _on_metal(p.dtype))
+        properties += _properties(p.name)
+        properties.append(_presence(p))
+    for name, dtype in zip(context.output_names, outputs, strict=True):
+        add(name, Holds.OUTPUT, "device {}*", dtype)
+        properties += _properties(name)
     for p in context.params:
         kind = KINDS[p.type.kind]
         if kind.metal and not p.type.optional:
-            # The index of an enumerated string is a local of the launch.
-            value = p.cpp if p.type.kind is Kind.ENUM else p.member
             types = p.type.wide(kind.metal)
-            found.append(Buffer(p.name, "bytes", value, f"constant {types[0]}&", types))
+            found.append(Buffer(p.name, Holds.BYTES, p.name, "", f"constant {types[0]}&", types))
         elif not p.type.is_array:
-            reason = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
-            found.append(Buffer(p.name, "", reason, usual=False))
+            why = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
+            found.append(Buffer(p.name, None, usual=False, why=why))
     for name in {**context.axes.lengths, **item.spec.constants}:
         usual = name in item.spec.constants and name not in {*item.spec.template, "T"}
-        found.append(Buffer(name, "bytes", f"const_{name}", "constant int&", METAL_INTS, usual))
+        found.append(Buffer(name, Holds.BYTES, name, "", "constant int&", METAL_INTS, usual))
     named: dict[str, Buffer] = {}
     for buffer in [*found, *properties]:
         named.setdefault(buffer.name, buffer)
     return named
 
 
-def _properties(owner: str, cpp: str, optional: bool, given: bool) -> Iterator[Buffer]:
-    """An array's shape, strides, number of axes and size; of an argument, whether it was given."""
-    for suffix, (declared, types, absent) in _PROPERTIES.items():
-        name, holds = f"{owner}_{suffix}", "bytes" if declared.endswith("&") else "vector"
-        value = f"{cpp} ? {cpp}->{suffix}() : {absent}" if optional else f"{cpp}.{suffix}()"
-        yield Buffer(name, holds, value, declared, types, usual=False)
-    name, holds, value = f"has_{owner}", "bytes", f"{cpp}.has_value()"
-    if not optional:
-        holds, value = "", f"'{owner}' is always there, so that nothing is called '{name}'"
-    if given:
-        yield Buffer(name, holds, value, "constant bool&", KINDS[Kind.BOOL].metal, usual=False)
+def _properties(owner: str) -> Iterator[Buffer]:
+    """An array's shape, strides, number of axes and size."""
+    for what, (holds, declared, types) in _PROPERTIES.items():
+        yield Buffer(f"{owner}_{what}", holds, owner, what, declared, types, usual=False)
+
+
+def _presence(p: Parameter) -> Buffer:
+    """Whether an argument was given."""
+    name = f"has_{p.name}"
+    if not p.type.optional:
+        why = f"'{p.name}' is always there, so that nothing is called '{name}'"
+        return Buffer(name, None, usual=False, why=why)
+    types = KINDS[Kind.BOOL].metal
+    return Buffer(name, Holds.BYTES, p.name, "given", "constant bool&", types, usual=False)
 
 
 def declared_kernel(item: Dispatch) -> Declaration:
@@ -205,7 +200,7 @@ class _Launch(NamedTuple):
 
     @property
     def exprs(self) -> list[Expr]:
-        constants, sizes = (expr for _, expr in self.constants), (t.enough for t in self.templates)
+        constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates)
         threads = (rule.expr for rule in (*self.grid, *self.threadgroup))
         return [*threads, *constants, *sizes]
 
@@ -214,8 +209,8 @@ def _launched(item: Dispatch, function: Function) -> _Launch:
     """What the entry says of the launch."""
     names = _names(item.context)
     templates = _templates(item, function)
-    for name, value in [*((t, f"template_{t}") for t in item.spec.template), (MOST, MOST)]:
-        names.setdefault(name, Name(Type(Kind.INT, int64=True), value))
+    for name in (*item.spec.template, MOST):
+        names.setdefault(name, Name(Type(Kind.INT, int64=True)))
     constants = _constants(item, function, names)
     known = _known(item, constants)
     grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
@@ -322,11 +317,11 @@ def _bind(
         buffer = buffers.get(name) or _unknown(name, buffers)
         if problem := buffer.problem(param):
             problems.append((problem, param.span))
-        else:
-            type = _NUMBERS[param.base] if buffer.holds == "bytes" else ""
-            bindings.append(Binding(name, index, buffer.holds, buffer.value, type))
+        elif buffer.holds:
+            type = _NUMBERS[param.base] if buffer.holds is Holds.BYTES else ""
+            bindings.append(Binding(name, index, buffer.holds, buffer.of, buffer.what, type))
     names = [p.name for p in function.params]
-    arrays = [b.name for b in buffers.values() if b.holds in ("input", "optional", "output")]
+    arrays = [b.name for b in buffers.values() if b.holds in (Holds.INPUT, Holds.OUTPUT)]
     wanted, given_names = ([n for n in a if n in b] for a, b in ((arrays, names), (names, arrays)))
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
@@ -380,15 +375,14 @@ def _not_given(param: Param, is_position: bool) -> str | None:
 def _unknown(name: str, buffers: Mapping[str, Buffer]) -> Buffer:
     known = [b.name for b in buffers.values() if b.usual]
     hint = "name it after an argument or output, or list it under `constants`"
-    return Buffer(name, "", f"nothing is called '{name}'{did_you_mean(name, known)}; {hint}")
+    why = f"nothing is called '{name}'{did_you_mean(name, known)}; {hint}"
+    return Buffer(name, None, why=why)
 
 
 def _names(context: Context) -> dict[str, Name]:
     """Names in launch geometry: arguments, and outputs for their shapes and sizes."""
-    names = context.names(member=True)
-    for i, output in enumerate(context.signature.outputs):
-        names[output.name] = Name(output.type, f"outputs[{i}]")
-    return names
+    outputs = context.signature.outputs
+    return context.names() | {output.name: Name(output.type) for output in outputs}
 
 
 def _known(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, int]:
@@ -420,7 +414,7 @@ def _geometry(
     texts: list[str] = getattr(item.spec, key) or []
     rules, lengths, ok = [], [], True
     for i, text in enumerate(texts):
-        expr = context.formula((*path, i), text, Want(Kind.INT), names, None)
+        expr = context.formula((*path, i), text, Want(Kind.INT), names, stream=False)
         if expr is None:
             continue
         rules.append(Rule(text, expr))
@@ -452,10 +446,10 @@ def _constants(
         if taken := None if passed_on else _taken(item, function, name):
             context.error("constant_taken", path, key=True, name=name, taken=taken)
             continue
-        if expr := context.formula(path, text, Want(Kind.INT), names, None):
+        if expr := context.formula(path, text, Want(Kind.INT), names, stream=False):
             found.append((name, expr))
         if name not in axes:
-            names[name] = Name(Type(Kind.INT, int64=True), f"const_{name}")
+            names[name] = Name(Type(Kind.INT, int64=True))
     return found
 
 
@@ -508,10 +502,8 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
         elif given.values[-1] > INT_MAX:
             context.error("template_large", (*path, "values"), most=INT_MAX)
         formula = ((*path, "of"), given.of, Want(Kind.INT))
-        if needed := context.formula(*formula, context.names(), None):
-            enough = context.formula(*formula, context.names(member=True), None)
-            values = tuple(given.values)
-            found[name] = Template(name, given.of, enough or needed, needed, values)
+        if expr := context.formula(*formula, context.names(), stream=False):
+            found[name] = Template(name, given.of, expr, tuple(given.values))
     return [found[name] for name in function.template if name in found]
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
 from ..formula.source import parsed
+from ..formula.values import hole, parts
 from ..model.dtypes import ACCUMULATOR
 from ..model.kinds import Kind
-from ..model.op import Condition, Expr, Fact, Form, Rank, Rule
+from ..model.op import STREAM, Condition, Expr, Fact, Form, Rank, Rule
 from ..model.signature import Type
 from .context import Context, Path
 from .fit import QUALIFIED, own_function, spelled
@@ -73,7 +74,7 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
         problems.append((message, help if end - start < len(text) else None))
 
     # MLX's function, not the entry of its name.
-    scope = context.scope(context.names(), "s")._replace(ops={})
+    scope = context.scope(context.names())._replace(ops={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:
@@ -90,9 +91,11 @@ def _own_call(context: Context, target: str, path: Path) -> tuple[Expr | None, s
     function = own_function(context, target, path)
     if function is None:
         return None, ""
-    arguments = ", ".join([*(p.cpp for p in context.params), "s"])
-    expr = Expr(context.signature.outputs[0].type, f"{spelled(context, function)}({arguments})")
-    return expr, f"{function.qualified_name}({arguments})"
+    given = ", ".join(map(hole, [*(p.name for p in context.params), STREAM]))
+    cpp = f"{spelled(context, function)}({given})"
+    shown = ", ".join([*(p.cpp for p in context.params), "s"])
+    type = context.signature.outputs[0].type
+    return Expr(type, parts(cpp)), f"{function.qualified_name}({shown})"
 
 
 def texts_by_output(context: Context, key: str) -> dict[str, str]:
@@ -120,7 +123,7 @@ def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> li
         path: Path = (key, keys.get(name, name))
         if key == "shape" and name in context.axes.outputs:
             path = ("axes", context.axes.keys[name])
-        expr = context.formula(path, text, want, names, None) if text is not None else None
+        expr = context.formula(path, text, want, names, stream=False) if text is not None else None
         rules.append(Rule(text, expr) if text is not None and expr else None)
     return rules
 
@@ -150,16 +153,7 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
         context.error("elementwise_dtype", ("dtype",), key=True)
         return ()
     names = context.names()
-    for p in context.arrays:
-        if p.type.kind is Kind.ARRAY and not p.type.optional:
-            position = p.position
-            for q in context.arrays:  # the op function has no members
-                position = position.replace(f"{q.cpp}_size_", f"{q.cpp}.size()")
-                if q.present:
-                    position = position.replace(q.present, f"{q.cpp}.has_value()")
-            names[p.name] = Name(p.type, f"inputs[{position}]", fact=context.facts[p.name])
-    sums = Name(Type(Kind.DTYPE), "mx::promote_types(dtype, mx::float32)", fact="floating")
-    names.setdefault(ACCUMULATOR, sums)
+    names[ACCUMULATOR] = Name(Type(Kind.DTYPE), fact="floating")
     rules = _rules(context, "dtype", Want(Kind.DTYPE), names)
     context.dtypes_known &= all(
         rule for name, rule in zip(context.output_names, rules, strict=True) if name in texts
@@ -180,7 +174,7 @@ def checks(context: Context) -> tuple[Condition, ...]:
     ranks: dict[str, tuple[str, int]] = {}
     mentioned: set[str] = set()
     for path, text, message in given:
-        if expr := context.formula(path, text, Want(Kind.BOOL), names, None):
+        if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
             found.append(Condition(text, expr, message))
             ranks.update(_ranks(parsed(text)))
         mentioned.update(re.findall(r"\w+", text))

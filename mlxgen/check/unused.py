@@ -5,14 +5,11 @@ The key `unused` gives reasons, such as ``{alpha: torch's signature has it}``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ..model.dtypes import INTEGER
 from ..model.op import Form, GradKind, Op
 from .context import Context
-
-_COTANGENT = re.compile(r"\bcotangents\b(?:\[(\d+)\])?")
 
 
 def check_unused(context: Context, op: Op) -> None:
@@ -59,13 +56,14 @@ def _cotangents(op: Op) -> Iterator[int]:
     """Of several outputs those whose cotangent no gradient uses, where all are formulas."""
     if len(op.outputs) < 2:
         return
-    texts = [grad.expr.cpp for grad in op.grads if grad.expr]
+    exprs = [grad.expr for grad in op.grads if grad.expr]
     others = {grad.kind for grad in op.grads} - {GradKind.FORMULA, GradKind.NONE, GradKind.ZERO}
-    used = {found[1] for text in texts for found in _COTANGENT.finditer(text)}
-    if not texts or others or None in used:
+    each = op.signature.each_output("grad")
+    used = {each[name] for expr in exprs for name in expr.names & each.keys()}
+    if not exprs or others or None in used:
         return
     dtypes = op.out_dtypes or [None] * len(op.outputs)
     for i, rule in enumerate(dtypes):
         has_gradient = rule is None or rule.text not in ("bool_", *INTEGER)
-        if has_gradient and str(i) not in used:
+        if has_gradient and i not in used:
             yield i

@@ -7,6 +7,7 @@ node and translated to calls of MLX's C++ API::
     grad * (1 - result * result)      ->   mlxgen::multiply( cotangents[0], mlxgen::subtract(1,
     mlxgen::multiply(outputs[0], outputs[0], s), s), s)
 
+Names are holes in the C++, filled where the formula stands: there ``grad`` is ``cotangents[0]``.
 What a formula means is what Python would compute with ``from mlx.core import *``, and whatever
 passes compiles: these two are the contract, and the tests prove both (the text is evaluated by
 Python, the translation by a C++ compiler). Anything else is an error with the place in the text and
@@ -68,6 +69,7 @@ from .values import (
     constant,
     dereferenced,
     fit,
+    parts,
     several,
     ternary,
     unary,
@@ -157,7 +159,7 @@ class Compiler(Lists):
         for part, name in self.used:
             used[part].add(name)
         names, ops, mlx, keys, _ = map(frozenset, used.values())
-        return Expr(type_, str(cpp), names, ops, mlx, known, keys, *self.specializes)
+        return Expr(type_, parts(cpp), names, ops, mlx, known, keys, *self.specializes)
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""
@@ -237,7 +239,7 @@ class Compiler(Lists):
         if found is None:
             return self.constant_name(name, node)
         self.used.append(("names", name))
-        value = argument(found.type, found.cpp, node, name, found.length, found.fact)
+        value = argument(found.type, node, name, found.length, found.fact)
         if value.optional and name in self.known:
             return dereferenced(value) if self.known[name] else constant(None, node)
         return value
@@ -343,11 +345,11 @@ class Compiler(Lists):
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         is_and = isinstance(node.op, ast.And)
         known: Facts = {}
-        parts = []
+        visits = []
         for part in node.values:
-            parts.append(partial(self.visit_knowing, part, known))
+            visits.append(partial(self.visit_knowing, part, known))
             known = {**known, **facts(part, is_and)}
-        tests = [condition(value) for value in self.all(*parts)]
+        tests = [condition(value) for value in self.all(*visits)]
         return joined("&&" if is_and else "||", tests, node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
@@ -376,8 +378,8 @@ class Compiler(Lists):
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
         if kind == "str" and not optional:
             head = "std::string"
-        parts = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
-        cpp = ternary(test.cpp, *parts)
+        sides = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
+        cpp = ternary(test.cpp, *sides)
         choices = yes.choices if yes.choices == no.choices else ()
         fact = self.branch(test.cpp, kind, yes, no)
         return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact)

@@ -67,7 +67,8 @@ class Lists(Translator):
     # Indices of lists
 
     def visit_Subscript(self, node: ast.Subscript) -> Value:
-        value = self.visit(node.value)
+        start = len(self.used)
+        value = replace(self.visit(node.value), used=(start, len(self.used)))
         require(value)
         if value.kind == "array":
             return self.index_array(value, node)
@@ -93,6 +94,9 @@ class Lists(Translator):
             if value.kind == "tuple":
                 self.drop(value.items, [value.items[at]])
                 return replace(value.items[at], at=node)
+            if names := self.scope.names[value.name].items if value.name else ():
+                self.drop([value])
+                return self.visit(ast.copy_location(ast.Name(names[at]), node))
             fact = list(operands([value]))[at]
             if value.type == "tuple":
                 return Value("array", f"std::get<{at}>({value.cpp})", node, fact=fact)

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ..model.op import Fact
+from ..model.op import STREAM, Fact
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -42,7 +42,7 @@ from .mlx import (
 from .rules import rules
 from .shapeless import FORWARD, GRADIENT
 from .source import Source
-from .values import Value, constant, fit, fit_type
+from .values import Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,12 +74,12 @@ ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
 
 
 class Name(NamedTuple):
-    """What an identifier of a formula means and how it is spelled in C++."""
+    """What an identifier of a formula means."""
 
     type: Type
-    cpp: str
     length: int | None = None  # ARRAYS: how many there are, if that is known
     fact: Any = None  # what is known of it: a Fact, or a list of them
+    items: Sequence[str] = ()  # ARRAYS: names of the items, if they have some
 
 
 class Scope(NamedTuple):
@@ -88,7 +88,7 @@ class Scope(NamedTuple):
     names: Mapping[str, Name]  # arguments, grad, result, constants...
     ops: Mapping[str, Signature]  # other entries, by Python name
     op_cpp: Mapping[str, str]  # their C++ names
-    stream: str | None = "s"  # C++ of the stream; None: no array operation can stand here
+    stream: bool = True  # there is one; else no array operation can stand here
     release: str | None = None  # of MLX; None: the newest that is known
     lengths: Mapping[str, str] = {}  # of axes, by name: formulas of them
     # What is known of an entry's results by the degrees of its arguments; nothing of kernels.
@@ -183,9 +183,9 @@ class Translator:
 
     def stream(self, at: ast.AST) -> str:
         """The stream, where array operations are possible at all."""
-        if self.scope.stream is None:
+        if not self.scope.stream:
             raise Wrong("only_shapes", at)
-        return self.scope.stream
+        return hole(STREAM)
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
         """What the first rule of that name gives that takes these operands."""
@@ -278,7 +278,7 @@ class Translator:
         if random and isinstance(key := bound["key"].at, ast.Name):
             self.used.append(("keys", key.id))
         every = complete(params, bound)
-        cpp = select(function, every, self.scope.stream or "")
+        cpp = select(function, every, hole(STREAM))
         if cpp is None:
             raise misfit(function, params, bound, args)
         if function.result == "bool":
@@ -317,7 +317,7 @@ class Translator:
         def part(arg: Arg) -> str:
             value = bound.get(arg.name)
             if value is None:
-                return arg.default.cpp if arg.default is not None else ""
+                return escaped(arg.default.cpp) if arg.default is not None else ""
             cpp = fit_type(value, arg.type)
             if cpp is None:
                 raise explain.argument(name, arg.name, arg.type.python, value)

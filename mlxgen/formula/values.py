@@ -1,7 +1,8 @@
 """What a piece of a formula is, and how it is written where C++ wants some type.
 
-A ``Value`` has a kind and its C++ on one line. The kinds are those of signatures, and what only
-formulas have: tuples, None, categories of dtypes. C++'s distinctions are kept too, since they
+A ``Value`` has a kind and its C++ on one line, in which ``$x`` is a hole for what the name ``x`` is
+called where the formula stands. The kinds are those of signatures, and what only formulas have:
+tuples, None, categories of dtypes. C++'s distinctions are kept too, since they
 matter when values meet: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>``
 (ints) and ``mx::Shape`` (shape).
 
@@ -12,6 +13,7 @@ of MLX's functions: ``SLOTS`` says which kinds a slot takes, and what is written
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -19,7 +21,10 @@ from operator import attrgetter
 from typing import Any
 
 from ..model.kinds import KINDS
+from ..model.op import Hole
 from ..model.signature import Type
+
+_HOLE = re.compile(r"\$(\w+)")
 
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -162,12 +167,36 @@ def several(count: int, what: str) -> str:
 _KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
 
 
-def argument(type: Type, cpp: str, at: ast.expr, name: str, count: int | None, fact: Any) -> Value:
+def hole(name: str) -> str:
+    """C++ that is what a name is called."""
+    return f"${name}"
+
+
+def escaped(literal: str) -> str:
+    """The literal of a string, in which there are no holes."""
+    return literal.replace("$", r"\044")
+
+
+def parts(cpp: str) -> tuple[str | Hole, ...]:
+    """Text and holes of C++."""
+    pieces = enumerate(_HOLE.split(cpp))
+    return tuple([Hole(piece) if i % 2 else piece for i, piece in pieces if piece])
+
+
+def argument(type: Type, at: ast.expr, name: str, count: int | None, fact: Any) -> Value:
     """The value of a name of the scope."""
     kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
     return Value(
-        kind, named(cpp), at, type.optional, width, None, (), count, type.choices, name, None, fact
+        kind,
+        named(hole(name)),
+        at,
+        type.optional,
+        width,
+        count=count,
+        choices=type.choices,
+        name=name,
+        fact=fact,
     )
 
 
@@ -182,7 +211,7 @@ def constant(value: Any, at: ast.expr) -> Value:
     if kind == "bool":
         text = text.lower()
     elif kind == "str":
-        text = '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
+        text = escaped('"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"')))
     elif kind == "float":
         text = text.replace("e-0", "e-").replace("inf", "mlxgen::inf").replace("nan", "mlxgen::nan")
     like = "unary" if text.startswith("-") else "name"

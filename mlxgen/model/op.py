@@ -46,11 +46,22 @@ def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
     )
 
 
+class Hole(NamedTuple):
+    """A place in C++ for what a name of a formula is called there."""
+
+    name: str
+
+
+# What no argument is called: the stream, in formulas of arrays, and the threads of a threadgroup that
+# the device allows, in those of a launch.
+STREAM, MOST = "stream", "max_threads"
+
+
 class Expr(NamedTuple):
-    """A compiled formula."""
+    """A compiled formula: C++ with holes, to be filled where it stands."""
 
     type: Type
-    cpp: str  # on one line
+    parts: tuple[str | Hole, ...]  # of C++ on one line
     names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
     ops: frozenset[str] = frozenset()  # entries that it calls
     mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
@@ -59,6 +70,15 @@ class Expr(NamedTuple):
     # Why a trace for any shape would keep those of the first call, and why its gradient would.
     specializes: str = ""
     gradient_specializes: str = ""
+
+    @property
+    def holes(self) -> frozenset[str]:
+        """Names that its C++ has, ``stream`` if it computes arrays."""
+        return frozenset(part.name for part in self.parts if isinstance(part, Hole))
+
+    def cpp(self, places: Mapping[str, str]) -> str:
+        """The C++ where names are called as ``places`` says."""
+        return "".join([p if isinstance(p, str) else places[p.name] for p in self.parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +104,9 @@ class Parameter(NamedTuple):
     name: str  # in the entry
     type: Type  # in the entry
     cpp: str  # name of the parameter and local
-    position: str = ""  # C++ expression of its first index among a primitive's inputs (arrays)
-    present: str = ""  # C++ condition under which it is among them, if it is optional
+    # Where an array is among a primitive's inputs: after so many that are always there, and these.
+    place: int = 0
+    after: tuple[Parameter, ...] = ()
     # fixed MLX dtype, such as int32, or that of sums; None: the op's promoted dtype
     dtype: str | None = None
     integral: bool = False  # fixed to integers: never differentiable
@@ -95,6 +116,26 @@ class Parameter(NamedTuple):
     def member(self) -> str:
         """Name of the primitive's member that keeps an attribute."""
         return f"{self.cpp}_"
+
+    @property
+    def present(self) -> str:
+        """Name of the member that says whether an optional array is there."""
+        return f"has_{self.cpp}_" if self.type.kind is Kind.ARRAY and self.type.optional else ""
+
+    @property
+    def position(self) -> str:
+        """C++ of its first index among a primitive's inputs, in the primitive."""
+        return " + ".join([str(self.place), *(p.size for p in self.after)])
+
+    @property
+    def position_in_call(self) -> str:
+        """The same in the op function."""
+        return " + ".join([str(self.place), *(p.counted for p in self.after)])
+
+    @property
+    def counted(self) -> str:
+        """C++ of how many inputs it stands for, where that depends on the call."""
+        return f"{self.cpp}.size()" if self.is_list else f"{self.cpp}.has_value()"
 
     @property
     def is_list(self) -> bool:
@@ -162,13 +203,23 @@ class Rule(NamedTuple):
     expr: Expr
 
 
+class Holds(enum.Enum):
+    """What a buffer of a Metal launch holds."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    BYTES = "bytes"  # a number
+    VECTOR = "vector"  # of numbers
+
+
 class Binding(NamedTuple):
     """One buffer of a Metal launch."""
 
     name: str  # of the kernel's parameter
     place: int  # of the buffer
-    holds: str  # input | optional (one) | output | bytes (a number) | vector (of numbers)
-    value: str  # C++ expression of it; of an optional input, and of another in its place
+    holds: Holds
+    of: str  # the argument, output or constant
+    what: str = ""  # of an array: shape | strides | ndim | size | given, whether it is there
     type: str = ""  # bytes: the number's C++ type
 
 
@@ -182,8 +233,7 @@ class Template(NamedTuple):
 
     name: str
     text: str
-    enough: Expr  # in the launch,
-    needed: Expr  # and where the graph is built
+    expr: Expr
     values: tuple[int, ...]
 
 

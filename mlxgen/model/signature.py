@@ -194,6 +194,17 @@ class Signature(NamedTuple):
         """The arguments that are arrays or lists of arrays."""
         return tuple(arg for arg in self.args if arg.type.is_array)
 
+    def each_output(self, word: str) -> dict[str, int | None]:
+        """Names that gradient formulas have for something of each output, ``grad`` or ``result``:
+        of which, None for the list of all."""
+        if self.outputs[0].type.kind is Kind.ARRAYS:
+            return {f"{word}s": None}
+        found: dict[str, int | None] = {word: 0} if len(self.outputs) == 1 else {}
+        if found and word == "grad":
+            found["grad_out"] = 0
+        each = {f"{word}_{output.name}": i for i, output in enumerate(self.outputs)}
+        return {**found, f"{word}s": None, **each}
+
     @property
     def cpp_result(self) -> str:
         """The result in the C++ spelling (generated functions with several return a vector)."""

@@ -10,13 +10,24 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers
 from ..model.kinds import BY_VALUE, Kind
-from ..model.op import Expr, Grad, GradKind, Kernel, Op, Parameter, metal_stem
+from ..model.op import (
+    MOST,
+    STREAM,
+    Binding,
+    Expr,
+    Grad,
+    GradKind,
+    Kernel,
+    Op,
+    Parameter,
+    metal_stem,
+)
 
 # Control characters as octal escapes, the only ones that end.
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
@@ -89,11 +100,6 @@ def cast(p: Parameter, kernel: Kernel) -> bool:
     return p.type.kind is Kind.FLOAT and not computes_integers(kernel.dtypes)
 
 
-@cache
-def _naming(name: str) -> Callable[[str], object]:
-    return re.compile(rf"\b{name}\b").search
-
-
 FILTERS = {
     "cpp_comment": cpp_comment,
     "cpp_string": cpp_string,
@@ -104,17 +110,17 @@ FILTERS = {
     "binding_type": binding_type,
     "metal_stem": metal_stem,
     "file_name": os.path.basename,
-    "names": lambda exprs: _names(exprs),
     "prefix": lambda text, before: before + text,
     "listed": ", ".join,
     "folded": lambda text: " ".join(text.split()),
 }
-TESTS = {"naming": lambda text, name: _naming(name)(text) is not None}
+# An absent array's properties.
+_ABSENT = {"shape": "mx::Shape()", "strides": "mx::Strides()", "ndim": "0", "size": "0"}
 
 
-def _names(exprs: Iterable[Expr | None]) -> set[str]:
-    """What formulas name."""
-    return {name for expr in exprs if expr is not None for name in expr.names}
+def _holes(exprs: Iterable[Expr | None]) -> set[str]:
+    """Names that the C++ of formulas has."""
+    return {name for expr in exprs if expr is not None for name in expr.holes}
 
 
 class View:
@@ -184,9 +190,7 @@ class View:
         usual = "elementwise" if self.op.elementwise else "sequential"
         if self.op.vmap not in (usual, "manual"):
             found["kVmap"] = f"mlxgen::Vmap::{self.op.vmap}"
-        if self.op.jvp == "elementwise" and any(
-            name.startswith("result") for name in _names(g.expr for g in self.op.grads)
-        ):
+        if self.op.jvp == "elementwise" and self.uses_results(g.expr for g in self.op.grads):
             found["kUsesOutputs"] = "true"
         whole = self.all_composite and self.op.jvp == "composite"
         if whole and self.op.vmap not in ("manual", "none"):
@@ -237,12 +241,21 @@ class View:
     def output_dtypes(self) -> list[str]:
         """The dtypes of the outputs of a kernel that is not elementwise."""
         rules = self.op.out_dtypes or (None,) * len(self.op.outputs)
-        return [rule.expr.cpp if rule else "dtype" for rule in rules]
+        # What is given is an input by now, and may have got another dtype.
+        inputs = {p.name: f"inputs[{p.position_in_call}]" for p in self.arrays if p.is_plain}
+        sums = {ACCUMULATOR: "mx::promote_types(dtype, mx::float32)"}
+        places = {**self.in_call, **inputs, **sums}
+        return [rule.expr.cpp(places) if rule else "dtype" for rule in rules]
+
+    @property
+    def dtype_of_inputs(self) -> bool:
+        """Whether the first output's dtype is that of an input."""
+        return bool(_holes(r.expr for r in self.op.out_dtypes[:1] if r) - {ACCUMULATOR})
 
     @property
     def shape_params(self) -> list[Parameter]:
         """What the shape function needs: the arguments that its formulas name."""
-        names = _names(rule.expr for rule in self.op.shapes)
+        names = _holes(rule.expr for rule in self.op.shapes)
         return [p for p in self.op.params if p.name in names]
 
     # Metal
@@ -251,9 +264,45 @@ class View:
     def metal_names(self) -> set[str]:
         """Arguments that a hand-written kernel's launch needs as locals."""
         assert self.metal is not None
-        text = "\n".join(b.value for b in self.metal.bindings)
-        bound = {p.name for p in self.arrays if re.search(rf"\b{re.escape(p.cpp)}\b", text)}
-        return bound | self.metal.uses
+        bound = {b.of for b in self.metal.bindings} | self.metal.uses
+        absent = any(p.present and p.name in bound for p in self.arrays)
+        return bound | {p.name for p in self.instead if absent}
+
+    @property
+    def instead(self) -> list[Parameter]:
+        """The array that is bound where an optional one is absent, if one is always there."""
+        return [p for p in self.arrays if not p.present][:1]
+
+    @property
+    def optional(self) -> set[str]:
+        """The arrays that may be absent."""
+        return {p.name for p in self.arrays if p.present}
+
+    @cached_property
+    def in_launch(self) -> Mapping[str, str]:
+        """What names are called in a launch, where arguments are locals."""
+        assert self.metal is not None
+        outputs = {o.name: f"outputs[{i}]" for i, o in enumerate(self.op.outputs)}
+        templates = {t.name: f"template_{t.name}" for t in self.metal.templates}
+        constants = {name: f"const_{name}" for name, _ in self.metal.constants}
+        return {**self.in_primitive, **outputs, **templates, **constants, MOST: MOST}
+
+    def bound(self, binding: Binding) -> str:
+        """C++ of what a buffer of a launch holds."""
+        by_name = {p.name: p for p in self.op.params}
+        p, cpp = by_name.get(binding.of), self.in_launch[binding.of]
+        if p is None or not p.type.is_array:
+            # The index of an enumerated string is a local of the launch.
+            cpp = p.cpp if p is not None and p.is_choice else cpp
+            return f"{cpp}.{binding.what}()" if binding.what else cpp
+        if binding.what == "given":
+            return f"{cpp}.has_value()"
+        if binding.what:
+            value = f"{cpp}.{binding.what}()"
+            absent = _ABSENT[binding.what]
+            return f"{cpp} ? {cpp}->{binding.what}() : {absent}" if p.present else value
+        others = [p.cpp for p in self.instead] or ["outputs[0]"]
+        return f"{cpp}, {others[0]}" if p.present else cpp
 
     @property
     def unzeroed(self) -> list[int]:
@@ -261,7 +310,65 @@ class View:
         assert self.metal is not None
         return [i for i in range(len(self.op.outputs)) if i not in self.metal.zero]
 
+    # What names of formulas are called
+
+    @cached_property
+    def in_call(self) -> Mapping[str, str]:
+        """In the op function."""
+        return {STREAM: "s", **{p.name: p.cpp for p in self.op.params}}
+
+    @cached_property
+    def in_primitive(self) -> Mapping[str, str]:
+        """In a primitive's functions, where arrays are locals."""
+        return {**self.in_call, **{p.name: p.member for p in self.attributes}}
+
+    def in_gradient(self, grad: Grad) -> Mapping[str, str]:
+        """In a formula of gradients."""
+        found = dict(self.in_primitive if self.op.has_primitive else self.in_call)
+        found |= self._each("grad", "cotangents") | self._each("result", "outputs")
+        for p in grad.params:
+            asked = f"mlxgen::contains(argnums, {p.position})"
+            found[f"asked_{p.name}"] = f"({p.present} && {asked})" if p.present else asked
+        return found | _given(grad.params)
+
+    def in_jvp(self, p: Parameter) -> Mapping[str, str]:
+        """In the formula of an argument's part of the jvp, which may be that of its gradient."""
+        found = {**self.in_primitive, **self._each("result", "outputs"), "tangent": "tangents[i]"}
+        for name, i in self.op.signature.each_output("grad").items():
+            found[name] = "tangents[i]" if i == 0 else "std::vector<mx::array>{tangents[i]}"
+        return found | _given([p])
+
+    def _each(self, word: str, several: str) -> dict[str, str]:
+        each = self.op.signature.each_output(word)
+        return {name: several if i is None else f"{several}[{i}]" for name, i in each.items()}
+
+    def holes(self, exprs: Iterable[Expr]) -> set[str]:
+        """Names that the C++ of formulas has."""
+        return _holes(exprs)
+
+    def uses_results(self, exprs: Iterable[Expr | None]) -> bool:
+        """Whether formulas name what the operator returned."""
+        return not _holes(exprs).isdisjoint(self.op.signature.each_output("result"))
+
+    def uses_grads(self, exprs: Iterable[Expr | None]) -> bool:
+        """Whether formulas name cotangents, or the tangent."""
+        return not _holes(exprs).isdisjoint({*self.op.signature.each_output("grad"), "tangent"})
+
     # Gradients
+
+    @property
+    def gradient_parameters(self) -> set[str]:
+        """Which parameters the functions of gradients use."""
+        kinds, exprs = {g.kind for g in self.op.grads}, [g.expr for g in self.op.grads]
+        by_function, composite = GradKind.FUNCTION in kinds, GradKind.COMPOSITE in kinds
+        used = {
+            "arg": len(self.gradients) > 1 or bool(self.joint) or composite,
+            "primals": composite or any(p.name in self.gradient_names for p in self.arrays),
+            "cotangents": composite or by_function or self.uses_grads(exprs),
+            "outputs": by_function or self.uses_results(exprs),
+            "s": STREAM in _holes(exprs),
+        }
+        return {name for name, is_used in used.items() if is_used}
 
     @property
     def all_composite(self) -> bool:
@@ -292,7 +399,7 @@ class View:
         """What the formulas of gradients name; functions take all arguments."""
         if any(g.kind is GradKind.FUNCTION for g in self.op.grads):
             return {p.name for p in self.arrays}
-        return _names(g.expr for g in self.op.grads)
+        return _holes(g.expr for g in self.op.grads)
 
     @property
     def undifferentiable(self) -> set[str]:
@@ -306,6 +413,11 @@ class View:
         zeros = {p.name for g in self.op.grads if g.kind is GradKind.ZERO for p in g.params}
         left = [p for p in self.arrays if p.name not in given.keys() | zeros]
         return [*self.op.jvp_exprs, *((p, None) for p in left)]
+
+
+def _given(params: Sequence[Parameter]) -> dict[str, str]:
+    """An optional array is there when its own derivative is asked for."""
+    return {p.name: f"(*{p.cpp})" for p in params if p.present and len(params) == 1}
 
 
 def _qualified(element: str) -> str:

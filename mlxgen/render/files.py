@@ -17,7 +17,7 @@ import jinja2
 
 from ..model.dtypes import FLOATING
 from ..model.op import Form, Op, metal_stem
-from .cpp import FILTERS, TESTS, View, raw_string
+from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, gradient_summary, op_dict, python_def
 
@@ -61,7 +61,6 @@ def environment() -> jinja2.Environment:
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
     env.filters.update(FILTERS)
-    env.tests.update(TESTS)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # known in all templates, since importing them takes time in each
         module = env.get_template(name).module

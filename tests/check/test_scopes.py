@@ -18,12 +18,12 @@ def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[contexts.Context, set[str]]] = []
     compiled = contexts.Context.formula
 
-    def formula(self: contexts.Context, path: Any, text: str, want: Any, names: Any, *more: Any):
+    def formula(self: contexts.Context, path: Any, text: str, want: Any, names: Any, **more: Any):
         launch = self.raw.dispatch if isinstance(self.raw.dispatch, dict) else {}
         metal = launch.get("metal")
         own = {*getattr(metal, "constants", ()), *getattr(metal, "template", ())}
         seen.append((self, {*names} - own))
-        return compiled(self, path, text, want, names, *more)
+        return compiled(self, path, text, want, names, **more)
 
     monkeypatch.setattr(contexts.Context, "formula", formula)
     for yaml in (project.YAML, Path(__file__).parents[2] / "mlx_ops.yaml"):

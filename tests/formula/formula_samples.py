@@ -52,12 +52,10 @@ OPS = {
     ),
 }
 OP_CPP = {name: f"ops::{name}" for name in OPS}
-NAMES = {
-    name: Name(type_, name, 2 if name == "grads" else None) for name, type_ in ARGUMENTS.items()
-}
+NAMES = {name: Name(type_, 2 if name == "grads" else None) for name, type_ in ARGUMENTS.items()}
 RELEASE = installed_mlx()  # which compiles the translations
 SCOPE = Scope(NAMES, OPS, OP_CPP, release=RELEASE)
-SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=None, release=RELEASE)
+SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=False, release=RELEASE)
 
 # What a formula can give: how to ask for it and how C++ returns it.
 RESULTS = {
@@ -91,12 +89,17 @@ mx::array resize(
 """
 
 
+def written(expr: Expr, **places: str) -> str:
+    """The C++ where names are called as in the formula, but for ``places``."""
+    return expr.cpp({**{name: name for name in expr.holes}, "stream": "s", **places})
+
+
 def translation_unit(items: Sequence[tuple[str, str, Expr]]) -> str:
     """C++ with one function for each translated formula (its text, the C++ type of its result)."""
     params = [f"    {type_.cpp_param} {name}" for name, type_ in ARGUMENTS.items()]
     listed = ",\n".join([*params, "    mx::StreamOrDevice s"])
     functions = [
-        f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  return {expr.cpp};\n}}\n"
+        f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  return {written(expr)};\n}}\n"
         for i, (text, cpp, expr) in enumerate(items)
     ]
     return HEADER + "\n".join(functions)

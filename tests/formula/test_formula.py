@@ -40,9 +40,9 @@ def compiled(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) 
     return expr
 
 
-def cpp(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> str:
+def cpp(text: str, want: Want | None = None, scope: Scope = samples.SCOPE, **places: str) -> str:
     """The translation on one line."""
-    return compiled(text, want, scope).cpp
+    return samples.written(compiled(text, want, scope), **places)
 
 
 def errors(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> list[Report]:
@@ -231,7 +231,7 @@ def test_other_results(text: str, want: Want, expected: str | None) -> None:
     expr = compiled(text, want)
     assert expr.type.kind is want.kind
     if expected is not None:
-        assert expr.cpp == expected
+        assert samples.written(expr) == expected
 
 
 def test_what_a_formula_uses() -> None:
@@ -465,18 +465,28 @@ def test_sizes_are_bounded() -> None:
 
 
 def test_names_of_the_scope_go_first() -> None:
-    names = {"e": Name(Type(Kind.ARRAY), "e_"), "fft": Name(Type(Kind.ARRAY), "inputs[0]")}
+    scope = Scope({name: Name(Type(Kind.ARRAY)) for name in ("e", "fft")}, {}, {})
+    text = cpp("e + fft.sum()", scope=scope, e="e_", fft="inputs[0]")
+    assert text == "mlxgen::add(e_, mlxgen::sum(inputs[0], false, s), s)"
+
+
+def test_items_of_lists_have_names() -> None:
+    """``grads[0]`` is ``grad_a``, whatever the list is called."""
+    names = {name: Name(Type(Kind.ARRAY)) for name in ("grad_a", "grad_b")}
+    names["grads"] = Name(Type(Kind.ARRAYS), 2, items=["grad_a", "grad_b"])
     scope = Scope(names, {}, {})
-    assert (
-        cpp("e + fft.sum()", scope=scope) == "mlxgen::add(e_, mlxgen::sum(inputs[0], false, s), s)"
-    )
+    assert compiled("grads[-1] + grads[1]", scope=scope).names == {"grad_b"}
+    assert compiled("sum(grads) + grads[0]", scope=scope).names == {"grads", "grad_a"}
+
+
+def test_strings_have_no_holes() -> None:
+    expr = compiled("x + 1 if name == '$x' else x")
+    assert r'"\044x"' in samples.written(expr, x="y")
 
 
 def test_loop_variables_hide_nothing() -> None:
-    scope = Scope(
-        {"xs": Name(Type(Kind.ARRAYS), "xs"), "g": Name(Type(Kind.ARRAY), "a[0]")}, {}, {}
-    )
-    flat = cpp("sum([a * g for a in xs])", scope=scope)
+    scope = Scope({"xs": Name(Type(Kind.ARRAYS)), "g": Name(Type(Kind.ARRAY))}, {}, {})
+    flat = cpp("sum([a * g for a in xs])", scope=scope, g="a[0]")
     assert "const mx::array& _each_a" in flat and "mlxgen::multiply(_each_a, a[0], s)" in flat
     assert "const mx::array& _each_for_" in cpp("sum([for_ for for_ in xs])", scope=scope)
 
@@ -512,7 +522,7 @@ def test_what_passes_compiles(translated: list[tuple[str, str, Expr]], tmp_path:
 
 
 def test_translations_are_on_one_line(translated: list[tuple[str, str, Expr]]) -> None:
-    assert not any("\n" in expr.cpp for _, _, expr in translated)
+    assert not any("\n" in samples.written(expr) for _, _, expr in translated)
 
 
 @given(st.randoms(use_true_random=False), st.data())
@@ -809,9 +819,7 @@ def test_values(tmp_path: Path) -> None:
     }
     types = {**samples.ARGUMENTS, **{name: Type(Kind.ARRAY) for name in arrays}}
     types["w"] = types["v"] = Type(Kind.ARRAY, optional=True)
-    scope = Scope(
-        {name: Name(t, name, 2 if name == "xs" else None) for name, t in types.items()}, {}, {}
-    )
+    scope = Scope({name: Name(t, 2 if name == "xs" else None) for name, t in types.items()}, {}, {})
     names = python_names({**arrays, "v": None, "xs": [arrays["x"], arrays["y"]]})
     lines = [RUN]
     lines += [f'  auto {k} = in.at("{k}");' for k in arrays if k != "w"]
@@ -824,7 +832,7 @@ def test_values(tmp_path: Path) -> None:
             expected[i] = (text, eval(text, names))
         except Exception as error:
             raise AssertionError(f"Python does not take {text}") from error
-        lines.append(f"  keep({i}, {expr.cpp}); // {text}")
+        lines.append(f"  keep({i}, {samples.written(expr)}); // {text}")
     lines.append("}\n")
     (tmp_path / "run.cpp").write_text("\n".join(lines))
     mx.save_safetensors(str(tmp_path / "in.safetensors"), arrays)

@@ -31,7 +31,7 @@ NEED = Need("gradient", "x", linear="`grad`")
 def accepted(text: str, linear: str, types: Mapping[str, Type]) -> bool:
     """Whether a formula is taken for linear in one of its arrays."""
     names = {
-        name: Name(type_, name, fact=Fact(dtype="", degree=int(name == linear)))
+        name: Name(type_, fact=Fact(dtype="", degree=int(name == linear)))
         for name, type_ in types.items()
     }
     scope = Scope(names, samples.OPS, samples.OP_CPP, release=samples.RELEASE)
