@@ -15,18 +15,16 @@ from ..model.dtypes import (
     METAL_TYPES,
     computes_integers,
 )
+from ..model.op import Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
 from .context import Path
 from .fit import Asked
-from .results import texts_by_output
 
 MAX_BUFFERS = 31  # that Metal binds
 
 _SUMS = "accum_t<T>"  # C++ type for sums of T
-# A dtype rule of outputs that stands for `accumulator`.
-_ACCUMULATOR = re.compile(r"result_type\((\w+)\.dtype, *(?:mx\.)?float32\)")
 
 # Dtypes for which a concept or type trait of the standard library holds.
 _CONCEPTS = {
@@ -52,6 +50,7 @@ class Dispatch(Asked):
 
     backend: str
     spec: KernelEntry
+    rules: Sequence[Rule | None]  # of the outputs' dtypes; None: the kernel's
     codes = ("MG502", "MG503")
 
     def at(self, *path: str | int) -> Path:
@@ -78,29 +77,20 @@ class Dispatch(Asked):
     @cached_property
     def outputs(self) -> tuple[str, ...] | None:
         """The dtype of each output, T for the kernel's; None when something was reported."""
-        context, texts = self.context, texts_by_output(self.context, "dtype")
-        keys = context.keys("dtype")
-        promoted = [p.name for p in context.arrays if p.dtype is None]
+        context, keys = self.context, self.context.keys("dtype")
+        own = {p.name: p.dtype or "T" for p in context.arrays}
         found = []
-        for name in context.output_names:
+        for name, rule in zip(context.output_names, self.rules, strict=True):
             path = ("dtype", keys.get(name, name))
-            text = texts.get(name, "").strip().removeprefix("mx.")
-            argument = text.removesuffix(".dtype")
-            wide = _ACCUMULATOR.fullmatch(text)
-            if wide and wide[1] in promoted:
-                text = ACCUMULATOR
-            if text == ACCUMULATOR and computes_integers(self.dtypes):
+            of = {own.get(one, one) for one in rule.expr.promoted} if rule else {"T"}
+            dtype = ACCUMULATOR if of == {"T", "float32"} else "".join(of if len(of) == 1 else ())
+            if dtype == ACCUMULATOR and computes_integers(self.dtypes):
                 context.error("no_sums", path, name=name)
                 return None
-            if text in CPP_TYPES or text == ACCUMULATOR:
-                found.append(text)
-            elif argument in context.fixed:
-                found.append(context.fixed[argument])
-            elif not text or (argument in promoted and argument != text):
-                found.append("T")
-            else:
-                context.error("dtype_of_call", path, text=text)
+            if dtype not in (*CPP_TYPES, ACCUMULATOR, "T"):
+                context.error("dtype_of_call", path, text=rule.text if rule else "")
                 return None
+            found.append(dtype)
         return tuple(found)
 
     @property

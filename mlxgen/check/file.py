@@ -166,7 +166,7 @@ def _operator(context: Context, path: str) -> Op | None:
     out_dtypes = results.out_dtypes(context)
     results.outputs(context, shapes, out_dtypes)
     forward, text = results.forward(context)
-    kernels = match_kernels(context) if has_kernels and context.dtypes_known else ()
+    kernels = match_kernels(context, out_dtypes) if has_kernels and context.dtypes_known else ()
     grads, own_gradient = gradients.gradients(context)
     jvp, jvp_exprs = gradients.jvp(context, grads)
     vmap = gradients.vmap(context)

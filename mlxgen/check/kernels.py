@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, Kind
-from ..model.op import Kernel, Parameter
+from ..model.op import Kernel, Parameter, Rule
 from ..model.signature import with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import Backend, KernelEntry
@@ -29,15 +29,16 @@ _NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int6
 _VIEW = re.compile(r"\b(In|Out)\s*<")
 
 
-def match_kernels(context: Context) -> tuple[Kernel, ...]:
-    """The op's kernels, each checked against the entry; reports what does not fit."""
+def match_kernels(context: Context, dtypes: Sequence[Rule | None]) -> tuple[Kernel, ...]:
+    """The op's kernels, each checked against the entry and the dtypes of its outputs; reports what
+    does not fit."""
     given: Any = context.raw.dispatch or {}
     shared = isinstance(given, str)
     found: list[Kernel | None] = []
     for backend, spec in {"cpu": given}.items() if shared else given.items():
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path = ("dispatch", "kernel") if shared else ("dispatch", backend, "kernel")
-        item = Dispatch(context, entry.kernel, path, backend, entry)
+        item = Dispatch(context, entry.kernel, path, backend, entry, dtypes)
         if not QUALIFIED.fullmatch(item.name):
             item.error("no_function_name")
         elif shared:

@@ -159,7 +159,10 @@ class Compiler(Lists):
         for part, name in self.used:
             used[part].add(name)
         names, ops, mlx, keys, _ = map(frozenset, used.values())
-        return Expr(type_, parts(cpp), names, ops, mlx, known, keys, *self.specializes)
+        why, why_gradient = self.specializes
+        return Expr(
+            type_, parts(cpp), names, ops, mlx, known, keys, why, why_gradient, promoted(value)
+        )
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""
@@ -247,7 +250,7 @@ class Compiler(Lists):
     def constant_name(self, name: str, node: ast.expr) -> Value:
         """A name of mlx.core that is no function."""
         if name in DTYPES:
-            return Value("dtype", Cpp(f"mx::{name}", "name"), node, fact=name)
+            return Value("dtype", Cpp(f"mx::{name}", "name"), node, const=name, fact=name)
         value = self.rule(name, [], node)
         if value is not None:
             return value
@@ -510,6 +513,15 @@ def known_of(value: Value) -> list[tuple[Fact, ast.expr]]:
     """What is known of each array of a result, and its place."""
     parts = value.items if value.kind == "tuple" else [value]
     return [(fact, part.at) for part in parts for fact in operands([part])]
+
+
+def promoted(value: Value) -> frozenset[str]:
+    """As ``Expr.promoted``."""
+    if value.kind not in ("dtype", "array") or value.optional:
+        return frozenset()
+    name = value.const or value.name or (value.of and value.of.name)
+    found = [promoted(item) for item in value.items] or [frozenset([name] if name else [])]
+    return frozenset().union(*found) if all(found) else frozenset()
 
 
 def last(node: ast.Attribute) -> ast.Name:

@@ -207,7 +207,7 @@ class Translator:
                     called = "add" if rule.takes == ["arrays"] else name
                     self.note(value, called, among, dtype=dtype)
                 elif rule.gives == "dtype" and value.of is None:
-                    value.fact = common_dtype(given)
+                    value.fact, value.items = common_dtype(given), given
                 return value
         return None
 

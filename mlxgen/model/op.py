@@ -52,8 +52,8 @@ class Hole(NamedTuple):
     name: str
 
 
-# What no argument is called: the stream, in formulas of arrays, and the threads of a threadgroup that
-# the device allows, in those of a launch.
+# What no argument is called: the stream, in formulas of arrays, and the threads that the device
+# allows a threadgroup, in those of a launch.
 STREAM, MOST = "stream", "max_threads"
 
 
@@ -70,6 +70,8 @@ class Expr(NamedTuple):
     # Why a trace for any shape would keep those of the first call, and why its gradient would.
     specializes: str = ""
     gradient_specializes: str = ""
+    # Of a dtype: the names of arrays and dtypes that it is promoted from; none if it is another's.
+    promoted: frozenset[str] = frozenset()
 
     @property
     def holes(self) -> frozenset[str]:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from sample import project
 
+from mlxgen.command import operators
+from mlxgen.diagnostics import Diagnostics
+
 ELEMENTWISE = """
     grad * sum(x)
     grad + zeros_like(x)
@@ -159,3 +162,32 @@ def test_composites(composite: str, formula: str, tmp_path: Path) -> None:
     keys = f'signature: "f(x: array, y: array) -> array", composite: "{composite}"'
     entry = f'- {{{keys}, grad: {{x: "{formula}", y: none}}}}'
     assert codes(entry, tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("rule", "element"),
+    [
+        ("accumulator", "accum_t<T>"),
+        ("result_type(x.dtype, float32)", "accum_t<T>"),
+        ("result_type( mx.float32,x.dtype )", "accum_t<T>"),
+        ("x.dtype", "T"),
+        ("x.dtype if x.ndim > 1 else float32", None),
+        ("float32 if x.ndim > 1 else float32", None),
+    ],
+)
+def test_dtypes_of_outputs(rule: str, element: str | None, tmp_path: Path) -> None:
+    """A kernel is told of dtypes by what a formula means, however it is written."""
+    text = project.YAML.read_text("utf-8")
+    assert "dtype: {last: accumulator}" in text
+    yaml = tmp_path / "mlx_ops.yaml"
+    yaml.write_text(text.replace("dtype: {last: accumulator}", f'dtype: {{last: "{rule}"}}'))
+    diags = Diagnostics()
+    ops, _ = operators.load(project.settings(yaml), diags)
+    cpu = next((op.kernel("cpu") for op in ops if op.name == "carry"), None)
+    codes = {item.code for item in diags.sorted()}
+    if element == "accum_t<T>":
+        assert cpu is not None and cpu.elements == ("T", element), codes
+    elif element:  # the kernel's output is declared for sums
+        assert codes >= {"MG503"}
+    else:
+        assert codes == {"MG126"}
