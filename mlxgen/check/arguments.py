@@ -17,16 +17,21 @@ from ..model.dtypes import (
     computes_integers,
 )
 from ..model.kinds import Kind
-from ..model.op import DtypeRule, Form, Parameter
+from ..model.op import DtypeRule, Form, Length, Parameter
 from ..model.signature import with_article
 from ..read.keys import listed
+from ..read.names import clash
 from .axes import another, why_no_axis
 from .context import GENERATED, Context, Path, camel
 from .samples import check_samples
 
-# What generated functions use themselves: an argument of such a name gets a suffix in C++. A test
-# finds what is missing.
+# What generated functions use themselves, by the form of the operator: an argument of such a name
+# gets a suffix in C++. A test finds what is missing.
 LOCALS = GENERATED["locals"]
+OF_ARRAYS, OF_ELEMENTS = (
+    LOCALS | GENERATED["locals of kernels"] | GENERATED[f"locals of {kind}"]
+    for kind in ("arrays", "elements")
+)
 HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
@@ -35,6 +40,7 @@ def read_arguments(context: Context) -> None:
     fixed, group = _dtypes(context)
     context.fixed = fixed
     context.params = list(_parameters(context, fixed))
+    context.lengths = dict(_lengths(context))
     context.arrays = [p for p in context.params if p.type.is_array]
     rules = [_own_rule(p, p.dtype) for p in context.arrays if p.dtype]
     if grouped := tuple(p for p in context.arrays if p.dtype is None):
@@ -123,19 +129,36 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
         yield p
 
 
+def _locals(context: Context) -> set[str]:
+    """The names that generated code of an operator uses."""
+    own = {f"{context.name}_{part}" for part in HELPERS} | {camel(context.name)}
+    if context.form is not Form.KERNELS:
+        return own | LOCALS
+    return own | (OF_ELEMENTS if context.elementwise else OF_ARRAYS)
+
+
+def _lengths(context: Context) -> Iterator[tuple[str, Length]]:
+    """The lengths of axes, with names of locals."""
+    taken = _locals(context).union(*(_derived(p.cpp) for p in context.params))
+    for name, length in context.axes.lengths.items():
+        cpp = name
+        while cpp in taken or clash(cpp, "an operator"):
+            cpp += "_axis"
+        yield name, length._replace(cpp=cpp)
+
+
 def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
     """What generated C++ calls each argument: its name, with a suffix where that is taken.
 
     Taken are the locals of generated functions, and what they are called after other arguments
     and outputs, such as ``alpha_`` for the member that keeps ``alpha``.
     """
-    name = context.name
-    taken = {f"{name}_{part}" for part in HELPERS} | {camel(name)}
+    taken = {*_locals(context)}
     if len(context.signature.outputs) > 1:
         taken |= {f"to_{o}{at}" for o in context.output_names for at in ("", "_at")}
     for arg in context.signature.args:
         cpp = arg.name
-        while not taken.isdisjoint(names := _derived(cpp)) or cpp in LOCALS:
+        while not taken.isdisjoint(names := _derived(cpp)):
             cpp += "_arg"
         taken |= names
         yield cpp

@@ -1,7 +1,7 @@
 """Axes by name, ``axes: {q: B T H D, mask: B T}``: which lengths belong together.
 
-What the key says becomes formulas: of the lengths, which all other formulas can name, of conditions
-that arguments have these axes, and of the shapes of outputs.
+All formulas can name the lengths. What else the key says becomes formulas: of conditions that
+arguments have these axes, and of the shapes of outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..formula.explain import Wrong
 from ..formula.numbers import evaluated
 from ..formula.source import parsed
 from ..model.kinds import Kind
-from ..model.op import shown_axes
+from ..model.op import Length, shown_axes
 from ..model.signature import Arg, Signature
 from ..read.keys import listed
 from ..read.names import RESERVED, made
@@ -47,13 +47,17 @@ class Axes(NamedTuple):
         """Where the others are."""
         return self.names.index(OTHERS) if OTHERS in self.names else None
 
+    def place(self, i: int) -> int:
+        """Along which axis an array has the i-th length, from the end behind the others."""
+        return i if self.others is None or i < self.others else i - len(self.names)
+
     def places(self, name: str) -> list[str]:
         """Formulas of the lengths that an array of that name has; of the others, of their shape."""
         at, count = self.others, len(self.names)
-        if at is None:
-            return [f"{name}.shape[{i}]" for i in range(count)]
-        found = [f"{name}.shape[{i if i < at else i - count}]" for i in range(count)]
-        found[at] = f"{name}.shape[{at or ''}:{name}.ndim - {count - 1 - at}]"
+        found = [f"{name}.shape[{self.place(i)}]" for i in range(count)]
+        if at is not None:
+            rest = at + 1 - count
+            found[at] = f"{name}.shape[{at or ''}:{rest or ''}]" if count > 1 else f"{name}.shape"
         return found
 
     def __str__(self) -> str:
@@ -86,13 +90,21 @@ class NamedAxes:
         }
 
     @cached_property
-    def lengths(self) -> Mapping[str, str]:
-        """Formulas of the lengths, by name; under ``...`` that of the shape of the others."""
-        found: dict[str, str] = {}
+    def lengths(self) -> Mapping[str, Length]:
+        """The lengths, by name."""
+        found: dict[str, Length] = {}
         for name, axes in self.sure.items():
-            for axis, length in self._own(name, axes).items():
-                found.setdefault(axis, length)
+            for axis, place in self._own(name, axes).items():
+                found.setdefault(axis, Length(name, place))
         return found
+
+    @cached_property
+    def others(self) -> tuple[str, str]:
+        """The array whose other axes are those of all, and a formula of their shape."""
+        for name, axes in self.sure.items():
+            if axes.others is not None:
+                return name, axes.places(name)[axes.others]
+        return "", ""
 
     @property
     def fixed(self) -> list[str]:
@@ -128,7 +140,7 @@ class NamedAxes:
             known = {*self.lengths, *self.ints, *(() if is_output else self._own(name, axes))}
             if axes.names.count(OTHERS) > 1:
                 yield "bad_axis", OTHERS
-            elif is_output and axes.others is not None and OTHERS not in known:
+            elif is_output and axes.others is not None and not self.others[0]:
                 yield "no_length", OTHERS
             for axis in filter(OTHERS.__ne__, axes.names):
                 words = _WORD.findall(axis)
@@ -143,27 +155,22 @@ class NamedAxes:
         """The rule of an output's shape."""
         if any(self.problems(output)):
             return "[]"  # it was reported
-        return self._shape(self.of[output][0], self.lengths, self.sure)
+        return self._shape(self.of[output][0], self.sure)
 
-    def _own(self, name: str, axes: Axes) -> dict[str, str]:
-        """Formulas of the lengths that an array has itself."""
-        found: dict[str, str] = {}
-        for axis, place in zip(axes.names, axes.places(name), strict=True):
-            if axis == OTHERS or (axis.isidentifier() and axis not in self.ints):
-                found.setdefault(axis, place)
+    def _own(self, name: str, axes: Axes) -> dict[str, int]:
+        """The axes that an array names itself, with their places."""
+        found: dict[str, int] = {}
+        for i, axis in enumerate(axes.names):
+            if axis != OTHERS and axis.isidentifier() and axis not in self.ints:
+                found.setdefault(axis, axes.place(i))
         return found
 
     def _taken(self, name: str) -> set[str]:
         """Other arrays of which the lengths are that an array's axes must have."""
-        words = {
-            word
-            for axes in self.of[name]
-            for axis in axes.names
-            for word in (_WORD.findall(axis) or [axis])
-        }
-        return {self.lengths[word].partition(".")[0] for word in words & self.lengths.keys()} - {
-            name
-        }
+        names = [axis for axes in self.of[name] for axis in axes.names]
+        words = {word for axis in names for word in _WORD.findall(axis)}
+        found = {self.lengths[word].array for word in words & self.lengths.keys()}
+        return (found | ({self.others[0]} if OTHERS in names else set())) - {name}
 
     def _condition(self, arg: Arg) -> tuple[str, str, str]:
         name, several = arg.name, self.of[arg.name]
@@ -180,30 +187,33 @@ class NamedAxes:
 
     def _test(self, name: str, axes: Axes) -> str:
         """The condition that an array has these axes."""
-        own = self._own(name, axes)
-        lengths = {**own, **self.lengths}
-        first = {axis for axis, text in own.items() if lengths[axis] == text}
-        if not first:
-            return f"{name}.shape == {self._shape(axes, lengths, self._taken(name))}"
-        count = len(axes.names)
-        tests = [
-            f"{name}.ndim {'==' if axes.others is None else '>='} {count - (OTHERS in axes.names)}"
-        ]
-        for axis, place in zip(axes.names, axes.places(name), strict=True):
-            if axis not in first or own[axis] != place:
-                tests.append(f"{place} == {_term(axis, lengths)}")
+        mine: dict[str, int | None] = {OTHERS: None} if self.others[0] in ("", name) else {}
+        for axis, place in self._own(name, axes).items():
+            if self.lengths.get(axis, (name, place))[:2] == (name, place):
+                mine[axis] = place
+        if mine.keys().isdisjoint(axes.names):
+            return f"{name}.shape == {self._shape(axes, self._taken(name))}"
+        fixed = len(axes.names) - (OTHERS in axes.names)
+        tests = [f"{name}.ndim {'==' if axes.others is None else '>='} {fixed}"]
+        # The lengths that it says itself are no locals yet.
+        lengths = {axis: f"{name}.shape[{place}]" for axis, place in mine.items()}
+        for i, (axis, text) in enumerate(zip(axes.names, axes.places(name), strict=True)):
+            if axis == OTHERS and OTHERS not in mine:
+                tests.append(f"{text} == {self.others[1]}")
+            elif axis != OTHERS and mine.get(axis) != axes.place(i):
+                tests.append(f"{text} == {_term(axis, lengths)}")
         return " and ".join(tests)
 
-    def _shape(self, axes: Axes, lengths: Mapping[str, str], of: Collection[str]) -> str:
+    def _shape(self, axes: Axes, of: Collection[str]) -> str:
         """The formula of a shape, that of one of these arguments where it is the same."""
         for name, others in self.sure.items():
             if others == axes and name in of:
                 return f"{name}.shape"
-        at, terms = axes.others, [_term(axis, lengths) for axis in axes.names]
+        at, terms = axes.others, [*axes.names]
         if at is None:
             return f"[{', '.join(terms)}]"
         parts = [f"[{', '.join(part)}]" if part else "" for part in (terms[:at], terms[at + 1 :])]
-        return " + ".join(filter(None, [parts[0], terms[at], parts[1]]))
+        return " + ".join(filter(None, [parts[0], self.others[1], parts[1]]))
 
 
 def another(axis: str) -> str:
@@ -261,6 +271,4 @@ def _is_term(node: ast.expr) -> bool:
 
 def _term(axis: str, lengths: Mapping[str, str]) -> str:
     """The formula of an axis' length."""
-    if axis == OTHERS:
-        return lengths[OTHERS]
     return _WORD.sub(lambda word: lengths.get(word[0], word[0]), axis)

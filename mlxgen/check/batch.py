@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..formula.explain import Wrong
 from ..formula.source import Source, parsed
+from ..model.op import Length
 from ..read.keys import KernelEntry
 from .context import Context, Path
 from .results import texts_by_output
@@ -78,7 +79,7 @@ def _launch(metal: KernelEntry) -> Iterator[tuple[Path, str]]:
 class _Formula:
     """How the parts of a formula differ."""
 
-    def __init__(self, names: Mapping[str, str], lengths: Mapping[str, str]) -> None:
+    def __init__(self, names: Mapping[str, str], lengths: Mapping[str, Length]) -> None:
         self.names, self.lengths = dict(names), lengths
 
     def kind(self, node: ast.expr) -> str:
@@ -86,7 +87,9 @@ class _Formula:
         match node:
             case ast.Name(name):
                 if name in self.lengths and name not in self.names:
-                    return _Formula(self.names, {}).kind(parsed(self.lengths[name]))
+                    if self.lengths[name].axis >= 0:
+                        raise _Varies(node)
+                    return SAME
                 return self.names.get(name, SAME)
             case ast.Attribute(value, name):
                 return _OF_ARRAYS.get(name, SAME) if self.kind(value) == ARRAY else SAME

@@ -17,7 +17,7 @@ from ..diagnostics import Advice, Diagnostics, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
 from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
-from ..model.op import DtypeRule, Expr, Fact, Form, Parameter
+from ..model.op import DtypeRule, Expr, Fact, Form, Length, Parameter
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, Sample, listed
 from ..read.settings import Settings
@@ -160,6 +160,7 @@ class Context(Named):
     group: tuple[str, ...] = ()  # dtypes of the arguments that are promoted together
     fixed: dict[str, str] = field(default_factory=dict)  # those of the others
     dtypes_known: bool = True  # else nothing is said about kernels
+    lengths: Mapping[str, Length] = field(default_factory=dict)  # of axes
     samples: dict[int, Sample] = field(default_factory=dict)  # those whose values fit
     facts: dict[str, Fact] = field(default_factory=dict)  # of the arrays, ...
     results: Sequence[Fact] = ()  # ... and of the outputs

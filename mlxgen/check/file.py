@@ -26,7 +26,6 @@ from ..read.sources import Sources
 from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
-from .axes import OTHERS
 from .context import Context, Named, Surroundings, camel
 from .entry import check_keys, decide_form, read_entry
 from .fit import check_manual, check_own_name
@@ -206,7 +205,7 @@ def _operator(context: Context, path: str) -> Op | None:
         tags=frozenset(raw.tags),
         manual=frozenset(raw.manual),
         axes={name: [axes.names for axes in of] for name, of in context.axes.of.items()},
-        lengths={name: text for name, text in context.axes.lengths.items() if name != OTHERS},
+        lengths=context.lengths,
     )
     check_unused(context, op)
     return op if context.ok else None

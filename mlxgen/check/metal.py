@@ -288,6 +288,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         on_demand=on_demand,
         templates=given.templates,
         uses=frozenset(name for expr in given.exprs for name in expr.names),
+        holes=frozenset(name for expr in given.exprs for name in expr.holes),
     )
     if taken := next((name for name in kernel.variants if name in made), None):
         item.misfit(function, f"the file has another kernel '{taken}'", declaration(item))
@@ -435,21 +436,18 @@ def _constants(
     item: Dispatch, function: Function, names: dict[str, Name]
 ) -> list[tuple[str, Expr]]:
     """Integers that the launch computes first: for parameters of these names, and for formulas that
-    follow. An axis whose name a parameter has is one."""
+    follow."""
     context = item.context
     found = []
-    params = [p.name for p in function.params]
-    axes = {name: name for name in context.axes.lengths if name in params}
-    for name, text in {**axes, **item.spec.constants}.items():
+    for name, text in item.spec.constants.items():
         path = item.at("constants", name)
-        passed_on = name == text.strip() == MOST or name not in item.spec.constants
+        passed_on = name == text.strip() == MOST
         if taken := None if passed_on else _taken(item, function, name):
             context.error("constant_taken", path, key=True, name=name, taken=taken)
             continue
         if expr := context.formula(path, text, Want(Kind.INT), names, stream=False):
             found.append((name, expr))
-        if name not in axes:
-            names[name] = Name(Type(Kind.INT, int64=True))
+        names[name] = Name(Type(Kind.INT, int64=True))
     return found
 
 

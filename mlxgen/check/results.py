@@ -163,19 +163,19 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
 
 def checks(context: Context) -> tuple[Condition, ...]:
     """The conditions that the arguments must meet."""
-    given: list[tuple[Path, str, str]] = [
-        (("axes", context.axes.keys[name]), text, message)
+    given: list[tuple[Path, str, str, str]] = [
+        (("axes", context.axes.keys[name]), text, message, name)
         for name, text, message in context.axes.conditions()
     ]
     for i, check in enumerate(context.raw.checks):
-        given.append((("checks", i, "that"), check.that, check.otherwise.rstrip(".") + "."))
+        given.append((("checks", i, "that"), check.that, check.otherwise.rstrip(".") + ".", ""))
     names = context.names() if given else {}
     found: list[Condition] = []
     ranks: dict[str, tuple[str, int]] = {}
     mentioned: set[str] = set()
-    for path, text, message in given:
+    for path, text, message, array in given:
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
-            found.append(Condition(text, expr, message))
+            found.append(Condition(text, expr, message, array))
             ranks.update(_ranks(parsed(text)))
         mentioned.update(re.findall(r"\w+", text))
     _arrays(context, ranks)

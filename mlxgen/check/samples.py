@@ -178,7 +178,7 @@ def _call_problems(
             yield (), f"the shapes do not broadcast: {', '.join(shown)}"
     for axis, length in context.axes.lengths.items():
         with suppress(Impossible):  # too few axes, which a condition says
-            names.setdefault(axis, evaluated(length, names, None))
+            names.setdefault(axis, evaluated(length.text, names, None))
     for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
         try:
             value = evaluated(text, names, bool(message) or ())

@@ -37,7 +37,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -69,6 +68,8 @@ from .values import (
     constant,
     dereferenced,
     fit,
+    hole,
+    named,
     parts,
     several,
     ternary,
@@ -238,7 +239,9 @@ class Compiler(Lists):
             return replace(self.locals[name], at=node)
         found = self.scope.names.get(name)
         if found is None and name in self.scope.lengths:
-            return self.visit(copied(parsed(self.scope.lengths[name]), node))
+            self.used.append(("names", self.scope.lengths[name].array))
+            self.specialize(node)
+            return Value("int", named(hole(name)), node)
         if found is None:
             return self.constant_name(name, node)
         self.used.append(("names", name))
@@ -529,14 +532,6 @@ def last(node: ast.Attribute) -> ast.Name:
     name = ast.copy_location(ast.Name(node.attr), node)
     name.col_offset = (node.end_col_offset or 0) - len(node.attr.encode())
     return name
-
-
-def copied(node: ast.expr, at: ast.expr) -> ast.expr:
-    """An expression with all of its parts at the place of another."""
-    copy = deepcopy(node)
-    for part in ast.walk(copy):
-        ast.copy_location(part, at)
-    return copy
 
 
 def is_none(node: ast.expr) -> bool:

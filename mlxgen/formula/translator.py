@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ..model.op import STREAM, Fact
+from ..model.op import STREAM, Fact, Length
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -90,7 +90,7 @@ class Scope(NamedTuple):
     op_cpp: Mapping[str, str]  # their C++ names
     stream: bool = True  # there is one; else no array operation can stand here
     release: str | None = None  # of MLX; None: the newest that is known
-    lengths: Mapping[str, str] = {}  # of axes, by name: formulas of them
+    lengths: Mapping[str, Length] = {}  # of axes, by name
     # What is known of an entry's results by the degrees of its arguments; nothing of kernels.
     degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
 

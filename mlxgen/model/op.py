@@ -38,6 +38,19 @@ class Fact(NamedTuple):
     uses: frozenset[str] = frozenset()  # arrays on whose values it depends
 
 
+class Length(NamedTuple):
+    """A length that the axes of an entry name: of which array, and along which axis."""
+
+    array: str
+    axis: int
+    cpp: str = ""  # name of the local that holds it
+
+    @property
+    def text(self) -> str:
+        """A formula of it."""
+        return f"{self.array}.shape[{self.axis}]"
+
+
 def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
     """The axes of an array for people: ``(B, T) or (B, T, H)``."""
     return " or ".join(
@@ -260,7 +273,8 @@ class Kernel(NamedTuple):
     zero: tuple[int, ...] = ()
     on_demand: bool = False  # instantiated by its launcher, not in its file
     templates: tuple[Template, ...] = ()
-    uses: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()  # names that formulas of its launch use
+    holes: frozenset[str] = frozenset()  # and those that their C++ has
 
     @property
     def variants(self) -> dict[str, tuple[str, ...]]:
@@ -278,6 +292,7 @@ class Condition(NamedTuple):
     text: str
     expr: Expr
     message: str
+    array: str = ""  # whose axes it is about, if the entry says so under `axes`
 
 
 class Op(NamedTuple):
@@ -312,7 +327,7 @@ class Op(NamedTuple):
     manual: frozenset[str] = frozenset()
     # Of arguments and outputs, the terms of each axis; several if there are alternatives.
     axes: Mapping[str, Sequence[tuple[str, ...]]] = {}
-    lengths: Mapping[str, str] = {}  # of axes, as formulas: all others can name them
+    lengths: Mapping[str, Length] = {}  # of axes: all formulas can name them
 
     @property
     def has_primitive(self) -> bool:

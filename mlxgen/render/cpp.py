@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,13 +20,16 @@ from ..model.op import (
     MOST,
     STREAM,
     Binding,
+    Condition,
     Expr,
     Grad,
     GradKind,
     Kernel,
+    Length,
     Op,
     Parameter,
     metal_stem,
+    shown_axes,
 )
 
 # Control characters as octal escapes, the only ones that end.
@@ -60,7 +63,9 @@ def cpp_comment(text: str) -> str:
         return f"/** {text} */"
     lines: list[str] = []
     for line in _joined(text.splitlines()):
-        lines += textwrap.wrap(line, 77, break_long_words=False) or [""]
+        indent = "  " * line.startswith("- ")
+        wrapped = textwrap.wrap(line, 77, subsequent_indent=indent, break_long_words=False)
+        lines += wrapped or [""]
     if len(lines) == 1 and len(lines[0]) <= 73:
         return f"/** {lines[0]} */"
     body = "\n".join(f" * {line}".rstrip() for line in lines)
@@ -118,11 +123,6 @@ FILTERS = {
 _ABSENT = {"shape": "mx::Shape()", "strides": "mx::Strides()", "ndim": "0", "size": "0"}
 
 
-def _holes(exprs: Iterable[Expr | None]) -> set[str]:
-    """Names that the C++ of formulas has."""
-    return {name for expr in exprs if expr is not None for name in expr.holes}
-
-
 class View:
     """One operator: the model's fields, and what templates need to know beside them."""
 
@@ -142,6 +142,30 @@ class View:
     def result(self) -> str:
         """C++ return type."""
         return "mx::array" if self.op.single else "std::vector<mx::array>"
+
+    @property
+    def documentation(self) -> str:
+        """What the header says of the operator, its arguments and what it returns."""
+        entry, parts = self.op.entry, [(self.op.entry.doc or f"{self.op.name}.").strip()]
+
+        def items(texts: Mapping[str, str], names: Iterable[str]) -> str:
+            of = ((name, self.shown_shape(name), texts.get(name, "")) for name in names)
+            return "\n".join(f"- ``{name}``{shape}: {text}" for name, shape, text in of if text)
+
+        if listed := items(entry.args, (p.name for p in self.op.params)):
+            parts.append(f"Arguments:\n\n{listed}")
+        if isinstance(entry.returns, dict) and len(self.op.outputs) > 1:
+            names = [output.name for output in self.op.outputs]
+            parts.append(f"Returns, in this order:\n\n{items(entry.returns, names)}")
+        elif isinstance(entry.returns, dict):
+            parts.append(f"Returns {next(iter(entry.returns.values()))}")
+        elif entry.returns:
+            parts.append(f"Returns {entry.returns}")
+        return "\n\n".join(parts)
+
+    def shown_shape(self, name: str) -> str:
+        """The axes of an array as documentation shows them."""
+        return f" {shown_axes(self.op.axes[name])}" if name in self.op.axes else ""
 
     @property
     def trailing(self) -> list[Parameter]:
@@ -250,13 +274,17 @@ class View:
     @property
     def dtype_of_inputs(self) -> bool:
         """Whether the first output's dtype is that of an input."""
-        return bool(_holes(r.expr for r in self.op.out_dtypes[:1] if r) - {ACCUMULATOR})
+        return bool(self.holes(r.expr for r in self.op.out_dtypes[:1] if r) - {ACCUMULATOR})
 
     @property
     def shape_params(self) -> list[Parameter]:
         """What the shape function needs: the arguments that its formulas name."""
-        names = _holes(rule.expr for rule in self.op.shapes)
-        return [p for p in self.op.params if p.name in names]
+        return [p for p in self.op.params if p.name in self.shape_names]
+
+    @cached_property
+    def shape_names(self) -> set[str]:
+        """The names that the formulas of shapes have."""
+        return self.holes(rule.expr for rule in self.op.shapes)
 
     # Metal
 
@@ -264,7 +292,8 @@ class View:
     def metal_names(self) -> set[str]:
         """Arguments that a hand-written kernel's launch needs as locals."""
         assert self.metal is not None
-        bound = {b.of for b in self.metal.bindings} | self.metal.uses
+        names = {b.of for b in self.metal.bindings} | self.metal.holes
+        bound = names | {p.name for p, _ in self.lengths_in(names)}
         absent = any(p.present and p.name in bound for p in self.arrays)
         return bound | {p.name for p in self.instead if absent}
 
@@ -315,7 +344,8 @@ class View:
     @cached_property
     def in_call(self) -> Mapping[str, str]:
         """In the op function."""
-        return {STREAM: "s", **{p.name: p.cpp for p in self.op.params}}
+        lengths = {name: length.cpp for name, length in self.op.lengths.items()}
+        return {STREAM: "s", **lengths, **{p.name: p.cpp for p in self.op.params}}
 
     @cached_property
     def in_primitive(self) -> Mapping[str, str]:
@@ -342,17 +372,33 @@ class View:
         each = self.op.signature.each_output(word)
         return {name: several if i is None else f"{several}[{i}]" for name, i in each.items()}
 
-    def holes(self, exprs: Iterable[Expr]) -> set[str]:
-        """Names that the C++ of formulas has."""
-        return _holes(exprs)
+    def holes(self, exprs: Iterable[Expr | None]) -> set[str]:
+        """Names that the C++ of formulas has; arrays too whose lengths it has."""
+        found = {name for expr in exprs if expr is not None for name in expr.holes}
+        return found | {self.op.lengths[name].array for name in found & self.op.lengths.keys()}
+
+    def lengths_in(self, names: Container[str]) -> list[tuple[Parameter, Length]]:
+        """The lengths among these names, with the arrays whose they are."""
+        arrays = {p.name: p for p in self.arrays}
+        return [(arrays[x.array], x) for name, x in self.op.lengths.items() if name in names]
+
+    def lengths_after(self, check: Condition) -> list[tuple[Parameter, Length]]:
+        """The lengths that the op function takes from the array that a check is about."""
+        exprs = [c.expr for c in self.op.checks if c is not check]
+        exprs += [rule.expr for rule in self.op.out_dtypes if rule]
+        exprs += [t.expr for kernel in self.op.kernels for t in kernel.templates]
+        if self.op.forward and not (self.op.has_primitive or self.op.own_gradient):
+            exprs.append(self.op.forward)
+        names = self.holes(exprs)
+        return [(p, x) for p, x in self.lengths_in(names) if p.name == check.array]
 
     def uses_results(self, exprs: Iterable[Expr | None]) -> bool:
         """Whether formulas name what the operator returned."""
-        return not _holes(exprs).isdisjoint(self.op.signature.each_output("result"))
+        return not self.holes(exprs).isdisjoint(self.op.signature.each_output("result"))
 
     def uses_grads(self, exprs: Iterable[Expr | None]) -> bool:
         """Whether formulas name cotangents, or the tangent."""
-        return not _holes(exprs).isdisjoint({*self.op.signature.each_output("grad"), "tangent"})
+        return not self.holes(exprs).isdisjoint({*self.op.signature.each_output("grad"), "tangent"})
 
     # Gradients
 
@@ -366,7 +412,7 @@ class View:
             "primals": composite or any(p.name in self.gradient_names for p in self.arrays),
             "cotangents": composite or by_function or self.uses_grads(exprs),
             "outputs": by_function or self.uses_results(exprs),
-            "s": STREAM in _holes(exprs),
+            "s": STREAM in self.holes(exprs),
         }
         return {name for name, is_used in used.items() if is_used}
 
@@ -381,6 +427,16 @@ class View:
         found = [g for g in self.op.grads if g.joint]
         names = ["joint"] if len(found) == 1 else [f"joint{i}" for i in range(len(found))]
         return list(zip(names, found, strict=True))
+
+    @property
+    def by_position(self) -> int:
+        """How many arguments, from the first, have the gradient of their position in one result."""
+        count = 0
+        for _, p, joint in self.gradients:
+            if joint != ("joint", count) or not p.is_plain or p.place != count:
+                break
+            count += 1
+        return count if count > 1 else 0
 
     @cached_property
     def gradients(self) -> list[tuple[Grad, Parameter, tuple[str, int] | None]]:
@@ -399,7 +455,7 @@ class View:
         """What the formulas of gradients name; functions take all arguments."""
         if any(g.kind is GradKind.FUNCTION for g in self.op.grads):
             return {p.name for p in self.arrays}
-        return _holes(g.expr for g in self.op.grads)
+        return self.holes(g.expr for g in self.op.grads)
 
     @property
     def undifferentiable(self) -> set[str]:

@@ -114,7 +114,7 @@ def op_dict(op: Op) -> dict[str, Any]:
         ],
         "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
         "axes": {name: [list(terms) for terms in of] for name, of in op.axes.items()},
-        "lengths": dict(op.lengths),
+        "lengths": {name: [length.array, length.axis] for name, length in op.lengths.items()},
         "composite": op.entry.composite,
         "kernels": {
             k.backend: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -34,10 +34,10 @@ def formula_code(text: str, name: str = "<formula>") -> tuple[CodeType, set[str]
     return compile(ast.fix_missing_locations(tree), name, "eval"), names
 
 
-def lengths_of(formulas: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, int]:
-    """The lengths of axes, by the names that formulas have for them."""
-    codes = {axis: formula_code(text)[0] for axis, text in formulas.items()}
-    return {axis: eval(code, {"__builtins__": {}, **values}) for axis, code in codes.items()}
+def lengths_of(places: Mapping[str, Sequence[Any]], values: Mapping[str, Any]) -> dict[str, int]:
+    """The lengths of axes, by the names that formulas have for them; ``places`` says of which array
+    and along which axis."""
+    return {name: values[array].shape[axis] for name, (array, axis, *_) in places.items()}
 
 
 def _formula_function(name: str) -> Any:

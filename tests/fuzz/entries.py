@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from formula.formula_samples import ARGUMENTS, Formulas
 
-from mlxgen.check.arguments import LOCALS
+from mlxgen.check.arguments import OF_ARRAYS, OF_ELEMENTS
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.formula.mlx import table
 from mlxgen.model.dtypes import METAL_TYPES
@@ -37,7 +37,7 @@ STRANGE = """
     accum_t Unpack I J Z
 """.split()  # noqa: SIM905
 _FUNCTIONS = [name for name in table().names if "." not in name]
-NAMES = sorted({*STRANGE, *LOCALS, *_FUNCTIONS[::5]} - {"in"})
+NAMES = sorted({*STRANGE, *OF_ARRAYS, *OF_ELEMENTS, *_FUNCTIONS[::5]} - {"in"})
 TEXTS = [
     "Plain.",
     'a "quoted" \\ back\\slash',

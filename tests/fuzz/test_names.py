@@ -9,7 +9,7 @@ import pytest
 from sample import project
 
 import mlxgen
-from mlxgen.check.arguments import HELPERS, LOCALS
+from mlxgen.check.arguments import HELPERS, LOCALS, OF_ARRAYS, OF_ELEMENTS
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator.frontend.tokens import Lexed, lex
@@ -42,6 +42,7 @@ def own(op) -> set[str]:
     names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.kernels for name, _ in kernel.constants}
     names |= {f"template_{t.name}" for kernel in op.kernels for t in kernel.templates}
+    names |= {length.cpp for length in op.lengths.values()}
     for p in op.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_"}
         names |= {p.rule} - {"kDtypes"}
@@ -63,33 +64,46 @@ def in_metal() -> set[str]:
     return identifiers(lex("kernels", source))
 
 
+# Functions of primitives that none of their bodies calls: a local may be called so.
+MEMBERS = {"jvp", "override", "run_metal", "state", "task", "vjp"}
+# Where these stand no argument does.
+ELSEWHERE = {"nanobind", "nb", "root"}
+
+
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names that generated sources use, whatever the entry's own are."""
+def used(tmp_path_factory: pytest.TempPathFactory) -> dict[frozenset[str], set[str]]:
+    """Names that generated sources use, whatever the entry's own are; by the names that arguments
+    of operators of a form cannot have there."""
     output = tmp_path_factory.mktemp("names")
     assert project.run(project.YAML, output).ok
     ops, _ = operators.load(project.settings(project.YAML), Diagnostics())
-    found = set()
+    found: dict[frozenset[str], set[str]] = {LOCALS: set(), OF_ARRAYS: set(), OF_ELEMENTS: set()}
     for op in ops:
+        kernels = OF_ELEMENTS if op.elementwise else OF_ARRAYS
+        names = found[kernels if op.has_primitive else LOCALS]
         for path in (f"src/{op.name}.cpp", f"include/ops/{op.name}.h"):
             text = (output / path).read_text()
-            names = identifiers(lex(path, text))
             loops = {f"{name}_" for name in re.findall(r"\bfor (\w\w+) in", text)}
             loops |= set(re.findall(r"\bfor (\w) in", text))
-            found |= names - own(op) - loops
-    bound = set()
+            names |= identifiers(lex(path, text)) - own(op) - loops - MEMBERS
+    bound: set[str] = set()
     for path in (output / "src").glob("bind_*.cpp"):
         bound |= identifiers(lex(str(path), path.read_text()))
-    return found | in_metal() | (bound - set().union(*(own(op) for op in ops)))
+    bound -= set().union(*(own(op) for op in ops)) | ELSEWHERE
+    for names in found.values():
+        names |= {name for name in bound if not name.startswith(("bind_", "module_"))}
+    found[OF_ELEMENTS] |= in_metal()
+    return found
 
 
-def test_locals_are_complete(used: set[str]) -> None:
+def test_locals_are_complete(used: dict[frozenset[str], set[str]]) -> None:
     # An argument called like one of these gets a suffix in C++.
-    usable = {name for name in used if clash(name, "an argument") is None}
-    usable -= {"nanobind", "nb", "override", "root"}  # no clash: where they stand no argument does
-    usable = {name for name in usable if not name.startswith(("bind_", "module_"))}
-    assert usable - LOCALS - set(RESERVED) == set()
+    for reserved, names in used.items():
+        usable = {name for name in names if clash(name, "an argument") is None}
+        assert usable - reserved - set(RESERVED) == set()
 
 
-def test_locals_are_not_more_than_that(used: set[str]) -> None:
-    assert LOCALS - used - set(RESERVED) == set()
+def test_locals_are_not_more_than_that(used: dict[frozenset[str], set[str]]) -> None:
+    for reserved in used:
+        others = set().union(*used.values()) if reserved is not LOCALS else used[LOCALS]
+        assert reserved - others - set(RESERVED) == set()

@@ -106,7 +106,7 @@ OPS = [
         Y,
         arg("scale", "float", "2.0"),
         composite="scale * sin(x) * y * sqrt(1.0) * D / x.shape[-1]",
-        lengths={"D": "x.shape[-1]"},
+        lengths={"D": ["x", -1]},
     ),
     op("bad_forward", X, composite="exp(x)"),
     op("bad_vjp", X),

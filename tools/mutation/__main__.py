@@ -30,6 +30,8 @@ from .report import equivalents, run, write_page
     help="Where to build; `build/metal` in the project if absent.",
 )
 @click.option("--op", "ops", multiple=True, help="Change the kernels of this operator only.")
+@click.option("--sample", default=0, help="So many mutants of each operator, drawn; 0: all.")
+@click.option("--seed", default=0, help="What the sample is drawn by.")
 @click.option("--jobs", default=os.cpu_count() or 1, help="How many mutants run at the same time.")
 @click.option(
     "--equivalent",
@@ -47,6 +49,8 @@ def main(
     project: Path,
     build_dir: Path | None,
     ops: tuple[str, ...],
+    sample: int,
+    seed: int,
     jobs: int,
     equivalent: Path | None,
     page: Path | None,
@@ -66,13 +70,13 @@ def main(
         expected = equivalents(equivalent or settings.root / "tests" / "mutants.yaml")
         folder = (build_dir or settings.root / "build" / "metal").resolve()
         package = build_package(settings, folder)
-        report = run(package, Options("", "", ops, jobs), expected, arguments)
+        report = run(package, Options("", "", ops, jobs, sample, seed), expected, arguments)
     except EmulationError as error:
         sys.exit(str(error))
     if page is not None:
         write_page(page, report, whole=not ops)
     click.echo(report.summary())
-    if report.missed or (report.idle and not ops):
+    if report.missed or (report.idle and not (ops or sample)):
         sys.exit(1)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import resource
 import signal
 import sys
@@ -59,12 +60,16 @@ class Options:
         kept: where outcomes stay for the next run.
         ops: the operators whose kernels are changed; all if empty.
         jobs: how many mutants run at the same time.
+        sample: how many mutants of each operator are drawn; all if 0.
+        seed: what the sample is drawn by.
     """
 
     folder: str
     kept: str
     ops: tuple[str, ...] = ()
     jobs: int = 2
+    sample: int = 0
+    seed: int = 0
 
     def text(self) -> str:
         """As the environment variable holds it."""
@@ -74,7 +79,7 @@ class Options:
     def given(cls) -> Options:
         """Those in the environment."""
         values = json.loads(os.environ[OPTIONS])
-        return cls(values["folder"], values["kept"], tuple(values["ops"]), values["jobs"])
+        return cls(**values | {"ops": tuple(values["ops"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +321,12 @@ class _Server:
         work: list[tuple[_Library, _Kept, str, Mutant]] = []
         for library in self.record():
             kept = _Kept(self.options.kept, library, self.items)
-            work += [(library, kept, kind, mutant) for kind, mutant in library.mutants()]
+            drawn = list(library.mutants())
+            if 0 < self.options.sample < len(drawn):
+                numbers = range(len(drawn))
+                chosen = random.Random(self.options.seed).sample(numbers, self.options.sample)
+                drawn = [drawn[number] for number in sorted(chosen)]
+            work += [(library, kept, kind, mutant) for kind, mutant in drawn]
         new = [n for n, (_, kept, _, mutant) in enumerate(work) if mutant.name not in kept.outcomes]
         self.say(f"{len(work)} mutants, {len(work) - len(new)} of them as in an earlier run")
         self._compile({work[n][0].name: work[n][0] for n in new}.values())

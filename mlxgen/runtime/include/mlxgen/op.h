@@ -82,14 +82,36 @@ fail(const char* op, const std::string& what, const std::vector<Named>& args);
  */
 [[noreturn]] void fail_in(const char* op);
 
-/** Whether a check holds: one that cannot be computed, by 0 say, does not. */
-template <typename Check>
-bool holds(Check check) {
+/** An argument of any type with its name, to be shown if something is wrong. */
+template <typename T>
+struct Given {
+  const char* name;
+  const T& value;
+};
+
+template <typename T>
+Given<T> given(const char* name, const T& value) {
+  return {name, value};
+}
+
+/**
+ * Raise unless a check of the arguments holds, and show those that it is about.
+ * One that cannot be computed, such as a division by 0, does not hold.
+ */
+template <typename Check, typename... Args>
+void require(
+    Check check,
+    const char* op,
+    const char* message,
+    const Given<Args>&... args) {
   try {
-    return check();
-  } catch (const std::exception&) {
-    return false;
+    if (check()) {
+      return;
+    }
+  } catch (const std::logic_error&) { // an index, or shapes that do not fit
+  } catch (const std::overflow_error&) {
   }
+  fail(op, message, std::vector<Shown>{{args.name, show(args.value)}...});
 }
 
 /** Raise unless every length is at least 0. */

@@ -66,22 +66,22 @@ auto digamma_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
 
 auto gated_delta_python(
     const mlxgen::ArrayArg& q,
-    const mlxgen::ArrayArg& k_arg,
+    const mlxgen::ArrayArg& k,
     const mlxgen::ArrayArg& v,
     const mlxgen::ArrayArg& g,
     const mlxgen::ArrayArg& beta,
-    const std::optional<mlxgen::ArrayArg>& state_arg,
+    const std::optional<mlxgen::ArrayArg>& state,
     const std::optional<mlxgen::ArrayArg>& mask,
     const mlxgen::StreamArg& s) {
-  auto like = mlxgen::weak_dtype(q, k_arg, v, beta);
+  auto like = mlxgen::weak_dtype(q, k, v, beta);
   return mlxgen::as_tuple(
       mlxops::gated_delta(
           mlxgen::get(q, like),
-          mlxgen::get(k_arg, like),
+          mlxgen::get(k, like),
           mlxgen::get(v, like),
           mlxgen::get(g, std::nullopt),
           mlxgen::get(beta, like),
-          mlxgen::get(state_arg, std::nullopt),
+          mlxgen::get(state, std::nullopt),
           mlxgen::get(mask, mx::bool_, /* fixed */ true),
           s.value));
 }

@@ -176,22 +176,20 @@ const mlxgen::Dispatch BlockDiag::dispatch(
 mx::array block_diag(
     const std::vector<mx::array>& arrays,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::len(arrays) > 0; })) {
-    mlxgen::fail(
-        "block_diag",
-        "at least one array is needed.",
-        std::vector<mlxgen::Shown>{{"arrays", mlxgen::show(arrays)}});
-  }
-  if (!mlxgen::holds([&] {
+  mlxgen::require(
+      [&] { return mlxgen::len(arrays) > 0; },
+      "block_diag",
+      "at least one array is needed.",
+      mlxgen::given("arrays", arrays));
+  mlxgen::require(
+      [&] {
         return mlxgen::all(mlxgen::map(arrays, [&](const mx::array& _each_a) {
           return mlxgen::ndim(_each_a) <= 2;
         }));
-      })) {
-    mlxgen::fail(
-        "block_diag",
-        "the arrays must have at most 2 axes.",
-        std::vector<mlxgen::Shown>{{"arrays", mlxgen::show(arrays)}});
-  }
+      },
+      "block_diag",
+      "the arrays must have at most 2 axes.",
+      mlxgen::given("arrays", arrays));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("block_diag", mlxgen::named("arrays", arrays));
   bool has_kernel = BlockDiag::dispatch.has_kernel(stream, dtype);

@@ -20,81 +20,61 @@ mx::array embedding_bag(
     const std::string& mode,
     mx::StreamOrDevice s) try {
   mlxgen::choice("embedding_bag", "mode", mode, {"mean", "sum", "max"});
-  if (!mlxgen::holds([&] { return mlxgen::ndim(weight) == 2; })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "weight must be (rows, D).",
-        std::vector<mlxgen::Shown>{{"weight", mlxgen::show(weight)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::ndim(indices) == 2 || mlxgen::ndim(indices) == 1;
-      })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "indices must be (B, N) or (N,).",
-        std::vector<mlxgen::Shown>{{"indices", mlxgen::show(indices)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !offsets.has_value() || mlxgen::ndim(*offsets) == 1;
-      })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "offsets must be (B,).",
-        std::vector<mlxgen::Shown>{{"offsets", mlxgen::show(offsets)}});
-  }
-  if (!mlxgen::holds([&] {
+  mlxgen::require(
+      [&] { return mlxgen::ndim(weight) == 2; },
+      "embedding_bag",
+      "weight must be (rows, D).",
+      mlxgen::given("weight", weight));
+  mlxgen::require(
+      [&] { return mlxgen::ndim(indices) == 2 || mlxgen::ndim(indices) == 1; },
+      "embedding_bag",
+      "indices must be (B, N) or (N,).",
+      mlxgen::given("indices", indices));
+  mlxgen::require(
+      [&] { return !offsets.has_value() || mlxgen::ndim(*offsets) == 1; },
+      "embedding_bag",
+      "offsets must be (B,).",
+      mlxgen::given("offsets", offsets));
+  mlxgen::require(
+      [&] {
         return !per_sample_weights.has_value() ||
             mlxgen::ndim(*per_sample_weights) == 2 ||
             mlxgen::ndim(*per_sample_weights) == 1;
-      })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "per_sample_weights must be (B, N) or (N,).",
-        std::vector<mlxgen::Shown>{
-            {"per_sample_weights", mlxgen::show(per_sample_weights)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::ndim(indices) == (!offsets.has_value() ? 2 : 1);
-      })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "indices must have 2 axes, bags and items, or one and offsets.",
-        std::vector<mlxgen::Shown>{
-            {"indices", mlxgen::show(indices)},
-            {"offsets", mlxgen::show(offsets)}});
-  }
-  if (!mlxgen::holds([&] {
+      },
+      "embedding_bag",
+      "per_sample_weights must be (B, N) or (N,).",
+      mlxgen::given("per_sample_weights", per_sample_weights));
+  mlxgen::require(
+      [&] { return mlxgen::ndim(indices) == (!offsets.has_value() ? 2 : 1); },
+      "embedding_bag",
+      "indices must have 2 axes, bags and items, or one and offsets.",
+      mlxgen::given("indices", indices),
+      mlxgen::given("offsets", offsets));
+  mlxgen::require(
+      [&] {
         return !per_sample_weights.has_value() ||
             per_sample_weights->shape() == indices.shape();
-      })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "per_sample_weights must have the shape of indices.",
-        std::vector<mlxgen::Shown>{
-            {"indices", mlxgen::show(indices)},
-            {"per_sample_weights", mlxgen::show(per_sample_weights)}});
-  }
-  if (!mlxgen::holds(
-          [&] { return !per_sample_weights.has_value() || mode == "sum"; })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "per_sample_weights are for the mode \"sum\".",
-        std::vector<mlxgen::Shown>{
-            {"per_sample_weights", mlxgen::show(per_sample_weights)},
-            {"mode", mlxgen::show(mode)}});
-  }
-  if (!mlxgen::holds([&] {
+      },
+      "embedding_bag",
+      "per_sample_weights must have the shape of indices.",
+      mlxgen::given("indices", indices),
+      mlxgen::given("per_sample_weights", per_sample_weights));
+  mlxgen::require(
+      [&] { return !per_sample_weights.has_value() || mode == "sum"; },
+      "embedding_bag",
+      "per_sample_weights are for the mode \"sum\".",
+      mlxgen::given("per_sample_weights", per_sample_weights),
+      mlxgen::given("mode", mode));
+  mlxgen::require(
+      [&] {
         return mx::issubdtype(indices.dtype(), mx::integer) &&
             (!offsets.has_value() ||
              mx::issubdtype(offsets->dtype(), mx::integer));
-      })) {
-    mlxgen::fail(
-        "embedding_bag",
-        "indices and offsets must be integers.",
-        std::vector<mlxgen::Shown>{
-            {"indices", mlxgen::show(indices)},
-            {"offsets", mlxgen::show(offsets)}});
-  }
+      },
+      "embedding_bag",
+      "indices and offsets must be integers.",
+      mlxgen::given("indices", indices),
+      mlxgen::given("offsets", offsets));
   return mode == "max"
       ? mlxops::embedding_bag_max(weight, indices, offsets, s)[0]
       : mlxops::embedding_bag_sum(

@@ -25,15 +25,16 @@ std::vector<mx::Shape> embedding_bag_max_shapes(
     const mx::array& weight,
     const mx::array& indices,
     const std::optional<mx::array>& offsets) {
+  const int width = weight.shape(1);
   return {
       mx::Shape{
           !offsets.has_value() ? mlxgen::dim(indices, 0)
                                : mlxgen::dim(*offsets, 0),
-          mlxgen::dim(weight, 1)},
+          width},
       mx::Shape{
           !offsets.has_value() ? mlxgen::dim(indices, 0)
                                : mlxgen::dim(*offsets, 0),
-          mlxgen::dim(weight, 1)}};
+          width}};
 }
 
 class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
@@ -80,6 +81,7 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
     const auto& weight = primals[0];
     const auto& indices = primals[1];
     auto offsets = has_offsets_ ? std::optional(primals[2]) : std::nullopt;
+    const int rows = weight.shape(0);
     if (arg == 0) {
       // weight: embedding_bag_weight_vjp(grad_most, indices,
       // argsort(flatten(indices)), offsets, None, result_places, rows, False)
@@ -94,7 +96,7 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
               offsets,
               std::nullopt,
               outputs[1],
-              mlxgen::dim(weight, 0),
+              rows,
               false,
               s)};
     }
@@ -134,20 +136,16 @@ std::vector<mx::array> embedding_bag_max(
     const mx::array& indices,
     const std::optional<mx::array>& offsets,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(weight) == 2; })) {
-    mlxgen::fail(
-        "embedding_bag_max",
-        "weight must be (rows, width).",
-        std::vector<mlxgen::Shown>{{"weight", mlxgen::show(weight)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !offsets.has_value() || mlxgen::ndim(*offsets) == 1;
-      })) {
-    mlxgen::fail(
-        "embedding_bag_max",
-        "offsets must be (B,).",
-        std::vector<mlxgen::Shown>{{"offsets", mlxgen::show(offsets)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(weight) == 2; },
+      "embedding_bag_max",
+      "weight must be (rows, width).",
+      mlxgen::given("weight", weight));
+  mlxgen::require(
+      [&] { return !offsets.has_value() || mlxgen::ndim(*offsets) == 1; },
+      "embedding_bag_max",
+      "offsets must be (B,).",
+      mlxgen::given("offsets", offsets));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("embedding_bag_max", {{"weight", weight}});
   EmbeddingBagMax::dispatch.require(stream, dtype);
@@ -191,10 +189,10 @@ void EmbeddingBagMax::run_metal(
   const auto& weight = inputs[0];
   const auto& indices = inputs[1];
   auto offsets = has_offsets_ ? std::optional(inputs[2]) : std::nullopt;
+  const int rows = weight.shape(0);
+  const int width = weight.shape(1);
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
-  int64_t const_rows = mlxgen::dim(weight, 0);
-  int64_t const_width = mlxgen::dim(weight, 1);
-  int64_t grid_x = mlxgen::dim(weight, 1);
+  int64_t grid_x = width;
   int64_t grid_y = mlxgen::dim(outputs[0], 0);
   int64_t group_x = 32;
   int64_t group_y = 8;
@@ -210,8 +208,8 @@ void EmbeddingBagMax::run_metal(
   mlxgen::metal::set_vector(encoder, outputs[0].shape(), 6);
   encoder.set_bytes(
       mlxgen::metal::number<uint32_t>("indices_size", indices.size()), 7);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", const_rows), 8);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", const_width), 9);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", rows), 8);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", width), 9);
   mlxgen::metal::dispatch(
       encoder,
       kernel,

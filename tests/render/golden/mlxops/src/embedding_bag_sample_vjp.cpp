@@ -119,34 +119,29 @@ mx::array embedding_bag_sample_vjp(
     const mx::array& indices,
     const std::optional<mx::array>& offsets,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(cotangent) == 2; })) {
-    mlxgen::fail(
-        "embedding_bag_sample_vjp",
-        "cotangent must be (bags, width).",
-        std::vector<mlxgen::Shown>{{"cotangent", mlxgen::show(cotangent)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::ndim(weight) == 2 &&
-            mlxgen::dim(weight, 1) == mlxgen::dim(cotangent, 1);
-      })) {
-    mlxgen::fail(
-        "embedding_bag_sample_vjp",
-        "weight must be (rows, width), where cotangent is (bags, width).",
-        std::vector<mlxgen::Shown>{
-            {"cotangent", mlxgen::show(cotangent)},
-            {"weight", mlxgen::show(weight)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !offsets.has_value() ||
-            offsets->shape() == mx::Shape{mlxgen::dim(cotangent, 0)};
-      })) {
-    mlxgen::fail(
-        "embedding_bag_sample_vjp",
-        "offsets must be (bags,), where cotangent is (bags, width).",
-        std::vector<mlxgen::Shown>{
-            {"cotangent", mlxgen::show(cotangent)},
-            {"offsets", mlxgen::show(offsets)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(cotangent) == 2; },
+      "embedding_bag_sample_vjp",
+      "cotangent must be (bags, width).",
+      mlxgen::given("cotangent", cotangent));
+  const int bags = cotangent.shape(0);
+  const int width = cotangent.shape(1);
+  mlxgen::require(
+      [&] {
+        return mlxgen::ndim(weight) == 2 && mlxgen::dim(weight, 1) == width;
+      },
+      "embedding_bag_sample_vjp",
+      "weight must be (rows, width), where cotangent is (bags, width).",
+      mlxgen::given("cotangent", cotangent),
+      mlxgen::given("weight", weight));
+  mlxgen::require(
+      [&] {
+        return !offsets.has_value() || offsets->shape() == mx::Shape{bags};
+      },
+      "embedding_bag_sample_vjp",
+      "offsets must be (bags,), where cotangent is (bags, width).",
+      mlxgen::given("cotangent", cotangent),
+      mlxgen::given("offsets", offsets));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "embedding_bag_sample_vjp",
@@ -193,10 +188,10 @@ void EmbeddingBagSampleVjp::run_metal(
   const auto& weight = inputs[1];
   const auto& indices = inputs[2];
   auto offsets = has_offsets_ ? std::optional(inputs[3]) : std::nullopt;
+  const int bags = cotangent.shape(0);
+  const int width = cotangent.shape(1);
+  const int rows = weight.shape(0);
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
-  int64_t const_bags = mlxgen::dim(cotangent, 0);
-  int64_t const_width = mlxgen::dim(cotangent, 1);
-  int64_t const_rows = mlxgen::dim(weight, 0);
   int64_t grid_x = 32;
   int64_t grid_y = mlxgen::size(indices);
   int64_t group_x = 32;
@@ -210,11 +205,11 @@ void EmbeddingBagSampleVjp::run_metal(
   encoder.set_output_array(outputs[0], 4);
   encoder.set_bytes(
       mlxgen::metal::number<bool>("has_offsets", offsets.has_value()), 5);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("bags", const_bags), 6);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("bags", bags), 6);
   encoder.set_bytes(
       mlxgen::metal::number<uint32_t>("indices_size", indices.size()), 7);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", const_rows), 8);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", const_width), 9);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", rows), 8);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", width), 9);
   mlxgen::metal::dispatch(
       encoder,
       kernel,

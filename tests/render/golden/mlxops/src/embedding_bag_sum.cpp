@@ -26,9 +26,10 @@ std::vector<mx::Shape> embedding_bag_sum_shapes(
     const mx::array& weight,
     const mx::array& indices,
     const std::optional<mx::array>& offsets) {
+  const int width = weight.shape(1);
   return {mx::Shape{
       !offsets.has_value() ? mlxgen::dim(indices, 0) : mlxgen::dim(*offsets, 0),
-      mlxgen::dim(weight, 1)}};
+      width}};
 }
 
 class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
@@ -91,6 +92,7 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
     auto per_sample_weights = has_per_sample_weights_
         ? std::optional(primals[2 + has_offsets_])
         : std::nullopt;
+    const int rows = weight.shape(0);
     if (arg == 0) {
       // weight: embedding_bag_weight_vjp(grad, indices,
       // argsort(flatten(indices)), offsets, per_sample_weights, None, rows,
@@ -106,7 +108,7 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
               offsets,
               per_sample_weights,
               std::nullopt,
-              mlxgen::dim(weight, 0),
+              rows,
               mean_,
               s)};
     }
@@ -158,42 +160,34 @@ mx::array embedding_bag_sum(
     const std::optional<mx::array>& per_sample_weights,
     bool mean,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(weight) == 2; })) {
-    mlxgen::fail(
-        "embedding_bag_sum",
-        "weight must be (rows, width).",
-        std::vector<mlxgen::Shown>{{"weight", mlxgen::show(weight)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !offsets.has_value() || mlxgen::ndim(*offsets) == 1;
-      })) {
-    mlxgen::fail(
-        "embedding_bag_sum",
-        "offsets must be (B,).",
-        std::vector<mlxgen::Shown>{{"offsets", mlxgen::show(offsets)}});
-  }
-  if (!mlxgen::holds([&] {
+  mlxgen::require(
+      [&] { return mlxgen::ndim(weight) == 2; },
+      "embedding_bag_sum",
+      "weight must be (rows, width).",
+      mlxgen::given("weight", weight));
+  mlxgen::require(
+      [&] { return !offsets.has_value() || mlxgen::ndim(*offsets) == 1; },
+      "embedding_bag_sum",
+      "offsets must be (B,).",
+      mlxgen::given("offsets", offsets));
+  mlxgen::require(
+      [&] {
         return !per_sample_weights.has_value() ||
             mlxgen::ndim(*per_sample_weights) == 2 ||
             mlxgen::ndim(*per_sample_weights) == 1;
-      })) {
-    mlxgen::fail(
-        "embedding_bag_sum",
-        "per_sample_weights must be (B, N) or (N,).",
-        std::vector<mlxgen::Shown>{
-            {"per_sample_weights", mlxgen::show(per_sample_weights)}});
-  }
-  if (!mlxgen::holds([&] {
+      },
+      "embedding_bag_sum",
+      "per_sample_weights must be (B, N) or (N,).",
+      mlxgen::given("per_sample_weights", per_sample_weights));
+  mlxgen::require(
+      [&] {
         return !per_sample_weights.has_value() ||
             mlxgen::size(*per_sample_weights) == mlxgen::size(indices);
-      })) {
-    mlxgen::fail(
-        "embedding_bag_sum",
-        "per_sample_weights must have the shape of indices.",
-        std::vector<mlxgen::Shown>{
-            {"indices", mlxgen::show(indices)},
-            {"per_sample_weights", mlxgen::show(per_sample_weights)}});
-  }
+      },
+      "embedding_bag_sum",
+      "per_sample_weights must have the shape of indices.",
+      mlxgen::given("indices", indices),
+      mlxgen::given("per_sample_weights", per_sample_weights));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "embedding_bag_sum",
@@ -245,10 +239,10 @@ void EmbeddingBagSum::run_metal(
   auto per_sample_weights = has_per_sample_weights_
       ? std::optional(inputs[2 + has_offsets_])
       : std::nullopt;
+  const int rows = weight.shape(0);
+  const int width = weight.shape(1);
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
-  int64_t const_rows = mlxgen::dim(weight, 0);
-  int64_t const_width = mlxgen::dim(weight, 1);
-  int64_t grid_x = mlxgen::floor_div(int64_t(mlxgen::dim(weight, 1)) + 3, 4);
+  int64_t grid_x = mlxgen::floor_div(int64_t(width) + 3, 4);
   int64_t grid_y = mlxgen::dim(outputs[0], 0);
   int64_t group_x = 32;
   int64_t group_y = 8;
@@ -269,8 +263,8 @@ void EmbeddingBagSum::run_metal(
   mlxgen::metal::set_vector(encoder, outputs[0].shape(), 8);
   encoder.set_bytes(
       mlxgen::metal::number<uint32_t>("indices_size", indices.size()), 9);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", const_rows), 10);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", const_width), 11);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", rows), 10);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", width), 11);
   mlxgen::metal::dispatch(
       encoder,
       kernel,

@@ -25,7 +25,8 @@ const mlxgen::DtypeRule kPlacesDtypes{{mx::int32}, mlxgen::Integers::keep};
 std::vector<mx::Shape> embedding_bag_weight_vjp_shapes(
     const mx::array& cotangent,
     int rows) {
-  return {mx::Shape{rows, mlxgen::dim(cotangent, 1)}};
+  const int width = cotangent.shape(1);
+  return {mx::Shape{rows, width}};
 }
 
 class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
@@ -175,52 +176,45 @@ mx::array embedding_bag_weight_vjp(
     int rows,
     bool mean,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(cotangent) == 2; })) {
-    mlxgen::fail(
-        "embedding_bag_weight_vjp",
-        "cotangent must be (bags, width).",
-        std::vector<mlxgen::Shown>{{"cotangent", mlxgen::show(cotangent)}});
-  }
-  if (!mlxgen::holds([&] { return mlxgen::ndim(order) == 1; })) {
-    mlxgen::fail(
-        "embedding_bag_weight_vjp",
-        "order must be (items,).",
-        std::vector<mlxgen::Shown>{{"order", mlxgen::show(order)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !offsets.has_value() ||
-            offsets->shape() == mx::Shape{mlxgen::dim(cotangent, 0)};
-      })) {
-    mlxgen::fail(
-        "embedding_bag_weight_vjp",
-        "offsets must be (bags,), where cotangent is (bags, width).",
-        std::vector<mlxgen::Shown>{
-            {"cotangent", mlxgen::show(cotangent)},
-            {"offsets", mlxgen::show(offsets)}});
-  }
-  if (!mlxgen::holds([&] {
+  mlxgen::require(
+      [&] { return mlxgen::ndim(cotangent) == 2; },
+      "embedding_bag_weight_vjp",
+      "cotangent must be (bags, width).",
+      mlxgen::given("cotangent", cotangent));
+  const int bags = cotangent.shape(0);
+  mlxgen::require(
+      [&] { return mlxgen::ndim(order) == 1; },
+      "embedding_bag_weight_vjp",
+      "order must be (items,).",
+      mlxgen::given("order", order));
+  const int items = order.shape(0);
+  mlxgen::require(
+      [&] {
+        return !offsets.has_value() || offsets->shape() == mx::Shape{bags};
+      },
+      "embedding_bag_weight_vjp",
+      "offsets must be (bags,), where cotangent is (bags, width).",
+      mlxgen::given("cotangent", cotangent),
+      mlxgen::given("offsets", offsets));
+  mlxgen::require(
+      [&] {
         return !places.has_value() || places->shape() == cotangent.shape();
-      })) {
-    mlxgen::fail(
-        "embedding_bag_weight_vjp",
-        "places must be (bags, width), as cotangent is.",
-        std::vector<mlxgen::Shown>{
-            {"cotangent", mlxgen::show(cotangent)},
-            {"places", mlxgen::show(places)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::dim(order, 0) == mlxgen::size(indices) &&
+      },
+      "embedding_bag_weight_vjp",
+      "places must be (bags, width), as cotangent is.",
+      mlxgen::given("cotangent", cotangent),
+      mlxgen::given("places", places));
+  mlxgen::require(
+      [&] {
+        return items == mlxgen::size(indices) &&
             (!per_sample_weights.has_value() ||
-             mlxgen::size(*per_sample_weights) == mlxgen::dim(order, 0));
-      })) {
-    mlxgen::fail(
-        "embedding_bag_weight_vjp",
-        "order and per_sample_weights must be as many as indices.",
-        std::vector<mlxgen::Shown>{
-            {"indices", mlxgen::show(indices)},
-            {"order", mlxgen::show(order)},
-            {"per_sample_weights", mlxgen::show(per_sample_weights)}});
-  }
+             mlxgen::size(*per_sample_weights) == items);
+      },
+      "embedding_bag_weight_vjp",
+      "order and per_sample_weights must be as many as indices.",
+      mlxgen::given("indices", indices),
+      mlxgen::given("order", order),
+      mlxgen::given("per_sample_weights", per_sample_weights));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "embedding_bag_weight_vjp",
@@ -290,10 +284,10 @@ void EmbeddingBagWeightVjp::run_metal(
   auto places = has_places_
       ? std::optional(inputs[3 + has_offsets_ + has_per_sample_weights_])
       : std::nullopt;
+  const int bags = cotangent.shape(0);
+  const int width = cotangent.shape(1);
+  const int items = order.shape(0);
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
-  int64_t const_bags = mlxgen::dim(cotangent, 0);
-  int64_t const_width = mlxgen::dim(cotangent, 1);
-  int64_t const_items = mlxgen::dim(order, 0);
   int64_t grid_x = 32;
   int64_t grid_y = rows_;
   int64_t group_x = 32;
@@ -316,9 +310,9 @@ void EmbeddingBagWeightVjp::run_metal(
   encoder.set_bytes(
       mlxgen::metal::number<bool>("has_places", places.has_value()), 9);
   encoder.set_bytes(mlxgen::metal::number<bool>("mean", mean_), 10);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("bags", const_bags), 11);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("items", const_items), 12);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", const_width), 13);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("bags", bags), 11);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("items", items), 12);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", width), 13);
   mlxgen::metal::dispatch(
       encoder,
       kernel,

@@ -20,19 +20,17 @@ namespace {
 
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kStateArgDtypes{mlxgen::floating};
+const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kMaskDtypes{{mx::bool_}, mlxgen::Integers::keep};
 
 std::vector<mx::Shape> gated_delta_shapes(
     const mx::array& q,
     const mx::array& v) {
-  return {
-      v.shape(),
-      mx::Shape{
-          mlxgen::dim(q, 0),
-          mlxgen::dim(v, 2),
-          mlxgen::dim(v, 3),
-          mlxgen::dim(q, 3)}};
+  const int B = q.shape(0);
+  const int Dk = q.shape(3);
+  const int Hv = v.shape(2);
+  const int Dv = v.shape(3);
+  return {v.shape(), mx::Shape{B, Hv, Dv, Dk}};
 }
 
 class GatedDelta : public mlxgen::Operator<GatedDelta> {
@@ -40,32 +38,30 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
   DEFINE_NAME(GatedDelta)
   static const mlxgen::Dispatch dispatch;
 
-  GatedDelta(mx::Stream stream, bool has_state_arg, bool has_mask)
-      : Operator(stream), has_state_arg_(has_state_arg), has_mask_(has_mask) {}
+  GatedDelta(mx::Stream stream, bool has_state, bool has_mask)
+      : Operator(stream), has_state_(has_state), has_mask_(has_mask) {}
 
   auto state() const {
-    return std::tie(has_state_arg_, has_mask_);
+    return std::tie(has_state_, has_mask_);
   }
 
   template <typename T>
   auto task(
       const std::vector<mx::array>& inputs,
       std::vector<mx::array>& outputs) const {
-    return
-        [q = mlxgen::In<T>(inputs[0]),
-         k_arg = mlxgen::In<T>(inputs[1]),
-         v = mlxgen::In<T>(inputs[2]),
-         g = mlxgen::In<mlxgen::accum_t<T>>(inputs[3]),
-         beta = mlxgen::In<T>(inputs[4]),
-         state_arg = has_state_arg_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[5])
-                                    : mlxgen::In<mlxgen::accum_t<T>>(),
-         mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_arg_])
-                          : mlxgen::In<bool>(),
-         to_y = mlxgen::Out<T>(outputs[0]),
-         to_last = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1])] {
-          mlxops::cpu::gated_delta<T>(
-              q, k_arg, v, g, beta, state_arg, mask, to_y, to_last);
-        };
+    return [q = mlxgen::In<T>(inputs[0]),
+            k = mlxgen::In<T>(inputs[1]),
+            v = mlxgen::In<T>(inputs[2]),
+            g = mlxgen::In<mlxgen::accum_t<T>>(inputs[3]),
+            beta = mlxgen::In<T>(inputs[4]),
+            state = has_state_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[5])
+                               : mlxgen::In<mlxgen::accum_t<T>>(),
+            mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_])
+                             : mlxgen::In<bool>(),
+            to_y = mlxgen::Out<T>(outputs[0]),
+            to_last = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1])] {
+      mlxops::cpu::gated_delta<T>(q, k, v, g, beta, state, mask, to_y, to_last);
+    };
   }
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
@@ -75,8 +71,8 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
         inputs[2],
         inputs[3],
         inputs[4],
-        has_state_arg_ ? std::optional(inputs[5]) : std::nullopt,
-        has_mask_ ? std::optional(inputs[5 + has_state_arg_]) : std::nullopt,
+        has_state_ ? std::optional(inputs[5]) : std::nullopt,
+        has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt,
         stream());
   }
 
@@ -86,13 +82,16 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
       const std::vector<int>& argnums,
       const std::vector<mx::array>&) override {
     const auto& q = primals[0];
-    const auto& k_arg = primals[1];
+    const auto& k = primals[1];
     const auto& v = primals[2];
     const auto& g = primals[3];
     const auto& beta = primals[4];
-    auto state_arg = has_state_arg_ ? std::optional(primals[5]) : std::nullopt;
+    auto state = has_state_ ? std::optional(primals[5]) : std::nullopt;
     auto mask =
-        has_mask_ ? std::optional(primals[5 + has_state_arg_]) : std::nullopt;
+        has_mask_ ? std::optional(primals[5 + has_state_]) : std::nullopt;
+    const int T = q.shape(1);
+    const int Dk = q.shape(3);
+    const int Dv = v.shape(3);
     const auto& s = stream();
     // q, k, v, g, beta, state: gated_delta_grads(gated_delta_vjp(q, k, v, g,
     // beta, state, mask, grad_y, grad_last, hint(max(4, min(64 if Dk <= 128
@@ -105,11 +104,11 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
           return mlxops::gated_delta_grads(
               mlxops::gated_delta_vjp(
                   q,
-                  k_arg,
+                  k,
                   v,
                   g,
                   beta,
-                  state_arg,
+                  state,
                   mask,
                   cotangents[0],
                   cotangents[1],
@@ -117,17 +116,13 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
                       std::max<int64_t>(
                           4,
                           std::min<int64_t>(
-                              mlxgen::dim(q, 3) <= 128 ? 64 : 32,
+                              Dk <= 128 ? 64 : 32,
                               mlxgen::times(
-                                  mlxgen::floor_div(
-                                      int64_t(mlxgen::dim(v, 3)) + 3, 4),
-                                  4)))),
+                                  mlxgen::floor_div(int64_t(Dv) + 3, 4), 4)))),
                   mlxgen::to_int(
                       std::ceil(
                           std::pow(
-                              static_cast<double>(
-                                  std::max(mlxgen::dim(q, 1), 1)),
-                              1.0 / 3))),
+                              static_cast<double>(std::max(T, 1)), 1.0 / 3))),
                   s),
               q,
               g,
@@ -136,22 +131,11 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
         },
         6);
     auto gradient = [&](int arg) -> mlxgen::Gradient {
-      if (arg == 0) {
-        return {"q", joint[0]};
+      constexpr const char* joint_names[]{"q", "k", "v", "g", "beta"};
+      if (arg < 5) {
+        return {joint_names[arg], joint[arg]};
       }
-      if (arg == 1) {
-        return {"k", joint[1]};
-      }
-      if (arg == 2) {
-        return {"v", joint[2]};
-      }
-      if (arg == 3) {
-        return {"g", joint[3]};
-      }
-      if (arg == 4) {
-        return {"beta", joint[4]};
-      }
-      if (has_state_arg_ && arg == 5) {
+      if (has_state_ && arg == 5) {
         return {"state", joint[5]};
       }
       // mask: none (integers)
@@ -165,7 +149,7 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
       std::vector<mx::array>& outputs);
 
  private:
-  bool has_state_arg_;
+  bool has_state_;
   bool has_mask_;
 };
 
@@ -185,136 +169,106 @@ const mlxgen::Dispatch GatedDelta::dispatch(
 
 std::vector<mx::array> gated_delta(
     const mx::array& q,
-    const mx::array& k_arg,
+    const mx::array& k,
     const mx::array& v,
     const mx::array& g,
     const mx::array& beta,
-    const std::optional<mx::array>& state_arg,
+    const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(q) == 4; })) {
-    mlxgen::fail(
-        "gated_delta",
-        "q must be (B, T, Hk, Dk).",
-        std::vector<mlxgen::Shown>{{"q", mlxgen::show(q)}});
-  }
-  if (!mlxgen::holds([&] { return k_arg.shape() == q.shape(); })) {
-    mlxgen::fail(
-        "gated_delta",
-        "k must be (B, T, Hk, Dk), as q is.",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"k", mlxgen::show(k_arg)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::ndim(v) == 4 && mlxgen::dim(v, 0) == mlxgen::dim(q, 0) &&
-            mlxgen::dim(v, 1) == mlxgen::dim(q, 1);
-      })) {
-    mlxgen::fail(
-        "gated_delta",
-        "v must be (B, T, Hv, Dv), where q is (B, T, Hk, Dk).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"v", mlxgen::show(v)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !mask.has_value() ||
-            mask->shape() == mx::Shape{mlxgen::dim(q, 0), mlxgen::dim(q, 1)};
-      })) {
-    mlxgen::fail(
-        "gated_delta",
-        "mask must be (B, T), where q is (B, T, Hk, Dk).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"mask", mlxgen::show(mask)}});
-  }
-  if (!mlxgen::holds([&] {
-        return g.shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0), mlxgen::dim(q, 1), mlxgen::dim(v, 2)} ||
-            g.shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0),
-                mlxgen::dim(q, 1),
-                mlxgen::dim(v, 2),
-                mlxgen::dim(q, 3)};
-      })) {
-    mlxgen::fail(
-        "gated_delta",
-        "g must be (B, T, Hv) or (B, T, Hv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"g", mlxgen::show(g)}});
-  }
-  if (!mlxgen::holds([&] {
-        return beta.shape() ==
-            mx::Shape{mlxgen::dim(q, 0), mlxgen::dim(q, 1), mlxgen::dim(v, 2)};
-      })) {
-    mlxgen::fail(
-        "gated_delta",
-        "beta must be (B, T, Hv), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"beta", mlxgen::show(beta)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !state_arg.has_value() ||
-            state_arg->shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0),
-                mlxgen::dim(v, 2),
-                mlxgen::dim(v, 3),
-                mlxgen::dim(q, 3)};
-      })) {
-    mlxgen::fail(
-        "gated_delta",
-        "state must be (B, Hv, Dv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"state", mlxgen::show(state_arg)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::dim(q, 2) > 0 &&
-            mlxgen::floor_mod(mlxgen::dim(v, 2), mlxgen::dim(q, 2)) == 0;
-      })) {
-    mlxgen::fail(
-        "gated_delta",
-        "Hv must be a multiple of Hk.",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"v", mlxgen::show(v)}});
-  }
-  if (!mlxgen::holds(
-          [&] { return 0 < mlxgen::dim(q, 3) && mlxgen::dim(q, 3) <= 256; })) {
-    mlxgen::fail(
-        "gated_delta",
-        "Dk must be 1 to 256.",
-        std::vector<mlxgen::Shown>{{"q", mlxgen::show(q)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(q) == 4; },
+      "gated_delta",
+      "q must be (B, T, Hk, Dk).",
+      mlxgen::given("q", q));
+  const int B = q.shape(0);
+  const int T = q.shape(1);
+  const int Hk = q.shape(2);
+  const int Dk = q.shape(3);
+  mlxgen::require(
+      [&] { return k.shape() == q.shape(); },
+      "gated_delta",
+      "k must be (B, T, Hk, Dk), as q is.",
+      mlxgen::given("q", q),
+      mlxgen::given("k", k));
+  mlxgen::require(
+      [&] {
+        return mlxgen::ndim(v) == 4 && mlxgen::dim(v, 0) == B &&
+            mlxgen::dim(v, 1) == T;
+      },
+      "gated_delta",
+      "v must be (B, T, Hv, Dv), where q is (B, T, Hk, Dk).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v));
+  const int Hv = v.shape(2);
+  const int Dv = v.shape(3);
+  mlxgen::require(
+      [&] { return !mask.has_value() || mask->shape() == mx::Shape{B, T}; },
+      "gated_delta",
+      "mask must be (B, T), where q is (B, T, Hk, Dk).",
+      mlxgen::given("q", q),
+      mlxgen::given("mask", mask));
+  mlxgen::require(
+      [&] {
+        return g.shape() == mx::Shape{B, T, Hv} ||
+            g.shape() == mx::Shape{B, T, Hv, Dk};
+      },
+      "gated_delta",
+      "g must be (B, T, Hv) or (B, T, Hv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("g", g));
+  mlxgen::require(
+      [&] { return beta.shape() == mx::Shape{B, T, Hv}; },
+      "gated_delta",
+      "beta must be (B, T, Hv), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("beta", beta));
+  mlxgen::require(
+      [&] {
+        return !state.has_value() || state->shape() == mx::Shape{B, Hv, Dv, Dk};
+      },
+      "gated_delta",
+      "state must be (B, Hv, Dv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("state", state));
+  mlxgen::require(
+      [&] { return Hk > 0 && mlxgen::floor_mod(Hv, Hk) == 0; },
+      "gated_delta",
+      "Hv must be a multiple of Hk.",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v));
+  mlxgen::require(
+      [&] { return 0 < Dk && Dk <= 256; },
+      "gated_delta",
+      "Dk must be 1 to 256.",
+      mlxgen::given("q", q));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
-      "gated_delta", {{"q", q}, {"k", k_arg}, {"v", v}, {"beta", beta}});
-  GatedDelta::dispatch.require(stream, dtype, [&]() -> mlxgen::Needs {
-    return {{"D = Dk", mlxgen::dim(q, 3), 256}};
-  });
+      "gated_delta", {{"q", q}, {"k", k}, {"v", v}, {"beta", beta}});
+  GatedDelta::dispatch.require(
+      stream, dtype, [&]() -> mlxgen::Needs { return {{"D = Dk", Dk, 256}}; });
   std::vector<mx::array> inputs;
   inputs.push_back(mlxgen::ready(q, dtype, stream));
-  inputs.push_back(mlxgen::ready(k_arg, dtype, stream));
+  inputs.push_back(mlxgen::ready(k, dtype, stream));
   inputs.push_back(mlxgen::ready(v, dtype, stream));
   auto g_dtype = kGDtypes.resolve_sums("gated_delta", dtype, {{"g", g}});
   inputs.push_back(mlxgen::ready(g, g_dtype, stream));
   inputs.push_back(mlxgen::ready(beta, dtype, stream));
-  auto state_arg_dtype = kStateArgDtypes.resolve_sums(
-      "gated_delta", dtype, {{"state", state_arg}});
-  if (state_arg) {
-    inputs.push_back(mlxgen::ready(*state_arg, state_arg_dtype, stream));
+  auto state_dtype =
+      kStateDtypes.resolve_sums("gated_delta", dtype, {{"state", state}});
+  if (state) {
+    inputs.push_back(mlxgen::ready(*state, state_dtype, stream));
   }
   auto mask_dtype =
       mask ? kMaskDtypes.resolve("gated_delta", {{"mask", mask}}) : mx::bool_;
   if (mask) {
     inputs.push_back(mlxgen::ready(*mask, mask_dtype, stream));
   }
-  auto op = std::make_shared<GatedDelta>(
-      stream, state_arg.has_value(), mask.has_value());
+  auto op =
+      std::make_shared<GatedDelta>(stream, state.has_value(), mask.has_value());
   auto shapes =
       mlxgen::shapes_of("gated_delta", gated_delta_shapes, {"q", "v"}, q, v);
   return mx::array::make_arrays(
@@ -339,34 +293,36 @@ void GatedDelta::run_metal(
     return;
   }
   const auto& q = inputs[0];
-  const auto& k_arg = inputs[1];
+  const auto& k = inputs[1];
   const auto& v = inputs[2];
   const auto& g = inputs[3];
   const auto& beta = inputs[4];
-  auto state_arg = has_state_arg_ ? std::optional(inputs[5]) : std::nullopt;
-  auto mask =
-      has_mask_ ? std::optional(inputs[5 + has_state_arg_]) : std::nullopt;
-  int64_t template_D = mlxgen::metal::enough(
-      dispatch.op, "D = Dk", mlxgen::dim(q, 3), {64, 128, 256});
+  auto state = has_state_ ? std::optional(inputs[5]) : std::nullopt;
+  auto mask = has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt;
+  const int B = q.shape(0);
+  const int Dk = q.shape(3);
+  const int Hv = v.shape(2);
+  const int Dv = v.shape(3);
+  int64_t template_D =
+      mlxgen::metal::enough(dispatch.op, "D = Dk", Dk, {64, 128, 256});
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {template_D});
-  int64_t grid_x =
-      mlxgen::times(mlxgen::floor_div(int64_t(mlxgen::dim(v, 3)) + 3, 4), 32);
-  int64_t grid_y = mlxgen::dim(v, 2);
-  int64_t grid_z = mlxgen::dim(q, 0);
+  int64_t grid_x = mlxgen::times(mlxgen::floor_div(int64_t(Dv) + 3, 4), 32);
+  int64_t grid_y = Hv;
+  int64_t grid_z = B;
   int64_t group_x = 128;
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);
   encoder.set_input_array(q, 0);
-  encoder.set_input_array(k_arg, 1);
+  encoder.set_input_array(k, 1);
   encoder.set_input_array(v, 2);
   encoder.set_input_array(g, 3);
   encoder.set_input_array(beta, 4);
-  mlxgen::metal::set_optional(encoder, state_arg, q, 5);
+  mlxgen::metal::set_optional(encoder, state, q, 5);
   mlxgen::metal::set_optional(encoder, mask, q, 6);
   encoder.set_output_array(outputs[0], 7);
   encoder.set_output_array(outputs[1], 8);
   encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_state", state_arg.has_value()), 9);
+      mlxgen::metal::number<bool>("has_state", state.has_value()), 9);
   encoder.set_bytes(
       mlxgen::metal::number<bool>("has_mask", mask.has_value()), 10);
   mlxgen::metal::set_vector(encoder, q.shape(), 11);

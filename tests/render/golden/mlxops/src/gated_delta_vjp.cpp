@@ -18,7 +18,7 @@ namespace {
 
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kStateArgDtypes{mlxgen::floating};
+const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kMaskDtypes{{mx::bool_}, mlxgen::Integers::keep};
 const mlxgen::DtypeRule kGradLastDtypes{mlxgen::floating};
 
@@ -29,51 +29,49 @@ std::vector<mx::Shape> gated_delta_vjp_shapes(
     const mx::array& grad_last,
     int block,
     int chunk) {
+  const int B = q.shape(0);
+  const int T = q.shape(1);
+  const int Dk = q.shape(3);
+  const int Hv = v.shape(2);
+  const int Dv = v.shape(3);
   return {
       mx::Shape{
-          mlxgen::to_int(
-              mlxgen::floor_div(int64_t(mlxgen::dim(v, 3)) + block - 1, block)),
-          mlxgen::dim(q, 0),
-          mlxgen::dim(q, 1),
-          mlxgen::dim(v, 2),
-          mlxgen::dim(q, 3)},
+          mlxgen::to_int(mlxgen::floor_div(int64_t(Dv) + block - 1, block)),
+          B,
+          T,
+          Hv,
+          Dk},
       mx::Shape{
-          mlxgen::to_int(
-              mlxgen::floor_div(int64_t(mlxgen::dim(v, 3)) + block - 1, block)),
-          mlxgen::dim(q, 0),
-          mlxgen::dim(q, 1),
-          mlxgen::dim(v, 2),
-          mlxgen::dim(q, 3)},
+          mlxgen::to_int(mlxgen::floor_div(int64_t(Dv) + block - 1, block)),
+          B,
+          T,
+          Hv,
+          Dk},
       v.shape(),
       mlxgen::concat(
           mx::Shape{mlxgen::to_int(
-              mlxgen::floor_div(
-                  int64_t(mlxgen::dim(v, 3)) + block - 1, block))},
+              mlxgen::floor_div(int64_t(Dv) + block - 1, block))},
           g.shape()),
       mx::Shape{
-          mlxgen::to_int(
-              mlxgen::floor_div(int64_t(mlxgen::dim(v, 3)) + block - 1, block)),
-          mlxgen::dim(q, 0),
-          mlxgen::dim(q, 1),
-          mlxgen::dim(v, 2)},
+          mlxgen::to_int(mlxgen::floor_div(int64_t(Dv) + block - 1, block)),
+          B,
+          T,
+          Hv},
       grad_last.shape(),
       mx::Shape{
           mlxgen::to_int(
               mlxgen::times(
-                  int64_t(mlxgen::dim(q, 0)) * mlxgen::dim(v, 2),
-                  mlxgen::floor_div(
-                      int64_t(mlxgen::dim(v, 3)) + block - 1, block))),
+                  int64_t(B) * Hv,
+                  mlxgen::floor_div(int64_t(Dv) + block - 1, block))),
           mlxgen::to_int(
               mlxgen::times(
                   mlxgen::times(
                       mlxgen::floor_div(
-                          mlxgen::dim(q, 1) + int64_t(chunk) * chunk - 1,
+                          T + int64_t(chunk) * chunk - 1,
                           int64_t(chunk) * chunk) +
                           2 * int64_t(chunk) - 1,
                       block),
-                  mlxgen::times(
-                      mlxgen::floor_div(int64_t(mlxgen::dim(q, 3)) + 15, 16),
-                      16)) +
+                  mlxgen::times(mlxgen::floor_div(int64_t(Dk) + 15, 16), 16)) +
               16)}};
 }
 
@@ -86,64 +84,63 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       mx::Stream stream,
       int block,
       int chunk,
-      bool has_state_arg,
+      bool has_state,
       bool has_mask)
       : Operator(stream),
         block_(block),
         chunk_(chunk),
-        has_state_arg_(has_state_arg),
+        has_state_(has_state),
         has_mask_(has_mask) {}
 
   auto state() const {
-    return std::tie(block_, chunk_, has_state_arg_, has_mask_);
+    return std::tie(block_, chunk_, has_state_, has_mask_);
   }
 
   template <typename T>
   auto task(
       const std::vector<mx::array>& inputs,
       std::vector<mx::array>& outputs) const {
-    return
-        [q = mlxgen::In<T>(inputs[0]),
-         k_arg = mlxgen::In<T>(inputs[1]),
-         v = mlxgen::In<T>(inputs[2]),
-         g = mlxgen::In<mlxgen::accum_t<T>>(inputs[3]),
-         beta = mlxgen::In<T>(inputs[4]),
-         state_arg = has_state_arg_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[5])
-                                    : mlxgen::In<mlxgen::accum_t<T>>(),
-         mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_arg_])
-                          : mlxgen::In<bool>(),
-         grad_y = mlxgen::In<T>(inputs[5 + has_state_arg_ + has_mask_]),
-         grad_last = mlxgen::In<mlxgen::accum_t<T>>(
-             inputs[6 + has_state_arg_ + has_mask_]),
-         block = block_,
-         chunk = chunk_,
-         to_grad_q = mlxgen::Out<mlxgen::accum_t<T>>(outputs[0]),
-         to_grad_k = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1]),
-         to_grad_v = mlxgen::Out<T>(outputs[2]),
-         to_grad_g = mlxgen::Out<mlxgen::accum_t<T>>(outputs[3]),
-         to_grad_beta = mlxgen::Out<mlxgen::accum_t<T>>(outputs[4]),
-         to_grad_state = mlxgen::Out<mlxgen::accum_t<T>>(outputs[5]),
-         to_states = mlxgen::Out<mlxgen::accum_t<T>>(outputs[6])] {
-          mlxops::cpu::gated_delta_vjp<T>(
-              q,
-              k_arg,
-              v,
-              g,
-              beta,
-              state_arg,
-              mask,
-              grad_y,
-              grad_last,
-              block,
-              chunk,
-              to_grad_q,
-              to_grad_k,
-              to_grad_v,
-              to_grad_g,
-              to_grad_beta,
-              to_grad_state,
-              to_states);
-        };
+    return [q = mlxgen::In<T>(inputs[0]),
+            k = mlxgen::In<T>(inputs[1]),
+            v = mlxgen::In<T>(inputs[2]),
+            g = mlxgen::In<mlxgen::accum_t<T>>(inputs[3]),
+            beta = mlxgen::In<T>(inputs[4]),
+            state = has_state_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[5])
+                               : mlxgen::In<mlxgen::accum_t<T>>(),
+            mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_])
+                             : mlxgen::In<bool>(),
+            grad_y = mlxgen::In<T>(inputs[5 + has_state_ + has_mask_]),
+            grad_last = mlxgen::In<mlxgen::accum_t<T>>(
+                inputs[6 + has_state_ + has_mask_]),
+            block = block_,
+            chunk = chunk_,
+            to_grad_q = mlxgen::Out<mlxgen::accum_t<T>>(outputs[0]),
+            to_grad_k = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1]),
+            to_grad_v = mlxgen::Out<T>(outputs[2]),
+            to_grad_g = mlxgen::Out<mlxgen::accum_t<T>>(outputs[3]),
+            to_grad_beta = mlxgen::Out<mlxgen::accum_t<T>>(outputs[4]),
+            to_grad_state = mlxgen::Out<mlxgen::accum_t<T>>(outputs[5]),
+            to_states = mlxgen::Out<mlxgen::accum_t<T>>(outputs[6])] {
+      mlxops::cpu::gated_delta_vjp<T>(
+          q,
+          k,
+          v,
+          g,
+          beta,
+          state,
+          mask,
+          grad_y,
+          grad_last,
+          block,
+          chunk,
+          to_grad_q,
+          to_grad_k,
+          to_grad_v,
+          to_grad_g,
+          to_grad_beta,
+          to_grad_state,
+          to_states);
+    };
   }
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
@@ -153,10 +150,10 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
         inputs[2],
         inputs[3],
         inputs[4],
-        has_state_arg_ ? std::optional(inputs[5]) : std::nullopt,
-        has_mask_ ? std::optional(inputs[5 + has_state_arg_]) : std::nullopt,
-        inputs[5 + has_state_arg_ + has_mask_],
-        inputs[6 + has_state_arg_ + has_mask_],
+        has_state_ ? std::optional(inputs[5]) : std::nullopt,
+        has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt,
+        inputs[5 + has_state_ + has_mask_],
+        inputs[6 + has_state_ + has_mask_],
         block_,
         chunk_,
         stream());
@@ -195,15 +192,15 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       // beta: none
       mlxgen::not_differentiable("gated_delta_vjp", "beta", true);
     }
-    if (has_state_arg_ && arg == 5) {
+    if (has_state_ && arg == 5) {
       // state: none
       mlxgen::not_differentiable("gated_delta_vjp", "state", true);
     }
-    if (has_mask_ && arg == 5 + has_state_arg_) {
+    if (has_mask_ && arg == 5 + has_state_) {
       // mask: none
       mlxgen::not_differentiable("gated_delta_vjp", "mask", true);
     }
-    if (arg == 5 + has_state_arg_ + has_mask_) {
+    if (arg == 5 + has_state_ + has_mask_) {
       // grad_y: none
       mlxgen::not_differentiable("gated_delta_vjp", "grad_y", true);
     }
@@ -218,7 +215,7 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
  private:
   int block_;
   int chunk_;
-  bool has_state_arg_;
+  bool has_state_;
   bool has_mask_;
 };
 
@@ -239,156 +236,116 @@ const mlxgen::Dispatch GatedDeltaVjp::dispatch(
 
 std::vector<mx::array> gated_delta_vjp(
     const mx::array& q,
-    const mx::array& k_arg,
+    const mx::array& k,
     const mx::array& v,
     const mx::array& g,
     const mx::array& beta,
-    const std::optional<mx::array>& state_arg,
+    const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
     const mx::array& grad_y,
     const mx::array& grad_last,
     int block,
     int chunk,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(q) == 4; })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "q must be (B, T, Hk, Dk).",
-        std::vector<mlxgen::Shown>{{"q", mlxgen::show(q)}});
-  }
-  if (!mlxgen::holds([&] { return k_arg.shape() == q.shape(); })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "k must be (B, T, Hk, Dk), as q is.",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"k", mlxgen::show(k_arg)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::ndim(v) == 4 && mlxgen::dim(v, 0) == mlxgen::dim(q, 0) &&
-            mlxgen::dim(v, 1) == mlxgen::dim(q, 1);
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "v must be (B, T, Hv, Dv), where q is (B, T, Hk, Dk).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"v", mlxgen::show(v)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !mask.has_value() ||
-            mask->shape() == mx::Shape{mlxgen::dim(q, 0), mlxgen::dim(q, 1)};
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "mask must be (B, T), where q is (B, T, Hk, Dk).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"mask", mlxgen::show(mask)}});
-  }
-  if (!mlxgen::holds([&] {
-        return g.shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0), mlxgen::dim(q, 1), mlxgen::dim(v, 2)} ||
-            g.shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0),
-                mlxgen::dim(q, 1),
-                mlxgen::dim(v, 2),
-                mlxgen::dim(q, 3)};
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "g must be (B, T, Hv) or (B, T, Hv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"g", mlxgen::show(g)}});
-  }
-  if (!mlxgen::holds([&] {
-        return beta.shape() ==
-            mx::Shape{mlxgen::dim(q, 0), mlxgen::dim(q, 1), mlxgen::dim(v, 2)};
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "beta must be (B, T, Hv), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"beta", mlxgen::show(beta)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !state_arg.has_value() ||
-            state_arg->shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0),
-                mlxgen::dim(v, 2),
-                mlxgen::dim(v, 3),
-                mlxgen::dim(q, 3)};
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "state must be (B, Hv, Dv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"state", mlxgen::show(state_arg)}});
-  }
-  if (!mlxgen::holds([&] { return grad_y.shape() == v.shape(); })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "grad_y must be (B, T, Hv, Dv), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"v", mlxgen::show(v)}, {"grad_y", mlxgen::show(grad_y)}});
-  }
-  if (!mlxgen::holds([&] {
-        return grad_last.shape() ==
-            mx::Shape{
-                mlxgen::dim(q, 0),
-                mlxgen::dim(v, 2),
-                mlxgen::dim(v, 3),
-                mlxgen::dim(q, 3)};
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "grad_last must be (B, Hv, Dv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)},
-            {"v", mlxgen::show(v)},
-            {"grad_last", mlxgen::show(grad_last)}});
-  }
-  if (!mlxgen::holds([&] {
-        return mlxgen::dim(q, 2) > 0 &&
-            mlxgen::floor_mod(mlxgen::dim(v, 2), mlxgen::dim(q, 2)) == 0;
-      })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "Hv must be a multiple of Hk.",
-        std::vector<mlxgen::Shown>{
-            {"q", mlxgen::show(q)}, {"v", mlxgen::show(v)}});
-  }
-  if (!mlxgen::holds(
-          [&] { return 0 < mlxgen::dim(q, 3) && mlxgen::dim(q, 3) <= 256; })) {
-    mlxgen::fail(
-        "gated_delta_vjp",
-        "Dk must be 1 to 256.",
-        std::vector<mlxgen::Shown>{{"q", mlxgen::show(q)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(q) == 4; },
+      "gated_delta_vjp",
+      "q must be (B, T, Hk, Dk).",
+      mlxgen::given("q", q));
+  const int B = q.shape(0);
+  const int T = q.shape(1);
+  const int Hk = q.shape(2);
+  const int Dk = q.shape(3);
+  mlxgen::require(
+      [&] { return k.shape() == q.shape(); },
+      "gated_delta_vjp",
+      "k must be (B, T, Hk, Dk), as q is.",
+      mlxgen::given("q", q),
+      mlxgen::given("k", k));
+  mlxgen::require(
+      [&] {
+        return mlxgen::ndim(v) == 4 && mlxgen::dim(v, 0) == B &&
+            mlxgen::dim(v, 1) == T;
+      },
+      "gated_delta_vjp",
+      "v must be (B, T, Hv, Dv), where q is (B, T, Hk, Dk).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v));
+  const int Hv = v.shape(2);
+  const int Dv = v.shape(3);
+  mlxgen::require(
+      [&] { return !mask.has_value() || mask->shape() == mx::Shape{B, T}; },
+      "gated_delta_vjp",
+      "mask must be (B, T), where q is (B, T, Hk, Dk).",
+      mlxgen::given("q", q),
+      mlxgen::given("mask", mask));
+  mlxgen::require(
+      [&] {
+        return g.shape() == mx::Shape{B, T, Hv} ||
+            g.shape() == mx::Shape{B, T, Hv, Dk};
+      },
+      "gated_delta_vjp",
+      "g must be (B, T, Hv) or (B, T, Hv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("g", g));
+  mlxgen::require(
+      [&] { return beta.shape() == mx::Shape{B, T, Hv}; },
+      "gated_delta_vjp",
+      "beta must be (B, T, Hv), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("beta", beta));
+  mlxgen::require(
+      [&] {
+        return !state.has_value() || state->shape() == mx::Shape{B, Hv, Dv, Dk};
+      },
+      "gated_delta_vjp",
+      "state must be (B, Hv, Dv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("state", state));
+  mlxgen::require(
+      [&] { return grad_y.shape() == v.shape(); },
+      "gated_delta_vjp",
+      "grad_y must be (B, T, Hv, Dv), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("v", v),
+      mlxgen::given("grad_y", grad_y));
+  mlxgen::require(
+      [&] { return grad_last.shape() == mx::Shape{B, Hv, Dv, Dk}; },
+      "gated_delta_vjp",
+      "grad_last must be (B, Hv, Dv, Dk), where q is (B, T, Hk, Dk) and v is (B, T, Hv, Dv).",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("grad_last", grad_last));
+  mlxgen::require(
+      [&] { return Hk > 0 && mlxgen::floor_mod(Hv, Hk) == 0; },
+      "gated_delta_vjp",
+      "Hv must be a multiple of Hk.",
+      mlxgen::given("q", q),
+      mlxgen::given("v", v));
+  mlxgen::require(
+      [&] { return 0 < Dk && Dk <= 256; },
+      "gated_delta_vjp",
+      "Dk must be 1 to 256.",
+      mlxgen::given("q", q));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "gated_delta_vjp",
-      {{"q", q}, {"k", k_arg}, {"v", v}, {"beta", beta}, {"grad_y", grad_y}});
-  GatedDeltaVjp::dispatch.require(stream, dtype, [&]() -> mlxgen::Needs {
-    return {{"D = Dk", mlxgen::dim(q, 3), 256}};
-  });
+      {{"q", q}, {"k", k}, {"v", v}, {"beta", beta}, {"grad_y", grad_y}});
+  GatedDeltaVjp::dispatch.require(
+      stream, dtype, [&]() -> mlxgen::Needs { return {{"D = Dk", Dk, 256}}; });
   std::vector<mx::array> inputs;
   inputs.push_back(mlxgen::ready(q, dtype, stream));
-  inputs.push_back(mlxgen::ready(k_arg, dtype, stream));
+  inputs.push_back(mlxgen::ready(k, dtype, stream));
   inputs.push_back(mlxgen::ready(v, dtype, stream));
   auto g_dtype = kGDtypes.resolve_sums("gated_delta_vjp", dtype, {{"g", g}});
   inputs.push_back(mlxgen::ready(g, g_dtype, stream));
   inputs.push_back(mlxgen::ready(beta, dtype, stream));
-  auto state_arg_dtype = kStateArgDtypes.resolve_sums(
-      "gated_delta_vjp", dtype, {{"state", state_arg}});
-  if (state_arg) {
-    inputs.push_back(mlxgen::ready(*state_arg, state_arg_dtype, stream));
+  auto state_dtype =
+      kStateDtypes.resolve_sums("gated_delta_vjp", dtype, {{"state", state}});
+  if (state) {
+    inputs.push_back(mlxgen::ready(*state, state_dtype, stream));
   }
   auto mask_dtype = mask
       ? kMaskDtypes.resolve("gated_delta_vjp", {{"mask", mask}})
@@ -401,7 +358,7 @@ std::vector<mx::array> gated_delta_vjp(
       "gated_delta_vjp", dtype, {{"grad_last", grad_last}});
   inputs.push_back(mlxgen::ready(grad_last, grad_last_dtype, stream));
   auto op = std::make_shared<GatedDeltaVjp>(
-      stream, block, chunk, state_arg.has_value(), mask.has_value());
+      stream, block, chunk, state.has_value(), mask.has_value());
   auto shapes = mlxgen::shapes_of(
       "gated_delta_vjp",
       gated_delta_vjp_shapes,
@@ -440,34 +397,36 @@ void GatedDeltaVjp::run_metal(
     return;
   }
   const auto& q = inputs[0];
-  const auto& k_arg = inputs[1];
+  const auto& k = inputs[1];
   const auto& v = inputs[2];
   const auto& g = inputs[3];
   const auto& beta = inputs[4];
-  auto state_arg = has_state_arg_ ? std::optional(inputs[5]) : std::nullopt;
-  auto mask =
-      has_mask_ ? std::optional(inputs[5 + has_state_arg_]) : std::nullopt;
-  const auto& grad_y = inputs[5 + has_state_arg_ + has_mask_];
-  const auto& grad_last = inputs[6 + has_state_arg_ + has_mask_];
-  int64_t template_D = mlxgen::metal::enough(
-      dispatch.op, "D = Dk", mlxgen::dim(q, 3), {64, 128, 256});
+  auto state = has_state_ ? std::optional(inputs[5]) : std::nullopt;
+  auto mask = has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt;
+  const auto& grad_y = inputs[5 + has_state_ + has_mask_];
+  const auto& grad_last = inputs[6 + has_state_ + has_mask_];
+  const int B = q.shape(0);
+  const int Dk = q.shape(3);
+  const int Hv = v.shape(2);
+  const int Dv = v.shape(3);
+  int64_t template_D =
+      mlxgen::metal::enough(dispatch.op, "D = Dk", Dk, {64, 128, 256});
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {template_D});
   int64_t grid_x = mlxgen::times(
       mlxgen::times(
-          mlxgen::floor_div(int64_t(mlxgen::dim(v, 3)) + block_ - 1, block_),
-          block_),
+          mlxgen::floor_div(int64_t(Dv) + block_ - 1, block_), block_),
       8);
-  int64_t grid_y = mlxgen::dim(v, 2);
-  int64_t grid_z = mlxgen::dim(q, 0);
+  int64_t grid_y = Hv;
+  int64_t grid_z = B;
   int64_t group_x = int64_t(block_) * 8;
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);
   encoder.set_input_array(q, 0);
-  encoder.set_input_array(k_arg, 1);
+  encoder.set_input_array(k, 1);
   encoder.set_input_array(v, 2);
   encoder.set_input_array(g, 3);
   encoder.set_input_array(beta, 4);
-  mlxgen::metal::set_optional(encoder, state_arg, q, 5);
+  mlxgen::metal::set_optional(encoder, state, q, 5);
   mlxgen::metal::set_optional(encoder, mask, q, 6);
   encoder.set_input_array(grad_y, 7);
   encoder.set_input_array(grad_last, 8);
@@ -479,7 +438,7 @@ void GatedDeltaVjp::run_metal(
   encoder.set_output_array(outputs[5], 14);
   encoder.set_output_array(outputs[6], 15);
   encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_state", state_arg.has_value()), 16);
+      mlxgen::metal::number<bool>("has_state", state.has_value()), 16);
   encoder.set_bytes(
       mlxgen::metal::number<bool>("has_mask", mask.has_value()), 17);
   mlxgen::metal::set_vector(encoder, q.shape(), 18);

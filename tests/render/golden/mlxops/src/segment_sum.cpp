@@ -18,10 +18,7 @@ const mlxgen::DtypeRule kSegmentIdsDtypes{{mx::int32}, mlxgen::Integers::keep};
 std::vector<mx::Shape> segment_sum_shapes(
     const mx::array& x,
     int num_segments) {
-  return {mlxgen::concat(
-      mx::Shape{num_segments},
-      mlxgen::slice(
-          x.shape(), 1, mlxgen::to_int(int64_t(mlxgen::ndim(x)) - 0)))};
+  return {mlxgen::concat(mx::Shape{num_segments}, mlxgen::slice(x.shape(), 1))};
 }
 
 // segment_sum_sorted(x, segment_ids, argsort(segment_ids), num_segments)
@@ -159,29 +156,23 @@ mx::array segment_sum(
     const mx::array& segment_ids,
     int num_segments,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(x) >= 1; })) {
-    mlxgen::fail(
-        "segment_sum",
-        "x must be (rows, ...).",
-        std::vector<mlxgen::Shown>{{"x", mlxgen::show(x)}});
-  }
-  if (!mlxgen::holds([&] {
-        return segment_ids.shape() == mx::Shape{mlxgen::dim(x, 0)};
-      })) {
-    mlxgen::fail(
-        "segment_sum",
-        "segment_ids must be (rows,), where x is (rows, ...).",
-        std::vector<mlxgen::Shown>{
-            {"x", mlxgen::show(x)},
-            {"segment_ids", mlxgen::show(segment_ids)}});
-  }
-  if (!mlxgen::holds([&] { return num_segments >= 0; })) {
-    mlxgen::fail(
-        "segment_sum",
-        "num_segments must not be negative.",
-        std::vector<mlxgen::Shown>{
-            {"num_segments", mlxgen::show(num_segments)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(x) >= 1; },
+      "segment_sum",
+      "x must be (rows, ...).",
+      mlxgen::given("x", x));
+  const int rows = x.shape(0);
+  mlxgen::require(
+      [&] { return segment_ids.shape() == mx::Shape{rows}; },
+      "segment_sum",
+      "segment_ids must be (rows,), where x is (rows, ...).",
+      mlxgen::given("x", x),
+      mlxgen::given("segment_ids", segment_ids));
+  mlxgen::require(
+      [&] { return num_segments >= 0; },
+      "segment_sum",
+      "num_segments must not be negative.",
+      mlxgen::given("num_segments", num_segments));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("segment_sum", {{"x", x}});
   bool has_kernel = SegmentSum::dispatch.has_kernel(stream, dtype);

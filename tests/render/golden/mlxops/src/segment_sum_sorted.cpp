@@ -23,10 +23,7 @@ const mlxgen::DtypeRule kOrderDtypes{{mx::uint32}, mlxgen::Integers::keep};
 std::vector<mx::Shape> segment_sum_sorted_shapes(
     const mx::array& x,
     int num_segments) {
-  return {mlxgen::concat(
-      mx::Shape{num_segments},
-      mlxgen::slice(
-          x.shape(), 1, mlxgen::to_int(int64_t(mlxgen::ndim(x)) - 0)))};
+  return {mlxgen::concat(mx::Shape{num_segments}, mlxgen::slice(x.shape(), 1))};
 }
 
 class SegmentSumSorted : public mlxgen::Operator<SegmentSumSorted> {
@@ -114,30 +111,24 @@ mx::array segment_sum_sorted(
     const mx::array& order,
     int num_segments,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(x) >= 1; })) {
-    mlxgen::fail(
-        "segment_sum_sorted",
-        "x must be (rows, ...).",
-        std::vector<mlxgen::Shown>{{"x", mlxgen::show(x)}});
-  }
-  if (!mlxgen::holds([&] {
-        return segment_ids.shape() == mx::Shape{mlxgen::dim(x, 0)};
-      })) {
-    mlxgen::fail(
-        "segment_sum_sorted",
-        "segment_ids must be (rows,), where x is (rows, ...).",
-        std::vector<mlxgen::Shown>{
-            {"x", mlxgen::show(x)},
-            {"segment_ids", mlxgen::show(segment_ids)}});
-  }
-  if (!mlxgen::holds(
-          [&] { return order.shape() == mx::Shape{mlxgen::dim(x, 0)}; })) {
-    mlxgen::fail(
-        "segment_sum_sorted",
-        "order must be (rows,), where x is (rows, ...).",
-        std::vector<mlxgen::Shown>{
-            {"x", mlxgen::show(x)}, {"order", mlxgen::show(order)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(x) >= 1; },
+      "segment_sum_sorted",
+      "x must be (rows, ...).",
+      mlxgen::given("x", x));
+  const int rows = x.shape(0);
+  mlxgen::require(
+      [&] { return segment_ids.shape() == mx::Shape{rows}; },
+      "segment_sum_sorted",
+      "segment_ids must be (rows,), where x is (rows, ...).",
+      mlxgen::given("x", x),
+      mlxgen::given("segment_ids", segment_ids));
+  mlxgen::require(
+      [&] { return order.shape() == mx::Shape{rows}; },
+      "segment_sum_sorted",
+      "order must be (rows,), where x is (rows, ...).",
+      mlxgen::given("x", x),
+      mlxgen::given("order", order));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("segment_sum_sorted", {{"x", x}});
   SegmentSumSorted::dispatch.require(stream, dtype);
@@ -176,12 +167,11 @@ void SegmentSumSorted::run_metal(
   const auto& x = inputs[0];
   const auto& segment_ids = inputs[1];
   const auto& order = inputs[2];
+  const int rows = x.shape(0);
   auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
-  int64_t const_rows = mlxgen::dim(x, 0);
   int64_t const_width =
       mlxgen::floor_div(mlxgen::size(outputs[0]), std::max(num_segments_, 1));
-  int64_t const_threads =
-      mlxgen::dim(x, 0) <= 16 * int64_t(num_segments_) ? 32 : 256;
+  int64_t const_threads = rows <= 16 * int64_t(num_segments_) ? 32 : 256;
   int64_t grid_x =
       mlxgen::times(mlxgen::floor_div(const_width + 31, 32), const_threads);
   int64_t grid_y = num_segments_;
@@ -192,7 +182,7 @@ void SegmentSumSorted::run_metal(
   encoder.set_input_array(segment_ids, 1);
   encoder.set_input_array(order, 2);
   encoder.set_output_array(outputs[0], 3);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", const_rows), 4);
+  encoder.set_bytes(mlxgen::metal::number<uint32_t>("rows", rows), 4);
   encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", const_width), 5);
   mlxgen::metal::dispatch(
       encoder,

@@ -13,8 +13,8 @@ namespace {
 
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 
-std::vector<mx::Shape> all_types_shapes(const mx::Shape& shape_arg) {
-  return {shape_arg};
+std::vector<mx::Shape> all_types_shapes(const mx::Shape& shape) {
+  return {shape};
 }
 
 class AllTypes : public mlxgen::Operator<AllTypes> {
@@ -30,7 +30,7 @@ class AllTypes : public mlxgen::Operator<AllTypes> {
       const std::string& text,
       const std::string& mode,
       const std::vector<int>& list,
-      const mx::Shape& shape_arg,
+      const mx::Shape& shape,
       const std::optional<std::vector<int>>& axes,
       mx::Dtype dtype_arg,
       const std::optional<double>& maybe)
@@ -41,23 +41,14 @@ class AllTypes : public mlxgen::Operator<AllTypes> {
         text_(text),
         mode_(mode),
         list_(list),
-        shape_arg_(shape_arg),
+        shape_(shape),
         axes_(axes),
         dtype_arg_(dtype_arg),
         maybe_(maybe) {}
 
   auto state() const {
     return std::tie(
-        a_,
-        n_,
-        flag_,
-        text_,
-        mode_,
-        list_,
-        shape_arg_,
-        axes_,
-        dtype_arg_,
-        maybe_);
+        a_, n_, flag_, text_, mode_, list_, shape_, axes_, dtype_arg_, maybe_);
   }
 
   template <typename T>
@@ -71,24 +62,13 @@ class AllTypes : public mlxgen::Operator<AllTypes> {
             text = text_,
             mode = mlxgen::choice("all_types", "mode", mode_, {"p", "q"}),
             list = list_,
-            shape_arg = shape_arg_,
+            shape = shape_,
             axes = axes_,
             dtype_arg = dtype_arg_,
             maybe = maybe_,
             out = mlxgen::Out<T>(outputs[0])] {
       my::all_types<T>(
-          x,
-          a,
-          n,
-          flag,
-          text,
-          mode,
-          list,
-          shape_arg,
-          axes,
-          dtype_arg,
-          maybe,
-          out);
+          x, a, n, flag, text, mode, list, shape, axes, dtype_arg, maybe, out);
     };
   }
 
@@ -101,7 +81,7 @@ class AllTypes : public mlxgen::Operator<AllTypes> {
         text_,
         mode_,
         list_,
-        shape_arg_,
+        shape_,
         axes_,
         dtype_arg_,
         maybe_,
@@ -132,7 +112,7 @@ class AllTypes : public mlxgen::Operator<AllTypes> {
   std::string text_;
   std::string mode_;
   std::vector<int> list_;
-  mx::Shape shape_arg_;
+  mx::Shape shape_;
   std::optional<std::vector<int>> axes_;
   mx::Dtype dtype_arg_;
   std::optional<double> maybe_;
@@ -154,7 +134,7 @@ mx::array all_types(
     const std::string& text,
     const std::string& mode,
     const std::vector<int>& list,
-    const mx::Shape& shape_arg,
+    const mx::Shape& shape,
     const std::optional<std::vector<int>>& axes,
     mx::Dtype dtype_arg,
     std::optional<double> maybe,
@@ -166,9 +146,9 @@ mx::array all_types(
   std::vector<mx::array> inputs;
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto op = std::make_shared<AllTypes>(
-      stream, a, n, flag, text, mode, list, shape_arg, axes, dtype_arg, maybe);
+      stream, a, n, flag, text, mode, list, shape, axes, dtype_arg, maybe);
   auto shapes =
-      mlxgen::shapes_of("all_types", all_types_shapes, {"shape"}, shape_arg);
+      mlxgen::shapes_of("all_types", all_types_shapes, {"shape"}, shape);
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

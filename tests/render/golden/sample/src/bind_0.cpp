@@ -74,12 +74,12 @@ auto norm_python(
 
 auto carry_python(
     const mlxgen::ArrayArg& x,
-    const std::optional<mlxgen::ArrayArg>& state_arg,
+    const std::optional<mlxgen::ArrayArg>& state,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return mlxgen::as_tuple(
       ops::carry(
-          mlxgen::get(x, like), mlxgen::get(state_arg, std::nullopt), s.value));
+          mlxgen::get(x, like), mlxgen::get(state, std::nullopt), s.value));
 }
 
 auto gain_python(

@@ -83,13 +83,13 @@ auto scale2_python(
 auto segments_python(
     const mlxgen::ArrayArg& x,
     const mlxgen::ArrayArg& ids,
-    int count_arg,
+    int count,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return ops::segments(
       mlxgen::get(x, like),
       mlxgen::get(ids, mx::int32, /* fixed */ true),
-      count_arg,
+      count,
       s.value);
 }
 

@@ -52,10 +52,9 @@ both(const mx::array& x, const mx::array& y, mx::StreamOrDevice s) {
         },
         2);
     auto one = [&](int arg) -> mlxgen::Gradient {
-      if (arg == 0) {
-        return {"x", joint[0]};
-      }
-      return {"y", joint[1]};
+      constexpr const char* joint_names[]{"x", "y"};
+
+      return {joint_names[arg], joint[arg]};
     };
     return mlxgen::gradients(
         "both",

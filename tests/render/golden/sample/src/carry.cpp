@@ -17,7 +17,7 @@ namespace ops {
 namespace {
 
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kStateArgDtypes{mlxgen::floating};
+const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
 
 std::vector<mx::Shape> carry_shapes(const mx::array& x) {
   return {x.shape(), x.shape()};
@@ -28,31 +28,30 @@ class Carry : public mlxgen::Operator<Carry> {
   DEFINE_NAME(Carry)
   static const mlxgen::Dispatch dispatch;
 
-  Carry(mx::Stream stream, bool has_state_arg)
-      : Operator(stream), has_state_arg_(has_state_arg) {}
+  Carry(mx::Stream stream, bool has_state)
+      : Operator(stream), has_state_(has_state) {}
 
   auto state() const {
-    return std::tie(has_state_arg_);
+    return std::tie(has_state_);
   }
 
   template <typename T>
   auto task(
       const std::vector<mx::array>& inputs,
       std::vector<mx::array>& outputs) const {
-    return
-        [x = mlxgen::In<T>(inputs[0]),
-         state_arg = has_state_arg_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[1])
-                                    : mlxgen::In<mlxgen::accum_t<T>>(),
-         to_out = mlxgen::Out<T>(outputs[0]),
-         to_last = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1])] {
-          my::carry<T>(x, state_arg, to_out, to_last);
-        };
+    return [x = mlxgen::In<T>(inputs[0]),
+            state = has_state_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[1])
+                               : mlxgen::In<mlxgen::accum_t<T>>(),
+            to_out = mlxgen::Out<T>(outputs[0]),
+            to_last = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1])] {
+      my::carry<T>(x, state, to_out, to_last);
+    };
   }
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
     return ops::carry(
         inputs[0],
-        has_state_arg_ ? std::optional(inputs[1]) : std::nullopt,
+        has_state_ ? std::optional(inputs[1]) : std::nullopt,
         stream());
   }
 
@@ -78,7 +77,7 @@ class Carry : public mlxgen::Operator<Carry> {
       std::vector<mx::array>& outputs);
 
  private:
-  bool has_state_arg_;
+  bool has_state_;
 };
 
 } // namespace
@@ -97,19 +96,19 @@ const mlxgen::Dispatch Carry::dispatch(
 
 std::vector<mx::array> carry(
     const mx::array& x,
-    const std::optional<mx::array>& state_arg,
+    const std::optional<mx::array>& state,
     mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("carry", {{"x", x}});
   Carry::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
   inputs.push_back(mlxgen::ready(x, dtype, stream));
-  auto state_arg_dtype =
-      kStateArgDtypes.resolve_sums("carry", dtype, {{"state", state_arg}});
-  if (state_arg) {
-    inputs.push_back(mlxgen::ready(*state_arg, state_arg_dtype, stream));
+  auto state_dtype =
+      kStateDtypes.resolve_sums("carry", dtype, {{"state", state}});
+  if (state) {
+    inputs.push_back(mlxgen::ready(*state, state_dtype, stream));
   }
-  auto op = std::make_shared<Carry>(stream, state_arg.has_value());
+  auto op = std::make_shared<Carry>(stream, state.has_value());
   auto shapes = mlxgen::shapes_of("carry", carry_shapes, {"x"}, x);
   return mx::array::make_arrays(
       std::move(shapes),
@@ -130,14 +129,14 @@ void Carry::run_metal(
     return;
   }
   const auto& x = inputs[0];
-  auto state_arg = has_state_arg_ ? std::optional(inputs[1]) : std::nullopt;
+  auto state = has_state_ ? std::optional(inputs[1]) : std::nullopt;
   auto kernel = kLibrary.pipeline(
       stream(), "carry_" + mlxgen::metal::name_of(inputs[0].dtype()));
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);
   encoder.set_input_array(x, 0);
-  mlxgen::metal::set_optional(encoder, state_arg, x, 1);
+  mlxgen::metal::set_optional(encoder, state, x, 1);
   encoder.set_output_array(outputs[0], 2);
   encoder.set_output_array(outputs[1], 3);
   mlxgen::metal::dispatch(

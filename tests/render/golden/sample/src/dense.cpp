@@ -15,12 +15,11 @@ mx::array dense(
     const std::optional<mx::array>& b,
     bool transpose,
     mx::StreamOrDevice s) try {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(w) == 2; })) {
-    mlxgen::fail(
-        "dense",
-        "w must have two axes.",
-        std::vector<mlxgen::Shown>{{"w", mlxgen::show(w)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(w) == 2; },
+      "dense",
+      "w must have two axes.",
+      mlxgen::given("w", w));
   return mlxgen::refuse_shapeless_gradient(
       "dense",
       "its composite calls matmul",

@@ -19,12 +19,7 @@ namespace {
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 
 std::vector<mx::Shape> norm_shapes(const mx::array& x) {
-  return {
-      x.shape(),
-      mlxgen::slice(
-          x.shape(),
-          std::nullopt,
-          mlxgen::to_int(int64_t(mlxgen::ndim(x)) - 1))};
+  return {x.shape(), mlxgen::slice(x.shape(), std::nullopt, -1)};
 }
 
 // (x * rsqrt(mean(x * x, axis=-1, keepdims=True) + eps), sum(x.astype(float32),
@@ -119,22 +114,20 @@ std::vector<mx::array> norm(
     const std::optional<mx::array>& weight,
     double eps,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds([&] { return mlxgen::ndim(x) >= 1; })) {
-    mlxgen::fail(
-        "norm",
-        "x must be (..., width).",
-        std::vector<mlxgen::Shown>{{"x", mlxgen::show(x)}});
-  }
-  if (!mlxgen::holds([&] {
-        return !weight.has_value() ||
-            weight->shape() == mx::Shape{mlxgen::dim(x, -1)};
-      })) {
-    mlxgen::fail(
-        "norm",
-        "weight must be (width,), where x is (..., width).",
-        std::vector<mlxgen::Shown>{
-            {"x", mlxgen::show(x)}, {"weight", mlxgen::show(weight)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(x) >= 1; },
+      "norm",
+      "x must be (..., width).",
+      mlxgen::given("x", x));
+  const int width = x.shape(-1);
+  mlxgen::require(
+      [&] {
+        return !weight.has_value() || weight->shape() == mx::Shape{width};
+      },
+      "norm",
+      "weight must be (width,), where x is (..., width).",
+      mlxgen::given("x", x),
+      mlxgen::given("weight", weight));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("norm", {{"x", x}, {"weight", weight}});
   bool has_kernel = Norm::dispatch.has_kernel(stream, dtype);

@@ -19,8 +19,8 @@ namespace {
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kIdsDtypes{{mx::int32}, mlxgen::Integers::keep};
 
-std::vector<mx::Shape> segments_shapes(const mx::array& x, int count_arg) {
-  return {mlxgen::concat(mx::Shape{count_arg}, mlxgen::slice(x.shape(), 1))};
+std::vector<mx::Shape> segments_shapes(const mx::array& x, int count) {
+  return {mlxgen::concat(mx::Shape{count}, mlxgen::slice(x.shape(), 1))};
 }
 
 class Segments : public mlxgen::Operator<Segments> {
@@ -28,11 +28,10 @@ class Segments : public mlxgen::Operator<Segments> {
   DEFINE_NAME(Segments)
   static const mlxgen::Dispatch dispatch;
 
-  Segments(mx::Stream stream, int count_arg)
-      : Operator(stream), count_arg_(count_arg) {}
+  Segments(mx::Stream stream, int count) : Operator(stream), count_(count) {}
 
   auto state() const {
-    return std::tie(count_arg_);
+    return std::tie(count_);
   }
 
   template <typename T>
@@ -41,14 +40,14 @@ class Segments : public mlxgen::Operator<Segments> {
       std::vector<mx::array>& outputs) const {
     return [x = mlxgen::In<T>(inputs[0]),
             ids = mlxgen::In<int32_t>(inputs[1]),
-            count_arg = count_arg_,
+            count = count_,
             out = mlxgen::Out<T>(outputs[0])] {
-      my::segments<T>(x, ids, count_arg, out);
+      my::segments<T>(x, ids, count, out);
     };
   }
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
-    return {ops::segments(inputs[0], inputs[1], count_arg_, stream())};
+    return {ops::segments(inputs[0], inputs[1], count_, stream())};
   }
 
   mlxgen::Gradient gradient(
@@ -72,7 +71,7 @@ class Segments : public mlxgen::Operator<Segments> {
       std::vector<mx::array>& outputs);
 
  private:
-  int count_arg_;
+  int count_;
 };
 
 } // namespace
@@ -92,16 +91,14 @@ const mlxgen::Dispatch Segments::dispatch(
 mx::array segments(
     const mx::array& x,
     const mx::array& ids,
-    int count_arg,
+    int count,
     mx::StreamOrDevice s) {
-  if (!mlxgen::holds(
-          [&] { return mlxgen::ndim(ids) == 1 && count_arg >= 0; })) {
-    mlxgen::fail(
-        "segments",
-        "ids must have one axis.",
-        std::vector<mlxgen::Shown>{
-            {"ids", mlxgen::show(ids)}, {"count", mlxgen::show(count_arg)}});
-  }
+  mlxgen::require(
+      [&] { return mlxgen::ndim(ids) == 1 && count >= 0; },
+      "segments",
+      "ids must have one axis.",
+      mlxgen::given("ids", ids),
+      mlxgen::given("count", count));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("segments", {{"x", x}});
   Segments::dispatch.require(stream, dtype);
@@ -109,9 +106,9 @@ mx::array segments(
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto ids_dtype = kIdsDtypes.resolve("segments", {{"ids", ids}});
   inputs.push_back(mlxgen::ready(ids, ids_dtype, stream));
-  auto op = std::make_shared<Segments>(stream, count_arg);
-  auto shapes = mlxgen::shapes_of(
-      "segments", segments_shapes, {"x", "count"}, x, count_arg);
+  auto op = std::make_shared<Segments>(stream, count);
+  auto shapes =
+      mlxgen::shapes_of("segments", segments_shapes, {"x", "count"}, x, count);
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 
@@ -141,7 +138,7 @@ void Segments::run_metal(
   encoder.set_input_array(x, 0);
   encoder.set_input_array(ids, 1);
   encoder.set_output_array(outputs[0], 2);
-  encoder.set_bytes(mlxgen::metal::number<int>("count", count_arg_), 3);
+  encoder.set_bytes(mlxgen::metal::number<int>("count", count_), 3);
   encoder.set_bytes(mlxgen::metal::number<int>("width", const_width), 4);
   mlxgen::metal::set_vector(encoder, x.shape(), 5);
   mlxgen::metal::set_vector(encoder, x.strides(), 6);

@@ -13,6 +13,13 @@ namespace mx = mlx::core;
  * Scale and add, ``alpha * x + beta * y``, in one pass.
  *
  * The operator of MLX's tutorial on extensions.
+ *
+ * Arguments:
+ *
+ * - ``x``: Input array or scalar.
+ * - ``y``: Input array or scalar.
+ * - ``alpha``: Factor of ``x``.
+ * - ``beta``: Factor of ``y``.
  */
 MLXOPS_API mx::array axpby(
     const mx::array& x,

@@ -14,6 +14,10 @@ namespace mx = mlx::core;
  *
  * As ``scipy.linalg.block_diag``: an array of one axis is a row, a scalar is a
  * 1 x 1 matrix.
+ *
+ * Arguments:
+ *
+ * - ``arrays``: Arrays of at most two axes.
  */
 MLXOPS_API mx::array block_diag(
     const std::vector<mx::array>& arrays,

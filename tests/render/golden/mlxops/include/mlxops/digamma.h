@@ -14,6 +14,10 @@ namespace mx = mlx::core;
  *
  * DLMF 5.2.2. ``-inf`` at 0, ``inf`` at -0 and NaN at the other poles, as in
  * ``scipy.special.digamma``.
+ *
+ * Arguments:
+ *
+ * - ``x``: Input array or scalar.
  */
 MLXOPS_API mx::array digamma(const mx::array& x, mx::StreamOrDevice s = {});
 

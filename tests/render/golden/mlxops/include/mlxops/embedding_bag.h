@@ -17,6 +17,17 @@ namespace mx = mlx::core;
  * what stands from an offset to the next one. Empty bags give zeros, and so do
  * indices that are not of a row. Once differentiable; the gradient of the
  * maximum is the first item's that has it.
+ *
+ * Arguments:
+ *
+ * - ``weight`` (rows, D): The table.
+ * - ``indices`` (B, N) or (N,): Rows, integers; with one axis beside offsets.
+ * - ``offsets`` (B,): Where each bag begins in the indices, ascending from 0.
+ * - ``per_sample_weights`` (B, N) or (N,): Factors of the rows, of the shape of
+ *   indices, for the mode ``sum``.
+ * - ``mode``: How the rows of a bag are reduced.
+ *
+ * Returns A row for each bag, ``(B, D)``.
  */
 MLXOPS_API mx::array embedding_bag(
     const mx::array& weight,

@@ -24,14 +24,31 @@ namespace mx = mlx::core;
  * and its gradients are 0. The state is float32 (float64 beside float64). The
  * gradient recomputes states from a few that it keeps; there is no second
  * derivative.
+ *
+ * Arguments:
+ *
+ * - ``q`` (B, T, Hk, Dk): Queries, with ``Dk`` up to 256.
+ * - ``k`` (B, T, Hk, Dk): Keys.
+ * - ``v`` (B, T, Hv, Dv): Values; ``Hv`` is a multiple of ``Hk``.
+ * - ``g`` (B, T, Hv) or (B, T, Hv, Dk): Decay of the state, usually between 0
+ *   and 1. It is not a logarithm.
+ * - ``beta`` (B, T, Hv): How much of the error is corrected.
+ * - ``state`` (B, Hv, Dv, Dk): The state before the first step; zeros by
+ *   default.
+ * - ``mask`` (B, T): Which steps are taken, booleans; all by default.
+ *
+ * Returns, in this order:
+ *
+ * - ``y`` (B, T, Hv, Dv): What the queries read
+ * - ``last`` (B, Hv, Dv, Dk): The state behind the last step
  */
 MLXOPS_API std::vector<mx::array> gated_delta(
     const mx::array& q,
-    const mx::array& k_arg,
+    const mx::array& k,
     const mx::array& v,
     const mx::array& g,
     const mx::array& beta,
-    const std::optional<mx::array>& state_arg = std::nullopt,
+    const std::optional<mx::array>& state = std::nullopt,
     const std::optional<mx::array>& mask = std::nullopt,
     mx::StreamOrDevice s = {});
 

@@ -15,11 +15,11 @@ namespace mx = mlx::core;
  */
 MLXOPS_API std::vector<mx::array> gated_delta_vjp(
     const mx::array& q,
-    const mx::array& k_arg,
+    const mx::array& k,
     const mx::array& v,
     const mx::array& g,
     const mx::array& beta,
-    const std::optional<mx::array>& state_arg,
+    const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
     const mx::array& grad_y,
     const mx::array& grad_last,

@@ -16,6 +16,13 @@ namespace mx = mlx::core;
  * need not be sorted; rows whose id is negative or at least ``num_segments``
  * are left out. On the GPU the ids are sorted first, so that sums do not depend
  * on the order in which threads run.
+ *
+ * Arguments:
+ *
+ * - ``x`` (rows, ...): Input array.
+ * - ``segment_ids`` (rows,): Segment of each row, integers.
+ * - ``num_segments``: Number of segments, and length of the output's first
+ *   axis.
  */
 MLXOPS_API mx::array segment_sum(
     const mx::array& x,

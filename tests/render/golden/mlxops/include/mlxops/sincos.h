@@ -9,7 +9,18 @@ namespace mlxops {
 
 namespace mx = mlx::core;
 
-/** Sine and cosine of the same angles, in one pass. */
+/**
+ * Sine and cosine of the same angles, in one pass.
+ *
+ * Arguments:
+ *
+ * - ``x``: Angles in radians.
+ *
+ * Returns, in this order:
+ *
+ * - ``sin``: ``sin(x)``
+ * - ``cos``: ``cos(x)``
+ */
 MLXOPS_API std::vector<mx::array> sincos(
     const mx::array& x,
     mx::StreamOrDevice s = {});

@@ -16,9 +16,7 @@ namespace mx = mlx::core;
  * One kernel: in a shapeless graph MLX crashes in a sum over an axis of length
  * 1, as parts can be.
  */
-MLXOPS_API mx::array sum_parts(
-    const mx::array& x,
-    const mx::array& like_arg,
-    mx::StreamOrDevice s = {});
+MLXOPS_API mx::array
+sum_parts(const mx::array& x, const mx::array& like, mx::StreamOrDevice s = {});
 
 } // namespace mlxops

@@ -18,9 +18,9 @@ OPS_API mx::array all_types(
     const std::string& text,
     const std::string& mode,
     const std::vector<int>& list,
-    const mx::Shape& shape_arg,
+    const mx::Shape& shape,
     const std::optional<std::vector<int>>& axes,
-    mx::Dtype dtype_arg,
+    mx::Dtype dtype,
     std::optional<double> maybe = std::nullopt,
     mx::StreamOrDevice s = {});
 

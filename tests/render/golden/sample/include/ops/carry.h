@@ -12,7 +12,7 @@ namespace mx = mlx::core;
 /** carry. */
 OPS_API std::vector<mx::array> carry(
     const mx::array& x,
-    const std::optional<mx::array>& state_arg = std::nullopt,
+    const std::optional<mx::array>& state = std::nullopt,
     mx::StreamOrDevice s = {});
 
 } // namespace ops

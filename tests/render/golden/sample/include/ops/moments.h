@@ -9,7 +9,14 @@ namespace ops {
 
 namespace mx = mlx::core;
 
-/** moments. */
+/**
+ * moments.
+ *
+ * Returns, in this order:
+ *
+ * - ``mean``: the mean
+ * - ``var``: the variance
+ */
 OPS_API std::vector<mx::array>
 moments(const mx::array& x, int axis = -1, mx::StreamOrDevice s = {});
 

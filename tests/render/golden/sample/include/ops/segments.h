@@ -13,7 +13,7 @@ namespace mx = mlx::core;
 OPS_API mx::array segments(
     const mx::array& x,
     const mx::array& ids,
-    int count_arg,
+    int count,
     mx::StreamOrDevice s = {});
 
 } // namespace ops

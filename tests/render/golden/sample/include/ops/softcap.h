@@ -13,6 +13,13 @@ namespace mx = mlx::core;
  * Softly caps the elements.
  *
  * See `tanh`.
+ *
+ * Arguments:
+ *
+ * - ``x``: the input
+ * - ``cap``: the cap
+ *
+ * Returns the capped array
  */
 OPS_API mx::array
 softcap(const mx::array& x, double cap = 50.0, mx::StreamOrDevice s = {});
