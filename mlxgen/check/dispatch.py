@@ -51,6 +51,7 @@ class Dispatch(Asked):
     backend: str
     spec: KernelEntry
     rules: Sequence[Rule | None]  # of the outputs' dtypes; None: the kernel's
+    beside: frozenset[str]  # arguments that formulas use, but those of its launch
     codes = ("MG502", "MG503")
 
     def at(self, *path: str | int) -> Path:

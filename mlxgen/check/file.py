@@ -19,7 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from ..diagnostics import Diagnostics, TooMany
 from ..formula.compile import Name, compile_formula
 from ..formula.facts import degree_of_all
-from ..model.op import Expr, Fact, Form, Op, Written
+from ..model.op import Expr, Fact, Form, Kernel, Op, Written
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
@@ -163,9 +163,13 @@ def _operator(context: Context, path: str) -> Op | None:
     checks = results.checks(context)
     shapes = results.shapes(context)
     out_dtypes = results.out_dtypes(context)
-    results.outputs(context, shapes, out_dtypes)
+    results.outputs(context, shapes, out_dtypes, checks)
     forward, text = results.forward(context)
-    kernels = match_kernels(context, out_dtypes) if has_kernels and context.dtypes_known else ()
+    kernels: Sequence[Kernel] = ()
+    if has_kernels and context.dtypes_known:
+        rules = [rule.expr for rule in (*checks, *shapes, *out_dtypes) if rule]
+        beside = frozenset(name for expr in rules for name in expr.names)
+        kernels = match_kernels(context, out_dtypes, beside)
     grads, own_gradient = gradients.gradients(context)
     jvp, jvp_exprs = gradients.jvp(context, grads)
     vmap = gradients.vmap(context)
@@ -189,7 +193,7 @@ def _operator(context: Context, path: str) -> Op | None:
         elementwise=context.elementwise,
         forward=forward,
         forward_text=text,
-        kernels=kernels,
+        kernels=tuple(kernels),
         grads=tuple(grads),
         own_gradient=own_gradient,
         jvp=jvp,

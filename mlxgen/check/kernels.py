@@ -29,16 +29,18 @@ _NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int6
 _VIEW = re.compile(r"\b(In|Out)\s*<")
 
 
-def match_kernels(context: Context, dtypes: Sequence[Rule | None]) -> tuple[Kernel, ...]:
+def match_kernels(
+    context: Context, dtypes: Sequence[Rule | None], beside: frozenset[str]
+) -> tuple[Kernel, ...]:
     """The op's kernels, each checked against the entry and the dtypes of its outputs; reports what
-    does not fit."""
+    does not fit. ``beside``: arguments that formulas of shapes, dtypes and checks use."""
     given: Any = context.raw.dispatch or {}
     shared = isinstance(given, str)
     found: list[Kernel | None] = []
     for backend, spec in {"cpu": given}.items() if shared else given.items():
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path = ("dispatch", "kernel") if shared else ("dispatch", backend, "kernel")
-        item = Dispatch(context, entry.kernel, path, backend, entry, dtypes)
+        item = Dispatch(context, entry.kernel, path, backend, entry, dtypes, beside)
         if not QUALIFIED.fullmatch(item.name):
             item.error("no_function_name")
         elif shared:

@@ -338,11 +338,9 @@ def _bind(
 def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[tuple[str, Span]]:
     """Numbers and the like that reach neither the kernel nor a formula beside it."""
     context, raw = item.context, item.context.raw
-    texts = [check.that for check in raw.checks]
-    for formulas in (raw.shape, raw.dtype, raw.axes):
-        texts += formulas.values() if isinstance(formulas, dict) else [formulas or ""]
-    used = {word for text in texts for word in re.findall(r"\w+", text)}
-    used |= {param.name for param in function.params}.union(*(e.names for e in given.exprs))
+    used = item.beside | {param.name for param in function.params}.union(
+        *(e.names for e in given.exprs)
+    )
     for p in context.params:
         if not (p.type.is_array or p.name in used or p.name in raw.unused):
             how = "add the parameter"

@@ -172,17 +172,11 @@ def checks(context: Context) -> tuple[Condition, ...]:
     names = context.names() if given else {}
     found: list[Condition] = []
     ranks: dict[str, tuple[str, int]] = {}
-    mentioned: set[str] = set()
     for path, text, message, array in given:
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
             found.append(Condition(text, expr, message, array))
             ranks.update(_ranks(parsed(text)))
-        mentioned.update(re.findall(r"\w+", text))
     _arrays(context, ranks)
-    # Of several arrays some may be meant as scalars, unless their axes are spoken of.
-    shapes = " ".join(texts_by_output(context, "shape").values())
-    free = context.facts if len(context.arrays) == 1 else re.findall(r"(\w+)\.shape\[", shapes)
-    context.free = frozenset(free) - mentioned
     return tuple(found)
 
 
@@ -223,8 +217,18 @@ def _promoted(context: Context) -> str:
     return group[0] if len(group) == 1 else category(*group)
 
 
-def outputs(context: Context, shapes: Sequence[Rule], dtypes: Sequence[Rule | None]) -> None:
-    """Note what is known of the outputs of kernels."""
+def outputs(
+    context: Context,
+    shapes: Sequence[Rule],
+    dtypes: Sequence[Rule | None],
+    checks: Sequence[Condition],
+) -> None:
+    """Note what is known of the outputs of kernels, and which arrays may have any ndim."""
+    # Of several arrays some may be meant as scalars, unless their axes are spoken of.
+    free = (
+        {*context.facts} if len(context.arrays) == 1 else {n for r in shapes for n in r.expr.sized}
+    )
+    context.free = frozenset(free.difference(*(check.expr.names for check in checks)))
     if context.form is not Form.KERNELS:
         return
     count = len(context.output_names)

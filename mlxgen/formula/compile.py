@@ -79,6 +79,7 @@ from .values import (
 LARGEST = 40_000  # characters of C++
 DEEPEST = 100  # nodes inside each other
 MOST_FORKS = 4  # conditions whose outcomes are looked at one by one
+USED = ("names", "ops", "mlx", "keys", "sized", "")  # of ``Expr``; "": what was dropped
 VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names that are no functions
 
 # Operators: how they are written, and their name in the table of rules and in MLX.
@@ -150,19 +151,18 @@ class Compiler(Lists):
         if self.failed:
             return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
-        used: dict[str, set[str]] = {
-            "names": set(),
-            "ops": set(),
-            "mlx": set(),
-            "keys": set(),
-            "": set(),
-        }
+        used: dict[str, set[str]] = {part: set() for part in USED}
         for part, name in self.used:
             used[part].add(name)
-        names, ops, mlx, keys, _ = map(frozenset, used.values())
-        why, why_gradient = self.specializes
+        del used[""]
         return Expr(
-            type_, parts(cpp), names, ops, mlx, known, keys, why, why_gradient, promoted(value)
+            type_,
+            parts(cpp),
+            known=known,
+            specializes=self.specializes[0],
+            gradient_specializes=self.specializes[1],
+            promoted=promoted(value),
+            **{part: frozenset(names) for part, names in used.items()},
         )
 
     def result(self, value: Value, want: Want) -> object:

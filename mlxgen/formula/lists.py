@@ -74,6 +74,8 @@ class Lists(Translator):
             return self.index_array(value, node)
         if value.kind not in ("tuple", "shape", "ints", "arrays"):
             raise Wrong("not_indexed", node, value=value)
+        if value.of is not None and value.of.name:
+            self.used.append(("sized", value.of.name))
         if isinstance(node.slice, ast.Slice):
             return self.slice_list(value, node.slice, node)
         return self.item(value, self.visit(node.slice), node)

@@ -113,7 +113,7 @@ class Translator:
         self.report = report
         self.failed = False
         self.said: set[str] = set()
-        self.used: list[tuple[str, str]] = []  # names, ops, mlx or keys of ``Expr``, and which
+        self.used: list[tuple[str, str]] = []  # a field of ``Expr``: names, ops, mlx, and which
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}
         self.depth = 0  # of the part that is visited

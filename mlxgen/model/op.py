@@ -85,6 +85,7 @@ class Expr(NamedTuple):
     gradient_specializes: str = ""
     # Of a dtype: the names of arrays and dtypes that it is promoted from; none if it is another's.
     promoted: frozenset[str] = frozenset()
+    sized: frozenset[str] = frozenset()  # arrays of which it takes single lengths
 
     @property
     def holes(self) -> frozenset[str]:
