@@ -709,7 +709,8 @@ x.shape; x.shape[1:]; x.shape[::-1]; x.shape[:-1] + (n,); (*x.shape, 1); (1,) * 
 (n * 3, 2); [d * 2 for d in x.shape]; broadcast_shapes(x.shape, (1, 3), (2, 1))
 x.shape if flag else (); (x.shape[-1] // 2,); x.shape[:-n]; x.shape[n - 3:]; x.shape[:n - 3]
 x.shape[:n - 3] + (n,) + x.shape[n - 2:]; x.shape[n - 9:n + 9]; x.shape[n:]; x.shape[:n - 9]
-x.shape[n + 9:n - 9:-n]; x.shape[n - 3:n - 9:-1]; x.shape[:n - 4:-1]; (*ints[-n:n], *x.shape[-n:])""",
+x.shape[n + 9:n - 9:-n]; x.shape[n - 3:n - 9:-1]; x.shape[:n - 4:-1]
+(*ints[-n:n], *x.shape[-n:])""",
     "int": """
 n // -2; -7 % 3; x.shape[-1]; x.ndim; x.size * n; max(x.shape); min(n, big); int(-2.7)
 int(flag); n ** 3; abs(-n); sum(a.ndim for a in xs); len(xs); len(x.shape); len(x)
