@@ -181,8 +181,9 @@ def checks(context: Context) -> tuple[Condition, ...]:
     mentioned: set[str] = set()
     for path, text, message in given:
         if expr := context.formula(path, text, Want(Kind.BOOL), names, None):
-            found.append(Condition(text, expr, message))
-            ranks.update(_ranks(parsed(text)))
+            tree = parsed(text)
+            found.append(Condition(text, expr, message, frozenset(_whole(tree))))
+            ranks.update(_ranks(tree))
         mentioned.update(re.findall(r"\w+", text))
     _arrays(context, ranks)
     # Of several arrays some may be meant as scalars, unless their axes are spoken of.
@@ -210,6 +211,23 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
             [ast.Attribute(ast.Name(other), two)],
         ) if one == two:
             yield name, (other, 0)
+
+
+def _whole(node: ast.expr) -> Iterator[str]:
+    """The arrays that are integers, or bools, if a condition holds."""
+    match node:
+        case ast.BoolOp(ast.And(), parts):
+            for part in parts:
+                yield from _whole(part)
+        case ast.BoolOp(ast.Or(), [ast.Compare(ast.Name(name), [ast.Is()]), part]):
+            yield from (found for found in _whole(part) if found == name)
+        case ast.Call(
+            ast.Name("issubdtype"),
+            [ast.Attribute(ast.Name(name), "dtype"), ast.Name("integer")],
+        ):
+            yield name
+        case ast.Compare(ast.Attribute(ast.Name(name), "dtype"), [ast.Eq()], [ast.Name("bool_")]):
+            yield name
 
 
 def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:

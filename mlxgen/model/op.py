@@ -226,6 +226,7 @@ class Condition(NamedTuple):
     text: str
     expr: Expr
     message: str
+    whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it holds
 
 
 class Op(NamedTuple):
