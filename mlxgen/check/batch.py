@@ -1,18 +1,22 @@
 """Whether formulas of shapes hold with a batch axis in front of every array, as `vmap: batch` calls
 the operator.
 
-A value is the same then, or it differs in one of the ways below; what differs otherwise, such as
-``x.shape[0]``, is the batch's.
+The operator was called without the batch first, so that a formula may rely on the checks and on
+indices that were in range. A value is the same with a batch, or differs in one of the ways below.
+Whatever is not known to do so is refused: `x.shape[0]`, which is the batch's, and a condition that
+may become another one. The launch sees whole arrays in any case, so that sizes count as the same
+there.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from ..formula.explain import Wrong
 from ..formula.source import Source, parsed
-from ..model.op import Length
 from ..read.keys import KernelEntry
 from .context import Context, Path
 from .results import texts_by_output
@@ -20,37 +24,42 @@ from .results import texts_by_output
 SAME = "same"
 FRONT = "front"  # a shape, with one length more in front
 COUNT = "count"  # a number of axes: one more
-TOTAL = "total"  # a number that grows with the batch, such as x.size
+TOTAL = "total"  # such as x.size: so many times as much
+MORE = "more"  # a number that does not get less, or a condition that stays true
+LESS = "less"  # a number that does not get more, or a condition that stays false
 ARRAY, ARRAYS = "array", "arrays"
 
 _OF_ARRAYS = {"shape": FRONT, "ndim": COUNT, "size": TOTAL, "nbytes": TOTAL}
-_AT_LEAST = (ast.Gt, ast.GtE)
-_AT_MOST = (ast.Lt, ast.LtE)
+_OF_ARRAYS |= {"dtype": SAME, "itemsize": SAME}
+_TRENDS = {SAME: 0, COUNT: 1, TOTAL: 1, MORE: 1, LESS: -1}
+_RISING = {0: SAME, 1: MORE, -1: LESS}
 
 
 class _Varies(Exception):
-    """A part that is another one with a batch; ``key`` of what to write instead."""
+    """A part that may be another one with a batch; ``key`` of what to write instead."""
 
-    def __init__(self, at: ast.expr, key: str = "") -> None:
-        self.at, self.key = at, key
+    def __init__(self, at: ast.expr, key: str = "", condition: str = "") -> None:
+        self.at, self.key, self.condition = at, key, condition
 
 
 def check_batch(context: Context) -> None:
-    """Report formulas that are wrong for a batch."""
-    names = {p.name: ARRAYS if p.is_list else ARRAY for p in context.arrays}
-    launch = {**names, **dict.fromkeys(context.output_names, ARRAY)}
+    """Report formulas that may be wrong for a batch."""
+    formula = _Formula(context)
     for path, text, allowed in _formulas(context):
-        known = launch if path[0] == "dispatch" else names
+        formula.in_launch = path[0] == "dispatch"
         try:
             tree = parsed(text)
-            kind = _Formula(known, context.axes.lengths).kind(tree)
+            kind = formula.kind(tree)
             if kind not in allowed:
-                raise _Varies(tree, "shape" if allowed == (FRONT,) else "")
+                raise _Varies(tree, {"shape": "shape", "checks": "ndim"}.get(str(path[0]), ""))
         except _Varies as wrong:
-            at = Source(text).span(wrong.at)
-            context.error("vmap_formula", path, wrong.key, at=at)
+            at, kind = Source(text).span(wrong.at), SAME
+            key = "" if wrong.key == "ndim" and path[0] != "checks" else wrong.key
+            context.error("vmap_formula", path, key, at=at, condition=wrong.condition)
         except (Wrong, RecursionError):
             continue  # which is reported
+        if path[2:3] == ("constants",):
+            formula.names[str(path[3])] = kind
 
 
 def _formulas(context: Context) -> Iterator[tuple[Path, str, Sequence[str]]]:
@@ -63,24 +72,40 @@ def _formulas(context: Context) -> Iterator[tuple[Path, str, Sequence[str]]]:
             if given is not None and (isinstance(given, str) or name in keys):
                 yield ((key,) if isinstance(given, str) else (key, keys[name])), text, allowed
     for i, check in enumerate(context.raw.checks):
-        yield ("checks", i, "that"), check.that, (SAME,)
+        yield ("checks", i, "that"), check.that, (SAME, MORE)
     metal = context.raw.dispatch.get("metal") if isinstance(context.raw.dispatch, dict) else None
     for path, text in _launch(metal) if isinstance(metal, KernelEntry) else ():
-        yield ("dispatch", "metal", *path), text, (SAME, COUNT, TOTAL)
+        yield ("dispatch", "metal", *path), text, (SAME, COUNT)
 
 
 def _launch(metal: KernelEntry) -> Iterator[tuple[Path, str]]:
+    """Formulas of the launch, those first whose names the others use."""
+    yield from ((("constants", name), text) for name, text in metal.constants.items())
     for key, texts in (("grid", metal.grid), ("threadgroup", metal.threadgroup)):
         yield from (((key, i), text) for i, text in enumerate(texts or ()))
-    yield from ((("constants", name), text) for name, text in metal.constants.items())
     yield from ((("template", name, "of"), given.of) for name, given in metal.template.items())
 
 
 class _Formula:
-    """How the parts of a formula differ."""
+    """How the parts of an entry's formulas differ."""
 
-    def __init__(self, names: Mapping[str, str], lengths: Mapping[str, Length]) -> None:
-        self.names, self.lengths = dict(names), lengths
+    def __init__(self, context: Context) -> None:
+        self.names = {p.name: ARRAYS if p.is_list else ARRAY for p in context.arrays}
+        self.names |= dict.fromkeys(context.output_names, ARRAY)
+        self.optional = {p.name for p in context.arrays if p.type.optional}
+        self.lengths = context.axes.lengths
+        self.in_launch = False
+        # The least number of axes that the arrays have, by their formulas.
+        self.ranks: defaultdict[str, int] = defaultdict(int)
+        for name, several in context.axes.of.items():
+            self.ranks[name] = min(len(axes.names) - 1 for axes in several)
+        checks = [check.that for check in context.raw.checks]
+        shapes = texts_by_output(context, "shape")
+        for text in [*checks, *shapes.values()]:
+            for name, least in (_least if text in checks else _needed)(_tree(text)):
+                self.ranks[name] = max(self.ranks[name], least)
+        for name, text in shapes.items():
+            self.ranks[name] = max(self.ranks[name], self.length(_tree(text)))
 
     def kind(self, node: ast.expr) -> str:
         """How a part differs with a batch."""
@@ -91,10 +116,16 @@ class _Formula:
                         raise _Varies(node)
                     return SAME
                 return self.names.get(name, SAME)
-            case ast.Attribute(value, name):
-                return _OF_ARRAYS.get(name, SAME) if self.kind(value) == ARRAY else SAME
+            case ast.Attribute(value, name) if self.kind(value) == ARRAY and name in _OF_ARRAYS:
+                return SAME if self.in_launch and _OF_ARRAYS[name] == TOTAL else _OF_ARRAYS[name]
             case ast.Subscript():
                 return self.item(node)
+            case ast.UnaryOp(ast.Not() | ast.USub(), operand) if not isinstance(
+                operand, ast.Constant
+            ):
+                return _RISING[-self.trend(operand)]
+            case ast.BoolOp(_, values):
+                return self.joint(values, node)
             case ast.BinOp():
                 return self.joined(node)
             case ast.Compare():
@@ -102,113 +133,217 @@ class _Formula:
             case ast.IfExp(test, yes, no):
                 self.same(test)
                 kinds = {self.kind(yes), self.kind(no)}
-                return self.one_of(kinds, node)
+                return kinds.pop() if len(kinds) == 1 else self.joint([yes, no], node)
             case ast.Tuple(items) | ast.List(items):
-                return self.listed(items, node)
+                return self.listed(items)
             case ast.ListComp() | ast.GeneratorExp():
-                return self.comprehension(node)
+                over, each = self.comprehension(node)
+                if over == FRONT or each not in (SAME, ARRAY):
+                    raise _Varies(node)
+                return ARRAYS if each == ARRAY else SAME
             case ast.Call():
                 return self.call(node)
-        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
-        return self.one_of({self.kind(part) for part in parts}, node)
+        self.same(*(part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)))
+        return SAME
 
     def same(self, *nodes: ast.expr) -> None:
         """Hold that parts are the same with a batch."""
         for node in nodes:
-            if self.kind(node) in (FRONT, COUNT, TOTAL):
+            if self.kind(node) != SAME:
                 raise _Varies(node)
 
-    def one_of(self, kinds: set[str], node: ast.expr) -> str:
-        """How several numbers, or one of them, differ."""
-        kinds = kinds - {SAME} if kinds <= {SAME, TOTAL} else kinds
-        if len(kinds) > 1:
+    def trend(self, node: ast.expr) -> int:
+        """Whether a number or condition gets more (1) or less (-1), or stays the same."""
+        kind = self.kind(node)
+        if kind not in _TRENDS:
             raise _Varies(node)
-        return kinds.pop() if kinds else SAME
+        return _TRENDS[kind]
 
-    def from_end(self, node: ast.expr | None) -> bool:
-        """Whether an index counts from the end."""
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return self.kind(node.operand) == SAME
-        return node is not None and self.kind(node) == COUNT
+    def joint(self, nodes: Sequence[ast.expr], at: ast.expr) -> str:
+        """How the sum, the greatest or one of several differs."""
+        trends = {self.trend(node) for node in nodes} - {0}
+        if len(trends) > 1:
+            raise _Varies(at)
+        return _RISING[trends.pop() if trends else 0]
+
+    def least(self, node: ast.expr) -> float:
+        """The least that a number of axes can be."""
+        match node:
+            case ast.Constant(int(number)):
+                return number
+            case ast.Attribute(value, "ndim"):
+                return self.ranks[ast.unparse(value)]
+            case ast.Call(ast.Name("len"), [shape]):
+                return self.length(shape)
+            case ast.BinOp(a, ast.Add(), b):
+                return self.least(a) + self.least(b)
+            case ast.BinOp(a, ast.Sub(), ast.Constant(int(number))):
+                return self.least(a) - number
+        return -math.inf
+
+    def length(self, shape: ast.expr) -> int:
+        """The least number of axes that a shape has."""
+        match shape:
+            case ast.Attribute(value, "shape"):
+                return self.ranks[ast.unparse(value)]
+            case ast.BinOp(a, ast.Add(), b):
+                return self.length(a) + self.length(b)
+            case ast.Tuple(items) | ast.List(items):
+                stars = [self.length(i.value) - 1 for i in items if isinstance(i, ast.Starred)]
+                return len(items) + sum(stars)
+            case ast.Subscript(whole, ast.Slice(None, ast.expr() as upper, None)):
+                number = _from_end(upper)
+                return max(self.length(whole) - number, 0) if number else 0
+        return 0
+
+    def from_end(self, index: ast.expr, shape: ast.expr, bound: bool) -> bool:
+        """Whether an index, or the bound of a slice, counts from the end of a shape."""
+        array = ast.unparse(shape).removesuffix(".shape")
+        if number := _from_end(index):
+            if bound and self.length(shape) < number:
+                condition = f"{array}.ndim >= {number}"
+                if array in self.optional:
+                    condition = f"{array} is None or {condition}"
+                known = array.partition("[")[0] in self.names and isinstance(shape, ast.Attribute)
+                raise _Varies(index, "least" if known else "index", condition)
+            return True
+        if self.kind(index) != COUNT:
+            return False
+        # Of no axes the last is an error, but a slice up to it is not.
+        return self.least(index) >= 0 or (ast.unparse(index) == f"{array}.ndim - 1" and not bound)
 
     def item(self, node: ast.Subscript) -> str:
         """``x.shape[-1]``, ``x.shape[:-1]``"""
         listed, index = self.kind(node.value), node.slice
-        if listed == ARRAYS:
-            return ARRAYS if isinstance(index, ast.Slice) else ARRAY
         if listed != FRONT:
             if isinstance(index, ast.Slice):
                 self.same(*(part for part in (index.lower, index.upper, index.step) if part))
             else:
                 self.same(index)
-            return listed
+            if listed not in (SAME, ARRAYS):
+                raise _Varies(node, "index")
+            return ARRAY if listed == ARRAYS and not isinstance(index, ast.Slice) else listed
         if not isinstance(index, ast.Slice):
-            if self.from_end(index):
+            if self.from_end(index, node.value, False):
                 return SAME
             raise _Varies(node, "index")
         lower, upper = index.lower, index.upper
         begins = lower is None or (isinstance(lower, ast.Constant) and lower.value in (0, None))
-        ends = upper is None or self.from_end(upper)
-        if index.step is not None or not ends or not (begins or self.from_end(lower)):
+        for bound in (None if begins else lower, upper):
+            if bound is not None and not self.from_end(bound, node.value, True):
+                raise _Varies(node, "index")
+        if index.step is not None:
             raise _Varies(node, "index")
         return FRONT if begins else SAME
 
     def joined(self, node: ast.BinOp) -> str:
         """``a + b`` and so on, of numbers and of lists."""
-        a, b = self.kind(node.left), self.kind(node.right)
-        plus, minus = isinstance(node.op, ast.Add), isinstance(node.op, ast.Sub)
-        if a == FRONT and b == SAME and plus:
-            return FRONT
-        if a == b == COUNT and minus:
-            return SAME
-        if (a, b) == (COUNT, SAME) and (plus or minus):
-            return COUNT
-        if (a, b) == (SAME, COUNT) and plus:
-            return COUNT
-        if a == b == TOTAL and isinstance(node.op, ast.FloorDiv | ast.Div):
-            return SAME
-        if not {a, b} <= {SAME, TOTAL}:
-            raise _Varies(node, "shape" if FRONT in (a, b) else "")
-        return TOTAL if TOTAL in (a, b) else SAME
+        a, b = kinds = self.kind(node.left), self.kind(node.right)
+        match node.op:
+            case ast.Add() if kinds == (FRONT, SAME):
+                return FRONT
+            case ast.Sub() if kinds == (COUNT, COUNT):
+                return SAME
+            case ast.Add() | ast.Sub() if kinds == (COUNT, SAME):
+                return COUNT
+            case ast.Add() if kinds in ((SAME, COUNT), (TOTAL, TOTAL)):
+                return b
+            case ast.Add() if FRONT not in kinds:
+                return self.joint([node.left, node.right], node)
+            case ast.Sub() if FRONT not in kinds and a != TOTAL != b:
+                return self.joint([node.left, ast.UnaryOp(ast.USub(), node.right)], node)
+            case ast.Sub() if kinds == (TOTAL, SAME):
+                return MORE
+            case ast.Sub() if kinds == (SAME, TOTAL):
+                return LESS
+            case ast.FloorDiv() | ast.Div() if kinds == (TOTAL, TOTAL):
+                return SAME
+            case ast.Mult() if a == SAME != b and self.positive(node.left):
+                return b if b == TOTAL else _RISING[self.trend(node.right)]
+            case ast.Mult() if b == SAME != a and self.positive(node.right):
+                return a if a == TOTAL else _RISING[self.trend(node.left)]
+            case ast.Mult() if kinds == (TOTAL, TOTAL):
+                return MORE
+            case ast.FloorDiv() | ast.Div() if b == SAME and self.positive(node.right):
+                return _RISING[self.trend(node.left)]
+        if kinds != (SAME, SAME):
+            raise _Varies(node, "shape" if FRONT in kinds else "")
+        return SAME
+
+    def positive(self, node: ast.expr) -> bool:
+        """Whether a number is known not to be negative, such as the length of an axis."""
+        match node:
+            case ast.Constant(value):
+                return isinstance(value, int | float) and value >= 0
+            case ast.Name(name):
+                return name in self.lengths and name not in self.names
+            case ast.Attribute(_, name):
+                return name in ("size", "ndim", "nbytes", "itemsize")
+            case ast.Subscript(shape) | ast.Call(ast.Name("prod"), [shape]):
+                return self._is_shape(shape)
+            case ast.BinOp(a, ast.Add() | ast.Mult() | ast.FloorDiv(), b):
+                return self.positive(a) and self.positive(b)
+            case ast.Call(ast.Name("max"), several):
+                return any(map(self.positive, several))
+        return False
+
+    def _is_shape(self, node: ast.expr) -> bool:
+        """Whether it is the shape of an array, or a part of one."""
+        match node:
+            case ast.Attribute(value, "shape"):
+                return self.kind(value) == ARRAY
+            case ast.Subscript(shape, ast.Slice()):
+                return self._is_shape(shape)
+        return False
 
     def compared(self, node: ast.Compare) -> str:
         """``x.shape == y.shape``, ``x.ndim >= 2``"""
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             return SAME
+        found = {0}
         sides = [node.left, *node.comparators]
         kinds = [self.kind(side) for side in sides]
-        for op, a, b in zip(node.ops, kinds, kinds[1:], strict=False):
-            alike = a == b and not isinstance(op, ast.In | ast.NotIn)
-            lower = b == SAME and a in (COUNT, TOTAL) and isinstance(op, _AT_LEAST)
-            upper = a == SAME and b in (COUNT, TOTAL) and isinstance(op, _AT_MOST)
-            if not (alike or a == b == SAME or lower or upper):
+        for op, left, right, a, b in zip(
+            node.ops, sides, sides[1:], kinds, kinds[1:], strict=False
+        ):
+            if isinstance(op, ast.In | ast.NotIn):
+                self.same(left, right)
+            elif a == b and a in (SAME, FRONT, COUNT, TOTAL):
+                found.add(0)
+            elif isinstance(op, ast.Eq | ast.NotEq) or not {a, b} <= _TRENDS.keys():
                 raise _Varies(node, "ndim" if COUNT in (a, b) else "")
-        return SAME
-
-    def listed(self, items: Sequence[ast.expr], node: ast.expr) -> str:
-        """A tuple or list as written."""
-        kinds = [self.kind(i.value if isinstance(i, ast.Starred) else i) for i in items]
-        if kinds[:1] == [FRONT] and isinstance(items[0], ast.Starred):
-            kinds[0] = SAME
-            self.same(*(i.value if isinstance(i, ast.Starred) else i for i in items[1:]))
-            return FRONT
-        if {FRONT, COUNT} & set(kinds):
+            else:
+                sign = 1 if isinstance(op, ast.Gt | ast.GtE) else -1
+                found |= {sign * _TRENDS[a], -sign * _TRENDS[b]}
+        if len(found - {0}) > 1:
             raise _Varies(node)
-        return self.one_of(set(kinds), node)
+        return _RISING[max(found, key=abs)]
 
-    def comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> str:
-        """``all(a.ndim == 2 for a in arrays)``"""
+    def listed(self, items: Sequence[ast.expr]) -> str:
+        """A tuple or list as written."""
+        parts = [i.value if isinstance(i, ast.Starred) else i for i in items]
+        kinds = {self.kind(part) for part in parts}
+        if kinds == {ARRAY}:
+            return ARRAYS
+        front = items and isinstance(items[0], ast.Starred) and self.kind(parts[0]) == FRONT
+        self.same(*parts[bool(front) :])
+        return FRONT if front else SAME
+
+    def comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> tuple[str, str]:
+        """How the list differs over which ``[f(a) for a in arrays]`` goes, and how its items do."""
         loop, before = node.generators[0], dict(self.names)
         over = self.kind(loop.iter)
-        each = {ARRAYS: ARRAY, FRONT: TOTAL, SAME: SAME, TOTAL: TOTAL}.get(over)
-        if each is None:
+        if over not in (ARRAYS, FRONT, SAME):
             raise _Varies(loop.iter)
         try:
             for target in ast.walk(loop.target):
                 if isinstance(target, ast.Name):
-                    self.names[target.id] = each
+                    self.names[target.id] = ARRAY if over == ARRAYS else SAME
             self.same(*loop.ifs)
-            return self.kind(node.elt)
+            each = self.kind(node.elt)
+            if over == FRONT and each != SAME:
+                raise _Varies(node)
+            return over, each
         finally:
             self.names = before
 
@@ -217,15 +352,90 @@ class _Formula:
         function = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         function = node.func.id if isinstance(node.func, ast.Name) else function
         args = [arg.value if isinstance(arg, ast.Starred) else arg for arg in node.args]
-        kinds = [self.kind(arg) for arg in [*args, *(keyword.value for keyword in node.keywords)]]
-        if function == "len" and kinds[:1] in ([FRONT], [ARRAYS], [ARRAY]):
-            if kinds == [ARRAY]:
+        args += [keyword.value for keyword in node.keywords]
+        match function, args:
+            case "all" | "any" | "max" | "min" | "sum", [
+                ast.ListComp() | ast.GeneratorExp() as one
+            ]:
+                over, each = self.comprehension(one)
+                if each not in _TRENDS or (over == FRONT and function not in ("all", "any")):
+                    raise _Varies(node)
+                rising = {"any": MORE, "all": LESS} if over == FRONT else {}
+                return rising.get(function, _RISING[_TRENDS[each]])
+        kinds = [self.kind(arg) for arg in args]
+        match function, kinds:
+            case "len", ["array"]:
                 raise _Varies(node, "index")
-            return COUNT if kinds == [FRONT] else SAME
-        if function == "prod" and kinds == [FRONT]:
-            return TOTAL
-        if function == "broadcast_shapes" and FRONT in kinds and {*kinds} <= {FRONT, SAME}:
-            return FRONT
-        if function in ("result_type", "zip", "enumerate", "all", "any"):
-            return ARRAYS if function in ("zip", "enumerate") and ARRAYS in kinds else SAME
-        return self.one_of({SAME if kind in (ARRAY, ARRAYS) else kind for kind in kinds}, node)
+            case "len", ["front"]:
+                return COUNT
+            case "len", ["arrays"]:
+                return SAME
+            case "prod", ["front"]:
+                return SAME if self.in_launch else TOTAL
+            case "sum" | "max", ["front"]:
+                return MORE
+            case "min", ["front"]:
+                return LESS
+            case "max" | "min" | "maximum" | "minimum", [kind, _, *_]:
+                alike = {*kinds} in ({COUNT}, {TOTAL})
+                return kind if alike else self.joint(args, node)
+            case "int" | "float" | "hint", [kind] if kind in _TRENDS:
+                return kind
+            case "result_type" | "issubdtype", _ if {*kinds} <= {SAME, ARRAY, ARRAYS}:
+                return SAME
+            case "zip" | "enumerate", _ if {*kinds} <= {SAME, ARRAYS}:
+                return ARRAYS if ARRAYS in kinds else SAME
+            case "zip", _ if {*kinds} == {FRONT}:
+                return FRONT
+        self.same(*args)
+        if isinstance(node.func, ast.Attribute):
+            self.same(node.func.value)
+        return SAME
+
+
+def _from_end(index: ast.AST) -> int | None:
+    """How far from the end a negative constant counts."""
+    match index:
+        case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
+            return number
+    return None
+
+
+def _tree(text: str) -> ast.expr:
+    """The syntax tree of a formula; of one that is none, which is reported, that of None."""
+    try:
+        return parsed(text)
+    except (Wrong, RecursionError):
+        return ast.Constant(None)
+
+
+def _least(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The least numbers of axes, by array, that follow from a condition that holds."""
+    match node:
+        case ast.BoolOp(ast.And(), values):
+            for value in values:
+                yield from _least(value)
+        case ast.BoolOp(ast.Or(), [ast.Compare(ast.Name(name), [ast.Is()]), value]):
+            yield from (found for found in _least(value) if found[0] == name)
+        case ast.Compare(ast.Attribute(value, "ndim"), [op], [ast.Constant(int(number))]):
+            if isinstance(op, ast.Gt | ast.GtE | ast.Eq):
+                yield ast.unparse(value), number + isinstance(op, ast.Gt)
+        case _:
+            yield from _needed(node)
+
+
+def _needed(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The numbers of axes, by array, that indices need which are computed in any case."""
+    match node:
+        case ast.Subscript(ast.Attribute(value, "shape"), index) if number := _from_end(index):
+            yield ast.unparse(value), number
+        case ast.BoolOp(_, [first, *_]) | ast.IfExp(first):
+            yield from _needed(first)
+        case ast.Compare(left, _, [right, *_]):
+            yield from _needed(left)
+            yield from _needed(right)
+        case ast.ListComp() | ast.GeneratorExp():
+            return
+        case _:
+            for part in ast.iter_child_nodes(node):
+                yield from _needed(part)

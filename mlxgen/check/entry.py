@@ -70,6 +70,17 @@ def _signature(
     return found[0] if len(found) == 1 else None
 
 
+def _dotted(name: str) -> list[str]:
+    """The key of the help for names such as ``special.erf``."""
+    return ["dotted"] * all(map(_IDENTIFIER.match, (name + ".x").split("."))) * ("." in name)
+
+
+def _last(name: str) -> dict[str, Any]:
+    """A name, its module and its last part, for messages."""
+    module, _, last = name.rpartition(".")
+    return {"name": name, "module": module, "last": last}
+
+
 def _check_names(context: Context) -> None:
     """The entry's names by themselves, in C++ and in Python."""
     raw, name, signature = context.raw, context.name, context.signature
@@ -78,7 +89,7 @@ def _check_names(context: Context) -> None:
     if raw.name and not _IDENTIFIER.match(name):
         problem = "is not an identifier of C++"
     if problem:
-        context.error("bad_name", ("name",), name=name, problem=problem)
+        context.error("bad_name", ("name",), *_dotted(name), **_last(name), problem=problem)
     elif raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
         key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
@@ -89,7 +100,8 @@ def _check_names(context: Context) -> None:
     for python_name, path in names:
         if problem := _python_problem(python_name, GENERATED["stubs"]):
             where = str(path[0]) if path else "name"
-            context.error("bad_python_name", path, where, name=python_name, problem=problem)
+            keys = [*_dotted(python_name), where]
+            context.error("bad_python_name", path, *keys, **_last(python_name), problem=problem)
     parts = raw.module.split(".") if raw.module is not None else []
     for part in parts[:DEEPEST]:
         problem = _python_problem(part)

@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..formula.compile import Name, Want
-from ..formula.numbers import Impossible, evaluated
+from ..formula.numbers import Bounds, Impossible, bounds, evaluated
+from ..formula.source import parsed
 from ..formula.values import INT_MAX
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
@@ -212,7 +213,7 @@ def _launched(item: Dispatch, function: Function) -> _Launch:
     for name in (*item.spec.template, MOST):
         names.setdefault(name, Name(Type(Kind.INT, int64=True)))
     constants = _constants(item, function, names)
-    known = _known(item, constants)
+    known = _bounds(item, constants)
     grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
     if not item.spec.grid:
         item.error("no_grid", name=function.name)
@@ -384,49 +385,54 @@ def _names(context: Context) -> dict[str, Name]:
     return context.names() | {output.name: Name(output.type) for output in outputs}
 
 
-def _known(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, int]:
-    """The constants that are the same in all calls."""
-    known: dict[str, int] = {}
+def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, Bounds]:
+    """The least and the greatest values of names in the launch, where they are known."""
+    known: dict[str, Bounds] = {name: (0, math.inf) for name in item.context.axes.lengths}
+    known |= {name: (t.values[0], t.values[-1]) for name, t in item.spec.template.items()}
+    known[MOST] = (1, MAX_THREADS)
     for name, expr in constants:
-        value = _value(item.spec.constants.get(name, ""), expr, known)
-        if value is not None:
-            known[name] = value
+        if name in item.spec.constants:
+            known[name] = _between(item.spec.constants[name], expr, known)
     return known
 
 
-def _value(text: str, expr: Expr, known: Mapping[str, int]) -> int | None:
-    """What a formula gives in all calls, if it does not depend on them."""
-    if not expr.names <= known.keys():
-        return None
-    try:
-        value = evaluated(text, known, None)
-    except Impossible:  # which C++ says at the first call
-        return None
-    return value if isinstance(value, int) else None
+def _between(text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
+    """The least and the greatest int that a formula gives."""
+    same = {name: least for name, (least, most) in known.items() if least == most}
+    if expr.names <= same.keys():
+        try:
+            value = evaluated(text, same, None)
+        except Impossible:  # which C++ says at the first call
+            value = None
+        if isinstance(value, int):
+            return value, value
+    return bounds(parsed(text), known)
 
 
 def _geometry(
-    item: Dispatch, key: str, names: Mapping[str, Name], known: Mapping[str, int]
+    item: Dispatch, key: str, names: Mapping[str, Name], known: Mapping[str, Bounds]
 ) -> list[Rule]:
     """Up to three integers, the missing ones 1."""
     context, path = item.context, item.at(key)
     texts: list[str] = getattr(item.spec, key) or []
-    rules, lengths, ok = [], [], True
+    rules, ok = [], True
+    threads: float = 1
     for i, text in enumerate(texts):
         expr = context.formula((*path, i), text, Want(Kind.INT), names, stream=False)
         if expr is None:
             continue
         rules.append(Rule(text, expr))
-        length = _value(text, expr, known)
-        if length is not None and not 1 <= length <= MAX_GRID:
-            wrong = "no_threads" if length < 1 else "long_grid"
-            shown = str(length) if text.strip() == str(length) else f"`{text}` = {length}"
+        least, most = _between(text, expr, known)
+        if most < 1 or least > MAX_GRID:
+            wrong, limit = ("no_threads", most) if most < 1 else ("long_grid", least)
+            shown = str(limit) if text.strip() == str(limit) else f"`{text}` = {limit:.0f}"
+            if least != most:
+                shown = f"`{text}` {'<=' if most < 1 else '>='} {limit:.0f}"
             context.error(wrong, (*path, i), what=key, length=shown)
             ok = False
-        lengths.append(length or 1)
-    threads = math.prod(lengths)
+        threads *= max(least, 1)
     if ok and key == "threadgroup" and threads > MAX_THREADS:
-        context.error("too_many_threads", path, threads=threads, limit=MAX_THREADS)
+        context.error("too_many_threads", path, threads=f"{threads:.0f}", limit=MAX_THREADS)
     return rules
 
 

@@ -174,8 +174,9 @@ def checks(context: Context) -> tuple[Condition, ...]:
     ranks: dict[str, tuple[str, int]] = {}
     for path, text, message, array in given:
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
-            found.append(Condition(text, expr, message, array))
-            ranks.update(_ranks(parsed(text)))
+            tree = parsed(text)
+            found.append(Condition(text, expr, message, array, frozenset(_whole(tree))))
+            ranks.update(_ranks(tree))
     _arrays(context, ranks)
     return tuple(found)
 
@@ -198,6 +199,23 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
             [ast.Attribute(ast.Name(other), two)],
         ) if one == two:
             yield name, (other, 0)
+
+
+def _whole(node: ast.expr) -> Iterator[str]:
+    """The arrays that are integers, or bools, if a condition holds."""
+    match node:
+        case ast.BoolOp(ast.And(), parts):
+            for part in parts:
+                yield from _whole(part)
+        case ast.BoolOp(ast.Or(), [ast.Compare(ast.Name(name), [ast.Is()]), part]):
+            yield from (found for found in _whole(part) if found == name)
+        case ast.Call(
+            ast.Name("issubdtype"),
+            [ast.Attribute(ast.Name(name), "dtype"), ast.Name("integer")],
+        ):
+            yield name
+        case ast.Compare(ast.Attribute(ast.Name(name), "dtype"), [ast.Eq()], [ast.Name("bool_")]):
+            yield name
 
 
 def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:

@@ -40,7 +40,9 @@ class Wrong(Exception):
         if any(key in messages()[self.name].helps for key in self.keys):
             about["guess"] = ""  # the help knows better
         about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
-        return messages()[self.name].filled(self.keys, about)
+        code, message, help = messages()[self.name].filled(self.keys, about)
+        # No part of a place stands for it.
+        return code, message, help if help is None or about["here"] == here else str(help)
 
 
 def messages() -> Mapping[str, Message]:

@@ -294,6 +294,7 @@ class Condition(NamedTuple):
     expr: Expr
     message: str
     array: str = ""  # whose axes it is about, if the entry says so under `axes`
+    whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it holds
 
 
 class Op(NamedTuple):

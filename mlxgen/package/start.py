@@ -27,7 +27,7 @@ from . import compat
 
 if TYPE_CHECKING:
     from ..check.fit import Declaration
-    from ..model.signature import Arg, Signature
+    from ..model.signature import Arg, Output, Signature
     from ..read.yaml import Document
 
 _NEW = Path(__file__).parent / "new"
@@ -270,6 +270,9 @@ class _Plan:
         self.shared = kernel == "shared"
         if has_kernel and not checks:
             self.checks += _axis_checks(args)
+        texts = " ".join([shape or "", dtype or "", *(condition for condition, _ in self.checks)])
+        used = set(re.findall(r"\w+", texts))
+        self.constants = _constants([a for a in args if a.name not in used], args, outputs)
 
     def entry(self) -> str:
         """The YAML."""
@@ -283,7 +286,10 @@ class _Plan:
         elif self.kernel:
             launch = {"cpu": name, "metal": f"{name}_metal"}
             if self.shape:
-                launch["metal"] = f"{{kernel: {name}_metal, grid: [{self.first_output}.size]}}"
+                listed = ", ".join(f"{n}: {_quoted(text)}" for n, text in self.constants.items())
+                constants = f", constants: {{{listed}}}" if listed else ""
+                metal = f"kernel: {name}_metal, grid: [{self.first_output}.size]{constants}"
+                launch["metal"] = f"{{{metal}}}"
             backends = ", ".join(f"{b}: {launch[b]}" for b in self.kernel.split(","))
             lines["dispatch"] = f"{{{backends}}}"
         given = {"shape": self.shape, "dtype": self.dtype, "composite": self.composite}
@@ -312,6 +318,35 @@ def _shape(args: Sequence[Arg]) -> str | None:
     if lists := [arg.name for arg in args if arg.type.kind is Kind.ARRAYS]:
         return f"{lists[0]}[0].shape"
     return f"{arrays[0].name}.shape if {arrays[0].name} is not None else []" if arrays else None
+
+
+def _constants(
+    args: Sequence[Arg], every: Sequence[Arg], outputs: Sequence[Output]
+) -> dict[str, str]:
+    """Ints made from arguments that a [[kernel]] cannot take, so that they reach it."""
+    from ..model.kinds import KINDS, Kind
+
+    taken = {arg.name for arg in every} | {output.name for output in outputs}
+    found: dict[str, str] = {}
+    for arg in args:
+        kind, name = arg.type.kind, arg.name
+        if arg.type.is_array or (KINDS[kind].metal and not arg.type.optional):
+            continue
+        suffix, formula = {
+            Kind.INT: ("or_0", name),
+            Kind.BOOL: ("or_false", f"1 if {name} else 0"),
+            Kind.STR: ("is_empty", f"1 if {name} == '' else 0"),
+            Kind.DTYPE: ("is_float32", f"1 if {name} == float32 else 0"),
+            **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), ("count", f"len({name})")),
+        }.get(kind, ("given", "1"))
+        if arg.type.optional:
+            formula = f"0 if {name} is None else {formula}"
+        constant = f"{name}_{suffix}"
+        while constant in taken:
+            constant += "_"
+        taken.add(constant)
+        found[constant] = formula
+    return found
 
 
 _AXIS = ("axis", "dim", "axes", "dims")

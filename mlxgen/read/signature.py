@@ -21,6 +21,7 @@ Spelling = Literal["any", "cpp", "python"]
 _DEMANDED = {"cpp": CPP, "python": PYTHON}
 _MOST = 100
 _PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
+_MODULES = ("special", "linalg", "fft", "nn", "random", "fast")  # no overloads of torch's
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
 
 
@@ -74,8 +75,12 @@ class _Parser(Types):
         """The operator's name, if there is one."""
         first, *others = re.split(r"\.|::", self.token)
         if first and others:
-            name = first if "::" not in self.token and first not in _PACKAGES else others[-1]
-            raise self.error("qualified", self.i, token=self.token, name=name)
+            dotted = "::" not in self.token and first not in _PACKAGES
+            overload = dotted and self.grammar is TORCH and first not in _MODULES
+            mistake = "in_module" if dotted and not overload else "qualified"
+            module = ".".join([first, *others[:-1]])
+            about = {"token": self.token, "name": first if overload else others[-1]}
+            raise self.error(mistake, self.i, **about, module=module)
         return None if self.token == "(" else self.name("an operator")
 
     def name(self, what: str) -> str:

@@ -186,8 +186,14 @@ class View:
     @property
     def weak(self) -> list[str]:
         """The arguments beside which scalars take their dtype."""
-        keys = self.op.forward.keys if self.op.forward else ()
-        return [p.cpp for p in self.arrays if p.dtype is None and p.name not in keys]
+        keys = self.op.forward.keys if self.op.forward else frozenset()
+        others = keys | self.whole
+        return [p.cpp for p in self.arrays if p.dtype is None and p.name not in others]
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """The arguments that checks want to be integers: scalars and NumPy's stay what they are."""
+        return frozenset[str]().union(*(check.whole for check in self.op.checks))
 
     @property
     def first_keyword(self) -> Parameter | None:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen.diagnostics import sections
 from mlxgen.formula.compile import Expr, Name, Scope, Want, compile_formula
+from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.model.signature import Kind, Type
 
 INCLUDE = Path(mlxgen.__path__[0]) / "runtime" / "include"
@@ -716,7 +717,10 @@ OTHERS = {
     "shape": """
 x.shape; x.shape[1:]; x.shape[::-1]; x.shape[:-1] + (n,); (*x.shape, 1); (1,) * n; shape
 (n * 3, 2); [d * 2 for d in x.shape]; broadcast_shapes(x.shape, (1, 3), (2, 1))
-x.shape if flag else (); (x.shape[-1] // 2,)""",
+x.shape if flag else (); (x.shape[-1] // 2,); x.shape[:-n]; x.shape[n - 3:]; x.shape[:n - 3]
+x.shape[:n - 3] + (n,) + x.shape[n - 2:]; x.shape[n - 9:n + 9]; x.shape[n:]; x.shape[:n - 9]
+x.shape[n + 9:n - 9:-n]; x.shape[n - 3:n - 9:-1]; x.shape[:n - 4:-1]
+(*ints[-n:n], *x.shape[-n:])""",
     "int": """
 n // -2; -7 % 3; x.shape[-1]; x.ndim; x.size * n; max(x.shape); min(n, big); int(-2.7)
 int(flag); n ** 3; abs(-n); sum(a.ndim for a in xs); len(xs); len(x.shape); len(x)
@@ -821,6 +825,8 @@ def test_values(tmp_path: Path) -> None:
     types["w"] = types["v"] = Type(Kind.ARRAY, optional=True)
     scope = Scope({name: Name(t, 2 if name == "xs" else None) for name, t in types.items()}, {}, {})
     names = python_names({**arrays, "v": None, "xs": [arrays["x"], arrays["y"]]})
+    facts = {k: ArrayFacts(v.shape, str(v.dtype).split(".")[-1]) for k, v in arrays.items()}
+    facts = {**NUMBERS, **facts, "v": None, "xs": [facts["x"], facts["y"]]}
     lines = [RUN]
     lines += [f'  auto {k} = in.at("{k}");' for k in arrays if k != "w"]
     lines += ['  std::optional<mx::array> w = in.at("w");', "  std::optional<mx::array> v;"]
@@ -829,10 +835,13 @@ def test_values(tmp_path: Path) -> None:
     for i, (kind, text) in enumerate(value_formulas()):
         expr = compiled(text, samples.RESULTS[kind][0], scope)
         try:
-            expected[i] = (text, eval(text, names))
+            expected[i] = (text, want := eval(text, names))
         except Exception as error:
             raise AssertionError(f"Python does not take {text}") from error
         lines.append(f"  keep({i}, {samples.written(expr)}); // {text}")
+        # As samples are looked at when generating.
+        known = evaluated(text, facts, None) if kind in ("shape", "int", "cond") else None
+        assert known is None or known == (tuple(want) if kind == "shape" else want), text
     lines.append("}\n")
     (tmp_path / "run.cpp").write_text("\n".join(lines))
     mx.save_safetensors(str(tmp_path / "in.safetensors"), arrays)

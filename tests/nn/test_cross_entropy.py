@@ -136,6 +136,23 @@ def test_targets_that_are_no_words():
     assert np.isnan(mlxops.nn.cross_entropy(logits, targets).item())
 
 
+def test_targets_of_python_and_numpy():
+    """They do not become what the logits are."""
+    logits, values, _ = inputs(mx.float32, (3, 5))
+    for dtype in (np.int32, np.int64, np.uint8):
+        targets = np.array([4, 0, 2], dtype)
+        out = mlxops.nn.cross_entropy(logits, targets, reduction="sum")
+        np.testing.assert_allclose(
+            out, losses.cross_entropy(values, targets, reduction="sum")[0], 1e-6
+        )
+    one = mlxops.nn.cross_entropy(logits[0], 4)
+    assert one.item() == mlxops.nn.cross_entropy(logits[0], mx.array(4)).item()
+    with pytest.raises(ValueError, match=r"Got logits: float32 \(3, 5\), targets: int32 \(\)"):
+        mlxops.nn.cross_entropy(logits, 2)
+    with pytest.raises(ValueError, match="targets must be integers"):
+        mlxops.nn.cross_entropy(logits, np.array([4.0, 0.0, 2.0]))
+
+
 @pytest.mark.parametrize("dtype", INTEGERS, ids=name)
 def test_targets_of_any_integer_dtype(dtype):
     logits, values, _ = inputs(mx.float32, (3, 5))

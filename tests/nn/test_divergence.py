@@ -209,6 +209,14 @@ def test_once_differentiable(op):
 
 
 @pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_masks_of_numpy(op):
+    (x, y), _ = inputs(mx.float32, (3, 4))
+    mask = np.array([True, False, True])
+    out = getattr(mlxops.nn, op)(x, y, mask)
+    assert out.item() == getattr(mlxops.nn, op)(x, y, mx.array(mask)).item()
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
 def test_errors(op):
     x = mx.ones((4, 3))
     shapes = r"target_logits must be \(\.\.\., V\), as logits is"
@@ -223,7 +231,7 @@ def test_errors(op):
         ((x, x), {"temperature": float("nan")}, "temperature must be positive"),
     ]
     if op == "js_div_loss":
-        cases += [((x, x), {"beta": b}, "beta must be between 0 and 1") for b in (0.0, 1.0)]
+        cases += [((x, x), {"beta": b}, "beta must be above 0 and below 1") for b in (0.0, 1.0)]
     for args, options, message in cases:
         with pytest.raises(ValueError, match=rf"^\[{op}\] {message}"):
             getattr(mlxops.nn, op)(*args, **options)

@@ -133,6 +133,16 @@ def test_strides_and_vmap():
     np.testing.assert_allclose(got[1], 2 * got[0])
 
 
+def test_indices_of_numpy():
+    _, table = draw(mx.float32, (4, 7))
+    table = mx.array(table)
+    for indices, offsets in (([[0, 3], [2, 1]], None), ([0, 3, 2], [0, 1])):
+        given = [None if a is None else np.array(a) for a in (indices, offsets)]
+        wanted = [None if a is None else mx.array(a) for a in (indices, offsets)]
+        out = mlxops.nn.embedding_bag(table, *given)
+        assert out.tolist() == mlxops.nn.embedding_bag(table, *wanted).tolist()
+
+
 def test_errors():
     weight, indices = mx.ones((4, 3)), mx.array([[0, 1]])
     op = mlxops.nn.embedding_bag

@@ -137,6 +137,36 @@ def test_every_signature(turn: int, package: Path, monkeypatch: pytest.MonkeyPat
     assert written > 20
 
 
+@pytest.mark.parametrize("options", [[], ["--kernel", "metal"], ["--kernel", "cpu,metal"]])
+@pytest.mark.parametrize("words", ARGUMENTS, ids=lambda words: words[0].partition(":")[0])
+def test_metal_kernels_of_every_argument(
+    words: tuple[str, str, str],
+    options: list[str],
+    package: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a [[kernel]] cannot take reaches it as a constant."""
+    if "list[array]" in words[0]:
+        pytest.skip("no [[kernel]] takes a list of arrays")
+    monkeypatch.chdir(package)
+    before = contents(package)
+    given = [] if words[0] == "x: array" else [words[0]]
+    taken = words[0].partition(":")[0]
+    try:
+        for more in ([], [f"{taken}_count: array", f"{taken}_or_0: array"]):
+            listed = ", ".join(["x: array", *more, *given])
+            done = add(f"f({listed}) -> array", "--shape", "x.shape", *options)
+            assert done.exit_code == 0, done.output
+            checked = CliRunner().invoke(cli, ["check"]).output
+            assert checked.startswith("2 operators, no errors\n"), checked
+            assert "warning" not in checked
+            for path in Path("kernels/metal").glob("f*.metal"):
+                translate(path)
+            restore(package, before)
+    finally:
+        restore(package, before)
+
+
 # Of each kind an entry whose kernels are compiled. The names are those that a skeleton has itself.
 COMPILED = {
     "scaled(array x, array i, float a=1, int n=2, bool b=True) -> array": [],
@@ -146,6 +176,9 @@ COMPILED = {
     ],
     "listed(array[] xs, ScalarType dtype, int[]? k=None) -> (array i, array z)": [],
     "typed(array x, int axis=-1) -> array": ["--dtype", "float32", "--kernel", "cpu"],
+    "told(array x, int? m, str s, int[] k, axes k_count, ScalarType d, bool? b) -> array": [
+        *("--kernel", "cpu,metal"),
+    ],
     "both(array x, array? i, shape k, float n) -> (array j, array z)": ["--kernel", "cpu,metal"],
 }
 
