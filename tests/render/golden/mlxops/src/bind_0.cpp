@@ -93,11 +93,11 @@ auto embedding_bag_python(
     const std::optional<mlxgen::ArrayArg>& per_sample_weights,
     const std::string& mode,
     const mlxgen::StreamArg& s) {
-  auto like = mlxgen::weak_dtype(weight, indices, offsets, per_sample_weights);
+  auto like = mlxgen::weak_dtype(weight, per_sample_weights);
   return mlxops::embedding_bag(
       mlxgen::get(weight, like),
-      mlxgen::get(indices, like),
-      mlxgen::get(offsets, like),
+      mlxgen::get(indices, std::nullopt),
+      mlxgen::get(offsets, std::nullopt),
       mlxgen::get(per_sample_weights, like),
       mode,
       s.value);

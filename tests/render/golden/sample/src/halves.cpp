@@ -65,6 +65,11 @@ const mlxgen::Dispatch Halves::dispatch(
     });
 
 std::vector<mx::array> halves(const mx::array& x, mx::StreamOrDevice s) {
+  mlxgen::require(
+      [&] { return mlxgen::ndim(x) >= 1; },
+      "halves",
+      "x must have columns.",
+      mlxgen::given("x", x));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve("halves", {{"x", x}});
   Halves::dispatch.require(stream, dtype);
