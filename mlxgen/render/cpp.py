@@ -39,6 +39,7 @@ _METAL_NUMBERS = {Kind.FLOAT: "float", Kind.ENUM: "int"}  # others as in C++
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
     Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
+    Kind.INT: "const mlxgen::IntArg&",
     Kind.SHAPE: "const std::vector<int>&",
     Kind.AXES: "const mlxgen::AxesArg&",
 }

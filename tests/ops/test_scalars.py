@@ -123,3 +123,29 @@ def test_lists_of_arrays_take_scalars():
     out = mlxops.block_diag([mx.ones((1, 1), mx.float16), 2.0])
     assert out.dtype == mx.float16
     assert out.tolist() == [[1, 0], [0, 2]]
+
+
+def test_numpys_bools_stay_bools():
+    """A mask is no array of floats because NumPy made it."""
+    q = mx.random.normal((1, 2, 5, 8), key=mx.random.key(0))
+    mask = np.random.default_rng(0).random((5, 5)) < 0.6
+    mask |= np.eye(5, dtype=bool)
+    expected = mlxops.nn.attention(q, q, q, mask=mx.array(mask), scale=0.3)
+    assert mx.array_equal(mlxops.nn.attention(q, q, q, mask=mask, scale=0.3), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_numpys_integers_stay_integers(dtype):
+    logits = mx.random.normal((4, 7), key=mx.random.key(0))
+    targets = np.array([0, 6, 3, 2], dtype)
+    expected = mlxops.nn.cross_entropy(logits, mx.array(targets))
+    assert mx.array_equal(mlxops.nn.cross_entropy(logits, targets), expected)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**70])
+def test_ints_that_are_too_long(value):
+    logits, targets = mx.zeros((2, 3)), mx.array([0, 1])
+    with pytest.raises(OverflowError, match=r"^\[cross_entropy\] ignore_index must be from -2147"):
+        mlxops.nn.cross_entropy(logits, targets, ignore_index=value)
+    with pytest.raises(TypeError):
+        mlxops.nn.cross_entropy(logits, targets, ignore_index=1.0)

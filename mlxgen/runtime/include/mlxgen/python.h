@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -43,8 +44,12 @@ class ArrayArg {
    */
   mx::array get(std::optional<mx::Dtype> like, bool fixed = false) const {
     if (array_) {
-      bool weak =
-          weak_ && like && !(fixed && mx::issubdtype(*like, mx::integer));
+      // Indices and masks stay integers and bools beside floats; where that
+      // does not matter, promotion gives the dtype of the floats.
+      bool other = like && mx::issubdtype(*like, mx::inexact) &&
+          !mx::issubdtype(array_->dtype(), mx::inexact);
+      bool weak = weak_ && like && !other &&
+          !(fixed && mx::issubdtype(*like, mx::integer));
       return weak ? mx::astype(*array_, *like) : *array_;
     }
     if (auto v = std::get_if<bool>(&scalar_)) {
@@ -206,6 +211,29 @@ struct StreamArg {
   mx::StreamOrDevice value;
 };
 
+/** An int, which may be longer than those of C++. */
+struct IntArg {
+  std::optional<int64_t> value; // none if it has more than 64 bits
+};
+
+/** The int in C++; what is too long is an error that names the argument. */
+template <typename Int>
+Int to_int(const IntArg& arg, const char* op, const char* name) {
+  using Limits = std::numeric_limits<Int>;
+  if (!arg.value || *arg.value < Limits::min() || *arg.value > Limits::max()) {
+    std::ostringstream os;
+    os << "[" << op << "] " << name << " must be from " << Limits::min()
+       << " to " << Limits::max() << ".";
+    throw std::overflow_error(os.str());
+  }
+  return static_cast<Int>(*arg.value);
+}
+template <typename Int>
+std::optional<Int>
+to_int(const std::optional<IntArg>& arg, const char* op, const char* name) {
+  return arg ? std::optional(to_int<Int>(*arg, op, name)) : std::nullopt;
+}
+
 /** `axis=`: None, one axis or several. */
 using AxesArg = std::variant<std::monostate, int, std::vector<int>>;
 
@@ -284,6 +312,24 @@ struct type_caster<mlxgen::ArrayArg> {
     } catch (...) {
       return false;
     }
+  }
+};
+
+template <>
+struct type_caster<mlxgen::IntArg> {
+  NB_TYPE_CASTER(mlxgen::IntArg, const_name("int"))
+
+  template <typename Flags>
+  bool from_python(handle src, Flags, cleanup_list*) noexcept {
+    auto index = steal(PyNumber_Index(src.ptr()));
+    if (!index.is_valid()) {
+      PyErr_Clear();
+      return false;
+    }
+    int overflow = 0;
+    int64_t v = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    value.value = overflow ? std::nullopt : std::optional(v);
+    return true;
   }
 };
 
