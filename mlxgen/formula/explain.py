@@ -10,17 +10,17 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import did_you_mean
 from ..diagnostics.messages import Message
 from ..diagnostics.messages import messages as table
 from .values import Value, cut
 
+if TYPE_CHECKING:
+    from .mlx import Table
+
 TABLE = Path(__file__).parent / "data" / "messages.txt"
-
-
-ATTRIBUTES = ("shape", "ndim", "size", "dtype", "T", "mT", "itemsize", "nbytes", "real", "imag")
 
 
 class Wrong(Exception):
@@ -131,14 +131,14 @@ def escaped(node: ast.AST) -> str:
     return ast.unparse(node).replace("{", "{{").replace("}", "}}")
 
 
-def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wrong:
+def attribute(value: Value, node: ast.Attribute, api: Table) -> Wrong:
     """An attribute that does not exist, or is none."""
     name = "attribute"
     if value.kind == "array":
-        name = "is_method" if node.attr in methods else "array_attribute"
+        name = "is_method" if node.attr in api.methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
     form = f"{escaped(node.value)}.{{}}"
-    known = [*ATTRIBUTES, *methods] if value.kind == "array" else []
-    meant, listed = did_you_mean(node.attr, known, form), ", ".join(ATTRIBUTES)
+    known = [*api.attributes, *api.methods] if value.kind == "array" else []
+    meant, listed = did_you_mean(node.attr, known, form), ", ".join(api.attributes)
     about = {"value": value, "guess": meant, "known": listed, "word": word(node.attr)}
     return Wrong(name, node, value.kind, **about, name=node.attr)
