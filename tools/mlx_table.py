@@ -123,9 +123,8 @@ def derive(root: Path) -> dict[str, Any]:
                     functions[name] = _derive_function(name, node, overloads)
                 except ValueError as error:
                     problems.append(f"{name}: {error}")
-    functions.setdefault(
-        "astype", _written_function("astype", _written_signatures("astype"))
-    )  # until 0.31.2 a method only
+    if "astype" not in functions:  # until 0.31.2 a method only
+        functions["astype"] = _written_function("astype", _written_signatures("astype"))
     if problems:
         raise ValueError("no C++ overload found for " + "; ".join(problems))
     for name in methods.keys() & functions.keys():
@@ -227,7 +226,7 @@ def _settle(overloads: list[str]) -> list[str]:
 
 
 def _parsed(text: str, untyped: str = "array") -> list[PythonParam]:
-    """The parameters of a signature as text."""
+    """The parameters of a signature in text."""
     function = ast.parse(f"def f({text}): ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     return _params(function.args, untyped)

@@ -292,7 +292,8 @@ class Compiler(Lists):
         require(value)
         found = self.rule(f".{node.attr}", [value], node)
         if found is None:
-            raise explain.attribute(value, node, self.scope.api)
+            api = self.scope.api
+            raise explain.attribute(value, node, api.attributes, api.methods)
         if value.is_array and node.attr in ("shape", "size", "nbytes"):
             self.specialize(node)
         return found

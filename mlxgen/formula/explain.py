@@ -10,15 +10,12 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..diagnostics import did_you_mean
 from ..diagnostics.messages import Message
 from ..diagnostics.messages import messages as table
 from .values import Value, cut
-
-if TYPE_CHECKING:
-    from .mlx import Table
 
 TABLE = Path(__file__).parent / "data" / "messages.txt"
 
@@ -131,14 +128,16 @@ def escaped(node: ast.AST) -> str:
     return ast.unparse(node).replace("{", "{{").replace("}", "}}")
 
 
-def attribute(value: Value, node: ast.Attribute, api: Table) -> Wrong:
+def attribute(
+    value: Value, node: ast.Attribute, attributes: Sequence[str], methods: Sequence[str]
+) -> Wrong:
     """An attribute that does not exist, or is none."""
     name = "attribute"
     if value.kind == "array":
-        name = "is_method" if node.attr in api.methods else "array_attribute"
+        name = "is_method" if node.attr in methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
     form = f"{escaped(node.value)}.{{}}"
-    known = [*api.attributes, *api.methods] if value.kind == "array" else []
-    meant, listed = did_you_mean(node.attr, known, form), ", ".join(api.attributes)
+    known = [*attributes, *methods] if value.kind == "array" else []
+    meant, listed = did_you_mean(node.attr, known, form), ", ".join(attributes)
     about = {"value": value, "guess": meant, "known": listed, "word": word(node.attr)}
     return Wrong(name, node, value.kind, **about, name=node.attr)

@@ -238,6 +238,7 @@ def test_the_table_is_read_lazily() -> None:
     code = (
         "import sys, mlxgen.formula.compile, mlxgen.formula.mlx as api\n"
         "assert api.table.cache_info().currsize == 0 and 'mlx' not in sys.modules\n"
+        "assert api.stored.cache_info().currsize == 0\n"
         "assert api.table().function('sum').overloads\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
