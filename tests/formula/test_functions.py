@@ -6,7 +6,7 @@ import re
 from typing import Any, get_args
 
 import pytest
-from formula.test_formula import errors
+from formula.test_formula import compiled, errors
 from pydantic import ValidationError
 
 from mlxgen.formula.facts import UNKNOWN, combined
@@ -78,6 +78,20 @@ def test_a_function_without_effect_is_unknown_and_not_linear() -> None:
     grad = Fact(("x", 0), "float32", 1)
     assert combined("no_such_function", (grad,)) == UNKNOWN
     assert combined("negative", (grad,)) == grad
+
+
+@pytest.mark.parametrize(
+    ("text", "forward", "gradient"),
+    [
+        ("squeeze(x, axis=0)", "", ""),
+        ("squeeze(x)", "calls squeeze", "calls squeeze"),
+        ("sort(x, axis=0)", "", "calls sort"),
+        ("flip(x)", "calls flip", "calls flip"),
+    ],
+)
+def test_shapeless_traces(text: str, forward: str, gradient: str) -> None:
+    expr = compiled(text)
+    assert (expr.specializes, expr.gradient_specializes) == (forward, gradient)
 
 
 def test_effects_are_of_functions() -> None:
