@@ -1,13 +1,13 @@
-"""Derives the table of MLX's functions, mlxgen/formula/data/mlx_api.json, from MLX's releases.
+"""Writes the table of functions, mlxgen/formula/data/functions.json: from MLX's releases, and from
+what is written by hand in tools/functions.txt, whose first lines explain all of it.
 
 ``python -m tools.mlx_releases`` brings the releases here, and compares or stores the table. It has
 the newest release, and for each older one what is different there from the next newer one.
+``python -m tools.mlx_table`` puts the hand-written part into the stored table anew.
 
 The parameters of a stub (``mlx/core/*.pyi``) are aligned with those of each C++ overload in the
-headers: by name, else in order among those of a fitting type. An overload becomes a ``Form`` (see
-``mlxgen.formula.mlx``). What cannot be read off (functions whose binding does more than pass its
-arguments on) is written down in ``SPECIAL``; what has no C++ counterpart at all is in ``OMITTED``,
-with the reason that an error message gives.
+headers: by name, else in order among those of a fitting type. What cannot be read off (functions
+whose binding does more than pass its arguments on) is written by hand.
 """
 
 from __future__ import annotations
@@ -18,299 +18,93 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from mlxgen.formula.mlx import PARTS, Param
+from mlxgen.diagnostics.messages import rows
+from mlxgen.formula.mlx import MODULES, PARTS, TABLE, PythonParam, Trace, stored
 
-MODULES = ("", "linalg", "fft", "random", "fast")
+from .functions import Functions
+
 HEADERS = ("ops.h", "einsum.h", "linalg.h", "fft.h", "random.h", "fast.h")
+WRITTEN = Path(__file__).with_name("functions.txt")
+FROM_MLX = ("signatures", "result", "overloads", "method")  # keys of a record that MLX decides on
 
-# Functions that MLX's C++ knows by another name.
-CPP_NAMES = {
-    "concat": "concatenate",
-    "permute_dims": "transpose",
-    "conj": "conjugate",
-    "fft.fft2": "fft::fftn",
-    "fft.ifft2": "fft::ifftn",
-    "fft.rfft2": "fft::rfftn",
-    "fft.irfft2": "fft::irfftn",
-}
 
-# Signatures that the stubs do not tell as the binding takes them.
-SIGNATURES: dict[str, list[str]] = {
-    "arange": [
-        "start: int | float, stop: int | float, "
-        "step: None | int | float = None, dtype: Dtype | None = None",
-        "stop: int | float, step: None | int | float = None, dtype: Dtype | None = None",
-    ],
-    "atleast_1d": ["arys: array"],
-    "atleast_2d": ["arys: array"],
-    "atleast_3d": ["arys: array"],
-    "softmax": ["a: array, /, axis: int | Sequence[int] | None = None, *, precise: bool = False"],
-    "tri": ["n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = float32"],
-    "depends": ["inputs: list[array], dependencies: list[array], /"],
-}
+def section(name: str) -> list[list[str]]:
+    """The rows of a section of the hand-written table."""
+    return _sections()[name]
 
-# Forms that cannot be read off the overloads; parameters by Python name. The result is given where
-# it is not the overload's, with "!" for functions that take no stream.
-SPECIAL: dict[str, tuple[str, list[str]]] = {
-    # Without dtype, ints give int32 and floats float32: C++ tells by the overload.
-    "arange": (
-        "array",
-        [
-            "arange(=0, stop:int, step:int)",
-            "arange(stop:int)",
-            "arange(start:int, stop:int, step:int)",
-            "arange(start:int, stop:int)",
-            "arange(=0.0, stop:double, step:double)",
-            "arange(stop:double)",
-            "arange(start:double, stop:double, step:double)",
-            "arange(start:double, stop:double)",
-            "arange(start:float, stop:float, step:float, dtype:dtype)",
-            "arange(start:float, stop:float, dtype:dtype)",
-            "arange(=0, stop:float, step:float, dtype:dtype)",
-            "arange(stop:float, dtype:dtype)",
-        ],
-    ),
-    "linspace": (
-        "array",
-        ["linspace(start:float, stop:float, num:int, endpoint:bool, dtype:dtype)"],
-    ),
-    "take_along_axis": (
-        "array",
-        [
-            "take_along_axis(a:array, indices:array, axis:int)",
-            "mlxgen::take_along_axis(a:array, indices:array)",
-        ],
-    ),
-    "put_along_axis": (
-        "array",
-        [
-            "put_along_axis(a:array, indices:array, values:array, axis:int)",
-            "mlxgen::put_along_axis(a:array, indices:array, values:array)",
-        ],
-    ),
-    "full": (
-        "array",
-        [
-            "full(shape:shape1, vals:value)",
-            "full(shape:shape1, vals:value@dtype, dtype:dtype)",
-        ],
-    ),
-    "full_like": (
-        "array",
-        ["full_like(a:array, vals:weak)", "full_like(a:array, vals:value@dtype, dtype:dtype)"],
-    ),
-    "eye": (
-        "array",
-        ["eye(n:int, m:int, k:int, dtype:dtype)", "eye(n:int, n:int, k:int, dtype:dtype)"],
-    ),
-    "tri": (
-        "array",
-        ["tri(n:int, m:int, k:int, dtype:dtype)", "tri(n:int, n:int, k:int, dtype:dtype)"],
-    ),
-    "where": ("array", ["where(condition:value, x:weak, y:weak)"]),
-    "clip": ("array", ["clip(a:array, a_min:weak?, a_max:weak?)"]),
-    "pad": (
-        "array",
-        [
-            "pad(a:array, pad_width:int, constant_values:weak, mode:str)",
-            "pad(a:array, pad_width:pair, constant_values:weak, mode:str)",
-            "pad(a:array, pad_width:pairs, constant_values:weak, mode:str)",
-        ],
-    ),
-    "as_strided": (
-        "array",
-        ["mlxgen::as_strided(a:array, shape:shape?, strides:strides?, offset:size)"],
-    ),
-    "divmod": ("arrays:2", ["divmod(a:weak, b:weak)"]),
-    "atleast_1d": ("array", ["atleast_1d(arys:array)"]),
-    "atleast_2d": ("array", ["atleast_2d(arys:array)"]),
-    "atleast_3d": ("array", ["atleast_3d(arys:array)"]),
-    "conv_general": (
-        "array",
-        [
-            "conv_general(input:array, weight:array, stride:ints1, padding:ints1, padding:ints1, "
-            "kernel_dilation:ints1, input_dilation:ints1, groups:int, flip:bool)",
-            "conv_general(input:array, weight:array, stride:ints1, padding.0:ints, padding.1:ints, "
-            "kernel_dilation:ints1, input_dilation:ints1, groups:int, flip:bool)",
-        ],
-    ),
-    "tensordot": (
-        "array",
-        [
-            "tensordot(a:array, b:array, axes:int)",
-            "tensordot(a:array, b:array, axes.0:ints, axes.1:ints)",
-        ],
-    ),
-    "roll": (
-        "array",
-        [
-            "roll(a:array, shift:int)",
-            "roll(a:array, shift:shape)",
-            "roll(a:array, shift:int, axis:int)",
-            "roll(a:array, shift:int, axis:ints)",
-            "roll(a:array, shift:shape, axis:int)",
-            "roll(a:array, shift:shape, axis:ints)",
-        ],
-    ),
-    "einsum": ("array", ["einsum(subscripts:str, operands:arrays)"]),
-    "depends": ("arrays!", ["depends(inputs:arrays, dependencies:arrays)"]),
-    "linalg.norm": (
-        "array",
-        [
-            "linalg::norm(a:array, axis:ints1?, keepdims:bool)",
-            "linalg::norm(a:array, ord:double, axis:ints1?, keepdims:bool)",
-            "linalg::norm(a:array, ord:str, axis:ints1?, keepdims:bool)",
-        ],
-    ),
-    "issubdtype": ("bool!", ["issubdtype(arg1:category, arg2:category)"]),
-    # As many arrays as the flags say: 1, and this many more for each that is True.
-    "linalg.svd": ("flags:2", ["linalg::svd(a:array, compute_uv:flag)"]),
-    "unique": (
-        "flags:1",
-        [
-            "unique(a:array, size:int, return_index:flag, return_inverse:flag, "
-            "return_counts:flag, fill_value:value@a?)",
-        ],
-    ),
-    "random.key": ("array!", ["random::key(seed:size)"]),
-    "random.split": ("array", ["random::split(key:array, num:int)"]),
-    "random.uniform": (
-        "array",
-        ["random::uniform(low:value, high:value, shape:shape, dtype:dtype, key:array)"],
-    ),
-    "random.normal": (
-        "array",
-        [
-            "random::normal("
-            "shape:shape, dtype:dtype, loc:value@dtype?, scale:value@dtype?, key:array)",
-        ],
-    ),
-    "random.multivariate_normal": (
-        "array",
-        ["random::multivariate_normal(mean:array, cov:array, shape:shape, dtype:dtype, key:array)"],
-    ),
-    "random.randint": (
-        "array",
-        ["random::randint(low:value, high:value, shape:shape, dtype:dtype, key:array)"],
-    ),
-    "random.bernoulli": (
-        "array",
-        [
-            "random::bernoulli(p:value, shape:shape, key:array)",
-            "random::bernoulli(p:value, key:array)",
-        ],
-    ),
-    "random.truncated_normal": (
-        "array",
-        [
-            "random::truncated_normal("
-            "lower:value, upper:value, shape:shape, dtype:dtype, key:array)",
-            "random::truncated_normal(lower:value, upper:value, dtype:dtype, key:array)",
-        ],
-    ),
-    "random.gumbel": ("array", ["random::gumbel(shape:shape, dtype:dtype, key:array)"]),
-    "random.categorical": (
-        "array",
-        [
-            "random::categorical(logits:array, axis:int, key:array)",
-            "random::categorical(logits:array, axis:int, shape:shape, key:array)",
-            "random::categorical(logits:array, axis:int, num_samples:int, key:array)",
-        ],
-    ),
-    "random.laplace": (
-        "array",
-        ["random::laplace(shape:shape, dtype:dtype, loc:float, scale:float, key:array)"],
-    ),
-    "random.permutation": (
-        "array",
-        [
-            "random::permutation(x:array, axis:int, key:array)",
-            "random::permutation(x:int, axis:, key:array)",
-        ],
-    ),
-    "fast.scaled_dot_product_attention": (
-        "array",
-        [
-            "fast::scaled_dot_product_attention(q:array, k:array, v:array, scale:float, "
-            '="", mask:array?, sinks:array?, force_fused:bool)',
-            "fast::scaled_dot_product_attention(q:array, k:array, v:array, scale:float, "
-            "mask:'causal', =std::nullopt, sinks:array?, force_fused:bool)",
-        ],
-    ),
-}
 
-_CALLABLE = "it takes or returns a Python function"
-_STATE = "it changes or reads global state rather than computing an array"
-_FILE = "it reads or writes files"
-_BINDING = "MLX computes it in its Python binding and has no C++ function for it"
+@cache
+def _sections() -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
+    row: list[str] = []
+    for parts in rows(WRITTEN, " : "):
+        if parts[0].startswith("["):
+            found[parts[0][1:-1]] = listed = []
+        else:  # without names it has those of the row before
+            row = parts if parts[0] else [a or b for a, b in zip(parts, row, strict=True)]
+            listed.append(row)
+    return found
 
-OMITTED: dict[str, str] = {
-    "device_info": _STATE,
-    "eval": "it evaluates, and a formula only builds a graph",
-    "async_eval": "it evaluates, and a formula only builds a graph",
-    "synchronize": "it evaluates, and a formula only builds a graph",
-    "compile": _CALLABLE,
-    "checkpoint": _CALLABLE,
-    "custom_function": _CALLABLE,
-    "grad": _CALLABLE,
-    "value_and_grad": _CALLABLE,
-    "vjp": _CALLABLE,
-    "jvp": _CALLABLE,
-    "vmap": _CALLABLE,
-    "export_function": _CALLABLE,
-    "import_function": _CALLABLE,
-    "exporter": _CALLABLE,
-    "export_to_dot": _FILE,
-    "save": _FILE,
-    "savez": _FILE,
-    "savez_compressed": _FILE,
-    "save_safetensors": _FILE,
-    "save_gguf": _FILE,
-    "load": _FILE,
-    "einsum_path": "it returns no array",
-    "from_dlpack": "it takes an object of another library",
-    "convolve": f"{_BINDING}; write it with conv1d or conv_general",
-    "can_cast": f"{_BINDING}; compare result_type(a, dtype) with dtype",
-    "isdtype": f"{_BINDING}; use issubdtype",
-    "fast.metal_kernel": f"{_CALLABLE}; declare an entry with a kernel instead",
-    "fast.cuda_kernel": f"{_CALLABLE}; declare an entry with a kernel instead",
-    "fast.precompiled_cuda_kernel": f"{_CALLABLE}; declare an entry with a kernel instead",
-    "random.seed": _STATE,
-    "random.state": _STATE,
-}
 
-ASTYPE = [
-    [[["a", "/", "array"], ["dtype", "/", "Dtype"]]],
-    "array",
-    ["astype(a:array, dtype:dtype)"],
-]
+def _by_name(name: str) -> dict[str, list[list[str]]]:
+    """The rows of a section, without the name, by it."""
+    found: dict[str, list[list[str]]] = {}
+    for names, *rest in section(name):
+        for each in names.split():
+            found.setdefault(each, []).append(rest)
+    return found
 
-# What rules of formulas treat: these give no array, or take any number of things.
-BUILTIN = (
-    "array",
-    "asarray",
-    "broadcast_shapes",
-    "finfo",
-    "iinfo",
-    "result_type",
-)
+
+def written() -> dict[str, dict[str, Any]]:
+    """What the hand-written table has of the records."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in _by_name("operations")}
+    for name, lines in _by_name("effects").items():
+        (text,) = lines
+        rank, dtype, degree, *more = text[0].split()
+        trace = next((word for word in more if word in get_args(Trace)), "-")
+        words = {"rank": rank, "dtype": dtype, "degree": degree, "shapeless": trace}
+        effect: dict[str, Any] = {key: word for key, word in words.items() if word != "-"}
+        if "repeats" in more:
+            effect["repeats"] = True
+        if unknown := {*more} - {trace, "repeats", "wrapped"}:
+            raise ValueError(f"{name} has {unknown}")
+        found.setdefault(name, {})["effect"] = effect
+    for name, lines in _by_name("operations").items():
+        found[name]["operations"] = [_operation(name, *line) for line in lines]
+    for name, lines in _by_name("calls").items():
+        key = "signatures" if lines[0][0] == "mlx" else lines[0][0]
+        found.setdefault(name, {})[key] = [
+            [_pack(param) for param in _parsed(text, "")] for _, text in lines
+        ]
+    for name, (reason,) in _by_name("omitted").items():
+        found.setdefault(name, {})["omitted"] = reason[0]
+    return found
+
+
+def _operation(name: str, takes: str, gives: str, cpp: str) -> list[Any]:
+    text = cpp.replace("{name}", name)
+    called = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)  # what takes a stream is MLX's
+    return [takes.split(), gives, text, called[1] if called else ""]
 
 
 def derive(root: Path) -> dict[str, Any]:
-    """The table of the release in the folder ``root``, as stored in JSON.
+    """What MLX decides on of the table, for the release in the folder ``root``.
 
-    Raises ``ValueError`` when a function of the stubs is neither derivable, nor special, nor
-    omitted.
+    Raises ``ValueError`` when the overloads of a function of the stubs can neither be derived nor
+    are written down, and it is not omitted.
     """
     overloads = _overloads(root / "include" / "mlx")
-    functions: dict[str, Any] = {}
+    omitted, special = _by_name("omitted"), _by_name("overloads")
+    operations = {name for name, (call, *_) in _by_name("calls").items() if call[0] == "mlx"}
+    functions: dict[str, dict[str, Any]] = {}
     aliases: dict[str, str] = {}
     methods: dict[str, Any] = {}
     problems: list[str] = []
-    for module in MODULES:
+    for module in ("", *MODULES):
         stub = ast.parse(
             (root / "core" / f"{module or '__init__'}.pyi").read_text(encoding="utf-8")
         )
@@ -321,24 +115,25 @@ def derive(root: Path) -> dict[str, Any]:
                 methods = _methods(node)
             elif isinstance(node, ast.FunctionDef):
                 name = f"{module}.{node.name}" if module else node.name
-                if name in OMITTED or name in BUILTIN or name in functions:
+                if name in omitted or name in functions or name in operations:
                     continue
-                if not _gives_arrays(node) and name not in SPECIAL:
+                if not _gives_arrays(node) and name not in special:
                     continue
                 try:
                     functions[name] = _derive_function(name, node, overloads)
                 except ValueError as error:
                     problems.append(f"{name}: {error}")
-    functions.setdefault("astype", ASTYPE)  # until 0.31.2 a method only
+    if "astype" not in functions:  # until 0.31.2 a method only
+        functions["astype"] = _written_function("astype", _written_signatures("astype"))
     if problems:
-        raise ValueError("no C++ form found for " + "; ".join(problems))
-    known = {*functions, *BUILTIN}
+        raise ValueError("no C++ overload found for " + "; ".join(problems))
+    for name in methods.keys() & functions.keys():
+        functions[name]["method"] = methods[name]
+    known = functions.keys() | operations
     return {
         "mlx": _version(root),
         "functions": functions,
         "aliases": {a: f for a, f in aliases.items() if f in known},
-        "methods": {m: p for m, p in methods.items() if m in functions and m not in OMITTED},
-        "omitted": OMITTED,
     }
 
 
@@ -349,9 +144,7 @@ def _version(root: Path) -> str:
 
 
 def _gives_arrays(node: ast.FunctionDef) -> bool:
-    return node.name in OMITTED or "array" in (
-        ast.unparse(node.returns) if node.returns else "array"
-    )
+    return "array" in (ast.unparse(node.returns) if node.returns else "array")
 
 
 def _methods(node: ast.ClassDef) -> dict[str, Any]:
@@ -363,88 +156,111 @@ def _methods(node: ast.ClassDef) -> dict[str, Any]:
             if not decorated:
                 params = _params(item.args)[1:]
                 if item.name in ("reshape", "transpose"):  # x.reshape(2, -1), x.transpose(1, 0)
-                    params = [Param(p.name, p.kind, "int") for p in params]
+                    params = [PythonParam(p.name, p.kind, "int") for p in params]
                 found[item.name] = [_pack(p) for p in params if p.name != "correction"]
     return found
 
 
 def _derive_function(
     name: str, node: ast.FunctionDef, overloads: Mapping[str, list[tuple[str, list[_CppParam]]]]
-) -> list[Any]:
-    if name in SIGNATURES:
-        signatures = [
-            _params(ast.parse(f"def f({text}): ...").body[0].args)  # type: ignore[attr-defined]
-            for text in SIGNATURES[name]
-        ]
-    else:
-        signatures = [_params(node.args)]
-    packed = [[_pack(p) for p in s] for s in signatures]
-    if name in SPECIAL:
-        result, forms = SPECIAL[name]
-        names = {param.name for params in signatures for param in params}
-        return [packed, result, [_of_release(form, names) for form in forms]]
-    cpp = CPP_NAMES.get(name, name.replace(".", "::"))
+) -> dict[str, Any]:
+    signatures = _written_signatures(name) or [_params(node.args)]
+    if name in _by_name("overloads"):
+        return _written_function(name, signatures)
+    cpp = dict(section("C++ names")).get(name, name.replace(".", "::"))
     if cpp not in overloads:
         raise ValueError(f"no function {cpp} in the headers")
-    forms, results = [], set()
-    for returned, params in overloads[cpp]:
-        form = _align(cpp, signatures[0], params)
-        if form is not None and form not in forms:
-            forms.append(form)
-            results.add(returned + ("" if any(p.type == "stream" for p in params) else "!"))
+    found, results = [], set()
+    for returned, cpp_params in overloads[cpp]:
+        overload = _align(cpp, signatures[0], cpp_params)
+        if overload is not None and overload not in found:
+            found.append(overload)
+            results.add(returned + ("" if any(p.type == "stream" for p in cpp_params) else "!"))
     if len(results) != 1:
-        raise ValueError(f"{len(forms)} forms with results {sorted(results)}")
+        raise ValueError(f"{len(found)} overloads with results {sorted(results)}")
     result = results.pop()
     stub = ast.unparse(node.returns) if node.returns else ""
     exact = re.fullmatch(r"tuple\[((?:array, )*array)\]", stub.replace("mlx.core.", ""))
     if exact and name != "quantize" and ":" not in result:
         result = f"{result}:{exact[1].count('array')}"
-    return [packed, result, _settle(forms)]
+    return _function(name, signatures, result, _settle(found))
 
 
-def _of_release(form: str, names: set[str]) -> str:
-    """A special form without the parameters that an older release does not have."""
-    head, _, rest = form.partition("(")
+def _written_signatures(name: str) -> list[list[PythonParam]]:
+    """The signatures of a function that are written down, if any."""
+    return [_parsed(text) for (text,) in _by_name("signatures").get(name, ())]
+
+
+def _written_function(name: str, signatures: list[list[PythonParam]]) -> dict[str, Any]:
+    """A function whose overloads are written down; without parameters that a release lacks."""
+    names = {param.name for params in signatures for param in params}
+    listed = _by_name("overloads")[name]
+    return _function(
+        name, signatures, listed[0][0], [_of_release(text, names) for _, text in listed]
+    )
+
+
+def _function(
+    name: str, signatures: list[list[PythonParam]], result: str, overloads: list[str]
+) -> dict[str, Any]:
+    if any(name in names.split() and "wrapped" in words for names, words in section("effects")):
+        overloads = [f"mlxgen::{overload}" for overload in overloads]
+    packed = [[_pack(param) for param in params] for params in signatures]
+    return {"signatures": packed, "result": result, "overloads": overloads}
+
+
+def _of_release(overload: str, names: set[str]) -> str:
+    """An overload without the parameters that an older release does not have."""
+    head, _, rest = overload.partition("(")
     slots = rest[:-1].split(", ")
     own = [s for s in slots if s[0] in "='" or s.partition(":")[0].partition(".")[0] in names]
     return f"{head}({', '.join(own)})"
 
 
-def _settle(forms: list[str]) -> list[str]:
-    """Shorter forms first; an int stands for a list only where no overload takes an int."""
-    for param in set(re.findall(r"(\w+):int\b", " ".join(forms))):
-        forms = [re.sub(rf"\b{param}:(ints|shape)1", rf"{param}:\1", f) for f in forms]
-    forms = [f.replace(":weak", ":value") if f.count(":weak") == 1 else f for f in forms]
-    return sorted(forms, key=lambda f: f.count(":"))
+def _settle(overloads: list[str]) -> list[str]:
+    """Shorter ones first; an int stands for a list only where none takes an int."""
+    for param in set(re.findall(r"(\w+):int\b", " ".join(overloads))):
+        overloads = [re.sub(rf"\b{param}:(ints|shape)1", rf"{param}:\1", o) for o in overloads]
+    overloads = [o.replace(":weak", ":value") if o.count(":weak") == 1 else o for o in overloads]
+    return sorted(overloads, key=lambda o: o.count(":"))
 
 
-def _pack(param: Param) -> list[str | None]:
+def _parsed(text: str, untyped: str = "array") -> list[PythonParam]:
+    """The parameters of a signature in text."""
+    function = ast.parse(f"def f({text}): ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return _params(function.args, untyped)
+
+
+def _pack(param: PythonParam) -> list[str | None]:
     packed = [param.name, param.kind, param.annotation, param.default]
     return packed if param.default is not None else packed[:3]
 
 
-def _params(args: ast.arguments) -> list[Param]:
+def _params(args: ast.arguments, untyped: str = "array") -> list[PythonParam]:
     """The parameters of a stub, without ``stream``."""
     out = []
     positional = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
     for i, (arg, default) in enumerate(zip(positional, defaults, strict=True)):
-        out.append(_param(arg, "/" if i < len(args.posonlyargs) else "", default))
+        out.append(_param(arg, "/" if i < len(args.posonlyargs) else "", default, untyped))
     if args.vararg is not None:
-        out.append(_param(args.vararg, "*", None))
+        out.append(_param(args.vararg, "*", None, untyped))
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        out.append(_param(arg, "k", default))
+        out.append(_param(arg, "k", default, untyped))
     return [p for p in out if p.name != "stream"]
 
 
-def _param(arg: ast.arg, kind: str, default: ast.expr | None) -> Param:
-    alternatives = _flat(arg.annotation) if arg.annotation else ["array"]
+def _param(arg: ast.arg, kind: str, default: ast.expr | None, untyped: str) -> PythonParam:
+    alternatives = _flat(arg.annotation) if arg.annotation else [untyped]
     if "None" in alternatives:  # last, wherever a release has it
         alternatives = [*(a for a in alternatives if a != "None"), "None"]
     annotation = " | ".join(dict.fromkeys(alternatives))
-    if annotation == "str" and arg.arg in CHOICES:
-        annotation = f"Literal{CHOICES[arg.arg]!r}"
-    return Param(arg.arg, kind, annotation, ast.unparse(default) if default is not None else None)
+    strings = dict(section("strings"))  # the documentation has them, and the stubs do not
+    if annotation == "str" and arg.arg in strings:
+        annotation = f"Literal{strings[arg.arg].split()!r}"
+    written = ast.unparse(default) if default is not None else None
+    return PythonParam(arg.arg, kind, annotation, written)
 
 
 def _flat(annotation: ast.expr) -> list[str]:
@@ -572,14 +388,6 @@ def _cpp_param(text: str) -> _CppParam:
     return _CppParam(name, CPP_TYPES.get(type_, ""), default.strip() or None)
 
 
-# Strings that the documentation enumerates and the stubs do not.
-CHOICES = {
-    "norm": ["backward", "ortho", "forward"],
-    "side": ["left", "right"],
-    "UPLO": ["L", "U"],
-}
-
-
 # What a C++ parameter of a slot type can take, by alternative of the Python annotation.
 _ALTERNATIVES = {
     "array": {"array"},
@@ -600,10 +408,10 @@ _ALTERNATIVES = {
 }
 
 
-def _align(cpp: str, params: Sequence[Param], cpp_params: Sequence[_CppParam]) -> str | None:
-    """One overload as a form, or None if it does not take what the Python function gives."""
+def _align(cpp: str, params: Sequence[PythonParam], cpp_params: Sequence[_CppParam]) -> str | None:
+    """One overload as text, or None if it does not take what the Python function gives."""
     targets = [p for p in cpp_params if p.type != "stream"]
-    chosen: dict[int, Param] = {}
+    chosen: dict[int, PythonParam] = {}
     free = list(params)
     for by_name in (True, False):
         for i, target in enumerate(targets):
@@ -620,7 +428,7 @@ def _align(cpp: str, params: Sequence[Param], cpp_params: Sequence[_CppParam]) -
     return f"{cpp}({', '.join(slots)})"
 
 
-def _fits(param: Param, target: _CppParam) -> bool:
+def _fits(param: PythonParam, target: _CppParam) -> bool:
     base = target.type.removesuffix("?")
     if not base:
         return False
@@ -641,7 +449,7 @@ def _alternatives(annotation: str) -> list[str]:
     return [*parts, annotation[start:].strip()]
 
 
-def _slot_type(param: Param, type_: str) -> str:
+def _slot_type(param: PythonParam, type_: str) -> str:
     alternatives = _alternatives(param.annotation)
     if type_ == "array" and "scalar" in alternatives:
         return "weak"
@@ -654,27 +462,64 @@ def _slot_type(param: Param, type_: str) -> str:
 
 def combined(tables: Sequence[Mapping[str, Any]]) -> str:
     """The tables of all releases, newest first, as JSON with one function a line."""
-
-    def block(items: Mapping[str, Any], indent: str) -> str:
-        lines = [f"{indent} {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(items.items())]
-        return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
-
-    newest = tables[0]
-    parts = [f' "mlx": {json.dumps(newest["mlx"])}']
-    parts += [f" {json.dumps(k)}: {block(newest[k], ' ')}" for k in newest if k != "mlx"]
-    older = [
-        f"  {json.dumps(old['mlx'])}: {{\n"
-        + ",\n".join(
-            f'   "{part}": {block(changed(new[part], old[part]), "   ")}' for part in PARTS
-        )
-        + "\n  }"
+    older = {
+        old["mlx"]: {part: changed(new[part], old[part]) for part in PARTS}
         for new, old in itertools.pairwise(tables)
-    ]
-    parts.append(' "older": {\n' + ",\n".join(older) + "\n }")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+    }
+    return as_text(tables[0], older)
 
 
 def changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     """What to set, or with None to take away, to come from the newer table to the older one."""
-    here = {name: old[name] for name in old if new.get(name) != old[name]}
-    return {**here, **dict.fromkeys(new.keys() - old.keys())}
+    here = {name: old[name] for name in sorted(old) if new.get(name) != old[name]}
+    return {**here, **dict.fromkeys(sorted(new.keys() - old.keys()))}
+
+
+def from_mlx() -> dict[str, Any]:
+    """What MLX decided on of the stored table, as ``derive`` gives it for the newest release."""
+    functions = {
+        name: {key: record[key] for key in FROM_MLX if key in record}
+        for name, record in stored()["functions"].items()
+        if "overloads" in record
+    }
+    return {"mlx": stored()["mlx"], "functions": functions, "aliases": stored()["aliases"]}
+
+
+def as_text(newest: Mapping[str, Any], older: Mapping[str, Any]) -> str:
+    """The table as JSON: what is derived, together with what is written down."""
+    derived, own = newest["functions"], written()
+    names = dict.fromkeys([*sorted(derived), *own])
+    lines = WRITTEN.read_text(encoding="utf-8").splitlines()
+    header = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    whole = {
+        "format": [line[2:] for line in header],
+        "mlx": newest["mlx"],
+        "functions": {name: {**derived.get(name, {}), **own.get(name, {})} for name in names},
+        "aliases": dict(sorted(newest["aliases"].items())),
+        "older": older,
+    }
+    levels = {"mlx": 0, "older": 3}
+    parts = [f' "{key}": {_json(part, levels.get(key, 1), " ")}' for key, part in whole.items()]
+    text = "{\n" + ",\n".join(parts) + "\n}\n"
+    Functions.model_validate_json(text)
+    return text
+
+
+def _json(value: Any, levels: int, indent: str) -> str:
+    """JSON in which so many levels have a line for each item."""
+    if not levels or not value:
+        return json.dumps(value)
+    if isinstance(value, list):
+        parts, ends = [json.dumps(item) for item in value], "[]"
+    else:
+        parts = [
+            f"{json.dumps(key)}: {_json(item, levels - 1, indent + ' ')}"
+            for key, item in value.items()
+        ]
+        ends = "{}"
+    inner = f",\n{indent} ".join(parts)
+    return f"{ends[0]}\n{indent} {inner}\n{indent}{ends[1]}"
+
+
+if __name__ == "__main__":
+    TABLE.write_text(as_text(from_mlx(), stored()["older"]), encoding="utf-8")

@@ -18,9 +18,7 @@ from ..check.context import SIGNATURES
 from ..diagnostics import LINE_BREAK
 from ..formula import mlx
 from ..formula.compile import VALUES
-from ..formula.explain import ATTRIBUTES
 from ..formula.mlx import MODULES, table
-from ..formula.translator import BUILTINS, SPECIAL
 from ..model.dtypes import ACCUMULATOR, CATEGORIES, DTYPES
 from ..model.signature import Signature
 from ..read.keys import json_schema
@@ -218,7 +216,8 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
             groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
             groups += [("Variable", "axis", cursor.axes())]
             groups += [("Keyword", "", _OF_KEY.get(path[0], ())), ("Module", "", MODULES)]
-            groups += [("Function", "", (*BUILTINS, *SPECIAL)), ("Constant", "", VALUES)]
+            api = table(project.release)
+            groups += [("Function", "", (*api.loops, *api.python)), ("Constant", "", VALUES)]
     elif project.sources and (path[0] in ("dispatch", "cpp") or path[-1] == "function"):
         files = project.sources.metal if "metal" in path else project.sources.cpp
         functions = (f for unit in files.all().values() for f in unit.functions)
@@ -236,7 +235,7 @@ def _members(before: str, release: str | None) -> Iterator[Item]:
     """What of MLX may stand behind a dot, or where there is none."""
     module = before.removeprefix("mx.").removeprefix("mx")
     if module not in ("", *MODULES):
-        yield from (Item(name, "Property") for name in ATTRIBUTES)
+        yield from (Item(name, "Property") for name in table(release).attributes)
         methods = table(release).methods
         yield from (Item(name, "Method", usage(name, release, method=True)) for name in methods)
     prefix = f"{module}." if module else ""

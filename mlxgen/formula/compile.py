@@ -55,7 +55,7 @@ from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .source import parsed
-from .translator import BUILTINS, Facts, Report
+from .translator import Facts, Report
 from .translator import Name as Name
 from .translator import Scope as Scope
 from .values import (
@@ -260,7 +260,7 @@ class Compiler(Lists):
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
         word = explain.word(name) if explain.word(name).isidentifier() else ""
-        if (name in self.scope.ops or self.scope.is_function(name)) and not word:
+        if (name in self.scope.ops or self.scope.api.is_function(name)) and not word:
             raise Wrong("function", node, name=name)
         if reason := self.scope.api.omitted.get(name):
             raise Wrong("omitted", node, name=name, reason=reason)
@@ -283,7 +283,7 @@ class Compiler(Lists):
         names = [*reversed(parts)]
         if explain.word(f"{node.id}."):  # of another library
             tails = [".".join(names[i:]) for i in range(len(names))]
-            own = next((f"{t}(...)" for t in tails if self.scope.is_function(t)), "")
+            own = next((f"{t}(...)" for t in tails if self.scope.api.is_function(t)), "")
             word = own or explain.word(names[-1])
             if names[-1] in (*VALUES, *self.scope.names, *self.scope.ops):
                 word = names[-1]
@@ -300,7 +300,8 @@ class Compiler(Lists):
         require(value)
         found = self.rule(f".{node.attr}", [value], node)
         if found is None:
-            raise explain.attribute(value, node, self.scope.api.methods)
+            api = self.scope.api
+            raise explain.attribute(value, node, api.attributes, api.methods)
         if value.is_array and node.attr in ("shape", "size", "nbytes"):
             self.specialize(node)
         return found
@@ -477,12 +478,12 @@ class Compiler(Lists):
     def call_name(self, name: str, node: ast.Call) -> Value:
         """A function by its bare name: of the file, Python's or MLX's."""
         if name in self.locals or name in self.scope.names:
-            key = "function" if self.scope.is_function(name) else self.visit(node.func).kind
+            key = "function" if self.scope.api.is_function(name) else self.visit(node.func).kind
             key = "entry" if name in self.scope.ops else key
             raise Wrong("argument_called", node.func, key, name=name)
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))
-        if name in BUILTINS:
+        if name in self.scope.api.python or name in self.scope.api.loops:
             return self.call_builtin(name, node)
         return self.call_named(name, node)
 
@@ -503,7 +504,7 @@ class Compiler(Lists):
                 raise Wrong("omitted", last(function), name=name, reason=reason)
             word, meant = explain.word(name), did_you_mean(name, self.scope.api.methods)
             known = self.scope.api.function(name) is not None
-            attribute = name in explain.ATTRIBUTES and not args.positional
+            attribute = name in self.scope.api.attributes and not args.positional
             keys = ("attribute" * attribute, name, "function" * known)
             about = {"name": name, "word": word, "guess": meant}
             raise Wrong("unknown_method", last(function), *keys, **about)

@@ -20,9 +20,6 @@ from .values import Value, cut
 TABLE = Path(__file__).parent / "data" / "messages.txt"
 
 
-ATTRIBUTES = ("shape", "ndim", "size", "dtype", "T", "mT", "itemsize", "nbytes", "real", "imag")
-
-
 class Wrong(Exception):
     """The name of a message, its place, keys of helps, what it is about.
 
@@ -133,14 +130,16 @@ def escaped(node: ast.AST) -> str:
     return ast.unparse(node).replace("{", "{{").replace("}", "}}")
 
 
-def attribute(value: Value, node: ast.Attribute, methods: Sequence[str]) -> Wrong:
+def attribute(
+    value: Value, node: ast.Attribute, attributes: Sequence[str], methods: Sequence[str]
+) -> Wrong:
     """An attribute that does not exist, or is none."""
     name = "attribute"
     if value.kind == "array":
         name = "is_method" if node.attr in methods else "array_attribute"
         name = "is_update" if node.attr == "at" else name
     form = f"{escaped(node.value)}.{{}}"
-    known = [*ATTRIBUTES, *methods] if value.kind == "array" else []
-    meant, listed = did_you_mean(node.attr, known, form), ", ".join(ATTRIBUTES)
+    known = [*attributes, *methods] if value.kind == "array" else []
+    meant, listed = did_you_mean(node.attr, known, form), ", ".join(attributes)
     about = {"value": value, "guess": meant, "known": listed, "word": word(node.attr)}
     return Wrong(name, node, value.kind, **about, name=node.attr)

@@ -2,10 +2,10 @@
 
 A rank is a number of axes above that of an array: ``("x", -1)`` is one less than x has, ``("", 2)``
 two. A dtype is its name, or a category if no more is known. The degree counts factors ``grad`` (or
-``tangent``): what is linear has 1, and zeros have that of whatever stands beside them. What MLX's
-functions make of all that is in data/facts.txt. A rank or dtype that is not known is None or "". A
-degree is always known: what is not shown to be linear is ``BENT``, and only what kernels make of
-``grad`` is ``OPAQUE``, which the generated checks call.
+``tangent``): what is linear has 1, and zeros have that of whatever stands beside them. What a
+function makes of all that is its effect in the table of functions. A rank or dtype that is not
+known is None or "". A degree is always known: what is not shown to be linear is ``BENT``, and only
+what kernels make of ``grad`` is ``OPAQUE``, which the generated checks call.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, reduce
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from ..diagnostics.messages import rows
 from ..model.dtypes import CATEGORIES as MEMBERS
 from ..model.dtypes import DTYPES
 from ..model.op import Fact, Rank
 from .explain import Wrong
+from .mlx import Degree, DtypeEffect, RankEffect, effect
 from .values import NUMBERS, Value
 
-TABLE = Path(__file__).parent / "data" / "facts.txt"
 # Degrees besides 0 and 1: of zeros, of what is not linear, of parts that differ, of kernels.
 ZERO, BENT, MIXED, OPAQUE = -1, 2, 3, 4
 UNKNOWN = Fact(None, "", BENT)
 OPTIONS = ("axis", "axes", "keepdims", "shape", "dtype")  # arguments that decide on rank or dtype
-REPEATED = ("flip", "roll", "fft.fftshift", "fft.ifftshift")  # an axis counts each time it is there
 CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
 WHOLE, REAL = CATEGORIES[:2], CATEGORIES[2:]
 CONSTANT = {"zero": ZERO, "one": 0}
@@ -126,7 +123,7 @@ def distinct(axes: Any, rank: Rank) -> None:
             raise Wrong("axis_twice", axis=twice[0])
 
 
-def _rank(how: str, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
+def _rank(how: RankEffect, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
     """The rank that a function gives, by the word of the table."""
     rank, axis, keepdims = (*ranks, None)[0], options.get("axis"), options.get("keepdims")
     if how == "given":
@@ -164,7 +161,7 @@ def promoted(a: str, b: str) -> str:
     return max(one, other, key=CATEGORIES.index)
 
 
-def _dtype(how: str, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
+def _dtype(how: DtypeEffect, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
     """The dtype that a function gives, by the word of the table."""
     if how == "given" and options.get("dtype") is not None:
         return str(options["dtype"])
@@ -177,7 +174,7 @@ def _dtype(how: str, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
         if how == "inexact":
             return "floating" if category(dtype) in CATEGORIES[:3] else "inexact"
         return dtype if dtype[:4] != "weak" else ""
-    return how.strip("-")
+    return how
 
 
 def _degree(how: str, degrees: Sequence[int], names: Sequence[str] = ()) -> int:
@@ -207,7 +204,7 @@ def _degree(how: str, degrees: Sequence[int], names: Sequence[str] = ()) -> int:
     return degrees[0] if how == "linear" and max(degrees[1:], default=0) < 1 else BENT
 
 
-_WORDS = ("sum", "product", "parts", "choice", "linear", "bent", "each")
+_WORDS = get_args(Degree)
 
 
 def _of_parameters(how: str, degrees: Sequence[int], names: Sequence[str]) -> int:
@@ -218,9 +215,6 @@ def _of_parameters(how: str, degrees: Sequence[int], names: Sequence[str]) -> in
     return _degree("linear", [_degree("sum", [_degree("product", g) for g in given if g]), *rest])
 
 
-ROWS = {name: words.split() for names, words in rows(TABLE, " : ") for name in names.split()}
-
-
 @lru_cache(4096)
 def combined(
     name: str,
@@ -229,9 +223,9 @@ def combined(
     options: tuple[tuple[str, Any], ...] = (),
 ) -> Fact:
     """What is known of a function's result; ``names`` are the parameters of the operands."""
-    rank, dtype, degree = ROWS.get(name, ("-", "-", "bent"))
+    rank, dtype, degree, _, repeats = effect(name)
     more = dict(options)
-    if name not in REPEATED:
+    if not repeats:
         distinct(more.get("axis"), facts[0].rank if facts else None)
         distinct(more.get("axes"), facts[0].rank if facts else None)
     # What it depends on: not where only the shape counts.
@@ -250,7 +244,7 @@ def combined(
 
 def each(name: str, facts: Sequence[Fact]) -> Sequence[Fact] | None:
     """What is known of each result of a function that gives as many as it takes."""
-    if ROWS.get(name, ("", "", ""))[2] != "each":
+    if effect(name).degree != "each":
         return None
     whole = combined(name, tuple(facts))
     return [whole._replace(dtype=f.dtype, degree=f.degree, uses=f.uses) for f in facts]

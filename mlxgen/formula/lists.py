@@ -15,8 +15,8 @@ from functools import partial, reduce
 from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
-from .mlx import MODULES, Param, bind
-from .translator import LOOPS, Translator, refused
+from .mlx import MODULES, PythonParam, bind
+from .translator import Translator, refused
 from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
@@ -190,7 +190,7 @@ class Lists(Translator):
             raise explain.argument("at", "x", "array", value)
         if name not in UPDATES:
             raise Wrong("unknown_update", node.func, name=name, known=", ".join(UPDATES))
-        updates = bind([Param("value", "/", "scalar | array")], args)["value"]
+        updates = bind([PythonParam("value", "/", "scalar | array")], args)["value"]
         cpp = fit(updates, "weak")
         if cpp is None:
             raise explain.argument(name, "value", "scalar | array", updates)
@@ -243,15 +243,16 @@ class Lists(Translator):
     def loop_lists(self, node: ast.expr) -> list[Value]:
         """What a comprehension loops over: one list, or several side by side."""
         name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if not isinstance(node, ast.Call) or name not in LOOPS:
+        if not isinstance(node, ast.Call) or name not in self.scope.api.loops:
             return [loop_list(self.visit(node))]
         args = self.arguments(node, name)
-        given = [*bind(LOOPS[name], args).values()]
+        (params,) = self.scope.api.loops[name]
+        given = [*bind(params, args).values()]
         if name == "range":
             counted = self.rule("range", given, node)
             if counted is None:
                 no_int = next((value for value in given if value.kind != "int"), given[0])
-                raise refused(name, LOOPS[name][0], no_int)
+                raise refused(name, params[0], no_int)
             return [counted]
         lists = self.each(loop_list, given)
         if name == "enumerate":

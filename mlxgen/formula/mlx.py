@@ -3,22 +3,16 @@
 A formula is written against MLX's Python API and compiled to its C++ API. The two differ in more
 than spelling: one Python function with ``axis: None | int | Sequence[int]`` is three C++ overloads,
 ``scalar | array`` exists in Python only, defaults move. This module knows the correspondence for
-every function and release, as a table in ``data/mlx_api.json`` so that the generator works without
-MLX. The table is derived from what MLX installs by ``tools/mlx_table.py``.
+every function and release, as a table in ``data/functions.json`` so that the generator works
+without MLX. The table has one record for each function, with all that formulas know about it, and
+explains itself under "format"; ``tools/mlx_table.py`` writes it.
 
 A call is bound as Python would bind it (positional-only and keyword-only parameters, defaults,
 several signatures), then compared with the function's overloads until one takes all arguments.
 
-An overload is a ``Form``: the C++ function and, for each of its parameters, a slot that says which
-Python argument goes there and as what C++ type. Python parameters without a slot must be None for
-the form to apply.
-
-Types of slots are those of values.py: ``array`` ``arrays`` ``int`` ``ints`` ``shape`` and so on;
-``weak``: an array, or a number that takes the dtype of the array beside it; ``value``: an array, or
-a number by itself; ``value@dtype``: a number in the dtype of that argument; ``ints1`` ``shape1``
-``pair1`` ``triple1``: one int stands for all; ``flag``: True or False as written, which decides how
-many arrays there are; ``'text'``: that string constant. A trailing ``?`` takes None too. A slot
-without a type drops its argument; a slot ``=text`` is C++ text.
+An ``Overload`` is the C++ function and, for each of its parameters, a slot that says which Python
+argument goes there and as what C++ type. Python parameters without a slot must be None for the
+overload to apply.
 """
 
 from __future__ import annotations
@@ -29,21 +23,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..diagnostics import Guess, did_you_mean
 from ..read.settings import numbers
 from . import explain
 from .explain import Wrong, escaped
-from .shapeless import WRAPPED
 from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
-TABLE = Path(__file__).parent / "data" / "mlx_api.json"
-PARTS = ("functions", "aliases", "methods")  # of the table, which releases differ in
+TABLE = Path(__file__).parent / "data" / "functions.json"
+PARTS = ("functions", "aliases")  # of the table, which releases differ in
 MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
 
+# What a function makes of what is known of its operands, and what a shapeless trace of it.
+_WithAxis = Literal["along", "reduced", "squeezed", "expanded", "stacked"]
+RankEffect = Literal["", "broadcast", "same", _WithAxis, "matmul", "given", "free"]
+DtypeEffect = Literal[
+    "", "promoted", "same", "inexact", "chosen", "given", "bits", "bool_", "uint32"
+]
+Degree = Literal[
+    "sum", "product", "linear", "parts", "choice", "second", "zero", "one", "bent", "each"
+]
+Trace = Literal["", "gradient", "forward", "axis"]
 
-class Param(NamedTuple):
+
+class PythonParam(NamedTuple):
     """A parameter of a Python function."""
 
     name: str
@@ -69,7 +73,7 @@ class Slot(NamedTuple):
     text: str = ""  # C++ text of a slot that takes no argument
 
 
-class Form(NamedTuple):
+class Overload(NamedTuple):
     """One way to call a function in C++."""
 
     cpp: str  # qualified, with mx:: or mlxgen::
@@ -82,34 +86,70 @@ class Function:
     """A function of MLX's Python API."""
 
     name: str  # "sum", "linalg.norm"
-    signatures: tuple[tuple[Param, ...], ...]  # alternatives (Python overloads), tried in order
-    forms: tuple[Form, ...]
+    signatures: Sequence[Sequence[PythonParam]]  # alternatives, tried in order
+    overloads: Sequence[Overload]  # none: operations do what it does
     result: str  # a kind | tuple (std::pair or std::tuple) | flags (as many arrays as they say)
     count: int | None  # of several arrays: how many, if that is fixed; of flags: for each one
     stream: bool  # whether C++ takes a stream
 
 
-class Table:
-    """The stored table; functions are built when they are first asked for."""
+class Effect(NamedTuple):
+    """What a function makes of what is known of its operands: by itself nothing is known."""
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.release: str = raw["mlx"]
-        self.omitted: Mapping[str, str] = raw["omitted"]
-        self.names = [*raw["functions"], *raw["aliases"]]  # "sum", "linalg.norm"
-        self.methods = list(raw["methods"])  # of an array
-        self.raw = raw
+    rank: RankEffect = ""
+    dtype: DtypeEffect = ""
+    degree: str = "bent"  # a Degree, or sums and products of parameters
+    shapeless: Trace = ""
+    repeats: bool = False  # an axis counts each time it is there
+
+
+@cache
+def stored() -> Any:
+    """The table as it is stored."""
+    return json.loads(TABLE.read_text(encoding="utf-8"))
+
+
+def record(name: str) -> Any:
+    """What the newest release's table has about a function, operator or attribute."""
+    return stored()["functions"].get(name, {})
+
+
+def effect(name: str) -> Effect:
+    """What a function makes of what is known of its operands."""
+    return Effect(**record(name).get("effect", {}))
+
+
+class Table:
+    """What formulas can call with a release of MLX; functions are built when first asked for."""
+
+    def __init__(self, release: str, known: Mapping[str, Any], omitted: Mapping[str, str]) -> None:
+        self.release, self.omitted = release, omitted
+        self._functions, self._aliases = functions, aliases = known["functions"], known["aliases"]
+        self.names = [*functions, *aliases]  # "sum", "linalg.norm"
+        self.methods = [name for name in functions if "method" in functions[name]]  # of an array
+        every = stored()["functions"]
+        dotted = [name for name in every if name[0] == "."]
+        self.attributes = [n[1:] for n in dotted if every[n]["operations"][0][0] == ["array"]]
+        # Python's functions, with their signatures; loops stand in comprehensions only.
+        self.loops = {n: _signatures(r["loop"]) for n, r in every.items() if "loop" in r}
+        self.python = {n: _signatures(r["python"]) for n, r in every.items() if "python" in r}
         self._built: dict[str, Function] = {}
+
+    def is_function(self, name: str) -> bool:
+        """Whether a formula can call a function of that name, which no entry has."""
+        return name in self.python or name in self.loops or self.function(name) is not None
 
     def function(self, name: str) -> Function | None:
         """The function of that name (aliases included)."""
-        name = self.raw["aliases"].get(name, name)
-        if name not in self._built and name in self.raw["functions"]:
-            signatures, result, forms = self.raw["functions"][name]
+        name = self._aliases.get(name, name)
+        if name not in self._built and name in self._functions:
+            found = self._functions[name]
+            result = found.get("result", "")
             kind, _, count = result.removesuffix("!").partition(":")
             self._built[name] = Function(
                 name,
-                tuple(tuple(Param(*p) for p in s) for s in signatures),
-                tuple(_form(f) for f in forms),
+                _signatures(found["signatures"]),
+                [_overload(text) for text in found.get("overloads", ())],
                 kind,
                 int(count) if count else None,
                 not result.endswith("!"),
@@ -119,13 +159,13 @@ class Table:
     def method(self, name: str) -> Function | None:
         """The method of that name, as a function of which the array is the first argument."""
         key, function = f".{name}", self.function(name)
-        if key not in self._built and function is not None and name in self.raw["methods"]:
+        if key not in self._built and function is not None and name in self.methods:
             own = function.signatures[0]
             params = [own[0]._replace(kind="/")]
-            for param, kind, annotation, *default in self.raw["methods"][name]:
-                if kind == "*":  # x.transpose(), x.transpose(1, 0), x.transpose((1, 0))
-                    annotation, default = "int | Sequence[int]", [own[1].default]
-                params.append(Param(param, kind, annotation, *default))
+            for param in _signatures([self._functions[name]["method"]])[0]:
+                if param.kind == "*":  # x.transpose(), x.transpose(1, 0), x.transpose((1, 0))
+                    param = PythonParam(param.name, "*", "int | Sequence[int]", own[1].default)
+                params.append(param)
             self._built[key] = replace(function, signatures=(tuple(params),))
         return self._built.get(key)
 
@@ -136,27 +176,32 @@ def table(release: str | None = None) -> Table:
 
     What that release lacks is omitted, with the reason.
     """
-    raw = json.loads(TABLE.read_text(encoding="utf-8"))
-    for older, changes in raw["older"].items():
-        if release is None or numbers(release) >= numbers(raw["mlx"]):
+    newest, every = stored()["mlx"], stored()["functions"]
+    omitted = {name: every[name]["omitted"] for name in every if "omitted" in every[name]}
+    known = {"functions": {n: r for n, r in every.items() if "signatures" in r}}
+    known["aliases"] = dict(stored()["aliases"])
+    for older, changes in stored()["older"].items():
+        if release is None or numbers(release) >= numbers(newest):
             break
         for part in PARTS:
-            for name, value in changes[part].items():
-                raw[part][name] = value
-                if value is None:
-                    del raw[part][name]
-                    reason = f"MLX {release} does not have it, MLX {raw['mlx']} does"
-                    raw["omitted"].setdefault(name, reason)
-        raw["mlx"] = older
-    return Table(raw)
+            known[part].update(changes[part])
+            for name in [name for name, value in changes[part].items() if value is None]:
+                del known[part][name]
+                omitted.setdefault(name, f"MLX {release} does not have it, MLX {newest} does")
+        newest = older
+    return Table(newest, known, omitted)
 
 
-def _form(text: str) -> Form:
-    """``sum(a:array, axis:ints)`` as a Form; a name with ``mlxgen::`` is one of our helpers."""
+def _signatures(stored: Sequence[Sequence[Sequence[str]]]) -> Sequence[Sequence[PythonParam]]:
+    return tuple(tuple(PythonParam(*param) for param in params) for params in stored)
+
+
+def _overload(text: str) -> Overload:
+    """``sum(a:array, axis:ints)``; a name with ``mlxgen::`` is one of our helpers."""
     head, _, rest = text.partition("(")
     slots = tuple(_slot(s) for s in rest[:-1].split(", "))
     cpp = head if head.startswith("mlxgen::") else f"mx::{head}"
-    return Form(cpp, slots, frozenset(s.param.partition(".")[0] for s in slots if s.param))
+    return Overload(cpp, slots, frozenset(s.param.partition(".")[0] for s in slots if s.param))
 
 
 def _slot(text: str) -> Slot:
@@ -181,7 +226,7 @@ class Args:
     method: bool = False  # the first positional one stands before the dot
 
 
-def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
+def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
     """The argument of each parameter that was given; those left to their defaults are not there."""
     given = args.positional
     places = [p for p in params if p.kind in ("/", "")]
@@ -233,7 +278,7 @@ def bind(params: Sequence[Param], args: Args) -> dict[str, Value]:
     return bound
 
 
-def usage(params: Sequence[Param], name: str, method: bool, typed: bool = False) -> str:
+def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = False) -> str:
     """How a function is called: ``softmax(a, axis=None, *, precise=False)``; ``typed``: of what."""
     method = method and bool(params)
     words = []
@@ -246,7 +291,7 @@ def usage(params: Sequence[Param], name: str, method: bool, typed: bool = False)
     return f"{'.' * method}{name}({', '.join(words)})"
 
 
-def bind_any(function: Function, args: Args) -> tuple[Sequence[Param], dict[str, Value]]:
+def bind_any(function: Function, args: Args) -> tuple[Sequence[PythonParam], dict[str, Value]]:
     """The first of a function's signatures that takes the arguments, and what it makes of them."""
     for params in function.signatures[:-1]:
         try:
@@ -256,7 +301,7 @@ def bind_any(function: Function, args: Args) -> tuple[Sequence[Param], dict[str,
     return function.signatures[-1], bind(function.signatures[-1], args)
 
 
-def complete(params: Sequence[Param], bound: Mapping[str, Value]) -> dict[str, Value]:
+def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[str, Value]:
     """All arguments, with defaults; None where it stands for the default becomes that."""
     every = dict(bound)
     for param in params:
@@ -287,9 +332,9 @@ def choices(annotation: str) -> tuple[str, ...]:
 
 
 def select(function: Function, bound: Mapping[str, Value], stream: str) -> str | None:
-    """The call in C++ by the first form that takes all arguments."""
-    for form in function.forms:
-        cpp = apply(form, bound, [stream] if function.stream else [])
+    """The call in C++ by the first overload that takes all arguments."""
+    for overload in function.overloads:
+        cpp = apply(overload, bound, [stream] if function.stream else [])
         if cpp is not None:
             return cpp
     # An argument that may be None where C++ tells by the overload: decide at run time.
@@ -303,16 +348,16 @@ def select(function: Function, bound: Mapping[str, Value], stream: str) -> str |
     return None
 
 
-def apply(form: Form, bound: Mapping[str, Value], last: Sequence[str]) -> str | None:
-    """One form with these arguments, or None if it does not take them."""
-    if not form.params <= bound.keys():  # of another of the function's signatures
+def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -> str | None:
+    """One overload with these arguments, or None if it does not take them."""
+    if not overload.params <= bound.keys():  # of another of the function's signatures
         return None
-    others = bound.keys() - form.params if len(bound) > len(form.params) else ()
+    others = bound.keys() - overload.params if len(bound) > len(overload.params) else ()
     if any([bound[name].kind != "none" for name in others]):
         return None
     parts: list[str] = []
     numbers = arrays = False
-    for slot in form.slots:
+    for slot in overload.slots:
         if slot.text or not slot.type:  # without a type it is of no use to this overload
             parts += [slot.text] if slot.text else []
             continue
@@ -324,12 +369,11 @@ def apply(form: Form, bound: Mapping[str, Value], last: Sequence[str]) -> str | 
             value = bound[slot.param]
             arrays |= value.is_array
             numbers |= value.kind in NUMBERS
-    head = form.cpp
+    head = overload.cpp
     if numbers:  # they take the dtype of an array; where can do without
-        if not arrays and head != "mx::where":
+        if not arrays and head != "mlxgen::where":
             return None
         head = head.replace("mx::", "mlxgen::", 1)
-    head = WRAPPED.get(head, head)
     return f"{head}({', '.join([*parts, *last])})"
 
 
@@ -351,15 +395,15 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
 
 
 def misfit(
-    function: Function, params: Sequence[Param], bound: Mapping[str, Value], args: Args
+    function: Function, params: Sequence[PythonParam], bound: Mapping[str, Value], args: Args
 ) -> Wrong:
-    """Why no form takes the arguments: the first that none does, else all together."""
-    forms = [f for f in function.forms if f.params <= {p.name for p in params}]
+    """Why no overload takes the arguments: the first that none does, else all together."""
+    overloads = [o for o in function.overloads if o.params <= {p.name for p in params}]
     for param in params:
         value = bound.get(param.name)
-        slots = [s for f in forms for s in f.slots if s.param.partition(".")[0] == param.name]
+        slots = [s for o in overloads for s in o.slots if s.param.partition(".")[0] == param.name]
         if value is None or (
-            value.kind == "none" and any(param.name not in f.params for f in forms)
+            value.kind == "none" and any(param.name not in o.params for o in overloads)
         ):
             continue
         if any(fit_slot(s, {"dtype": value, **bound}) is not None for s in slots):
@@ -378,7 +422,7 @@ def unknown(name: str, node: ast.Call, others: Sequence[str], api: Table) -> Wro
     if reason := api.omitted.get(name):
         return Wrong("omitted", node.func, name=name, reason=reason)
     module, _, own = name.rpartition(".")
-    names = [(n.rpartition("."), n) for n in (*others, *api.names)]
+    names = [(n.rpartition("."), n) for n in (*others, *api.loops, *api.python, *api.names)]
     dotted = isinstance(node.func, ast.Attribute)
     inside = next((n for (_, _, last), n in names if last == own and (dotted or n != own)), None)
     word = f"{inside}(...)" if inside else explain.word(own)

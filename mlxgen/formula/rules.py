@@ -1,28 +1,22 @@
-"""The table of rules, data/rules.txt, which says what a line of it is: what formulas can do besides
-calling MLX's functions.
-"""
+"""Operations of the table of functions: what formulas can do besides calling MLX's functions."""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from ..diagnostics.messages import rows
+from .mlx import record
 from .values import LEVEL, SLOTS, Value, Way, binary, member, unary
-
-TABLE = Path(__file__).parent / "data" / "rules.txt"
 
 # C++'s types of numbers, each of which takes in those before.
 RANKS = ("int", "int64_t", "float", "double")
 
 
-class Rule(NamedTuple):
-    """A line, for one of its names."""
+class Operation(NamedTuple):
+    """One way to treat some kinds of operands."""
 
     name: str
     takes: Sequence[str]
@@ -51,7 +45,7 @@ def common(numbers: Sequence[Value]) -> tuple[str, str]:
 
 
 def _writer(text: str) -> Callable[[Sequence[str], str], str]:
-    """What puts operands, and the stream, into the C++ of a line."""
+    """What puts operands, and the stream, into the C++ of the table."""
     first, *rest = text.split()
     if rest and rest[0] in LEVEL:
         zero = [rest[1]] if rest[1] == "0" else []
@@ -63,26 +57,19 @@ def _writer(text: str) -> Callable[[Sequence[str], str], str]:
     return lambda parts, s: text.format(*parts, s=s)
 
 
-def _rules() -> Mapping[str, Sequence[Rule]]:
-    found: dict[str, list[Rule]] = {}
-    for names, takes, gives, cpp in rows(TABLE, " : ", 3):
-        for name in names.split():
-            text = cpp.replace("{name}", name)
-            mlx = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)
-            rule = Rule(name, takes.split(), gives, _writer(text), mlx[1] if mlx else "")
-            found.setdefault(name, []).append(rule)
-    return found
-
-
-RULES = _rules()
+@cache
+def operations(name: str) -> Sequence[Operation]:
+    """What the table has of that name."""
+    listed = record(name).get("operations", ())
+    return [Operation(name, takes, gives, _writer(cpp), mlx) for takes, gives, cpp, mlx in listed]
 
 
 @cache
-def rules(name: str, kinds: tuple[str, ...]) -> Sequence[tuple[Rule, Sequence[Way]]]:
-    """The lines of that name that may take operands of these kinds, and how they write each."""
+def rules(name: str, kinds: tuple[str, ...]) -> Sequence[tuple[Operation, Sequence[Way]]]:
+    """Those of a name that may take operands of these kinds, and how they write each."""
     return [
-        (rule, [SLOTS[slot][kind] for slot, kind in zip(rule.takes, kinds, strict=True)])
-        for rule in RULES.get(name, ())
-        if len(rule.takes) == len(kinds)
-        and all(kind in SLOTS[slot] for slot, kind in zip(rule.takes, kinds, strict=True))
+        (one, [SLOTS[slot][kind] for slot, kind in zip(one.takes, kinds, strict=True)])
+        for one in operations(name)
+        if len(one.takes) == len(kinds)
+        and all(kind in SLOTS[slot] for slot, kind in zip(one.takes, kinds, strict=True))
     ]

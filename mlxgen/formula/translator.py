@@ -29,18 +29,18 @@ from .facts import (
 from .mlx import (
     Args,
     Function,
-    Param,
+    PythonParam,
     Table,
     bind,
     bind_any,
     complete,
+    effect,
     misfit,
     select,
     table,
     unknown,
 )
 from .rules import rules
-from .shapeless import FORWARD, GRADIENT
 from .source import Source
 from .values import Value, constant, escaped, fit, fit_type, hole
 
@@ -52,25 +52,7 @@ Report = Callable[[str, str, int, int, "str | None"], None]
 # Names of optional arguments that are known to have a value, or to be None.
 Facts = dict[str, bool]
 
-# Functions that are rules: of MLX, those that give no array, or take no arrays alone, ...
-DTYPE = Param("dtype", "", "Dtype | None", "None")
-SPECIAL: Mapping[str, Sequence[Param]] = {
-    "array": (Param("val", "", "scalar | list"), DTYPE),
-    "asarray": (Param("a", "", "scalar | list"), DTYPE),
-    **dict.fromkeys(("finfo", "iinfo"), (Param("dtype", "/", "Dtype"),)),
-    "result_type": (Param("arrays_and_dtypes", "*", "array | Dtype"),),
-    "broadcast_shapes": (Param("shapes", "*", "Sequence[int]"),),
-}
-# ... and Python's, of which some are MLX's if the first argument is an array.
-LOOPS = {
-    "zip": (Param("a", "/", ""), Param("b", "/", "")),
-    "enumerate": (Param("a", "/", ""),),
-    "range": (Param("n", "/", ""), Param("stop", "/", "", "None")),
-}
 UNKNOWN_NAMES = ("unknown_name", "unknown_function", "unknown_method", "omitted", "function")
-CONVERSIONS = ("len", "int", "float", "bool", "hint")
-BUILTINS = (*LOOPS, *CONVERSIONS, "abs", "sum", "prod", "min", "max", "all", "any")
-ONE, SEVERAL = (Param("x", "/", ""),), (Param("numbers", "*", ""),)
 
 
 class Name(NamedTuple):
@@ -98,10 +80,6 @@ class Scope(NamedTuple):
     def api(self) -> Table:
         """MLX's functions."""
         return table(self.release)
-
-    def is_function(self, name: str) -> bool:
-        """Whether a formula can call a function of that name, which no entry has."""
-        return name in BUILTINS or name in SPECIAL or self.api.function(name) is not None
 
 
 class Translator:
@@ -173,11 +151,13 @@ class Translator:
         text = " ".join(self.text[start:end].split())
         self.specializes = [why or f"uses {text} as a number" for why in self.specializes]
 
-    def traced(self, name: str) -> None:
-        """Note what a shapeless trace makes of a function of MLX."""
-        for i, names in enumerate((FORWARD, GRADIENT)):
-            if name not in names and not self.specializes[i]:
-                self.specializes[i] = f"calls {name}"
+    def traced(self, name: str, axis: bool = False) -> None:
+        """Note what a shapeless trace makes of a function of MLX; ``axis``: it is given."""
+        trace = effect(name).shapeless
+        if trace == "axis":
+            trace = "gradient" if axis else ""
+        for i, wrong in enumerate((not trace, trace != "gradient")):
+            self.specializes[i] = self.specializes[i] or f"calls {name}" * wrong
 
     # Operations
 
@@ -284,9 +264,7 @@ class Translator:
         if function.result == "bool":
             return Value("bool", cpp, args.node)
         self.used.append(("mlx", function.name))
-        # Without axes, squeeze drops those that have length 1 in the trace.
-        dropping = function.name == "squeeze" and "axis" in bound
-        self.traced("expand_dims" if dropping else function.name)
+        self.traced(function.name, axis="axis" in bound)
         options = {name: option(name, every[name]) for name in OPTIONS if name in every}
         names = [p.name for p in params if "array" in p.annotation and p.name in every]
         given = [every[name] for name in names]
@@ -345,32 +323,33 @@ class Translator:
 
     def call_named(self, name: str, node: ast.Call) -> Value:
         """A function of MLX by its name."""
-        if name in SPECIAL:
-            return self.call_rule(name, SPECIAL[name], self.arguments(node, name))
         function = self.scope.api.function(name)
         if function is None:
-            others = [*self.scope.ops, *BUILTINS, *SPECIAL]
-            raise unknown(name, node, others, self.scope.api)
-        return self.call_mlx(function, self.arguments(node, name))
+            raise unknown(name, node, [*self.scope.ops], self.scope.api)
+        args = self.arguments(node, name)
+        if not function.overloads:
+            return self.call_rule(name, function.signatures[0], args)
+        return self.call_mlx(function, args)
 
     def call_builtin(self, name: str, node: ast.Call) -> Value:
         """One of Python's functions, some of which are MLX's if the first argument is an array."""
-        if name in LOOPS:
+        if name in self.scope.api.loops:
             raise Wrong("loop_only", node, name, name=name)
         self.hints += name == "hint"
         args = self.arguments(node, name)
         self.hints -= name == "hint"
         given = args.positional
         function = self.scope.api.function(name)
-        several = name in ("min", "max") and len(given) > 1
+        one, *more = self.scope.api.python[name]
+        several = bool(more) and len(given) > 1
         if function is not None and (not given or given[0].kind == "array"):
             if several and any(value.kind == "array" for value in given[1:]):
                 raise Wrong("several_arrays", node, label=name)
             return self.call_mlx(function, args)
-        return self.call_rule(name, SEVERAL if several else ONE, args)
+        return self.call_rule(name, more[0] if several else one, args)
 
-    def call_rule(self, name: str, params: Sequence[Param], args: Args) -> Value:
-        """A function of the table of rules."""
+    def call_rule(self, name: str, params: Sequence[PythonParam], args: Args) -> Value:
+        """A function that operations do."""
         bound, at = bind(params, args), args.node
         given = [bound[param.name] for param in params if param.name in bound]
         value = given[0]
@@ -393,7 +372,7 @@ class Translator:
             raise refused(name, params[last], given[last])
         return found
 
-    def folded(self, name: str, param: Param, given: Sequence[Value], at: ast.expr) -> Value:
+    def folded(self, name: str, param: PythonParam, given: Sequence[Value], at: ast.expr) -> Value:
         """A function of any number of operands: of all, or of each, and then of two and two."""
         out = self.rule(name, given, at)
         if out is not None:
@@ -407,16 +386,16 @@ class Translator:
         return out
 
 
-def refused(name: str, param: Param, value: Value) -> Wrong:
-    """What a function of the table of rules does not take."""
+def refused(name: str, param: PythonParam, value: Value) -> Wrong:
+    """What a function that operations do does not take."""
     explain.require(value, *value.items)
     if not param.annotation:
         return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
     return explain.argument(name, param.name, param.annotation, value)
 
 
-def entry_param(arg: Arg) -> Param:
+def entry_param(arg: Arg) -> PythonParam:
     """An argument of an entry, as one of MLX's functions."""
     default = arg.default.python if arg.default is not None else None
     kind = "k" if arg.kw_only else "/" if arg.pos_only else ""
-    return Param(arg.name, kind, arg.type.python, default)
+    return PythonParam(arg.name, kind, arg.type.python, default)

@@ -15,16 +15,12 @@ from formula import formula_samples as samples
 from formula.test_formula import ARRAYS, NUMBERS, _split, python_names
 
 from mlxgen.formula.compile import Name, Need, Scope, Want, compile_formula
-from mlxgen.formula.facts import _WORDS, CONSTANT, ROWS
-from mlxgen.formula.mlx import table
-from mlxgen.formula.rules import RULES
 from mlxgen.model.op import Fact
 from mlxgen.model.signature import Kind, Type
 
 mx = pytest.importorskip("mlx.core")
 np = pytest.importorskip("numpy")
 
-TABLE = table(samples.RELEASE)
 NEED = Need("gradient", "x", linear="`grad`")
 
 
@@ -57,17 +53,6 @@ def is_linear(text: str, linear: str, arrays: Mapping[str, Any], values: Mapping
     size = max(np.abs(result).max(initial=0) for result in found)
     close = {"rtol": 0, "atol": (2e-2 if arrays[linear].dtype == mx.float16 else 1e-4) * size}
     return not zero.any() and np.allclose(first - 3 * second, both, **close)
-
-
-def test_every_function_has_a_degree() -> None:
-    released = {name for name, row in TABLE.raw["functions"].items() if row[1] != "bool!"}
-    operations = {name for name, lines in RULES.items() for r in lines if r.gives == "array"}
-    assert released | operations <= ROWS.keys()
-    # Its words are words, or parameters that the function has.
-    for name, (_, _, degree) in ROWS.items():
-        if degree not in (*_WORDS, *CONSTANT, "second") and name[:3] != "at_":
-            (params,) = {tuple(p.name for p in s) for s in TABLE.function(name).signatures}
-            assert {*degree.replace("*", "+").split("+")} <= {*params}, name
 
 
 def arrays() -> dict[str, Any]:

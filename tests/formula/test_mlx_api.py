@@ -1,4 +1,4 @@
-"""The table of MLX's functions: it is that of the installed MLX, and every form compiles."""
+"""The table of functions: it is that of the installed MLX, and every overload compiles."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from formula import formula_samples as samples
 from formula.test_formula import check_cpp, compiled, errors, mlx_root
 
 from mlxgen.formula.compile import Expr
-from mlxgen.formula.mlx import MODULES, PARTS, Function, Param, Slot, table
-from mlxgen.formula.translator import SPECIAL
-from tools.mlx_table import derive
+from mlxgen.formula.mlx import MODULES, PARTS, Function, PythonParam, Slot, table
+from tools.mlx_table import derive, from_mlx
 
 TABLE = table(samples.RELEASE)
 
@@ -81,7 +80,7 @@ OPTIONALS = {
 }
 
 
-def choice(param: Param, text: str) -> str:
+def choice(param: PythonParam, text: str) -> str:
     """A constant that a parameter with enumerated strings takes."""
     if param.annotation.startswith("Literal["):
         return repr(ast.literal_eval(f"({param.annotation[8:-1]},)")[0])
@@ -98,7 +97,7 @@ def value_of(slot: Slot, values: dict[str, str]) -> str:
 
 
 def call(function: Function, slots: tuple[Slot, ...], values: dict[str, str]) -> str | None:
-    """A call of a function that needs the form with these slots."""
+    """A call of a function that needs the overload with these slots."""
     given: dict[str, str] = {}
     arrays = 0
     for slot in slots:
@@ -134,20 +133,20 @@ def call(function: Function, slots: tuple[Slot, ...], values: dict[str, str]) ->
 
 
 def calls() -> list[tuple[str, str]]:
-    """C++ function and formula of a call for each form, of three sorts of arguments."""
+    """C++ function and formula of a call for each overload, of three sorts of arguments."""
     found = []
     for name in TABLE.names:
         function = TABLE.function(name)
         assert function is not None
-        for form in function.forms:
+        for overload in function.overloads:
             for values in (CONSTANTS, VARIABLES, OPTIONALS):
-                text = call(function, form.slots, values)
+                text = call(function, overload.slots, values)
                 if text is not None:
-                    found.append((form.cpp, text))
+                    found.append((overload.cpp, text))
     return list(dict.fromkeys(found))
 
 
-def test_every_form_compiles(tmp_path: Path) -> None:
+def test_every_overload_compiles(tmp_path: Path) -> None:
     items: list[tuple[str, str, Expr]] = []
     for cpp, text in calls():
         several = TABLE.function(text.partition("(")[0])
@@ -178,7 +177,7 @@ def test_the_table_is_that_of_the_installed_mlx() -> None:
     derived = derive(mlx_root())
     assert table(derived["mlx"]).release == derived["mlx"], "not one of the table's releases"
     for part in PARTS:
-        assert TABLE.raw[part] == derived[part]
+        assert from_mlx()[part] == derived[part]
 
 
 def test_every_function_is_there_or_left_out_with_a_reason() -> None:
@@ -190,7 +189,7 @@ def test_every_function_is_there_or_left_out_with_a_reason() -> None:
         *("get_printoptions", "printoptions", "disable_compile", "enable_compile"),
         *("random.__getattr__",),
     }
-    known = {*TABLE.names, *SPECIAL, *TABLE.omitted, *aside}
+    known = {*TABLE.names, *TABLE.omitted, *aside}
     for module in ("", *MODULES):
         stub = ast.parse((root / "core" / f"{module or '__init__'}.pyi").read_text())
         for node in stub.body:
@@ -239,6 +238,7 @@ def test_the_table_is_read_lazily() -> None:
     code = (
         "import sys, mlxgen.formula.compile, mlxgen.formula.mlx as api\n"
         "assert api.table.cache_info().currsize == 0 and 'mlx' not in sys.modules\n"
-        "assert api.table().function('sum').forms\n"
+        "assert api.stored.cache_info().currsize == 0\n"
+        "assert api.table().function('sum').overloads\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,116 @@
+"""The table of functions: it is valid, up to date and explained, and has an effect of each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import pytest
+from formula.test_formula import compiled, errors
+from pydantic import ValidationError
+
+from mlxgen.formula.facts import UNKNOWN, combined
+from mlxgen.formula.mlx import TABLE, Degree, DtypeEffect, RankEffect, Trace, stored, table
+from mlxgen.formula.values import SLOTS, TEXTS
+from mlxgen.model.op import Fact
+from tools.functions import Functions, Result, Slot
+from tools.mlx_table import as_text, from_mlx
+
+RECORDS: dict[str, dict[str, Any]] = stored()["functions"]
+# Functions of MLX that give arrays and of which it is not known what they make of their operands.
+# A new release adds its new functions here, or they get a line in tools/functions.txt.
+WITHOUT_EFFECT: set[str] = set()
+
+
+def test_valid() -> None:
+    Functions.model_validate_json(TABLE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"effect": {"rank": "wide", "degree": "bent"}},
+        {"effect": {"dtype": "float", "degree": "bent"}},
+        {"effect": {"rank": "same"}},
+        {"effect": {"degree": "a+"}},
+        {"effect": {"degree": "bent", "shapeless": "wrapped"}},
+        {"overloads": ["f(a:arry)"]},
+        {"overloads": ["f(a)"]},
+        {"result": "flags:"},
+        {"operations": [[["arry"], "array", "f({0})", ""]]},
+        {"operations": [[["array"], "arry", "f({0})", ""]]},
+        {"signatures": [[["a", "+", "array"]]]},
+        {"rank": "same"},
+    ],
+    ids=str,
+)
+def test_invalid(record: dict[str, Any]) -> None:
+    whole = {"format": [], "mlx": "1.0", "functions": {"f": record}, "aliases": {}, "older": {}}
+    with pytest.raises(ValidationError):
+        Functions.model_validate(whole)
+
+
+def test_words() -> None:
+    """Slots and results are those that values.py has, and the first lines explain all words."""
+    assert {*get_args(Slot)} == SLOTS.keys()
+    assert {*get_args(Result)} <= {*TEXTS, "common", "same", "int64"}
+    words = {*re.findall(r"\w+", " ".join(stored()["format"]))}
+    used = [Slot, Result, RankEffect, DtypeEffect, Degree, Trace]
+    assert {word for literal in used for word in get_args(literal)} <= {*words, ""}
+
+
+def test_up_to_date() -> None:
+    """Who changes tools/functions.txt runs ``python -m tools.mlx_table``."""
+    assert TABLE.read_text(encoding="utf-8") == as_text(from_mlx(), stored()["older"])
+
+
+def test_functions_without_effect() -> None:
+    gives = {
+        name
+        for name, record in RECORDS.items()
+        if record.get("result", "bool!") != "bool!"
+        or any(result == "array" for _, result, *_ in record.get("operations", ()))
+    }
+    assert {name for name in gives if "effect" not in RECORDS[name]} == WITHOUT_EFFECT
+
+
+def test_a_function_without_effect_is_unknown_and_not_linear() -> None:
+    grad = Fact(("x", 0), "float32", 1)
+    assert combined("no_such_function", (grad,)) == UNKNOWN
+    assert combined("negative", (grad,)) == grad
+
+
+@pytest.mark.parametrize(
+    ("text", "forward", "gradient"),
+    [
+        ("squeeze(x, axis=0)", "", ""),
+        ("squeeze(x)", "calls squeeze", "calls squeeze"),
+        ("sort(x, axis=0)", "", "calls sort"),
+        ("flip(x)", "calls flip", "calls flip"),
+    ],
+)
+def test_shapeless_traces(text: str, forward: str, gradient: str) -> None:
+    expr = compiled(text)
+    assert (expr.specializes, expr.gradient_specializes) == (forward, gradient)
+
+
+def test_effects_are_of_functions() -> None:
+    """They are of functions and operations that there are; words are parameters that they have."""
+    for name, record in RECORDS.items():
+        if "effect" not in record or name.startswith("at_"):
+            continue
+        assert record.keys() & {"overloads", "operations"}, name
+        degree = record["effect"]["degree"]
+        if degree not in get_args(Degree):
+            (params,) = {tuple(p[0] for p in params) for params in record["signatures"]}
+            assert {*degree.replace("*", "+").split("+")} <= {*params}, name
+
+
+def test_python_and_mlx() -> None:
+    """Functions of Python are called by their bare names; those of MLX, as operations, in any."""
+    api = table()
+    assert api.is_function("len") and api.is_function("zip") and api.is_function("array")
+    assert api.function("len") is None and api.function("array") is not None
+    ((code, message, *_),) = errors("mx.len(xs)")
+    assert (code, message) == ("MG304", "unknown function 'len'")
+    assert not errors("sum(mx.array([1, 2]))")
