@@ -159,7 +159,18 @@ def test_sinks(dtype):
 
 
 # Also with queries of no sequence, in front and behind.
-STARTS = [[0, 7], [0, 3, 7], [0, 1, 1, 5, 7], [0, 4], [0], [2, 7], [3, 5, 6], [3], [7, 9], [-3, 2, 9]]
+STARTS = [
+    [0, 7],
+    [0, 3, 7],
+    [0, 1, 1, 5, 7],
+    [0, 4],
+    [0],
+    [2, 7],
+    [3, 5, 6],
+    [3],
+    [7, 9],
+    [-3, 2, 9],
+]
 
 
 @pytest.mark.parametrize("cu_seqlens", STARTS, ids=str)
