@@ -152,7 +152,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
     mx::StreamOrDevice s) {
   if (is_shapeless(s)) {
     throw std::invalid_argument(
-        "[ssm_scan] A second derivative or a jvp cannot be compiled with "
+        "A second derivative or a jvp of ssm_scan cannot be compiled with "
         "shapeless=True. Use mx.compile without it.");
   }
   auto first = state ? *state : mx::zeros_like(cotangent_last, s);
