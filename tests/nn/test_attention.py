@@ -217,7 +217,7 @@ UNSORTED = [[0, 5, 3, 7], [7, 3, 0], [2**31 - 1, -(2**31)], [4, 1, 99, -7, 2, 7]
 
 @pytest.mark.parametrize("starts", UNSORTED, ids=str)
 def test_starts_that_do_not_ascend(starts):
-    """Each query sees those keys that a binary search leads to, on every backend and in gradients."""
+    """Each query sees the keys that a binary search leads to, on every backend and backward."""
 
     def search(query):
         low, high = 0, len(starts)
