@@ -268,9 +268,13 @@ def divergence(kernel: str, gradient: bool) -> tuple[Cost, Cost | None]:
     """kl_div_loss or js_div_loss, a threadgroup of 1024 threads for each row."""
     names = ("logits", "target_logits", "other", "out", "logits_q", "logits_p", "out_q")
     values: dict[str, Value] = {name: zeros(1, WORDS) for name in names}
-    values |= {"loss": zeros(1), "scale": 1.0, "width": WORDS, "beta": 0.5, "of_target": 0}
-    of_rows = ("most", "log_sum", "target_most", "target_log_sum", "other_most", "other_log_sum")
-    values |= dict.fromkeys((*of_rows, "part", "target_part", "cotangent"), zeros(1))
+    values |= {"scale": 1.0, "width": WORDS, "beta": 0.5, "rest": 0.5, "of_target": 0}
+    of_rows = [
+        f"{of}{x}"
+        for x in ("most", "log_sum", "beside", "mean")
+        for of in ("", "target_", "other_")
+    ]
+    values |= dict.fromkeys((*of_rows, "loss", "cotangent"), zeros(1))
     launch, elements = Launch((1024, 1, 1)), WORDS // 1024
     rows = f"{kernel}_div_rows{'_vjp' * gradient}"
     grid = Launch((32, 1, 1), (32, 1, 1)) if gradient else launch

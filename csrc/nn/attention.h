@@ -364,19 +364,19 @@ struct Backward {
 
 /**
  * The first key of each query's own sequence, and that behind the last; none
- * behind the last sequence. `starts` ascend.
+ * before the first sequence and behind the last. `starts` ascend: if they do
+ * not, keys are others, but the same ones on Metal.
  */
 template <typename T>
 void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
   int64_t queries = q.dim(2);
-  const int32_t* end = starts.data + starts.size();
-  const int32_t* next = starts.data;
+  const int32_t* begin = starts.data;
+  const int32_t* end = begin + starts.size();
   for (int64_t i = 0; i < queries; ++i) {
-    while (next != end && *next <= i) {
-      ++next;
-    }
-    out[i] = next == starts.data ? 0 : next[-1];
-    out[queries + i] = next == end ? 0 : *next;
+    const int32_t* next = std::upper_bound(begin, end, i);
+    bool inside = next != begin && next != end;
+    out[i] = inside ? next[-1] : 0;
+    out[queries + i] = inside ? *next : 0;
   }
 }
 

@@ -4,6 +4,10 @@
 // P is the softmax of `target_logits` and Q that of `logits`, both times
 // `scale`. Rows that `mask` leaves out are 0, and not read.
 //
+// Averages over a distribution are those of differences to the element of the
+// largest probability: where it is nearly certain, an average is nearly that
+// element's own number, and only their difference has digits left.
+//
 // Where P and Q are nearly the same, what makes up a divergence or its gradient
 // nearly cancels, so that few digits of floats are left: such rows are computed
 // again, in double.
@@ -11,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -30,13 +35,55 @@ bool is_too_small(A divergence, A scale = 1) {
 
 /** Logarithms of probabilities: (x - most) factor - log_sum. */
 template <typename A>
-struct LogSoftmax {
+struct Softmaxes {
   A factor = 1;
-  A most = 0;
-  A log_sum = 0;
+  A most_q = 0;
+  A log_sum_q = 0;
+  A most_p = 0;
+  A log_sum_p = 0;
 
-  static LogSoftmax of(const LogSumExp<A, false>& all) {
-    return {all.factor, all.shift(), all.log_sum()};
+  /** log(P / Q) of an element with these logits. */
+  A apart(A q, A p) const {
+    return ((p - most_p) - (q - most_q)) * factor + (log_sum_q - log_sum_p);
+  }
+};
+
+/**
+ * A distribution in a mixture M: log(own / M) of elements, less that of the own
+ * largest one.
+ */
+template <typename A>
+struct Mixture {
+  A of_largest = 0; // its log(own / M)
+  A shift = 0;
+  A own = 0; // parts of M at the largest element
+  A other = 0;
+
+  /**
+   * For M = part own + rest other, and `apart`, the logarithm of other / own at
+   * the largest element.
+   */
+  static Mixture of(A apart, A part, A rest) {
+    A more = rest * std::expm1(apart); // M / own - 1
+    A log = more < A(-0.5) ? std::log(part + rest * std::exp(apart))
+                           : std::log1p(more);
+    A shift = std::log(rest) - log;
+    return {-log, shift, part * std::exp(-log), std::exp(apart + shift)};
+  }
+
+  /** For the logarithm of other / own at an element. */
+  A operator()(A apart) const {
+    // M / own, divided by that of the largest: own + exp(above), and if that is
+    // more than 1, exp(above) (1 + own exp(-above)).
+    A above = apart + shift;
+    bool far = above > 0;
+    A up = far ? above : A(0);
+    A e = mlxgen::math::exp(above - 2 * up) * (far ? own : A(1));
+    A sum = e + (far ? A(1) : own);
+    A more = e - (far ? A(0) : other); // sum - 1, as own + other is 1
+    A rounded = sum - 1;
+    A log = mlxgen::math::log(sum) * (more / rounded);
+    return -up - (rounded == 0 ? more : log);
   }
 };
 
@@ -45,129 +92,100 @@ namespace block {
 // What has no probability adds nothing, however far apart the logits are.
 
 template <typename A>
-MLXGEN_MULTIVERSION void times_difference_here(
-    A* e,
-    const A* p,
-    const A* q,
-    int64_t n,
-    A most_p,
-    A most_q) {
+MLXGEN_MULTIVERSION void
+times_difference_here(A* e, const A* p, const A* q, int64_t n, A p_0, A q_0) {
   for (int64_t i = 0; i < n; ++i) {
-    A apart = (p[i] - most_p) - (q[i] - most_q);
+    A apart = (p[i] - p_0) - (q[i] - q_0);
     e[i] = e[i] == 0 ? A(0) : e[i] * apart;
   }
 }
+
+// Loops are vectorised over numbers, not over members.
 
 template <typename A>
 MLXGEN_MULTIVERSION void kl_gradient_here(
     A* q,
     const A* p,
     int64_t n,
-    LogSoftmax<A> of_q,
-    LogSoftmax<A> of_p,
-    A loss,
+    Softmaxes<A> of,
+    A q_0,
+    A mean,
     A cotangent,
     bool of_target) {
-  // Loops are vectorised over numbers, not over members.
-  auto [factor, most_q, log_sum_q] = of_q;
-  A most_p = of_p.most;
-  A log_sum_p = of_p.log_sum;
+  auto [factor, most_q, log_sum_q, most_p, log_sum_p] = of;
+  // A difference of numbers that may be nearly 1.
+  A of_largest = std::expm1(-log_sum_q) - std::expm1(-log_sum_p);
   if (of_target) {
     for (int64_t i = 0; i < n; ++i) {
-      A log_q = (q[i] - most_q) * factor - log_sum_q;
-      A log_p = (p[i] - most_p) * factor - log_sum_p;
-      A chance = mlxgen::math::exp(log_p);
-      A ratio = log_p - log_q;
-      q[i] = chance == 0 ? A(0) : cotangent * chance * (ratio - loss);
+      A chance = mlxgen::math::exp((p[i] - most_p) * factor - log_sum_p);
+      A apart = ((p[i] - most_p) - (q[i] - q_0)) * factor;
+      q[i] = chance == 0 ? A(0) : cotangent * chance * (apart - mean);
     }
   } else {
     for (int64_t i = 0; i < n; ++i) {
       A log_q = (q[i] - most_q) * factor - log_sum_q;
       A log_p = (p[i] - most_p) * factor - log_sum_p;
-      q[i] = cotangent * (mlxgen::math::exp(log_q) - mlxgen::math::exp(log_p));
+      A difference = mlxgen::math::exp(log_q) - mlxgen::math::exp(log_p);
+      bool largest = (q[i] == most_q) & (p[i] == most_p);
+      q[i] = cotangent * (largest ? of_largest : difference);
     }
   }
 }
 
+/**
+ * The terms of KL(Q || M) and KL(P || M), less those of the largest elements,
+ * beside which the other's logits are p_0 and q_0.
+ */
 template <typename A>
-MLXGEN_MULTIVERSION void mixture_terms_here(
-    const A* x,
-    const A* other,
+MLXGEN_MULTIVERSION void js_terms_here(
+    const A* q,
+    const A* p,
     int64_t n,
-    LogSoftmax<A> of_x,
-    LogSoftmax<A> of_other,
-    A part,
-    A centre,
-    A times,
-    A* to) {
-  auto [factor, most_x, log_sum_x] = of_x;
-  A most_other = of_other.most;
-  A log_sum_other = of_other.log_sum;
+    Softmaxes<A> of,
+    Mixture<A> mix_q,
+    Mixture<A> mix_p,
+    A q_0,
+    A p_0,
+    A* to_q,
+    A* to_p) {
+  auto [factor, most_q, log_sum_q, most_p, log_sum_p] = of;
+  A log_sums = log_sum_q - log_sum_p;
   for (int64_t i = 0; i < n; ++i) {
-    A log_x = (x[i] - most_x) * factor - log_sum_x;
-    A log_other = (other[i] - most_other) * factor - log_sum_other;
-    A chance = mlxgen::math::exp(log_x);
-    A apart = log_other - log_x;
-    A up = apart > 0 ? apart : A(0);
-    // Of the two probabilities the larger one is taken out of the logarithm.
-    A ratio = mlxgen::math::exp(apart - 2 * up);
-    A mixed = apart > 0 ? part * ratio + (1 - part) : part + (1 - part) * ratio;
-    A log_ratio = -up - mlxgen::math::log(mixed);
-    to[i] = chance == 0 ? A(0) : times * chance * (log_ratio - centre);
+    A down_q = q[i] - most_q;
+    A down_p = p[i] - most_p;
+    A chance_q = mlxgen::math::exp(down_q * factor - log_sum_q);
+    A chance_p = mlxgen::math::exp(down_p * factor - log_sum_p);
+    A apart = (down_p - down_q) * factor + log_sums;
+    bool none_q = (chance_q == 0) | ((down_q == 0) & (p[i] == p_0));
+    bool none_p = (chance_p == 0) | ((down_p == 0) & (q[i] == q_0));
+    to_q[i] = none_q ? A(0) : chance_q * mix_q(apart);
+    to_p[i] = none_p ? A(0) : chance_p * mix_p(-apart);
   }
 }
 
-/** Make of logits the terms of KL(Q || M) and KL(P || M). */
 template <typename A>
-MLXGEN_MULTIVERSION void divergences_here(
-    A* q,
-    A* p,
+MLXGEN_MULTIVERSION void js_gradient_here(
+    A* x,
+    const A* other,
     int64_t n,
-    LogSoftmax<A> of_q,
-    LogSoftmax<A> of_p,
-    A beta) {
-  auto [factor, most_q, log_sum_q] = of_q;
-  A most_p = of_p.most;
-  A log_sum_p = of_p.log_sum;
+    Softmaxes<A> of,
+    Mixture<A> mix,
+    A other_0,
+    A mean,
+    A cotangent) {
+  auto [factor, most, log_sum, most_other, log_sum_other] = of;
+  A log_sums = log_sum - log_sum_other;
   for (int64_t i = 0; i < n; ++i) {
-    A log_q = (q[i] - most_q) * factor - log_sum_q;
-    A log_p = (p[i] - most_p) * factor - log_sum_p;
-    A chance_q = mlxgen::math::exp(log_q);
-    A chance_p = mlxgen::math::exp(log_p);
-    A apart = log_p - log_q;
-    A up = apart > 0 ? apart : A(0);
-    A down = apart > 0 ? A(0) : -apart;
-    // Of the two probabilities the larger one is taken out of the logarithm.
-    A ratio = mlxgen::math::exp(-up - down);
-    A mixed = apart > 0 ? (1 - beta) * ratio + beta : (1 - beta) + beta * ratio;
-    A log_mixed = mlxgen::math::log(mixed);
-    q[i] = chance_q == 0 ? A(0) : chance_q * (-up - log_mixed);
-    p[i] = chance_p == 0 ? A(0) : chance_p * (-down - log_mixed);
+    A down = x[i] - most;
+    A chance = mlxgen::math::exp(down * factor - log_sum);
+    A apart = ((other[i] - most_other) - down) * factor + log_sums;
+    bool largest = (down == 0) & (other[i] == other_0);
+    A term = (largest ? A(0) : mix(apart)) - mean;
+    x[i] = chance == 0 ? A(0) : cotangent * chance * term;
   }
 }
 
 } // namespace block
-
-/**
- * to = factor p (log(p / m) - centre) for the probabilities p of x and their
- * mixture with those of another distribution, m = part p + (1 - part) other.
- */
-template <typename A>
-void mixture_terms(
-    const A* x,
-    const A* other,
-    int64_t n,
-    LogSoftmax<A> of_x,
-    LogSoftmax<A> of_other,
-    A part,
-    A centre,
-    A factor,
-    A* to) {
-  mlxgen::multiversion([&] {
-    block::mixture_terms_here(
-        x, other, n, of_x, of_other, part, centre, factor, to);
-  });
-}
 
 /** All blocks of two rows, widened: block(first, n, x, y). */
 template <typename A, typename T, typename F>
@@ -193,18 +211,53 @@ void share_rows(int64_t count, int64_t width, F row) {
       });
 }
 
+/** The sums of exponentials of two rows, block by block. */
+template <typename A>
+struct TwoRows {
+  LogSumExp<A> all_q;
+  LogSumExp<A> all_p;
+  A q_0 = 0; // logit of Q where that of P is largest
+  A p_0 = 0; // the other way round
+
+  /** Take in a block. The exponentials, and the result for P, are as in
+   * LogSumExp::add. */
+  A add(const A* q, const A* p, int64_t n, A* e_q, A* e_p) {
+    A before_q = all_q.most;
+    A before_p = all_p.most;
+    all_q.add(q, n, e_q);
+    A scale = all_p.add(p, n, e_p);
+    if (all_q.most > before_q) {
+      p_0 = p[std::find(q, q + n, all_q.most) - q];
+    }
+    if (all_p.most > before_p) {
+      q_0 = q[std::find(p, p + n, all_p.most) - p];
+    }
+    return scale;
+  }
+
+  Softmaxes<A> softmaxes() const {
+    return {
+        all_q.factor,
+        all_q.shift(),
+        all_q.log_sum(),
+        all_p.shift(),
+        all_p.log_sum()};
+  }
+};
+
 /** KL(P || Q) of a row. */
 template <typename A>
 struct KLRow {
-  LogSoftmax<A> of_q;
-  LogSoftmax<A> of_p;
+  Softmaxes<A> of;
+  A q_0 = 0; // a logit where that of P is largest; 0 where it is infinite
+  A mean = 0; // of log(P / Q) over P, less that of P's largest element
   A loss = 0;
 
   template <typename T>
-  static KLRow of(const T* logits, const T* targets, int64_t width, A scale) {
-    LogSumExp<A, false> all_q{scale};
-    LogSumExp<A, false> all_p{scale};
-    A total = 0; // of exp(p) (p - q), each relative to its largest
+  static KLRow make(const T* logits, const T* targets, int64_t width, A scale) {
+    TwoRows<A> rows{{scale}, {scale}};
+    A q_0 = 0;
+    A total = 0; // of exp(p) times differences, relative to P's largest
     over_blocks<A>(
         logits,
         targets,
@@ -212,29 +265,27 @@ struct KLRow {
         [&](int64_t, int64_t n, const A* q, const A* p) {
           A e_q[block_of_row];
           A e_p[block_of_row];
-          A shift_q = all_q.shift();
-          A shift_p = all_p.shift();
-          A sum = all_p.sum();
-          A before = all_p.add(p, n, e_p);
-          all_q.add(q, n, e_q);
-          A apart = (shift_p - all_p.shift()) - (shift_q - all_q.shift());
+          A p_before = rows.all_p.shift();
+          A q_before = q_0;
+          A sum = rows.all_p.sum();
+          A before = rows.add(q, p, n, e_q, e_p);
+          A p_0 = rows.all_p.shift();
+          q_0 = std::isfinite(rows.q_0) ? rows.q_0 : A(0);
+          A apart = (p_before - p_0) - (q_before - q_0);
           total = before == 0 ? A(0) : (total + sum * apart) * before;
-          mlxgen::multiversion([&] {
-            block::times_difference_here(
-                e_p, p, q, n, all_p.shift(), all_q.shift());
-          });
+          mlxgen::multiversion(
+              [&] { block::times_difference_here(e_p, p, q, n, p_0, q_0); });
           total += sum_block(e_p, n);
         });
-    return {
-        LogSoftmax<A>::of(all_q),
-        LogSoftmax<A>::of(all_p),
-        total / all_p.sum() * scale - (all_p.log_sum() - all_q.log_sum())};
+    auto of = rows.softmaxes();
+    A mean = total / rows.all_p.sum() * scale;
+    return {of, q_0, mean, mean + of.apart(q_0, of.most_p)};
   }
 };
 
 /**
- * The divergence KL(P || Q) of each row, the largest elements, and the
- * logarithms of the sums of exponentials relative to them.
+ * The divergence KL(P || Q) of each row, the largest elements, the logarithms
+ * of the sums of exponentials relative to them, and what else KLRow has.
  */
 template <typename T>
 void kl_div_rows(
@@ -246,7 +297,9 @@ void kl_div_rows(
     Out<accum_t<T>> most,
     Out<accum_t<T>> log_sum,
     Out<accum_t<T>> target_most,
-    Out<accum_t<T>> target_log_sum) {
+    Out<accum_t<T>> target_log_sum,
+    Out<accum_t<T>> target_beside,
+    Out<accum_t<T>> target_mean) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
   share_rows(loss.size(), width, [&](int64_t row, int64_t start) {
@@ -254,16 +307,18 @@ void kl_div_rows(
     if (!mask || mask[row]) {
       const T* q = logits.data + start;
       const T* p = target_logits.data + start;
-      made = KLRow<A>::of(q, p, width, A(scale));
+      made = KLRow<A>::make(q, p, width, A(scale));
       if (is_too_small(made.loss)) {
-        made.loss = A(KLRow<double>::of(q, p, width, scale).loss);
+        made.loss = A(KLRow<double>::make(q, p, width, scale).loss);
       }
     }
     loss[row] = made.loss;
-    most[row] = made.of_q.most;
-    log_sum[row] = made.of_q.log_sum;
-    target_most[row] = made.of_p.most;
-    target_log_sum[row] = made.of_p.log_sum;
+    most[row] = made.of.most_q;
+    log_sum[row] = made.of.log_sum_q;
+    target_most[row] = made.of.most_p;
+    target_log_sum[row] = made.of.log_sum_p;
+    target_beside[row] = made.q_0;
+    target_mean[row] = made.mean;
   });
 }
 
@@ -278,6 +333,8 @@ void kl_div_rows_vjp(
     In<accum_t<T>> log_sum,
     In<accum_t<T>> target_most,
     In<accum_t<T>> target_log_sum,
+    In<accum_t<T>> target_beside,
+    In<accum_t<T>> target_mean,
     In<accum_t<T>> cotangent,
     double scale,
     bool of_target,
@@ -297,19 +354,21 @@ void kl_div_rows_vjp(
       over_blocks<W>(q_, p_, width, [&](int64_t first, int64_t n, W* q, W* p) {
         mlxgen::multiversion([&] {
           block::kl_gradient_here(
-              q, p, n, made.of_q, made.of_p, made.loss, factor, of_target);
+              q, p, n, made.of, made.q_0, made.mean, factor, of_target);
         });
         narrow_block(q, n, to + first);
       });
     };
     if (is_too_small(loss[row])) {
-      write(KLRow<double>::of(q_, p_, width, scale));
+      write(KLRow<double>::make(q_, p_, width, scale));
     } else {
-      write(
-          KLRow<A>{
-              {A(scale), most[row], log_sum[row]},
-              {A(scale), target_most[row], target_log_sum[row]},
-              loss[row]});
+      Softmaxes<A> of{
+          A(scale),
+          most[row],
+          log_sum[row],
+          target_most[row],
+          target_log_sum[row]};
+      write(KLRow<A>{of, target_beside[row], target_mean[row]});
     }
   });
 }
@@ -317,38 +376,48 @@ void kl_div_rows_vjp(
 /** beta KL(P || M) + (1 - beta) KL(Q || M) of a row. */
 template <typename A>
 struct JSRow {
-  LogSoftmax<A> of_q;
-  LogSoftmax<A> of_p;
-  A part = 0; // KL(Q || M)
-  A target_part = 0; // KL(P || M)
+  Softmaxes<A> of;
+  A q_0 = 0; // logit of Q where that of P is largest
+  A p_0 = 0; // the other way round
+  A mean_q = 0; // of log(Q / M) over Q, less that of Q's largest element
+  A mean_p = 0; // likewise
   A loss = 0;
 
   template <typename T>
   static JSRow
-  of(const T* logits, const T* targets, int64_t width, A beta, A scale) {
-    LogSumExp<A, false> all_q{scale};
-    LogSumExp<A, false> all_p{scale};
-    over_blocks<A>(logits, targets, width, [&](int64_t, int64_t n, A* q, A* p) {
-      all_q.add(q, n, q);
-      all_p.add(p, n, p);
-    });
-    JSRow made{LogSoftmax<A>::of(all_q), LogSoftmax<A>::of(all_p)};
-    over_blocks<A>(logits, targets, width, [&](int64_t, int64_t n, A* q, A* p) {
+  make(const T* logits, const T* targets, int64_t width, A beta, A scale) {
+    TwoRows<A> rows{{scale}, {scale}};
+    A x[block_of_row];
+    A y[block_of_row];
+    auto add = [&](int64_t, int64_t n, const A* q, const A* p) {
+      rows.add(q, p, n, x, y);
+    };
+    over_blocks<A>(logits, targets, width, add);
+    JSRow made{rows.softmaxes(), rows.q_0, rows.p_0};
+    const auto& of = made.of;
+    A at_q = of.apart(of.most_q, made.p_0);
+    A at_p = of.apart(made.q_0, of.most_p);
+    auto mix_q = Mixture<A>::of(at_q, 1 - beta, beta);
+    auto mix_p = Mixture<A>::of(-at_p, beta, 1 - beta);
+    auto terms = [&](int64_t, int64_t n, const A* q, const A* p) {
       mlxgen::multiversion([&] {
-        block::divergences_here(q, p, n, made.of_q, made.of_p, beta);
+        block::js_terms_here(
+            q, p, n, of, mix_q, mix_p, made.q_0, made.p_0, x, y);
       });
-      made.part += sum_block(q, n);
-      made.target_part += sum_block(p, n);
-    });
-    made.loss = beta * made.target_part + (1 - beta) * made.part;
+      made.mean_q += sum_block(x, n);
+      made.mean_p += sum_block(y, n);
+    };
+    over_blocks<A>(logits, targets, width, terms);
+    made.loss = beta * (made.mean_p + mix_p.of_largest) +
+        (1 - beta) * (made.mean_q + mix_q.of_largest);
     return made;
   }
 };
 
 /**
  * The divergence beta KL(P || M) + (1 - beta) KL(Q || M) of each row from the
- * mixture M = beta P + (1 - beta) Q; `part` is KL(Q || M), `target_part` KL(P
- * || M). The others are as those of kl_div_rows.
+ * mixture M = beta P + (1 - beta) Q, and what else JSRow has. The others are as
+ * those of kl_div_rows.
  */
 template <typename T>
 void js_div_rows(
@@ -362,8 +431,10 @@ void js_div_rows(
     Out<accum_t<T>> log_sum,
     Out<accum_t<T>> target_most,
     Out<accum_t<T>> target_log_sum,
-    Out<accum_t<T>> part,
-    Out<accum_t<T>> target_part) {
+    Out<accum_t<T>> beside,
+    Out<accum_t<T>> target_beside,
+    Out<accum_t<T>> mean,
+    Out<accum_t<T>> target_mean) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
   A b = A(beta);
@@ -372,18 +443,20 @@ void js_div_rows(
     if (!mask || mask[row]) {
       const T* q = logits.data + start;
       const T* p = target_logits.data + start;
-      made = JSRow<A>::of(q, p, width, b, A(scale));
+      made = JSRow<A>::make(q, p, width, b, A(scale));
       if (is_too_small(made.loss, b * (1 - b))) {
-        made.loss = A(JSRow<double>::of(q, p, width, beta, scale).loss);
+        made.loss = A(JSRow<double>::make(q, p, width, beta, scale).loss);
       }
     }
     loss[row] = made.loss;
-    most[row] = made.of_q.most;
-    log_sum[row] = made.of_q.log_sum;
-    target_most[row] = made.of_p.most;
-    target_log_sum[row] = made.of_p.log_sum;
-    part[row] = made.part;
-    target_part[row] = made.target_part;
+    most[row] = made.of.most_q;
+    log_sum[row] = made.of.log_sum_q;
+    target_most[row] = made.of.most_p;
+    target_log_sum[row] = made.of.log_sum_p;
+    beside[row] = made.p_0;
+    target_beside[row] = made.q_0;
+    mean[row] = made.mean_q;
+    target_mean[row] = made.mean_p;
   });
 }
 
@@ -401,14 +474,15 @@ void js_div_rows_vjp(
     In<accum_t<T>> log_sum,
     In<accum_t<T>> other_most,
     In<accum_t<T>> other_log_sum,
-    In<accum_t<T>> part,
+    In<accum_t<T>> beside,
+    In<accum_t<T>> mean,
     In<accum_t<T>> cotangent,
     double beta,
+    double rest,
     double scale,
     Out<T> out) {
   using A = accum_t<T>;
   int64_t width = logits.dim(-1);
-  A b = A(beta);
   share_rows(loss.size(), width, [&](int64_t row, int64_t start) {
     T* to = out.data + start;
     if (mask && !mask[row]) {
@@ -419,20 +493,29 @@ void js_div_rows_vjp(
     const T* y_ = other.data + start;
     auto write = [&]<typename W>(const JSRow<W>& made) {
       W factor = W(cotangent[row]) * W(beta) * W(scale);
+      W apart = made.of.apart(made.of.most_q, made.p_0);
+      auto mix = Mixture<W>::of(apart, W(beta), W(rest));
       over_blocks<W>(x_, y_, width, [&](int64_t first, int64_t n, W* x, W* y) {
-        mixture_terms(
-            x, y, n, made.of_q, made.of_p, W(beta), made.part, factor, x);
+        mlxgen::multiversion([&] {
+          block::js_gradient_here(
+              x, y, n, made.of, mix, made.p_0, made.mean_q, factor);
+        });
         narrow_block(x, n, to + first);
       });
     };
-    if (is_too_small(loss[row], b * (1 - b))) {
-      write(JSRow<double>::of(x_, y_, width, 1 - beta, scale));
+    if (is_too_small(loss[row], A(beta) * A(rest))) {
+      write(JSRow<double>::make(x_, y_, width, rest, scale));
     } else {
       write(
           JSRow<A>{
-              {A(scale), most[row], log_sum[row]},
-              {A(scale), other_most[row], other_log_sum[row]},
-              part[row]});
+              {A(scale),
+               most[row],
+               log_sum[row],
+               other_most[row],
+               other_log_sum[row]},
+              A(0),
+              beside[row],
+              mean[row]});
     }
   });
 }

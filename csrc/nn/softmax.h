@@ -170,11 +170,11 @@ A shifted_sum(const A* z, const A* weight, int64_t n, A shift) {
  * Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
  *
  * The largest element and the logarithm of the sum relative to it stay apart:
- * their sum has no digits left for the second where elements are large. If
- * `exact`, the largest element's own exponential, 1, is left out of the sum of
- * the others, which may be far below it.
+ * their sum has no digits left for the second where elements are large. The
+ * largest element's own exponential, 1, is left out of the sum of the others,
+ * which may be far below it.
  */
-template <typename A, bool exact = true>
+template <typename A>
 struct LogSumExp {
   A factor = 1;
   A most = -std::numeric_limits<A>::infinity();
@@ -212,13 +212,8 @@ struct LogSumExp {
     A before = most;
     most = raised ? largest : most;
     exp_block(z, n, shift(), factor, to);
-    block::OnesAndOthers<A> of;
-    if constexpr (exact) {
-      of = mlxgen::multiversion(
-          [&] { return block::ones_and_others_here(to, n); });
-    } else {
-      of.others = sum_block(to, n);
-    }
+    auto of = mlxgen::multiversion(
+        [&] { return block::ones_and_others_here(to, n); });
     if (!raised) {
       others += of.ones + of.others;
       return 1;

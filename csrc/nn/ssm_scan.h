@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../reduce.h"
 #include "delta.h"
 
 namespace mlxops::cpu {
@@ -101,6 +102,34 @@ MLXGEN_MULTIVERSION void step_here(
   }
 }
 
+/**
+ * The tangent of a step, in a decay and in what is taken up: Z = decay Z +
+ * of_decay S + of_x k^T, and y = Z q, before S = decay S + x k^T.
+ */
+template <typename A>
+MLXGEN_MULTIVERSION void tangent_here(
+    int64_t rows,
+    int64_t columns,
+    A decay,
+    A of_decay,
+    const A* x,
+    const A* of_x,
+    const A* k,
+    const A* q,
+    A* state,
+    A* tangent,
+    A* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+    A* s = state + r * columns;
+    A* z = tangent + r * columns;
+    for (int64_t n = 0; n < columns; ++n) {
+      z[n] = decay * z[n] + of_decay * s[n] + of_x[r] * k[n];
+      s[n] = decay * s[n] + x[r] * k[n];
+    }
+    y[r] = sum_over<A>(columns, [=](int64_t n) { return z[n] * q[n]; });
+  }
+}
+
 /** Numbers to compute with: these, or a copy. */
 template <typename T, typename A = accum_t<T>>
 const A* widened(const T* from, int64_t count, std::vector<A>& to) {
@@ -112,6 +141,98 @@ const A* widened(const T* from, int64_t count, std::vector<A>& to) {
     }
     return to.data();
   }
+}
+
+/** The scan, or its tangent in decays and weights of steps. */
+template <bool tangents, typename T, typename A = accum_t<T>>
+void scan(
+    In<T> x,
+    In<A> A_log,
+    In<T> B,
+    In<T> C,
+    In<A> D,
+    In<A> dt,
+    In<A> state,
+    In<bool> mask,
+    In<A> of_A_log,
+    In<A> of_dt,
+    Out<T> y,
+    Out<A> last) {
+  int64_t batch = x.dim(0), steps = x.dim(1), heads = x.dim(2), rows = x.dim(3);
+  int64_t groups = B.dim(2), columns = B.dim(3);
+  if (state && !tangents) {
+    std::copy_n(state.data, last.size(), last.data);
+  } else {
+    std::fill_n(last.data, last.size(), A(0));
+  }
+  int64_t blocks = (rows + rows_per_item - 1) / rows_per_item;
+  int64_t cost = steps * (std::min(rows, rows_per_item) * columns + 100);
+  mlxgen::share(batch * heads * blocks, cost, [&](int64_t begin, int64_t end) {
+    std::vector<A> wide_k(columns), wide_q(columns);
+    std::vector<A> states(tangents ? rows_per_item * columns : 0);
+    A taken[rows_per_item], of_taken[rows_per_item], product[rows_per_item];
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t first = i % blocks * rows_per_item;
+      int64_t count = std::min(rows_per_item, rows - first);
+      int64_t head = i / blocks % heads;
+      int64_t b = i / blocks / heads;
+      int64_t start = ((b * heads + head) * rows + first) * columns;
+      A* now = last.data + start;
+      std::fill(states.begin(), states.end(), A(0));
+      if (state && tangents) {
+        std::copy_n(state.data + start, count * columns, states.data());
+      }
+      for (int64_t t = b * steps; t < (b + 1) * steps; ++t) {
+        int64_t at = t * heads + head;
+        T* to = y.data + at * rows + first;
+        if (mask && !mask[t]) {
+          std::fill_n(to, count, T(0));
+          continue;
+        }
+        const T* from = x.data + at * rows + first;
+        for (int64_t p = 0; p < count; ++p) {
+          taken[p] = dt[at] * mlxgen::widen(from[p]);
+        }
+        int64_t group = (t * groups + head * groups / heads) * columns;
+        const A* key = widened(B.data + group, columns, wide_k);
+        const A* query = widened(C.data + group, columns, wide_q);
+        A rate = -std::exp(A_log[head]);
+        A decay = std::exp(rate * dt[at]);
+        if constexpr (tangents) {
+          A of_log = rate * (of_A_log[head] * dt[at] + of_dt[at]);
+          for (int64_t p = 0; p < count; ++p) {
+            of_taken[p] = of_dt[at] * mlxgen::widen(from[p]);
+          }
+          mlxgen::multiversion([&] {
+            tangent_here<A>(
+                count,
+                columns,
+                decay,
+                decay * of_log,
+                taken,
+                of_taken,
+                key,
+                query,
+                states.data(),
+                now,
+                product);
+          });
+          for (int64_t p = 0; p < count; ++p) {
+            mlxgen::narrow(product[p], to[p]);
+          }
+        } else {
+          mlxgen::multiversion([&] {
+            step_here<A>(
+                count, columns, decay, taken, key, query, now, product);
+          });
+          for (int64_t p = 0; p < count; ++p) {
+            A past = D[head] * mlxgen::widen(from[p]);
+            mlxgen::narrow(product[p] + past, to[p]);
+          }
+        }
+      }
+    }
+  });
 }
 
 } // namespace ssm
@@ -129,50 +250,25 @@ void ssm_scan(
     In<bool> mask,
     Out<T> y,
     Out<accum_t<T>> last) {
-  using namespace ssm;
-  using A = accum_t<T>;
-  int64_t batch = x.dim(0), steps = x.dim(1), heads = x.dim(2), rows = x.dim(3);
-  int64_t groups = B.dim(2), columns = B.dim(3);
-  if (state) {
-    std::copy_n(state.data, last.size(), last.data);
-  } else {
-    std::fill_n(last.data, last.size(), A(0));
-  }
-  int64_t blocks = (rows + rows_per_item - 1) / rows_per_item;
-  int64_t cost = steps * (std::min(rows, rows_per_item) * columns + 100);
-  mlxgen::share(batch * heads * blocks, cost, [&](int64_t begin, int64_t end) {
-    std::vector<A> wide_k(columns), wide_q(columns);
-    A taken[rows_per_item], product[rows_per_item];
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t first = i % blocks * rows_per_item;
-      int64_t count = std::min(rows_per_item, rows - first);
-      int64_t head = i / blocks % heads;
-      int64_t b = i / blocks / heads;
-      A* now = last.data + ((b * heads + head) * rows + first) * columns;
-      for (int64_t t = b * steps; t < (b + 1) * steps; ++t) {
-        int64_t at = t * heads + head;
-        T* to = y.data + at * rows + first;
-        if (mask && !mask[t]) {
-          std::fill_n(to, count, T(0));
-          continue;
-        }
-        const T* from = x.data + at * rows + first;
-        for (int64_t p = 0; p < count; ++p) {
-          taken[p] = dt[at] * mlxgen::widen(from[p]);
-        }
-        int64_t group = (t * groups + head * groups / heads) * columns;
-        const A* key = widened(B.data + group, columns, wide_k);
-        const A* query = widened(C.data + group, columns, wide_q);
-        A decay = std::exp(-std::exp(A_log[head]) * dt[at]);
-        mlxgen::multiversion([&] {
-          step_here<A>(count, columns, decay, taken, key, query, now, product);
-        });
-        for (int64_t p = 0; p < count; ++p) {
-          mlxgen::narrow(product[p] + D[head] * mlxgen::widen(from[p]), to[p]);
-        }
-      }
-    }
-  });
+  ssm::scan<false>(x, A_log, B, C, D, dt, state, mask, {}, {}, y, last);
+}
+
+/** Its tangent in A_log and dt. */
+template <typename T>
+void ssm_scan_decay_jvp(
+    In<T> x,
+    In<accum_t<T>> A_log,
+    In<T> B,
+    In<T> C,
+    In<accum_t<T>> dt,
+    In<accum_t<T>> state,
+    In<bool> mask,
+    In<accum_t<T>> of_A_log,
+    In<accum_t<T>> of_dt,
+    Out<T> y,
+    Out<accum_t<T>> last) {
+  ssm::scan<true>(
+      x, A_log, B, C, {}, dt, state, mask, of_A_log, of_dt, y, last);
 }
 
 MLXGEN_BEGIN_INLINED

@@ -1,5 +1,5 @@
-// The derivatives of ssm_scan_vjp: of its gradients as a formula, which has the
-// states of all steps.
+// The derivatives of ssm_scan_vjp, and ssm_scan's jvp for its decays: of
+// formulas that have the states of all steps.
 
 #pragma once
 
@@ -34,6 +34,128 @@ inline bool is_shapeless(mx::StreamOrDevice s) {
   return joined[1].inputs().size() > 1;
 }
 
+inline void refuse_shapeless_scan(mx::StreamOrDevice s) {
+  if (is_shapeless(s)) {
+    throw std::invalid_argument(
+        "A second derivative of ssm_scan cannot be compiled with "
+        "shapeless=True. Use mx.compile without it.");
+  }
+}
+
+inline mx::array row(const mx::array& a, mx::StreamOrDevice s) {
+  return mx::expand_dims(a, -2, s);
+}
+inline mx::array column(const mx::array& a, mx::StreamOrDevice s) {
+  return mx::expand_dims(a, -1, s);
+}
+
+/** The steps from `first` to `end`. */
+inline mx::array
+steps_of(const mx::array& a, int first, int end, mx::StreamOrDevice s) {
+  auto start = mx::Shape(a.ndim(), 0), stop = a.shape();
+  start[1] = first;
+  stop[1] = end;
+  return mx::slice(a, start, stop, s);
+}
+
+/** What the steps of ssm_scan are made of, wide and for each head. */
+struct ScanSteps {
+  const std::optional<mx::array>& mask;
+  mx::array rate; // the decay's logarithm, divided by dt
+  mx::StreamOrDevice s;
+
+  ScanSteps(
+      const mx::array& A_log,
+      const std::optional<mx::array>& mask,
+      mx::StreamOrDevice s)
+      : mask(mask), rate(mx::negative(exponential(A_log, s), s)), s(s) {}
+
+  /** An array of steps, 0 where one is left out. */
+  mx::array taken(mx::array a) const {
+    a = mx::astype(a, rate.dtype(), s);
+    if (mask) {
+      std::vector<int> others(a.ndim() - 2);
+      std::iota(others.begin(), others.end(), 2);
+      a = mx::where(
+          mx::expand_dims(*mask, others, s), a, mx::zeros({}, a.dtype(), s), s);
+    }
+    return a;
+  }
+
+  /** That of B or C, as rows. */
+  mx::array of_groups(const mx::array& a) const {
+    int share = rate.shape(0) / a.shape(2);
+    auto wide = taken(a);
+    return row(share == 1 ? wide : mx::repeat(wide, share, 2, s), s);
+  }
+
+  /** States behind all steps, which decay by a and take up b. */
+  mx::array recurrence(
+      const mx::array& a,
+      const mx::array& b,
+      const mx::array& initial,
+      bool reverse = false) const {
+    auto factor = mx::broadcast_to(column(column(a, s), s), b.shape(), s);
+    return linear_recurrence(factor, b, initial, 1, reverse, s);
+  }
+
+  /** The states in front of all steps and behind the last one. */
+  mx::array states(
+      const mx::array& decay,
+      const mx::array& value,
+      const mx::array& B,
+      const mx::array& state) const {
+    auto taken_up = mx::multiply(column(value, s), B, s);
+    return mx::concatenate(
+        {mx::expand_dims(state, 1, s), recurrence(decay, taken_up, state)},
+        1,
+        s);
+  }
+};
+
+/** The tangent of ssm_scan in A_log and dt, as a formula. */
+inline std::vector<mx::array> tangents_of_ssm_scan(
+    const mx::array& x,
+    const mx::array& A_log,
+    const mx::array& B,
+    const mx::array& C,
+    const mx::array& dt,
+    const std::optional<mx::array>& state,
+    const std::optional<mx::array>& mask,
+    const mx::array& of_A_log,
+    const mx::array& of_dt,
+    mx::StreamOrDevice s) {
+  refuse_shapeless_scan(s);
+  ScanSteps scan(A_log, mask, s);
+  auto times = [&](const mx::array& a, const mx::array& b) {
+    return mx::multiply(a, b, s);
+  };
+  int steps = x.shape(1);
+  auto zeros = mx::zeros(
+      {x.shape(0), x.shape(2), x.shape(3), B.shape(3)}, A_log.dtype(), s);
+  auto step = scan.taken(dt);
+  auto of_step = scan.taken(of_dt);
+  auto wide = scan.taken(x);
+  auto keys = scan.of_groups(B);
+  auto decay = exponential(times(scan.rate, step), s);
+  auto states = scan.states(
+      decay, times(column(step, s), wide), keys, state.value_or(zeros));
+  auto of_log = times(scan.rate, mx::add(times(of_A_log, step), of_step, s));
+  auto of_decay = column(column(times(of_log, decay), s), s);
+  auto taken = times(column(times(column(of_step, s), wide), s), keys);
+  auto change =
+      mx::add(times(of_decay, steps_of(states, 0, steps, s)), taken, s);
+  auto changes = mx::concatenate(
+      {mx::expand_dims(zeros, 1, s), scan.recurrence(decay, change, zeros)},
+      1,
+      s);
+  auto after = times(steps_of(changes, 1, steps + 1, s), scan.of_groups(C));
+  auto last = steps_of(changes, steps, steps + 1, s);
+  return {
+      mx::astype(mx::sum(after, -1, false, s), x.dtype(), s),
+      mx::squeeze(last, 1, s)};
+}
+
 /** What ssm_scan_vjp gives for x, A_log, B, C, D, dt, state and cotangents. */
 inline std::vector<mx::array> parts_of_ssm_scan_vjp(
     const std::vector<mx::array>& arrays,
@@ -47,61 +169,30 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
   int heads = A_log.shape(0), rows = arrays[0].shape(3),
       steps = arrays[0].shape(1);
   int blocks = (rows + block - 1) / block;
-  // Wide, a step's array per head, and 0 where the step is left out.
-  auto taken = [&](mx::array a) {
-    a = mx::astype(a, A_log.dtype(), s);
-    if (mask) {
-      std::vector<int> others(a.ndim() - 2);
-      std::iota(others.begin(), others.end(), 2);
-      a = mx::where(
-          mx::expand_dims(*mask, others, s), a, mx::zeros({}, a.dtype(), s), s);
-    }
-    return a;
-  };
-  auto shared = [&](const mx::array& a) {
-    int own = a.shape(2);
-    return own == heads ? a : mx::repeat(a, heads / own, 2, s);
-  };
-  auto row = [&](const mx::array& a) { return mx::expand_dims(a, -2, s); };
-  auto column = [&](const mx::array& a) { return mx::expand_dims(a, -1, s); };
+  ScanSteps scan(A_log, mask, s);
+  auto column = [&](const mx::array& a) { return mlxops::column(a, s); };
   auto times = [&](const mx::array& a, const mx::array& b) {
     return mx::multiply(a, b, s);
   };
   auto along = [&](const mx::array& a) { return mx::sum(a, -1, false, s); };
-  auto x = taken(arrays[0]);
-  auto B = row(shared(taken(arrays[2])));
-  auto C = row(shared(taken(arrays[3])));
-  auto dt = taken(arrays[5]);
-  auto grad = taken(arrays[7]);
-  auto rate = mx::negative(exponential(A_log, s), s);
-  auto log_decay = times(rate, dt);
+  auto x = scan.taken(arrays[0]);
+  auto B = scan.of_groups(arrays[2]);
+  auto C = scan.of_groups(arrays[3]);
+  auto dt = scan.taken(arrays[5]);
+  auto grad = scan.taken(arrays[7]);
+  auto log_decay = times(scan.rate, dt);
   auto decay = exponential(log_decay, s);
   auto value = times(column(dt), x);
-  // The states in front of all steps and behind the last one, and behind each
-  // step their gradients.
-  auto recurrence = [&](const mx::array& a,
-                        const mx::array& b,
-                        const mx::array& initial,
-                        bool reverse) {
-    auto factor = mx::broadcast_to(column(column(a)), b.shape(), s);
-    return linear_recurrence(factor, b, initial, 1, reverse, s);
-  };
   auto from = [&](const mx::array& a, int first, int end) {
-    auto start = mx::Shape(a.ndim(), 0), stop = a.shape();
-    start[1] = first;
-    stop[1] = end;
-    return mx::slice(a, start, stop, s);
+    return steps_of(a, first, end, s);
   };
-  auto states = mx::concatenate(
-      {mx::expand_dims(state, 1, s),
-       recurrence(decay, times(column(value), B), state, false)},
-      1,
-      s);
+  auto states = scan.states(decay, value, B, state);
   auto before = from(states, 0, steps);
   auto after = from(states, 1, steps + 1);
   auto ones = mx::ones({decay.shape(0), 1, heads}, decay.dtype(), s);
   auto factors = mx::concatenate({decay, ones}, 1, s);
-  auto of_after = recurrence(
+  // The gradients of the states behind each step.
+  auto of_after = scan.recurrence(
       from(factors, 1, steps + 1), times(column(grad), C), last, true);
   auto of_state =
       mx::concatenate({of_after, mx::expand_dims(last, 1, s)}, 1, s);
@@ -130,8 +221,9 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
       by_blocks(times(of_after, column(value))),
       by_blocks(times(after, column(grad))),
       over_time(times(x, grad)),
-      by_blocks(taken(
-          mx::add(times(x, of_value), times(column(rate), of_log_decay), s))),
+      by_blocks(scan.taken(
+          mx::add(
+              times(x, of_value), times(column(scan.rate), of_log_decay), s))),
       mx::squeeze(of_state, 1, s)};
 }
 
@@ -150,11 +242,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
     int block,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  if (is_shapeless(s)) {
-    throw std::invalid_argument(
-        "[ssm_scan] A second derivative or a jvp cannot be compiled with "
-        "shapeless=True. Use mx.compile without it.");
-  }
+  refuse_shapeless_scan(s);
   auto first = state ? *state : mx::zeros_like(cotangent_last, s);
   return mx::vjp(
              [&](const std::vector<mx::array>& arrays) {

@@ -1,4 +1,5 @@
-// CPU kernel of sum_parts: sums of what blocks of rows or channels gave.
+// CPU kernels of sum_parts, the sums of what blocks of rows or channels gave,
+// and of its gradient.
 
 #pragma once
 
@@ -48,6 +49,24 @@ void sum_parts(In<accum_t<T>> x, In<T> like, Out<T> out) {
         for (int64_t j = 0; j < count; ++j) {
           mlxgen::narrow(sums[j], out[i * width + first + j]);
         }
+      }
+    }
+  });
+}
+
+/** The gradient: each part has that of its sum. */
+template <typename T>
+void spread_parts(In<T> sums, In<accum_t<T>> like, Out<accum_t<T>> out) {
+  if (out.size() == 0) {
+    return;
+  }
+  int64_t width = sums.dim(-1);
+  int64_t rows = sums.size() / width;
+  int64_t share = sums.ndim() > 1 ? like.dim(-2) / sums.dim(-2) : 1;
+  mlxgen::share(out.size() / width, width, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < width; ++j) {
+        out[i * width + j] = mlxgen::widen(sums[i / share % rows * width + j]);
       }
     }
   });

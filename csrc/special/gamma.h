@@ -791,17 +791,21 @@ inline mlxgen::wide<T> log_beta(
   return choose(q == math::infinity(), infinite, result);
 }
 
-/** B(a, b) = factor exp(result), for any signs. */
+/**
+ * B(a, b) = above / below exp(result), for any signs; `s` is a + b. `turned` is
+ * a, or differs from it by an even number, and may have digits that a has not.
+ */
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> signed_log_beta(
     mlxgen::wide<T> a,
     mlxgen::wide<T> b,
+    mlxgen::wide<T> s,
+    mlxgen::wide<T> turned,
     MLXGEN_OUT(mlxgen::wide<T>) above,
     MLXGEN_OUT(mlxgen::wide<T>) below) {
   using W = mlxgen::wide<T>;
   W p = a < b ? a : b;
   W q = a < b ? b : a;
-  W s = p + q;
   bool negative = !positive && p < 0;
   bool both = !positive && q < 0;
   W falls = choose(negative, choose(s <= 0, W(1), W(0)), W(0));
@@ -818,8 +822,8 @@ inline mlxgen::wide<T> signed_log_beta(
   v = negative ? v : q;
   W divisor;
   W result = log_beta<T>(u, v, divisor);
-  W sine_p = sine_over_pi<T>(p);
-  W sine_q = sine_over_pi<T>(q);
+  W sine_p = sine_over_pi<T>(a < b ? turned : b);
+  W sine_q = sine_over_pi<T>(a < b ? b : turned);
   W sine_s = sine_over_pi<T>(s);
   // Where all are whole, the quotient of the sines is (-1)^q.
   bool whole = math::fabs(sine_p) + math::fabs(sine_s) == 0;
@@ -860,7 +864,8 @@ T betaln(T a, T b) {
   using W = mlxgen::wide<T>;
   W above;
   W below;
-  W y = detail::signed_log_beta<T, positive>(W(a), W(b), above, below);
+  W y = detail::signed_log_beta<T, positive>(
+      W(a), W(b), W(a) + W(b), W(a), above, below);
   W result =
       y + (wide_log<T>(math::fabs(above)) - wide_log<T>(math::fabs(below)));
   W poles = detail::pole_at<positive>(W(a)) + detail::pole_at<positive>(W(b));
@@ -891,7 +896,7 @@ T beta(T value_a, T value_b) {
   W b = value_b;
   W above;
   W below;
-  W y = detail::signed_log_beta<T, positive>(a, b, above, below);
+  W y = detail::signed_log_beta<T, positive>(a, b, a + b, a, above, below);
   W root = wide_exp<T>(0.5f * y);
   W result = root * (above / below) * root;
 
@@ -914,22 +919,40 @@ T beta(T value_a, T value_b) {
 
 namespace detail {
 
-/** factor / B(a, b), for any signs; 0 at the poles of B. */
+/** As pole_at; `turned` is x less an even number, with digits that x lacks. */
+template <bool positive = false, typename W>
+inline W pole_of_sum(W x, W turned) {
+  return choose(turned == math::rint(turned), pole_at<positive>(x), W(0));
+}
+
+/** x, less an even number; 0 for infinite ones. */
+template <typename W>
+inline W less_turns(W x) {
+  W y = x - 2 * math::rint(0.5f * x);
+  return choose(y == y, y, W(0));
+}
+
+/**
+ * factor / B(a, b), for any signs; 0 at the poles of B. `s` and `turned` are as
+ * signed_log_beta has them.
+ */
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> over_beta(
     Scaled<mlxgen::wide<T>> factor,
     mlxgen::wide<T> a,
-    mlxgen::wide<T> b) {
+    mlxgen::wide<T> b,
+    mlxgen::wide<T> s,
+    mlxgen::wide<T> turned) {
   using W = mlxgen::wide<T>;
   W above;
   W below;
-  W y = signed_log_beta<T, positive>(a, b, above, below);
+  W y = signed_log_beta<T, positive>(a, b, s, turned, above, below);
   Scaled<W> e = power_in_parts<T>(W(1), W(0), -y);
   e.x = e.x * (below / above) * factor.x;
   e.exponent = e.exponent + factor.exponent;
-  // Poles of B are those of a and b, unless they are cancelled by one of a + b.
-  W order = pole_at<positive>(a) + pole_at<positive>(b);
-  order = order - pole_at<positive>(a + b);
+  // Poles of B are those of a and b, unless they are cancelled by one of s.
+  W order = pole_of_sum<positive>(a, turned) + pole_at<positive>(b);
+  order = order - pole_at<positive>(s);
   return choose(order > 0, W(0), unscaled(e));
 }
 
@@ -957,14 +980,18 @@ T poch(T value_x, T value_m) {
   bool down = !positive && m < 0;
   W size = positive ? W(m) : math::fabs(m);
   W start = choose(down, x + m, x);
+  W end = choose(down, x, x + m);
+  // Of x + m there may be more digits after the point.
+  W turned = detail::less_turns(x) + detail::less_turns(m);
   Scaled<W> factor = detail::gamma_in_parts<T, true, false>(size, false);
-  W up = detail::over_beta<T, positive>(factor, start, size);
+  W up = detail::over_beta<T, positive>(
+      factor, start, size, end, choose(down, turned, x));
   W y = choose(down, 1 / up, detail::made_whole(up, x, m));
   // For the smallest m the result is 1 + m psi(x).
   W pole = detail::pole_at<positive>(x);
   y = choose(size < 1e-30f, choose(pole > 0, y, W(1)), y);
   W infinity = math::infinity();
-  W order = detail::pole_at<positive>(x + m) - pole;
+  W order = detail::pole_of_sum<positive>(x + m, turned) - pole;
   y = choose(order < 0, W(0), choose(order > 0, infinity, y));
   y = choose(x == infinity, choose(down, W(0), infinity), y);
   W nan = math::nan();
@@ -984,7 +1011,9 @@ T binom(T value_n, T value_k) {
   W n = value_n;
   W k = value_k;
   Scaled<W> factor = {1 / (n + 1), W(0)};
-  W y = detail::over_beta<T>(factor, n - k + 1, k + 1);
+  // Beside a large k, n - k has fewer digits after the point than n.
+  W turned = detail::less_turns(n + 1) - detail::less_turns(k);
+  W y = detail::over_beta<T>(factor, n - k + 1, k + 1, n + 2, turned);
   y = detail::made_whole(y, n, k);
   W infinity = math::infinity();
   W large = choose(k > 0, choose(k < infinity, infinity, y), y);

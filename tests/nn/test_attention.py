@@ -32,7 +32,7 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
         seen &= (i - j < window) & (j - i < window)
     if cu_seqlens is not None:
         ids = np.searchsorted(cu_seqlens, np.arange(keys), side="right")
-        seen &= (ids[:, None] == ids[None]) & (ids < len(cu_seqlens))[:, None]
+        seen &= (ids[:, None] == ids[None]) & ((ids > 0) & (ids < len(cu_seqlens)))[:, None]
     scores = np.where(seen, scores, -np.inf)
     if sinks is not None:  # as a key more, whose value is 0
         scores = np.append(scores, np.broadcast_to(sinks[:, None, None], (*q.shape[:3], 1)), -1)
@@ -158,7 +158,22 @@ def test_sinks(dtype):
     check(inputs(dtype), mx.array(np.arange(7) > 6), draw(dtype, (4,), seed=6)[0])
 
 
-@pytest.mark.parametrize("cu_seqlens", [[0, 7], [0, 3, 7], [0, 1, 1, 5, 7], [0, 4], [0]], ids=str)
+# Also with queries of no sequence, in front and behind.
+STARTS = [
+    [0, 7],
+    [0, 3, 7],
+    [0, 1, 1, 5, 7],
+    [0, 4],
+    [0],
+    [2, 7],
+    [3, 5, 6],
+    [3],
+    [7, 9],
+    [-3, 2, 9],
+]
+
+
+@pytest.mark.parametrize("cu_seqlens", STARTS, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_sequences_behind_each_other(cu_seqlens, causal):
     arrays = inputs(mx.float32, 1, queries=7)
@@ -174,6 +189,54 @@ def test_each_sequence_is_as_alone():
         alone = (x[:, :, a:b] for x in (q, k, v))
         part = mlxops.nn.attention(*alone, scale=0.3, causal=True, window=2)
         np.testing.assert_allclose(part, together[:, :, a:b], atol=1e-6)
+
+
+def test_queries_of_no_sequence():
+    """They give 0 and have no gradient, whatever stands there, and others do not see them."""
+    arrays = inputs(mx.float32, 1, queries=7)
+    inside = slice(2, 5)
+    for x in arrays:
+        x[:, :, :2] = x[:, :, 5:] = mx.nan
+
+    def loss(*arrays):
+        y = mlxops.nn.attention(*arrays, cu_seqlens=mx.array([2, 5]), scale=0.3)
+        return y.sum(), y
+
+    (_, y), grads = mx.value_and_grad(loss, argnums=(0, 1, 2))(*arrays)
+    alone = mx.value_and_grad(lambda *x: mlxops.nn.attention(*x, scale=0.3).sum(), (0, 1, 2))
+    wanted, (rows, *_) = alone(*(x[:, :, inside] for x in arrays))
+    close(y.sum(), to_numpy(wanted), mx.float32)
+    close(grads[0][:, :, inside], to_numpy(rows), mx.float32)
+    outside = np.delete(np.arange(7), inside)
+    for x in (y, *grads):
+        assert not to_numpy(x)[:, :, outside].any()
+
+
+UNSORTED = [[0, 5, 3, 7], [7, 3, 0], [2**31 - 1, -(2**31)], [4, 1, 99, -7, 2, 7]]
+
+
+@pytest.mark.parametrize("starts", UNSORTED, ids=str)
+def test_starts_that_do_not_ascend(starts):
+    """Each query sees the keys that a binary search leads to, on every backend and backward."""
+
+    def search(query):
+        low, high = 0, len(starts)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if starts[middle] <= query else (low, middle)
+        return (starts[low - 1], starts[low]) if 0 < low < len(starts) else (0, 0)
+
+    arrays = inputs(mx.float32, 1, queries=7)
+    cotangent = draw(mx.float32, arrays[0].shape, -1, 1, seed=9)[0]
+    seen = np.array([[a <= key < b for key in range(7)] for a, b in map(search, range(7))])
+    (y,), grads = mx.vjp(
+        lambda *x: mlxops.nn.attention(*x, cu_seqlens=mx.array(starts), scale=0.3),
+        arrays,
+        [cotangent],
+    )
+    expected = by_rows(*map(to_numpy, (*arrays, cotangent)), seen, 0.3)
+    for got, wanted in zip((y, *grads), expected, strict=True):
+        close(got, wanted, mx.float32)
 
 
 def by_rows(q, k, v, cotangent, seen, scale):
@@ -399,7 +462,11 @@ def test_shapeless_compile_refuses_what_does_not_fit():
 
     compiled = mx.compile(of_sequences, shapeless=True)
     compiled(q, k[:, :, :5], v[:, :, :5], starts)
-    mx.eval(compiled(q, k, v, starts), compiled(q, k[:, :, :2], v[:, :, :2], starts))
+    for n in (2, 7):
+        with pytest.raises(ValueError, match=r"^\[attention_parts\] .*same length"):
+            mx.eval(compiled(q, k[:, :, :n], v[:, :, :n], starts))
+    with pytest.raises(ValueError, match=r"^\[attention_segments\] .*at least one number"):
+        mx.eval(compiled(q, k[:, :, :5], v[:, :, :5], starts[:0]))
 
 
 @pytest.mark.parametrize("dtype", [mx.int64, mx.uint64, mx.uint32], ids=str)

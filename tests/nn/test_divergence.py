@@ -2,12 +2,13 @@
 
 import mlx.core as mx
 import mlxops
+import mpmath
 import numpy as np
 import pytest
 from nn.losses import EPSILON, log_softmax
 from ops.accuracy import draw
 
-from mlxgen.testing import LAYOUTS, to_numpy
+from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
 
 OPTIONS = [
     ("kl_div_loss", {}),
@@ -104,6 +105,71 @@ def test_equal_distributions(op):
     np.testing.assert_allclose(out, np.zeros((3, 4)), atol=1e-6)
     for gradient in gradients:
         np.testing.assert_allclose(gradient, np.zeros(x.shape), atol=1e-6)
+
+
+def exact(op, x, y, beta=0.5, temperature=1.0):
+    """The losses of rows and their gradients, by the definition, in 80 digits."""
+    rows = []
+    with mpmath.workdps(80):
+        part, temperature = mpmath.mpf(beta), mpmath.mpf(temperature)
+        for logits in zip(x, y, strict=True):
+            q, p = ([mpmath.exp(mpmath.mpf(float(z)) / temperature) for z in a] for a in logits)
+            q, p = ([e / sum(a) for e in a] for a in (q, p))
+            m = [part * b + (1 - part) * a for a, b in zip(q, p, strict=True)]
+            divergences, gradients = [], []
+            for a, to in ((q, m), (p, q if op == "kl_div_loss" else m)):
+                logs = [mpmath.log(e / f) for e, f in zip(a, to, strict=True)]
+                of = sum(e * log for e, log in zip(a, logs, strict=True))
+                divergences.append(of)
+                gradients.append([e * (log - of) for e, log in zip(a, logs, strict=True)])
+            if op == "kl_div_loss":
+                loss, parts = divergences[1], (1, 1)
+                gradients[0] = [a - b for a, b in zip(q, p, strict=True)]
+            else:
+                parts = (1 - part, part)
+                loss = sum(f * of for f, of in zip(parts, divergences, strict=True))
+            factors = [f / temperature for f in parts]
+            scaled = ([float(f * g) for g in a] for f, a in zip(factors, gradients, strict=True))
+            rows.append((float(loss), *scaled))
+    return map(np.array, zip(*rows, strict=True))
+
+
+def assert_exact(op, x, y, epsilon, **options):
+    """Losses, and gradients beside the largest element of a row."""
+    x, y = np.float32(x), np.float32(y)
+    out, gradients = loss_and_grads(op, mx.array(x), mx.array(y), reduction="none", **options)
+    losses, *wanted = exact(op, x, y, **options)
+    np.testing.assert_allclose(out, losses, epsilon, 1e-37)
+    for gradient, w in zip(gradients, wanted, strict=True):
+        # If all are smaller, they are subnormal numbers.
+        largest = np.maximum(np.abs(w).max(-1, keepdims=True), 1e-30)
+        np.testing.assert_allclose(to_numpy(gradient) / largest, w / largest, 0, epsilon)
+
+
+@pytest.mark.parametrize("certain", ["logits", "target", "both", "others", "all but one"])
+@pytest.mark.parametrize(("op", "options"), [*OPTIONS, ("js_div_loss", {"beta": 1e-4})])
+def test_distributions_that_are_nearly_certain(op, options, certain):
+    """Of one word, or of different ones; or of the same, beside one that only the target has."""
+    apart = np.array([5.0, 9.0, 12.0, 18.0, 25.0, 60.0])
+    x, y = np.random.default_rng(1).normal(size=(2, 6, 20))
+    words, rows = [3, 19, 0, 7, 7, 11], np.arange(6)
+    if certain != "target":
+        x[rows, words] = x.max(-1) + apart
+    if certain != "logits":
+        y[rows, np.roll(words, 1) if certain == "others" else words] = y.max(-1) + apart
+    if certain == "all but one":
+        x[:, 5] = -200.0
+    # Metal has no double for distributions that are nearly the same.
+    same = metal_backend() is not None and certain in ("both", "all but one")
+    assert_exact(op, x, y, 1e-4 if same else 1e-5, **options)
+
+
+@pytest.mark.parametrize("beta", [1e-12, 1e-6, 1e-3, 0.1, 0.9, 0.999, 1 - 1e-6])
+def test_mixtures_of_nearly_one(beta):
+    """And of distributions that are far from each other."""
+    apart = np.array([[1.0], [1.5], [5.0], [10.0], [30.0], [60.0]])
+    x, y = apart * np.random.default_rng(5).normal(size=(2, 6, 20))
+    assert_exact("js_div_loss", x, y, 1e-5, beta=beta)
 
 
 @pytest.mark.parametrize("apart", [30.0, 200.0, 5000.0])

@@ -179,6 +179,18 @@ def test_gradients_compiled_for_any_shape(first):
                 close(g, w)
 
 
+@pytest.mark.parametrize("name", ["gated_delta", "wkv7"])
+def test_second_derivative_for_any_shape(name):
+    """Refused as without mx.compile, by the operator that has none."""
+    draw = {"gated_delta": delta_inputs, "wkv7": wkv_inputs}[name]
+    arrays = draw(mx.float32)
+    loss = lambda *a: sum(x.sum() for x in getattr(mlxops.nn, name)(*a))  # noqa: E731
+    twice = mx.grad(lambda *a: sum(g.sum() for g in mx.grad(loss, argnums=(0, 1, 2))(*a)))
+    for fn in (twice, mx.compile(twice, shapeless=True)):
+        with pytest.raises(ValueError, match=rf"^\[{name}_vjp\] .* once differentiable"):
+            fn(*arrays)
+
+
 def random_mask(batch=2, steps=9):
     """Of padding on the left and on the right, and of a step between."""
     mask = np.ones((batch, steps), bool)

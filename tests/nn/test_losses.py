@@ -153,7 +153,7 @@ SMOOTH = {"label_smoothing": 0.2, "z_loss": 0.01}
 def arrays_of(kind, rows, words, depth):
     rng = np.random.default_rng(rows * words + depth)
     draw = lambda *shape: mx.array(np.float32(rng.normal(size=shape)))  # noqa: E731
-    y = mx.array(rng.integers(0, words, rows).astype(np.int32))
+    y = mx.array(rng.integers(0, max(words, 1), rows).astype(np.int32))
     return {
         "logits": lambda: (draw(rows, words), y),
         "weights": lambda: (draw(rows, words), y, mx.abs(draw(words))),
@@ -162,19 +162,19 @@ def arrays_of(kind, rows, words, depth):
     }[kind]()
 
 
+def of_kind(kind, **options):
+    smooth = SMOOTH if kind in ("logits", "weights", "linear") else {}
+    ops = {"linear": "linear_cross_entropy", "kl": "kl_div_loss", "js": "js_div_loss"}
+    op = getattr(mlxops.nn, ops.get(kind, "cross_entropy"))
+    return lambda *args: op(*args, **smooth, **options)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("kind", ["logits", "weights", "linear", "kl", "js"])
 def test_shapeless_graphs(kind, reduction):
     """Compiled once for all shapes; the first call is not to leave any behind."""
-    options = SMOOTH if kind in ("logits", "weights", "linear") else {}
-    op = {"linear": "linear_cross_entropy", "kl": "kl_div_loss", "js": "js_div_loss"}.get(
-        kind, "cross_entropy"
-    )
     argnums = {"linear": (0, 1, 3), "kl": (0, 1), "js": (0, 1)}.get(kind, 0)
-
-    def loss(*args):
-        return getattr(mlxops.nn, op)(*args, reduction=reduction, **options)
-
+    loss = of_kind(kind, reduction=reduction)
     fns = [loss]
     if reduction != "none":
         fns.append(mx.grad(loss, argnums=argnums))
@@ -187,6 +187,20 @@ def test_shapeless_graphs(kind, reduction):
             for g, w in zip(got, wanted, strict=True):
                 assert g.shape == w.shape
                 np.testing.assert_allclose(g, w, 1e-5, 1e-7, err_msg=str(sizes))
+
+
+@pytest.mark.parametrize("kind", ["logits", "weights", "linear", "kl", "js"])
+def test_shapeless_graphs_without_words(kind):
+    """Refused when they run, as when they are called, with gradients and without."""
+    argnums = {"linear": (0, 1), "kl": (0, 1), "js": (0, 1)}.get(kind, 0)
+    like = "pair" if kind in ("kl", "js") else kind
+    for fn in (of_kind(kind), mx.grad(of_kind(kind), argnums=argnums)):
+        compiled = mx.compile(fn, shapeless=True)
+        compiled(*arrays_of(like, 4, 5, 3))
+        none = arrays_of(like, 4, 0, 3)
+        for call in (fn, compiled):
+            with pytest.raises(ValueError, match="there must be words"):
+                mx.eval(call(*none))
 
 
 WIDE = {

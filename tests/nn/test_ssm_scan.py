@@ -283,9 +283,33 @@ def test_compiled_for_any_shape(first, masked):
         given = *inputs(mx.float32, size).values(), holes(size)
         for g, w in zip(compiled(*given), whole(*given), strict=True):
             close(g, w, 30)
-    twice = mx.compile(lambda *a: mx.jvp(mlxops.nn.ssm_scan, a, a), shapeless=True)
-    with pytest.raises(ValueError, match=r"^\[sum_parts\] Cannot be compiled with shapeless=True"):
-        twice(*inputs(mx.float32, first).values())
+
+
+def test_compiled_for_any_shape_but_once():
+    def gradient(*values):
+        grads = mx.grad(lambda *a: mlxops.nn.ssm_scan(*a)[0].sum(), argnums=(1, 2))(*values)
+        return sum(g.sum() for g in grads)
+
+    given = list(inputs(mx.float32, (2, 5, 4, 3, 2, 6)).values())
+    of_jvp = mx.grad(lambda *a: mx.jvp(mlxops.nn.ssm_scan, a, a)[1][0].sum())
+    for twice in (mx.grad(gradient), of_jvp):
+        with pytest.raises(ValueError, match=r"derivative of ssm_scan cannot be .* shapeless=True"):
+            mx.compile(twice, shapeless=True)(*given)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_jvp_compiled_for_any_shape(masked):
+    def both(*values):
+        *values, mask = values
+        mask = mask if masked else None
+        tangents = [mx.sin(7 * a) for a in values]
+        return mx.jvp(lambda *a: mlxops.nn.ssm_scan(*a, mask), values, tangents)[1]
+
+    compiled = mx.compile(both, shapeless=True)
+    for size in ((2, 5, 4, 3, 2, 6), *SHAPES):
+        given = *inputs(mx.float32, size).values(), holes(size)
+        for g, w in zip(compiled(*given), both(*given), strict=True):
+            close(g, w, 30)
 
 
 @pytest.mark.parametrize(("masked", "steps"), [(False, 4), (True, 4), (False, 70)])
@@ -305,17 +329,50 @@ def test_second_derivative(masked, steps):
         close(g, w, 500)
 
 
-def test_jvp_and_vmap():
+# More rows and columns than a lane or a part of a core has, and heads that share groups.
+TANGENTS = [(2, 5, 4, 3, 2, 6), (1, 9, 2, 37, 1, 70), (1, 3, 2, 5, 2, 1), (0, 3, 2, 3, 1, 4)]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", TANGENTS, ids=str)
+def test_jvp(dtype, size, masked):
+    """In each argument, and in all of them."""
+    arrays, others = (inputs(dtype, size, seed) for seed in (1, 2))
+    mask = holes(size) if masked else None
+
+    def tangents(fn, asked, arrays, others):
+        given = [arrays[name] for name in asked], [others[name] for name in asked]
+        call = lambda *a: fn(**arrays | dict(zip(asked, a, strict=True)), mask=mask)  # noqa: E731
+        return mx.jvp(call, *given)[1]
+
+    for asked in (*([name] for name in NAMES), NAMES):
+        got = tangents(mlxops.nn.ssm_scan, asked, arrays, others)
+        with mx.stream(mx.cpu):
+            wanted = tangents(composition, asked, widened(arrays), widened(others))
+        assert [g.dtype for g in got] == [dtype, arrays["dt"].dtype]
+        for g, w in zip(got, wanted, strict=True):
+            close(g, w, 50)
+
+
+def test_gradient_of_jvp():
+    primals, tangents = (
+        [*inputs(mx.float32, (2, 5, 4, 3, 2, 6), seed).values()] for seed in (1, 2)
+    )
+    got, wanted = (
+        mx.grad(lambda *a, fn=fn: sum((t * t).sum() for t in mx.jvp(fn, a, tangents)[1]), range(7))(
+            *primals
+        )
+        for fn in (mlxops.nn.ssm_scan, composition)
+    )
+    for g, w in zip(got, wanted, strict=True):
+        close(g, w, 500)
+
+
+def test_vmap():
     arrays = [
         inputs(mx.float32, (2, 5, 4, 3, 2, 6), seed)[name] for seed in (1, 2) for name in NAMES
     ]
     primals, tangents = arrays[:7], arrays[7:]
-    got, wanted = (
-        mx.jvp(lambda *a, fn=fn: fn(*a), primals, tangents)[1]
-        for fn in (mlxops.nn.ssm_scan, composition)
-    )
-    for g, w in zip(got, wanted, strict=True):
-        close(g, w, 50)
     batched = [mx.stack([a, b]) for a, b in zip(primals, tangents, strict=True)]
     batched[5] = mx.abs(batched[5])
     for g, *w in zip(

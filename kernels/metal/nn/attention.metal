@@ -296,7 +296,8 @@ inline void add_rows(
   }
 }
 
-/** The first key of each query's own sequence, and that behind the last. */
+/** The first key of each query's own sequence, and that behind the last; none
+ * outside of all sequences. */
 template <typename T>
 [[kernel]] void attention_segments(
     device const int* starts [[buffer(0)]],
@@ -315,8 +316,9 @@ template <typename T>
       to = middle;
     }
   }
-  out[query] = from == 0 ? 0 : starts[from - 1];
-  out[L + query] = from == N ? 0 : starts[from];
+  bool inside = from > 0 && from < N;
+  out[query] = inside ? starts[from - 1] : 0;
+  out[L + query] = inside ? starts[from] : 0;
 }
 
 /** Rows of a head, from `at` on, of an array (batch, heads, length, size). */

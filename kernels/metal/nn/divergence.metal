@@ -19,32 +19,135 @@ inline float4 read_logits(device const T* from, int left) {
 }
 
 /** Logarithms of probabilities: (x - most) factor - log_sum. */
-struct LogSoftmax {
+struct Softmaxes {
   float factor;
-  float most;
-  float log_sum;
+  float most_q;
+  float log_sum_q;
+  float most_p;
+  float log_sum_p;
 
-  float4 operator()(float4 x) const {
-    return (x - most) * factor - log_sum;
+  float4 log_q(float4 q) const {
+    return (q - most_q) * factor - log_sum_q;
+  }
+  float4 log_p(float4 p) const {
+    return (p - most_p) * factor - log_sum_p;
+  }
+  /** log(P / Q). */
+  float4 apart(float4 q, float4 p) const {
+    return ((p - most_p) - (q - most_q)) * factor + (log_sum_q - log_sum_p);
   }
 };
 
 /**
- * p (log(p / m) - centre) for the probabilities p and their mixture with those
- * of another distribution, m = part p + (1 - part) other.
+ * A distribution in a mixture M: log(own / M) of elements, less that of the own
+ * largest one. As in csrc/nn/divergence.h.
  */
-inline float4
-mixture_terms(float4 log_x, float4 log_other, float part, float centre) {
-  float4 chance = exp(log_x);
-  float4 apart = log_other - log_x;
-  float4 up = select(float4(0), apart, apart > 0);
-  // Of the two probabilities the larger one is taken out of the logarithm.
-  float4 ratio = exp(apart - 2 * up);
-  float4 mixed =
-      select(part + (1 - part) * ratio, part * ratio + (1 - part), apart > 0);
-  float4 log_ratio = -up - log(mixed);
-  return select(chance * (log_ratio - centre), float4(0), chance == 0);
-}
+struct Mixture {
+  float of_largest; // its log(own / M)
+  float shift;
+  float own; // parts of M at the largest element
+  float other;
+
+  /**
+   * For M = part own + rest other, and `apart`, the logarithm of other / own at
+   * the largest element.
+   */
+  Mixture(float apart, float part, float rest) {
+    float more = rest * exp_minus_one(apart); // M / own - 1
+    float log_of_sum =
+        more < -0.5f ? log(part + rest * exp(apart)) : log_one_plus(more);
+    of_largest = -log_of_sum;
+    shift = log(rest) - log_of_sum;
+    own = part * exp(-log_of_sum);
+    other = exp(apart + shift);
+  }
+
+  /** For the logarithms of other / own at elements. */
+  float4 operator()(float4 apart) const {
+    // M / own, divided by that of the largest: own + exp(above), and if that is
+    // more than 1, exp(above) (1 + own exp(-above)).
+    float4 above = apart + shift;
+    bool4 far = above > 0;
+    float4 up = select(float4(0), above, far);
+    float4 e = exp(above - 2 * up) * select(float4(1), float4(own), far);
+    float4 sums = e + select(float4(own), float4(1), far);
+    float4 more = e - select(float4(other), float4(0), far); // sums - 1
+    float4 rounded = sums - 1;
+    float4 logs = log(sums) * (more / rounded);
+    return -up - select(logs, more, rounded == 0);
+  }
+};
+
+/** The sums of exponentials of two rows. */
+struct TwoRows {
+  LogSumExp all_q;
+  LogSumExp all_p;
+  float q_0 = 0; // logit of Q where that of P is largest
+  float p_0 = 0; // the other way round
+
+  /** Take in four elements; what P's exponentials are, and the result, are as
+   * in LogSumExp::add. */
+  float add(float4 q, float4 p, thread float4& e_p, float factor) {
+    float before_q = all_q.most;
+    float before_p = all_p.most;
+    float4 e_q;
+    all_q.add(q, e_q, factor);
+    float scale = all_p.add(p, e_p, factor);
+    p_0 = all_q.most > before_q ? beside(q, all_q.most, p) : p_0;
+    q_0 = all_p.most > before_p ? beside(p, all_p.most, q) : q_0;
+    return scale;
+  }
+
+  /** Make it that of all threads, as LogSumExp::join_threadgroup does. */
+  float join_threadgroup(
+      threadgroup float4* parts,
+      uint lane,
+      uint simdgroup,
+      uint simdgroups,
+      float factor) {
+    float before = all_p.most;
+    join_simdgroup(factor);
+    if (lane == 0) {
+      parts[2 * simdgroup] = float4(all_q.most, all_q.others, p_0, 0);
+      parts[2 * simdgroup + 1] = float4(all_p.most, all_p.others, q_0, 0);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float4 none = float4(-INFINITY, -1, -INFINITY, 0);
+    float4 of_q = lane < simdgroups ? float4(parts[2 * lane]) : none;
+    float4 of_p = lane < simdgroups ? float4(parts[2 * lane + 1]) : none;
+    all_q.most = of_q.x;
+    all_q.others = of_q.y;
+    p_0 = of_q.z;
+    all_p.most = of_p.x;
+    all_p.others = of_p.y;
+    q_0 = of_p.z;
+    join_simdgroup(factor);
+    return exp((before - all_p.shift()) * factor);
+  }
+
+  Softmaxes softmaxes(float factor) const {
+    return {
+        factor, all_q.shift(), all_q.log_sum(), all_p.shift(), all_p.log_sum()};
+  }
+
+ private:
+  /** What stands beside the largest element. */
+  static float beside(float4 x, float most, float4 other) {
+    return x.x == most ? other.x
+        : x.y == most  ? other.y
+        : x.z == most  ? other.z
+                       : other.w;
+  }
+
+  void join_simdgroup(float factor) {
+    float own_q = all_q.most;
+    float own_p = all_p.most;
+    all_q.join_simdgroup(factor);
+    all_p.join_simdgroup(factor);
+    p_0 = simd_max(own_q == all_q.most ? p_0 : -INFINITY);
+    q_0 = simd_max(own_p == all_p.most ? q_0 : -INFINITY);
+  }
+};
 
 /** One threadgroup per row, of whole simdgroups. */
 template <typename T>
@@ -57,64 +160,68 @@ template <typename T>
     device float* log_sum [[buffer(5)]],
     device float* target_most [[buffer(6)]],
     device float* target_log_sum [[buffer(7)]],
-    constant bool& has_mask [[buffer(8)]],
-    constant float& scale [[buffer(9)]],
-    constant uint& width [[buffer(10)]],
+    device float* target_beside [[buffer(8)]],
+    device float* target_mean [[buffer(9)]],
+    constant bool& has_mask [[buffer(10)]],
+    constant float& scale [[buffer(11)]],
+    constant uint& width [[buffer(12)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup float2 of_q[32];
-  threadgroup float2 of_p[32];
+  threadgroup float4 parts[64];
   threadgroup float sums[32];
   uint row = group.y;
   if (has_mask && !mask[row]) {
     if (thread_in_group.x == 0) {
       loss[row] = most[row] = log_sum[row] = 0;
       target_most[row] = target_log_sum[row] = 0;
+      target_beside[row] = target_mean[row] = 0;
     }
     return;
   }
   logits += size_t(row) * width;
   target_logits += size_t(row) * width;
-  LogSumExp all_q;
-  LogSumExp all_p;
-  float total = 0; // of exp(p) (p - q), each relative to its largest
+  TwoRows rows;
+  float q_0 = 0; // as rows.q_0, but 0 where that is infinite
+  float total = 0; // of exp(p) times differences, relative to P's largest
   uint step = group_size.x * per_thread;
   for (uint i = thread_in_group.x * per_thread; i < width; i += step) {
     int left = int(width - i);
     float4 q = read_logits(logits + i, left);
     float4 p = read_logits(target_logits + i, left);
-    float4 e_q;
     float4 e;
-    float shift_q = all_q.shift();
-    float shift_p = all_p.shift();
-    float own = all_p.sum();
-    float before = all_p.add(p, e, scale);
-    all_q.add(q, e_q, scale);
-    float apart = (shift_p - all_p.shift()) - (shift_q - all_q.shift());
+    float p_before = rows.all_p.shift();
+    float q_before = q_0;
+    float own = rows.all_p.sum();
+    float before = rows.add(q, p, e, scale);
+    q_0 = isfinite(rows.q_0) ? rows.q_0 : 0.0f;
+    float apart = (p_before - rows.all_p.shift()) - (q_before - q_0);
     total = before == 0 ? 0.0f : (total + own * apart) * before;
-    float4 difference = (p - all_p.shift()) - (q - all_q.shift());
+    float4 difference = (p - rows.all_p.shift()) - (q - q_0);
     total += sum(select(e * difference, float4(0), e == 0));
   }
-  float shift_q = all_q.shift();
-  float shift_p = all_p.shift();
-  float own = all_p.sum();
+  float p_before = rows.all_p.shift();
+  float q_before = q_0;
+  float own = rows.all_p.sum();
   float before =
-      all_p.join_threadgroup(of_p, lane, simdgroup, simdgroups, scale);
-  all_q.join_threadgroup(of_q, lane, simdgroup, simdgroups, scale);
-  float apart = (shift_p - all_p.shift()) - (shift_q - all_q.shift());
+      rows.join_threadgroup(parts, lane, simdgroup, simdgroups, scale);
+  q_0 = isfinite(rows.q_0) ? rows.q_0 : 0.0f;
+  float apart = (p_before - rows.all_p.shift()) - (q_before - q_0);
   total = before == 0 ? 0.0f : (total + own * apart) * before;
   total = threadgroup_sum(total, sums, lane, simdgroup, simdgroups);
   if (thread_in_group.x == 0) {
-    most[row] = all_q.shift();
-    log_sum[row] = all_q.log_sum();
-    target_most[row] = all_p.shift();
-    target_log_sum[row] = all_p.log_sum();
-    loss[row] =
-        total / all_p.sum() * scale - (all_p.log_sum() - all_q.log_sum());
+    Softmaxes of = rows.softmaxes(scale);
+    float average = total / rows.all_p.sum() * scale;
+    most[row] = of.most_q;
+    log_sum[row] = of.log_sum_q;
+    target_most[row] = of.most_p;
+    target_log_sum[row] = of.log_sum_p;
+    target_beside[row] = q_0;
+    target_mean[row] = average;
+    loss[row] = average + of.apart(float4(q_0), float4(of.most_p)).x;
   }
 }
 
@@ -128,12 +235,14 @@ template <typename T>
     device const float* log_sum [[buffer(5)]],
     device const float* target_most [[buffer(6)]],
     device const float* target_log_sum [[buffer(7)]],
-    device const float* cotangent [[buffer(8)]],
-    device T* out [[buffer(9)]],
-    constant bool& has_mask [[buffer(10)]],
-    constant float& scale [[buffer(11)]],
-    constant bool& of_target [[buffer(12)]],
-    constant uint& width [[buffer(13)]],
+    device const float* target_beside [[buffer(8)]],
+    device const float* target_mean [[buffer(9)]],
+    device const float* cotangent [[buffer(10)]],
+    device T* out [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant float& scale [[buffer(13)]],
+    constant bool& of_target [[buffer(14)]],
+    constant uint& width [[buffer(15)]],
     uint3 thread_at [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
@@ -146,18 +255,25 @@ template <typename T>
     }
     return;
   }
-  LogSoftmax of_q = {scale, most[row], log_sum[row]};
-  LogSoftmax of_p = {scale, target_most[row], target_log_sum[row]};
+  Softmaxes of = {
+      scale, most[row], log_sum[row], target_most[row], target_log_sum[row]};
   float factor = cotangent[row] * scale;
-  float centre = of_target ? loss[row] : 0.0f;
+  // A difference of numbers that may be nearly 1.
+  float of_largest =
+      exp_minus_one(-of.log_sum_q) - exp_minus_one(-of.log_sum_p);
   for (uint i = first; i < width; i += step) {
     int left = int(width - i);
-    float4 log_q = of_q(read_logits(logits + start + i, left));
-    float4 log_p = of_p(read_logits(target_logits + start + i, left));
-    float4 p = exp(log_p);
-    float4 gradient = exp(log_q) - p;
+    float4 q = read_logits(logits + start + i, left);
+    float4 p = read_logits(target_logits + start + i, left);
+    float4 chance = exp(of.log_p(p));
+    float4 gradient;
     if (of_target) {
-      gradient = select(p * (log_p - log_q - centre), float4(0), p == 0);
+      float4 apart = ((p - of.most_p) - (q - target_beside[row])) * scale;
+      gradient =
+          select(chance * (apart - target_mean[row]), float4(0), chance == 0);
+    } else {
+      bool4 largest = (q == of.most_q) & (p == of.most_p);
+      gradient = select(exp(of.log_q(q)) - chance, float4(of_largest), largest);
     }
     write(gradient * factor, out + start + i, left);
   }
@@ -174,64 +290,79 @@ template <typename T>
     device float* log_sum [[buffer(5)]],
     device float* target_most [[buffer(6)]],
     device float* target_log_sum [[buffer(7)]],
-    device float* part [[buffer(8)]],
-    device float* target_part [[buffer(9)]],
-    constant bool& has_mask [[buffer(10)]],
-    constant float& beta [[buffer(11)]],
-    constant float& scale [[buffer(12)]],
-    constant uint& width [[buffer(13)]],
+    device float* beside [[buffer(8)]],
+    device float* target_beside [[buffer(9)]],
+    device float* mean [[buffer(10)]],
+    device float* target_mean [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant float& beta [[buffer(13)]],
+    constant float& scale [[buffer(14)]],
+    constant uint& width [[buffer(15)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup float2 of_q[32];
-  threadgroup float2 of_p[32];
+  threadgroup float4 parts[64];
   threadgroup float2 sums[32];
   uint row = group.y;
   if (has_mask && !mask[row]) {
     if (thread_in_group.x == 0) {
       loss[row] = most[row] = log_sum[row] = 0;
       target_most[row] = target_log_sum[row] = 0;
-      part[row] = target_part[row] = 0;
+      beside[row] = target_beside[row] = mean[row] = target_mean[row] = 0;
     }
     return;
   }
   logits += size_t(row) * width;
   target_logits += size_t(row) * width;
-  LogSumExp all_q;
-  LogSumExp all_p;
+  TwoRows rows;
   uint begin = thread_in_group.x * per_thread;
   uint step = group_size.x * per_thread;
   for (uint i = begin; i < width; i += step) {
     int left = int(width - i);
     float4 e;
-    all_q.add(read_logits(logits + i, left), e, scale);
-    all_p.add(read_logits(target_logits + i, left), e, scale);
+    rows.add(
+        read_logits(logits + i, left),
+        read_logits(target_logits + i, left),
+        e,
+        scale);
   }
-  all_q.join_threadgroup(of_q, lane, simdgroup, simdgroups, scale);
-  all_p.join_threadgroup(of_p, lane, simdgroup, simdgroups, scale);
-  LogSoftmax softmax_q = {scale, all_q.shift(), all_q.log_sum()};
-  LogSoftmax softmax_p = {scale, all_p.shift(), all_p.log_sum()};
+  rows.join_threadgroup(parts, lane, simdgroup, simdgroups, scale);
+  Softmaxes of = rows.softmaxes(scale);
+  float at_q = of.apart(float4(of.most_q), float4(rows.p_0)).x;
+  float at_p = of.apart(float4(rows.q_0), float4(of.most_p)).x;
+  Mixture mix_q(at_q, 1 - beta, beta);
+  Mixture mix_p(-at_p, beta, 1 - beta);
   float2 total = float2(0); // of Q and of P
   for (uint i = begin; i < width; i += step) {
     int left = int(width - i);
-    float4 log_q = softmax_q(read_logits(logits + i, left));
-    float4 log_p = softmax_p(read_logits(target_logits + i, left));
+    float4 q = read_logits(logits + i, left);
+    float4 p = read_logits(target_logits + i, left);
+    float4 chance_q = exp(of.log_q(q));
+    float4 chance_p = exp(of.log_p(p));
+    float4 apart = of.apart(q, p);
+    bool4 none_q = (chance_q == 0) | ((q == of.most_q) & (p == rows.p_0));
+    bool4 none_p = (chance_p == 0) | ((p == of.most_p) & (q == rows.q_0));
+    float4 terms_q = chance_q * mix_q(apart);
+    float4 terms_p = chance_p * mix_p(-apart);
     total += float2(
-        sum(mixture_terms(log_q, log_p, 1 - beta, 0)),
-        sum(mixture_terms(log_p, log_q, beta, 0)));
+        sum(select(terms_q, float4(0), none_q)),
+        sum(select(terms_p, float4(0), none_p)));
   }
   total = threadgroup_sum(total, sums, lane, simdgroup, simdgroups);
   if (thread_in_group.x == 0) {
-    most[row] = softmax_q.most;
-    log_sum[row] = softmax_q.log_sum;
-    target_most[row] = softmax_p.most;
-    target_log_sum[row] = softmax_p.log_sum;
-    part[row] = total.x;
-    target_part[row] = total.y;
-    loss[row] = beta * total.y + (1 - beta) * total.x;
+    most[row] = of.most_q;
+    log_sum[row] = of.log_sum_q;
+    target_most[row] = of.most_p;
+    target_log_sum[row] = of.log_sum_p;
+    beside[row] = rows.p_0;
+    target_beside[row] = rows.q_0;
+    mean[row] = total.x;
+    target_mean[row] = total.y;
+    loss[row] = beta * (total.y + mix_p.of_largest) +
+        (1 - beta) * (total.x + mix_q.of_largest);
   }
 }
 
@@ -245,13 +376,15 @@ template <typename T>
     device const float* log_sum [[buffer(5)]],
     device const float* other_most [[buffer(6)]],
     device const float* other_log_sum [[buffer(7)]],
-    device const float* part [[buffer(8)]],
-    device const float* cotangent [[buffer(9)]],
-    device T* out [[buffer(10)]],
-    constant bool& has_mask [[buffer(11)]],
-    constant float& beta [[buffer(12)]],
-    constant float& scale [[buffer(13)]],
-    constant uint& width [[buffer(14)]],
+    device const float* beside [[buffer(8)]],
+    device const float* mean [[buffer(9)]],
+    device const float* cotangent [[buffer(10)]],
+    device T* out [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant float& beta [[buffer(13)]],
+    constant float& rest [[buffer(14)]],
+    constant float& scale [[buffer(15)]],
+    constant uint& width [[buffer(16)]],
     uint3 thread_at [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
@@ -264,17 +397,22 @@ template <typename T>
     }
     return;
   }
-  LogSoftmax of_x = {scale, most[row], log_sum[row]};
-  LogSoftmax of_other = {scale, other_most[row], other_log_sum[row]};
+  Softmaxes of = {
+      scale, most[row], log_sum[row], other_most[row], other_log_sum[row]};
+  float4 most_x = float4(of.most_q);
+  float4 other_0 = float4(beside[row]);
+  Mixture mix(of.apart(most_x, other_0).x, beta, rest);
   float factor = cotangent[row] * beta * scale;
-  float centre = part[row];
   for (uint i = first; i < width; i += step) {
     int left = int(width - i);
-    float4 terms = mixture_terms(
-        of_x(read_logits(logits + start + i, left)),
-        of_other(read_logits(other + start + i, left)),
-        beta,
-        centre);
-    write(terms * factor, out + start + i, left);
+    float4 x = read_logits(logits + start + i, left);
+    float4 y = read_logits(other + start + i, left);
+    float4 chance = exp(of.log_q(x));
+    bool4 largest = (x == most_x) & (y == other_0);
+    float4 term = select(mix(of.apart(x, y)), float4(0), largest) - mean[row];
+    write(
+        select(chance * term, float4(0), chance == 0) * factor,
+        out + start + i,
+        left);
   }
 }

@@ -51,8 +51,11 @@ struct Scan {
     return (size_t(batch) * steps * own + of) * width;
   }
 
-  /** S_t = decay_t S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t. */
-  template <typename T>
+  /**
+   * S_t = decay_t S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t; or the
+   * tangents of S and of y in rate and dt.
+   */
+  template <bool tangents, typename T>
   void run(
       device const T* x,
       float rate,
@@ -65,6 +68,8 @@ struct Scan {
       bool has_initial,
       device const bool* mask,
       bool has_mask,
+      float of_rate,
+      device const float* of_dt,
       device T* y,
       device float* last) const {
     int left = int(rows) - int(first_row); // negative in lanes without rows
@@ -73,11 +78,14 @@ struct Scan {
     B += start(groups, columns);
     C += start(groups, columns);
     dt += start(heads, 1);
+    of_dt += start(heads, 1);
     size_t state =
         ((size_t(batch) * heads + head) * rows + first_row) * columns;
     float4 kept[columns_per_lane];
+    float4 tangent[columns_per_lane];
     for (int i = 0; i < columns_per_lane; ++i) {
       kept[i] = float4(0);
+      tangent[i] = float4(0);
       uint n = part + i * lanes;
       if (has_initial && n < columns) {
         kept[i] = column(initial + state + n, left);
@@ -95,27 +103,39 @@ struct Scan {
       float decay = precise::exp(-rate * step);
       float4 value = read(x + at, left);
       float4 taken = step * value;
+      float4 of_taken = float4(0);
+      float of_decay = 0;
+      if (tangents) {
+        float of_step = of_dt[size_t(t) * heads];
+        of_taken = of_step * value;
+        of_decay = -decay * (of_rate * step + rate * of_step);
+      }
       device const T* key = B + size_t(t) * groups * columns;
       device const T* query = C + size_t(t) * groups * columns;
       float4 product = float4(0);
       for (int i = 0; i < columns_per_lane; ++i) {
         uint n = part + i * lanes;
         if (n < columns) {
-          kept[i] = decay * kept[i] + taken * static_cast<float>(key[n]);
-          product += kept[i] * static_cast<float>(query[n]);
+          float k = static_cast<float>(key[n]);
+          if (tangents) {
+            tangent[i] = decay * tangent[i] + of_decay * kept[i] + of_taken * k;
+          }
+          kept[i] = decay * kept[i] + taken * k;
+          product +=
+              (tangents ? tangent[i] : kept[i]) * static_cast<float>(query[n]);
         }
       }
       for (uint distance = 1; distance < lanes; distance *= 2) {
         product += simd_shuffle_xor(product, distance);
       }
       if (part == 0) {
-        write(product + D * value, y + at, left);
+        write(tangents ? product : product + D * value, y + at, left);
       }
     }
     for (int i = 0; i < columns_per_lane; ++i) {
       uint n = part + i * lanes;
       if (n < columns) {
-        write_column(kept[i], last + state + n, left);
+        write_column(tangents ? tangent[i] : kept[i], last + state + n, left);
       }
     }
   }
@@ -161,7 +181,7 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]]) {
   Scan scan(
       position, lane, x_shape[1], x_shape[2], x_shape[3], B_shape[3], lanes);
-  scan.run(
+  scan.run<false>(
       x,
       precise::exp(A_log[scan.head]),
       B,
@@ -173,6 +193,49 @@ template <typename T>
       has_state,
       mask,
       has_mask,
+      0,
+      dt,
+      y,
+      last);
+}
+
+template <typename T>
+[[kernel]] void ssm_scan_decay_jvp(
+    device const T* x [[buffer(0)]],
+    device const float* A_log [[buffer(1)]],
+    device const T* B [[buffer(2)]],
+    device const T* C [[buffer(3)]],
+    device const float* dt [[buffer(4)]],
+    device const float* state [[buffer(5)]],
+    device const bool* mask [[buffer(6)]],
+    device const float* of_A_log [[buffer(7)]],
+    device const float* of_dt [[buffer(8)]],
+    device T* y [[buffer(9)]],
+    device float* last [[buffer(10)]],
+    constant bool& has_state [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant const int* x_shape [[buffer(13)]],
+    constant const int* B_shape [[buffer(14)]],
+    constant uint& lanes [[buffer(15)]],
+    uint3 position [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  Scan scan(
+      position, lane, x_shape[1], x_shape[2], x_shape[3], B_shape[3], lanes);
+  float rate = precise::exp(A_log[scan.head]);
+  scan.run<true>(
+      x,
+      rate,
+      B,
+      C,
+      B_shape[2],
+      0,
+      dt,
+      state,
+      has_state,
+      mask,
+      has_mask,
+      rate * of_A_log[scan.head],
+      of_dt,
       y,
       last);
 }

@@ -1,4 +1,5 @@
-// Metal kernel of sum_parts: sums of what blocks of rows or channels gave.
+// Metal kernels of sum_parts, the sums of what blocks of rows or channels gave,
+// and of its gradient.
 
 #include <metal_stdlib>
 
@@ -25,4 +26,18 @@ template <typename T>
     }
   }
   out[i] = static_cast<T>(total);
+}
+
+/** A thread per part. */
+template <typename T>
+[[kernel]] void spread_parts(
+    device const T* sums [[buffer(0)]],
+    device const float* like [[buffer(1)]],
+    device float* out [[buffer(2)]],
+    constant int& width [[buffer(3)]],
+    constant int& share [[buffer(4)]],
+    constant int& rows [[buffer(5)]],
+    uint i [[thread_position_in_grid]]) {
+  int row = int(i) / width / share % rows;
+  out[i] = static_cast<float>(sums[row * width + int(i) % width]);
 }

@@ -5,6 +5,7 @@
 #include "mlxgen/cpu.h"
 #include "mlxgen/formula.h"
 #include "mlxgen/primitive.h"
+#include "mlxops/spread_parts.h"
 #include "nn/sum_parts.h"
 
 #ifdef _METAL_
@@ -56,26 +57,9 @@ class SumParts : public mlxgen::Operator<SumParts> {
       const std::vector<mx::array>&,
       const mx::Stream& s) {
     const auto& x = primals[0];
-    const auto& like_arg = primals[1];
     if (arg == 0) {
-      // x: broadcast_to(repeat(grad, x.shape[-2] // max(like.shape[-2], 1),
-      // axis=-2) if like.ndim > 1 else grad, x.shape)
-      mlxgen::refuse_shapeless(
-          "sum_parts", "its gradient uses x.shape as a number");
-      return {
-          "x",
-          mx::broadcast_to(
-              mlxgen::ndim(like_arg) > 1
-                  ? mx::repeat(
-                        cotangents[0],
-                        mlxgen::floor_div(
-                            mlxgen::dim(x, -2),
-                            std::max(mlxgen::dim(like_arg, -2), 1)),
-                        -2,
-                        s)
-                  : cotangents[0],
-              x.shape(),
-              s)};
+      // x: spread_parts(grad, x)
+      return {"x", mlxops::spread_parts(cotangents[0], x, s)};
     }
     // like: zero
     return {"like"};

@@ -19,5 +19,6 @@
 #include "mlxops/segment_sum.h"
 #include "mlxops/segment_sum_sorted.h"
 #include "mlxops/sincos.h"
+#include "mlxops/spread_parts.h"
 #include "mlxops/sum_parts.h"
 #include "mlxops/trigamma.h"
