@@ -29,7 +29,7 @@ from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ..formula.mlx import MODULES
 from ..read import settings
 from ..read.preprocess import UNSAVED
-from ..read.settings import MAX_BYTES
+from ..read.settings import MAX_BYTES, PATHS
 from ..read.sources import last_name
 from ..render.files import part
 from . import cursor
@@ -112,7 +112,7 @@ class Server:
             if found and any(map(path.is_relative_to, (found.csrc, found.metal))):
                 yaml = found.yaml
         elif path.suffix in (".yaml", ".yml"):
-            named = path.name == "mlx_ops.yaml" or _SCHEMA.match(self.text(path).text)
+            named = path.name == PATHS["yaml"] or _SCHEMA.match(self.text(path).text)
             yaml = path if named or (found and found.yaml == path) else None
         return self.projects.setdefault(yaml, Project(yaml)) if yaml else None
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import rich_click as click
 
-from ..command.cli import OPTIONS, Names, cli
+from ..command.cli import OPTIONS, Names
 from .cache import Cache, Entry, folder
 
 # Kept by the emulator, in ways of its own.
 _OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/metal.md)"}
 
 
-@cli.command("cache")
+@click.command("cache")
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--clear", is_flag=True, help="Remove it; what is needed is built again.")
 @OPTIONS["format"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..command import operators
-from ..command.cli import FOLDER, Names, cli, command, reason, require, settings_of
+from ..command.cli import FOLDER, Names, command, reason, require, settings_of
 from ..diagnostics import LINE_BREAK, Diagnostics, Span
 from ..read.settings import Settings
 from ..read.settings import load as load_settings
@@ -36,7 +36,7 @@ _NEW = Path(__file__).parent / "new"
 # ------------------------------------------------------------------------------------- new
 
 
-@cli.command()
+@click.command()
 @click.argument("name")
 @click.option("--folder", type=FOLDER, help="Where to make it; a folder of that name if absent.")
 def new(name: str, folder: Path | None) -> None:

@@ -15,7 +15,6 @@ beside the precompiled ones, and packages use these. In commands ``{mlx}``, ``{n
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import re
@@ -30,12 +29,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from ..command.inputs import MLXGEN, contents, digest
 from ..diagnostics import install
 from . import compat
 from .cache import Cache, folder
 
 HERE = Path(__file__).resolve().parent
-MLXGEN = HERE.parent
 RUNTIME = MLXGEN / "runtime"
 
 # What changes how a compiler works, beside what it is told.
@@ -459,20 +458,3 @@ def _python() -> tuple[str, ...]:
     version = ".".join(map(str, sys.version_info[:3]))
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return (version, str(suffix), sysconfig.get_path("include"))
-
-
-def contents(root: Path, *patterns: str) -> Iterator[bytes]:
-    """The names and contents of files, in a fixed order."""
-    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(root).as_posix().encode()
-            yield path.read_bytes()
-
-
-def digest(*parts: object) -> str:
-    """One hash of several things."""
-    found = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        found.update(b"%d " % len(data) + data)
-    return found.hexdigest()[:32]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import mlxgen.editor.project as module
-from mlxgen.command import operators
+from mlxgen.command import memo, operators
 from mlxgen.diagnostics import Diagnostic, Diagnostics
 from mlxgen.editor.project import Project
 from mlxgen.read.preprocess import UNSAVED
@@ -111,13 +110,13 @@ def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
 def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """...and at all that depends on it, or is wrong."""
     asked: list[set[str]] = []
-    resolve = module.resolve
+    resolve = memo.resolve
 
     def seen(*arguments: Any) -> Any:
         asked.append({*arguments[4]})
         return resolve(*arguments)
 
-    monkeypatch.setattr(module, "resolve", seen)
+    monkeypatch.setattr(memo, "resolve", seen)
     project = Project(folder / "mlx_ops.yaml")
     project.check(RIGHT)
     assert {"softcap", "moments"} <= asked.pop()

@@ -13,7 +13,8 @@ import pytest
 from sample import project
 
 from mlxgen.check import gradients
-from mlxgen.command import edit, generate
+from mlxgen.command import generate
+from mlxgen.command.memo import Memo
 from mlxgen.command.write import MANIFEST, Manifest
 from mlxgen.diagnostics import Diagnostics
 
@@ -186,14 +187,13 @@ def test_as_a_run_over_everything(
     folder = tmp_path / "project"
     shutil.copytree(project.HERE, folder)
     after_edit: list[bool] = []
-    edited = edit.edited
+    look = Memo.look
 
-    def count(*arguments: Any) -> Any:
-        found = edited(*arguments)
-        after_edit.append(found is not None)
-        return found
+    def count(memo: Memo[Any], *arguments: Any) -> Any:
+        after_edit.append(bool(memo.kept))
+        return look(memo, *arguments)
 
-    monkeypatch.setattr(edit, "edited", count)
+    monkeypatch.setattr(Memo, "look", count)
     edits = Edits(folder, seed)
     last = contents(folder / "out")
     for number in range(EDITS):
