@@ -252,9 +252,6 @@ def _count(operators: int) -> str:
     return f"{operators} operator{'s' * (operators != 1)}"
 
 
-PARTS = ("header", "source", "binding", "stub", "doc", "metal", "json")
-
-
 @command("project")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
@@ -265,10 +262,11 @@ def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     from ..render import files
 
     file = None
-    if Path(words[0]).suffix in (".yaml", ".yml") or not {*words[1:2]} <= {*PARTS}:
+    if Path(words[0]).suffix in (".yaml", ".yml") or not {*words[1:2]} <= files.PARTS.keys():
         file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
-    if not words or len(words) > 2 or not {*words[1:]} <= {*PARTS}:
-        raise click.UsageError(f"give [FILE] OP [PART], where PART is one of {', '.join(PARTS)}")
+    if not words or len(words) > 2 or not {*words[1:]} <= files.PARTS.keys():
+        parts = ", ".join(files.PARTS)
+        raise click.UsageError(f"give [FILE] OP [PART], where PART is one of {parts}")
     ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
     require(bool(ops))
     for name in words[1:] or ("header", "source"):

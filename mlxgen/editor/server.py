@@ -31,7 +31,7 @@ from ..read import settings
 from ..read.preprocess import UNSAVED
 from ..read.settings import MAX_BYTES, PATHS
 from ..read.sources import last_name
-from ..render.files import part
+from ..render.files import definition
 from . import cursor
 from .cursor import Cursor
 from .project import Project
@@ -276,15 +276,14 @@ class Server:
         while text[offset : offset + 1].isidentifier() or text[offset : offset + 1].isdecimal():
             offset += 1
         place = Cursor.at(text, offset)
-        if place is None or not place.word or not project.settings or not project.sources:
+        if place is None or not place.word or not project.settings:
             return
         before, _, word = place.word.removeprefix("mx.").rpartition(".")
         op, is_formula = project.ops.get(word), cursor.is_formula(place.path)
         if place.key and (said := cursor.keys(place.path).get(place.word)):
             yield f"`{place.word}`: {said}"
         elif op and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
-            made = part(op, "source", project.settings, project.sources.metal_text)
-            yield f"```cpp\n{made[made.index('namespace ') :]}```"
+            yield f"```cpp\n{definition(op, project.settings)}```"
         elif op and is_formula:
             yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
         elif is_formula:

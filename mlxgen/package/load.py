@@ -27,7 +27,7 @@ from ..command.inputs import base_hash, digest, mlxgen_hash
 from ..diagnostics import install
 from . import compat
 from .cache import Cache, folder
-from .request import KIND, LoadError, Request, Say, Source
+from .request import KIND, Excerpt, LoadError, Request, Say
 from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> M
         if cpp or metal:
             raise ValueError("cpp and metal go with a text, not with a file")
         return obtain(Request(Path(text).absolute(), {}), progress)
-    texts = {"yaml": Source(text, "<yaml>")}
-    texts |= {"cpp": Source(cpp, "<cpp>")} if cpp else {}
-    texts |= {"metal": Source(metal, "<metal>")} if metal else {}
+    texts = {"yaml": Excerpt(text, "<yaml>")}
+    texts |= {"cpp": Excerpt(cpp, "<cpp>")} if cpp else {}
+    texts |= {"metal": Excerpt(metal, "<metal>")} if metal else {}
     return obtain(Request(None, texts), progress)
 
 
