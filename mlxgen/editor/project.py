@@ -5,6 +5,7 @@ Only what was edited, and what is wrong, is looked at again (command/memo.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,17 +14,19 @@ from ..command.inputs import base_hash
 from ..command.memo import Memo
 from ..diagnostics import Diagnostic, Diagnostics, TooMany
 from ..model.op import Op
-from ..read.preprocess import UNSAVED
 from ..read.settings import Settings
 from ..read.sources import Sources, near
 from ..read.yaml import Document
 
 
 class Project:
-    """A file of operators; its parts are those of the last ``check``."""
+    """A file of operators; its parts are those of the last ``check``.
 
-    def __init__(self, yaml: Path) -> None:
-        self.yaml = yaml
+    Texts in ``unsaved``, by absolute paths, stand for hand-written files.
+    """
+
+    def __init__(self, yaml: Path, unsaved: Mapping[str, str]) -> None:
+        self.yaml, self.unsaved = yaml, unsaved
         self.settings: Settings | None = None
         self.document: Document | None = None
         self.sources: Sources | None = None
@@ -48,11 +51,12 @@ class Project:
         if settings is None:
             return
         document = Document.parse(text, near(self.yaml), diags)
-        sources = Sources(settings, diags, operators.mlx_include())
+        sources = Sources(settings, diags, operators.mlx_include(), self.unsaved)
         self.settings, self.sources = settings, sources
         if document is None:
             return
         self.document = document
-        ops = self._memo.look(base_hash(settings, sorted(UNSAVED.items())), document, sources)
+        base = base_hash(settings, sorted(self.unsaved.items()))
+        ops = self._memo.look(base, document, sources)
         self.ops |= {op.name: op for op in ops}
         self._memo.keep(ops)

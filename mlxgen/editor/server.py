@@ -28,7 +28,6 @@ from ..check.context import SIGNATURES, camel
 from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ..formula.mlx import MODULES
 from ..read import settings
-from ..read.preprocess import UNSAVED
 from ..read.settings import MAX_BYTES, PATHS
 from ..read.sources import last_name
 from ..render.files import definition
@@ -55,6 +54,7 @@ class Server:
         full = lsp.TextDocumentSyncKind.Full
         self.lsp = LanguageServer("mlxgen", __version__, text_document_sync_kind=full)
         self.projects: dict[Path, Project] = {}
+        self.unsaved: dict[str, str] = {}  # hand-written files that are open, by their paths
         self.waiting: set[Path] = set()  # projects with an edit to check
         self.shown: dict[Path, set[str]] = {}  # files for which the editor has diagnostics
         typed = lsp.CompletionOptions(trigger_characters=[".", "{", "[", " "])
@@ -114,14 +114,14 @@ class Server:
         elif path.suffix in (".yaml", ".yml"):
             named = path.name == PATHS["yaml"] or _SCHEMA.match(self.text(path).text)
             yaml = path if named or (found and found.yaml == path) else None
-        return self.projects.setdefault(yaml, Project(yaml)) if yaml else None
+        return self.projects.setdefault(yaml, Project(yaml, self.unsaved)) if yaml else None
 
     def edited(self, params: Any) -> None:
         """A file was opened, edited, saved or closed: soon it is checked."""
         path = _path(params)
-        UNSAVED.pop(str(path), None)
+        self.unsaved.pop(str(path), None)
         if path.suffix in _SOURCES and self.open(path):
-            UNSAVED[str(path)] = "\n".join(self.text(path).lines)
+            self.unsaved[str(path)] = "\n".join(self.text(path).lines)
         self.later(self.project(path))
 
     def watch(self, _: Any) -> None:

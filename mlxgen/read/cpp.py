@@ -267,12 +267,18 @@ class Reader(Preprocessor):
         folders: where includes are looked for, after the folder of the file.
         metal: whether the files are Metal.
         unread: how includes begin that are passed over.
+        unsaved: texts that stand for files, by absolute paths.
     """
 
     def __init__(
-        self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
+        self,
+        folders: Sequence[str],
+        *,
+        metal: bool = False,
+        unread: tuple[str, ...] = (),
+        unsaved: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(folders, METAL if metal else CPP, unread)
+        super().__init__(folders, METAL if metal else CPP, unread, unsaved)
         # What a file declares; raises ``SourceError``.
         self.file = cache(lambda path: _Walk(self.read(path), metal).file)
 

@@ -33,9 +33,6 @@ OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 # Of headers of these only the macros are read: they declare nothing of the project's.
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
 
-# What stands for files' texts, by absolute paths: an editor has them open, and did not save them.
-UNSAVED: dict[str, str] = {}
-
 LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
 _NO_CODE = re.compile(
     rf'//[^\n]*|/\*.*?(?:\*/|\Z)|\bR"(\w*)\((?:.*?\)\1"|.*\Z)|\\\n|({LITERAL})', re.S
@@ -184,9 +181,12 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
     return None
 
 
-def read_text(path: str | Path) -> str:
-    """A file's text; raises ``OSError`` or ``ValueError``."""
-    if UNSAVED and (text := UNSAVED.get(os.path.abspath(path))) is not None:
+def read_text(path: str | Path, unsaved: Mapping[str, str] | None = None) -> str:
+    """A file's text, or what stands for it by its absolute path.
+
+    Raises ``OSError`` or ``ValueError``.
+    """
+    if unsaved and (text := unsaved.get(os.path.abspath(path))) is not None:
         return text
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -209,9 +209,11 @@ class SourceText:
         namespaces: names of those that it and what it includes open.
     """
 
-    def __init__(self, path: str, at: Span | None = None) -> None:
+    def __init__(
+        self, path: str, at: Span | None = None, unsaved: Mapping[str, str] | None = None
+    ) -> None:
         try:
-            self.original = read_text(path)
+            self.original = read_text(path, unsaved)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
@@ -301,16 +303,22 @@ class Preprocessor:
         folders: where includes are looked for, after the folder of the file.
         defines: macros that exist from the beginning.
         unread: how includes begin that are passed over.
+        unsaved: texts that stand for files, by absolute paths.
 
     Attributes:
         texts: what was read, by path.
     """
 
     def __init__(
-        self, folders: Sequence[str], defines: Mapping[str, str], unread: tuple[str, ...] = ()
+        self,
+        folders: Sequence[str],
+        defines: Mapping[str, str],
+        unread: tuple[str, ...] = (),
+        unsaved: Mapping[str, str] | None = None,
     ) -> None:
         self.folders = folders
         self.unread = unread
+        self.unsaved = unsaved
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
         self.texts: dict[str, SourceText] = {}
         self._depth = 0
@@ -320,7 +328,7 @@ class Preprocessor:
         if path not in self.texts:
             if at and self._depth > MAX_DEPTH:
                 raise SourceError("this is included by too many files in a row", at)
-            source = SourceText(path, at)
+            source = SourceText(path, at, self.unsaved)
             source.macros.update(self._defines)
             self.texts[path] = source  # before its includes are, which may include it again
             self._depth += 1

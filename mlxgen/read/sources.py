@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Files:
         self.reader = reader
         self.units: dict[Path, Unit] = {}
         self._report = report
-        self._pending = {path: _peek(path) for path in paths}
+        self._pending = {path: _peek(path, reader.unsaved) for path in paths}
         self._named: dict[str, list[Named]] = {}
         self._asked: set[str] = set()
 
@@ -63,10 +63,20 @@ class Files:
 
 
 class Sources:
-    """The hand-written C++ and Metal of a project."""
+    """The hand-written C++ and Metal of a project.
 
-    def __init__(self, settings: Settings, diags: Diagnostics, mlx_include: Path | None) -> None:
+    Texts in ``unsaved`` stand for files, by absolute paths: an editor has them open.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        diags: Diagnostics,
+        mlx_include: Path | None,
+        unsaved: Mapping[str, str] | None = None,
+    ) -> None:
         self.settings = settings
+        self.unsaved = unsaved or {}
         self.diags = diags
         self.mlx_include = mlx_include
         # Functions that entries name and no file has, with the folders where they would be. None:
@@ -79,23 +89,30 @@ class Sources:
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
-        return _files(self.settings.csrc, "*.h", "*.cpp")
+        return self._files(self.settings.csrc, ".h", ".cpp")
 
     def metal_files(self) -> list[Path]:
         """The .metal files."""
-        return _files(self.settings.metal, "*.metal")
+        return self._files(self.settings.metal, ".metal")
+
+    def _files(self, folder: Path, *kinds: str) -> list[Path]:
+        found = {p for kind in kinds for p in folder.rglob(f"*{kind}") if not p.is_dir()}
+        new = (p for p in map(Path, self.unsaved) if p.suffix in kinds and p.is_relative_to(folder))
+        return sorted({*found, *new})
 
     @cached_property
     def cpp(self) -> Files:
         """What csrc declares. MLX's headers are not needed for that, nor are generated ones."""
         unread = ("mlx/", "nanobind/", f"{self.settings.name}/")
-        reader = Reader([near(self.settings.csrc), OWN_INCLUDES], unread=unread)
+        folders = [near(self.settings.csrc), OWN_INCLUDES]
+        reader = Reader(folders, unread=unread, unsaved=self.unsaved)
         return Files(reader, self.cpp_files(), self._report)
 
     @cached_property
     def metal(self) -> Files:
         """What the .metal files declare."""
-        reader = Reader([near(folder) for folder in self.metal_includes], metal=True)
+        folders = [near(folder) for folder in self.metal_includes]
+        reader = Reader(folders, metal=True, unsaved=self.unsaved)
         return Files(reader, self.metal_files(), self._report)
 
     @property
@@ -175,14 +192,10 @@ def last_name(name: str) -> str:
     return name.rsplit("::", 1)[-1].strip()
 
 
-def _files(folder: Path, *kinds: str) -> list[Path]:
-    return sorted(p for kind in kinds for p in folder.rglob(kind) if not p.is_dir())
-
-
-def _peek(path: Path) -> str:
+def _peek(path: Path, unsaved: Mapping[str, str] | None) -> str:
     """A file's text; "" where it cannot be read, which reading it properly reports."""
     try:
-        return read_text(path)
+        return read_text(path, unsaved)
     except (OSError, ValueError):
         return ""
 

@@ -13,7 +13,6 @@ import pytest
 from mlxgen.command import memo, operators
 from mlxgen.diagnostics import Diagnostic, Diagnostics
 from mlxgen.editor.project import Project
-from mlxgen.read.preprocess import UNSAVED
 
 SAMPLE = Path(__file__).parents[1] / "sample"
 RIGHT = (SAMPLE / "mlx_ops.yaml").read_text(encoding="utf-8")
@@ -57,7 +56,7 @@ def edits(text: str, seed: int) -> str:
 @pytest.mark.parametrize("seed", range(10))
 def test_same_as_from_nothing(folder: Path, seed: int) -> None:
     yaml = folder / "mlx_ops.yaml"
-    project, text = Project(yaml), RIGHT
+    project, text = Project(yaml, {}), RIGHT
     for step in range(8):
         text = RIGHT if step == 5 else edits(text, 100 * seed + step)
         yaml.write_text(text, encoding="utf-8")
@@ -86,7 +85,7 @@ CIRCLE = """
 def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
     """What is said of an entry, or of a kernel, is said as long as it holds."""
     yaml, seen = folder / "mlx_ops.yaml", []
-    project = Project(yaml)
+    project = Project(yaml, {})
     kernels = [*folder.rglob("*.h"), *folder.rglob("*.metal")]
     before = {path: path.read_text(encoding="utf-8") for path in kernels}
     text = RIGHT + CIRCLE
@@ -117,7 +116,8 @@ def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch)
         return resolve(*arguments)
 
     monkeypatch.setattr(memo, "resolve", seen)
-    project = Project(folder / "mlx_ops.yaml")
+    unsaved: dict[str, str] = {}
+    project = Project(folder / "mlx_ops.yaml", unsaved)
     project.check(RIGHT)
     assert {"softcap", "moments"} <= asked.pop()
     project.check("\n" + RIGHT)  # which moves everything
@@ -131,9 +131,9 @@ def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch)
     project.check(RIGHT.replace("softcap(x: array, cap", "softcap(x: array, *, cap"))
     assert len(asked.pop()) == 2  # with the one that calls it
     kernel = folder / "csrc" / "kernels.h"
-    monkeypatch.setitem(UNSAVED, str(kernel), "")
+    unsaved[str(kernel)] = ""
     project.check(RIGHT)
     assert len(asked.pop()) > 20 and len(project.diagnostics) > 5
-    monkeypatch.delitem(UNSAVED, str(kernel))
+    del unsaved[str(kernel)]
     project.check(RIGHT)
     assert len(asked.pop()) > 20 and project.diagnostics == []
