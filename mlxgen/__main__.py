@@ -12,6 +12,9 @@ import rich_click as click
 from . import __version__
 from .command.cli import Commands, Failure
 
+click.rich_click.TEXT_MARKUP = "markdown"
+click.rich_click.SHOW_ARGUMENTS = True
+
 COMMANDS = {
     "add": "package.start.add",
     "cache": "package.kept.cache_command",

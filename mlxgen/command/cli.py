@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ..read.settings import Settings
     from ..read.sources import Sources
 
-click.rich_click.TEXT_MARKUP = "markdown"
-click.rich_click.SHOW_ARGUMENTS = True
-
 Names = tuple[str, ...]
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

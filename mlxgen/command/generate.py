@@ -8,22 +8,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
-from ..read.settings import MAX_BYTES, Settings
+from ..read.settings import Settings
 from . import operators
 from .inputs import base_hash, digest, kernel_files
 from .write import Changes, Manifest, alone, reported, stranger, write
 
 if TYPE_CHECKING:
     from ..model.op import Op
-    from ..read.sources import Sources
-    from ..read.yaml import Document
-    from ..render.files import Pieces
-    from .memo import Memo
 
 
 class Result(NamedTuple):
@@ -62,28 +58,29 @@ def generate(
         return None
     with reported(output, diags), nullcontext() if check else alone(output):
         selected = sorted(include), sorted(exclude)
-        after = Manifest(base=base_hash(settings, selected))
-        after.key = digest(after.base, _bytes(settings.yaml))
+        base = base_hash(settings, selected)
+        yaml = settings.yaml.read_bytes() if settings.yaml.is_file() else b""
+        after = Manifest(digest(base, yaml), base)
         before = Manifest.load(output)
         if not before.holds(output):
             before.base = ""
         elif before.key == after.key:
             return Result(None, 0)
         from ..render.files import package_files, sources_cmake
+        from . import memo as memory
 
         document, sources = operators.read(settings, diags)
         if document is None:
             return None
-        memo = _memo(before, after.base)
+        memo = memory.load(before.entries if before.base == base else "")
         as_before = before.files if memo.kept else ()
         if include or exclude:
-            made = _chosen(document, sources, include, exclude)
+            made = memory.chosen(document, sources, include, exclude)
         else:
-            made = _edited(document, sources, memo)
+            made = memory.edited(base, document, sources, memo)
         if not diags.ok:
             return None
-        kept = {key: p._replace(header="", source="") for key, p in memo.kept.items()}
-        after.entries = json.dumps(kept, ensure_ascii=False)
+        after.entries = memory.dump(memo)
         files = package_files(made, settings, sources.metal_text, as_before)
         if not diags.ok:
             return None
@@ -95,57 +92,6 @@ def generate(
         changes = write(output, files, before, after, dry_run=check)
         return Result(changes, len(made))
     return None
-
-
-def _bytes(path: Path) -> bytes:
-    """What a file has, up to what any may have that is read."""
-    if not path.is_file():
-        return b""
-    with open(path, "rb") as file:
-        return file.read(MAX_BYTES + 1)
-
-
-def _memo(before: Manifest, base: str) -> Memo[Pieces]:
-    """What the run that wrote the folder made of the entries; their own files have its texts."""
-    from ..render.files import Pieces
-    from .memo import Memo
-
-    kept: dict[str, Pieces] = {}
-    if before.base == base:
-        with suppress(ValueError, TypeError, AttributeError):
-            kept = {key: Pieces(*values) for key, values in json.loads(before.entries).items()}
-    return Memo(base, kept)
-
-
-def _edited(document: Document, sources: Sources, memo: Memo[Pieces]) -> list[Pieces]:
-    """The pieces of all entries, nothing if there is an error."""
-    from ..render.files import pieces
-
-    ops = memo.look(memo.base, document, sources)
-    if not sources.diags.ok:
-        return []
-    return memo.keep(pieces(op, sources.settings) for op in ops)
-
-
-def _chosen(
-    document: Document, sources: Sources, include: Sequence[str], exclude: Sequence[str]
-) -> list[Pieces]:
-    """The pieces of entries that are chosen and of those that they call, nothing if there is an
-    error."""
-    from ..check.file import resolve
-    from ..render.files import pieces
-
-    settings, diags = sources.settings, sources.diags
-    ops = resolve(document, settings, sources, diags)
-    chosen = operators.select(ops, include, exclude, diags) if diags.ok else []
-    operators.check_metal(chosen, sources, diags)
-    wanted: set[str] = set()
-    by_name, pending = {op.name: op for op in ops}, list(chosen)
-    while pending:
-        op = pending.pop()
-        pending += [by_name[name] for name in op.calls if name not in wanted]
-        wanted.add(op.name)
-    return [pieces(op, settings) for op in ops if op.name in wanted] if diags.ok else []
 
 
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:

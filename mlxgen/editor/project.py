@@ -32,7 +32,7 @@ class Project:
         self.sources: Sources | None = None
         self.ops: dict[str, Op] = {}  # by name; of a broken entry, what it was before
         self.diagnostics: list[Diagnostic] = []
-        self._memo = Memo[Op]()
+        self._memo: Memo[Op] = Memo()
 
     @property
     def release(self) -> str | None:

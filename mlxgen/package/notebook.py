@@ -28,9 +28,8 @@ from .load import obtain, progress
 from .request import Excerpt, LoadError, Request
 
 _FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
-_LANGUAGES = {"": "yaml", "yaml": "yaml", "yml": "yaml", "cpp": "cpp", "c++": "cpp"} | {
-    "metal": "metal"
-}
+_LANGUAGES = dict.fromkeys(("", "yaml", "yml"), "yaml") | {"cpp": "cpp", "c++": "cpp"}
+_LANGUAGES |= {"metal": "metal"}
 _NAME = "<cell>"
 
 

@@ -142,13 +142,8 @@ class _Builder:
             headers = self._headers(commands)
             runtime = self._runtime(commands, headers)
             library = nanobind.result() if nanobind else None
-        places = {
-            "mlx": headers / "mlx",
-            "nanobind": headers / "nanobind",
-            "mlxgen": headers / "mlxgen",
-        }
         ops, ext = (
-            [*filled(commands[name], places), "-include", str(headers / f"{name}.h")]
+            [*filled(commands[name], _inside(headers)), "-include", str(headers / f"{name}.h")]
             for name in _PRECOMPILED
         )
         there = {"mlx": self.mlx.mlx, "nanobind": self.mlx.nanobind, "mlxgen": MLXGEN}
@@ -238,7 +233,6 @@ class _Builder:
             }
             for inside, source in folders.items():
                 shutil.copytree(source, made / inside)
-            places = {name: made / name for name in ("mlx", "nanobind", "mlxgen")}
             suffix = "pch" if "clang" in compiler[0] else "gch"
 
             def precompile(name: str) -> str:
@@ -249,8 +243,8 @@ class _Builder:
                 listed = header.with_suffix(".d")
                 runtime = f"-I{made / 'mlxgen' / 'runtime' / 'include'}"
                 output = ["-MD", "-MF", str(listed), "-o", f"{header}.{suffix}"]
-                words = [*filled(commands[name], places), runtime, "-x", "c++-header", str(header)]
-                run([*words, *output])
+                words = [*filled(commands[name], _inside(made)), runtime, *output]
+                run([*words, "-x", "c++-header", str(header)])
                 return listed.read_text(encoding="utf-8")
 
             read = {word for text in each(precompile, names) for word in _prerequisites(text)}
@@ -266,9 +260,8 @@ class _Builder:
 
         def build(made: Path) -> Iterable[str]:
             self.say("compiling mlxgen's runtime, once for this machine")
-            places = {name: headers / name for name in ("mlx", "nanobind", "mlxgen")}
             include = f"-I{headers / 'mlxgen' / 'runtime' / 'include'}"
-            command = [*filled(commands["ops"], places), include]
+            command = [*filled(commands["ops"], _inside(headers)), include]
             command += ["-include", str(headers / "ops.h")]
             self._archive(made, "mlxgen", commands, command, sources)
             return []
@@ -394,6 +387,11 @@ def filled(words: Iterable[str], places: Mapping[str, Path]) -> Command:
     for name, place in places.items():
         found = [word.replace(f"{{{name}}}", str(place)) for word in found]
     return found
+
+
+def _inside(headers: Path) -> dict[str, Path]:
+    """Where the folders are that the headers were copied to."""
+    return {name: headers / name for name in ("mlx", "nanobind", "mlxgen")}
 
 
 def _template(words: Iterable[str], places: Mapping[str, Path]) -> Command:

@@ -267,18 +267,12 @@ class Reader(Preprocessor):
         folders: where includes are looked for, after the folder of the file.
         metal: whether the files are Metal.
         unread: how includes begin that are passed over.
-        unsaved: texts that stand for files, by absolute paths.
     """
 
     def __init__(
-        self,
-        folders: Sequence[str],
-        *,
-        metal: bool = False,
-        unread: tuple[str, ...] = (),
-        unsaved: Mapping[str, str] | None = None,
+        self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(folders, METAL if metal else CPP, unread, unsaved)
+        super().__init__(folders, METAL if metal else CPP, unread)
         # What a file declares; raises ``SourceError``.
         self.file = cache(lambda path: _Walk(self.read(path), metal).file)
 

@@ -27,6 +27,8 @@ MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for eac
 MAX_DEPTH = 60  # of macros in macros, and of includes
 MAX_CONDITION = 1000  # characters of what #if decides by
 
+Texts = Mapping[str, str]
+
 # The folder of mlxgen's own headers.
 OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 
@@ -181,7 +183,7 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
     return None
 
 
-def read_text(path: str | Path, unsaved: Mapping[str, str] | None = None) -> str:
+def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
     """A file's text, or what stands for it by its absolute path.
 
     Raises ``OSError`` or ``ValueError``.
@@ -209,9 +211,7 @@ class SourceText:
         namespaces: names of those that it and what it includes open.
     """
 
-    def __init__(
-        self, path: str, at: Span | None = None, unsaved: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: str, at: Span | None = None, unsaved: Texts | None = None) -> None:
         try:
             self.original = read_text(path, unsaved)
         except (OSError, ValueError) as error:
@@ -303,22 +303,18 @@ class Preprocessor:
         folders: where includes are looked for, after the folder of the file.
         defines: macros that exist from the beginning.
         unread: how includes begin that are passed over.
-        unsaved: texts that stand for files, by absolute paths.
 
     Attributes:
         texts: what was read, by path.
+        unsaved: what stands for files, by their absolute paths.
     """
 
     def __init__(
-        self,
-        folders: Sequence[str],
-        defines: Mapping[str, str],
-        unread: tuple[str, ...] = (),
-        unsaved: Mapping[str, str] | None = None,
+        self, folders: Sequence[str], defines: Mapping[str, str], unread: tuple[str, ...] = ()
     ) -> None:
         self.folders = folders
         self.unread = unread
-        self.unsaved = unsaved
+        self.unsaved: Texts = {}
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
         self.texts: dict[str, SourceText] = {}
         self._depth = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostics, install
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
-from .preprocess import OWN_INCLUDES, SourceError, read_text
+from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
 from .settings import Settings
 
 _FEW = 8  # names, for which only the files are read that contain them
@@ -69,16 +69,12 @@ class Sources:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        diags: Diagnostics,
-        mlx_include: Path | None,
-        unsaved: Mapping[str, str] | None = None,
+        self, settings: Settings, diags: Diagnostics, mlx: Path | None, unsaved: Texts | None = None
     ) -> None:
         self.settings = settings
         self.unsaved = unsaved or {}
         self.diags = diags
-        self.mlx_include = mlx_include
+        self.mlx_include = mlx
         # Functions that entries name and no file has, with the folders where they would be. None:
         # each is an error.
         self.missing: list[tuple[Path, Any]] | None = None
@@ -104,15 +100,15 @@ class Sources:
     def cpp(self) -> Files:
         """What csrc declares. MLX's headers are not needed for that, nor are generated ones."""
         unread = ("mlx/", "nanobind/", f"{self.settings.name}/")
-        folders = [near(self.settings.csrc), OWN_INCLUDES]
-        reader = Reader(folders, unread=unread, unsaved=self.unsaved)
+        reader = Reader([near(self.settings.csrc), OWN_INCLUDES], unread=unread)
+        reader.unsaved = self.unsaved
         return Files(reader, self.cpp_files(), self._report)
 
     @cached_property
     def metal(self) -> Files:
         """What the .metal files declare."""
-        folders = [near(folder) for folder in self.metal_includes]
-        reader = Reader(folders, metal=True, unsaved=self.unsaved)
+        reader = Reader([near(folder) for folder in self.metal_includes], metal=True)
+        reader.unsaved = self.unsaved
         return Files(reader, self.metal_files(), self._report)
 
     @property
@@ -192,7 +188,7 @@ def last_name(name: str) -> str:
     return name.rsplit("::", 1)[-1].strip()
 
 
-def _peek(path: Path, unsaved: Mapping[str, str] | None) -> str:
+def _peek(path: Path, unsaved: Texts) -> str:
     """A file's text; "" where it cannot be read, which reading it properly reports."""
     try:
         return read_text(path, unsaved)
