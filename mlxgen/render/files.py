@@ -150,7 +150,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         shared=kernel is not None and kernel.shared,
         line=op.line,
         header=_render("op.h.j2", package, op=view),
-        source=_render(_source_template(op), package, op=view),
+        source=op_source(view, package),
         binding=(function, registration),
         stub=_render("stub.pyi.j2", package, op=view, **texts),
         row=row,
@@ -162,6 +162,11 @@ def pieces(op: Op, package: Package) -> Pieces:
 
 def _source_template(op: Op) -> str:
     return "kernels.cpp.j2" if op.form is Form.KERNELS else "composite.cpp.j2"
+
+
+def op_source(view: View, package: Package) -> str:
+    """The .cpp of one op."""
+    return _render(_source_template(view.op), package, op=view)
 
 
 def definition(op: Op, package: Package) -> str:
