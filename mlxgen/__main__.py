@@ -1,17 +1,65 @@
-"""The command ``mlxgen``, also ``python -m mlxgen``: that of command.cli, and of other rooms."""
+"""The command ``mlxgen``, also ``python -m mlxgen``, and where each of its commands is."""
 
-from .command.cli import Commands, cli, main
+from __future__ import annotations
 
-Commands.elsewhere = {
-    "new": "mlxgen.package.start",
-    "add": "mlxgen.package.start",
-    "cache": "mlxgen.package.kept",
-    "lsp": "mlxgen.editor.command",
-    "metal-check": "mlxgen.emulator.commands",
-    "metal-test": "mlxgen.emulator.commands",
+import gc
+import os
+import sys
+from contextlib import suppress
+
+import rich_click as click
+
+from . import __version__
+from .command.cli import Commands, Failure
+
+click.rich_click.TEXT_MARKUP = "markdown"
+click.rich_click.SHOW_ARGUMENTS = True
+
+COMMANDS = {
+    "add": "package.start.add",
+    "cache": "package.kept.cache_command",
+    "check": "command.cli.check",
+    "diff": "command.cli.diff",
+    "docs": "command.cli.docs",
+    "explain": "command.cli.explain",
+    "generate": "command.cli.generate",
+    "list": "command.cli.list_command",
+    "lsp": "editor.command.lsp",
+    "metal-check": "emulator.commands.metal_check",
+    "metal-test": "emulator.commands.metal_test",
+    "new": "package.start.new",
+    "schema": "command.cli.schema",
+    "show": "command.cli.show",
 }
 
-__all__ = ["cli", "main"]
+
+@click.group(
+    cls=Commands, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="mlxgen")
+def cli() -> None:
+    """**mlxgen** turns one YAML entry per operator into an MLX extension.
+
+    Bindings, dispatch, vjp, jvp, vmap, stubs, checks and documentation are generated; the kernels
+    are yours.
+    """
+
+
+def main() -> None:
+    """Entry point of the ``mlxgen`` command."""
+    gc.disable()  # little garbage is made, and looking for it takes as long as all else
+    try:
+        try:
+            cli()
+        finally:
+            sys.stdout.flush()
+    except Failure:
+        sys.exit(1)
+    except OSError as error:  # what is printed cannot be written
+        with suppress(OSError):
+            print(f"Error: standard output: {error.strerror or error}", file=sys.stderr)
+        os._exit(1)  # else Python tries once more
+
 
 if __name__ == "__main__":
     main()

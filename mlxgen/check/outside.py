@@ -24,7 +24,8 @@ class Outside:
     """The signatures of a file's entries, by the words that name them."""
 
     def __init__(self, document: Document, sources: Sources) -> None:
-        self.entries: Mapping[str, Entry] = {e.name: e for e in document.entries if e.name}
+        first = reversed(document.entries)  # which others call, where a name is there twice
+        self.entries: Mapping[str, Entry] = {e.name: e for e in first if e.name}
         namespaces = {
             part
             for path in sources.cpp_files()

@@ -1,4 +1,4 @@
-"""The command line: check, generate, show, list, schema, explain, docs, diff.
+"""The commands check, generate, show, list, schema, explain, docs and diff.
 
 Every command prints for people by default (rich, on a terminal) and for programs with
 ``--format json``. Exit status: 0 fine, 1 something is wrong in the project or would change, 2 wrong
@@ -7,11 +7,10 @@ use of the command line. Heavy imports wait until a command needs them.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from importlib import import_module
@@ -20,16 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from .. import __version__
 from ..diagnostics import Diagnostics, sections
 
 if TYPE_CHECKING:
     from ..model.op import Op
     from ..read.settings import Settings
     from ..read.sources import Sources
-
-click.rich_click.TEXT_MARKUP = "markdown"
-click.rich_click.SHOW_ARGUMENTS = True
 
 Names = tuple[str, ...]
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -67,17 +62,21 @@ class Failure(Exception):
 
 
 class Commands(click.RichGroup):
-    """The commands here, and those of modules that are imported when they are asked for."""
+    """Commands by their names: each is imported when it is asked for."""
 
-    elsewhere: dict[str, str] = {}  # noqa: RUF012  the module that has the command of this name
+    def __init__(self, *arguments: Any, places: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.places = places  # module and function below mlxgen
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *self.elsewhere])
+        return sorted(self.places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.elsewhere:
-            import_module(self.elsewhere[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in self.places:
+            return None
+        module, _, function = self.places[cmd_name].rpartition(".")
+        found: click.Command = getattr(import_module(f"mlxgen.{module}"), function)
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; a file that cannot be read or written is one message."""
@@ -94,16 +93,6 @@ def reason(error: OSError) -> str:
     name = error.filename2 or error.filename
     shown = f"{os.path.relpath(os.fsdecode(name))}: " if isinstance(name, str | bytes) else ""
     return f"{shown}{error.strerror or error}"
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="mlxgen")
-def cli() -> None:
-    """**mlxgen** turns one YAML entry per operator into an MLX extension.
-
-    Bindings, dispatch, vjp, jvp, vmap, stubs, checks and documentation are generated; the kernels
-    are yours.
-    """
 
 
 def command(*options: str, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
@@ -128,7 +117,7 @@ def command(*options: str, name: str | None = None, **settings: Any) -> Callable
         made: Callable[..., None] = run
         for option in reversed((*options, "max_errors")):
             made = OPTIONS[option](made)
-        register: Any = cli.command(name, **settings)
+        register: Any = click.command(name, **settings)
         return register(made)
 
     return decorate
@@ -260,9 +249,6 @@ def _count(operators: int) -> str:
     return f"{operators} operator{'s' * (operators != 1)}"
 
 
-PARTS = ("header", "source", "binding", "stub", "doc", "metal", "json")
-
-
 @command("project")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
@@ -273,10 +259,11 @@ def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     from ..render import files
 
     file = None
-    if Path(words[0]).suffix in (".yaml", ".yml") or not {*words[1:2]} <= {*PARTS}:
+    if Path(words[0]).suffix in (".yaml", ".yml") or not {*words[1:2]} <= files.PARTS.keys():
         file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
-    if not words or len(words) > 2 or not {*words[1:]} <= {*PARTS}:
-        raise click.UsageError(f"give [FILE] OP [PART], where PART is one of {', '.join(PARTS)}")
+    if not words or len(words) > 2 or not {*words[1:]} <= files.PARTS.keys():
+        parts = ", ".join(files.PARTS)
+        raise click.UsageError(f"give [FILE] OP [PART], where PART is one of {parts}")
     ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
     require(bool(ops))
     for name in words[1:] or ("header", "source"):
@@ -313,7 +300,7 @@ def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-@cli.command()
+@click.command()
 def schema() -> None:
     """Print the JSON Schema of the YAML file, for editors."""
     from ..read.keys import json_schema
@@ -321,7 +308,7 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=1))
 
 
-@cli.command()
+@click.command()
 @click.argument("code")
 def explain(code: str) -> None:
     """Explain an error code, such as MG403, with an example and its cure."""
@@ -387,19 +374,3 @@ def _operators(diags: Diagnostics, path: Path, project: Path | None) -> list[dic
         if isinstance(found, list) and all(isinstance(op, dict) for op in found):
             return found
     raise click.BadParameter(f"{path} is not an ops.json")
-
-
-def main() -> None:
-    """Entry point of the ``mlxgen`` command."""
-    gc.disable()  # little garbage is made, and looking for it takes as long as all else
-    try:
-        try:
-            cli()
-        finally:
-            sys.stdout.flush()
-    except Failure:
-        sys.exit(1)
-    except OSError as error:  # what is printed cannot be written
-        with suppress(OSError):
-            print(f"Error: standard output: {error.strerror or error}", file=sys.stderr)
-        os._exit(1)  # else Python tries once more

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
-from ..read.settings import Settings, find
+from ..read.settings import PATHS, TESTS, Settings, find
 from ..read.settings import load as load_settings
 
 if TYPE_CHECKING:
@@ -55,17 +55,16 @@ def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> 
 
 def plain_settings(yaml: Path) -> Settings:
     """Settings for a YAML file that stands alone, without a project around it."""
-    folder = yaml.resolve().parent
-    names = {"csrc": "csrc", "metal": "kernels/metal", "python": "python/ops", "docs": "docs"}
+    folder, name = yaml.resolve().parent, "ops"
+    paths = {key: folder / path.format(name=name) for key, path in PATHS.items()}
     return Settings(
         root=folder,
-        name="ops",
-        namespace="ops",
-        yaml=yaml.absolute(),
-        tests=(folder / "tests",),
+        name=name,
+        namespace=name,
+        tests=tuple(folder / path for path in TESTS),
         version="0",
         mlx=None,
-        **{key: folder / path for key, path in names.items()},
+        **paths | {"yaml": yaml.absolute()},
     )
 
 

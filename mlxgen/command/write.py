@@ -2,7 +2,7 @@
 
 A manifest (``.mlxgen.json`` in the output folder) remembers what was written and from which
 inputs, so that a second run with nothing changed does no work, and stale files are known. It also
-keeps what each entry gave, for the run after an edit (edit.py). Everything is rendered before
+keeps what each entry gave, for the run after an edit (memo.py). Everything is rendered before
 anything is written: a failure leaves the folder as it was.
 
 Only files of mlxgen's own are ever replaced or removed: those that say so where they begin, and
@@ -13,7 +13,6 @@ leaves a manifest with all that it may have written, and one temporary file, whi
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -73,15 +72,6 @@ class Manifest:
         """Whether all files are as that run left them."""
         root = str(folder)
         return all(_stat(f"{root}/{path}") == known for path, known in self.files.items())
-
-
-def digest(*parts: str | bytes) -> str:
-    """One hash of several texts."""
-    found = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        found.update(b"%d " % len(data) + data)
-    return found.hexdigest()
 
 
 class NotOurs(Exception):

@@ -6,10 +6,8 @@ import gc
 
 import rich_click as click
 
-from ..command.cli import cli
 
-
-@cli.command()
+@click.command()
 def lsp() -> None:
     """Run the language server, which editors start: diagnostics, completion, hover, quick fixes.
 

@@ -28,10 +28,9 @@ from ..check.context import SIGNATURES, camel
 from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ..formula.mlx import MODULES
 from ..read import settings
-from ..read.preprocess import UNSAVED
-from ..read.settings import MAX_BYTES
+from ..read.settings import MAX_BYTES, PATHS
 from ..read.sources import last_name
-from ..render.files import part
+from ..render.files import definition
 from . import cursor
 from .cursor import Cursor
 from .project import Project
@@ -55,6 +54,7 @@ class Server:
         full = lsp.TextDocumentSyncKind.Full
         self.lsp = LanguageServer("mlxgen", __version__, text_document_sync_kind=full)
         self.projects: dict[Path, Project] = {}
+        self.unsaved: dict[str, str] = {}  # hand-written files that are open, by their paths
         self.waiting: set[Path] = set()  # projects with an edit to check
         self.shown: dict[Path, set[str]] = {}  # files for which the editor has diagnostics
         typed = lsp.CompletionOptions(trigger_characters=[".", "{", "[", " "])
@@ -112,16 +112,16 @@ class Server:
             if found and any(map(path.is_relative_to, (found.csrc, found.metal))):
                 yaml = found.yaml
         elif path.suffix in (".yaml", ".yml"):
-            named = path.name == "mlx_ops.yaml" or _SCHEMA.match(self.text(path).text)
+            named = path.name == PATHS["yaml"] or _SCHEMA.match(self.text(path).text)
             yaml = path if named or (found and found.yaml == path) else None
-        return self.projects.setdefault(yaml, Project(yaml)) if yaml else None
+        return self.projects.setdefault(yaml, Project(yaml, self.unsaved)) if yaml else None
 
     def edited(self, params: Any) -> None:
         """A file was opened, edited, saved or closed: soon it is checked."""
         path = _path(params)
-        UNSAVED.pop(str(path), None)
+        self.unsaved.pop(str(path), None)
         if path.suffix in _SOURCES and self.open(path):
-            UNSAVED[str(path)] = "\n".join(self.text(path).lines)
+            self.unsaved[str(path)] = "\n".join(self.text(path).lines)
         self.later(self.project(path))
 
     def watch(self, _: Any) -> None:
@@ -276,15 +276,14 @@ class Server:
         while text[offset : offset + 1].isidentifier() or text[offset : offset + 1].isdecimal():
             offset += 1
         place = Cursor.at(text, offset)
-        if place is None or not place.word or not project.settings or not project.sources:
+        if place is None or not place.word or not project.settings:
             return
         before, _, word = place.word.removeprefix("mx.").rpartition(".")
         op, is_formula = project.ops.get(word), cursor.is_formula(place.path)
         if place.key and (said := cursor.keys(place.path).get(place.word)):
             yield f"`{place.word}`: {said}"
         elif op and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
-            made = part(op, "source", project.settings, project.sources.metal_text)
-            yield f"```cpp\n{made[made.index('namespace ') :]}```"
+            yield f"```cpp\n{definition(op, project.settings)}```"
         elif op and is_formula:
             yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
         elif is_formula:

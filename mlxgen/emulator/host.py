@@ -15,7 +15,6 @@ Nothing is linked or run, and no compiler of Apple's takes part.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -33,6 +32,7 @@ from pathlib import Path
 
 from ..command import generate as generator
 from ..command import operators
+from ..command.inputs import digest
 from ..diagnostics import Diagnostics, Span, install
 from ..model.op import Op
 from ..read.settings import Settings
@@ -252,7 +252,7 @@ class HostCompiler:
         texts = [path.read_bytes() for path in sorted([*SDK.rglob("*.h"), *RUNTIME.rglob("*.h")])]
         zig = importlib.metadata.version("ziglang")
         described = [" ".join(self._command), wheel.version, zig, _PRECOMPILED]
-        self._key = _digest(*(text.encode() for text in described), *texts)
+        self._key = digest(*described, *texts)
         self._precompiled = self._precompile()
 
     def _run(self, arguments: Sequence[str]) -> tuple[Message, ...]:
@@ -296,11 +296,11 @@ class HostCompiler:
     def compile(self, source: Path) -> Compiled:
         """Compile a file, or recall what came of it: its text and its includes' are compared."""
         described = " ".join([self._key, *self._includes, str(source)])
-        key = _digest(described.encode(), source.read_bytes())
+        key = digest(described, source.read_bytes())
         known = self._folder / f"{key}.json"
         if known.is_file():
             data = json.loads(known.read_text(encoding="utf-8"))
-            if all(_file_digest(path) == digest for path, digest in data["includes"].items()):
+            if all(_file_digest(path) == found for path, found in data["includes"].items()):
                 return Compiled((), frozenset(data["undefined"]), frozenset(data["strong"]))
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
             out, includes = Path(scratch) / "out.o", Path(scratch) / "out.d"
@@ -332,16 +332,9 @@ def _prune(folder: Path, pattern: str, most: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def _digest(*parts: bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()[:24]
-
-
 def _file_digest(path: str) -> str:
     try:
-        return _digest(Path(path).read_bytes())
+        return digest(Path(path).read_bytes())
     except OSError:
         return ""
 

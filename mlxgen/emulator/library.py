@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import shutil
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..command.inputs import contents, digest
 from ..package import cache
 from .frontend.tokens import SourceError
 from .translate import MAX_BUFFERS, translate
@@ -109,19 +109,10 @@ def cache_folder() -> Path:
 
 
 @functools.lru_cache
-def _support() -> bytes:
-    """A digest of everything that goes into a library beside the kernels."""
-    digest = hashlib.sha256(" ".join([*compiler(), _command()[1]]).encode())
-    for path in sorted([*(INCLUDE / "mlxgen_metal").glob("*.h"), HERE / "runtime.cpp"]):
-        digest.update(path.read_bytes())
-    return digest.digest()
-
-
-def _digest(*parts: bytes) -> str:
-    digest = hashlib.sha256(_support())
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:24]
+def _support() -> str:
+    """A hash of everything that goes into a library beside the kernels."""
+    texts = contents(HERE, "include/mlxgen_metal/*.h", "runtime.cpp")
+    return digest(*compiler(), _command()[1], *texts)
 
 
 def _run_compiler(arguments: Sequence[str], what: str) -> None:
@@ -161,7 +152,7 @@ def runtime(folder: Path | None = None) -> Path:
     Raises:
         EmulationError: if it does not compile.
     """
-    path = (folder or cache_folder()) / f"runtime-{_digest()}.so"
+    path = (folder or cache_folder()) / f"runtime-{_support()}.so"
     if not path.exists():
         options = ["-O2", "-ftrivial-auto-var-init=uninitialized", "-pthread"]
         _produce(path, [*_shared(path), *options, str(HERE / "runtime.cpp")], "the runtime")
@@ -180,7 +171,7 @@ def build(text: str, what: str, folder: Path | None = None) -> Path:
         EmulationError: with the compiler's errors, which point into the Metal source.
     """
     folder = folder or cache_folder()
-    path = folder / f"{_digest(text.encode())}.so"
+    path = folder / f"{digest(_support(), text)}.so"
     if path.exists():
         return path
     needed = runtime(folder)

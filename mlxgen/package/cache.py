@@ -39,7 +39,7 @@ def folder() -> Path:
     return Path(base) / "mlxgen"
 
 
-class Entry(NamedTuple):
+class Kept(NamedTuple):
     """Something that is kept."""
 
     kind: str
@@ -94,7 +94,7 @@ class Cache:
         self._tidy(place)
         return made
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Kept]:
         """What is kept, the last used first."""
         found = []
         for manifest in self.root.glob("*/*.json"):
@@ -103,10 +103,10 @@ class Cache:
                 size = sum(size for size, _ in known["files"].values())
                 used = manifest.stat().st_mtime
                 kind, key = manifest.parent.name, manifest.stem
-                found.append(Entry(kind, key, known["about"], size, used))
+                found.append(Kept(kind, key, known["about"], size, used))
         return sorted(found, key=lambda entry: -entry.used)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: Kept) -> None:
         """Remove a thing; whoever uses it builds it again."""
         place = self.root / entry.kind
         (place / f"{entry.key}.json").unlink(missing_ok=True)

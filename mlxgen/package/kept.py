@@ -11,14 +11,14 @@ from pathlib import Path
 
 import rich_click as click
 
-from ..command.cli import OPTIONS, Names, cli
-from .cache import Cache, Entry, folder
+from ..command.cli import OPTIONS, Names
+from .cache import Cache, Kept, folder
 
 # Kept by the emulator, in ways of its own.
 _OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/metal.md)"}
 
 
-@cli.command("cache")
+@click.command("cache")
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--clear", is_flag=True, help="Remove it; what is needed is built again.")
 @OPTIONS["format"]
@@ -52,7 +52,7 @@ def cache_command(kinds: Names, clear: bool, form: str) -> None:
     click.echo(f"{cache.root}: {total}")
 
 
-def _others(root: Path) -> Iterator[Entry]:
+def _others(root: Path) -> Iterator[Kept]:
     for kind, about in _OTHERS.items():
         stats = []
         for path in (root / kind).rglob("*"):
@@ -60,10 +60,10 @@ def _others(root: Path) -> Iterator[Entry]:
                 stats.append(path.lstat())
         if stats:
             size, used = sum(s.st_size for s in stats), max(s.st_mtime for s in stats)
-            yield Entry(kind, "", about, size, used)
+            yield Kept(kind, "", about, size, used)
 
 
-def _remove(cache: Cache, entry: Entry) -> None:
+def _remove(cache: Cache, entry: Kept) -> None:
     try:
         if entry.kind in _OTHERS:
             shutil.rmtree(cache.root / entry.kind)

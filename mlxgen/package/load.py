@@ -13,7 +13,6 @@ module imports neither. module.py builds what is new.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import re
@@ -24,11 +23,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ..command.inputs import base_hash, digest, mlxgen_hash
 from ..diagnostics import install
 from . import compat
 from .cache import Cache, folder
-from .request import KIND, LoadError, Request, Say, Source
-from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT, MLXGEN, contents, digest
+from .request import KIND, Excerpt, LoadError, Request, Say
+from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT
 
 if TYPE_CHECKING:
     from ..testing.report import Report
@@ -62,9 +62,9 @@ def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> M
         if cpp or metal:
             raise ValueError("cpp and metal go with a text, not with a file")
         return obtain(Request(Path(text).absolute(), {}), progress)
-    texts = {"yaml": Source(text, "<yaml>")}
-    texts |= {"cpp": Source(cpp, "<cpp>")} if cpp else {}
-    texts |= {"metal": Source(metal, "<metal>")} if metal else {}
+    texts = {"yaml": Excerpt(text, "<yaml>")}
+    texts |= {"cpp": Excerpt(cpp, "<cpp>")} if cpp else {}
+    texts |= {"metal": Excerpt(metal, "<metal>")} if metal else {}
     return obtain(Request(None, texts), progress)
 
 
@@ -120,7 +120,7 @@ def _key(request: Request) -> str:
     stat = core.stat()
     texts = {kind: source.content for kind, source in request.texts.items()}
     return digest(
-        *(_generator(), texts, sysconfig.get_config_var("EXT_SUFFIX"), sys.version),
+        *(mlxgen_hash(), texts, sysconfig.get_config_var("EXT_SUFFIX")),
         *(str(core), stat.st_size, stat.st_mtime_ns, compat.version("mlx")),
         *(os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)),
         *(_around(request.file) if request.file is not None else ()),
@@ -137,16 +137,7 @@ def _around(file: Path) -> Sequence[object]:
     settings = settings_of(None, file, diags)
     if settings is None:
         raise LoadError(diags.render_text(), diags.render_text(color=True))
-    kernels = (contents(path, "**/*.h", "**/*.cpp") for path in (settings.csrc, settings.metal))
-    metal = contents(settings.metal, "**/*.metal")
-    return [yaml, settings, *(part for found in (*kernels, metal) for part in found)]
-
-
-@functools.cache
-def _generator() -> str:
-    """Of mlxgen itself."""
-    patterns = ("*.py", "*/*.py", "*/*.txt", "*/data/*", "render/templates/*", "package/cmake/**/*")
-    return digest(*contents(MLXGEN, *patterns, "runtime/**/*.h", "runtime/**/*.cpp"))
+    return [yaml, base_hash(settings)]
 
 
 def imported(name: str, package: Path) -> ModuleType:

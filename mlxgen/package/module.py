@@ -26,7 +26,7 @@ from pathlib import Path
 from ..command import generate as generator
 from ..command.operators import plain_settings, settings_of
 from ..diagnostics import Diagnostic, Diagnostics, Related, Span
-from ..read.settings import Settings
+from ..read.settings import PATHS, Settings
 from ..read.sources import near
 from . import compat, probe, toolchain
 from .cache import Cache, folder
@@ -37,9 +37,9 @@ HERE = Path(__file__).resolve().parent
 
 # Where the texts lie, and what stands above them there.
 _PLACES = {
-    "yaml": "mlx_ops.yaml",
-    "cpp": "csrc/functions.h",
-    "metal": "kernels/metal/kernels.metal",
+    "yaml": PATHS["yaml"],
+    "cpp": f"{PATHS['csrc']}/functions.h",
+    "metal": f"{PATHS['metal']}/kernels.metal",
 }
 _ABOVE = {
     "yaml": "",
@@ -323,7 +323,7 @@ class _Project:
                 lines[1::2] = [f"{source.name}:{int(line) + by}" for line in lines[1::2]]
                 text = "".join(lines).replace(path, source.name)
         if self.request.file is None:
-            for folder, kind in (("csrc", "cpp"), ("kernels/metal", "metal")):
+            for folder, kind in ((PATHS["csrc"], "cpp"), (PATHS["metal"], "metal")):
                 text = text.replace(f"{near(self.scratch / folder)}, ", "")  # what it can include
                 text = re.sub(rf"\b(in|from) {folder}\b(?!/)", rf"\1 {kind}", text)
         return text

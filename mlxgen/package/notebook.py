@@ -17,18 +17,19 @@ T softsign(T x) {
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .load import obtain, progress
-from .request import LoadError, Request, Source
+from .request import Excerpt, LoadError, Request
 
 _FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
-_LANGUAGES = {"": "yaml", "yaml": "yaml", "yml": "yaml", "cpp": "cpp", "c++": "cpp"} | {
-    "metal": "metal"
-}
+_LANGUAGES = dict.fromkeys(("", "yaml", "yml"), "yaml") | {"cpp": "cpp", "c++": "cpp"}
+_LANGUAGES |= {"metal": "metal"}
 _NAME = "<cell>"
 
 
@@ -55,7 +56,7 @@ def load_ipython_extension(ipython: Any) -> None:
     ipython.register_magic_function(mlxgen, "cell", "mlxgen")
 
 
-def parts(cell: str) -> dict[str, Source]:
+def parts(cell: str) -> dict[str, Excerpt]:
     """The texts in a cell, each with the cell's other lines blank.
 
     Raises:
@@ -83,7 +84,7 @@ def parts(cell: str) -> dict[str, Source]:
         raise _wrong(cell, begun, "a block that does not end", f"it ends with a line of {fence}")
     lines.setdefault("yaml", [])
     # The magic's own line is the first.
-    return {kind: Source("\n".join(text) + "\n", _NAME, 1, cell) for kind, text in lines.items()}
+    return {kind: Excerpt("\n".join(text) + "\n", _NAME, 1, cell) for kind, text in lines.items()}
 
 
 def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
@@ -97,14 +98,10 @@ def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
 
 
 def _summary(name: str, module: ModuleType) -> str:
-    """How the operators are called: the first lines of their docstrings."""
-    own = (getattr(module, key) for key in module.__all__)
-    documented = (getattr(value, "__doc__", None) or "" for value in own)
-    return "\n".join(
-        f"{name}.{line}"
-        for text in documented
-        if re.match(r"\w+\(.*stream: ", line := text.partition("\n")[0])
-    )
+    """How the operators are called."""
+    ops = json.loads((Path(module.__path__[0]) / "ops.json").read_text(encoding="utf-8"))
+    public = [op for op in ops if "internal" not in op["tags"]]
+    return "\n".join(".".join(filter(None, (name, op["module"], op["signature"]))) for op in public)
 
 
 class _Shown:

@@ -30,7 +30,7 @@ class LoadError(Exception):
         return self.coloured.rstrip().split("\n")
 
 
-class Source(NamedTuple):
+class Excerpt(NamedTuple):
     """A text, and where it is from: for messages."""
 
     text: str
@@ -48,4 +48,4 @@ class Request(NamedTuple):
     """What is to be loaded: a file, or texts by what they are (yaml, cpp, metal)."""
 
     file: Path | None
-    texts: Mapping[str, Source]
+    texts: Mapping[str, Excerpt]

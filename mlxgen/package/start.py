@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..command import operators
-from ..command.cli import FOLDER, Names, cli, command, reason, require, settings_of
+from ..command.cli import FOLDER, Names, command, reason, require, settings_of
 from ..diagnostics import LINE_BREAK, Diagnostics, Span
 from ..read.settings import Settings
 from ..read.settings import load as load_settings
@@ -36,7 +36,7 @@ _NEW = Path(__file__).parent / "new"
 # ------------------------------------------------------------------------------------- new
 
 
-@cli.command()
+@click.command()
 @click.argument("name")
 @click.option("--folder", type=FOLDER, help="Where to make it; a folder of that name if absent.")
 def new(name: str, folder: Path | None) -> None:
@@ -373,18 +373,6 @@ def _axis_checks(args: Sequence[Arg]) -> Iterator[tuple[str, str]]:
         yield condition, f"{name} is out of range for {array}"
 
 
-class _Sources(Sources):
-    """Hand-written files, and those that are about to be written."""
-
-    more: Sequence[Path] = ()
-
-    def cpp_files(self) -> list[Path]:
-        return sorted({*super().cpp_files(), *(p for p in self.more if p.suffix == ".h")})
-
-    def metal_files(self) -> list[Path]:
-        return sorted({*super().metal_files(), *(p for p in self.more if p.suffix == ".metal")})
-
-
 class _New:
     """An entry that is to be appended, checked beside all others before anything is written."""
 
@@ -397,8 +385,6 @@ class _New:
 
     def stubs(self) -> dict[Path, str]:
         """The files with the kernels that the entry needs and no file has."""
-        from ..read.preprocess import UNSAVED
-
         missing = self._checked({})
         files: dict[Path, str] = {}
         for folder, declaration in missing:
@@ -408,13 +394,7 @@ class _New:
                 message = f"{shown} is there already: write {declaration.name} yourself"
                 raise click.UsageError(message)
             files[path] = text
-        unsaved = {os.path.abspath(path): text for path, text in files.items()}
-        UNSAVED.update(unsaved)
-        try:
-            self._checked(files)
-        finally:
-            for name in unsaved:
-                del UNSAVED[name]
+        self._checked(files)
         return files
 
     def _checked(self, files: Mapping[Path, str]) -> list[tuple[Path, Declaration]]:
@@ -424,10 +404,10 @@ class _New:
 
         found = Diagnostics()
         document = Document.parse(self.text, self.settings.relative(self.settings.yaml), found)
-        sources = _Sources(self.settings, found, operators.mlx_include())
+        unsaved = {str(path): text for path, text in files.items()}
+        sources = Sources(self.settings, found, operators.mlx_include(), unsaved)
         if not files:
             sources.missing = []
-        sources.more = list(files)
         if document is not None and document.entries:
             only = {document.entries[-1].name}
             ops = resolve(document, self.settings, sources, found, only)

@@ -15,7 +15,6 @@ beside the precompiled ones, and packages use these. In commands ``{mlx}``, ``{n
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import re
@@ -30,12 +29,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from ..command.inputs import MLXGEN, contents, digest
 from ..diagnostics import install
 from . import compat
 from .cache import Cache, folder
 
 HERE = Path(__file__).resolve().parent
-MLXGEN = HERE.parent
 RUNTIME = MLXGEN / "runtime"
 
 # What changes how a compiler works, beside what it is told.
@@ -143,13 +142,8 @@ class _Builder:
             headers = self._headers(commands)
             runtime = self._runtime(commands, headers)
             library = nanobind.result() if nanobind else None
-        places = {
-            "mlx": headers / "mlx",
-            "nanobind": headers / "nanobind",
-            "mlxgen": headers / "mlxgen",
-        }
         ops, ext = (
-            [*filled(commands[name], places), "-include", str(headers / f"{name}.h")]
+            [*filled(commands[name], _inside(headers)), "-include", str(headers / f"{name}.h")]
             for name in _PRECOMPILED
         )
         there = {"mlx": self.mlx.mlx, "nanobind": self.mlx.nanobind, "mlxgen": MLXGEN}
@@ -239,7 +233,6 @@ class _Builder:
             }
             for inside, source in folders.items():
                 shutil.copytree(source, made / inside)
-            places = {name: made / name for name in ("mlx", "nanobind", "mlxgen")}
             suffix = "pch" if "clang" in compiler[0] else "gch"
 
             def precompile(name: str) -> str:
@@ -250,8 +243,8 @@ class _Builder:
                 listed = header.with_suffix(".d")
                 runtime = f"-I{made / 'mlxgen' / 'runtime' / 'include'}"
                 output = ["-MD", "-MF", str(listed), "-o", f"{header}.{suffix}"]
-                words = [*filled(commands[name], places), runtime, "-x", "c++-header", str(header)]
-                run([*words, *output])
+                words = [*filled(commands[name], _inside(made)), runtime, *output]
+                run([*words, "-x", "c++-header", str(header)])
                 return listed.read_text(encoding="utf-8")
 
             read = {word for text in each(precompile, names) for word in _prerequisites(text)}
@@ -267,9 +260,8 @@ class _Builder:
 
         def build(made: Path) -> Iterable[str]:
             self.say("compiling mlxgen's runtime, once for this machine")
-            places = {name: headers / name for name in ("mlx", "nanobind", "mlxgen")}
             include = f"-I{headers / 'mlxgen' / 'runtime' / 'include'}"
-            command = [*filled(commands["ops"], places), include]
+            command = [*filled(commands["ops"], _inside(headers)), include]
             command += ["-include", str(headers / "ops.h")]
             self._archive(made, "mlxgen", commands, command, sources)
             return []
@@ -397,6 +389,11 @@ def filled(words: Iterable[str], places: Mapping[str, Path]) -> Command:
     return found
 
 
+def _inside(headers: Path) -> dict[str, Path]:
+    """Where the folders are that the headers were copied to."""
+    return {name: headers / name for name in ("mlx", "nanobind", "mlxgen")}
+
+
 def _template(words: Iterable[str], places: Mapping[str, Path]) -> Command:
     found = list(words)
     for name, place in places.items():
@@ -459,20 +456,3 @@ def _python() -> tuple[str, ...]:
     version = ".".join(map(str, sys.version_info[:3]))
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return (version, str(suffix), sysconfig.get_path("include"))
-
-
-def contents(root: Path, *patterns: str) -> Iterator[bytes]:
-    """The names and contents of files, in a fixed order."""
-    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(root).as_posix().encode()
-            yield path.read_bytes()
-
-
-def digest(*parts: object) -> str:
-    """One hash of several things."""
-    found = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        found.update(b"%d " % len(data) + data)
-    return found.hexdigest()[:32]

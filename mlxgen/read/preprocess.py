@@ -27,14 +27,13 @@ MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for eac
 MAX_DEPTH = 60  # of macros in macros, and of includes
 MAX_CONDITION = 1000  # characters of what #if decides by
 
+Texts = Mapping[str, str]
+
 # The folder of mlxgen's own headers.
 OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 
 # Of headers of these only the macros are read: they declare nothing of the project's.
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
-
-# What stands for files' texts, by absolute paths: an editor has them open, and did not save them.
-UNSAVED: dict[str, str] = {}
 
 LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
 _NO_CODE = re.compile(
@@ -184,9 +183,12 @@ def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | Non
     return None
 
 
-def read_text(path: str | Path) -> str:
-    """A file's text; raises ``OSError`` or ``ValueError``."""
-    if UNSAVED and (text := UNSAVED.get(os.path.abspath(path))) is not None:
+def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
+    """A file's text, or what stands for it by its absolute path.
+
+    Raises ``OSError`` or ``ValueError``.
+    """
+    if unsaved and (text := unsaved.get(os.path.abspath(path))) is not None:
         return text
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -209,9 +211,9 @@ class SourceText:
         namespaces: names of those that it and what it includes open.
     """
 
-    def __init__(self, path: str, at: Span | None = None) -> None:
+    def __init__(self, path: str, at: Span | None = None, unsaved: Texts | None = None) -> None:
         try:
-            self.original = read_text(path)
+            self.original = read_text(path, unsaved)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
@@ -304,6 +306,7 @@ class Preprocessor:
 
     Attributes:
         texts: what was read, by path.
+        unsaved: what stands for files, by their absolute paths.
     """
 
     def __init__(
@@ -311,6 +314,7 @@ class Preprocessor:
     ) -> None:
         self.folders = folders
         self.unread = unread
+        self.unsaved: Texts = {}
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
         self.texts: dict[str, SourceText] = {}
         self._depth = 0
@@ -320,7 +324,7 @@ class Preprocessor:
         if path not in self.texts:
             if at and self._depth > MAX_DEPTH:
                 raise SourceError("this is included by too many files in a row", at)
-            source = SourceText(path, at)
+            source = SourceText(path, at, self.unsaved)
             source.macros.update(self._defines)
             self.texts[path] = source  # before its includes are, which may include it again
             self._depth += 1

@@ -42,14 +42,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_PATHS = {
+PATHS = {
     "yaml": "mlx_ops.yaml",
     "csrc": "csrc",
     "metal": "kernels/metal",
     "python": "python/{name}",
     "docs": "docs",
 }
-KEYS = ("name", "namespace", *_PATHS, "tests")
+TESTS = ("tests",)
+KEYS = ("name", "namespace", *PATHS, "tests")
 
 # Names that would hide the packages which generated code imports or links.
 OLDEST_MLX = "0.31.0"  # older ones do not compile
@@ -137,14 +138,14 @@ def _resolve(
             reader.error("MG708", f"'{key}' must be a path inside the project", key)
         return found
 
-    paths = {key: path(key, given.get(key, _PATHS[key].format(name=name))) for key in _PATHS}
+    paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
     if yaml is not None:
         paths["yaml"] = yaml.absolute()
     settings = Settings(
         root=root,
         name=name,
         namespace=namespace,
-        tests=tuple(path("tests", text) for text in given.get("tests", ["tests"])),
+        tests=tuple(path("tests", text) for text in given.get("tests", TESTS)),
         version=str(project.get("version", "0")),
         mlx=_mlx_pin(project.get("dependencies", []), reader),
         **paths,

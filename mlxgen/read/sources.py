@@ -12,7 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostics, install
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
-from .preprocess import OWN_INCLUDES, SourceError, read_text
+from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
 from .settings import Settings
 
 _FEW = 8  # names, for which only the files are read that contain them
@@ -29,7 +29,7 @@ class Files:
         self.reader = reader
         self.units: dict[Path, Unit] = {}
         self._report = report
-        self._pending = {path: _peek(path) for path in paths}
+        self._pending = {path: _peek(path, reader.unsaved) for path in paths}
         self._named: dict[str, list[Named]] = {}
         self._asked: set[str] = set()
 
@@ -63,12 +63,18 @@ class Files:
 
 
 class Sources:
-    """The hand-written C++ and Metal of a project."""
+    """The hand-written C++ and Metal of a project.
 
-    def __init__(self, settings: Settings, diags: Diagnostics, mlx_include: Path | None) -> None:
+    Texts in ``unsaved`` stand for files, by absolute paths: an editor has them open.
+    """
+
+    def __init__(
+        self, settings: Settings, diags: Diagnostics, mlx: Path | None, unsaved: Texts | None = None
+    ) -> None:
         self.settings = settings
+        self.unsaved = unsaved or {}
         self.diags = diags
-        self.mlx_include = mlx_include
+        self.mlx_include = mlx
         # Functions that entries name and no file has, with the folders where they would be. None:
         # each is an error.
         self.missing: list[tuple[Path, Any]] | None = None
@@ -79,23 +85,30 @@ class Sources:
 
     def cpp_files(self) -> list[Path]:
         """Headers and sources of the csrc folder."""
-        return _files(self.settings.csrc, "*.h", "*.cpp")
+        return self._files(self.settings.csrc, ".h", ".cpp")
 
     def metal_files(self) -> list[Path]:
         """The .metal files."""
-        return _files(self.settings.metal, "*.metal")
+        return self._files(self.settings.metal, ".metal")
+
+    def _files(self, folder: Path, *kinds: str) -> list[Path]:
+        found = {p for kind in kinds for p in folder.rglob(f"*{kind}") if not p.is_dir()}
+        new = (p for p in map(Path, self.unsaved) if p.suffix in kinds and p.is_relative_to(folder))
+        return sorted({*found, *new})
 
     @cached_property
     def cpp(self) -> Files:
         """What csrc declares. MLX's headers are not needed for that, nor are generated ones."""
         unread = ("mlx/", "nanobind/", f"{self.settings.name}/")
         reader = Reader([near(self.settings.csrc), OWN_INCLUDES], unread=unread)
+        reader.unsaved = self.unsaved
         return Files(reader, self.cpp_files(), self._report)
 
     @cached_property
     def metal(self) -> Files:
         """What the .metal files declare."""
         reader = Reader([near(folder) for folder in self.metal_includes], metal=True)
+        reader.unsaved = self.unsaved
         return Files(reader, self.metal_files(), self._report)
 
     @property
@@ -175,14 +188,10 @@ def last_name(name: str) -> str:
     return name.rsplit("::", 1)[-1].strip()
 
 
-def _files(folder: Path, *kinds: str) -> list[Path]:
-    return sorted(p for kind in kinds for p in folder.rglob(kind) if not p.is_dir())
-
-
-def _peek(path: Path) -> str:
+def _peek(path: Path, unsaved: Texts) -> str:
     """A file's text; "" where it cannot be read, which reading it properly reports."""
     try:
-        return read_text(path)
+        return read_text(path, unsaved)
     except (OSError, ValueError):
         return ""
 

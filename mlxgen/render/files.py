@@ -31,7 +31,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False).encode
 MetalText = Callable[[str, bool], str]
 
 
-class _Context(jinja2.runtime.Context):
+class _PlainCalls(jinja2.runtime.Context):
     def call(
         self, function: Any, *args: Any, _block_vars: Any = 0, _loop_vars: Any = 0, **more: Any
     ) -> Any:
@@ -43,7 +43,7 @@ class _Environment(jinja2.Environment):
     functions that ask for their context."""
 
     getattr = staticmethod(getattr)  # type: ignore[assignment]
-    context_class = _Context
+    context_class = _PlainCalls
 
 
 @cache
@@ -124,7 +124,7 @@ class Pieces(NamedTuple):
     row: str  # of the reference's table
     section: str  # of the reference
     checks: str  # cases of the generated checks
-    json: str  # its line of ops.json, but for where the entry begins
+    json: str  # what stands in its braces in ops.json, but for where the entry begins
 
 
 def pieces(op: Op, package: Package) -> Pieces:
@@ -132,6 +132,8 @@ def pieces(op: Op, package: Package) -> Pieces:
     view = View(op)
     kernel = op.kernel("metal")
     texts = {"python_def": python_def(op), "docstring": docstring(op)}
+    facts = op_dict(op)
+    del facts["line"]  # which the other entries may change
     function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
     gradient = gradient_summary(op)
     row, section = _blocks("reference.md.j2", package, op=view, gradient=gradient, **texts)
@@ -153,14 +155,23 @@ def pieces(op: Op, package: Package) -> Pieces:
         row=row,
         section=section,
         checks="".join(f"    case({package.name}.{op.path}, {s!r}),\n" for s in check_samples(op)),
-        json=_to_json(op_dict(op)).rpartition(" ")[0],
+        json=_to_json(facts)[1:-1],
     )
+
+
+def _source_template(op: Op) -> str:
+    return "kernels.cpp.j2" if op.form is Form.KERNELS else "composite.cpp.j2"
 
 
 def op_source(view: View, package: Package) -> str:
     """The .cpp of one op."""
-    template = "kernels.cpp.j2" if view.op.form is Form.KERNELS else "composite.cpp.j2"
-    return _render(template, package, op=view)
+    return _render(_source_template(view.op), package, op=view)
+
+
+def definition(op: Op, package: Package) -> str:
+    """The .cpp of one op without what it includes."""
+    (code,) = _blocks(_source_template(op), package, op=View(op))
+    return formatted(code)
 
 
 # What ``part`` can give, and in which language.
@@ -241,7 +252,8 @@ def package_files(
             template, package, ops=made, public=public, shards=range(count), modules=list(modules)
         )
     # One operator a line: json's C encoder does not indent, its Python one takes ten times as long.
-    files["python/ops.json"] = "[\n" + ",\n".join(f"{p.json} {p.line}}}" for p in made) + "\n]\n"
+    rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
+    files["python/ops.json"] = "[\n" + ",\n".join(rows) + "\n]\n"
     files["docs/operators.md"] = reference(made)
     for include, shared in sorted({(p.metal, p.shared) for p in made if p.metal}):
         stem = metal_stem(include)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sample import project
 
-from mlxgen.__main__ import cli
+from mlxgen.__main__ import COMMANDS, cli
 from mlxgen.command.cli import Failure
 
 ENTRIES = ["--project", "{}", "{}/mlx_ops.yaml"]
@@ -34,6 +34,8 @@ def test_help_lists_the_commands_of_all_rooms() -> None:
     text = CliRunner().invoke(cli, ["--help"]).output
     for name in ("check", "generate", "show", "list", "diff", "docs", "metal-check", "metal-test"):
         assert f" {name} " in text
+    for name in COMMANDS:
+        assert f"Usage: cli {name} " in CliRunner().invoke(cli, [name, "--help"]).output
 
 
 def test_heavy_modules_wait() -> None:

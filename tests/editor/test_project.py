@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-import mlxgen.editor.project as module
-from mlxgen.command import operators
+from mlxgen.command import memo, operators
 from mlxgen.diagnostics import Diagnostic, Diagnostics
 from mlxgen.editor.project import Project
-from mlxgen.read.preprocess import UNSAVED
 
 SAMPLE = Path(__file__).parents[1] / "sample"
 RIGHT = (SAMPLE / "mlx_ops.yaml").read_text(encoding="utf-8")
@@ -58,7 +56,7 @@ def edits(text: str, seed: int) -> str:
 @pytest.mark.parametrize("seed", range(10))
 def test_same_as_from_nothing(folder: Path, seed: int) -> None:
     yaml = folder / "mlx_ops.yaml"
-    project, text = Project(yaml), RIGHT
+    project, text = Project(yaml, {}), RIGHT
     for step in range(8):
         text = RIGHT if step == 5 else edits(text, 100 * seed + step)
         yaml.write_text(text, encoding="utf-8")
@@ -87,7 +85,7 @@ CIRCLE = """
 def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
     """What is said of an entry, or of a kernel, is said as long as it holds."""
     yaml, seen = folder / "mlx_ops.yaml", []
-    project = Project(yaml)
+    project = Project(yaml, {})
     kernels = [*folder.rglob("*.h"), *folder.rglob("*.metal")]
     before = {path: path.read_text(encoding="utf-8") for path in kernels}
     text = RIGHT + CIRCLE
@@ -111,14 +109,15 @@ def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
 def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """...and at all that depends on it, or is wrong."""
     asked: list[set[str]] = []
-    resolve = module.resolve
+    resolve = memo.resolve
 
     def seen(*arguments: Any) -> Any:
         asked.append({*arguments[4]})
         return resolve(*arguments)
 
-    monkeypatch.setattr(module, "resolve", seen)
-    project = Project(folder / "mlx_ops.yaml")
+    monkeypatch.setattr(memo, "resolve", seen)
+    unsaved: dict[str, str] = {}
+    project = Project(folder / "mlx_ops.yaml", unsaved)
     project.check(RIGHT)
     assert {"softcap", "moments"} <= asked.pop()
     project.check("\n" + RIGHT)  # which moves everything
@@ -132,9 +131,9 @@ def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch)
     project.check(RIGHT.replace("softcap(x: array, cap", "softcap(x: array, *, cap"))
     assert len(asked.pop()) == 2  # with the one that calls it
     kernel = folder / "csrc" / "kernels.h"
-    monkeypatch.setitem(UNSAVED, str(kernel), "")
+    unsaved[str(kernel)] = ""
     project.check(RIGHT)
     assert len(asked.pop()) > 20 and len(project.diagnostics) > 5
-    monkeypatch.delitem(UNSAVED, str(kernel))
+    del unsaved[str(kernel)]
     project.check(RIGHT)
     assert len(asked.pop()) > 20 and project.diagnostics == []
