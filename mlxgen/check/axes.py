@@ -111,6 +111,16 @@ class NamedAxes:
         """Arrays that cannot have more axes in front, such as those of a batch."""
         return [n for n, several in self.of.items() if any(axes.others != 0 for axes in several)]
 
+    def ranks(self) -> Iterator[tuple[str, tuple[str, int]]]:
+        """How many axes arrays have: a number, or as many as another has."""
+        for name in (arg.name for arg in self.args if not any(self.problems(arg.name))):
+            several, other = self.of[name], self.others[0]
+            axes = several[0]
+            if len(several) == 1 and axes.others is None:
+                yield name, ("", len(axes.names))
+            elif len(several) == 1 and name != other and self.sure.get(other) == axes:
+                yield name, (other, 0)
+
     def shown(self, name: str) -> str:
         """The axes of an array for people: ``(B, T) or (B, T, H)``."""
         return shown_axes(axes.names for axes in self.of[name])

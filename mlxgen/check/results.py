@@ -163,19 +163,19 @@ def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
 
 def checks(context: Context) -> tuple[Condition, ...]:
     """The conditions that the arguments must meet."""
-    given: list[tuple[Path, str, str, str]] = [
-        (("axes", context.axes.keys[name]), text, message, name)
-        for name, text, message in context.axes.conditions()
-    ]
-    for i, check in enumerate(context.raw.checks):
-        given.append((("checks", i, "that"), check.that, check.otherwise.rstrip(".") + ".", ""))
-    names = context.names() if given else {}
+    names = context.names()
     found: list[Condition] = []
-    ranks: dict[str, tuple[str, int]] = {}
-    for path, text, message, array in given:
+    ranks = dict(context.axes.ranks())
+    for name, text, message in context.axes.conditions():
+        path: Path = ("axes", context.axes.keys[name])
+        if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
+            found.append(Condition(text, expr, message, name))
+    for i, check in enumerate(context.raw.checks):
+        text, message = check.that, check.otherwise.rstrip(".") + "."
+        path = ("checks", i, "that")
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
             tree = parsed(text)
-            found.append(Condition(text, expr, message, array, frozenset(_whole(tree))))
+            found.append(Condition(text, expr, message, whole=frozenset(_whole(tree))))
             ranks.update(_ranks(tree))
     _arrays(context, ranks)
     return tuple(found)
