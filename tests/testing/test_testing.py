@@ -230,7 +230,7 @@ def test_vmap_of_arrays_without_elements():
     element = [mx.zeros((0,)), mx.ones((3,))]
     testing.check_vmap(lambda x, y: x.sum() * y, [element, element])
     testing.check_vmap_vjp(lambda x, y: (mx.sin(x).sum() * y, x), [element, element], [0, 1])
-    # Here the vjp of a loop does not end. Nor does MLX 0.32.4 end, in some runs, where arrays without
+    # Here the vjp of a loop does not end. Nor does MLX 0.32.4, in some runs, where arrays without
     # elements are broadcast: multiply of (0, 3) and (3,).
     element = [mx.zeros((2, 0)), mx.zeros((0, 3))]
     testing.check_vmap_vjp(mx.matmul, [element] * 3, [0, 1])
