@@ -37,13 +37,13 @@ auto sincos_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
 auto segment_sum_python(
     const mlxgen::ArrayArg& x,
     const mlxgen::ArrayArg& segment_ids,
-    int num_segments,
+    const mlxgen::IntArg& num_segments,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return mlxops::segment_sum(
       mlxgen::get(x, like),
       mlxgen::get(segment_ids, mx::int32, /* fixed */ true),
-      num_segments,
+      mlxgen::to_int<int>(num_segments, "segment_sum", "num_segments"),
       s.value);
 }
 

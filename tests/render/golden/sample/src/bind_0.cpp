@@ -38,13 +38,18 @@ auto scale_python(
 auto blend_python(
     const mlxgen::ArrayArg& x,
     const mlxgen::ArrayArg& y,
-    int n,
+    const mlxgen::IntArg& n,
     bool flip,
     const std::string& mode,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x, y);
   return ops::blend(
-      mlxgen::get(x, like), mlxgen::get(y, like), n, flip, mode, s.value);
+      mlxgen::get(x, like),
+      mlxgen::get(y, like),
+      mlxgen::to_int<int>(n, "blend", "n"),
+      flip,
+      mode,
+      s.value);
 }
 
 auto cube_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {

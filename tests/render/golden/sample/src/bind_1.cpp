@@ -62,8 +62,11 @@ auto both_python(
       ops::both(mlxgen::get(x, like), mlxgen::get(y, like), s.value));
 }
 
-auto ranges_python(int n, float step, const mlxgen::StreamArg& s) {
-  return ops::ranges(n, step, s.value);
+auto ranges_python(
+    const mlxgen::IntArg& n,
+    float step,
+    const mlxgen::StreamArg& s) {
+  return ops::ranges(mlxgen::to_int<int>(n, "steps", "n"), step, s.value);
 }
 
 auto square_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
@@ -83,19 +86,23 @@ auto scale2_python(
 auto segments_python(
     const mlxgen::ArrayArg& x,
     const mlxgen::ArrayArg& ids,
-    int count,
+    const mlxgen::IntArg& count,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return ops::segments(
       mlxgen::get(x, like),
       mlxgen::get(ids, mx::int32, /* fixed */ true),
-      count,
+      mlxgen::to_int<int>(count, "segments", "count"),
       s.value);
 }
 
-auto rows_python(const mlxgen::ArrayArg& x, int n, const mlxgen::StreamArg& s) {
+auto rows_python(
+    const mlxgen::ArrayArg& x,
+    const mlxgen::IntArg& n,
+    const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
-  return ops::rows(mlxgen::get(x, like), n, s.value);
+  return ops::rows(
+      mlxgen::get(x, like), mlxgen::to_int<int>(n, "rows", "n"), s.value);
 }
 
 } // namespace

@@ -36,10 +36,14 @@ auto twice_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
 
 auto moments_python(
     const mlxgen::ArrayArg& x,
-    int axis,
+    const mlxgen::IntArg& axis,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
-  return mlxgen::as_tuple(ops::moments(mlxgen::get(x, like), axis, s.value));
+  return mlxgen::as_tuple(
+      ops::moments(
+          mlxgen::get(x, like),
+          mlxgen::to_int<int>(axis, "moments", "axis"),
+          s.value));
 }
 
 auto straight_python(
@@ -52,10 +56,11 @@ auto straight_python(
 
 auto calls_python(
     const mlxgen::ArrayArg& x,
-    int n,
+    const mlxgen::IntArg& n,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
-  return ops::calls(mlxgen::get(x, like), n, s.value);
+  return ops::calls(
+      mlxgen::get(x, like), mlxgen::to_int<int>(n, "calls", "n"), s.value);
 }
 
 auto bent_python(
@@ -76,7 +81,7 @@ auto join_python(
 auto all_types_python(
     const mlxgen::ArrayArg& x,
     double a,
-    int n,
+    const mlxgen::IntArg& n,
     bool flag,
     const std::string& text,
     const std::string& mode,
@@ -90,7 +95,7 @@ auto all_types_python(
   return ops::all_types(
       mlxgen::get(x, like),
       a,
-      n,
+      mlxgen::to_int<int>(n, "all_types", "n"),
       flag,
       text,
       mode,
