@@ -47,9 +47,8 @@ _INCLUDED = re.compile(r'[ \t]*("([^"]+)"|<([^>]+)>)')
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
-_PARENTHESIS = re.compile(rf"{LITERAL}|[(),]")
 _WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
-_OPENED = re.compile(r"\s*\(")
+_GIVEN = re.compile(r"\s*\(([^()]*)\)")  # arguments of a macro
 _CALCULATION = re.compile(
     r"(?:[\s()+\-%>=!&|^~]|<(?!<)|<<\s*\d\d?\b|\*(?!\*)|/(?!/)|and|or|not"
     r"|0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b)*"
@@ -126,11 +125,12 @@ class Macros(dict[str, Macro | None]):
                 continue
             piece = macro.body
             if macro.parameters is not None:
-                opened = _OPENED.match(text, at, stop)
-                read = _arguments(text, opened.end() - 1, stop) if opened else None
-                if read is None:
+                listed = _GIVEN.match(text, at, stop)
+                if listed is None:
                     continue
-                given, at = dict(zip(macro.parameters, read[0], strict=False)), read[1]
+                at = listed.end()
+                arguments = map(str.strip, listed[1].split(","))
+                given = dict(zip(macro.parameters, arguments, strict=False))
                 words = re.split(r"(\w+)", piece)
                 piece = "".join(given.get(word, word) for word in words)
             yield text[start : found.start()], (start, found.start(), True)
@@ -147,19 +147,6 @@ def calculated(text: str) -> int | None:
         return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
     except (SyntaxError, ArithmeticError, TypeError, ValueError, MemoryError, RecursionError):
         return None
-
-
-def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | None:
-    """The arguments between parentheses, and the index behind them; None if it never closes."""
-    out, depth, start = [], 0, opened + 1
-    for found in _PARENTHESIS.finditer(text, opened, stop):
-        depth += (found[0] == "(") - (found[0] == ")")
-        if depth == 0 or (depth == 1 and found[0] == ","):
-            out.append(text[start : found.start()].strip())
-            start = found.end()
-        if depth == 0:
-            return out, start
-    return None
 
 
 def read_text(path: str | Path) -> str:
