@@ -166,12 +166,6 @@ def declaration(item: Dispatch) -> str:
     return f"expected: {declared_kernel(item)}"
 
 
-def _declaration(
-    item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
-) -> str:
-    return f"expected: {_declared(item, buffers, name, template)}"
-
-
 def _declared(
     item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
 ) -> Declaration:
@@ -263,7 +257,8 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         problems += _not_given_template(item, function, given.templates)
     problems += _untaken(item, function, given)
     if problems:
-        item.misfit(function, problems, _declaration(item, buffers, function.name, bool(template)))
+        expected = _declared(item, buffers, function.name, bool(template))
+        item.misfit(function, problems, f"expected: {expected}")
     if not context.ok:
         return None
     kernel = Kernel(

@@ -439,8 +439,7 @@ class _Walk:
         found: dict[str, Attribute] = {}
         for inside in re.findall(LISTED, text) if "[[" in text else ():
             for name, given in _ATTRIBUTE.findall(inside):
-                value = "".join(re.findall(r'"([^"]*)"', given)) or given
-                found[name] = int(value) if value.isdecimal() else value or None
+                found[name] = int(given) if given.isdecimal() else given or None
         if self.metal and "kernel" in re.findall(r"\w+", re.sub(LISTED, "", text)):
             found["kernel"] = None
         return found
