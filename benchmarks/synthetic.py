@@ -217,10 +217,6 @@ def _shape_rule(i: int, random: Random) -> Entry:
         f"  }}\n"
         f"  out[k] = T(mean ? sum / width : sum);\n"
         f"}}\n"
-    ) + "".join(
-        f'template [[host_name("{name}_{dtype}")]] [[kernel]] decltype({name}<{type}>) '
-        f"{name}<{type}>;\n"
-        for dtype, type in (("float32", "float"), ("float16", "half"), ("bfloat16", "bfloat"))
     )
     return Entry(yaml, cpu, metal)
 

@@ -108,7 +108,7 @@ def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
     """The arguments as C++ sees them, and where arrays are among a primitive's inputs."""
     place, after = 0, list[Parameter]()
-    for arg, cpp in zip(context.signature.args, _cpp_names(context, fixed), strict=True):
+    for arg, cpp in zip(context.signature.args, _cpp_names(context), strict=True):
         if not arg.type.is_array:
             yield Parameter(arg, arg.name, arg.type, cpp)
             continue
@@ -147,7 +147,7 @@ def _lengths(context: Context) -> Iterator[tuple[str, Length]]:
         yield name, length._replace(cpp=cpp)
 
 
-def _cpp_names(context: Context, fixed: dict[str, str]) -> Iterator[str]:
+def _cpp_names(context: Context) -> Iterator[str]:
     """What generated C++ calls each argument: its name, with a suffix where that is taken.
 
     Taken are the locals of generated functions, and what they are called after other arguments

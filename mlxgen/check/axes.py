@@ -94,7 +94,7 @@ class NamedAxes:
         """The lengths, by name."""
         found: dict[str, Length] = {}
         for name, axes in self.sure.items():
-            for axis, place in self._own(name, axes).items():
+            for axis, place in self._own(axes).items():
                 found.setdefault(axis, Length(name, place))
         return found
 
@@ -147,7 +147,7 @@ class NamedAxes:
             if len(axes.names) > MOST:
                 yield "many_axes", ""
                 return
-            known = {*self.lengths, *self.ints, *(() if is_output else self._own(name, axes))}
+            known = {*self.lengths, *self.ints, *(() if is_output else self._own(axes))}
             if axes.names.count(OTHERS) > 1:
                 yield "bad_axis", OTHERS
             elif is_output and axes.others is not None and not self.others[0]:
@@ -167,7 +167,7 @@ class NamedAxes:
             return "[]"  # it was reported
         return self._shape(self.of[output][0], self.sure)
 
-    def _own(self, name: str, axes: Axes) -> dict[str, int]:
+    def _own(self, axes: Axes) -> dict[str, int]:
         """The axes that an array names itself, with their places."""
         found: dict[str, int] = {}
         for i, axis in enumerate(axes.names):
@@ -198,7 +198,7 @@ class NamedAxes:
     def _test(self, name: str, axes: Axes) -> str:
         """The condition that an array has these axes."""
         mine: dict[str, int | None] = {OTHERS: None} if self.others[0] in ("", name) else {}
-        for axis, place in self._own(name, axes).items():
+        for axis, place in self._own(axes).items():
             if self.lengths.get(axis, (name, place))[:2] == (name, place):
                 mine[axis] = place
         if mine.keys().isdisjoint(axes.names):

@@ -17,7 +17,6 @@ from ..model.op import Kernel, Parameter, Rule
 from ..model.signature import with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import Backend, KernelEntry
-from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch, cpp_type
 from .fit import QUALIFIED, Expected, Wanted, spelled
@@ -238,8 +237,6 @@ def _metal(item: Dispatch) -> Kernel | None:
     context, sources = item.context, item.context.sources
     expected = _scalar_function(item) if context.elementwise else None
     named = [n for n in sources.metal.named(item.name) if find_function([n[2]], item.name)]
-    # A header may be included by several files: the one that instantiates it counts.
-    named.sort(key=lambda n: n[2].name not in [last_name(i.function) for i in n[1].instantiations])
     named.sort(key=lambda n: not n[2].is_definition)
     kernels = [n for n in named if n[2].is_kernel]
     # One function for each file; kernels cannot be overloaded.

@@ -40,7 +40,7 @@ from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Rule, Template
 from ..model.signature import Type, with_article
-from ..read.cpp import Function, Instantiation, Param, Unit
+from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
@@ -166,12 +166,6 @@ def declaration(item: Dispatch) -> str:
     return f"expected: {declared_kernel(item)}"
 
 
-def _declaration(
-    item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
-) -> str:
-    return f"expected: {_declared(item, buffers, name, template)}"
-
-
 def _declared(
     item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
 ) -> Declaration:
@@ -239,7 +233,7 @@ def _has_types(item: Dispatch, function: Function, outputs: Sequence[str | None]
 
 
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
-    """The kernel with its buffers, grid and instantiations."""
+    """The kernel with its buffers and grid."""
     context, spec = item.context, item.spec
     if lists := [p.name for p in context.arrays if p.is_list]:
         item.error("takes_list", name=lists[0])
@@ -259,18 +253,12 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if not function.is_definition:
         problems.append(("it is declared, and defined nowhere", function.span))
     zero = _zero(item)
-    made = {i.host_name: i for i in file.instantiations}
-    on_demand = bool(function.template) and function.name not in {
-        last_name(i.function) for i in made.values()
-    }
-    if (on_demand or spec.template) and spec.template.keys() <= {*function.template}:
-        problems += _not_made(item, function, given.templates, on_demand)
+    if function.template and spec.template.keys() <= {*function.template}:
+        problems += _not_given_template(item, function, given.templates)
     problems += _untaken(item, function, given)
-    dtypes = tuple(item.metal_dtypes)
-    if not (problems or on_demand):
-        dtypes = _instantiated(item, made, function)
     if problems:
-        item.misfit(function, problems, _declaration(item, buffers, function.name, bool(template)))
+        expected = _declared(item, buffers, function.name, bool(template))
+        item.misfit(function, problems, f"expected: {expected}")
     if not context.ok:
         return None
     kernel = Kernel(
@@ -278,7 +266,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         name=item.name,
         function=function.name,
         include=path.relative_to(context.settings.metal).as_posix(),
-        dtypes=dtypes,
+        dtypes=tuple(item.metal_dtypes),
         scalar=False,
         templated=bool(template),
         bindings=tuple(bindings),
@@ -286,12 +274,12 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         grid=given.grid,
         threadgroup=given.threadgroup,
         zero=tuple(zero),
-        on_demand=on_demand,
         templates=given.templates,
         uses=frozenset(name for expr in given.exprs for name in expr.names),
         holes=frozenset(name for expr in given.exprs for name in expr.holes),
     )
-    if taken := next((name for name in kernel.variants if name in made), None):
+    others = {f.name for f in file.functions if f.is_kernel}
+    if taken := next((name for name in kernel.variants if name in others), None):
         item.misfit(function, f"the file has another kernel '{taken}'", declaration(item))
     return kernel
 
@@ -509,21 +497,18 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
     return [found[name] for name in function.template if name in found]
 
 
-def _not_made(
-    item: Dispatch, function: Function, templates: Sequence[Template], on_demand: bool
+def _not_given_template(
+    item: Dispatch, function: Function, templates: Sequence[Template]
 ) -> Iterator[tuple[str, Span]]:
-    """Why the launcher cannot instantiate a kernel."""
-    if not on_demand and function.template:
-        what = "its file instantiates it, which with `template` the launcher does"
-        yield what, function.span
+    """Template parameters without which the launcher cannot instantiate a kernel."""
     given = {t.name for t in templates}
     rest = list(zip(function.template, function.template_defaults, strict=True))[1:]
     while rest and rest[-1][0] not in given and rest[-1][1] is not None:
         rest.pop()
     for name, _ in rest:
         if name not in given and name not in item.spec.template:
-            what = "give it values under `template`, or instantiate the kernel in its file"
-            yield f"its template parameter '{name}' is not known; {what}", function.span
+            what = "is not known; give it values under `template`"
+            yield f"its template parameter '{name}' {what}", function.span
 
 
 def _zero(item: Dispatch) -> list[int]:
@@ -535,34 +520,3 @@ def _zero(item: Dispatch) -> list[int]:
         for i, name in enumerate(zero)
         if context.is_known("MG507", name, names, "output", item.at("zero", i), key=False)
     ]
-
-
-def _instantiated(
-    item: Dispatch, found: Mapping[str, Instantiation], function: Function
-) -> tuple[str, ...]:
-    """The dtypes for which the kernel has a host name; reports those that are missing."""
-    wanted, name = item.metal_dtypes, function.name
-    if not function.template:
-        named = name in found or all(last_name(i.function) != name for i in found.values())
-        if not named:
-            problem = f"its host name is not '{name}'"
-            item.misfit(function, problem, declaration(item))
-        return tuple(wanted)
-    out, missing = [], []
-    for dtype in wanted:
-        host = f"host name '{name}_{dtype}'"
-        instance = found.get(f"{name}_{dtype}")
-        if instance is None:
-            missing.append(dtype)
-        elif last_name(instance.function) != name:
-            what = f"{host} instantiates '{instance.function}'"
-            item.misfit(function, what, declaration(item))
-        elif (given := "".join(instance.arguments[:1])) not in METAL_TYPES[dtype]:
-            item.misfit(function, f"{host} is instantiated with '{given}'", declaration(item))
-        else:
-            out.append(dtype)
-    if missing:
-        about = {"type": metal_name(missing[0]), "first": missing[0]}
-        where = item.place(function.span)
-        item.error("not_instantiated", name=name, where=where, missing=", ".join(missing), **about)
-    return tuple(out)

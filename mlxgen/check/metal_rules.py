@@ -14,7 +14,7 @@ from math import prod
 from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel
-from ..read.cpp import File, Function, Instantiation, Reader, Unit
+from ..read.cpp import File, Function, Reader, Unit
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
 from .context import METAL
@@ -74,16 +74,12 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
     unit = reader.unit(path)
     kernels = list(kernels)
     shared = any(kernel.shared for kernel in kernels)  # by the CPU
-    for kernel in kernels:
-        span = Span(path, 1, 1, 1, 1)
-        for name, arguments in kernel.variants.items():
-            unit.instantiations.append(Instantiation(name, kernel.function, arguments, span))
     found = list(_library(reader, unit, shared))
     for file in unit.files:
         found += [*_words(file, shared), *_locals(file)]
     for function in unit.functions:
         found += _parameters(function)
-    found += [*_recursion(unit), *_memory(unit)]
+    found += [*_recursion(unit), *_memory(unit, kernels)]
     for wrong in unknown_names(reader, unit, shared):
         found.append(BrokenRule("MG808", wrong.message, wrong.span))
     return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
@@ -184,13 +180,14 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
             yield BrokenRule("MG802", message, function.span)
 
 
-def _memory(unit: Unit) -> Iterator[BrokenRule]:
+def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
     """Instantiations of kernels that declare more threadgroup memory than there is."""
     constants = {
         name: f"({value})"
         for file in unit.files
         for name, value in _CONSTANT.findall(file.source.text)
     }
+    launched = {last_name(kernel.function): kernel.variants for kernel in kernels}
     for kernel, body in _bodies(unit):
         arrays = [
             (kind, re.findall(r"\[([^\]]*)\]", one))
@@ -198,18 +195,17 @@ def _memory(unit: Unit) -> Iterator[BrokenRule]:
             for one in re.split(r",\s*(?=\w+\s*\[)", declared)
         ]
         found: list[tuple[int, str]] = []
-        for made in unit.instantiations if kernel.is_kernel and arrays else ():
-            if last_name(made.function) != kernel.name:
-                continue
+        variants = launched.get(kernel.name, {}) if kernel.template else {kernel.name: ()}
+        for host_name, arguments in variants.items() if kernel.is_kernel and arrays else ():
             defaults = dict(zip(kernel.template, kernel.template_defaults, strict=True))
-            given = dict(zip(kernel.template, made.arguments, strict=False))
+            given = dict(zip(kernel.template, arguments, strict=False))
             names = constants | {n: d for n, d in defaults.items() if d} | given
             total = sum(
                 _size(kind, names) * prod(_value(length, names) for length in lengths)
                 for kind, lengths in arrays
             )
             if total > THREADGROUP_BYTES:
-                found.append((total, made.host_name))
+                found.append((total, host_name))
         if found:
             total, name = max(found, key=lambda each: each[0])
             others = f" (and {len(found) - 1} more of its instantiations too many)"

@@ -214,9 +214,6 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
         yield from kernel.variants
         return
     for dtype in kernel.dtypes:
-        if not kernel.scalar:
-            yield f"{kernel.function}_{dtype}"
-            continue
         # Those of runtime/src/metal.cpp. What arrays internal operators get is up to the formulas
         # that call them.
         yield f"{op.name}_dense_{dtype}"

@@ -272,10 +272,14 @@ class Kernel(NamedTuple):
     grid: tuple[Rule, ...] = ()
     threadgroup: tuple[Rule, ...] = ()
     zero: tuple[int, ...] = ()
-    on_demand: bool = False  # instantiated by its launcher, not in its file
     templates: tuple[Template, ...] = ()
     uses: frozenset[str] = frozenset()  # names that formulas of its launch use
     holes: frozenset[str] = frozenset()  # and those that their C++ has
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether it is a [[kernel]] that its launcher instantiates."""
+        return self.backend == "metal" and self.templated and not self.scalar
 
     @property
     def variants(self) -> dict[str, tuple[str, ...]]:

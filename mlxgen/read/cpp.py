@@ -144,22 +144,6 @@ class Function(NamedTuple):
         return "::".join(filter(None, (self.namespace, self.class_name, self.name)))
 
 
-class Instantiation(NamedTuple):
-    """A kernel under the name by which the host finds it.
-
-    Attributes:
-        host_name: "segment_sum_float32"; the function's name for a kernel that is no template.
-        function: the kernel function as it is written there, without arguments.
-        arguments: its template arguments: ("float",); () for one that is no template.
-        span: the kernel's name, or the macro call that makes it.
-    """
-
-    host_name: str
-    function: str
-    arguments: tuple[str, ...]
-    span: Span
-
-
 class Used(NamedTuple):
     """A name in a file's text, where it is, and what it is looked up in: `x` of `x::name`."""
 
@@ -186,7 +170,7 @@ class File:
     Attributes:
         source: its text.
         functions: those at namespace scope.
-        instantiations: of its kernels.
+        problem: what keeps it from being read as a file of the project, or None.
         unread: the first place that the parser did not understand, or None.
         root: of the syntax tree, whose bytes are the text's characters.
     """
@@ -194,7 +178,7 @@ class File:
     source: SourceText
     root: Node
     functions: list[Function] = field(default_factory=list)
-    instantiations: list[Instantiation] = field(default_factory=list)
+    problem: SourceError | None = None
     unread: Span | None = None
 
     @cached_property
@@ -257,7 +241,6 @@ class Unit(NamedTuple):
 
     files: list[File]
     functions: list[Function]
-    instantiations: list[Instantiation]
 
 
 class Reader(Preprocessor):
@@ -280,13 +263,9 @@ class Reader(Preprocessor):
         """What a file and those it includes declare; raises ``SourceError``."""
         files = [self.file(source.path) for source in self.closure(path)]
         functions = [function for file in files for function in file.functions]
-        made: dict[str, Instantiation] = {}
-        for one in (one for file in files for one in file.instantiations):
-            other = made.setdefault(one.host_name, one)
-            if other is not one:
-                message = f'host_name "{one.host_name}" exists already, from {other.span}'
-                raise SourceError(message, one.span)
-        return Unit(files, functions, list(made.values()))
+        if problem := next((file.problem for file in files if file.problem), None):
+            raise problem
+        return Unit(files, functions)
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -351,7 +330,13 @@ class _Walk:
         if depth > _MAX_DEPTH:
             raise SourceError("this is nested too deeply", self.span(node))
         for child in node.named_children:
+            call = _CALL.match(self.plain, child.start_byte)
+            is_macro = call and self.source.macros.get(call[1], call) is None
             match child.type:
+                case kind if call and (is_macro or kind == "expression_statement"):
+                    message = "(...) is no declaration, and macros with parameters are not expanded"
+                    help = "write out what it stands for; kernels are instantiated when launched"
+                    self.problem(call[1] + message, self.source.span(*call.span(1)), help)
                 case "function_definition" | "declaration":
                     for declarator in child.children_by_field_name("declarator"):
                         self.declaration(child, declarator, namespace, template)
@@ -365,15 +350,16 @@ class _Walk:
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
                     self.scope(child, (*namespace, *(names[1:] or [""])), (), depth + 1)
                 case "template_instantiation":
-                    self.instantiation(child)
+                    name = child.child_by_field_name("declarator") or child
+                    given = self.attributes(child.start_byte, name.start_byte)
+                    if not given.keys().isdisjoint(("kernel", "host_name")):
+                        self.hosted(self.span(name))
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template, depth + 1)
-                case "expression_statement" if call := _CALL.match(self.plain, child.start_byte):
-                    mlx = call[1] == "instantiate_kernel"
-                    header = '"mlx/backend/metal/kernels/defines.h"' if mlx else "its header"
-                    message = "(...) is no declaration and no macro that the files read define"
-                    help = f"if it is a macro, include {header}"
-                    raise SourceError(call[1] + message, self.source.span(*call.span(1)), help)
+
+    def problem(self, message: str, span: Span, help: str) -> None:
+        """Keep what is wrong with a file of the project; in a library's it is passed over."""
+        self.file.problem = self.file.problem or SourceError(message, span, help)
 
     def span(self, node: Node) -> Span:
         """A node's place in the file."""
@@ -383,18 +369,15 @@ class _Walk:
         """A node's text in one spelling."""
         return normalised(self.plain[node.start_byte : node.end_byte]) if node else ""
 
-    def path(self, node: Node | None) -> tuple[list[str], Names]:
-        """The components of a declared name, and the template arguments of the last one."""
+    def path(self, node: Node | None) -> list[str]:
+        """The components of a declared name."""
         names: list[str] = []
         while node is not None and node.type == "qualified_identifier":
             names.append(self.spelled(node.child_by_field_name("scope")).partition("<")[0])
             node = node.child_by_field_name("name")
-        arguments: Names = ()
         if node is not None and node.type == "template_function":
-            given = node.child_by_field_name("arguments")
-            arguments = tuple(map(self.spelled, given.named_children)) if given else ()
             node = node.child_by_field_name("name")
-        return [*filter(None, names), self.spelled(node)], arguments
+        return [*filter(None, names), self.spelled(node)]
 
     def declaration(
         self, node: Node, declarator: Node, namespace: Names, template: Sequence[Node]
@@ -407,7 +390,7 @@ class _Walk:
         listed = declarator.child_by_field_name("parameters")
         if name is None or listed is None or name.type == "parenthesized_declarator":
             return  # no function, or a pointer to one
-        (*outer, last), arguments = self.path(name)
+        *outer, last = self.path(name)
         classes = [part for part in outer if part not in self.source.namespaces]
         const, result = _declared(self.plain[node.start_byte : start])
         result = "const " * const + result + self.plain[start : declarator.start_byte]
@@ -442,36 +425,13 @@ class _Walk:
         self.file.functions.append(function)
         if len(self.file.functions) > _MAX_FUNCTIONS:
             raise SourceError(f"it declares more than {_MAX_FUNCTIONS:,} functions", function.span)
-        if function.is_kernel and function.is_definition and not template:
-            host_name = attributes.get("host_name") or function.qualified_name
-            self.instantiated(str(host_name), last, arguments, name)
+        if "host_name" in attributes:
+            self.hosted(function.span)
 
-    def instantiation(self, node: Node) -> None:
-        """Keep `template [[host_name("n")]] [[kernel]] ... f<float>...;`."""
-        name = node.child_by_field_name("declarator")
-        attributes = self.attributes(node.start_byte, name.start_byte) if name else {}
-        if name is None or not {"kernel", "host_name"} & attributes.keys():
-            return
-        if name.type == "function_declarator":
-            name = name.child_by_field_name("declarator") or name
-        names, arguments = self.path(name)
-        declared = re.fullmatch(r"decltype\((.*)\)", self.spelled(node.child_by_field_name("type")))
-        if declared and declared[1] != self.spelled(name):
-            message = f"{self.spelled(name)} is declared as {declared[1]}"
-            raise SourceError(message, self.span(name))
-        what = f"instantiation of {self.spelled(name)}"
-        if "host_name" not in attributes:
-            help = 'without [[host_name("...")]] the host cannot find the kernel'
-            raise SourceError(f"the {what} has no host_name", self.span(name), help)
-        if not arguments:
-            message = f"cannot tell the template arguments of this {what}"
-            raise SourceError(message, self.span(name), f"write them: {names[-1]}<...>")
-        self.instantiated(str(attributes["host_name"]), "::".join(names), arguments, name)
-
-    def instantiated(self, host_name: str, function: str, arguments: Names, at: Node) -> None:
-        """Keep a kernel that the host can find."""
-        made = Instantiation(host_name, function, arguments, self.span(at))
-        self.file.instantiations.append(made)
+    def hosted(self, span: Span) -> None:
+        """Report a name for the host, which launchers give."""
+        message = "kernels are instantiated, and named for the host, when they are launched"
+        self.problem(message, span, "remove the instantiation, or the [[host_name]]")
 
     def attributes(self, start: int, stop: int) -> dict[str, Attribute]:
         """The attributes in a part of the text, and `kernel` where it stands without brackets."""
@@ -479,8 +439,7 @@ class _Walk:
         found: dict[str, Attribute] = {}
         for inside in re.findall(LISTED, text) if "[[" in text else ():
             for name, given in _ATTRIBUTE.findall(inside):
-                value = "".join(re.findall(r'"([^"]*)"', given)) or given
-                found[name] = int(value) if value.isdecimal() else value or None
+                found[name] = int(given) if given.isdecimal() else given or None
         if self.metal and "kernel" in re.findall(r"\w+", re.sub(LISTED, "", text)):
             found["kernel"] = None
         return found

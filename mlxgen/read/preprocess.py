@@ -1,11 +1,11 @@
-"""Macros, conditionals and includes of hand-written C++ and Metal, before tree-sitter parses them.
+"""Conditionals, includes and simple macros of hand-written C++ and Metal, for tree-sitter.
 
-MLX instantiates its Metal kernels with nested macros, so that these have to be expanded before
-anything can be found. This does as much of a C preprocessor as such sources need: a file's own text
-with the macros that it and what it includes define, and with the branches that its conditions
-choose. Included text is not put in: each file is read once, by itself.
+This does as much of a C preprocessor as declarations need: a file's own text with the branches that
+its conditions choose. Expanded are macros without parameters (`#define REAL float`) and mlxgen's
+own (`MLXGEN_OUT(T)`), which declarations of kernels have; all others stay as they are written, and
+are the compiler's. Included text is not put in: each file is read once, by itself.
 
-What a macro gives stands where it was called, everything else at its own place.
+A macro's expansion stands where it was called, everything else at its own place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ..diagnostics import Span, Text
 
 MAX_SIZE = 5 << 20  # bytes of a file
 MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for each call
-MAX_DEPTH = 60  # of macros in macros, and of includes
+MAX_BODY = 1000  # characters of a macro's expansion
+MAX_DEPTH = 60  # of includes
 MAX_CONDITION = 1000  # characters of what #if decides by
 
 Texts = Mapping[str, str]
@@ -45,20 +46,14 @@ _INCLUDED = re.compile(r'[ \t]*("([^"]+)"|<([^>]+)>)')
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
-_PARENTHESIS = re.compile(rf"{LITERAL}|[(),]")
-_PARAMETER = re.compile(rf"{LITERAL}|(?<!#)#\s*(\w+)|\b([A-Za-z_]\w*)")
 _WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
-_OPENED = re.compile(r"\s*\(")
+_GIVEN = re.compile(r"\s*\(([^()]*)\)")  # arguments of a macro
 _CALCULATION = re.compile(
     r"(?:[\s()+\-%>=!&|^~]|<(?!<)|<<\s*\d\d?\b|\*(?!\*)|/(?!/)|and|or|not"
     r"|0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b)*"
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
-
-
-class Limit(Exception):
-    """Macros expand to more than is read."""
 
 
 class SourceError(Exception):
@@ -95,7 +90,7 @@ class Include(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """A macro; ``parameters`` is None for one without a parameter list."""
+    """A macro that is expanded; ``parameters`` is None for one without a parameter list."""
 
     parameters: tuple[str, ...] | None
     body: str
@@ -104,60 +99,43 @@ class Macro(NamedTuple):
 Place = tuple[int, int, bool]  # where a text is from, and whether it stands there so
 
 
-class Macros(dict[str, Macro]):
-    """Macros by name. What they expand to is limited, and how deeply they are nested."""
+class Macros(dict[str, Macro | None]):
+    """Macros by name; None for one that is not expanded."""
 
-    left = MAX_EXPANSION
+    def define(self, name: str, listed: str | None, body: str) -> None:
+        """Add a macro. Those in its body are expanded now, so that it never needs a second pass."""
+        parameters = None if listed is None else tuple(map(str.strip, listed.split(",")))
+        body = body if len(body) > MAX_BODY else self.expand(body)
+        known = (listed is None or name.startswith("MLXGEN_")) and len(body) <= MAX_BODY
+        self[name] = Macro(parameters, body) if known else None
 
-    def expand(self, text: str, hidden: tuple[str, ...] = ()) -> str:
-        """The text with its macros replaced, but those that it comes from."""
-        return "".join(piece for piece, _ in self.pieces(text, 0, len(text), hidden))
+    def expand(self, text: str) -> str:
+        """The text with its macros replaced."""
+        return "".join(piece for piece, _ in self.pieces(text, 0, len(text)))
 
-    def pieces(
-        self, text: str, start: int, stop: int, hidden: tuple[str, ...] = ()
-    ) -> Iterator[tuple[str, Place]]:
+    def pieces(self, text: str, start: int, stop: int) -> Iterator[tuple[str, Place]]:
         """A part of a text, with its macros replaced."""
         at = start
         known = not self.keys().isdisjoint(_WORD.findall(text, start, stop))
         while known and (found := _WORD_OR_LITERAL.search(text, at, stop)):
             at = found.end()
             macro = self.get(found[0])
-            if macro is None or found[0] in hidden:
+            if macro is None:
                 continue
-            given: list[str] = []
+            piece = macro.body
             if macro.parameters is not None:
-                opened = _OPENED.match(text, at, stop)
-                read = _arguments(text, opened.end() - 1, stop) if opened else None
-                if read is None:
+                listed = _GIVEN.match(text, at, stop)
+                if listed is None:
                     continue
-                given, at = read
+                at = listed.end()
+                arguments = map(str.strip, listed[1].split(","))
+                given = dict(zip(macro.parameters, arguments, strict=False))
+                words = re.split(r"(\w+)", piece)
+                piece = "".join(given.get(word, word) for word in words)
             yield text[start : found.start()], (start, found.start(), True)
-            if self.left < 0 or len(hidden) > MAX_DEPTH:
-                raise Limit
-            piece = self._expanded(macro, given, (*hidden, found[0]))
-            self.left -= 20 + len(piece)
             yield piece, (found.start(), at, False)
             start = at
         yield text[start:stop], (start, stop, True)
-
-    def _expanded(self, macro: Macro, given: Sequence[str], hidden: tuple[str, ...]) -> str:
-        """What a call gives, the macros that may stand in it expanded."""
-        names = macro.parameters or ()
-        if names[-1:] == ("__VA_ARGS__",):
-            given = [*given[: len(names) - 1], ", ".join(given[len(names) - 1 :])]
-        raw = dict(zip(names, given, strict=False))
-
-        def replaced(found: re.Match[str]) -> str:
-            word, text = found[2] or found[1] or "", found.string
-            if word not in raw:
-                return found[0]
-            if found[1]:
-                return '"' + raw[word].replace("\\", "\\\\").replace('"', '\\"') + '"'
-            pasted = text[: found.start()].endswith("##") or text.startswith("##", found.end())
-            return raw[word] if pasted else self.expand(raw[word], hidden)
-
-        body = _PARAMETER.sub(replaced, macro.body) if raw else macro.body
-        return self.expand(body.replace("##", ""), hidden)
 
 
 def calculated(text: str) -> int | None:
@@ -168,19 +146,6 @@ def calculated(text: str) -> int | None:
         return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
     except (SyntaxError, ArithmeticError, TypeError, ValueError, MemoryError, RecursionError):
         return None
-
-
-def _arguments(text: str, opened: int, stop: int) -> tuple[list[str], int] | None:
-    """The arguments between parentheses, and the index behind them; None if it never closes."""
-    out, depth, start = [], 0, opened + 1
-    for found in _PARENTHESIS.finditer(text, opened, stop):
-        depth += (found[0] == "(") - (found[0] == ")")
-        if depth == 0 or (depth == 1 and found[0] == ","):
-            out.append(text[start : found.start()].strip())
-            start = found.end()
-        if depth == 0:
-            return out, start
-    return None
 
 
 def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
@@ -227,6 +192,7 @@ class SourceText:
         self.namespaces: set[str] = set()
         self._pieces: list[str] = []  # of the text
         self._length = 0
+        self._left = MAX_EXPANSION
         self._starts: list[int] = []  # of pieces in the text
         self._places: list[Place] = []  # and in the original
 
@@ -246,18 +212,15 @@ class SourceText:
 
     def add(self, start: int, stop: int) -> None:
         """Append a part of the plain text, macros expanded."""
-        try:
-            for piece, place in self.macros.pieces(self.plain, start, stop):
-                self._starts.append(self._length)
-                self._places.append(place)
-                self._pieces.append(piece)
-                self._length += len(piece)
-        except Limit:
-            at = self._places[-1][1]
-            name = _WORD.match(self.plain, at)
-            assert name is not None  # the macro's
-            message = f"the macro '{name[0]}' expands to more than is read"
-            raise SourceError(message, self.place(*name.span())) from None
+        for piece, place in self.macros.pieces(self.plain, start, stop):
+            self._left -= 0 if place[2] else 20 + len(piece)
+            if self._left < 0:
+                message = "the macros of this file expand to more than is read"
+                raise SourceError(message, self.place(*place[:2]))
+            self._starts.append(self._length)
+            self._places.append(place)
+            self._pieces.append(piece)
+            self._length += len(piece)
 
     def span(self, start: int, stop: int) -> Span:
         """The place of a part of the text in the file."""
@@ -366,9 +329,7 @@ class Preprocessor:
     def _directive(self, source: SourceText, line: re.Match[str]) -> None:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
-            listed = (found[2] or "").replace("...", "__VA_ARGS__").split(",")
-            names = None if found[2] is None else tuple(map(str.strip, listed))
-            source.macros[found[1]] = Macro(names, re.sub(r"\s*##\s*", "##", found[3].strip()))
+            source.macros.define(found[1], found[2], found[3].strip())
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
         elif word == "include" and (include := source.include(line)):
@@ -384,11 +345,10 @@ class Preprocessor:
         """Whether a branch is read; so is one whose condition is not understood."""
         if word != "if":
             return (rest.strip() in macros) == (word == "ifdef")
-        text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
-        try:
-            text = macros.expand(text)
-        except Limit:
+        if len(rest) > MAX_CONDITION:
             return True
+        text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
+        text = macros.expand(text)
         text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", text)
         text = re.sub(r"\b[A-Za-z_]\w*", lambda m: str(int(m[0] == "true")), text)
         text = re.sub(r"&&|\|\||!(?!=)", lambda m: _PYTHON[m[0]], text)

@@ -40,7 +40,7 @@ class Files:
         many = len(self._asked) > _FEW
         wanted = (p for p, text in self._pending.items() if many or not text or word in text)
         self._read(list(wanted))
-        if everywhere and word not in self._named:  # a macro may put it together
+        if everywhere and word not in self._named:  # a header that they include may have it
             self._read(list(self._pending))
         return sorted(self._named.get(word, []), key=lambda item: item[0])
 

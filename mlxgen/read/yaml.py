@@ -26,7 +26,7 @@ from typing import Any
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import Diagnostics, Span, Text, TooMany
-from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, Source, compose, is_entry, slip
+from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, Source, compose
 from .places import extent, in_flow, places
 from .settings import MAX_BYTES
 
@@ -93,14 +93,12 @@ class Document(Source):
         with suppress(TooMany):
             text, nodes = compose(document)
             for node in _expanded(document, nodes) if _SHARED.search(text) else nodes:
-                if not is_entry(node, twice=1):
-                    begin = text.rfind("\n", 0, node.start_mark.index) + 1
-                    if slip(document, text, begin, node.end_mark.index):
-                        continue
                 if isinstance(node, MappingNode):
                     document.entries.append(Entry(document, node))
                     continue
-                what = "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r}"
+                what = (
+                    "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r:.60}"
+                )
                 message = f"an entry must be a mapping, and this is {what}"
                 help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
                 document.lacks("MG006", message, *extent(text, node), help=help)

@@ -9,10 +9,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from mlxgen.check.metal_names import unknown_names
-from mlxgen.check.metal_rules import BrokenRule
+from mlxgen.check.metal_rules import BrokenRule, broken_rules
 from mlxgen.command.operators import mlx_include
 from mlxgen.emulator import check_rules
-from mlxgen.read.cpp import Reader
+from mlxgen.model.kinds import Kind
+from mlxgen.model.op import Expr, Kernel, Template
+from mlxgen.model.signature import Type
+from mlxgen.read.cpp import Reader, Unit
 from mlxgen.read.preprocess import OWN_INCLUDES
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -75,11 +78,7 @@ def test_keyword_as_a_type(text: str) -> None:
     assert codes(body(text)) == []
 
 
-def kernel(declared: str, *arguments: str) -> str:
-    rows = "".join(
-        f'template [[host_name("f{i}")]] [[kernel]] decltype(f<{a}>) f<{a}>;\n'
-        for i, a in enumerate(arguments)
-    )
+def kernel(declared: str) -> str:
     return f"""
     constexpr constant int four = 2 * 2;
     template <typename T, int N> [[kernel]] void f(device T* x) {{
@@ -87,7 +86,17 @@ def kernel(declared: str, *arguments: str) -> str:
       {declared}
       x[0] = 1;
     }}
-    {rows}"""
+    """
+
+
+def too_large(text: str, dtype: str, *sizes: int) -> list[BrokenRule]:
+    """The rules that `f` of a text breaks, launched for a dtype and values of N."""
+    n = Template("N", "n", Expr(Type(Kind.INT), ()), sizes)
+    kernel = Kernel("metal", "f", "f", "kernel.metal", (dtype,), scalar=False, templates=(n,))
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.metal")
+        path.write_text(HEAD + text)
+        return broken_rules(Reader([folder], metal=True), str(path), [kernel])
 
 
 @pytest.mark.parametrize(
@@ -104,20 +113,19 @@ def kernel(declared: str, *arguments: str) -> str:
     ],
 )
 def test_threadgroup_memory(declared: str, bytes_of_float: int) -> None:
-    text = kernel(declared, "float, 4096", "half, 16", "float, 65536")
-    found = broken(text)
-    (error,) = found  # of the largest: float, 65536
-    assert error.message.startswith("f2 declares")
+    found = too_large(kernel(declared), "float32", 16, 4096, 65536)
+    (error,) = found  # of the largest
+    assert error.message.startswith("f_float32_65536 declares")
     assert ("1 more of its instantiations" in error.message) == (bytes_of_float > 32768)
-    one = broken(kernel(declared, "float, 4096", "half, 16"))
+    one = too_large(kernel(declared), "float32", 16, 4096)
     assert [f"declares {bytes_of_float} bytes" in e.message for e in one] == (
         [True] if bytes_of_float > 32768 else []
     )
 
 
 def test_lengths_that_are_not_known_are_left_to_the_launch() -> None:
-    text = kernel("threadgroup T a[unknown(N)];", "float, 65536")
-    assert codes(f"constexpr int unknown(int n);{text}") == []
+    text = kernel("threadgroup T a[unknown(N)];")
+    assert too_large(f"constexpr int unknown(int n);{text}", "float32", 65536) == []
 
 
 def test_calls_in_other_namespaces_are_no_recursion() -> None:
@@ -192,7 +200,8 @@ def test_names_in_kernels_of_mlx() -> None:
             HEAD + "".join(f'#include "{n}"\n' for n in names if (kernels / n).exists())
         )
         reader = Reader([str(kernels), str(include)], metal=True)
-        unit = reader.unit(str(path))
+        files = [reader.file(source.path) for source in reader.closure(str(path))]
+        unit = Unit(files, [function for file in files for function in file.functions])
         found = [*unknown_names(reader, unit, shared=False)]
     assert len(unit.files) > 15
     assert [n for n in found if "'hadamard_radix_m'" not in n.message] == []

@@ -20,7 +20,6 @@ from formula.formula_samples import ARGUMENTS, Formulas
 from mlxgen.check.arguments import OF_ARRAYS, OF_ELEMENTS
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.formula.mlx import table
-from mlxgen.model.dtypes import METAL_TYPES
 from mlxgen.model.signature import Kind, Type
 from mlxgen.read.keys import TAGS
 
@@ -196,17 +195,12 @@ def _body(declaration: str) -> str:
 
 
 def _metal(text: str, name: str) -> str:
-    """A Metal function from its declaration, with instantiations of a template."""
+    """A Metal function from its declaration."""
     if "[[kernel]]" not in text:
         return _defined(text)
     head, _, params = text.rstrip(")").partition("(")
     numbered = [f"{p} [[buffer({i})]]" for i, p in enumerate(params.split(", "))]
-    lines = [f"{head}({', '.join(numbered)}, uint where [[thread_position_in_grid]]) {{}}"]
-    for dtype, (spelling, *_) in METAL_TYPES.items():
-        if "template" in head:
-            instance = f"decltype({name}<{spelling}>) {name}<{spelling}>;"
-            lines.append(f'template [[host_name("{name}_{dtype}")]] [[kernel]] {instance}')
-    return "\n".join(lines)
+    return f"{head}({', '.join(numbered)}, uint where [[thread_position_in_grid]]) {{}}"
 
 
 class Entries:

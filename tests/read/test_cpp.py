@@ -21,7 +21,7 @@ def scan(tmp_path):
     def scan(text: str) -> File:
         path = tmp_path / "f.h"
         path.write_text(text)
-        return Reader([]).file(str(path))
+        return Reader([]).unit(str(path)).files[0]
 
     return scan
 
@@ -123,7 +123,7 @@ def test_parameters(one, text: str, types: list[str]) -> None:
         ("struct Point f(int x) { }", "f", "Point"),
         ("int f(int x) try { } catch (...) { }", "f", "int"),
         ("const float* f();", "f", "const float*"),
-        ("#define DECLARE(T) T f(T x)\nDECLARE(float);", "f", "float"),
+        ("#define REAL float\nREAL f(REAL x);", "f", "float"),
     ],
 )  # fmt: skip
 def test_declarations(one, text: str, name: str, result: str) -> None:
@@ -214,6 +214,9 @@ def test_white_space_and_the_place_of_const_do_not_matter(text: str) -> None:
     assert normalised(f"{text} const &") == normalised(f"{text} const&")
 
 
+UNEXPANDED = "DECLARE(...) is no declaration, and macros with parameters are not expanded"
+
+
 @pytest.mark.parametrize(
     ("text", "message", "line", "column"),
     [
@@ -222,18 +225,8 @@ def test_white_space_and_the_place_of_const_do_not_matter(text: str) -> None:
         ("}", "nothing opens this '}'", 1, 1),
         ("#if 1\nint f();", "this conditional has no #endif", 1, 1),
         ("\n#define A ((\nint f(A x) {}\n", "'(' is never closed", 3, 7),
-        (
-            "int f();\nDECLARE(add)\nint g();",
-            "DECLARE(...) is no declaration and no macro that the files read define",
-            2,
-            1,
-        ),
-        (
-            "DECLARE(add, +);",
-            "DECLARE(...) is no declaration and no macro that the files read define",
-            1,
-            1,
-        ),
+        ("int f();\nDECLARE(add)\nint g();", UNEXPANDED, 2, 1),
+        ("#define DECLARE(T) T f(T x)\nDECLARE(float);", UNEXPANDED, 2, 1),
         ('  #include "no.h"', 'cannot find "no.h"', 1, 12),
     ],
 )
@@ -262,10 +255,11 @@ def test_what_is_not_understood_has_a_place(scan, text: str, line: int) -> None:
 @pytest.mark.parametrize(
     ("text", "name", "types"),
     [
-        ("#define FN(T, name) T name(T x)\nFN(float, f) {}", "f", ["float"]),
-        ("#define CAT(a, b) a##_##b\nint CAT(f, g)(int);", "f_g", ["int"]),
-        ("#define ALL(...) int f(__VA_ARGS__);\nALL(int a, float b)", "f", ["int", "float"]),
-        ("#define f(x) f(x, int)\nint f(float);", "f", ["float", "int"]),  # not again
+        ("#define MLXGEN_OUT(T) T&\nvoid f(MLXGEN_OUT(float) x);", "f", ["float&"]),
+        ("#define REAL float\n#define MLXGEN_TO(T) const REAL T\nvoid f(MLXGEN_TO(*) x);",
+         "f", ["const float*"]),
+        ("#define f(x) f(x, int)\nint f(float);", "f", ["float"]),  # the compiler's
+        ("#define f f\nint f(float);", "f", ["float"]),
         ("#define T int\n#undef T\nvoid f(T x);", "f", ["T"]),
         ("#define T \\\n  int /* a */ // b\nvoid f(T x);", "f", ["int"]),
         ("/*\n#define T int\n*/ void f(T x);", "f", ["T"]),
@@ -366,12 +360,10 @@ def _doubled(count: int) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_doubled(40) + "int y = A40;", "42:9: the macro 'A40' expands to more than is read"),
+        (_doubled(40) + "int y = A40;", None),
         (_doubled(40) + "#if A40\n#endif\nint f();", None),
-        (
-            "".join(f"#define A{i + 1} A{i}\n" for i in range(3000)) + "int y = A3000;",
-            "3001:9: the macro 'A3000' expands to more than is read",
-        ),
+        (_doubled(8) + "A8 " * 20_000, "the macros of this file expand to more than is read"),
+        ("".join(f"#define A{i + 1} A{i}\n" for i in range(3000)) + "int y = A3000;", None),
         ("namespace a {" * 5000 + "}" * 5000, "is nested too deeply"),
         ("int y = " + "(" * 20_000 + "1" + ")" * 20_000 + ";", None),
         ("void f() " + "{" * 20_000, "'{' is never closed"),

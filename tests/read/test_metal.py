@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from emulator.reference_cpp import mlx_include, preprocessed, texts, write_stubs
 
-from mlxgen.read.cpp import METAL, Function, Instantiation, Reader, Unit
+from mlxgen.read.cpp import METAL, Function, Reader, Unit
 from mlxgen.read.embed import embed_metal
 from mlxgen.read.preprocess import SourceError
 
@@ -50,11 +50,6 @@ def kernels(unit: Unit) -> list[Function]:
     return [function for function in unit.functions if function.is_kernel]
 
 
-def names(unit: Unit) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Function and arguments by host name."""
-    return {i.host_name: (i.function, i.arguments) for i in unit.instantiations}
-
-
 def test_a_kernel(tmp_path: Path) -> None:
     file = scan(tmp_path, KERNEL)
     (kernel,) = kernels(file)
@@ -72,30 +67,24 @@ def test_a_kernel(tmp_path: Path) -> None:
     assert (x.base, x.const, x.pointer, x.reference) == ("T", True, True, False)
     assert (num_segments.base, num_segments.const, num_segments.reference) == ("int", True, True)
     assert (out.base, out.const) == ("atomic<float>", False)
-    assert file.instantiations == []
 
 
 @pytest.mark.parametrize(
     "text",
     [
         'instantiate_kernel("sum_float32", segment_sum, float, 8)',
-        'instantiate_kernel("sum_" "float32", segment_sum, float, 8);',
-        "#define BOTH(name, type) instantiate_kernel(\"sum_\" #name, segment_sum, type, 8)\n"
-        "BOTH(float32, float)",
+        '#define BOTH(type) instantiate_kernel("sum_" #type, segment_sum, type, 8)\nBOTH(float)',
         'template [[host_name("sum_float32")]] [[kernel]] decltype(segment_sum<float, 8>)'
         " segment_sum<float, 8>;",
-        'template [[host_name("sum_float32")]] [[kernel]] void segment_sum<float, 8>('
-        "device const float* x [[buffer(0)]]);",
         'template [[host_name("sum_float32")]] kernel void segment_sum<float,8>();',
-        'template [[kernel, host_name("sum_float32")]] void segment_sum<float, 8>();',
+        '[[host_name("third")]] [[kernel]] void three() { }',
     ],
-)  # fmt: skip
-def test_instantiations(tmp_path: Path, text: str) -> None:
-    file = scan(tmp_path, KERNEL + text)
-    assert names(file) == {"sum_float32": ("segment_sum", ("float", "8"))}
-    (made,) = file.instantiations
-    assert isinstance(made, Instantiation)
-    assert made.span.line == KERNEL.count("\n") + 1 + text.count("\n")
+)
+def test_launchers_instantiate(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SourceError, match=r"instantiated|not expanded") as caught:
+        scan(tmp_path, KERNEL + text)
+    assert caught.value.span.line == KERNEL.count("\n") + 1 + text.count("\n")
+    assert "instantiat" in str(caught.value.help)
 
 
 def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
@@ -104,7 +93,7 @@ def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
         """
         [[kernel]] void one(device float* out [[buffer(0)]]) { }
         kernel void two(device float* out [[buffer(0)]]) { }
-        [[host_name("third")]] [[kernel, max_total_threads_per_threadgroup(64)]] void three() { }
+        [[kernel, max_total_threads_per_threadgroup(64)]] void three() { }
         namespace ops { kernel void four() { } }
         kernel void declared_only();
         inline METAL_FUNC void no_kernel(thread float& x) { }
@@ -114,39 +103,11 @@ def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
     assert [kernel.name for kernel in kernels(file)] == [
         *("one", "two", "three", "four", "declared_only"),
     ]
-    assert list(names(file)) == ["one", "two", "third", "ops::four"]
-
-
-def test_nested_macros_as_in_mlx(tmp_path: Path) -> None:
-    text = """
-#define instantiate_all(op)         \\
-  instantiate_types(op, float, half) \\
-  instantiate_kernel("any_" #op, f, op<int, (1 > 2)>)
-#define instantiate_types(op, ...) instantiate_two(op, __VA_ARGS__)
-#define instantiate_two(op, a, b)                  \\
-  instantiate_kernel(#op "_" #a, f, op<a>, 1, int) \\
-  instantiate_kernel(#op "_" #b, f, op<b>, 2, int)
-instantiate_all(Sum)
-instantiate_all(Max) // clang-format on
-"""
-    assert names(scan(tmp_path, '#include "mlx/backend/metal/kernels/defines.h"' + text)) == {
-        "Sum_float": ("f", ("Sum<float>", "1", "int")),
-        "Sum_half": ("f", ("Sum<half>", "2", "int")),
-        "any_Sum": ("f", ("Sum<int, (1>2)>",)),
-        "Max_float": ("f", ("Max<float>", "1", "int")),
-        "Max_half": ("f", ("Max<half>", "2", "int")),
-        "any_Max": ("f", ("Max<int, (1>2)>",)),
-    }
 
 
 @pytest.mark.parametrize(
     ("text", "message", "line", "column"),
     [
-        ('kernel void f() {}\ninstantiate("f_float32", f, float)',
-         "instantiate(...) is no declaration and no macro that the files read define", 2, 1),
-        ("template [[kernel]] void f<float>();", "the instantiation of f<float> has no", 1, 26),
-        ('template [[host_name("a")]] [[kernel]] void f();',
-         "cannot tell the template arguments of this instantiation of f", 1, 45),
         ("kernel void f(device float* x [[buffer(0)]) {}", "')' does not close '['", 1, 43),
         ('#include "none.h"', 'cannot find "none.h"', 1, 10),
     ],
@@ -157,22 +118,6 @@ def test_mistakes(tmp_path: Path, text: str, message: str, line: int, column: in
     error = caught.value
     assert error.message.startswith(message)
     assert (error.span.line, error.span.column) == (line, column)
-
-
-def test_where_mlx_defines_its_macro(tmp_path: Path) -> None:
-    with pytest.raises(SourceError) as caught:
-        scan(tmp_path, 'instantiate_kernel("a", f, float)')
-    header = '"mlx/backend/metal/kernels/defines.h"'
-    assert caught.value.help == f"if it is a macro, include {header}"
-
-
-def test_a_host_name_exists_once(tmp_path: Path) -> None:
-    text = 'template [[host_name("a")]] [[kernel]] void f<float>();\n'
-    with pytest.raises(SourceError) as caught:
-        scan(tmp_path, text * 2)
-    earlier = f"{tmp_path / 'kernels.metal'}:1:45"
-    assert caught.value.message == f'host_name "a" exists already, from {earlier}'
-    assert caught.value.span.line == 2
 
 
 # ------------------------------------------------------------------------- MLX's own kernels
@@ -226,21 +171,6 @@ instantiate_op(Real, complex64, float32, complex64_t, float)
       uint simd_lane_id, uint simd_group_id);
 instantiate_softmax(float32, float) // clang-format on
 """
-
-
-def test_instantiations_are_found_as_in_a_compiler_s_output(tmp_path: Path) -> None:
-    write_stubs(tmp_path, mlx_kernel_headers())
-    path = write(tmp_path, INSTANTIATED)
-    reference = preprocessed(path, [mlx_include()], tmp_path, METAL)
-    literals = re.findall(r'host_name\(\s*((?:"\w*"\s*)+)\)', reference)
-    expected = ["".join(re.findall(r"\w+", literal)) for literal in literals]
-    file = Reader([str(mlx_include())], metal=True).unit(str(path))
-    assert [i.host_name for i in file.instantiations] == expected
-    assert len(expected) == 15
-    assert names(file)["g_Realcomplex64float32"] == (
-        *("unary_g", ("complex64_t", "float", "Real", "4", "int")),
-    )
-    assert names(file)["softmax_float32"] == ("softmax_single_row", ("float",))
 
 
 # ---------------------------------------------------------------------------------- embedding
@@ -322,8 +252,6 @@ def test_mlx_headers_are_embedded_whole(tmp_path: Path) -> None:
     embedded = write(tmp_path, text, "embedded.metal")
     reference = texts(preprocessed(path, [mlx_include()], tmp_path, METAL))
     assert texts(preprocessed(embedded, [], tmp_path, METAL)) == reference
-    again = Reader([], metal=True).unit(str(embedded))
-    assert names(again) == names(Reader([str(mlx_include())], metal=True).unit(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -340,20 +268,3 @@ def test_what_cannot_be_embedded(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(SourceError) as caught:
         embed_metal(path, [str(tmp_path)])
     assert caught.value.message == message
-
-
-def test_instantiated_as_something_else(tmp_path):
-    path = tmp_path / "k.metal"
-    kernel = "template <typename T> [[kernel]] void k(device T* x [[buffer(0)]]) {}\n"
-    path.write_text(f'{kernel}template [[host_name("k")]] [[kernel]] decltype(k<int>) k<half>;')
-    with pytest.raises(SourceError, match="k<half> is declared as k<int>"):
-        Reader([], metal=True).unit(str(path))
-
-
-def test_one_host_name_in_two_files(tmp_path):
-    made = 'template [[host_name("k")]] [[kernel]] decltype(k<int>) k<int>;\n'
-    kernel = "template <typename T> [[kernel]] void k(device T* x [[buffer(0)]]) {}\n"
-    (tmp_path / "k.h").write_text(kernel + made)
-    (tmp_path / "k.metal").write_text(f'#include "k.h"\n{made}')
-    with pytest.raises(SourceError, match='"k" exists already'):
-        Reader([], metal=True).unit(str(tmp_path / "k.metal"))

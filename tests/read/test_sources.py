@@ -50,9 +50,10 @@ def test_all_are_read_once_many_names_are_asked_for(sources) -> None:
     assert len(read(made)) == 30
 
 
-def test_a_name_that_a_macro_puts_together(sources) -> None:
-    made = sources(a_h="#define F(n) int f_##n();\nF(a)", b_h="int b();")
-    assert [f.name for f in made.find("f_a")] == ["f_a"]
+def test_a_kernel_in_a_header(sources, tmp_path) -> None:
+    (tmp_path / "kernels/metal/k.h").write_text("kernel void k() {}")
+    made = sources(a_metal='#include "k.h"')
+    assert [f.name for _, _, f in made.metal.named("k")] == ["k"]
 
 
 def test_a_declaration_in_a_header_comes_first(sources) -> None:

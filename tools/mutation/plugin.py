@@ -32,10 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import mlxgen.emulator
+from mlxgen.emulator.frontend.metal import DEFINES, MetalScanner
+from mlxgen.emulator.frontend.preprocess import Preprocessor
 from mlxgen.emulator.frontend.tokens import SourceError
 from mlxgen.emulator.library import EmulationError, build
 from mlxgen.emulator.translate import translate
-from mlxgen.read.cpp import Reader
 
 from .mutants import Launches, Mutant, Switched, launch_mutants, source_mutants
 
@@ -301,7 +302,9 @@ class _Server:
                 continue
             if name not in libraries:
                 path = self.prebuilt / f"{name}.metal"
-                found = Reader([], metal=True).file(str(path)).instantiations
+                scanner = MetalScanner(Preprocessor([], defines=DEFINES).run(str(path)), str(path))
+                scanner.scan()
+                found = scanner.instantiations.values()
                 functions = {i.host_name: i.function.split("::")[-1] for i in found}
                 libraries[name] = _Library(op, name, path, functions)
             library = libraries[name]

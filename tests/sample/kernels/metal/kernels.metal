@@ -34,10 +34,6 @@ template <typename T>
   out[0] = x[index];
 }
 
-template [[host_name("total_float32")]] [[kernel]] decltype(total<float>) total<float>;
-template [[host_name("total_float16")]] [[kernel]] decltype(total<half>) total<half>;
-template [[host_name("total_bfloat16")]] [[kernel]] decltype(total<bfloat16_t>) total<bfloat16_t>;
-
 template <typename T>
 [[kernel]] void half_total(
     device const T* x [[buffer(0)]],
@@ -45,8 +41,6 @@ template <typename T>
     uint index [[thread_position_in_grid]]) {
   out[0] = x[index];
 }
-
-template [[host_name("half_total_float16")]] [[kernel]] decltype(half_total<half>) half_total<half>;
 
 template <typename T>
 [[kernel]] void segments(
@@ -62,10 +56,6 @@ template <typename T>
   out[ids[index.x] * width] = x[index.y];
 }
 
-template [[host_name("segments_float32")]] [[kernel]] decltype(segments<float>) segments<float>;
-template [[host_name("segments_float16")]] [[kernel]] decltype(segments<half>) segments<half>;
-template [[host_name("segments_bfloat16")]] [[kernel]] decltype(segments<bfloat16_t>) segments<bfloat16_t>;
-
 template <typename T>
 [[kernel]] void norm(
     device const T* x [[buffer(0)]],
@@ -78,10 +68,6 @@ template <typename T>
   out[index] = has_weight ? weight[0] : x[index];
 }
 
-template [[host_name("norm_float32")]] [[kernel]] decltype(norm<float>) norm<float>;
-template [[host_name("norm_float16")]] [[kernel]] decltype(norm<half>) norm<half>;
-template [[host_name("norm_bfloat16")]] [[kernel]] decltype(norm<bfloat16_t>) norm<bfloat16_t>;
-
 template <typename T>
 [[kernel]] void carry(
     device const T* x [[buffer(0)]],
@@ -92,10 +78,6 @@ template <typename T>
   out[index] = x[index];
   last[index] = x[index];
 }
-
-template [[host_name("carry_float32")]] [[kernel]] decltype(carry<float>) carry<float>;
-template [[host_name("carry_float16")]] [[kernel]] decltype(carry<half>) carry<half>;
-template [[host_name("carry_bfloat16")]] [[kernel]] decltype(carry<bfloat16_t>) carry<bfloat16_t>;
 
 // One dtype, without a template; accumulated with atomics.
 [[kernel]] void count_bits(

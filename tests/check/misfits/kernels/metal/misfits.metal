@@ -30,27 +30,17 @@ T two_types(U x) {
   return x;
 }
 
-#define instantiate(name)                                                     \
-  template [[host_name(#name "_float32")]] [[kernel]] decltype(name<float>)   \
-      name<float>;                                                            \
-  template [[host_name(#name "_float16")]] [[kernel]] decltype(name<half>)    \
-      name<half>;                                                             \
-  template [[host_name(#name "_bfloat16")]] [[kernel]] decltype(name<bfloat>) \
-      name<bfloat>;
-
 template <typename T>
 [[kernel]] void unknown(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(1)]],
     constant int& rows [[buffer(2)]],
     device const T* xx [[buffer(3)]]) {}
-instantiate(unknown)
 
 template <typename T>
 [[kernel]] void order_of_buffers(
     device T* out [[buffer(0)]],
     device const T* x [[buffer(1)]]) {}
-instantiate(order_of_buffers)
 
 template <typename T>
 [[kernel]] void types_of_buffers(
@@ -61,65 +51,49 @@ template <typename T>
     constant T& a [[buffer(4)]],
     constant int& flag [[buffer(5)]],
     constant const float* x_shape [[buffer(6)]]) {}
-instantiate(types_of_buffers)
 
 template <typename T>
 [[kernel]] void const_output(
     device const T* x [[buffer(0)]],
     device const T* out [[buffer(1)]]) {}
-instantiate(const_output)
 
 template <typename T>
 [[kernel]] void writable_input(
     device T* x [[buffer(0)]],
     device T* out [[buffer(1)]]) {}
-instantiate(writable_input)
 
 template <typename T>
 [[kernel]] void by_value(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(1)]],
     device const int* n [[buffer(2)]]) {}
-instantiate(by_value)
 
 template <typename T>
 [[kernel]] void gap(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(2)]]) {}
-instantiate(gap)
 
 template <typename T>
 [[kernel]] void same_buffer(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(0)]]) {}
-instantiate(same_buffer)
 
 template <typename T>
 [[kernel]] void shared_memory(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(1)]],
     threadgroup T* scratch [[threadgroup(0)]]) {}
-instantiate(shared_memory)
 
 template <typename T>
 [[kernel]] void presence(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(1)]],
     constant bool& has_x [[buffer(2)]]) {}
-instantiate(presence)
 
 template <typename T>
 [[kernel]] void of_list(
     device const T* xs [[buffer(0)]],
     device T* out [[buffer(1)]]) {}
-instantiate(of_list)
-
-template <typename T>
-[[kernel]] void wrong_instance(
-    device const T* x [[buffer(0)]],
-    device T* out [[buffer(1)]]) {}
-template [[host_name("wrong_instance_float16")]] [[kernel]]
-decltype(wrong_instance<float>) wrong_instance<float>;
 
 [[kernel]] void narrow(
     device const float* x [[buffer(0)]],

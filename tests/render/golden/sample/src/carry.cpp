@@ -118,9 +118,12 @@ std::vector<mx::array> carry(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Library kLibrary("ops.carry", [] {
-  return metal_kernels;
-});
+const mlxgen::metal::Template kLibrary(
+    "ops.carry",
+    metal_kernels,
+    "carry",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
 
 void Carry::run_metal(
     const std::vector<mx::array>& inputs,
@@ -130,8 +133,7 @@ void Carry::run_metal(
   }
   const auto& x = inputs[0];
   auto state = has_state_ ? std::optional(inputs[1]) : std::nullopt;
-  auto kernel = kLibrary.pipeline(
-      stream(), "carry_" + mlxgen::metal::name_of(inputs[0].dtype()));
+  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);

@@ -146,7 +146,12 @@ std::vector<mx::array> norm(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Library kLibrary("ops.norm", [] { return metal_kernels; });
+const mlxgen::metal::Template kLibrary(
+    "ops.norm",
+    metal_kernels,
+    "norm",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
 
 void Norm::run_metal(
     const std::vector<mx::array>& inputs,
@@ -156,8 +161,7 @@ void Norm::run_metal(
   }
   const auto& x = inputs[0];
   auto weight = has_weight_ ? std::optional(inputs[1]) : std::nullopt;
-  auto kernel = kLibrary.pipeline(
-      stream(), "norm_" + mlxgen::metal::name_of(inputs[0].dtype()));
+  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);

@@ -85,9 +85,12 @@ mx::array total(const mx::array& x, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Library kLibrary("ops.total", [] {
-  return metal_kernels;
-});
+const mlxgen::metal::Template kLibrary(
+    "ops.total",
+    metal_kernels,
+    "total",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
 
 void Total::run_metal(
     const std::vector<mx::array>& inputs,
@@ -97,8 +100,7 @@ void Total::run_metal(
   }
   mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
-  auto kernel = kLibrary.pipeline(
-      stream(), "total_" + mlxgen::metal::name_of(inputs[0].dtype()));
+  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   int64_t group_x = 256;
   auto& encoder = mlxgen::metal::encoder_of(stream());
