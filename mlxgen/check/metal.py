@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
-from ..diagnostics import Span, did_you_mean
+from ..diagnostics import Declaration, Span, did_you_mean
 from ..formula.compile import Name, Want
 from ..formula.numbers import Bounds, Impossible, bounds, evaluated
 from ..formula.source import parsed
@@ -44,7 +44,7 @@ from ..read.cpp import Function, Instantiation, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import Declaration
+from .fit import declared_at
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
@@ -156,23 +156,12 @@ def _presence(p: Parameter) -> Buffer:
     return Buffer(name, Holds.BYTES, p.name, "given", "constant bool&", types, usual=False)
 
 
-def declared_kernel(item: Dispatch) -> Declaration:
+def declaration(item: Dispatch) -> Declaration:
     """The kernel that would fit an entry."""
-    return _declared(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
-
-
-def declaration(item: Dispatch) -> str:
-    """Help: the kernel that would fit an entry."""
-    return f"expected: {declared_kernel(item)}"
+    return _declaration(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
 
 
 def _declaration(
-    item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
-) -> str:
-    return f"expected: {_declared(item, buffers, name, template)}"
-
-
-def _declared(
     item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
 ) -> Declaration:
     params = tuple((b.declared, b.name) for b in buffers.values() if b.usual)
@@ -563,6 +552,6 @@ def _instantiated(
             out.append(dtype)
     if missing:
         about = {"type": metal_name(missing[0]), "first": missing[0]}
-        where = item.place(function.span)
-        item.error("not_instantiated", name=name, where=where, missing=", ".join(missing), **about)
+        related, listed = [declared_at(function.span)], ", ".join(missing)
+        item.error("not_instantiated", name=name, missing=listed, related=related, **about)
     return tuple(out)

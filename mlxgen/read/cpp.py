@@ -25,7 +25,7 @@ from typing import NamedTuple
 import tree_sitter_cpp
 from tree_sitter import Language, Node, Parser
 
-from ..diagnostics import Span
+from ..diagnostics import Related, Span
 from .preprocess import Preprocessor, SourceError, SourceText
 
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
@@ -284,8 +284,8 @@ class Reader(Preprocessor):
         for one in (one for file in files for one in file.instantiations):
             other = made.setdefault(one.host_name, one)
             if other is not one:
-                message = f'host_name "{one.host_name}" exists already, from {other.span}'
-                raise SourceError(message, one.span)
+                message = f'host_name "{one.host_name}" exists already'
+                raise SourceError(message, one.span, None, Related("it is here", other.span))
         return Unit(files, functions, list(made.values()))
 
 

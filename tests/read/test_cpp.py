@@ -217,7 +217,7 @@ def test_white_space_and_the_place_of_const_do_not_matter(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "line", "column"),
     [
-        ("int f(int x) {\n  (;\n}", "'}' does not close '(' of line 2, column 3", 3, 1),
+        ("int f(int x) {\n  (;\n}", "'}' does not close '('", 3, 1),
         ("int f() {\n", "'{' is never closed", 1, 9),
         ("}", "nothing opens this '}'", 1, 1),
         ("#if 1\nint f();", "this conditional has no #endif", 1, 1),
