@@ -13,7 +13,7 @@ from functools import cache, cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
-from ..diagnostics import Advice, Diagnostics, Span, did_you_mean
+from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
 from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
@@ -112,7 +112,7 @@ class Named:
         return self.entry.span()
 
     def report(
-        self, code: str, message: str, path: Path = (), help: str | None = None, **more: Any
+        self, code: str, message: str, path: Path = (), help: Help = None, **more: Any
     ) -> None:
         """Report at a value of the entry, with ``key=True`` at its key, or ``at`` a slice of that;
         for () at its name."""
@@ -123,7 +123,7 @@ class Named:
         self.diags.error(code, message, span, help=help, op=self.name or None, **more)
 
     def report_in(
-        self, path: Path, code: str, message: str, start: int, end: int, help: str | None
+        self, path: Path, code: str, message: str, start: int, end: int, help: Help
     ) -> None:
         """Report inside of the text at ``path``."""
         span = self.entry.text_span(path, start, end)
@@ -197,7 +197,7 @@ class Context(Named):
         if name not in known:
             guess = did_you_mean(name, list(known))
             message = f"there is no {what} '{name}'{guess}"
-            help = Advice(f"{what}s: {', '.join(known)}" if known else "", guess.instead)
+            help = guess.advice(f"{what}s: {', '.join(known)}" if known else None)
             self.report(code, message, path, help, key=key, at=at)
         return name in known
 
@@ -253,16 +253,10 @@ class Context(Named):
         Without a stream it is about shapes, dtypes and attributes, and cannot compute arrays.
         """
 
-        def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
+        def report(code: str, message: str, start: int, end: int, help: Help) -> None:
             self.ok = False
-            name = text[start:end]
-            if name in self.around.broken:
-                return  # an entry that has errors of its own
-            if name == "grad" and name not in names:
-                # mx.grad exists, and is not what was meant.
-                code, message = "MG303", "there is no cotangent in this formula"
-                help = "in `jvp` the tangent is called `tangent`" if path[0] == "jvp" else None
-            self.report_in(path, code, message, start, end, help)
+            if text[start:end] not in self.around.broken:  # an entry that has errors of its own
+                self.report_in(path, code, message, start, end, help)
 
         scope = self.scope(names, stream)
         if self.elementwise and path[0] not in ("axes", "checks"):  # arrays are broadcast there

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import fields
 from graphlib import CycleError, TopologicalSorter
 
-from ..diagnostics import Diagnostics, TooMany
+from ..diagnostics import Diagnostics, Related, TooMany
 from ..formula.compile import Name, compile_formula
 from ..formula.facts import degree_of_all
 from ..model.op import Expr, Fact, Form, Kernel, Op, Written
@@ -81,7 +81,8 @@ class _File(Mapping[str, Signature]):
             if named is None:
                 around.broken |= {entry.name} if entry.name else set()
             elif (known := self.entries.setdefault(named.name, named)) is not named:
-                named.error("defined_twice", named.at_name, line=known.entry.line)
+                first = Related("the first one", known.name_span)
+                named.error("defined_twice", named.at_name, related=[first])
         if not document.complete:
             around.broken.update(document.names() - self.entries.keys())
         for name in self.entries:

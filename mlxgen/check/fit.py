@@ -8,7 +8,6 @@ that an entry binds.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
-from ..diagnostics import Advice, Related, Span, did_you_mean
+from ..diagnostics import Declaration, Related, Span, did_you_mean
 from ..model.kinds import Kind
 from ..read.cpp import Function, Param
 from ..read.keys import Part
@@ -47,21 +46,6 @@ class Wanted(NamedTuple):
     written_to: str = ""  # how it is declared if the function returns through it: "T&"
 
 
-class Declaration(NamedTuple):
-    """A hand-written function as it would fit an entry."""
-
-    name: str
-    result: str
-    params: tuple[tuple[str, str], ...]  # type and name
-    template: str = ""  # its parameters: "typename T"
-    is_kernel: bool = False  # [[kernel]]
-
-    def __str__(self) -> str:
-        template = f"template <{self.template}> " if self.template else ""
-        params = ", ".join(f"{type} {name}" for type, name in self.params)
-        return f"{template}{'[[kernel]] ' * self.is_kernel}{self.result} {self.name}({params})"
-
-
 class Expected(NamedTuple):
     """A function that fits an entry.
 
@@ -75,15 +59,11 @@ class Expected(NamedTuple):
     by_value: str = "by value or as a const reference"
     also: Callable[[Function], str | None] = lambda function: None
 
-    def declared(self, name: str) -> Declaration:
+    def declaration(self, name: str) -> Declaration:
         """The function of that name that would fit."""
         template = "typename T" if self.elements else ""
         params = tuple((p.written_to or p.types[0], p.name) for p in self.params)
         return Declaration(last_name(name), self.result, params, template)
-
-    def declaration(self, name: str) -> str:
-        """The help of whoever wrote another function of that name."""
-        return f"expected: {self.declared(name)}"
 
     def problem(self, function: Function) -> str | None:
         """Why a function does not fit, or None."""
@@ -158,6 +138,11 @@ def _spelled(types: tuple[str, ...], elements: tuple[str, ...]) -> tuple[str, ..
     return tuple(dict.fromkeys(every))
 
 
+def declared_at(span: Span) -> Related:
+    """The place of a hand-written function, for messages."""
+    return Related("it is declared here", span)
+
+
 def spelled(context: Context, function: Function) -> str:
     """A function's name in generated code, where arguments and classes may have a part of it."""
     name = function.qualified_name
@@ -178,44 +163,39 @@ class Asked:
         """Report at the function's name."""
         self.context.error(wrong, self.path, **{"name": self.name, **about})
 
-    def place(self, span: Span) -> str:
-        """A place in hand-written code, for messages."""
-        path = FilePath(os.path.abspath(span.file))
-        return f"{self.context.settings.relative(path)}:{span.line}"
-
     def missing(
         self, names: Iterable[str], folder: FilePath, what: str, wanted: Declaration
     ) -> None:
         """Report that there is no such function, unless a file that may have it was not read."""
         sources = self.context.sources
-        if sources.missing is not None:
-            sources.missing.append((folder, wanted))
-        if sources.unread or sources.missing is not None:
+        if sources.unread:
             self.context.ok = False
             return
-        message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}"
         guess = did_you_mean(self.name, sorted(set(names)))
-        notes = sources.unread_places(self.name)
-        help = Advice(f"expected: {wanted}", guess.instead)
-        self.context.report(self.codes[0], f"{message}{guess}", self.path, help, notes=notes)
+        message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}{guess}"
+        help = guess.advice(f"expected: {wanted}", certain=False)  # it may be yet to be written
+        more = {
+            "related": sources.unread_places(self.name),
+            "expected": wanted._replace(missing_in=folder),
+        }
+        self.context.report(self.codes[0], message, self.path, help, **more)
 
     def misfit(
-        self, function: Function, problems: str | Sequence[tuple[str, Span]], help: str
+        self, function: Function, problems: str | Sequence[tuple[str, Span]], wanted: Declaration
     ) -> None:
         """Report all that does not fit, with its places in the function's file."""
         if isinstance(problems, str):
             problems = [(problems, function.span)]
-        notes: list[str] = []
+        more: dict[str, Any] = {"expected": wanted}
         if len(problems) == 1:
             ((text, span),) = problems
-            what, related = f": {text}", [Related("it is declared here", span)]
+            what, more["related"] = f": {text}", [declared_at(span)]
         else:
             what = f" in {len(problems)} points"
-            related = [Related(text, span) for text, span in problems[:20]]
-            notes += [f"and {len(problems) - 20} more"] * (len(problems) > 20)
-        message = f"'{self.name}' ({self.place(function.span)}) does not fit{what}"
-        report = self.context.report
-        report(self.codes[1], message, self.path, help, notes=notes, related=related)
+            more["related"] = [Related(text, span) for text, span in problems[:20]]
+            more["notes"] = [f"and {len(problems) - 20} more"] * (len(problems) > 20)
+        message = f"'{self.name}' does not fit{what}"
+        self.context.report(self.codes[1], message, self.path, f"expected: {wanted}", **more)
 
     def fitting(
         self,
@@ -259,8 +239,8 @@ class Asked:
                 alike.setdefault(what, []).append(function)
         several = next((found for found in alike.values() if len(found) > 1), None)
         if several:
-            places = " and in ".join(self.place(function.span) for function in several)
-            self.error("two_places", places=places)
+            places = [declared_at(function.span) for function in several]
+            self.error("two_places", related=places)
         return several is None
 
     def in_csrc(self, expected: Expected) -> list[Function]:
@@ -273,7 +253,7 @@ class Asked:
                 [*names, *map(last_name, names)],
                 settings.csrc,
                 "function",
-                expected.declared(self.name),
+                expected.declaration(self.name),
             )
             return []
         fitting = self.fitting(found, expected, sources.header_of)
@@ -325,8 +305,8 @@ def check_own_name(context: Context) -> None:
         types = [plain(want.types[0]) for want in _wanted(context)]
         given = [plain(param.type) for param in function.params]
         if function.qualified_name == asked.name and given == types:
-            place, folder = asked.place(function.span), settings.relative(settings.csrc)
-            return asked.error("own_name", folder=folder, place=place)
+            folder, related = settings.relative(settings.csrc), [declared_at(function.span)]
+            return asked.error("own_name", folder=folder, related=related)
 
 
 def check_manual(context: Context, part: Part) -> None:
@@ -338,5 +318,5 @@ def check_manual(context: Context, part: Part) -> None:
     if not sources.unread:
         csrc = settings.relative(settings.csrc)
         asked = Asked(context, name, ("manual", context.raw.manual.index(part)))
-        notes = sources.unread_places(part)
-        asked.error("no_manual", notes=notes, part=part, folder=csrc)
+        unread = sources.unread_places(part)
+        asked.error("no_manual", related=unread, part=part, folder=csrc)

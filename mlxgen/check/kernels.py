@@ -20,7 +20,7 @@ from ..read.keys import Backend, KernelEntry
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch, cpp_type
 from .fit import QUALIFIED, Expected, Wanted, spelled
-from .metal import declaration, declared_kernel, launch
+from .metal import declaration, launch
 
 # Beside the usual type of a number, a function over views may take these.
 _NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int64_t",)}
@@ -248,7 +248,7 @@ def _metal(item: Dispatch) -> Kernel | None:
     if not named:
         declared = (f.name for unit in sources.metal.all().values() for f in unit.functions)
         what = "function or [[kernel]]" if expected else "[[kernel]]"
-        wanted = expected.declared(item.name) if expected else declared_kernel(item)
+        wanted = expected.declaration(item.name) if expected else declaration(item)
         item.missing(declared, context.settings.metal, what, wanted)
     elif expected is None:
         problem = "it is a scalar function, and an op with a `shape` rule needs a [[kernel]]"

@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
-from ..diagnostics import Span, did_you_mean
+from ..diagnostics import Declaration, Span, did_you_mean
 from ..formula.compile import Name, Want
 from ..formula.numbers import Bounds, Impossible, bounds, evaluated
 from ..formula.source import parsed
@@ -44,7 +44,6 @@ from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
 from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import Declaration
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
@@ -156,14 +155,9 @@ def _presence(p: Parameter) -> Buffer:
     return Buffer(name, Holds.BYTES, p.name, "given", "constant bool&", types, usual=False)
 
 
-def declared_kernel(item: Dispatch) -> Declaration:
+def declaration(item: Dispatch) -> Declaration:
     """The kernel that would fit an entry."""
     return _declared(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
-
-
-def declaration(item: Dispatch) -> str:
-    """Help: the kernel that would fit an entry."""
-    return f"expected: {declared_kernel(item)}"
 
 
 def _declared(
@@ -257,8 +251,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         problems += _not_given_template(item, function, given.templates)
     problems += _untaken(item, function, given)
     if problems:
-        expected = _declared(item, buffers, function.name, bool(template))
-        item.misfit(function, problems, f"expected: {expected}")
+        item.misfit(function, problems, _declared(item, buffers, function.name, bool(template)))
     if not context.ok:
         return None
     kernel = Kernel(

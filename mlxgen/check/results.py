@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..diagnostics import Help
 from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
 from ..formula.source import parsed
@@ -67,11 +68,10 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
     attempts = bound_texts(context)
     if not attempts:
         return _own_call(context, target, path)
-    problems: list[tuple[str, str | None]] = []
+    problems: list[tuple[str, str, Help]] = []
 
-    def note(code: str, message: str, start: int, end: int, help: str | None) -> None:
-        # A bound function gives what it gives: formulas get hints about that, signatures cannot.
-        problems.append((message, help if end - start < len(text) else None))
+    def note(code: str, message: str, start: int, end: int, help: Help) -> None:
+        problems.append((code, message, help))
 
     # MLX's function, not the entry of its name.
     scope = context.scope(context.names())._replace(ops={})
@@ -79,8 +79,8 @@ def _bound_call(context: Context) -> tuple[Expr | None, str]:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:
             return expr, text
-    message, hint = problems[0] if problems else ("it does not fit the signature", None)
-    if hint is None or not hint.startswith("signature: "):  # of a formula that nobody wrote
+    code, message, hint = problems[0] if problems else ("", "it does not fit the signature", None)
+    if code != "MG306":  # else it is about the arguments; other helps are for who writes formulas
         hint = "give `cpp`, `composite` or `dispatch`, or mend the signature"
     context.error("unbound", path, target=target, message=message, hint=hint)
     return None, ""

@@ -94,7 +94,7 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
 def _array_problems(sample: ArraySample) -> Iterator[Problem]:
     """What is wrong with the description of an array, whatever it is for."""
     if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
-        yield ("dtype",), f"unknown dtype '{sample.dtype}'" + did_you_mean(sample.dtype, DTYPES)
+        yield ("dtype",), f"unknown dtype '{sample.dtype}'{did_you_mean(sample.dtype, DTYPES)}"
     shape = sample.shape or []
     if len(shape) > AXES or any(not 0 <= n < 1 << 31 for n in shape):
         yield ("shape",), f"{shape} is no shape of at most {AXES} axes"

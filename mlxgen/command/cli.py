@@ -177,10 +177,17 @@ def load(
 
 
 @command("file", "project", "select", "exclude", "format")
-def check(diags: Diagnostics, form: str, **chosen: Any) -> None:
+@click.option("--fix", is_flag=True, help="First write the fixes that are certain into the file.")
+def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
     from . import operators
+    from .fix import fix_file
 
+    if fix:
+        settings = settings_of(diags, chosen["project"], chosen["file"])
+        count = fix_file(settings)
+        shown = os.path.relpath(settings.yaml)
+        click.echo(f"{shown}: {count} fix{'es' * (count != 1)} applied", err=form == "json")
     ops, sources, _ = load(diags, **chosen)
     operators.check_metal(ops, sources, diags)
     require(diags.ok)

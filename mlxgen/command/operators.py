@@ -132,7 +132,7 @@ def select(
         if pattern not in tags and not any(pattern in names for names in called):
             diags.error(
                 "MG606",
-                f"no operator or tag '{pattern}'" + did_you_mean(pattern, [*known, *tags]),
+                f"no operator or tag '{pattern}'{did_you_mean(pattern, [*known, *tags])}",
                 COMMAND_LINE,
                 help="give an operator's name, or tag:NAME",
             )

@@ -189,6 +189,18 @@ def put(folder: Path, files: Mapping[str, bytes]) -> None:
         os.replace(temporary, f"{folder}/{path}")
 
 
+def replace_file(path: Path, text: bytes) -> None:
+    """Write a file of the user's: all of it, or nothing where that fails."""
+    made = path.with_name(f"{path.name}.new")
+    try:
+        made.write_bytes(text)
+        made.chmod(path.stat().st_mode)
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
 def _is_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/")
 

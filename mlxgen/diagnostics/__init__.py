@@ -9,13 +9,14 @@ from .collect import Diagnostics as Diagnostics
 from .collect import Related as Related
 from .collect import TooMany as TooMany
 from .fix import Advice as Advice
+from .fix import Declaration as Declaration
 from .fix import Fix as Fix
+from .fix import Guess as Guess
+from .fix import Help as Help
 from .fix import applied as applied
-from .messages import Guess as Guess
 from .messages import sections as sections
 from .span import COMMAND_LINE as COMMAND_LINE
 from .span import LINE_BREAK as LINE_BREAK
 from .span import Span as Span
 from .span import Text as Text
 from .suggest import did_you_mean as did_you_mean
-from .suggest import suggest as suggest

@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from .fix import Advice, Fix
+from .fix import Advice, Declaration, Fix, Help
 from .messages import sections
 from .span import Span, Text
 
@@ -40,6 +40,7 @@ class Diagnostic(NamedTuple):
     severity: str = "error"
     related: tuple[Related, ...] = ()
     fix: Fix | None = None
+    expected: Declaration | None = None
 
     @property
     def text(self) -> str:
@@ -84,26 +85,28 @@ class Diagnostics:
         message: str,
         span: Span,
         *,
-        help: str | None = None,
+        help: Help = None,
         op: str | None = None,
         notes: Sequence[str] = (),
         severity: str = "error",
         related: Sequence[Related] = (),
+        expected: Declaration | None = None,
     ) -> None:
         """Report an error, or with ``severity="warning"`` what may be right and fails nothing.
 
-        A help that is ``Advice`` may have a fix. ``ValueError`` when errors.md does not explain the
-        code.
+        ``ValueError`` when errors.md does not explain the code.
         """
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
-        instead = help.instead if isinstance(help, Advice) else None
-        fix = Fix(span, instead) if instead is not None else None
-        help, op = (help and _one_line(help, 400)) or None, op and _one_line(f"'{op}'")[1:-1]
+        said, instead, certain = help if isinstance(help, Advice) else (help, None, False)
+        # What stands in several lines may have comments between them.
+        certain &= span.line == span.end_line
+        fix = Fix(span, instead, certain) if instead is not None else None
+        said, op = (said and _one_line(said, 400)) or None, op and _one_line(f"'{op}'")[1:-1]
         places = tuple(Related(_one_line(place.message), place.span) for place in related)
         text = _one_line(message)
-        item = Diagnostic(code, text, span, help, tuple(notes), op, severity, places, fix)
-        self.repeat(item)
+        notes = tuple(notes)
+        self.repeat(Diagnostic(code, text, span, said, notes, op, severity, places, fix, expected))
 
     def repeat(self, item: Diagnostic) -> None:
         """Report what another collector has, perhaps at another place."""
@@ -161,9 +164,11 @@ class Diagnostics:
         flat = []
         for shown in self._shown():
             item = shown._asdict()
-            fix = item.pop("fix")
+            fix, expected = item.pop("fix"), item.pop("expected")
             if fix:
-                item["fix"] = {**fix.span._asdict(), "text": fix.text}
+                item["fix"] = {**fix.span._asdict(), "text": fix.text, "certain": fix.certain}
+            if expected:
+                item["expected"] = str(expected)
             item["related"] = [
                 {**place.span._asdict(), "message": place.message} for place in shown.related
             ]

@@ -1,35 +1,83 @@
-"""Fixes: the text that would be right, in the place of what is wrong.
+"""Fixes: what would be right, as data.
 
-A help is for people, a ``Fix`` for programs: an editor offers it, a test applies it and expects
-that nothing is wrong then. It is made where the message is made: by a line ``=> text`` of a table
-of messages (messages.py), by a guess (``did_you_mean``), or as ``Advice`` by hand.
+A help is for people, a ``Fix`` for programs: an editor offers it, and `mlxgen check --fix` applies
+those that are certain. It comes from ``Advice``, which is made where the message is made: by a line
+``=> text`` of a table of messages (messages.py), by a ``Guess``, or by hand. A ``Declaration`` is
+the hand-written function that an entry expects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from .span import Span, Text
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A replacement: this text for what is at this place."""
+    """A replacement: this text for what is at this place. One that is not certain has to be seen
+    by somebody, as it may mean something else."""
 
     span: Span
     text: str
+    certain: bool = True
 
 
-class Advice(str):
-    """A help, perhaps an empty one, with the text that replaces the place it is about."""
+class Advice(NamedTuple):
+    """A help with the text that replaces the place it is about, and whether that is certain."""
 
-    instead: str | None
+    text: str | None
+    instead: str
+    certain: bool = True
 
-    def __new__(cls, text: str, instead: str | None = None) -> Advice:
-        made = super().__new__(cls, text)
-        made.instead = instead
-        return made
+    def __str__(self) -> str:
+        return self.text or ""
+
+
+Help = str | Advice | None
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A word that was probably meant; its text is `` (did you mean 'x'?)`` or, without one, empty.
+
+    ``form`` is how the word stands in the place that the message is about, such as ``mx.{}``.
+    """
+
+    word: str | None
+    certain: bool = False
+    form: str = "{}"
+
+    def __str__(self) -> str:
+        return f" (did you mean '{self.word}'?)" if self.word else ""
+
+    def __bool__(self) -> bool:
+        return bool(self.word)
+
+    def advice(self, text: str | None, certain: bool = True) -> Help:
+        """A help with the word as its fix, if there is one."""
+        if not self.word:
+            return text
+        return Advice(text, self.form.format(self.word), certain and self.certain)
+
+
+class Declaration(NamedTuple):
+    """A hand-written function as it would fit an entry."""
+
+    name: str
+    result: str
+    params: tuple[tuple[str, str], ...]  # type and name
+    template: str = ""  # its parameters: "typename T"
+    is_kernel: bool = False  # [[kernel]]
+    missing_in: Path | None = None  # the folder that has no function of that name
+
+    def __str__(self) -> str:
+        template = f"template <{self.template}> " if self.template else ""
+        params = ", ".join(f"{type} {name}" for type, name in self.params)
+        return f"{template}{'[[kernel]] ' * self.is_kernel}{self.result} {self.name}({params})"
 
 
 def applied(path: str, text: str, fixes: Iterable[Fix]) -> tuple[str, list[Fix]]:

@@ -6,8 +6,8 @@
 
 All are templates of what the message is about. The first help is given that has one of the keys
 of what is wrong, else the one without keys. A text after ``=>`` belongs to the help before it: it
-is the fix (fix.py). Without one it is the {guess} of the message, if there is one. Lines that begin
-with # are comments.
+is the fix (fix.py); after ``~>`` one that is not certain. Without one it is the {guess} of the
+message, if there is one. Lines that begin with # are comments.
 
 What the codes mean is in errors.md, which is written by hand: every section has a title, an
 explanation, an example that has the error and one that has not; the examples are tested.
@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .fix import Advice
+from .fix import Advice, Guess, Help
 
 
 def rows(table: Path, sign: str = ": ", most: int = -1) -> list[list[str]]:
@@ -44,37 +44,25 @@ def sections() -> dict[str, str]:
     return {section["code"]: section[0].rstrip() + "\n" for section in _SECTION.finditer(text)}
 
 
-class Guess(str):
-    """`` (did you mean 'x'?)`` for the end of a message, or an empty text; and x as a fix."""
-
-    instead: str | None
-
-    def __new__(cls, word: str | None, form: str = "{}") -> Guess:
-        """Make it of a word; ``form`` is how that stands in the text, such as ``mx.{}``."""
-        made = super().__new__(cls, f" (did you mean '{word}'?)" if word else "")
-        made.instead = form.format(word) if word else None
-        return made
-
-
 class Message(NamedTuple):
     """Templates of a message and its helps by key."""
 
     code: str
     text: str
     helps: dict[str, str]
-    fixes: dict[str, str]
+    fixes: dict[str, tuple[str, bool]]  # and whether they are certain
 
-    def filled(
-        self, keys: Iterable[str], about: Mapping[str, object]
-    ) -> tuple[str, str, str | None]:
+    def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> tuple[str, str, Help]:
         """Code, message and help about something; the help is ``Advice`` where there is a fix."""
-        key = next((key for key in (*keys, "") if key in self.helps), None)
-        help = None if key is None else self.helps[key].format(**about)
+        key = next((key for key in (*keys, "") if key in self.helps), "")
+        text = self.helps[key].format(**about) if key in self.helps else None
+        help: Help = text
         guess = about.get("guess")
-        instead = guess.instead if isinstance(guess, Guess) else None
         if key in self.fixes:
-            instead = self.fixes[key].format(**about)
-        help = help if instead is None else Advice(help or "", instead)
+            instead, certain = self.fixes[key]
+            help = Advice(text, instead.format(**about), certain)
+        elif isinstance(guess, Guess):
+            help = guess.advice(text)
         return self.code, self.text.format(**about), help
 
 
@@ -83,12 +71,12 @@ def messages(table: Path) -> Mapping[str, Message]:
     """The messages of a table by name."""
     found: dict[str, Message] = {}
     helps: dict[str, str] = {}
-    fixes: dict[str, str] = {}
+    fixes: dict[str, tuple[str, bool]] = {}
     keys = [""]
     for line in table.read_text(encoding="utf-8").splitlines():
         keyed = re.fullmatch(r"    (?:\[(.+?)\] )?(.+)", line)
-        if line.startswith("    =>"):
-            fixes.update(dict.fromkeys(keys, line[6:].strip()))
+        if fix := re.fullmatch("    ([=~])> ?(.*)", line):
+            fixes.update(dict.fromkeys(keys, (fix[2], fix[1] == "=")))
         elif keyed:
             keys = keyed[1].split() if keyed[1] else [""]
             helps.update(dict.fromkeys(keys, keyed[2]))

@@ -1,6 +1,7 @@
 """What somebody probably meant to write: for "did you mean".
 
-elsewhere.txt has words that other languages and libraries use, each line after our own.
+elsewhere.txt has words that other languages and libraries use, each line after our own; those after
+a | may mean something else, too.
 
 The measure is difflib's ratio, which takes 20 us a pair, and a file with a thousand unknown names
 has thousands of candidates for each. So candidates are sorted by a bound of the ratio, which is
@@ -9,6 +10,7 @@ cheap, and looked at until none that follows can be better.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -16,20 +18,28 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
-from .messages import Guess, rows
+from .fix import Guess
+from .messages import rows
 
 _CUTOFF = 0.65
+_CLOSE = 0.82  # a letter more, less or another, in a word of some length
 _ROWS = rows(Path(__file__).parent / "elsewhere.txt")
 _ELSEWHERE = [(ours, theirs.split()) for ours, theirs in _ROWS]
+# What names differ in that are alike on purpose: log2, q_scale.
+_MARKS = re.compile(r"\d|(?<![a-z])[a-z]")
 
 
-def suggest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that ``word`` was probably meant to be, or None."""
+def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> Guess:
+    """The candidate that ``word`` was probably meant to be, if there is one.
+
+    It is certain if it alone is so close that only a slip of the fingers lies between.
+    """
     lower, size, letters = _letters(word)
     candidates = list(candidates)
     for ours, words in _ELSEWHERE:
         if lower in words and ours in candidates and ours != word:
-            return ours
+            certain = "|" not in words[: words.index(lower)]
+            return Guess(ours, certain, form)
     near: dict[str, tuple[float, str]] = {}
     for candidate in candidates:
         other, length, theirs = _letters(candidate)
@@ -37,21 +47,19 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
         if bound >= _CUTOFF and candidate != word:
             near[other] = bound, candidate
     matcher = SequenceMatcher(b=lower)
-    best = (_CUTOFF, "")
+    best, second = (_CUTOFF, ""), 0.0
     for other, (bound, _) in sorted(near.items(), key=itemgetter(1), reverse=True):
         if bound < best[0]:
             break
         matcher.set_seq1(other)
-        best = max(best, (matcher.ratio(), other))
-    return near[best[1]][1] if best[1] else None
-
-
-def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> Guess:
-    """`` (did you mean 'variants'?)`` for the end of a message, or an empty text.
-
-    ``form`` is how the word stands in the place that the message is about.
-    """
-    return Guess(suggest(word, candidates), form)
+        worse, best = sorted([best, (matcher.ratio(), other)])
+        second = max(second, worse[0])
+    ratio, meant = best
+    if not meant:
+        return Guess(None)
+    close = size > 2 and (ratio > _CLOSE or sorted(meant) == sorted(lower))
+    alike = _MARKS.findall(meant) == _MARKS.findall(lower)
+    return Guess(near[meant][1], close and alike and second < ratio, form)
 
 
 @lru_cache(maxsize=1 << 16)

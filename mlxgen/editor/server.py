@@ -27,6 +27,7 @@ from .. import __version__
 from ..check.context import SIGNATURES, camel
 from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ..formula.mlx import MODULES
+from ..package.start import kernel_stub
 from ..read import settings
 from ..read.settings import MAX_BYTES, PATHS
 from ..read.sources import last_name
@@ -38,9 +39,6 @@ from .project import Project
 _DELAY = 0.05  # seconds after an edit
 _EDITS = ("Open", "Change", "Save", "Close")
 _SOURCES = (".h", ".cpp", ".metal")
-# Where messages and notes name a place: csrc/elementwise.h:16:9, mlx_ops.yaml:3.
-_PLACE = re.compile(r"([\w./+-]+\.(?:h|cpp|metal|ya?ml|toml)):(\d+)(?::(\d+))?(?:: )?")
-_MEANT = re.compile(r"'([^']+)'[^'(]*\(did you mean '([^']+)'\?\)")
 _SCHEMA = re.compile(r"\A(?:#.*\n)*?#.*mlx_ops\.schema\.json")
 _KERNEL_NAME = re.compile(r"[\w:]*")
 
@@ -168,13 +166,6 @@ class Server:
             )
             for place in item.related
         ]
-        for text in () if related else (item.text, *item.notes):
-            for found in _PLACE.finditer(text):
-                line, column = int(found[2]), int(found[3] or 1)
-                file = str(self.root(project) / found[1])
-                place = self.location(Span(file, line, column, line, column), project)
-                said = text[found.end() :] if found.start() == 0 else text
-                related.append(lsp.DiagnosticRelatedInformation(location=place, message=said))
         return lsp.Diagnostic(
             range=at.range,
             message="\n".join([item.text, *[f"help: {item.help}"][: bool(item.help)], *item.notes]),
@@ -191,13 +182,10 @@ class Server:
         document = self.open(path)
         return str(document.uri if document else uris.from_fs_path(str(path)))
 
-    def root(self, project: Project) -> Path:
-        """The folder that messages count paths from; those of spans are from here."""
-        return settings.find(project.yaml.parent) or project.yaml.parent
-
     def file(self, span: Span, project: Project) -> Path:
         """The file that a span is in."""
-        path = self.root(project) / span.file if span.file == "pyproject.toml" else span.file
+        root = settings.find(project.yaml.parent) or project.yaml.parent
+        path = root / span.file if span.file == "pyproject.toml" else span.file
         return Path(os.path.realpath(path))
 
     def location(self, span: Span, project: Project) -> lsp.Location:
@@ -319,29 +307,58 @@ class Server:
         return [self.location(span, project) for span in dict.fromkeys(spans)]
 
     def fixes(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """For every "did you mean", what was meant in the place of what is written."""
-        uri, text = params.text_document.uri, self.text(_path(params))
-        found = []
-        for item in params.context.diagnostics:
-            meant = _MEANT.search(item.message)
-            if item.source != "mlxgen" or meant is None:
+        """The fixes of what is wrong in a range, those that are certain first; a file for a kernel
+        that is missing."""
+        path, project = _path(params), self.project(_path(params))
+        found: list[lsp.CodeAction] = []
+        if project is None:
+            return found
+        for item in self.now(project).diagnostics:
+            place, asked = self.location(item.span, project), params.range
+            if self.file(item.span, project) != path:
                 continue
-            wrong, right = meant.groups()
-            wrong = wrong if "." in right else wrong.rpartition(".")[2]
-            reach = self.offset(text, item.range.start), self.offset(text, item.range.end)
-            word = re.compile(rf"(?<!\w){re.escape(wrong)}(?!\w)").search(text.text, *reach)
-            if word is None:
+            if place.range.end < asked.start or asked.end < place.range.start:
                 continue
-            edit = lsp.TextEdit(range=self.range(text, text.at(*word.span())), new_text=right)
-            action = lsp.CodeAction(
-                title=f"Replace '{wrong}' by '{right}'",
-                kind=lsp.CodeActionKind.QuickFix,
-                diagnostics=[item],
-                edit=lsp.WorkspaceEdit(changes={uri: [edit]}),
-                is_preferred=True,
-            )
-            found.append(action)
-        return found
+            for title, edit, certain in self.edits(item, project):
+                action = lsp.CodeAction(
+                    title=title,
+                    kind=lsp.CodeActionKind.QuickFix,
+                    diagnostics=[self.diagnostic(item, place, project)],
+                    edit=edit,
+                    is_preferred=certain,
+                )
+                found.append(action)
+        return sorted(found, key=lambda action: not action.is_preferred)
+
+    def edits(
+        self, item: Diagnostic, project: Project
+    ) -> Iterator[tuple[str, lsp.WorkspaceEdit, bool]]:
+        """What may mend something: its title, the edit, and whether that is certain."""
+        if fix := item.fix:
+            place = self.location(fix.span, project)
+            text, (_, *begin, line, column) = self.text(self.file(fix.span, project)), fix.span
+            old = text.text[text.offset(*begin) : text.offset(line, column)]
+            title = f"Replace '{old}' by '{fix.text}'" if fix.text else f"Remove '{old}'"
+            edit = lsp.TextEdit(range=place.range, new_text=fix.text)
+            yield title, lsp.WorkspaceEdit(changes={place.uri: [edit]}), fix.certain
+        wanted, known = item.expected, project.settings
+        if item.code == "MG502" and wanted and wanted.missing_in and known and project.document:
+            dispatch = [e.words("dispatch") for e in project.document.entries if e.name == item.op]
+            path, stub = kernel_stub(known, wanted, shared=any(dispatch))
+            if not os.path.lexists(path) and self.creates_files:
+                uri, start = self.uri(path), lsp.Position(0, 0)
+                inserted = lsp.TextEdit(range=lsp.Range(start, start), new_text=stub)
+                named = lsp.OptionalVersionedTextDocumentIdentifier(uri=uri)
+                made, filled = lsp.CreateFile(uri=uri), lsp.TextDocumentEdit(named, [inserted])
+                edits = lsp.WorkspaceEdit(document_changes=[made, filled])
+                yield f"Write {known.relative(path)}", edits, False
+
+    @property
+    def creates_files(self) -> bool:
+        """Whether edits can make files in this editor."""
+        workspace = self.lsp.client_capabilities.workspace
+        edits = workspace and workspace.workspace_edit
+        return lsp.ResourceOperationKind.Create in ((edits and edits.resource_operations) or ())
 
     def symbols(self, params: lsp.DocumentSymbolParams) -> list[lsp.SymbolInformation]:
         """The entries, for an outline and for going to one by its name."""

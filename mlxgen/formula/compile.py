@@ -243,12 +243,18 @@ class Compiler(Lists):
             self.specialize(node)
             return Value("int", named(hole(name)), node)
         if found is None:
+            self.not_cotangent(name, node)
             return self.constant_name(name, node)
         self.used.append(("names", name))
         value = argument(found.type, node, name, found.length, found.fact)
         if value.optional and name in self.known:
             return dereferenced(value) if self.known[name] else constant(None, node)
         return value
+
+    def not_cotangent(self, name: str, node: ast.expr) -> None:
+        """Raise for a bare `grad` that is not among the names: mx.grad is not what it means."""
+        if name == "grad":
+            raise Wrong("no_cotangent", node, "jvp" * ("tangent" in self.scope.names))
 
     def constant_name(self, name: str, node: ast.expr) -> Value:
         """A name of mlx.core that is no function."""
@@ -485,6 +491,7 @@ class Compiler(Lists):
             return self.call_op(name, self.arguments(node, name))
         if name in self.scope.api.python or name in self.scope.api.loops:
             return self.call_builtin(name, node)
+        self.not_cotangent(name, node.func)
         return self.call_named(name, node)
 
     def call_method(self, function: ast.Attribute, node: ast.Call) -> Value:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import did_you_mean
+from ..diagnostics import Advice, Help, did_you_mean
 from ..diagnostics.messages import Message
 from ..diagnostics.messages import messages as table
 from .values import Value, cut
@@ -31,15 +31,16 @@ class Wrong(Exception):
         self.name, self.at, self.about = name, at, about
         self.keys = [key for key in (*keys, "word" * bool(about.get("word"))) if key]
 
-    def written(self, here: str) -> tuple[str, str, str | None]:
+    def written(self, here: str) -> tuple[str, str, Help]:
         """Code, message and help; ``here`` is the text of the place."""
         about = {"guess": "", **self.about, "here": here}
         if any(key in messages()[self.name].helps for key in self.keys):
             about["guess"] = ""  # the help knows better
         about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
         code, message, help = messages()[self.name].filled(self.keys, about)
-        # No part of a place stands for it.
-        return code, message, help if help is None or about["here"] == here else str(help)
+        if isinstance(help, Advice) and about["here"] != here:
+            help = help.text  # no part of a place stands for it
+        return code, message, help
 
 
 def messages() -> Mapping[str, Message]:

@@ -260,7 +260,7 @@ def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
             at = next((k for k in args.node.keywords if k.arg == name), args.node)
             other = explain.word(f"{name}=")
             form = f"{{}}={escaped(value.at)}"
-            near = Guess(other, form) if other in named else did_you_mean(name, named, form)
+            near = Guess(other, True, form) if other in named else did_you_mean(name, named, form)
             known = any(p.name == name for p in params)
             message = "positional_only" if known else "unknown_keyword"
             raise wrong(message, at, name=name, guess=near)

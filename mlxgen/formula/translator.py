@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ..diagnostics import Help
 from ..model.op import STREAM, Fact, Length
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
@@ -47,12 +48,13 @@ from .values import Value, constant, escaped, fit, fit_type, hole
 T = TypeVar("T")
 R = TypeVar("R")
 # What gets the errors: code, message, start and end offset in the text, help.
-Report = Callable[[str, str, int, int, "str | None"], None]
+Report = Callable[[str, str, int, int, Help], None]
 
 # Names of optional arguments that are known to have a value, or to be None.
 Facts = dict[str, bool]
 
-UNKNOWN_NAMES = ("unknown_name", "unknown_function", "unknown_method", "omitted", "function")
+_UNKNOWN = ("unknown_name", "unknown_function", "unknown_method")
+UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "function", "no_cotangent")
 
 
 class Name(NamedTuple):

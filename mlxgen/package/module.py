@@ -317,11 +317,8 @@ class _Project:
         """What a message calls the files, as the texts are called."""
         for kind, source in self.request.texts.items():
             inside = Path(_PLACES[kind])
-            by = source.above - _ABOVE[kind].count("\n")
             for path in (str(self.scratch / inside), str(inside), inside.name):
-                lines = re.split(rf"{re.escape(path)}:(\d+)", text)
-                lines[1::2] = [f"{source.name}:{int(line) + by}" for line in lines[1::2]]
-                text = "".join(lines).replace(path, source.name)
+                text = text.replace(path, source.name)
         if self.request.file is None:
             for folder, kind in ((PATHS["csrc"], "cpp"), (PATHS["metal"], "metal")):
                 text = text.replace(f"{near(self.scratch / folder)}, ", "")  # what it can include

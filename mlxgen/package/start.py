@@ -19,14 +19,14 @@ import rich_click as click
 
 from ..command import operators
 from ..command.cli import FOLDER, Names, command, reason, require, settings_of
-from ..diagnostics import LINE_BREAK, Diagnostics, Span
+from ..command.write import replace_file
+from ..diagnostics import LINE_BREAK, Declaration, Diagnostics, Span
 from ..read.settings import Settings
 from ..read.settings import load as load_settings
 from ..read.sources import Sources
 from . import compat
 
 if TYPE_CHECKING:
-    from ..check.fit import Declaration
     from ..model.signature import Arg, Output, Signature
     from ..read.yaml import Document
 
@@ -191,17 +191,14 @@ def _no_list(settings: Settings) -> str:
 
 def _write(yaml: Path, text: str, stubs: Mapping[Path, str]) -> None:
     """Write all files or, where one cannot be written, none."""
-    made = yaml.with_name(f"{yaml.name}.new")
-    written: list[Path] = [made]
+    written: list[Path] = []
     try:
-        made.write_bytes(text.encode())
-        made.chmod(yaml.stat().st_mode)
         for path, stub in stubs.items():
             written += [folder for folder in path.parents if not folder.exists()][::-1]
             path.parent.mkdir(parents=True, exist_ok=True)
             written.append(path)
             path.write_text(stub, encoding="utf-8")
-        made.replace(yaml)
+        replace_file(yaml, text.encode())
     except BaseException as error:
         for path in reversed(written):
             with suppress(OSError):
@@ -385,10 +382,9 @@ class _New:
 
     def stubs(self) -> dict[Path, str]:
         """The files with the kernels that the entry needs and no file has."""
-        missing = self._checked({})
         files: dict[Path, str] = {}
-        for folder, declaration in missing:
-            path, text = _stub(self.settings, folder, declaration, self.shared)
+        for declaration in self._checked({}):
+            path, text = kernel_stub(self.settings, declaration, self.shared)
             if os.path.lexists(path):
                 shown = self.settings.relative(path)
                 message = f"{shown} is there already: write {declaration.name} yourself"
@@ -397,8 +393,9 @@ class _New:
         self._checked(files)
         return files
 
-    def _checked(self, files: Mapping[Path, str]) -> list[tuple[Path, Declaration]]:
-        """Check the entry with these files; fails if anything is wrong but missing kernels."""
+    def _checked(self, files: Mapping[Path, str]) -> list[Declaration]:
+        """Check the entry with these files, and fail if anything is wrong. Without files, return
+        the kernels that are missing."""
         from ..check.file import resolve
         from ..read.yaml import Document
 
@@ -406,38 +403,38 @@ class _New:
         document = Document.parse(self.text, self.settings.relative(self.settings.yaml), found)
         unsaved = {str(path): text for path, text in files.items()}
         sources = Sources(self.settings, found, operators.mlx_include(), unsaved)
-        if not files:
-            sources.missing = []
         if document is not None and document.entries:
             only = {document.entries[-1].name}
             ops = resolve(document, self.settings, sources, found, only)
             operators.check_metal(ops, sources, found)
-        self._report(found)
-        return sources.missing or []
-
-    def _report(self, found: Diagnostics) -> None:
-        """Report what is wrong with the entry, whose text is in no file yet."""
+        missing: list[Declaration] = []
         self.diags.add_source(_ENTRY, self.entry)
         for item in found.sorted():
-            span, above = item.span, self.above
-            inside = span.line > above and span.file == self.settings.relative(self.settings.yaml)
-            if not inside:
-                if item.severity == "error":
-                    self.diags.repeat(item)
+            if not files and item.expected and item.expected.missing_in:
+                missing.append(item.expected)
                 continue
-            lines = span.line - above, span.end_line - above
-            place = Span(_ENTRY, lines[0], span.column, lines[1], span.end_column)
-            self.diags.repeat(item._replace(span=place, fix=None))
+            span = self._moved(item.span)
+            if span.file == _ENTRY or item.severity == "error":
+                places = tuple(it._replace(span=self._moved(it.span)) for it in item.related)
+                self.diags.repeat(item._replace(span=span, related=places, fix=None))
         require(self.diags.ok)
+        return missing
+
+    def _moved(self, span: Span) -> Span:
+        """A place in the entry, whose text is in no file yet; others as they are."""
+        file, line, column, end_line, end_column = span
+        if line <= self.above or file != self.settings.relative(self.settings.yaml):
+            return span
+        return Span(_ENTRY, line - self.above, column, end_line - self.above, end_column)
 
 
 _ENTRY = "<entry>"
 _OF_MLX = re.compile(r"(?<!:)\b(Dtype|Shape)\b")  # not qualified yet
 
 
-def _stub(settings: Settings, folder: Path, wanted: Declaration, shared: bool) -> tuple[Path, str]:
-    """A kernel's file, and the file's text."""
-    metal = folder == settings.metal
+def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[Path, str]:
+    """A missing kernel's file, and the file's text; ``shared``: for the CPU and Metal."""
+    metal = wanted.missing_in == settings.metal
     name, params = wanted.name, list(wanted.params)
     views = any("<" in type for type, _ in params) and not wanted.is_kernel
     shared = shared and not metal and not views

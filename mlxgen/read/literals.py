@@ -7,7 +7,7 @@ import math
 import re
 from functools import lru_cache
 
-from ..diagnostics import suggest
+from ..diagnostics import Guess, did_you_mean
 from ..model.dtypes import DTYPES
 from ..model.signature import ESCAPES, INT64_MIN, Default, Kind, Type, quoted, with_article
 
@@ -86,16 +86,18 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
 def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str, object]]:
     """Which mistake a default is that is none for ``type``, and the parts of its message."""
     cpp = spelling == "C++"
+    parts: dict[str, object]
     none, bools = ("std::nullopt", "true or false") if cpp else ("None", "True or False")
     opening, closing = "{}" if cpp else "[]"
     value = string_of(text)
-    near = suggest(value, type.choices) if value is not None else None
+    near = did_you_mean(value, type.choices).word if value is not None else None
     if type.kind is Kind.DTYPE and text != none:
         word = _NAMESPACE.sub("", text.strip("\"'"))
-        near = word if word in DTYPES else suggest(word, DTYPES)
-        if near:
-            return "misspelled_default", {"text": text, "type": "a dtype", "near": near}
-    parts: dict[str, object] = {
+        meant = Guess(word, certain=True) if word in DTYPES else did_you_mean(word, DTYPES)
+        if meant:
+            parts = {"text": text, "type": "a dtype", "near": meant.word, "guess": meant}
+            return "misspelled_default", parts
+    parts = {
         **{"text": text, "type": with_article(type), "none": none, "bools": bools},
         **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
         **{"choices": type.listed_choices, "near": quoted(near or "")},
@@ -104,7 +106,7 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
     if type.choices and value is not None:
         return "misspelled_choice" if near else "unknown_choice", parts
     if text in _NO_VALUE and type.optional:
-        return "misspelled_default", {**parts, "near": none}
+        return "misspelled_default", {**parts, "near": none, "guess": Guess(none, certain=True)}
     if text == none and not type.is_array:
         return "default_None", parts
     kind = str(type) if type.is_array else type.kind.value

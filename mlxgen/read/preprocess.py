@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from ..diagnostics import Span, Text
+from ..diagnostics import Related, Span, Text
 
 MAX_SIZE = 5 << 20  # bytes of a file
 MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for each call
@@ -57,14 +57,16 @@ _PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
 
 
 class SourceError(Exception):
-    """Source text that cannot be read: what is wrong and where."""
+    """Source text that cannot be read: what is wrong and where, and another place, if it is about
+    two."""
 
     def __init__(
-        self, message: str, span: Span, help: str | None = None, missing: str = ""
+        self, message: str, span: Span, help: str | None = None, *also: Related, missing: str = ""
     ) -> None:
         super().__init__(f"{span}: {message}")
         self.message, self.span, self.help = message, span, help
         self.missing = missing  # the file that an include names, which is not there
+        self.related = also
 
 
 class Include(NamedTuple):
@@ -86,7 +88,7 @@ class Include(NamedTuple):
         shown = ", ".join("mlxgen's headers" if f == OWN_INCLUDES else f for f in folders)
         looked = f"looked beside the file and in {shown or 'no folder'}"
         help = f"{looked}; write <{self.name}> for a system header"
-        raise SourceError(f'cannot find "{self.name}"', self.span, help, self.name)
+        raise SourceError(f'cannot find "{self.name}"', self.span, help, missing=self.name)
 
 
 class Macro(NamedTuple):
@@ -253,8 +255,8 @@ class SourceText:
                     raise SourceError(f"nothing opens this {bracket!r}", span)
                 other, at = opened.pop()
                 if _CLOSING[other] != bracket:
-                    where = f"line {at.line}, column {at.column}"
-                    raise SourceError(f"{bracket!r} does not close {other!r} of {where}", span)
+                    message = f"{bracket!r} does not close {other!r}"
+                    raise SourceError(message, span, None, Related("it is opened here", at))
         if opened:
             raise SourceError(f"{opened[-1][0]!r} is never closed", opened[-1][1])
 

@@ -119,7 +119,7 @@ def _resolve(
     for key, value in table.items():
         what = "a list of paths" if key == "tests" else "a text"
         if key not in KEYS:
-            message = f"unknown key '{key}' in [tool.mlxgen]" + did_you_mean(key, KEYS)
+            message = f"unknown key '{key}' in [tool.mlxgen]{did_you_mean(key, KEYS)}"
             reader.error("MG703", message, key, f"the keys are {', '.join(KEYS)}", part="key")
         elif not _fits(key, value):
             reader.error("MG704", f"'{key}' must be {what} and not empty, not {value!r}", key)

@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 from typing import Literal
 
+from ..diagnostics import Guess
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
 from .names import RESERVED, better, clash, made
@@ -243,7 +244,8 @@ class _Parser(Types):
             items = [self.output() for _ in self.several(closing)]
             counts = range(1 if word == "(" else 2, 3 if word == "std::pair" else 99)
         elif f"std::{word}" in self.grammar.results:
-            raise self.error("misspelled_type", begin, word=word, near=f"std::{word}")
+            guess = Guess(f"std::{word}", certain=True)
+            raise self.error("misspelled_type", begin, word=word, guess=guess)
         elif not (self.accept("void") or self.accept("None")):
             place = self.since(begin)
             items = [("", self.result_type(), place)]

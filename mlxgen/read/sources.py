@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
-from ..diagnostics import Diagnostics, install
+from ..diagnostics import Diagnostics, Related, install
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
 from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
@@ -75,9 +74,6 @@ class Sources:
         self.unsaved = unsaved or {}
         self.diags = diags
         self.mlx_include = mlx
-        # Functions that entries name and no file has, with the folders where they would be. None:
-        # each is an error.
-        self.missing: list[tuple[Path, Any]] | None = None
         self._told = False  # that MLX is not installed
         self.unread = False  # whether some file could not be read: what is missing may be in it
         self.metal_text = cache(self._metal_text)
@@ -131,14 +127,13 @@ class Sources:
             for _, _, f in self.cpp.named(name)
         )
 
-    def unread_places(self, name: str) -> list[str]:
-        """What could not be read in the files that contain a name, for a note."""
-        found = {}
+    def unread_places(self, name: str) -> list[Related]:
+        """What could not be read in the files that contain a name."""
+        found: dict[Related, None] = {}
         for unit in (*self.cpp.units.values(), *self.metal.units.values()):
             for file in unit.files:
                 if file.unread and last_name(name) in file.source.original:
-                    place = self.settings.relative(Path(file.source.path))
-                    found[f"{place}:{file.unread.line} could not be read"] = True
+                    found[Related("this could not be read", file.unread)] = None
         return list(found)
 
     @property
@@ -180,7 +175,7 @@ class Sources:
                 return  # the other files lack the same
             self._told = True
             message, help = f"{message}: MLX is not installed for {sys.executable}", install.mlx()
-        self.diags.error("MG501", message, error.span, help=help)
+        self.diags.error("MG501", message, error.span, help=help, related=error.related)
 
 
 def last_name(name: str) -> str:

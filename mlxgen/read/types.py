@@ -13,14 +13,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from ..diagnostics import suggest
+from ..diagnostics import Guess, Help, did_you_mean
 from ..diagnostics.messages import messages
 from ..model.signature import Kind, Type, quoted
 from .literals import string_of
 from .names import clash
 
 # What gets the errors of a text: code, message, start and end offset in the text, help.
-Report = Callable[[str, str, int, int, "str | None"], None]
+Report = Callable[[str, str, int, int, Help], None]
 
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
@@ -337,14 +337,15 @@ class Types(Tokens):
         known |= {"None": "None"} if grammar is PYTHON else {}
         bare = word.removeprefix("std::")
         is_near = bare in known and bare != "array"
-        near = known.get(bare if is_near else suggest(bare, known) or "")
+        guess = Guess(bare, certain=True) if is_near else did_you_mean(bare, known)
         missing = "unknown_type"
         if _NOT_IN_MLX.fullmatch(word):
-            near, missing = None, "type_of_torch_alone"
+            guess, missing = Guess(None), "type_of_torch_alone"
         if clash(word, "an operator"):
             missing = "word_of_cpp"
         if grammar is PYTHON and {self.tokens[begin - 1], self.token} <= {"(", ",", ")"}:
             missing = "no_type"  # of several outputs
-        mistake = "misspelled_type" if near else missing
+        mistake = "misspelled_type" if guess else missing
+        guess = replace(guess, word=known.get(guess.word or ""))
         listed = ", ".join(known.values())
-        return self.error(mistake, begin, word, word=word, name=word, near=near, known=listed)
+        return self.error(mistake, begin, word, word=word, name=word, guess=guess, known=listed)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..diagnostics import Advice, Diagnostics, did_you_mean, suggest
+from ..diagnostics import Advice, Diagnostics, Help, did_you_mean
 from .keys import ArraySample, Check, GradFunction, KernelEntry, Model, OpEntry, TemplateEntry
 from .yaml import TYPED_KEYS, Entry, KeyPath
 
@@ -75,7 +75,7 @@ def validate(
             span = entry.span(place, key=code in ("MG101", "MG104"))
             diags.error(code, message, span, help=help, op=op)
     meant = {
-        path: suggest(str(path[-1]), _keys_at(path)) or ""
+        path: did_you_mean(str(path[-1]), _keys_at(path)).word or ""
         for path, wrong in found.items()
         if "extra_forbidden" in wrong
     }
@@ -151,8 +151,9 @@ def _keys_at(path: KeyPath) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> tuple[str, str, str | None]:
+def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> tuple[str, str, Help]:
     """Code, message and help for what is wrong at a place, beside other keys or items."""
+    advice: Help = None
     last, where = str(path[-1]), _where(path)
     is_item = isinstance(path[-1], int)
     if "missing" in wrong:
@@ -162,8 +163,8 @@ def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> tuple[str
         known = _keys_at(path)
         near = did_you_mean(last, [key for key in known if key not in beside])
         listed = f"keys here are: {', '.join(known)}"
-        help = Advice(f"write `{near.instead}`" if near else listed, near.instead)
-        return "MG101", f"unknown key '{last}'{near}", help
+        advice = near.advice(f"write `{near.word}`" if near else listed)
+        return "MG101", f"unknown key '{last}'{near}", advice
     if "string_too_short" in wrong:
         return "MG106", f"{where} is empty", "give it a value, or remove it"
     if "too_short" in wrong:
@@ -175,20 +176,19 @@ def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> tuple[str
         words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
         if literal["loc"][-1] == "[key]":
             near = did_you_mean(last, words)
-            help = Advice(f"backends are: {', '.join(words)}", near.instead)
-            return "MG104", f"unknown backend '{last}'{near}", help
+            advice = near.advice(f"backends are: {', '.join(words)}")
+            return "MG104", f"unknown backend '{last}'{near}", advice
         message = f"{where} cannot {'have' if is_item else 'be'} {_what(value)}"
         help = f"{'one of: ' if len(words) > 1 else 'write '}{', '.join(words)}"
         if "dict_type" in wrong:
             help += ", or a mapping of arguments to formulas"
         if isinstance(value, str):
             near = did_you_mean(value, words)
-            return "MG105", f"{message}{near}", Advice(help, near.instead)
+            return "MG105", f"{message}{near}", near.advice(help)
         return "MG102", message, help
     kinds = list(dict.fromkeys(kind for name, kind in _KINDS.items() if name in wrong))
     if "float_type" in wrong:
         kinds.remove("a whole number")
-    advice: str | None = None
     if last == "deprecated":
         advice = "say what to use instead"
     elif path[0] == "axes" and isinstance(value, list) and len(path) == 2:

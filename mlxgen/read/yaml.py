@@ -25,7 +25,7 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..diagnostics import Diagnostics, Span, Text, TooMany
+from ..diagnostics import Advice, Diagnostics, Help, Related, Span, Text, TooMany
 from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, Source, compose
 from .places import extent, in_flow, places
 from .settings import MAX_BYTES
@@ -380,9 +380,8 @@ class _Reader:
             key = text[slice(*extent(text, key_node))] if odd else key_node.value
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
-                line = self.document.at(*extent(self.document.text, first)).line
-                message = f"the key '{key}' is given twice (first in line {line})"
-                self.error("MG003", message, key_node)
+                related = [Related("first here", self.document.at(*extent(text, first)))]
+                self.error("MG003", f"the key '{key}' is given twice", key_node, related=related)
                 if top:
                     data[key] = None  # nobody knows which is meant
                 continue
@@ -404,7 +403,8 @@ class _Reader:
             if self.is_formula(key, top) and in_flow(value_node) and _is_set(value_node):
                 begin, end = extent(self.document.text, value_node)
                 inside = self.document.text[begin + 1 : end - 1].strip()
-                help = f"write it without braces: {key}: {quoted(inside)}"
+                formula = quoted(inside)
+                help = Advice(f"write it without braces: {key}: {formula}", formula)
                 self.error("MG102", f"the formula of '{key}' stands in braces", value_node, help)
                 data[key] = None
                 continue
@@ -439,8 +439,8 @@ class _Reader:
     def unquoted(self, key: str, value: Node, last: Node) -> None:
         """Report a value that has commas outside of quotes."""
         start, end = value.start_mark.index, extent(self.document.text, last)[1]
-        text = self.document.text[start:end]
-        help = f"put the value in quotes: {key}: {quoted(text)}"
+        text = quoted(self.document.text[start:end])
+        help = Advice(f"put the value in quotes: {key}: {text}", text)
         message = f"between {{ and }} a comma ends the value of '{key}'"
         span, op = self.document.at(start, end), self.entry.name
         self.document.diags.error("MG012", message, span, help=help, op=op)
@@ -475,7 +475,8 @@ class _Reader:
         return text
 
     def boolean(self, node: Node, message: str) -> None:
-        self.error("MG010", message, node, f'put it in quotes: "{node.value}"')
+        quoted = f'"{node.value}"'
+        self.error("MG010", message, node, Advice(f"put it in quotes: {quoted}", quoted))
 
     def no_value(
         self, node: Node, what: str, in_braces: bool = False, parent: bool = False
@@ -493,6 +494,6 @@ class _Reader:
             help = "write 'none' where there is no gradient, 'zero' where it is zero"
         self.error("MG012", f"{what} has no value", node, help)
 
-    def error(self, code: str, message: str, node: Node, help: str | None = None) -> None:
+    def error(self, code: str, message: str, node: Node, help: Help = None, **more: Any) -> None:
         span = self.document.at(*extent(self.document.text, node))
-        self.document.diags.error(code, message, span, help=help, op=self.entry.name)
+        self.document.diags.error(code, message, span, help=help, op=self.entry.name, **more)

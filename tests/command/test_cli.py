@@ -125,3 +125,55 @@ def test_file_in_a_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert CliRunner().invoke(cli, ["check"]).exit_code == 0
     monkeypatch.chdir(other)
     assert CliRunner().invoke(cli, ["check", "copy.yaml"]).exit_code == 1
+
+
+TWO_MISTAKES = """\
+# Größe: 語
+- signature: "f(x: array) -> array"  # é
+  composit: x + alpha
+"""
+
+
+def test_check_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is certain is written, what is left is printed, and the file stays what it is."""
+    monkeypatch.chdir(tmp_path)
+    target, link = tmp_path / "target.yaml", tmp_path / "ops.yaml"
+    target.write_text(TWO_MISTAKES, encoding="utf-8")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    found = CliRunner().invoke(cli, ["check", "--fix", str(link)])
+    assert isinstance(found.exception, Failure)
+    assert "ops.yaml: 1 fix applied\n" in found.output
+    assert "unknown name 'alpha'" in found.output and "1 error\n" in found.output
+    assert target.read_text("utf-8") == TWO_MISTAKES.replace("composit:", "composite:")
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o640
+    target.write_text(TWO_MISTAKES.replace("alpha", "1"), encoding="utf-8")
+    found = CliRunner().invoke(cli, ["check", "--fix", "--format", "json", str(link)])
+    assert json.loads(found.stdout) == [] and "1 fix applied" in found.stderr
+    found = CliRunner().invoke(cli, ["check", "--fix", str(link)])
+    assert (found.exit_code, found.output) == (
+        0,
+        "ops.yaml: 0 fixes applied\n1 operator, no errors\n",
+    )
+    assert {*tmp_path.iterdir()} == {target, link}
+
+
+def test_check_fix_that_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    yaml = tmp_path / "ops.yaml"
+    yaml.write_text(TWO_MISTAKES, encoding="utf-8")
+
+    def full(path: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(Path, "replace", full)
+    found = CliRunner().invoke(cli, ["check", "--fix", str(yaml)])
+    assert found.exit_code == 1 and "ops.yaml: No space left on device" in found.output
+    assert yaml.read_text("utf-8") == TWO_MISTAKES and [*tmp_path.iterdir()] == [yaml]
+
+
+def test_check_fix_of_what_cannot_be_read(tmp_path: Path) -> None:
+    yaml = tmp_path / "ops.yaml"
+    yaml.write_bytes(b"- composit: \xff\n")
+    found = CliRunner().invoke(cli, ["check", "--fix", str(yaml)])
+    assert "0 fixes applied" in found.output and "not encoded in UTF-8" in found.output

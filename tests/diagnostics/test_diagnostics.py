@@ -23,7 +23,6 @@ from mlxgen.diagnostics import (
     applied,
     did_you_mean,
     sections,
-    suggest,
 )
 from mlxgen.diagnostics.messages import messages
 
@@ -125,7 +124,7 @@ def test_fixes(tmp_path: Path):
         "    [plain] write {better}\n"
         "    => {better}\n"
         "    [gone] leave it out\n"
-        "    =>\n"
+        "    ~>\n"
         "other  MG001  no fix\n"
         "    think\n"
     )
@@ -137,10 +136,11 @@ def test_fixes(tmp_path: Path):
     code, message, help = messages(table)["other"].filled((), {})
     diags.error(code, message, KEY, help=help)
     fixes = [item.fix for item in diags.sorted()]
-    assert fixes == [Fix(KEY, "b"), Fix(KEY, ""), Fix(KEY, "x.name"), None]
+    assert fixes == [Fix(KEY, "b"), Fix(KEY, "", False), Fix(KEY, "x.name"), None]
     assert [item.help for item in diags.sorted()] == ["write b", "leave it out", None, "think"]
     shown = json.loads(diags.to_json())
-    assert shown[0]["fix"] == {**KEY._asdict(), "text": "b"} and "fix" not in shown[3]
+    assert shown[0]["fix"] == {**KEY._asdict(), "text": "b", "certain": True}
+    assert "fix" not in shown[3]
 
 
 def test_fixes_are_applied():
@@ -316,24 +316,46 @@ def test_rich_is_imported_only_for_colours():
     ],
 )
 def test_suggest(word, candidates, expected):
-    assert suggest(word, candidates) == expected
+    assert did_you_mean(word, candidates).word == expected
 
 
 def test_words_of_other_languages():
-    assert suggest("gpu", ["cpu", "metal"]) == "metal"
-    assert suggest("Half", ["float32", "float16"]) == "float16"
-    assert suggest("func", ["signature", "doc"]) == "signature"
-    assert suggest("func", ["function", "kernel"]) == "kernel"
+    assert did_you_mean("gpu", ["cpu", "metal"]).word == "metal"
+    assert did_you_mean("Half", ["float32", "float16"]).word == "float16"
+    assert did_you_mean("func", ["signature", "doc"]).word == "signature"
+    assert did_you_mean("func", ["function", "kernel"]).word == "kernel"
 
 
 def test_did_you_mean():
-    assert did_you_mean("varients", ["variants"]) == " (did you mean 'variants'?)"
-    assert did_you_mean("kernel", ["grad"]) == ""
+    assert str(did_you_mean("varients", ["variants"])) == " (did you mean 'variants'?)"
+    assert str(did_you_mean("kernel", ["grad"])) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "candidates", "certain"),
+    [
+        ("varients", ["variants", "vmap", "grad"], True),
+        ("shpae", ["shape", "size"], True),
+        ("Composite", ["composite"], True),
+        ("gradient", ["grad"], True),
+        ("axs", ["axes", "axis"], False),  # which?
+        ("dx", ["x", "y"], False),
+        ("N", ["n"], False),
+        ("log3", ["log2"], False),
+        ("conv2d", ["conv3d"], False),
+        ("q_scale", ["k_scale"], False),
+        ("softmax_bwd", ["softmax_fwd"], False),
+        ("cpu", ["dispatch"], False),  # dispatch: {cpu: ...}
+    ],
+)
+def test_certain_guesses(word: str, candidates: list[str], certain: bool) -> None:
+    guess = did_you_mean(word, candidates)
+    assert guess and guess.certain == certain
 
 
 @given(st.text(max_size=8), st.lists(st.text(max_size=8), max_size=5))
 def test_suggest_gives_one_of_the_candidates(word, candidates):
-    found = suggest(word, candidates)
+    found = did_you_mean(word, candidates).word
     assert found is None or (found in candidates and found != word)
 
 
@@ -341,7 +363,7 @@ def test_suggest_gives_one_of_the_candidates(word, candidates):
 def test_suggestions_are_those_of_difflib(word, candidates):
     by_lower = {other.lower(): other for other in candidates if other != word}
     near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.65)
-    assert suggest(word, candidates) == (by_lower[near[0]] if near else None)
+    assert did_you_mean(word, candidates).word == (by_lower[near[0]] if near else None)
 
 
 @pytest.mark.parametrize("code", sections())

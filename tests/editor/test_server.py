@@ -137,14 +137,19 @@ class Editor:
         starts = [(place.uri.rpartition("/")[2], place.range.start) for place in found]
         return [(name, start.line + 1, start.character + 1) for name, start in starts]
 
-    async def fixed(self, item: lsp.Diagnostic) -> str:
-        """The text with the fix of a diagnostic; the text as it is where there is none."""
+    async def actions(self, item: lsp.Diagnostic) -> list[lsp.CodeAction]:
+        """What is offered for a diagnostic."""
         context = lsp.CodeActionContext(diagnostics=[item])
         file = lsp.TextDocumentIdentifier(self.uri)
         asked = lsp.CodeActionParams(file, item.range, context)
-        for action in await self.client.text_document_code_action_async(asked) or ():
-            (edit,) = action.edit.changes[self.uri]
-            return self.edited(edit)
+        return await self.client.text_document_code_action_async(asked) or []
+
+    async def fixed(self, item: lsp.Diagnostic) -> str:
+        """The text with the fix of a diagnostic; the text as it is where there is none."""
+        for action in await self.actions(item):
+            if action.edit.changes:
+                (edit,) = action.edit.changes[self.uri]
+                return self.edited(edit)
         return self.text
 
     def edited(self, edit: lsp.TextEdit) -> str:
@@ -208,9 +213,43 @@ async def test_fix(editor: Editor) -> None:
         ("halve(halve(x)) * by", "halve(halv(x)) * by"),
         ("dispatch: halve", "dispatch: halvee"),
         ("(array x, float by", "(aray x, float by"),
+        ("grad: {x: grad / 2}", "grad: {x: grad ÷ 2}"),
     ]:
         found = await editor.write(YAML.replace(right, wrong))
         assert YAML in [await editor.fixed(item) for item in found], wrong
+
+
+@pytest.mark.asyncio
+async def test_fix_that_is_not_certain(editor: Editor) -> None:
+    (item,) = await editor.write(YAML.replace("dispatch: halve", "dispatch: halvee"))
+    found = [(action.title, action.is_preferred) for action in await editor.actions(item)]
+    assert found == [("Replace 'halvee' by 'halve'", False), ("Write csrc/halvee.h", False)]
+    (item,) = await editor.write(YAML.replace("tags: [", "tagss: ["))
+    (action,) = await editor.actions(item)
+    assert (action.title, action.is_preferred) == ("Replace 'tagss' by 'tags'", True)
+    assert [found.code for found in action.diagnostics] == ["MG101"]
+
+
+@pytest.mark.asyncio
+async def test_missing_kernel(editor: Editor, folder: Path) -> None:
+    """A file with the kernel is offered, and with it the entry is right."""
+    other = '- signature: "twice(array x) -> array"\n  dispatch: twice\n  grad: none\n'
+    (item,) = await editor.write(YAML + "\n" + other)
+    assert item.code == "MG502"
+    (action,) = await editor.actions(item)
+    created, edit = action.edit.document_changes
+    assert (action.title, action.is_preferred) == ("Write csrc/twice.h", False)
+    assert created.uri == edit.text_document.uri == (folder / "csrc" / "twice.h").as_uri()
+    (folder / "csrc" / "twice.h").write_text(edit.edits[0].new_text)
+    assert await editor.write(editor.text + "\n") == []
+
+
+@pytest.mark.asyncio
+async def test_related_places(editor: Editor) -> None:
+    """A message about two places leads to both."""
+    (item,) = await editor.write(YAML.replace("  tags:", "  doc: Twice.\n  tags:"))
+    (related,) = item.related_information
+    assert (item.code, item.range.start.line, related.location.range.start.line) == ("MG003", 6, 2)
 
 
 @pytest.mark.asyncio

@@ -121,17 +121,15 @@ class Project:
         """Add the kernels that are said to be missing, or nearly so; whether there are any."""
         found = False
         for item in diags.sorted():
-            name = re.match(
-                r"no (function|\[\[kernel\]\]|function or \[\[kernel\]\]) '(\w+)'", item.message
-            )
-            if item.code == "MG502" and name and item.help:
-                text = item.help.removeprefix("expected: ")
+            wanted = item.expected
+            if item.code == "MG502" and wanted and wanted.missing_in:
+                text = str(wanted)
                 if rng.random() < 0.4:
                     text = changed(text, rng)
-                if name[1] == "function":
-                    self.cpu[name[2]] = ";;".join(map(_numbered, text.split(";;")))
+                if wanted.missing_in.name == "csrc":
+                    self.cpu[wanted.name] = ";;".join(map(_numbered, text.split(";;")))
                 else:
-                    self.metal[name[2]] = _metal(text, name[2])
+                    self.metal[wanted.name] = _metal(text, wanted.name)
                 found = True
         return found
 

@@ -220,7 +220,7 @@ UNEXPANDED = "DECLARE(...) is no declaration, and macros with parameters are not
 @pytest.mark.parametrize(
     ("text", "message", "line", "column"),
     [
-        ("int f(int x) {\n  (;\n}", "'}' does not close '(' of line 2, column 3", 3, 1),
+        ("int f(int x) {\n  (;\n}", "'}' does not close '('", 3, 1),
         ("int f() {\n", "'{' is never closed", 1, 9),
         ("}", "nothing opens this '}'", 1, 1),
         ("#if 1\nint f();", "this conditional has no #endif", 1, 1),

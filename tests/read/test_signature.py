@@ -829,7 +829,7 @@ def test_messages(text, message, help):
     found = []
     parse_signature(text, "any", lambda *error: found.append(error))
     assert message in found[0][1]
-    assert (help in found[0][4]) if help else found[0][4] is None
+    assert (help in str(found[0][4])) if help else found[0][4] is None
 
 
 def test_mistakes_are_those_that_can_be_made():
