@@ -52,6 +52,7 @@ _CALCULATION = re.compile(
     r"(?:[\s()+\-%>=!&|^~]|<(?!<)|<<\s*\d\d?\b|\*(?!\*)|/(?!/)|and|or|not"
     r"|0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b)*"
 )
+_CALLED = re.compile(r"(?:\b\d\w*|\))\s*\(")  # a macro with arguments that is not known
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
 
@@ -142,7 +143,7 @@ class Macros(dict[str, Macro | None]):
 
 def calculated(text: str) -> int | None:
     """The value of an expression of integers; None where it is not as simple as that."""
-    if len(text) > MAX_CONDITION or not _CALCULATION.fullmatch(text):
+    if len(text) > MAX_CONDITION or not _CALCULATION.fullmatch(text) or _CALLED.search(text):
         return None
     try:
         return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))

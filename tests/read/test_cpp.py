@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.read.cpp import File, Function, Reader, find_function, normalised
-from mlxgen.read.preprocess import SourceError
+from mlxgen.read.preprocess import SourceError, calculated
 
 
 @pytest.fixture
@@ -402,3 +402,19 @@ def test_what_is_no_file(tmp_path) -> None:
     for name, reason in {"pipe.h": "it is not a file", "loop.h": "symbolic links"}.items():
         with pytest.raises(SourceError, match=reason):
             Reader([]).file(str(tmp_path / name))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("(1) and (2 > 1)", 1),
+        ("1 or (0)", 1),
+        ("0 (0)", None),
+        ("(1)(2)", None),
+        ("0x1f (1)", None),
+    ],
+)
+def test_conditions_with_unknown_macros(text: str, value: int | None) -> None:
+    """Python warns of a number that is called."""
+    assert calculated(text) == value
