@@ -6,6 +6,7 @@ that are there are never replaced.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -267,8 +268,8 @@ class _Plan:
         self.shared = kernel == "shared"
         if has_kernel and not checks:
             self.checks += _axis_checks(args)
-        texts = " ".join([shape or "", dtype or "", *(condition for condition, _ in self.checks)])
-        used = set(re.findall(r"\w+", texts))
+        texts = [shape or "", dtype or "", *(condition for condition, _ in self.checks)]
+        used = {name for text in texts for name in _names(text)}
         self.constants = _constants([a for a in args if a.name not in used], args, outputs)
 
     def entry(self) -> str:
@@ -303,6 +304,15 @@ class _Plan:
         text = "\n  ".join(f"{key}: {value}" for key, value in lines.items())
         text = f"- {text}\n".replace(": \n", ":\n")
         return "".join(f"{self.margin}{line}" for line in text.splitlines(keepends=True))
+
+
+def _names(formula: str) -> set[str]:
+    """The names that a formula has; none if it is none, which is said of the entry."""
+    try:
+        tree = ast.parse(formula.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _shape(args: Sequence[Arg]) -> str | None:
