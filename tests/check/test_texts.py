@@ -1,0 +1,50 @@
+"""No text that mlxgen wrote is read again: each use of `re` and `.replace` is listed with a reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlxgen
+from mlxgen.diagnostics.messages import rows
+
+ROOT = Path(mlxgen.__file__).parent
+ROOMS = ("check", "render", "package", "editor")
+FLAGS = {"ASCII", "MULTILINE", "escape"}
+# Objects whose `replace` is about files.
+FILES = {"os", "made"}
+
+
+def _is_use(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Attribute):
+        return False
+    owner = node.value.id if isinstance(node.value, ast.Name) else ""
+    return (owner == "re" and node.attr not in FLAGS) or (
+        node.attr == "replace" and owner not in FILES
+    )
+
+
+def uses(tree: ast.Module) -> Iterator[str]:
+    """The functions, methods and constants of a module that use them."""
+    for top in tree.body:
+        name = getattr(top, "name", "")
+        if isinstance(top, ast.Assign):
+            name = ast.unparse(top.targets[0])
+        parts = top.body if isinstance(top, ast.ClassDef) else [top]
+        for part in parts:
+            inside = isinstance(top, ast.ClassDef) and isinstance(part, ast.FunctionDef)
+            if any(map(_is_use, ast.walk(part))):
+                yield f"{name}.{part.name}" if inside else name  # type: ignore[attr-defined]
+
+
+def test_all_uses_are_listed() -> None:
+    found = {
+        f"{path.relative_to(ROOT).as_posix()} {name}"
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        for name in uses(ast.parse(path.read_text("utf-8")))
+    }
+    listed = [name for name, _ in rows(Path(__file__).parent / "texts.txt", " : ")]
+    assert len(listed) == len(set(listed))
+    assert found == set(listed)
