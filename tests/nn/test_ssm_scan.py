@@ -329,6 +329,25 @@ def test_second_derivative(masked, steps):
         close(g, w, 500)
 
 
+@pytest.mark.parametrize(("half", "error"), [(mx.float16, 0.01), (mx.bfloat16, 0.06)])
+def test_second_derivative_in_half_precision(half, error):
+    """That of the same numbers in float32, but for about ten units in the last place of the dtype."""
+    arrays = {name: a.astype(half) for name, a in inputs(mx.float32, (1, 5, 2, 3, 1, 4)).items()}
+
+    def twice(values):
+        def loss(*values):
+            grads = gradients(mlxops.nn.ssm_scan, dict(zip(NAMES, values, strict=True)), None)
+            return sum((g * g).astype(mx.float32).sum() for g in grads.values())
+
+        return mx.grad(loss, argnums=tuple(range(7)))(*values)
+
+    got = twice([arrays[name] for name in NAMES])
+    wanted = twice([arrays[name].astype(mx.float32) for name in NAMES])
+    for name, g, w in zip(NAMES, got, wanted, strict=True):
+        g, w = np.array(g.astype(mx.float32)), np.array(w)
+        assert np.abs(g - w).max() <= error * np.abs(w).max(), name
+
+
 # More rows and columns than a lane or a part of a core has, and heads that share groups.
 TANGENTS = [(2, 5, 4, 3, 2, 6), (1, 9, 2, 37, 1, 70), (1, 3, 2, 5, 2, 1), (0, 3, 2, 3, 1, 4)]
 
