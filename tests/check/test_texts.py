@@ -1,4 +1,4 @@
-"""No text that mlxgen wrote is read again: each use of `re` and `.replace` is listed with a reason."""
+"""No text that mlxgen wrote is read again: uses of `re` and `.replace` are listed with reasons."""
 
 from __future__ import annotations
 
