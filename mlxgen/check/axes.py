@@ -112,7 +112,7 @@ class NamedAxes:
         return [n for n, several in self.of.items() if any(axes.others != 0 for axes in several)]
 
     def ranks(self) -> Iterator[tuple[str, tuple[str, int]]]:
-        """How many axes arrays have: a number, or as many as another has."""
+        """The ranks of arrays: a number of axes, or as many as another array has."""
         for name in (arg.name for arg in self.args if not any(self.problems(arg.name))):
             several, other = self.of[name], self.others[0]
             axes = several[0]

@@ -146,7 +146,7 @@ def _properties(owner: str) -> Iterator[Buffer]:
 
 
 def _presence(p: Parameter) -> Buffer:
-    """Whether an argument was given."""
+    """The buffer that says if an argument was given."""
     name = f"has_{p.name}"
     if not p.type.optional:
         why = f"'{p.name}' is always there, so that nothing is called '{name}'"

@@ -58,7 +58,7 @@ UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "function", "no_cotangent")
 
 
 class Name(NamedTuple):
-    """What an identifier of a formula means."""
+    """The meaning of an identifier of a formula."""
 
     type: Type
     length: int | None = None  # ARRAYS: how many there are, if that is known

@@ -145,7 +145,7 @@ class Parameter(NamedTuple):
 
     @property
     def position_in_call(self) -> str:
-        """The same in the op function."""
+        """C++ of that index in the op function."""
         return " + ".join([str(self.place), *(p.counted for p in self.after)])
 
     @property
@@ -220,7 +220,7 @@ class Rule(NamedTuple):
 
 
 class Holds(enum.Enum):
-    """What a buffer of a Metal launch holds."""
+    """The content of a buffer of a Metal launch."""
 
     INPUT = "input"
     OUTPUT = "output"

@@ -146,7 +146,7 @@ class View:
 
     @property
     def documentation(self) -> str:
-        """What the header says of the operator, its arguments and what it returns."""
+        """The header's comment: the operator, its arguments and results."""
         entry, parts = self.op.entry, [(self.op.entry.doc or f"{self.op.name}.").strip()]
 
         def items(texts: Mapping[str, str], names: Iterable[str]) -> str:
@@ -280,7 +280,7 @@ class View:
 
     @property
     def dtype_of_inputs(self) -> bool:
-        """Whether the first output's dtype is that of an input."""
+        """True if the first output has the dtype of an input."""
         return bool(self.holes(r.expr for r in self.op.out_dtypes[:1] if r) - {ACCUMULATOR})
 
     @property
@@ -316,7 +316,7 @@ class View:
 
     @cached_property
     def in_launch(self) -> Mapping[str, str]:
-        """What names are called in a launch, where arguments are locals."""
+        """Names in a launch, where arguments are locals."""
         assert self.metal is not None
         outputs = {o.name: f"outputs[{i}]" for i, o in enumerate(self.op.outputs)}
         templates = {t.name: f"template_{t.name}" for t in self.metal.templates}
@@ -400,11 +400,11 @@ class View:
         return [(p, x) for p, x in self.lengths_in(names) if p.name == check.array]
 
     def uses_results(self, exprs: Iterable[Expr | None]) -> bool:
-        """Whether formulas name what the operator returned."""
+        """True if formulas name results of the operator."""
         return not self.holes(exprs).isdisjoint(self.op.signature.each_output("result"))
 
     def uses_grads(self, exprs: Iterable[Expr | None]) -> bool:
-        """Whether formulas name cotangents, or the tangent."""
+        """True if formulas name cotangents, or the tangent."""
         return not self.holes(exprs).isdisjoint({*self.op.signature.each_output("grad"), "tangent"})
 
     # Gradients
@@ -437,7 +437,7 @@ class View:
 
     @property
     def by_position(self) -> int:
-        """How many arguments, from the first, have the gradient of their position in one result."""
+        """The number of leading arguments whose gradient stands at their position in one result."""
         count = 0
         for _, p, joint in self.gradients:
             if joint != ("joint", count) or not p.is_plain or p.place != count:

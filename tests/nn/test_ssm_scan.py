@@ -331,7 +331,7 @@ def test_second_derivative(masked, steps):
 
 @pytest.mark.parametrize(("half", "error"), [(mx.float16, 0.01), (mx.bfloat16, 0.06)])
 def test_second_derivative_in_half_precision(half, error):
-    """That of the same numbers in float32, but for some ten units in the last place."""
+    """As in float32 with the same numbers, but for some ten units in the last place."""
     arrays = {name: a.astype(half) for name, a in inputs(mx.float32, (1, 5, 2, 3, 1, 4)).items()}
 
     def twice(values):

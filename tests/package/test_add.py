@@ -145,7 +145,7 @@ def test_metal_kernels_of_every_argument(
     package: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a [[kernel]] cannot take reaches it as a constant."""
+    """Arguments that a [[kernel]] cannot take reach it as constants."""
     if "list[array]" in words[0]:
         pytest.skip("no [[kernel]] takes a list of arrays")
     monkeypatch.chdir(package)
