@@ -189,7 +189,7 @@ def names(layout: Layout, dtype: type) -> str:
 def generated_kernels(name: str, scalar: bool) -> Kernels:
     """The kernels around an operator's scalar function, for all layouts and dtypes."""
     op = next(op for op in operators() if op.name == name)
-    kernel = op.kernel("metal")
+    kernel = op.forward.kernel("metal")
     assert kernel is not None
     variants = {
         f"{name}_{names(layout, dtype)}": f"{layout.kind.split('_')[0]}<{type}, {layout.arguments}>"
@@ -198,7 +198,7 @@ def generated_kernels(name: str, scalar: bool) -> Kernels:
     }
     text = f'#include "{kernel.include}"\n{spaces.runtime_source("elementwise")}'
     text += spaces.kernels_around(op, kernel, variants)
-    constants = {f"{op.arrays[1].cpp}_is_scalar": "true"} if scalar else {}
+    constants = {f"{op.arguments.arrays[1].cpp}_is_scalar": "true"} if scalar else {}
     return Kernels(text, [INCLUDE, OURS], constants)
 
 

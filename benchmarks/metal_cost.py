@@ -127,7 +127,7 @@ def operators() -> Sequence[Op]:
 def ours(file: str) -> Kernels:
     """The kernels of one of our files, instantiated as their launchers do it."""
     text = (OURS / file).read_text(encoding="utf-8") + f'#include "{MLX}/defines.h"\n'
-    for kernel in (op.kernel("metal") for op in operators()):
+    for kernel in (op.forward.kernel("metal") for op in operators()):
         for name, arguments in (
             kernel.variants if kernel and kernel.include == file else {}
         ).items():

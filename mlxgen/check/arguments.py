@@ -17,13 +17,12 @@ from ..model.dtypes import (
     computes_integers,
 )
 from ..model.kinds import Kind
-from ..model.op import DtypeRule, Form, Length, Parameter
+from ..model.op import GROUP, Arguments, DtypeRule, Form, Integers, Length, Parameter, camel
 from ..model.signature import with_article
 from ..read.keys import listed
 from ..read.names import clash
 from .axes import another, why_no_axis
-from .context import GENERATED, Context, Path, camel
-from .samples import check_samples
+from .context import GENERATED, Context, Path
 
 # What generated functions use themselves, by the form of the operator: an argument of such a name
 # gets a suffix in C++. A test finds what is missing.
@@ -35,31 +34,28 @@ OF_ARRAYS, OF_ELEMENTS = (
 HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
-def read_arguments(context: Context) -> None:
-    """Give the context its parameters and dtype rules."""
+def read_arguments(context: Context) -> Arguments:
+    """The parameters of an entry and its dtype rules."""
     fixed, group = _dtypes(context)
-    context.fixed = fixed
-    context.params = list(_parameters(context, fixed))
-    context.lengths = dict(_lengths(context))
-    context.arrays = [p for p in context.params if p.type.is_array]
-    rules = [_own_rule(p, p.dtype) for p in context.arrays if p.dtype]
-    if grouped := tuple(p for p in context.arrays if p.dtype is None):
-        context.group = group
-        integers = _integers(context, group) if context.form is Form.KERNELS else "keep"
-        rules.insert(0, DtypeRule("kDtypes", group, integers, grouped))
-    context.rules = tuple(rules)
-    names = [p.name for p in context.params]
-    context.known("MG112", context.raw.args, names, "argument", ("args",))
+    params = tuple(_parameters(context, fixed))
+    arrays = [p for p in params if p.type.is_array]
+    rules = [_own_rule(p, p.dtype) for p in arrays if p.dtype]
+    if grouped := tuple(p for p in arrays if p.dtype is None):
+        kernels = context.form is Form.KERNELS
+        integers = _integers(context, group) if kernels else Integers.KEEP
+        rules.insert(0, DtypeRule(GROUP, group, integers, grouped))
+    arguments = Arguments(params, tuple(rules), dict(_lengths(context, params)))
+    context.known("MG112", context.raw.args, arguments.by_name, "argument", ("args",))
     if isinstance(context.raw.returns, dict):
         given = context.raw.returns
         context.known("MG112", given, context.output_names, "output", ("returns",))
-    _check_axes(context)
-    check_samples(context)
+    _check_axes(context, arguments)
+    return arguments
 
 
-def _check_axes(context: Context) -> None:
+def _check_axes(context: Context, arguments: Arguments) -> None:
     """Report axes that cannot be read, or whose length nothing says."""
-    axes, by_name = context.axes, {p.name: p for p in context.params}
+    axes, by_name = context.axes, arguments.by_name
     outputs = context.output_names if context.form is Form.KERNELS else []
     shapes, seen = context.keys("shape"), set[str]()
     for name, key, at in listed(context.raw.axes):
@@ -75,7 +71,7 @@ def _check_axes(context: Context) -> None:
         if name in context.output_names and not outputs:
             context.error("axes_of_output", path, key=True, at=at, name=name)
             continue
-        arrays = [p.name for p in context.arrays if not p.is_list]
+        arrays = [p.name for p in arguments.arrays if not p.is_list]
         if not context.is_known("MG131", name, [*arrays, *outputs], "array", path, at=at):
             continue
         for wrong, axis in axes.problems(name):
@@ -101,8 +97,8 @@ def _place(text: str, axis: str) -> tuple[int, int] | None:
 def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
     """What an argument with a dtype of its own may be given in."""
     if dtype == ACCUMULATOR:
-        return DtypeRule(p.rule, FLOATING, "to_float32", (p,))
-    return DtypeRule(p.rule, (dtype,), "keep", (p,))
+        return DtypeRule(p.rule, FLOATING, Integers.FLOAT32, (p,))
+    return DtypeRule(p.rule, (dtype,), Integers.KEEP, (p,))
 
 
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
@@ -122,7 +118,7 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
             tuple(after),
             dtype=own,
             integral=own in INTEGER or own == "bool_",
-            rule=f"k{camel(cpp)}Dtypes" if own else "kDtypes",
+            rule=f"k{camel(cpp)}Dtypes" if own else GROUP,
         )
         place += p.is_plain
         after += [p] * (not p.is_plain)
@@ -137,9 +133,9 @@ def _locals(context: Context) -> set[str]:
     return own | (OF_ELEMENTS if context.elementwise else OF_ARRAYS)
 
 
-def _lengths(context: Context) -> Iterator[tuple[str, Length]]:
+def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[str, Length]]:
     """The lengths of axes, with names of locals."""
-    taken = _locals(context).union(*(_derived(p.cpp) for p in context.params))
+    taken = _locals(context).union(*(_derived(p.cpp) for p in params))
     for name, length in context.axes.lengths.items():
         cpp = name
         while cpp in taken or clash(cpp, "an operator"):
@@ -172,7 +168,7 @@ def _derived(cpp: str) -> frozenset[str]:
     return frozenset(members) | {f"{cpp}_{what}" for what in suffixes} | {f"k{camel(cpp)}Dtypes"}
 
 
-def _integers(context: Context, group: tuple[str, ...]) -> str:
+def _integers(context: Context, group: tuple[str, ...]) -> Integers:
     """What integer inputs become."""
     given = context.raw.integers
     has_integers = any(d in INTEGER for d in group)
@@ -182,7 +178,7 @@ def _integers(context: Context, group: tuple[str, ...]) -> str:
         context.error("no_integers", ("integers",))
     if given is None:
         given = "keep" if has_integers else "float32" if "float32" in group else "error"
-    return "to_float32" if given == "float32" else given
+    return Integers.FLOAT32 if given == "float32" else Integers(given)
 
 
 def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -195,7 +191,6 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
     elif given is not None:
         arrays = [a.name for a in context.signature.arrays]
         names = context.known_in("MG120", "dtypes", arrays, "array argument")
-        context.dtypes_known &= context.keys("dtypes").keys() <= set(arrays)
         for key, of in names.items():
             dtypes: tuple[str, ...] = (ACCUMULATOR,)
             if given[key] != [ACCUMULATOR]:
@@ -203,14 +198,12 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
             if len(dtypes) == 1:
                 fixed |= dict.fromkeys(of, dtypes[0])
             elif group and dtypes and dtypes != group:
-                context.dtypes_known = False
                 context.error("different_dtypes", ("dtypes", key), name=of[0])
             else:
                 group = dtypes or group
         group = group or FLOATING
         sums = [name for name in fixed if fixed[name] == ACCUMULATOR]
         if sums and (len(fixed) == len(arrays) or computes_integers(group)):
-            context.dtypes_known = False
             context.error("no_sums", ("dtypes", context.keys("dtypes")[sums[0]]), name=sums[0])
     return fixed, group or FLOATING
 
@@ -224,7 +217,6 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
         if name in CATEGORIES or name in DTYPES:
             found.update(dict.fromkeys(CATEGORIES.get(name, (name,))))
             continue
-        context.dtypes_known = False
         if name == ACCUMULATOR:
             arrays = [a.name for a in context.signature.arrays]
             of = path[1] if path[1:] else arrays[-1]

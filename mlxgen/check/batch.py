@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from ..formula.explain import Wrong
 from ..formula.source import Source, parsed
+from ..model.op import Arguments, Parameter
 from ..read.keys import KernelEntry
 from .context import Context, Path
 from .results import texts_by_output
@@ -42,9 +43,9 @@ class _Varies(Exception):
         self.at, self.key, self.condition = at, key, condition
 
 
-def check_batch(context: Context) -> None:
+def check_batch(context: Context, arguments: Arguments) -> None:
     """Report formulas that may be wrong for a batch."""
-    formula = _Formula(context)
+    formula = _Formula(context, arguments.arrays)
     for path, text, allowed in _formulas(context):
         formula.in_launch = path[0] == "dispatch"
         try:
@@ -89,10 +90,10 @@ def _launch(metal: KernelEntry) -> Iterator[tuple[Path, str]]:
 class _Formula:
     """How the parts of an entry's formulas differ."""
 
-    def __init__(self, context: Context) -> None:
-        self.names = {p.name: ARRAYS if p.is_list else ARRAY for p in context.arrays}
+    def __init__(self, context: Context, arrays: Sequence[Parameter]) -> None:
+        self.names = {p.name: ARRAYS if p.is_list else ARRAY for p in arrays}
         self.names |= dict.fromkeys(context.output_names, ARRAY)
-        self.optional = {p.name for p in context.arrays if p.type.optional}
+        self.optional = {p.name for p in arrays if p.type.optional}
         self.lengths = context.axes.lengths
         self.in_launch = False
         # The least number of axes that the arrays have, by their formulas.

@@ -1,7 +1,7 @@
-"""One entry while it is looked at: what is known of it, and how it reports what is wrong.
+"""One entry with its keys and signature, and how its mistakes are reported.
 
-Every part of ``check`` gets the ``Context`` of its entry, and reports through it at a key or value.
-An entry with an error gives no operator.
+Every phase of ``check`` gets the ``Context`` of its entry, and the results of the phases before it.
+It reports through the context, at a key or value. An entry with an error gives no operator.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partialmethod
+from functools import cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -17,9 +17,9 @@ from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
 from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
-from ..model.op import DtypeRule, Expr, Fact, Form, Length, Parameter
+from ..model.op import Arguments, Expr, Fact, Form
 from ..model.signature import Signature, Type
-from ..read.keys import OpEntry, Sample, listed
+from ..read.keys import OpEntry, listed
 from ..read.settings import Settings
 from ..read.signature import Spelling
 from ..read.sources import Sources
@@ -50,12 +50,6 @@ ARRAYS = Type(Kind.ARRAYS)
 BOOL = Type(Kind.BOOL)
 
 
-@cache
-def camel(name: str) -> str:
-    """Class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
-
-
 Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
 
 
@@ -73,14 +67,23 @@ class Surroundings:
     broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Named:
     """An entry by what it is called; nothing else of it is looked at."""
 
     entry: Entry
     name: str
     diags: Diagnostics
-    ok: bool = True
+    failed: set[str | int] = field(default_factory=set)  # keys with errors; "": the name
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error was reported so far."""
+        return not self.failed
+
+    def fail(self, path: Path) -> None:
+        """Note an error at a value of the entry."""
+        self.failed.add(path[0] if path else "")
 
     def text(self, key: str) -> str:
         """The text of a key; empty where there is none."""
@@ -115,8 +118,10 @@ class Named:
         self, code: str, message: str, path: Path = (), help: Help = None, **more: Any
     ) -> None:
         """Report at a value of the entry, with ``key=True`` at its key, or ``at`` a slice of that;
-        for () at its name."""
-        self.ok &= more.get("severity") == "warning"
+        for () at its name. ``clear``: what is meant is clear all the same."""
+        clear = more.pop("clear", False)
+        if more.get("severity") != "warning":
+            self.fail(() if clear else path)
         key, at = more.pop("key", False), more.pop("at", None)
         span = self.entry.span(path, key=key) if path else self.name_span
         span = self.entry.text_span(path, *at, key=key) if at else span
@@ -135,7 +140,9 @@ class Named:
         """Report what messages.txt says of this, in the same way."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
         more = {
-            name: about[name] for name in ("notes", "severity", "at", "related") if name in about
+            name: about[name]
+            for name in ("notes", "severity", "at", "related", "clear")
+            if name in about
         }
         self.report(code, message, path, help, key=key, **more)
 
@@ -143,7 +150,7 @@ class Named:
     warning = partialmethod(error, severity="warning")
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Context(Named):
     """An entry with its keys and signature read."""
 
@@ -151,27 +158,40 @@ class Context(Named):
     raw: OpEntry
     signature: Signature
     left_out: frozenset[str]  # keys that have an error, and are therefore not in `raw`
-    # What follows is found out while it is looked at.
-    form: Form = Form.BIND
-    elementwise: bool = False  # kernels without a `shape` rule
-    params: Sequence[Parameter] = ()
-    arrays: Sequence[Parameter] = ()
-    rules: tuple[DtypeRule, ...] = ()
-    group: tuple[str, ...] = ()  # dtypes of the arguments that are promoted together
-    fixed: dict[str, str] = field(default_factory=dict)  # those of the others
-    dtypes_known: bool = True  # else nothing is said about kernels
-    lengths: Mapping[str, Length] = field(default_factory=dict)  # of axes
-    samples: dict[int, Sample] = field(default_factory=dict)  # those whose values fit
-    facts: dict[str, Fact] = field(default_factory=dict)  # of the arrays, ...
-    results: Sequence[Fact] = ()  # ... and of the outputs
-    free: frozenset[str] = frozenset()  # arrays that `checks` do not mention
-    includes: dict[str, None] = field(default_factory=dict)  # headers of csrc for its formulas
 
     def __post_init__(self) -> None:
-        self.ok = not self.left_out
-        self.settings = self.around.settings
-        self.sources = self.around.sources
-        self.output_names = [output.name for output in self.signature.outputs]
+        self.failed.update(self.left_out)
+
+    @property
+    def settings(self) -> Settings:
+        """Package name, namespace and paths."""
+        return self.around.settings
+
+    @property
+    def sources(self) -> Sources:
+        """The hand-written C++ and Metal sources."""
+        return self.around.sources
+
+    @cached_property
+    def output_names(self) -> list[str]:
+        """The names of its outputs."""
+        return [output.name for output in self.signature.outputs]
+
+    @cached_property
+    def form(self) -> Form:
+        """How the forward is given."""
+        raw = self.raw
+        if raw.dispatch is not None:
+            return Form.KERNELS
+        if raw.composite is not None:
+            return Form.COMPOSITE
+        return Form.KERNELS if {"eval_cpu", "eval_gpu"} & {*raw.manual} else Form.BIND
+
+    @cached_property
+    def elementwise(self) -> bool:
+        """Whether it has kernels without a rule for shapes."""
+        shaped = self.raw.shape is not None or bool(self.axes.outputs)
+        return self.form is Form.KERNELS and not shaped
 
     @cached_property
     def axes(self) -> NamedAxes:
@@ -228,14 +248,10 @@ class Context(Named):
         seen: set[str] = set()
         for i, item in enumerate(items):
             if item in seen:
-                self.error("twice", (*path, i), item=item)
+                self.error("twice", (*path, i), item=item, clear=True)
             seen.add(item)
 
     # Formulas
-
-    def names(self) -> dict[str, Name]:
-        """Arguments by name."""
-        return {p.name: Name(p.type, fact=self.facts.get(p.name)) for p in self.params}
 
     def scope(self, names: Mapping[str, Name], stream: bool = True) -> Scope:
         """What a formula of the entry may refer to."""
@@ -254,7 +270,7 @@ class Context(Named):
         """
 
         def report(code: str, message: str, start: int, end: int, help: Help) -> None:
-            self.ok = False
+            self.fail(path)
             if text[start:end] not in self.around.broken:  # an entry that has errors of its own
                 self.report_in(path, code, message, start, end, help)
 
@@ -267,8 +283,24 @@ class Context(Named):
         """What a formula for all outputs gives."""
         return Want.arrays([o.type.kind is Kind.ARRAYS for o in self.signature.outputs], needs)
 
-    def need(self, sort: str, name: str, fact: Fact, dtype: str, linear: str) -> Need:
+
+@dataclass(frozen=True)
+class Known:
+    """What formulas of an entry can name, and the facts about it."""
+
+    arguments: Arguments
+    facts: Mapping[str, Fact] = field(default_factory=dict)  # of the arrays, ...
+    results: Sequence[Fact] = ()  # ... and of the outputs
+    free: frozenset[str] = frozenset()  # arrays that `checks` do not mention
+
+    def names(self) -> dict[str, Name]:
+        """Arguments by name."""
+        return {p.name: Name(p.type, fact=self.facts.get(p.name)) for p in self.arguments.params}
+
+    def need(
+        self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: str
+    ) -> Need:
         """What an array has to be that has the rank of another."""
-        every = self.elementwise and not self.raw.checks
-        summed = sort == "gradient" and self.form is not Form.KERNELS
+        every = context.elementwise and not context.raw.checks
+        summed = sort == "gradient" and context.form is not Form.KERNELS
         return Need(sort, name, fact.rank, dtype, linear, summed, self.free, every)

@@ -15,11 +15,11 @@ from ..model.dtypes import (
     METAL_TYPES,
     computes_integers,
 )
-from ..model.op import Rule
+from ..model.op import Arguments, Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
-from .context import Path
+from .context import Known, Path
 from .fit import Asked
 
 MAX_BUFFERS = 31  # that Metal binds
@@ -50,6 +50,7 @@ class Dispatch(Asked):
 
     backend: str
     spec: KernelEntry
+    known: Known
     rules: Sequence[Rule | None]  # of the outputs' dtypes; None: the kernel's
     beside: frozenset[str]  # arguments that formulas use, but those of its launch
     codes = ("MG502", "MG503")
@@ -61,8 +62,22 @@ class Dispatch(Asked):
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Those that the kernel is compiled for, if its backend has them."""
-        context = self.context
-        return context.group or (next(iter(context.fixed.values()), "float32"),)
+        return self.group or (next(iter(self.fixed.values()), "float32"),)
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Those of the other arguments."""
+        return {p.name: p.dtype for p in self.arguments.arrays if p.dtype}
+
+    @property
+    def arguments(self) -> Arguments:
+        """Those of the entry."""
+        return self.known.arguments
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Those of the arguments that are promoted together."""
+        return self.arguments.group.dtypes if self.arguments.group else ()
 
     @property
     def metal_dtypes(self) -> list[str]:
@@ -79,7 +94,7 @@ class Dispatch(Asked):
     def outputs(self) -> tuple[str, ...] | None:
         """The dtype of each output, T for the kernel's; None when something was reported."""
         context, keys = self.context, self.context.keys("dtype")
-        own = {p.name: p.dtype or "T" for p in context.arrays}
+        own = {p.name: p.dtype or "T" for p in self.arguments.arrays}
         found = []
         for name, rule in zip(context.output_names, self.rules, strict=True):
             path = ("dtype", keys.get(name, name))
@@ -119,6 +134,6 @@ class Dispatch(Asked):
     def has_dtype(self, dtypes: Sequence[str]) -> bool:
         """Whether a dtype is left to run the kernel for; reports it if not."""
         if not dtypes:
-            given = ", ".join(self.context.group)
+            given = ", ".join(self.group)
             self.error("no_dtypes", given=given)
         return bool(dtypes)

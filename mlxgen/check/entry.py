@@ -127,17 +127,8 @@ def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
     return "is a type in the generated stubs" if name in types else None
 
 
-def decide_form(context: Context) -> bool:
-    """Give the context its form; whether it is known how the forward is given."""
-    raw = context.raw
-    if raw.dispatch is not None:
-        context.form = Form.KERNELS
-    elif raw.composite is not None:
-        context.form = Form.COMPOSITE
-    elif {"eval_cpu", "eval_gpu"} & set(raw.manual):
-        context.form = Form.KERNELS
-    shaped = raw.shape is not None or bool(context.axes.outputs)
-    context.elementwise = context.form is Form.KERNELS and not shaped
+def form_known(context: Context) -> bool:
+    """Whether no key has an error that says how the forward is given."""
     return not context.left_out & _FORM_KEYS
 
 

@@ -13,28 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from graphlib import CycleError, TopologicalSorter
 
 from ..diagnostics import Diagnostics, Related, TooMany
 from ..formula.compile import Name, compile_formula
 from ..formula.facts import degree_of_all
-from ..model.op import Expr, Fact, Form, Kernel, Op, Written
+from ..model.op import Expr, Fact, Form, Op, Written, camel
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
 from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
-from .context import Context, Named, Surroundings, camel
-from .entry import check_keys, decide_form, read_entry
+from .context import Context, Named, Surroundings
+from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .names import check_names
-from .samples import check_calls
+from .samples import check_calls, check_samples
 from .unused import check_unused
 
 _WRITTEN = {field.name for field in fields(Written)}
+_OF_DTYPES = {"dtypes", "dtype"}
 
 
 def resolve(
@@ -154,63 +155,41 @@ def _composed(context: Context, texts: Sequence[str], degrees: Mapping[str, int]
 
 def _operator(context: Context, path: str) -> Op | None:
     """The operator that an entry describes, or None when something was reported."""
-    if not decide_form(context):
+    if not form_known(context):
         return None
     usable = check_keys(context)
-    read_arguments(context)
+    arguments = read_arguments(context)
+    samples = check_samples(context, arguments)
     if not usable:
         return None
-    raw, name, has_kernels = context.raw, context.name, context.form is Form.KERNELS
-    checks = results.checks(context)
-    shapes = results.shapes(context)
-    out_dtypes = results.out_dtypes(context)
-    results.outputs(context, shapes, out_dtypes, checks)
-    forward, text = results.forward(context)
-    kernels: Sequence[Kernel] = ()
-    if has_kernels and context.dtypes_known:
-        rules = [rule.expr for rule in (*checks, *shapes, *out_dtypes) if rule]
-        beside = frozenset(name for expr in rules for name in expr.names)
-        kernels = match_kernels(context, out_dtypes, beside)
-    grads, own_gradient = gradients.gradients(context)
-    jvp, jvp_exprs = gradients.jvp(context, grads)
-    vmap = gradients.vmap(context)
-    check_calls(context, shapes, checks)
+    checks, known = results.checks(context, arguments)
+    rules = results.rules(context, known)
+    known = results.with_outputs(context, known, rules, checks)
+    forward = results.forward(context, known)
+    if context.form is not Form.KERNELS:
+        known = replace(known, results=(forward.expr and forward.expr.known) or ())
+    elif context.failed.isdisjoint(_OF_DTYPES):  # else it is not known what kernels compute
+        forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
+    derivatives = gradients.derivatives(context, known)
+    check_calls(context, arguments, samples, rules.shapes, checks)
     check_own_name(context)
-    for part in raw.manual if has_kernels else ():
+    for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)
     if not context.ok:
         return None
-    exprs = [forward, *(g.expr for g in grads), *(e for _, e in jvp_exprs)]
     op = Op(
-        entry=Written(**raw.model_dump(include=_WRITTEN, exclude_defaults=True)),
-        name=name,
+        entry=Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True)),
+        name=context.name,
         python_name=context.python_name,
-        class_name=camel(name),
         signature=context.signature,
-        params=tuple(context.params),
-        form=context.form,
+        axes={name: [axes.names for axes in of] for name, of in context.axes.of.items()},
+        arguments=arguments,
+        checks=checks,
+        output_rules=rules,
+        forward=forward,
+        derivatives=derivatives,
         file=path,
         line=context.entry.line,
-        elementwise=context.elementwise,
-        forward=forward,
-        forward_text=text,
-        kernels=tuple(kernels),
-        grads=tuple(grads),
-        own_gradient=own_gradient,
-        jvp=jvp,
-        jvp_exprs=tuple(jvp_exprs),
-        vmap=vmap,
-        shapes=shapes,
-        out_dtypes=out_dtypes,
-        rules=context.rules,
-        checks=checks,
-        calls=tuple(sorted({called for e in exprs if e for called in e.ops} - {name})),
-        includes=tuple(context.includes),
-        module=raw.module or "",
-        tags=frozenset(raw.tags),
-        manual=frozenset(raw.manual),
-        axes={name: [axes.names for axes in of] for name, of in context.axes.of.items()},
-        lengths=context.lengths,
     )
     check_unused(context, op)
     return op if context.ok else None
@@ -218,7 +197,8 @@ def _operator(context: Context, path: str) -> Op | None:
 
 def _check_cycles(ops: list[Op], file: _File) -> None:
     """Composites that call each other without end."""
-    calls: dict[str, Iterable[str]] = {op.name: op.forward.ops if op.forward else () for op in ops}
+    exprs = {op.name: op.forward.expr for op in ops}
+    calls: dict[str, Iterable[str]] = {name: e.ops if e else () for name, e in exprs.items()}
     pending = [name for called in calls.values() for name in called]
     for name in pending:  # which grows
         if name not in calls:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 from ..diagnostics import Declaration, Related, Span, did_you_mean
 from ..model.kinds import Kind
+from ..model.op import camel
 from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.sources import last_name
-from .context import Context, Path, camel
+from .context import Context, Path
 
 # A C++ name with its namespaces.
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
@@ -169,7 +170,7 @@ class Asked:
         """Report that there is no such function, unless a file that may have it was not read."""
         sources = self.context.sources
         if sources.unread:
-            self.context.ok = False
+            self.context.fail(self.path)
             return
         guess = did_you_mean(self.name, sorted(set(names)))
         message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}{guess}"
@@ -281,20 +282,20 @@ def own_function(context: Context, name: str, path: Path) -> Function | None:
     return _by_hand(context, name, Expected(result, _wanted(context)), path)
 
 
-def gradient_function(context: Context, name: str, path: Path) -> str:
-    """The qualified name of a hand-written gradient, which returns one array per gradient."""
+def gradient_function(context: Context, name: str, path: Path) -> tuple[str, str]:
+    """A hand-written gradient, which returns one array per gradient: its qualified name and
+    header."""
     arrays = "const std::vector<mx::array>&"
     wanted = _wanted(context, cotangents=arrays, outputs=arrays)
     result = _outside("std::vector<mx::array>")
     function = _by_hand(context, name, Expected(result, wanted), path)
-    return spelled(context, function) if function else name
+    if function is None:
+        return name, ""
+    return spelled(context, function), str(context.sources.header_of(function))
 
 
 def _by_hand(context: Context, name: str, expected: Expected, path: Path) -> Function | None:
-    for function in Asked(context, name, path).in_csrc(expected):
-        context.includes[str(context.sources.header_of(function))] = None
-        return function
-    return None
+    return next(iter(Asked(context, name, path).in_csrc(expected)), None)
 
 
 def check_own_name(context: Context) -> None:
@@ -314,7 +315,7 @@ def check_manual(context: Context, part: Part) -> None:
     sources, settings, name = context.sources, context.settings, f"{camel(context.name)}::{part}"
     if sources.defines_member(camel(context.name), part):
         return
-    context.ok = False
+    context.fail(("manual",))
     if not sources.unread:
         csrc = settings.relative(settings.csrc)
         asked = Asked(context, name, ("manual", context.raw.manual.index(part)))

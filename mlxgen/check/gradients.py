@@ -9,33 +9,52 @@ from ..formula.compile import Name, Need, Want
 from ..formula.explain import Wrong
 from ..formula.source import Source
 from ..model.dtypes import FLOATING
-from ..model.op import Expr, Fact, Form, Grad, GradKind, Parameter
+from ..model.op import (
+    Arguments,
+    Derivatives,
+    Expr,
+    Fact,
+    Form,
+    Grad,
+    GradKind,
+    Jvp,
+    Parameter,
+    Vmap,
+)
 from ..model.signature import with_article
 from ..read.keys import GradFunction, listed
 from ..read.yaml import quoted
 from .batch import check_batch
-from .context import ARRAY, ARRAYS, BOOL, Context, Path
+from .context import ARRAY, ARRAYS, BOOL, Context, Known, Path
 from .fit import gradient_function
 
 RESULT = frozenset(["result"])
 _NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
 
 
-def gradients(context: Context) -> tuple[list[Grad], bool]:
-    """The gradients, and whether they are an op's own that brings others (of MLX)."""
+def derivatives(context: Context, known: Known) -> Derivatives:
+    """The gradients, the jvp and vmap."""
+    grads = _gradients(context, known)
+    own = context.raw.grad is not None and context.form is not Form.KERNELS
+    jvp, tangents = _jvp(context, known, grads)
+    return Derivatives(tuple(grads), own, jvp, tuple(tangents), _vmap(context, known.arguments))
+
+
+def _gradients(context: Context, known: Known) -> list[Grad]:
     given, kernels = context.raw.grad, context.form is Form.KERNELS
+    arrays = known.arguments.arrays
     if given == "none":
-        return [Grad((p,), GradKind.NONE, "none") for p in context.arrays], not kernels
+        return [Grad((p,), GradKind.NONE, "none") for p in arrays]
     texts = given if isinstance(given, dict) else {}
     grads: list[Grad] = []
     seen: set[str] = set()
     for key, value in texts.items():
-        if params := _arguments(context, key, seen):
-            grads += _declared(context, key, params, value)
+        if params := _arguments(context, known.arguments, key, seen):
+            grads += _declared(context, known, key, params, value)
     if "vjp" in context.raw.manual:
-        return [], False
-    missing = [p for p in context.arrays if p.name not in seen]
-    unknown = seen.difference(p.name for p in context.params)
+        return []
+    missing = [p for p in arrays if p.name not in seen]
+    unknown = seen - known.arguments.by_name.keys()
     if unknown and len(unknown) >= len([p for p in missing if not p.integral]):
         missing = []  # they are there, misspelt
     for p in missing:
@@ -47,14 +66,13 @@ def gradients(context: Context) -> tuple[list[Grad], bool]:
             path = ("grad",) if given is not None else ()
             sort = "kernels" if context.raw.composite is None else ""
             context.error("no_gradient", path, sort, key=bool(path), name=p.name)
-    return grads, given is not None and not kernels
+    return grads
 
 
-def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter]:
+def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str]) -> list[Parameter]:
     """The arrays that a key of `grad` names: one, or several with commas."""
     path: Path = ("grad", key)
-    by_name = {p.name: p for p in context.params}
-    arrays = [p.name for p in context.arrays]
+    by_name, arrays = arguments.by_name, [p.name for p in arguments.arrays]
     names = list(listed([key]))
     params = []
     for name, _, at in names:
@@ -73,7 +91,7 @@ def _arguments(context: Context, key: str, seen: set[str]) -> list[Parameter]:
 
 
 def _declared(
-    context: Context, key: str, params: list[Parameter], value: str | GradFunction
+    context: Context, known: Known, key: str, params: list[Parameter], value: str | GradFunction
 ) -> list[Grad]:
     """The gradients that an item of `grad` gives to its arguments."""
     path: Path = ("grad", key)
@@ -81,22 +99,23 @@ def _declared(
         context.error("gradient_of_list", path, key=True)
         return []
     if isinstance(value, GradFunction):
-        function = gradient_function(context, value.function, (*path, "function"))
-        return [Grad(tuple(params), GradKind.FUNCTION, value.function, function=function)]
+        function, include = gradient_function(context, value.function, (*path, "function"))
+        kind = GradKind.FUNCTION
+        return [Grad(tuple(params), kind, value.function, function=function, include=include)]
     text = value.strip()
     if text != "none" and any(p.integral for p in params):
         name, instead = next(p.name for p in params if p.integral), _without_integers(params, text)
         context.error("gradient_of_integers", path, key=True, name=name, instead=instead)
     if text in ("none", "zero"):
         return [Grad((p,), GradKind(text), text) for p in params]
-    names = _gradient_names(context)
+    names = _gradient_names(context, known)
     cotangents = [f"grad_{name}" for name in context.output_names]
     linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
-    dtype = _floating(context)
+    dtype = _floating(context, known.arguments)
     needs = [
         Need("gradient", p.name)  # which is reported
         if p.integral
-        else context.need("gradient", p.name, context.facts[p.name], dtype, linear)
+        else known.need(context, "gradient", p.name, known.facts[p.name], dtype, linear)
         for p in params
     ]
     want = Want.arrays([p.is_list for p in params], needs)
@@ -136,11 +155,12 @@ def _without_integers(params: list[Parameter], text: str) -> str:
     return ", ".join(f"{name}: {part}" for name, part in items)
 
 
-def _floating(context: Context) -> str:
+def _floating(context: Context, arguments: Arguments) -> str:
     """The category of gradients; empty where arrays are never floating."""
-    if context.form is not Form.KERNELS or "complex64" in context.group:
+    dtypes = arguments.group.dtypes if arguments.group else ()
+    if context.form is not Form.KERNELS or "complex64" in dtypes:
         return "inexact"
-    return "" if {*FLOATING}.isdisjoint(context.group) else "floating"
+    return "" if {*FLOATING}.isdisjoint(dtypes) else "floating"
 
 
 def _given(names: dict[str, Name], p: Parameter) -> None:
@@ -149,11 +169,11 @@ def _given(names: dict[str, Name], p: Parameter) -> None:
         names[p.name] = Name(ARRAY, fact=names[p.name].fact)
 
 
-def _gradient_names(context: Context) -> dict[str, Name]:
+def _gradient_names(context: Context, known: Known) -> dict[str, Name]:
     """What gradient formulas may refer to."""
-    signature, names = context.signature, context.names()
+    signature, names = context.signature, known.names()
     count = len(signature.outputs)
-    found = [*context.results, *[Fact()] * count][:count]
+    found = [*known.results, *[Fact()] * count][:count]
     for word, degree, uses in (("grad", 1, frozenset[str]()), ("result", 0, RESULT)):
         facts = [fact._replace(degree=degree, uses=uses) for fact in found]
         each = signature.each_output(word)
@@ -168,19 +188,21 @@ def _gradient_names(context: Context) -> dict[str, Name]:
     return names
 
 
-def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter, Expr]]]:
+def _jvp(
+    context: Context, known: Known, grads: list[Grad]
+) -> tuple[Jvp, list[tuple[Parameter, Expr]]]:
     """How the op is differentiated forwards, and the formulas of it."""
     given = context.raw.jvp
     if "jvp" in context.raw.manual:
-        return "manual", []
+        return Jvp.MANUAL, []
     if context.form is not Form.KERNELS:
-        return "", []
+        return Jvp.MLX, []
     if given == "linear" and context.ok:
         _check_linear(context, grads)
     if given in ("linear", "none"):
-        return str(given), []
+        return Jvp(given), []
     if isinstance(given, dict):
-        return "formula", _jvp_formulas(context, given, grads)
+        return Jvp.FORMULA, _jvp_formulas(context, known, given, grads)
     formulas = [g for g in grads if g.kind is GradKind.FORMULA]
     diagonal = (
         context.elementwise
@@ -191,11 +213,11 @@ def jvp(context: Context, grads: list[Grad]) -> tuple[str, list[tuple[Parameter,
     if given == "elementwise" and not diagonal:
         context.error("elementwise_jvp", ("jvp",))
     if diagonal:  # the Jacobian is its own transpose
-        return "elementwise", [(g.params[0], g.expr) for g in formulas if g.expr]
+        return Jvp.ELEMENTWISE, [(g.params[0], g.expr) for g in formulas if g.expr]
     smooth = {g.kind for g in grads} - {GradKind.NONE}
     if smooth <= {GradKind.COMPOSITE} and grads:
-        return "composite" if smooth else "none", []
-    return "vjp", []
+        return Jvp.COMPOSITE if smooth else Jvp.NONE, []
+    return Jvp.VJP, []
 
 
 def _check_linear(context: Context, grads: list[Grad]) -> None:
@@ -208,10 +230,10 @@ def _check_linear(context: Context, grads: list[Grad]) -> None:
 
 
 def _jvp_formulas(
-    context: Context, given: dict[str, str], grads: list[Grad]
+    context: Context, known: Known, given: dict[str, str], grads: list[Grad]
 ) -> list[tuple[Parameter, Expr]]:
     """The formulas of `jvp`, one per argument."""
-    by_name = {p.name: p for p in context.params}
+    by_name = known.arguments.by_name
     smooth = [p.name for g in grads for p in g.params if g.kind not in _NO_GRADIENT]
     missing = [name for name in smooth if name not in given]
     if len(missing) <= len(given.keys() - by_name.keys()):
@@ -219,8 +241,10 @@ def _jvp_formulas(
     for name in missing:
         context.error("no_jvp", ("jvp",), key=True, name=name)
     found, cotangents = [], context.signature.each_output("grad")
-    common = {k: name for k, name in _gradient_names(context).items() if k not in cotangents}
-    arrays = [p.name for p in context.arrays]
+    names = _gradient_names(context, known)
+    common = {k: name for k, name in names.items() if k not in cotangents}
+    arrays = [p.name for p in known.arguments.arrays]
+    floating = _floating(context, known.arguments)
     for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
         param, text = by_name[name], given[name]
         if text.strip() == "none":
@@ -230,27 +254,29 @@ def _jvp_formulas(
             continue
         names = dict(common)
         _given(names, param)
-        names["tangent"] = Name(ARRAY, fact=context.facts[name]._replace(degree=1))
+        names["tangent"] = Name(ARRAY, fact=known.facts[name]._replace(degree=1))
         needs = [
-            context.need("tangent", name, fact, _floating(context), "`tangent`")
-            for fact in context.results
+            known.need(context, "tangent", name, fact, floating, "`tangent`")
+            for fact in known.results
         ]
         if expr := context.formula(("jvp", name), text, context.want_outputs(needs), names):
             found.append((param, expr))
     return found
 
 
-def vmap(context: Context) -> str:
-    """How the op is vectorised."""
+def _vmap(context: Context, arguments: Arguments) -> Vmap:
+    """How the op is vectorized."""
     given = context.raw.vmap
     if "vmap" in context.raw.manual:
-        return "manual"
+        return Vmap.MANUAL
     if context.form is not Form.KERNELS:
-        return ""
+        return Vmap.MLX
     if given == "elementwise" and not context.elementwise:
         context.error("elementwise_vmap", ("vmap",))
     if given == "batch" and not context.elementwise and (fixed := context.axes.fixed):
         context.error("fixed_vmap", ("vmap",), name=fixed[0])
     elif given == "batch" and not context.elementwise:
-        check_batch(context)
-    return given or ("elementwise" if context.elementwise else "sequential")
+        check_batch(context, arguments)
+    if given is None:
+        return Vmap.ELEMENTWISE if context.elementwise else Vmap.SEQUENTIAL
+    return Vmap(given)

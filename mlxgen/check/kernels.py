@@ -13,11 +13,11 @@ from typing import Any, get_args
 
 from ..model.dtypes import METAL_TYPES
 from ..model.kinds import KINDS, Kind
-from ..model.op import Kernel, Parameter, Rule
+from ..model.op import Condition, Kernel, OutputRules, Parameter
 from ..model.signature import with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import Backend, KernelEntry
-from .context import Context
+from .context import Context, Known
 from .dispatch import MAX_BUFFERS, Dispatch, cpp_type
 from .fit import QUALIFIED, Expected, Wanted, spelled
 from .metal import declaration, launch
@@ -29,17 +29,22 @@ _VIEW = re.compile(r"\b(In|Out)\s*<")
 
 
 def match_kernels(
-    context: Context, dtypes: Sequence[Rule | None], beside: frozenset[str]
+    context: Context,
+    known: Known,
+    rules: OutputRules,
+    checks: Sequence[Condition],
 ) -> tuple[Kernel, ...]:
     """The op's kernels, each checked against the entry and the dtypes of its outputs; reports what
-    does not fit. ``beside``: arguments that formulas of shapes, dtypes and checks use."""
+    does not fit."""
+    exprs = [rule.expr for rule in (*checks, *rules.shapes, *rules.dtypes) if rule]
+    beside = frozenset(name for expr in exprs for name in expr.names)
     given: Any = context.raw.dispatch or {}
     shared = isinstance(given, str)
     found: list[Kernel | None] = []
     for backend, spec in {"cpu": given}.items() if shared else given.items():
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path = ("dispatch", "kernel") if shared else ("dispatch", backend, "kernel")
-        item = Dispatch(context, entry.kernel, path, backend, entry, dtypes, beside)
+        item = Dispatch(context, entry.kernel, path, backend, entry, known, rules.dtypes, beside)
         if not QUALIFIED.fullmatch(item.name):
             item.error("no_function_name")
         elif shared:
@@ -63,7 +68,7 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
         return ()
     reason = context.sources.unreadable(cpu.include)
     if reason is not None:
-        context.ok = False
+        context.fail(item.path)
         if reason:
             item.error("not_metal", file=cpu.include, reason=reason)
         return ()
@@ -90,12 +95,12 @@ def _scalar_function(item: Dispatch) -> Expected:
                 "beside the dtype it can have one template parameter, `bool positive = false`, "
                 "which is true where all inputs are above 0"
             )
-        if _by_sign(function) and "complex64" in context.group:
+        if _by_sign(function) and "complex64" in item.group:
             return "'positive' is for real numbers, and the entry allows complex64"
         return None
 
     params = []
-    for p in context.params:
+    for p in item.arguments.params:
         scalars = item.numbers(p.type, KINDS[p.type.kind].scalars) or ("?",)
         types = ("T",) if p.type.is_array else scalars
         what = p.type.cpp if p.type.int64 else p.type.python
@@ -118,11 +123,11 @@ def _view_function(item: Dispatch) -> Expected:
             return "it is a scalar function, and an op with a `shape` needs one over views"
         if len(function.template) > 1:
             return item.template_problem(function) or "it has more than one template parameter"
-        if not function.template and len(context.group) > 1:
+        if not function.template and len(item.group) > 1:
             return "it must be a template over the dtype: template <typename T>"
         return item.template_problem(function)
 
-    params = [Wanted(p.name, f"'{p.name}'", _view_types(item, p)) for p in context.params]
+    params = [Wanted(p.name, f"'{p.name}'", _view_types(item, p)) for p in item.arguments.params]
     for name, element in zip(context.output_names, item.elements, strict=False):
         params.append(Wanted(name, f"the output '{name}'", (f"Out<{element}>",)))
     return Expected("void", params, (cpp_type(item.dtypes[0]),), also=problem)
@@ -152,7 +157,7 @@ def _by_sign(function: Function) -> bool:
 def _can_take(item: Dispatch) -> bool:
     """Whether kernels of the op's sort can take its arguments at all."""
     scalar = item.context.elementwise
-    for p in item.context.params:
+    for p in item.arguments.params:
         kind, optional = p.type.kind, p.type.optional
         refused = optional and kind is Kind.ENUM
         if scalar:
@@ -168,7 +173,7 @@ def _has_buffers(item: Dispatch) -> bool:
     """Whether Metal has as many buffers as the launch of an elementwise kernel takes."""
     context = item.context
     # Arguments, outputs; for arrays with strides: shape, strides, number of axes.
-    count = len(context.params) + len(context.output_names) + 3
+    count = len(item.arguments.params) + len(context.output_names) + 3
     if count > MAX_BUFFERS:
         item.error("too_many_buffers", count=count, limit=MAX_BUFFERS)
     return count <= MAX_BUFFERS

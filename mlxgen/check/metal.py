@@ -42,7 +42,6 @@ from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Rule, Temp
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from ..read.sources import last_name
-from .context import Context
 from .dispatch import MAX_BUFFERS, Dispatch
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
@@ -115,14 +114,14 @@ def _buffers(
         shown = metal_name(of) if of in METAL_TYPES else "T"
         found.append(Buffer(name, holds, name, "", declared.format(shown), types))
 
-    for p in context.arrays:
+    for p in item.arguments.arrays:
         add(p.name, Holds.INPUT, "device const {}*", _on_metal(p.dtype))
         properties += _properties(p.name)
         properties.append(_presence(p))
     for name, dtype in zip(context.output_names, outputs, strict=True):
         add(name, Holds.OUTPUT, "device {}*", dtype)
         properties += _properties(name)
-    for p in context.params:
+    for p in item.arguments.params:
         kind = KINDS[p.type.kind]
         if kind.metal and not p.type.optional:
             types = p.type.wide(kind.metal)
@@ -196,7 +195,7 @@ class _Launch(NamedTuple):
 
 def _launched(item: Dispatch, function: Function) -> _Launch:
     """What the entry says of the launch."""
-    names = _names(item.context)
+    names = _names(item)
     templates = _templates(item, function)
     for name in (*item.spec.template, MOST):
         names.setdefault(name, Name(Type(Kind.INT, int64=True)))
@@ -213,7 +212,7 @@ def _launched(item: Dispatch, function: Function) -> _Launch:
 def _has_types(item: Dispatch, function: Function, outputs: Sequence[str | None]) -> bool:
     """Whether Metal has the entry's dtypes, and the kernel is a template where it must be one."""
     context = item.context
-    fixed = [(name, _on_metal(dtype)) for name, dtype in context.fixed.items()]
+    fixed = [(name, _on_metal(dtype)) for name, dtype in item.fixed.items()]
     for name, dtype in [*fixed, *zip(context.output_names, outputs, strict=True)]:
         if dtype is not None and dtype not in METAL_TYPES:
             item.error("not_on_metal", name=name, dtype=dtype)
@@ -229,7 +228,7 @@ def _has_types(item: Dispatch, function: Function, outputs: Sequence[str | None]
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
     """The kernel with its buffers and grid."""
     context, spec = item.context, item.spec
-    if lists := [p.name for p in context.arrays if p.is_list]:
+    if lists := [p.name for p in item.arguments.arrays if p.is_list]:
         item.error("takes_list", name=lists[0])
         return None
     given = _launched(item, function)
@@ -319,11 +318,11 @@ def _bind(
 
 def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[tuple[str, Span]]:
     """Numbers and the like that reach neither the kernel nor a formula beside it."""
-    context, raw = item.context, item.context.raw
+    raw = item.context.raw
     used = item.beside | {param.name for param in function.params}.union(
         *(e.names for e in given.exprs)
     )
-    for p in context.params:
+    for p in item.arguments.params:
         if not (p.type.is_array or p.name in used or p.name in raw.unused):
             how = "add the parameter"
             if not KINDS[p.type.kind].metal or p.type.optional:
@@ -360,10 +359,10 @@ def _unknown(name: str, buffers: Mapping[str, Buffer]) -> Buffer:
     return Buffer(name, None, why=why)
 
 
-def _names(context: Context) -> dict[str, Name]:
+def _names(item: Dispatch) -> dict[str, Name]:
     """Names in launch geometry: arguments, and outputs for their shapes and sizes."""
-    outputs = context.signature.outputs
-    return context.names() | {output.name: Name(output.type) for output in outputs}
+    outputs = item.context.signature.outputs
+    return item.known.names() | {output.name: Name(output.type) for output in outputs}
 
 
 def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, Bounds]:
@@ -439,7 +438,7 @@ def _constants(
 def _taken(item: Dispatch, function: Function, name: str) -> str | None:
     """What has the name of a constant or template parameter already, if anything has."""
     context = item.context
-    if any(p.name == name for p in context.params):
+    if any(p.name == name for p in item.arguments.params):
         return "an argument"
     if name in context.output_names:
         return "an output"
@@ -485,7 +484,7 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
         elif given.values[-1] > INT_MAX:
             context.error("template_large", (*path, "values"), most=INT_MAX)
         formula = ((*path, "of"), given.of, Want(Kind.INT))
-        if expr := context.formula(*formula, context.names(), stream=False):
+        if expr := context.formula(*formula, item.known.names(), stream=False):
             found[name] = Template(name, given.of, expr, tuple(given.values))
     return [found[name] for name in function.template if name in found]
 

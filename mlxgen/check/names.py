@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..model.op import metal_stem
+from ..model.op import camel, metal_stem
 from ..read.names import clash
 from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
-from .context import FORMS, Named, Path, camel
+from .context import FORMS, Named, Path
 from .entry import DEEPEST
 
 

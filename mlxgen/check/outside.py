@@ -12,9 +12,10 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..model.op import camel
 from ..read.sources import Sources
 from ..read.yaml import Document, Entry
-from .context import SIGNATURES, camel
+from .context import SIGNATURES
 
 _WORD = re.compile(r"\w+")
 _NAMESPACE = re.compile(r"namespace\s+([\w:]+)")

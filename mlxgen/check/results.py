@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..diagnostics import Help
 from ..formula.compile import Name, Want, compile_formula
@@ -15,30 +16,38 @@ from ..formula.source import parsed
 from ..formula.values import hole, parts
 from ..model.dtypes import ACCUMULATOR
 from ..model.kinds import Kind
-from ..model.op import STREAM, Condition, Expr, Fact, Form, Rank, Rule
+from ..model.op import (
+    STREAM,
+    Arguments,
+    Condition,
+    Expr,
+    Fact,
+    Form,
+    Forward,
+    OutputRules,
+    Rank,
+    Rule,
+)
 from ..model.signature import Type
-from .context import Context, Path
+from .context import Context, Known, Path
 from .fit import QUALIFIED, own_function, spelled
 
 
-def forward(context: Context) -> tuple[Expr | None, str]:
-    """The composite or the call of the bound function, and its text; None for kernels alone."""
-    text, names = context.raw.composite, context.names()
+def forward(context: Context, known: Known) -> Forward:
+    """The composite or the call of the bound function, yet without kernels."""
+    text, names, form = context.raw.composite, known.names(), context.form
     if text is None:
-        expr, text = _bound_call(context) if context.form is Form.BIND else (None, "")
-    else:
-        linear = context.raw.jvp == "linear"
-        for name, fact in context.facts.items() if linear else ():
-            names[name] = names[name]._replace(fact=fact._replace(degree=1))
-        what = "its arrays" if linear else ""
-        needs = [
-            context.need("output", name, fact, fact.dtype, what)
-            for name, fact in zip(context.output_names, context.results, strict=False)
-        ]
-        expr = context.formula(("composite",), text, context.want_outputs(needs), names)
-    if expr and context.form is not Form.KERNELS:
-        context.results = expr.known or ()
-    return expr, text
+        return _bound_call(context, known) if form is Form.BIND else Forward(form)
+    linear = context.raw.jvp == "linear"
+    for name, fact in known.facts.items() if linear else ():
+        names[name] = names[name]._replace(fact=fact._replace(degree=1))
+    what = "its arrays" if linear else ""
+    needs = [
+        known.need(context, "output", name, fact, fact.dtype, what)
+        for name, fact in zip(context.output_names, known.results, strict=False)
+    ]
+    expr = context.formula(("composite",), text, context.want_outputs(needs), names)
+    return Forward(form, expr, text)
 
 
 def bound_texts(context: Context) -> list[str]:
@@ -58,44 +67,45 @@ def bound_texts(context: Context) -> list[str]:
     return attempts
 
 
-def _bound_call(context: Context) -> tuple[Expr | None, str]:
+def _bound_call(context: Context, known: Known) -> Forward:
     """The call of the function that the entry names, checked against MLX's API."""
     target = context.raw.cpp or f"mlx::core::{context.name}"
     path: Path = ("cpp",) if context.raw.cpp else context.at_name
     if not QUALIFIED.fullmatch(target):
         context.error("no_cpp_name", path, target=target)
-        return None, ""
+        return Forward(context.form)
     attempts = bound_texts(context)
     if not attempts:
-        return _own_call(context, target, path)
+        return _own_call(context, known.arguments, target, path)
     problems: list[tuple[str, str, Help]] = []
 
     def note(code: str, message: str, start: int, end: int, help: Help) -> None:
         problems.append((code, message, help))
 
     # MLX's function, not the entry of its name.
-    scope = context.scope(context.names())._replace(ops={})
+    scope = context.scope(known.names())._replace(ops={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:
-            return expr, text
+            return Forward(context.form, expr, text)
     code, message, hint = problems[0] if problems else ("", "it does not fit the signature", None)
     if code != "MG306":  # else it is about the arguments; other helps are for who writes formulas
         hint = "give `cpp`, `composite` or `dispatch`, or mend the signature"
     context.error("unbound", path, target=target, message=message, hint=hint)
-    return None, ""
+    return Forward(context.form)
 
 
-def _own_call(context: Context, target: str, path: Path) -> tuple[Expr | None, str]:
+def _own_call(context: Context, arguments: Arguments, target: str, path: Path) -> Forward:
     """The call of a hand-written C++ function from csrc."""
     function = own_function(context, target, path)
     if function is None:
-        return None, ""
-    given = ", ".join(map(hole, [*(p.name for p in context.params), STREAM]))
+        return Forward(context.form)
+    given = ", ".join(map(hole, [*arguments.by_name, STREAM]))
     cpp = f"{spelled(context, function)}({given})"
-    shown = ", ".join([*(p.cpp for p in context.params), "s"])
-    type = context.signature.outputs[0].type
-    return Expr(type, parts(cpp)), f"{function.qualified_name}({shown})"
+    shown = ", ".join([*(p.cpp for p in arguments.params), "s"])
+    expr = Expr(context.signature.outputs[0].type, parts(cpp))
+    include = str(context.sources.header_of(function))
+    return Forward(context.form, expr, f"{function.qualified_name}({shown})", include=include)
 
 
 def texts_by_output(context: Context, key: str) -> dict[str, str]:
@@ -114,6 +124,11 @@ def _outputs_known(context: Context, key: str) -> bool:
     return context.keys(key).keys() <= set(context.output_names)
 
 
+def rules(context: Context, known: Known) -> OutputRules:
+    """The rules of the outputs' shapes and dtypes."""
+    return OutputRules(_shapes(context, known), _dtypes(context, known))
+
+
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
     """A rule per output, None for those without one."""
     texts, keys = texts_by_output(context, key), context.keys(key)
@@ -128,7 +143,7 @@ def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> li
     return rules
 
 
-def shapes(context: Context) -> tuple[Rule, ...]:
+def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
     """The rules of the outputs' shapes; none for an elementwise op."""
     texts = texts_by_output(context, "shape")
     if not texts:
@@ -138,32 +153,27 @@ def shapes(context: Context) -> tuple[Rule, ...]:
             if name not in texts:
                 path: Path = ("axes" if context.raw.shape is None else "shape",)
                 context.error("no_shape", path, key=True, name=name)
-    rules = _rules(context, "shape", Want(Kind.SHAPE), context.names())
+    rules = _rules(context, "shape", Want(Kind.SHAPE), known.names())
     return tuple(rule for rule in rules if rule)
 
 
-def out_dtypes(context: Context) -> tuple[Rule | None, ...]:
+def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
     """The rules of the outputs' dtypes; None for the promoted one."""
     texts = texts_by_output(context, "dtype")
     if not texts:
         return (None,) * len(context.signature.outputs)
-    context.dtypes_known &= _outputs_known(context, "dtype")
+    _outputs_known(context, "dtype")
     if context.elementwise:
-        context.dtypes_known = False
         context.error("elementwise_dtype", ("dtype",), key=True)
         return ()
-    names = context.names()
+    names = known.names()
     names[ACCUMULATOR] = Name(Type(Kind.DTYPE), fact="floating")
-    rules = _rules(context, "dtype", Want(Kind.DTYPE), names)
-    context.dtypes_known &= all(
-        rule for name, rule in zip(context.output_names, rules, strict=True) if name in texts
-    )
-    return tuple(rules)
+    return tuple(_rules(context, "dtype", Want(Kind.DTYPE), names))
 
 
-def checks(context: Context) -> tuple[Condition, ...]:
-    """The conditions that the arguments must meet."""
-    names = context.names()
+def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...], Known]:
+    """The conditions that the arguments must meet, and the facts that they give."""
+    names = Known(arguments).names()
     found: list[Condition] = []
     ranks = dict(context.axes.ranks())
     for name, text, message in context.axes.conditions():
@@ -177,8 +187,7 @@ def checks(context: Context) -> tuple[Condition, ...]:
             tree = parsed(text)
             found.append(Condition(text, expr, message, whole=frozenset(_whole(tree))))
             ranks.update(_ranks(tree))
-    _arrays(context, ranks)
-    return tuple(found)
+    return tuple(found), Known(arguments, _facts(context, arguments, ranks))
 
 
 def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -218,42 +227,46 @@ def _whole(node: ast.expr) -> Iterator[str]:
             yield name
 
 
-def _arrays(context: Context, ranks: Mapping[str, tuple[str, int]]) -> None:
-    """Note what is known of the arrays; those of elementwise kernels have one shape."""
-    dtype, first = _promoted(context), context.arrays[0].name if context.arrays else ""
-    for p in context.arrays:
+def _facts(
+    context: Context, arguments: Arguments, ranks: Mapping[str, tuple[str, int]]
+) -> dict[str, Fact]:
+    """The facts about the arrays; those of elementwise kernels have one shape."""
+    arrays, facts = arguments.arrays, dict[str, Fact]()
+    dtype, first = _promoted(context, arguments), arrays[0].name if arrays else ""
+    for p in arrays:
         rank = ranks.get(p.name, (p.name, 0))
         rank = ranks.get(rank[0], rank)  # that of an array of the same shape
         known = None if p.is_list else (first, 0) if context.elementwise else rank
         own = "floating" if p.dtype == ACCUMULATOR else p.dtype
-        context.facts[p.name] = Fact(known, own or dtype, 0, frozenset([p.name]))
+        facts[p.name] = Fact(known, own or dtype, 0, frozenset([p.name]))
+    return facts
 
 
-def _promoted(context: Context) -> str:
+def _promoted(context: Context, arguments: Arguments) -> str:
     """What is known of the dtype that arrays of kernels have together."""
-    group = context.group if context.form is Form.KERNELS else ()
+    rule = arguments.group if context.form is Form.KERNELS else None
+    group = rule.dtypes if rule else ()
     return group[0] if len(group) == 1 else category(*group)
 
 
-def outputs(
-    context: Context,
-    shapes: Sequence[Rule],
-    dtypes: Sequence[Rule | None],
-    checks: Sequence[Condition],
-) -> None:
-    """Note what is known of the outputs of kernels, and which arrays may have any ndim."""
+def with_outputs(
+    context: Context, known: Known, rules: OutputRules, checks: Sequence[Condition]
+) -> Known:
+    """The facts about the outputs of kernels too, and the arrays that may have any ndim."""
+    arguments = known.arguments
     # Of several arrays some may be meant as scalars, unless their axes are spoken of.
     free = (
-        {*context.facts} if len(context.arrays) == 1 else {n for r in shapes for n in r.expr.sized}
+        {*known.facts} if len(known.facts) == 1 else {n for r in rules.shapes for n in r.expr.sized}
     )
-    context.free = frozenset(free.difference(*(check.expr.names for check in checks)))
+    free = free.difference(*(check.expr.names for check in checks))
+    known = replace(known, free=frozenset(free))
     if context.form is not Form.KERNELS:
-        return
+        return known
     count = len(context.output_names)
-    ranks: list[Rank] = [rule.expr.known for rule in shapes]
+    ranks: list[Rank] = [rule.expr.known for rule in rules.shapes]
     if context.elementwise:
-        ranks = [(context.arrays[0].name, 0)] * count
-    known = [rule.expr.known if rule else _promoted(context) for rule in dtypes]
-    context.results = [Fact(*pair) for pair in zip(ranks, known, strict=False)]
-    if len(context.results) < count:  # rules that have errors
-        context.results = [Fact()] * count
+        ranks = [(arguments.arrays[0].name, 0)] * count
+    dtypes = [r.expr.known if r else _promoted(context, arguments) for r in rules.dtypes]
+    found = [Fact(*pair) for pair in zip(ranks, dtypes, strict=False)]
+    # There are fewer where rules have errors.
+    return replace(known, results=found if len(found) == count else [Fact()] * count)

@@ -16,9 +16,9 @@ from ..diagnostics import did_you_mean
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
 from ..model.kinds import Kind
-from ..model.op import Condition, DtypeRule, Form, Parameter, Rule
+from ..model.op import Arguments, Condition, DtypeRule, Form, Integers, Parameter, Rule
 from ..model.signature import Type, with_article
-from ..read.keys import ArraySample
+from ..read.keys import ArraySample, Sample
 from .context import Context, Path
 
 LARGEST = 10_000_000  # elements of a sample's arrays, and of an output
@@ -40,11 +40,12 @@ _USUAL = ArraySample()
 Problem = tuple[Path, str]  # where in a value something is wrong, and what
 
 
-def check_samples(context: Context) -> None:
-    """Report values that do not fit, and arguments without any."""
-    types = {p.name: p.type for p in context.params}
-    attributes = [p for p in context.params if not p.type.is_array]
-    needed = {p.name for p in attributes if not (p.type.optional or p.arg.default)}
+def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
+    """The samples whose values fit, by position; reports what does not, and arguments without a
+    value."""
+    types = {p.name: p.type for p in arguments.params}
+    needed = {p.name for p in arguments.attributes if not (p.type.optional or p.arg.default)}
+    fitting: dict[int, Sample] = {}
     for i, sample in enumerate(context.raw.samples):
         base: Path = ("samples", i)
         known = context.known("MG114", sample, types, "argument", base)
@@ -56,9 +57,10 @@ def check_samples(context: Context) -> None:
         for name in sorted(needed - set(sample)):
             context.error("no_sample", base, name=name)
         if not any(found.values()) and needed <= set(known) == set(sample):
-            context.samples[i] = sample
+            fitting[i] = sample
     if not (context.raw.samples or needed or "samples" in context.left_out):
-        context.samples[-1] = {}  # by default
+        fitting[-1] = {}  # by default
+    return fitting
 
 
 def _problems(type: Type, value: Any) -> Iterator[Problem]:
@@ -131,12 +133,18 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
 # -------------------------------------------------------------------------------------------------
 
 
-def check_calls(context: Context, shapes: Sequence[Rule], conditions: Sequence[Condition]) -> None:
+def check_calls(
+    context: Context,
+    arguments: Arguments,
+    samples: Mapping[int, Sample],
+    shapes: Sequence[Rule],
+    conditions: Sequence[Condition],
+) -> None:
     """Report samples with which the entry cannot be called, by what it says itself."""
-    for i, sample in context.samples.items():
+    for i, sample in samples.items():
         if not (sample or shapes or conditions):
             continue  # usual arrays, which fit
-        if found := next(_call_problems(context, sample, shapes, conditions), None):
+        if found := next(_call_problems(context, arguments, sample, shapes, conditions), None):
             path, problem = found
             if i < 0:
                 if context.ok:  # else what is wrong comes first
@@ -148,14 +156,15 @@ def check_calls(context: Context, shapes: Sequence[Rule], conditions: Sequence[C
 
 def _call_problems(
     context: Context,
+    arguments: Arguments,
     sample: Mapping[str, Any],
     shapes: Sequence[Rule],
     conditions: Sequence[Condition],
 ) -> Iterator[Problem]:
     """Why an entry cannot be called with a sample, and where in it that is."""
-    names = {p.name: _attribute(p, sample) for p in context.params}
+    names = {p.name: _attribute(p, sample) for p in arguments.params}
     extents: dict[Path, tuple[int, ...]] = {}
-    for rule in _rules(context):
+    for rule in _rules(context, arguments):
         drawn = list(_drawn(rule, sample))
         several = len({dtype for *_, dtype in drawn}) > 1  # which MLX promotes
         for path, given, dtype in drawn:
@@ -203,11 +212,11 @@ def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _rules(context: Context) -> Sequence[DtypeRule]:
+def _rules(context: Context, arguments: Arguments) -> Sequence[DtypeRule]:
     """What dtypes arrays may have together; any of their own where MLX promotes them."""
     if context.form is Form.KERNELS:
-        return context.rules
-    return [DtypeRule("", DTYPES, "keep", (p,)) for p in context.arrays]
+        return arguments.rules
+    return [DtypeRule("", DTYPES, Integers.KEEP, (p,)) for p in arguments.arrays]
 
 
 def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, ArraySample, str]]:
@@ -229,9 +238,9 @@ def _resolved(rule: DtypeRule, dtype: str) -> str | None:
         return dtype
     if dtype not in (*INTEGER, "bool_"):
         return None
-    if rule.integers == "to_float32":
+    if rule.integers is Integers.FLOAT32:
         return "float32"
-    kept = rule.integers == "keep" and len(rule.dtypes) == 1 and rule.dtypes[0] in INTEGER
+    kept = rule.integers is Integers.KEEP and len(rule.dtypes) == 1 and rule.dtypes[0] in INTEGER
     return rule.dtypes[0] if kept else None
 
 

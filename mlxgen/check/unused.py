@@ -16,7 +16,7 @@ def check_unused(context: Context, op: Op) -> None:
     """Warn of arguments and cotangents that formulas should use and do not."""
     cotangents = [f"grad_{name}" for name in context.output_names if not op.single]
     given = context.raw.unused
-    names = [*(p.name for p in op.params), *cotangents]
+    names = [*(p.name for p in op.arguments.params), *cotangents]
     reasons = context.known("MG135", given, names, "argument", ("unused",))
     unused = dict.fromkeys(_arguments(op), "composite")
     unused |= {cotangents[i]: "grad" for i in _cotangents(op)}
@@ -31,38 +31,42 @@ def check_unused(context: Context, op: Op) -> None:
 def _arguments(op: Op) -> Iterator[str]:
     """Arguments that the composite does not use. Beside kernels it should use what they take, by
     itself it may leave some to its gradients and checks."""
-    if op.forward is None or op.form is Form.BIND:
+    if op.forward.expr is None or op.forward.form is Form.BIND:
         return
-    exprs = [op.forward]
-    if op.form is Form.COMPOSITE:
-        if any(grad.function for grad in op.grads):
+    exprs = [op.forward.expr]
+    if op.forward.form is Form.COMPOSITE:
+        if any(grad.function for grad in op.derivatives.grads):
             return
-        exprs += [grad.expr for grad in op.grads if grad.expr]
+        exprs += [grad.expr for grad in op.derivatives.grads if grad.expr]
         exprs += [check.expr for check in op.checks]
     used = frozenset[str]().union(*(expr.names for expr in exprs))
-    yield from (p.name for p in op.params if p.name not in used)
+    yield from (p.name for p in op.arguments.params if p.name not in used)
 
 
 def _left_out(op: Op) -> set[str]:
     """Numbers that a [[kernel]] and its launch do not use (metal.py wants a reason for those)."""
-    kernel = op.kernel("metal")
+    kernel = op.forward.kernel("metal")
     if kernel is None or kernel.scalar:
         return set()
     used = {binding.name for binding in kernel.bindings} | kernel.uses
-    return {p.name for p in op.attributes} - used
+    return {p.name for p in op.arguments.attributes} - used
 
 
 def _cotangents(op: Op) -> Iterator[int]:
     """Of several outputs those whose cotangent no gradient uses, where all are formulas."""
     if len(op.outputs) < 2:
         return
-    exprs = [grad.expr for grad in op.grads if grad.expr]
-    others = {grad.kind for grad in op.grads} - {GradKind.FORMULA, GradKind.NONE, GradKind.ZERO}
+    exprs = [grad.expr for grad in op.derivatives.grads if grad.expr]
+    others = {grad.kind for grad in op.derivatives.grads} - {
+        GradKind.FORMULA,
+        GradKind.NONE,
+        GradKind.ZERO,
+    }
     each = op.signature.each_output("grad")
     used = {each[name] for expr in exprs for name in expr.names & each.keys()}
     if not exprs or others or None in used:
         return
-    dtypes = op.out_dtypes or [None] * len(op.outputs)
+    dtypes = op.output_rules.dtypes or [None] * len(op.outputs)
     for i, rule in enumerate(dtypes):
         has_gradient = rule is None or rule.text not in ("bool_", *INTEGER)
         if has_gradient and i not in used:

@@ -302,7 +302,7 @@ def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
 
     table = Table("operator", "signature", "backends", "gradient", "tags")
     for op in ops:
-        backends, tags = ", ".join(op.backends), ", ".join(sorted(op.tags))
+        backends, tags = ", ".join(op.backends), ", ".join(sorted(op.entry.tags))
         table.add_row(op.path, op.signature.python(), backends, gradient_summary(op), tags)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 

@@ -62,7 +62,7 @@ class Memo(Generic[T]):
         for i, (entry, key) in enumerate(zip(entries, self._keys, strict=True)):
             if (value := before.get(key) or new.get(entry.line)) is None:
                 continue
-            value = value if value.line == entry.line else value._replace(line=entry.line)
+            value = value if value.line == entry.line else value.at_line(entry.line)
             given.append(value)
             if i not in places and entry.name not in names and (covered or key in before):
                 self.kept[key] = value

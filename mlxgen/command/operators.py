@@ -108,7 +108,7 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
     from ..read.sources import near
 
     settings = sources.settings
-    used = [kernel for op in ops if (kernel := op.kernel("metal")) is not None]
+    used = [kernel for op in ops if (kernel := op.forward.kernel("metal")) is not None]
     for shared, name in sorted({(kernel.shared, kernel.include) for kernel in used}):
         path = near((settings.csrc if shared else settings.metal) / name)
         own = [kernel for kernel in used if (kernel.shared, kernel.include) == (shared, name)]
@@ -127,7 +127,9 @@ def select(
         return list(ops)
     known = sorted({name for op in ops for name in (op.name, op.python_name)})
     tags = [f"tag:{tag}" for tag in TAGS]
-    called = [{op.name, op.python_name, op.path, *(f"tag:{t}" for t in op.tags)} for op in ops]
+    called = [
+        {op.name, op.python_name, op.path, *(f"tag:{t}" for t in op.entry.tags)} for op in ops
+    ]
     for pattern in [*include, *exclude]:
         if pattern not in tags and not any(pattern in names for names in called):
             diags.error(

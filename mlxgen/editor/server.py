@@ -24,9 +24,10 @@ from pygls import uris
 from pygls.lsp.server import LanguageServer
 
 from .. import __version__
-from ..check.context import SIGNATURES, camel
+from ..check.context import SIGNATURES
 from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ..formula.mlx import MODULES
+from ..model.op import camel
 from ..package.start import kernel_stub
 from ..read import settings
 from ..read.settings import MAX_BYTES, PATHS

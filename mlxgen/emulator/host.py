@@ -378,7 +378,9 @@ def check_host(
     if not diags.ok or generator.generate(settings, folder, diags) is None:
         return HostCheck((), wheel)
     sources: dict[Path, Op | None] = {
-        folder / "src" / f"{op.name}.cpp": op for op in chosen if op.kernel("metal") is not None
+        folder / "src" / f"{op.name}.cpp": op
+        for op in chosen
+        if op.forward.kernel("metal") is not None
     }
     launching = RUNTIME.parent / "src" / "metal.cpp"
     sources.update(dict.fromkeys([*sorted(settings.csrc.rglob("*.cpp")), launching]))

@@ -198,7 +198,7 @@ def _operators(settings: Settings) -> list[tuple[Op, Kernel]]:
     ops, _ = operators.load(settings, diags)
     if not diags.ok:
         raise EmulationError("the operators have errors: see `mlxgen check`")
-    found = [(op, kernel) for op in ops if (kernel := op.kernel("metal")) is not None]
+    found = [(op, kernel) for op in ops if (kernel := op.forward.kernel("metal")) is not None]
     if not found:
         yaml = settings.relative(settings.yaml)
         raise EmulationError(f"no operator in {yaml} has a Metal kernel")
@@ -217,7 +217,7 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
         # Those of runtime/src/metal.cpp. What arrays internal operators get is up to the formulas
         # that call them.
         yield f"{op.name}_dense_{dtype}"
-        if "internal" in op.tags:
+        if op.entry.internal:
             continue
         if not dtype.endswith("64"):
             yield f"{op.name}_dense_n_{dtype}"

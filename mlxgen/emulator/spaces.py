@@ -154,7 +154,7 @@ def read_project(
     settings = sources.settings
     groups: dict[Path, list[Op]] = {}
     for op in ops:
-        kernel = op.kernel("metal")
+        kernel = op.forward.kernel("metal")
         if kernel is not None:
             folder = settings.csrc if kernel.shared else settings.metal
             shown = os.path.relpath(folder / kernel.include)
@@ -164,9 +164,9 @@ def read_project(
     def check(path: Path) -> SpaceCheck:
         text = f'#include "{path.name}"\n{runtime_source("elementwise")}'
         starts: list[tuple[int, Op]] = []
-        text += instantiations(filter(None, (op.kernel("metal") for op in groups[path])))
+        text += instantiations(filter(None, (op.forward.kernel("metal") for op in groups[path])))
         for op in groups[path]:
-            kernel = op.kernel("metal")
+            kernel = op.forward.kernel("metal")
             if kernel is not None and kernel.scalar:
                 starts.append((text.count("\n") + 1, op))
                 type = METAL_TYPES[kernel.dtypes[-1]][0]  # 16 bits are computed in float
@@ -207,9 +207,9 @@ def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
     """
     outputs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
     names = {
-        "IN  |": [(p.cpp, "") for p in op.arrays],
+        "IN  |": [(p.cpp, "") for p in op.arguments.arrays],
         "OUT |": [(name, "") for name in outputs],
-        "ATTR|": [(p.cpp, metal_type(p)) for p in op.attributes],
+        "ATTR|": [(p.cpp, metal_type(p)) for p in op.arguments.attributes],
     }
     lines: list[str] = []
     buffers = 0

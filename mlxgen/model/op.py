@@ -1,7 +1,7 @@
 """The resolved operators: everything decided, nothing left to look up.
 
-``check`` builds these from the YAML; templates, ``ops.json``, ``mlxgen diff`` and the
-documentation read them. All are immutable, and their invariants are checked there.
+``check`` builds these from the YAML, a part of ``Op`` in each of its phases; templates,
+``ops.json``, ``mlxgen diff`` and the documentation read them. All are immutable.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from .dtypes import metal_name
@@ -109,8 +110,18 @@ class Written:
     samples: Sequence[Mapping[str, Any]] = field(default_factory=list)
     variants: Sequence[str] = field(default_factory=lambda: ["function"])
     aliases: Sequence[str] = field(default_factory=list)
+    module: str | None = None
     tags: Sequence[str] = field(default_factory=list)
+    manual: Sequence[str] = field(default_factory=list)
     deprecated: str | None = None
+
+    @property
+    def internal(self) -> bool:
+        """Whether only C++ and other entries can call it."""
+        return "internal" in self.tags
+
+
+GROUP = "kDtypes"  # C++ name of the rule of the arguments that are promoted together
 
 
 class Parameter(NamedTuple):
@@ -126,7 +137,7 @@ class Parameter(NamedTuple):
     # fixed MLX dtype, such as int32, or that of sums; None: the op's promoted dtype
     dtype: str | None = None
     integral: bool = False  # fixed to integers: never differentiable
-    rule: str = "kDtypes"  # C++ name of the dtype rule that applies to it
+    rule: str = GROUP  # C++ name of the dtype rule that applies to it
 
     @property
     def member(self) -> str:
@@ -174,13 +185,50 @@ class Parameter(NamedTuple):
         return self.present or f"{self.cpp}_size_"
 
 
+class Integers(enum.Enum):
+    """What integers become that are given for a group of arguments."""
+
+    FLOAT32 = "to_float32"
+    KEEP = "keep"
+    ERROR = "error"
+
+
 class DtypeRule(NamedTuple):
     """Dtypes that a group of arguments may have together."""
 
     name: str  # C++ name
     dtypes: tuple[str, ...]
-    integers: str  # to_float32 | keep | error
+    integers: Integers
     params: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of an operator."""
+
+    params: tuple[Parameter, ...]
+    rules: tuple[DtypeRule, ...]
+    lengths: Mapping[str, Length]  # of axes: all formulas can name them
+
+    @cached_property
+    def arrays(self) -> tuple[Parameter, ...]:
+        """The array parameters, in order."""
+        return tuple(p for p in self.params if p.type.is_array)
+
+    @cached_property
+    def attributes(self) -> tuple[Parameter, ...]:
+        """The other parameters, in order."""
+        return tuple(p for p in self.params if not p.type.is_array)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Parameter]:
+        """The parameters by their names in the entry."""
+        return {p.name: p for p in self.params}
+
+    @property
+    def group(self) -> DtypeRule | None:
+        """The rule of the arguments that are promoted together."""
+        return next((rule for rule in self.rules if rule.name == GROUP), None)
 
 
 class GradKind(enum.Enum):
@@ -201,6 +249,7 @@ class Grad(NamedTuple):
     text: str = ""
     expr: Expr | None = None
     function: str = ""
+    include: str = ""  # the function's header in csrc
 
     @property
     def joint(self) -> bool:
@@ -301,59 +350,123 @@ class Condition(NamedTuple):
     whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it holds
 
 
-class Op(NamedTuple):
+@dataclass(frozen=True)
+class OutputRules:
+    """What an operator with kernels says of its outputs."""
+
+    shapes: tuple[Rule, ...] = ()  # none for an elementwise one
+    dtypes: tuple[Rule | None, ...] = ()  # None: the promoted one
+
+
+@dataclass(frozen=True)
+class Forward:
+    """How an operator computes its outputs."""
+
+    form: Form
+    expr: Expr | None = None  # composite, or the call of the bound function
+    text: str = ""
+    kernels: tuple[Kernel, ...] = ()
+    include: str = ""  # the header of csrc that has the bound function
+
+    def kernel(self, backend: str) -> Kernel | None:
+        """The kernel of a backend."""
+        return next((k for k in self.kernels if k.backend == backend), None)
+
+
+class Jvp(enum.Enum):
+    """How an operator is differentiated forwards."""
+
+    MLX = ""
+    ELEMENTWISE = "elementwise"
+    LINEAR = "linear"
+    FORMULA = "formula"
+    VJP = "vjp"
+    COMPOSITE = "composite"
+    NONE = "none"
+    MANUAL = "manual"
+
+
+class Vmap(enum.Enum):
+    """How an operator is vectorized."""
+
+    MLX = ""
+    ELEMENTWISE = "elementwise"
+    SEQUENTIAL = "sequential"
+    BATCH = "batch"
+    NONE = "none"
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """How an operator is transformed."""
+
+    grads: tuple[Grad, ...]
+    own: bool  # declared for a bound function or composite: replaces MLX's
+    jvp: Jvp
+    tangents: tuple[tuple[Parameter, Expr], ...]  # formulas of the jvp
+    vmap: Vmap
+
+    @property
+    def exprs(self) -> Iterator[Expr]:
+        """All formulas."""
+        yield from (grad.expr for grad in self.grads if grad.expr)
+        yield from (expr for _, expr in self.tangents)
+
+
+@dataclass(frozen=True)
+class Op:
     """One operator."""
 
     entry: Written
     name: str
     python_name: str
-    class_name: str
     signature: Signature
-    params: tuple[Parameter, ...]
-    form: Form
+    # Of arguments and outputs, the terms of each axis; several if there are alternatives.
+    axes: Mapping[str, Sequence[tuple[str, ...]]]
+    arguments: Arguments
+    checks: tuple[Condition, ...]
+    output_rules: OutputRules
+    forward: Forward
+    derivatives: Derivatives
     file: str
     line: int
-    elementwise: bool
-    forward: Expr | None  # composite, or the call of the bound function
-    forward_text: str
-    kernels: tuple[Kernel, ...]
-    grads: tuple[Grad, ...]
-    own_gradient: bool  # declared for a bound function or composite: replaces MLX's
-    jvp: str  # elementwise | linear | formula | vjp | composite | none | manual
-    jvp_exprs: tuple[tuple[Parameter, Expr], ...]
-    vmap: str
-    shapes: tuple[Rule, ...]
-    out_dtypes: tuple[Rule | None, ...]
-    rules: tuple[DtypeRule, ...]
-    checks: tuple[Condition, ...]
-    calls: tuple[str, ...]  # entries that its formulas call
-    includes: tuple[str, ...]  # csrc headers that its formulas need
-    module: str
-    tags: frozenset[str] = frozenset()
-    manual: frozenset[str] = frozenset()
-    # Of arguments and outputs, the terms of each axis; several if there are alternatives.
-    axes: Mapping[str, Sequence[tuple[str, ...]]] = {}
-    lengths: Mapping[str, Length] = {}  # of axes: all formulas can name them
 
-    @property
-    def has_primitive(self) -> bool:
-        """Whether the op has a Primitive class of its own."""
-        return self.form is Form.KERNELS
-
-    @property
-    def arrays(self) -> tuple[Parameter, ...]:
-        """The array parameters, in order."""
-        return tuple(p for p in self.params if p.type.is_array)
-
-    @property
-    def attributes(self) -> tuple[Parameter, ...]:
-        """The other parameters, in order."""
-        return tuple(p for p in self.params if not p.type.is_array)
+    def __post_init__(self) -> None:
+        forward, derivatives, arrays = self.forward, self.derivatives, self.arguments.arrays
+        differentiated = [p.name for grad in derivatives.grads for p in grad.params]
+        count = len(self.outputs)
+        assert [p.arg for p in self.arguments.params] == list(self.signature.args)
+        assert {*differentiated} <= {p.name for p in arrays}
+        assert len({*differentiated}) == len(differentiated)
+        assert self.has_primitive or forward.expr is not None
+        assert self.has_primitive or not (forward.kernels or self.entry.manual)
+        assert self.has_primitive == (derivatives.vmap is not Vmap.MLX)
+        assert not (self.has_primitive and derivatives.own)
+        assert len(self.output_rules.shapes) in (0, count)
+        assert len(self.output_rules.dtypes) in (0, count)
+        if self.has_primitive and not {"vjp", "jvp"} & {*self.entry.manual}:
+            assert len(differentiated) == len(arrays)
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """The outputs."""
+        """What it returns."""
         return self.signature.outputs
+
+    @property
+    def class_name(self) -> str:
+        """Its class in C++."""
+        return camel(self.name)
+
+    @property
+    def has_primitive(self) -> bool:
+        """Whether it has a Primitive class of its own."""
+        return self.forward.form is Form.KERNELS
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether its kernels compute each element by itself."""
+        return self.has_primitive and not self.output_rules.shapes
 
     @property
     def single(self) -> bool:
@@ -363,19 +476,38 @@ class Op(NamedTuple):
     @property
     def path(self) -> str:
         """Dotted name in Python, without the package."""
-        return f"{self.module}.{self.python_name}" if self.module else self.python_name
+        module = self.entry.module
+        return f"{module}.{self.python_name}" if module else self.python_name
+
+    @property
+    def calls(self) -> set[str]:
+        """Other entries that its formulas call."""
+        exprs = [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
+        return {name for expr in exprs for name in expr.ops} - {self.name}
+
+    @property
+    def includes(self) -> set[str]:
+        """The headers of csrc that its formulas need."""
+        found = {self.forward.include, *(grad.include for grad in self.derivatives.grads)}
+        return found - {""}
 
     @property
     def backends(self) -> tuple[str, ...]:
         """Where it runs: metal is a kernel of its own, gpu what MLX's operators do there."""
-        own = tuple(k.backend for k in self.kernels)
-        composed = self.forward is not None
+        own = tuple(k.backend for k in self.forward.kernels)
+        composed = self.forward.expr is not None
         return (*own, *(b for b in ("cpu", "gpu") if composed and not self.has_kernel(b)))
 
     def has_kernel(self, place: str) -> bool:
         """Whether there is a kernel for the cpu or the gpu."""
-        return self.kernel("metal" if place == "gpu" else place) is not None
+        return self.forward.kernel("metal" if place == "gpu" else place) is not None
 
-    def kernel(self, backend: str) -> Kernel | None:
-        """The kernel of a backend."""
-        return next((k for k in self.kernels if k.backend == backend), None)
+    def at_line(self, line: int) -> Op:
+        """The same at another line of its file."""
+        return replace(self, line=line)
+
+
+@cache
+def camel(name: str) -> str:
+    """Class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)

@@ -24,10 +24,12 @@ from ..model.op import (
     Expr,
     Grad,
     GradKind,
+    Jvp,
     Kernel,
     Length,
     Op,
     Parameter,
+    Vmap,
     metal_stem,
     shown_axes,
 )
@@ -129,10 +131,11 @@ class View:
 
     def __init__(self, op: Op) -> None:
         self.op = op
-        self.arrays = op.arrays
-        self.attributes = op.attributes
-        self.cpu, self.metal = op.kernel("cpu"), op.kernel("metal")
-        self.__dict__.update(op._asdict(), outputs=op.outputs, single=op.single)
+        self.params, self.rules = op.arguments.params, op.arguments.rules
+        self.arrays, self.attributes = op.arguments.arrays, op.arguments.attributes
+        self.grads = op.derivatives.grads
+        self.cpu, self.metal = op.forward.kernel("cpu"), op.forward.kernel("metal")
+        self.__dict__.update(vars(op), outputs=op.outputs, single=op.single)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.op, name)
@@ -153,7 +156,7 @@ class View:
             of = ((name, self.shown_shape(name), texts.get(name, "")) for name in names)
             return "\n".join(f"- ``{name}``{shape}: {text}" for name, shape, text in of if text)
 
-        if listed := items(entry.args, (p.name for p in self.op.params)):
+        if listed := items(entry.args, (p.name for p in self.params)):
             parts.append(f"Arguments:\n\n{listed}")
         if isinstance(entry.returns, dict) and len(self.op.outputs) > 1:
             names = [output.name for output in self.op.outputs]
@@ -171,7 +174,7 @@ class View:
     @property
     def trailing(self) -> list[Parameter]:
         """The last parameters, as far as they have a default."""
-        return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.op.params)))
+        return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.params)))
 
     def include_lines(self, package: str) -> list[str]:
         """Headers of the source file but the CPU kernel's, sorted."""
@@ -187,7 +190,7 @@ class View:
     @property
     def weak(self) -> list[str]:
         """The arguments beside which scalars take their dtype."""
-        keys = self.op.forward.keys if self.op.forward else frozenset()
+        keys = self.op.forward.expr.keys if self.op.forward.expr else frozenset()
         others = keys | self.whole
         return [p.cpp for p in self.arrays if p.dtype is None and p.name not in others]
 
@@ -199,7 +202,7 @@ class View:
     @property
     def first_keyword(self) -> Parameter | None:
         """The first argument that Python takes by keyword only."""
-        return next((p for p in self.op.params if p.arg.kw_only), None)
+        return next((p for p in self.params if p.arg.kw_only), None)
 
     # The primitive
 
@@ -215,16 +218,17 @@ class View:
     def constants(self) -> dict[str, str]:
         """What the base class is told, where it is not what it takes for granted."""
         found = {}
-        usual = "elementwise" if self.op.elementwise else "vjp"
-        if self.op.jvp != usual and self.op.jvp in ("linear", "vjp", "composite"):
-            found["kJvp"] = f"mlxgen::Jvp::{self.op.jvp}"
-        usual = "elementwise" if self.op.elementwise else "sequential"
-        if self.op.vmap not in (usual, "manual"):
-            found["kVmap"] = f"mlxgen::Vmap::{self.op.vmap}"
-        if self.op.jvp == "elementwise" and self.uses_results(g.expr for g in self.op.grads):
+        jvp, vmap = self.op.derivatives.jvp, self.op.derivatives.vmap
+        usual_jvp = Jvp.ELEMENTWISE if self.op.elementwise else Jvp.VJP
+        if jvp is not usual_jvp and jvp in (Jvp.LINEAR, Jvp.VJP, Jvp.COMPOSITE):
+            found["kJvp"] = f"mlxgen::Jvp::{jvp.value}"
+        usual = Vmap.ELEMENTWISE if self.op.elementwise else Vmap.SEQUENTIAL
+        if vmap not in (usual, Vmap.MANUAL):
+            found["kVmap"] = f"mlxgen::Vmap::{vmap.value}"
+        if jvp is Jvp.ELEMENTWISE and self.uses_results(g.expr for g in self.grads):
             found["kUsesOutputs"] = "true"
-        whole = self.all_composite and self.op.jvp == "composite"
-        if whole and self.op.vmap not in ("manual", "none"):
+        whole = self.all_composite and jvp is Jvp.COMPOSITE
+        if whole and vmap not in (Vmap.MANUAL, Vmap.NONE):
             found["kIsComposite"] = "true"
         return found
 
@@ -258,20 +262,20 @@ class View:
     @property
     def has_group(self) -> bool:
         """Whether some arguments are promoted together."""
-        return bool(self.op.rules) and self.op.rules[0].name == "kDtypes"
+        return self.op.arguments.group is not None
 
     @property
     def typed(self) -> str:
         """The position of an input whose dtype is the kernel's type parameter."""
-        if not self.has_group:
+        if (group := self.op.arguments.group) is None:
             return "0"
-        params = self.op.rules[0].params
+        params = group.params
         return next((p for p in params if not p.present), params[0]).position
 
     @property
     def output_dtypes(self) -> list[str]:
         """The dtypes of the outputs of a kernel that is not elementwise."""
-        rules = self.op.out_dtypes or (None,) * len(self.op.outputs)
+        rules = self.op.output_rules.dtypes or (None,) * len(self.op.outputs)
         # What is given is an input by now, and may have got another dtype.
         inputs = {p.name: f"inputs[{p.position_in_call}]" for p in self.arrays if p.is_plain}
         sums = {ACCUMULATOR: "mx::promote_types(dtype, mx::float32)"}
@@ -281,17 +285,19 @@ class View:
     @property
     def dtype_of_inputs(self) -> bool:
         """True if the first output has the dtype of an input."""
-        return bool(self.holes(r.expr for r in self.op.out_dtypes[:1] if r) - {ACCUMULATOR})
+        return bool(
+            self.holes(r.expr for r in self.op.output_rules.dtypes[:1] if r) - {ACCUMULATOR}
+        )
 
     @property
     def shape_params(self) -> list[Parameter]:
         """What the shape function needs: the arguments that its formulas name."""
-        return [p for p in self.op.params if p.name in self.shape_names]
+        return [p for p in self.params if p.name in self.shape_names]
 
     @cached_property
     def shape_names(self) -> set[str]:
         """The names that the formulas of shapes have."""
-        return self.holes(rule.expr for rule in self.op.shapes)
+        return self.holes(rule.expr for rule in self.op.output_rules.shapes)
 
     # Metal
 
@@ -325,8 +331,7 @@ class View:
 
     def bound(self, binding: Binding) -> str:
         """C++ of what a buffer of a launch holds."""
-        by_name = {p.name: p for p in self.op.params}
-        p, cpp = by_name.get(binding.of), self.in_launch[binding.of]
+        p, cpp = self.op.arguments.by_name.get(binding.of), self.in_launch[binding.of]
         if p is None or not p.type.is_array:
             # The index of an enumerated string is a local of the launch.
             cpp = p.cpp if p is not None and p.is_choice else cpp
@@ -351,8 +356,8 @@ class View:
     @cached_property
     def in_call(self) -> Mapping[str, str]:
         """In the op function."""
-        lengths = {name: length.cpp for name, length in self.op.lengths.items()}
-        return {STREAM: "s", **lengths, **{p.name: p.cpp for p in self.op.params}}
+        lengths = {name: length.cpp for name, length in self.op.arguments.lengths.items()}
+        return {STREAM: "s", **lengths, **{p.name: p.cpp for p in self.params}}
 
     @cached_property
     def in_primitive(self) -> Mapping[str, str]:
@@ -382,20 +387,23 @@ class View:
     def holes(self, exprs: Iterable[Expr | None]) -> set[str]:
         """Names that the C++ of formulas has; arrays too whose lengths it has."""
         found = {name for expr in exprs if expr is not None for name in expr.holes}
-        return found | {self.op.lengths[name].array for name in found & self.op.lengths.keys()}
+        return found | {
+            self.op.arguments.lengths[name].array
+            for name in found & self.op.arguments.lengths.keys()
+        }
 
     def lengths_in(self, names: Container[str]) -> list[tuple[Parameter, Length]]:
         """The lengths among these names, with the arrays whose they are."""
-        arrays = {p.name: p for p in self.arrays}
-        return [(arrays[x.array], x) for name, x in self.op.lengths.items() if name in names]
+        of = self.op.arguments
+        return [(of.by_name[x.array], x) for name, x in of.lengths.items() if name in names]
 
     def lengths_after(self, check: Condition) -> list[tuple[Parameter, Length]]:
         """The lengths that the op function takes from the array that a check is about."""
         exprs = [c.expr for c in self.op.checks if c is not check]
-        exprs += [rule.expr for rule in self.op.out_dtypes if rule]
-        exprs += [t.expr for kernel in self.op.kernels for t in kernel.templates]
-        if self.op.forward and not (self.op.has_primitive or self.op.own_gradient):
-            exprs.append(self.op.forward)
+        exprs += [rule.expr for rule in self.op.output_rules.dtypes if rule]
+        exprs += [t.expr for kernel in self.op.forward.kernels for t in kernel.templates]
+        if self.op.forward.expr and not (self.op.has_primitive or self.op.derivatives.own):
+            exprs.append(self.op.forward.expr)
         names = self.holes(exprs)
         return [(p, x) for p, x in self.lengths_in(names) if p.name == check.array]
 
@@ -412,7 +420,7 @@ class View:
     @property
     def gradient_parameters(self) -> set[str]:
         """Which parameters the functions of gradients use."""
-        kinds, exprs = {g.kind for g in self.op.grads}, [g.expr for g in self.op.grads]
+        kinds, exprs = {g.kind for g in self.grads}, [g.expr for g in self.grads]
         by_function, composite = GradKind.FUNCTION in kinds, GradKind.COMPOSITE in kinds
         used = {
             "arg": len(self.gradients) > 1 or bool(self.joint) or composite,
@@ -426,12 +434,12 @@ class View:
     @property
     def all_composite(self) -> bool:
         """Whether every gradient is the composite's."""
-        return bool(self.op.grads) and all(g.kind is GradKind.COMPOSITE for g in self.op.grads)
+        return bool(self.grads) and all(g.kind is GradKind.COMPOSITE for g in self.grads)
 
     @cached_property
     def joint(self) -> list[tuple[str, Grad]]:
         """The gradients that are computed together, with the name of their local."""
-        found = [g for g in self.op.grads if g.joint]
+        found = [g for g in self.grads if g.joint]
         names = ["joint"] if len(found) == 1 else [f"joint{i}" for i in range(len(found))]
         return list(zip(names, found, strict=True))
 
@@ -449,33 +457,33 @@ class View:
     def gradients(self) -> list[tuple[Grad, Parameter, tuple[str, int] | None]]:
         """Every argument with its gradient, and where that is among those computed together."""
         joint = {p.name: (n, i) for n, g in self.joint for i, p in enumerate(g.params)}
-        return [(g, p, joint.get(p.name)) for g in self.op.grads for p in g.params]
+        return [(g, p, joint.get(p.name)) for g in self.grads for p in g.params]
 
     @property
     def ends_gradients(self) -> bool:
         """Whether it is of a gradient, by its name, and has none: that is once differentiable."""
-        none = all(g.kind is GradKind.NONE for g in self.op.grads)
-        return none and "internal" in self.op.tags and "_vjp" in self.op.name
+        none = all(g.kind is GradKind.NONE for g in self.grads)
+        return none and self.op.entry.internal and "_vjp" in self.op.name
 
     @property
     def gradient_names(self) -> set[str]:
         """What the formulas of gradients name; functions take all arguments."""
-        if any(g.kind is GradKind.FUNCTION for g in self.op.grads):
+        if any(g.kind is GradKind.FUNCTION for g in self.grads):
             return {p.name for p in self.arrays}
-        return self.holes(g.expr for g in self.op.grads)
+        return self.holes(g.expr for g in self.grads)
 
     @property
     def undifferentiable(self) -> set[str]:
         """The arguments that the entry declares `none` for."""
-        return {p.name for g in self.op.grads if g.kind is GradKind.NONE for p in g.params}
+        return {p.name for g in self.grads if g.kind is GradKind.NONE for p in g.params}
 
     @property
     def tangents(self) -> list[tuple[Parameter, Expr | None]]:
         """The arguments that contribute to the jvp, or (None) must not be asked for."""
-        given = {p.name: e for p, e in self.op.jvp_exprs}
-        zeros = {p.name for g in self.op.grads if g.kind is GradKind.ZERO for p in g.params}
+        given = {p.name: e for p, e in self.op.derivatives.tangents}
+        zeros = {p.name for g in self.grads if g.kind is GradKind.ZERO for p in g.params}
         left = [p for p in self.arrays if p.name not in given.keys() | zeros]
-        return [*self.op.jvp_exprs, *((p, None) for p in left)]
+        return [*self.op.derivatives.tangents, *((p, None) for p in left)]
 
 
 def _given(params: Sequence[Parameter]) -> dict[str, str]:

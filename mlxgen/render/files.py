@@ -126,11 +126,15 @@ class Pieces(NamedTuple):
     checks: str  # cases of the generated checks
     json: str  # what stands in its braces in ops.json, but for where the entry begins
 
+    def at_line(self, line: int) -> Pieces:
+        """The same where the entry begins at another line."""
+        return self._replace(line=line)
+
 
 def pieces(op: Op, package: Package) -> Pieces:
     """What an operator adds to its package."""
     view = View(op)
-    kernel = op.kernel("metal")
+    kernel = op.forward.kernel("metal")
     texts = {"python_def": python_def(op), "docstring": docstring(op)}
     facts = op_dict(op)
     del facts["line"]  # which the other entries may change
@@ -141,8 +145,8 @@ def pieces(op: Op, package: Package) -> Pieces:
         name=op.name,
         python_name=op.python_name,
         path=op.path,
-        module=op.module,
-        public="internal" not in op.tags,
+        module=op.entry.module or "",
+        public=not op.entry.internal,
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         metal=kernel.include if kernel is not None else "",
@@ -160,7 +164,7 @@ def pieces(op: Op, package: Package) -> Pieces:
 
 
 def _source_template(op: Op) -> str:
-    return "kernels.cpp.j2" if op.form is Form.KERNELS else "composite.cpp.j2"
+    return "kernels.cpp.j2" if op.forward.form is Form.KERNELS else "composite.cpp.j2"
 
 
 def op_source(view: View, package: Package) -> str:
@@ -195,7 +199,7 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
     if name == "json":
         return json.dumps(op_dict(op), indent=1, ensure_ascii=False) + "\n"
     if name == "metal":
-        kernel = op.kernel("metal")
+        kernel = op.forward.kernel("metal")
         if kernel is None:
             return f"// {op.name} has no Metal kernel\n"
         text = metal_text(kernel.include, kernel.shared)
@@ -208,7 +212,7 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
 def metal_element(op: Op) -> str:
     """The statement that computes one element by a scalar function of Metal."""
     macro: Any = environment().globals["element"]
-    return str(macro(View(op), op.kernel("metal")))
+    return str(macro(View(op), op.forward.kernel("metal")))
 
 
 # ------------------------------------------------------------------------------ the whole package

@@ -30,7 +30,7 @@ def docstring(op: Op) -> str:
     if entry.deprecated:
         parts.append(f"Deprecated: {entry.deprecated}")
     args = []
-    for p in op.params:
+    for p in op.arguments.params:
         type = p.type.python if not p.type.is_array else ("list(array)" if p.is_list else "array")
         optional = ", optional" if p.arg.default is not None or p.type.optional else ""
         text = entry.args.get(p.name, "Input array." if p.type.is_array else "")
@@ -68,20 +68,22 @@ def _item(text: str) -> str:
 
 def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
     """The samples that the generated checks run on: those of the entry, else one by default."""
-    if not op.arrays:
+    if not op.arguments.arrays:
         return []
-    if not op.entry.samples and all(p.arg.default or p.type.optional for p in op.attributes):
+    if not op.entry.samples and all(
+        p.arg.default or p.type.optional for p in op.arguments.attributes
+    ):
         return [{}]
     return op.entry.samples
 
 
 def gradient_summary(op: Op) -> str:
     """One word on an operator's gradient, for the reference."""
-    kinds = {g.kind for g in op.grads}
-    if "vjp" in op.manual:
+    kinds = {g.kind for g in op.derivatives.grads}
+    if "vjp" in op.entry.manual:
         return "hand-written"
     if not kinds or kinds == {GradKind.COMPOSITE}:
-        return "of the composition" if op.forward is not None else "MLX's own"
+        return "of the composition" if op.forward.expr is not None else "MLX's own"
     if kinds == {GradKind.NONE}:
         return "none"
     return "function" if GradKind.FUNCTION in kinds else "formula"
@@ -92,11 +94,11 @@ def op_dict(op: Op) -> dict[str, Any]:
     return {
         "name": op.name,
         "python_name": op.python_name,
-        "module": op.module,
+        "module": op.entry.module or "",
         "aliases": list(op.entry.aliases),
         "signature": op.signature.python(),
         "cpp_signature": op.signature.cpp(),
-        "form": op.form.value,
+        "form": op.forward.form.value,
         "args": [
             {
                 "name": p.name,
@@ -110,11 +112,13 @@ def op_dict(op: Op) -> dict[str, Any]:
                 "pos_only": p.arg.pos_only,
                 "dtype": p.dtype,
             }
-            for p in op.params
+            for p in op.arguments.params
         ],
         "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
         "axes": {name: [list(terms) for terms in of] for name, of in op.axes.items()},
-        "lengths": {name: [length.array, length.axis] for name, length in op.lengths.items()},
+        "lengths": {
+            name: [length.array, length.axis] for name, length in op.arguments.lengths.items()
+        },
         "composite": op.entry.composite,
         "kernels": {
             k.backend: {
@@ -122,18 +126,18 @@ def op_dict(op: Op) -> dict[str, Any]:
                 "dtypes": list(k.dtypes),
                 "template": {t.name: list(t.values) for t in k.templates},
             }
-            for k in op.kernels
+            for k in op.forward.kernels
         },
-        "dtypes": {p.name: list(r.dtypes) for r in op.rules for p in r.params}
-        if op.form is Form.KERNELS
+        "dtypes": {p.name: list(r.dtypes) for r in op.arguments.rules for p in r.params}
+        if op.forward.form is Form.KERNELS
         else {},
         "elementwise": op.elementwise,
-        "grad": {p.name: g.text for g in op.grads for p in g.params},
-        "jvp": op.jvp,
-        "jvp_args": [p.name for p, _ in op.jvp_exprs],
-        "vmap": op.vmap,
+        "grad": {p.name: g.text for g in op.derivatives.grads for p in g.params},
+        "jvp": op.derivatives.jvp.value,
+        "jvp_args": [p.name for p, _ in op.derivatives.tangents],
+        "vmap": op.derivatives.vmap.value,
         "doc": op.entry.doc,
-        "tags": sorted(op.tags),
+        "tags": sorted(op.entry.tags),
         "variants": list(op.entry.variants),
         "deprecated": op.entry.deprecated,
         "line": op.line,

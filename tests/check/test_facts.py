@@ -183,7 +183,7 @@ def test_dtypes_of_outputs(rule: str, element: str | None, tmp_path: Path) -> No
     yaml.write_text(text.replace("dtype: {last: accumulator}", f'dtype: {{last: "{rule}"}}'))
     diags = Diagnostics()
     ops, _ = operators.load(project.settings(yaml), diags)
-    cpu = next((op.kernel("cpu") for op in ops if op.name == "carry"), None)
+    cpu = next((op.forward.kernel("cpu") for op in ops if op.name == "carry"), None)
     codes = {item.code for item in diags.sorted()}
     if element == "accum_t<T>":
         assert cpu is not None and cpu.elements == ("T", element), codes

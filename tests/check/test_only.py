@@ -44,15 +44,15 @@ def test_the_same_as_all() -> None:
 def test_every_array_of_kernels_has_one_gradient() -> None:
     ops, _ = looked_at(Path(project.YAML).read_text(), None)
     for op in ops:
-        if op.has_primitive and "vjp" not in op.manual:
-            names = sorted(p.name for grad in op.grads for p in grad.params)
-            assert names == sorted(p.name for p in op.arrays), op.name  # integers, too
+        if op.has_primitive and "vjp" not in op.entry.manual:
+            names = sorted(p.name for grad in op.derivatives.grads for p in grad.params)
+            assert names == sorted(p.name for p in op.arguments.arrays), op.name  # integers, too
 
 
 def test_signatures_of_the_called() -> None:
     ops, text = looked_at(CALLS, ["four"])
     assert [op.name for op in ops] == ["four"]
-    assert ops[0].calls == ("twice",)
+    assert ops[0].calls == {"twice"}
     assert not text
 
 

@@ -30,8 +30,8 @@ def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
         operators.load(project.settings(yaml), Diagnostics())
     others = set()
     for context, names in seen:
-        arguments = {p.name for p in context.params}
-        taken = made([p.name for p in context.arrays], context.output_names)
+        arguments = {arg.name for arg in context.signature.args}
+        taken = made([arg.name for arg in context.signature.arrays], context.output_names)
         mine = names - arguments - {*context.output_names}
         assert mine <= taken.keys() | RESERVED.keys()
         others |= mine

@@ -44,7 +44,7 @@ def own_operators():
 
 def instantiated(path: Path) -> str:
     """A file of this project's kernels with what their launchers instantiate of it."""
-    kernels = filter(None, (op.kernel("metal") for op in own_operators()[0]))
+    kernels = filter(None, (op.forward.kernel("metal") for op in own_operators()[0]))
     used = [k for k in kernels if not k.shared and KERNELS / k.include == path]
     assert used, f"no operator has a kernel of {path}"
     return f"{path.read_text()}\n{instantiations(used)}"

@@ -40,10 +40,10 @@ def own(op) -> set[str]:
     """What is named after the entry: its arguments, outputs, class and functions."""
     names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
     names |= {f"{op.name}_{part}" for part in HELPERS}
-    names |= {f"const_{name}" for kernel in op.kernels for name, _ in kernel.constants}
-    names |= {f"template_{t.name}" for kernel in op.kernels for t in kernel.templates}
-    names |= {length.cpp for length in op.lengths.values()}
-    for p in op.params:
+    names |= {f"const_{name}" for kernel in op.forward.kernels for name, _ in kernel.constants}
+    names |= {f"template_{t.name}" for kernel in op.forward.kernels for t in kernel.templates}
+    names |= {length.cpp for length in op.arguments.lengths.values()}
+    for p in op.arguments.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_"}
         names |= {p.rule} - {"kDtypes"}
         names |= {f"has_{p.cpp}", f"{p.cpp}_size", f"{p.cpp}_dtype"}

@@ -18,7 +18,7 @@ import mlx.core as mx
 
 from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.model.kinds import Kind
-from mlxgen.model.op import Form, Grad, GradKind, Op, Parameter
+from mlxgen.model.op import Form, Grad, GradKind, Jvp, Op, Parameter
 from mlxgen.testing.formulas import FORMULA_NAMES, formula_code, lengths_of
 
 Arrays = list[mx.array]
@@ -63,15 +63,15 @@ class Operators:
 
     def evaluated(self, op: Op, text: str, values: Values) -> Any:
         """The same of a text that nothing stands for."""
-        names = {**self._names, **lengths_of(op.lengths, values), **values}
+        names = {**self._names, **lengths_of(op.arguments.lengths, values), **values}
         return eval(formula_code(text)[0], names)
 
     def _call(self, op: Op, *args: Any, **kwargs: Any) -> Any:
         """An operator as formulas and tests call it."""
         kwargs.pop("stream", None)
-        values = {p.name: _default(p) for p in op.params}
+        values = {p.name: _default(p) for p in op.arguments.params}
         values |= dict(zip(values, args, strict=False)) | kwargs
-        for p in op.params:
+        for p in op.arguments.params:
             if p.type.kind is Kind.AXES and isinstance(values[p.name], int):
                 values[p.name] = [values[p.name]]
         places = _places(op, values)
@@ -80,9 +80,9 @@ class Operators:
             kinds = [a.dtype for a in arrays if mx.issubdtype(a.dtype, mx.inexact)]
             arrays = list(mx.broadcast_arrays(*arrays))
             arrays = [a.astype(reduce(mx.result_type, kinds)) if kinds else a for a in arrays]
-        if not any(g.kind is not GradKind.COMPOSITE for g in op.grads):
+        if not any(g.kind is not GradKind.COMPOSITE for g in op.derivatives.grads):
             return self._forward(op, _with(values, places, arrays))
-        none = {p.name for g in op.grads if g.kind is GradKind.NONE for p in g.params}
+        none = {p.name for g in op.derivatives.grads if g.kind is GradKind.NONE for p in g.params}
         arrays = [
             _refusing(op, place[0])(a) if place[0] in none else a
             for place, a in zip(places, arrays, strict=True)
@@ -100,13 +100,13 @@ class Operators:
             known = _with(values, places, given)
             known |= gradient_names(op, _listed(cotangents), _listed(outputs))
             gradients: Values = {}
-            for grad in op.grads:
+            for grad in op.derivatives.grads:
                 gradients |= self._gradient(op, grad, known)
             found = [_at(gradients, place) for place in places]
             shaped = [_like(g, a) for g, a in zip(found, given, strict=True)]
             return shaped if isinstance(primals, list | tuple) else shaped[0]
 
-        if op.jvp == "formula":
+        if op.derivatives.jvp is Jvp.FORMULA:
 
             @primitive.jvp
             def jvp(primals: Any, tangents: Any) -> Any:
@@ -155,12 +155,12 @@ class Operators:
 
     def _forward(self, op: Op, values: Values) -> Any:
         """The outputs of an operator."""
-        given = {p.name: values[p.name] for p in op.params}
-        if op.form is Form.BIND and not _is_compiled(op):
-            return self.evaluated(op, op.forward_text, given)
+        given = {p.name: values[p.name] for p in op.arguments.params}
+        if op.forward.form is Form.BIND and not _is_compiled(op):
+            return self.evaluated(op, op.forward.text, given)
         function = self.installed[op.name]
         if function and self.calls_package(op):
-            named = {p.name: given.pop(p.name) for p in op.params if p.arg.kw_only}
+            named = {p.name: given.pop(p.name) for p in op.arguments.params if p.arg.kw_only}
             return function(*given.values(), **named)
         if op.entry.composite:
             return self._composite(op, given)
@@ -171,7 +171,9 @@ class Operators:
 
 def _is_compiled(op: Op) -> bool:
     """Whether a kernel computes it, or a C++ function that is not MLX's."""
-    return op.form is Form.KERNELS or (op.form is Form.BIND and "::" in op.forward_text)
+    return op.forward.form is Form.KERNELS or (
+        op.forward.form is Form.BIND and "::" in op.forward.text
+    )
 
 
 _Place = tuple[str, int | None]  # an argument, and the index in a list of arrays
@@ -182,7 +184,7 @@ def _installed(package: ModuleType | None, op: Op) -> Callable[..., Any] | None:
     found: Any = package
     for part in op.path.split("."):
         found = getattr(found, part, None)
-    return None if "internal" in op.tags else found
+    return None if "internal" in op.entry.tags else found
 
 
 def derivative(function: Callable[..., Any], *args: Any, of: int = 0, order: int = 1) -> mx.array:
@@ -209,7 +211,7 @@ def _default(p: Parameter) -> Any:
 def _places(op: Op, values: Values) -> list[_Place]:
     """The arrays of a call, in order."""
     found: list[_Place] = []
-    for p in op.arrays:
+    for p in op.arguments.arrays:
         if p.is_list:
             found += [(p.name, i) for i in range(len(values[p.name]))]
         elif values[p.name] is not None:
@@ -246,7 +248,7 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 def gradient_names(op: Op, cotangents: Arrays, outputs: Arrays) -> Values:
     """What formulas of gradients know beside the arguments."""
     names: Values = {"grads": cotangents, "results": outputs}
-    names |= {f"asked_{p.name}": True for p in op.arrays}
+    names |= {f"asked_{p.name}": True for p in op.arguments.arrays}
     if len(op.outputs) == 1:
         return names | {"grad": cotangents[0], "grad_out": cotangents[0], "result": outputs[0]}
     for output, grad, result in zip(op.outputs, cotangents, outputs, strict=True):
@@ -282,7 +284,7 @@ def _smooth(op: Op, given: Values) -> Any:
     """Some function of the arguments, with outputs of the right shapes."""
     phase = 0.3
     arrays: Arrays = []
-    for k, p in enumerate(op.params, 1):
+    for k, p in enumerate(op.arguments.params, 1):
         value = given[p.name]
         for a in _listed(value) if p.type.is_array and value is not None else ():
             arrays.append(mx.sin((0.7 + 0.31 * len(arrays)) * a.astype(_floating(a)) + k))
@@ -292,12 +294,12 @@ def _smooth(op: Op, given: Values) -> Any:
         p.name: _mapped(lambda a: ArrayFacts(tuple(a.shape), None), given[p.name])
         if p.type.is_array
         else given[p.name]
-        for p in op.params
+        for p in op.arguments.params
     }
-    facts |= lengths_of(op.lengths, facts)
+    facts |= lengths_of(op.arguments.lengths, facts)
     for k in range(len(op.outputs)):
-        if op.shapes:
-            shape = tuple(evaluated(op.shapes[k].text, facts, arrays[0].shape))
+        if op.output_rules.shapes:
+            shape = tuple(evaluated(op.output_rules.shapes[k].text, facts, arrays[0].shape))
             index = mx.arange(math.prod(shape)).reshape(shape).astype(arrays[0].dtype)
             outputs.append(mx.cos(index + sum(a.mean() for a in arrays) + phase + k) + 1.5)
         else:

@@ -58,7 +58,7 @@ class Formula:
 
     def mutants(self) -> list[Mutant]:
         """The changes of it."""
-        names = [p.name for p in self.op.arrays if not (p.is_list or p.integral)]
+        names = [p.name for p in self.op.arguments.arrays if not (p.is_list or p.integral)]
         outputs = [o.name for o in self.op.outputs]
         alike = [names]
         if self.is_jvp:
@@ -67,10 +67,14 @@ class Formula:
             alike += [[f"grad_{o}" for o in outputs], [f"result_{o}" for o in outputs]]
         else:
             alike[0] += ["grad", "result"]
-        kinds = {(p.type.kind, p.type.choices) for p in self.op.attributes}
+        kinds = {(p.type.kind, p.type.choices) for p in self.op.arguments.attributes}
         for kind in kinds:
             alike.append(
-                [p.name for p in self.op.attributes if (p.type.kind, p.type.choices) == kind]
+                [
+                    p.name
+                    for p in self.op.arguments.attributes
+                    if (p.type.kind, p.type.choices) == kind
+                ]
             )
         return mutants(self.text, alike, self.joint)
 
@@ -79,7 +83,7 @@ def formulas(operators: Operators) -> list[Formula]:
     """All formulas of gradients and jvps of a file."""
     found = []
     for op in operators.ops.values():
-        for grad in op.grads:
+        for grad in op.derivatives.grads:
             if grad.kind is GradKind.FORMULA:
                 args = ", ".join(p.name for p in grad.params)
                 found.append(Formula(op, args, grad.text, joint=grad.joint))
@@ -106,16 +110,18 @@ class Trial:
             self.subjects[op.name] = [
                 Subject(None, about, Case(function, sample), number)  # type: ignore[arg-type]
                 for number, sample in enumerate(check_samples(op))
-                if ("internal" not in op.tags or op.entry.samples) and op.name not in skipped
+                if ("internal" not in op.entry.tags or op.entry.samples) and op.name not in skipped
             ]
         self._differences: dict[Any, Jacobian] = {}
         self.gradient_calls = {op.name: set(_called(op)) for op in operators.ops.values()}
         self.composite_calls = {
-            op.name: set(op.forward.ops if op.forward and _is_composed(op) else ())
+            op.name: set(op.forward.expr.ops if op.forward.expr and _is_composed(op) else ())
             for op in operators.ops.values()
         }
         evaluated = {
-            op.name: set(op.forward.ops if op.forward and not operators.calls_package(op) else ())
+            op.name: set(
+                op.forward.expr.ops if op.forward.expr and not operators.calls_package(op) else ()
+            )
             for op in operators.ops.values()
         }
         calls = [self.gradient_calls, evaluated]
@@ -267,7 +273,7 @@ class Trial:
                     _numbers(rng, (DENSE,) if long else shape, slot.dtype or mx.float64)
                     for slot, shape in zip(given.slots, shapes, strict=True)
                 ]
-                values = {**dict.fromkeys(p.name for p in op.arrays), **attributes}
+                values = {**dict.fromkeys(p.name for p in op.arguments.arrays), **attributes}
                 values |= {k: v for k, v in given.keywords(arrays).items() if k not in attributes}
                 with contextlib.suppress(Exception), mx.stream(mx.cpu):
                     results = self.operators.functions[op.name](**values)
@@ -285,14 +291,14 @@ def _nothing(**_: Any) -> None:
 def _attributes(op: Op, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The other arguments: those of the sample, and all choices."""
     listed = []
-    for p in op.attributes:
+    for p in op.arguments.attributes:
         usual = {Kind.INT: (0, 1, 2, 3), Kind.FLOAT: (0.7, -1.3)}.get(p.type.kind, ())
         default = (p.arg.default.value,) if p.arg.default else ()
         known = [sample[p.name]] if p.name in sample else [*default, *usual]
         known += [*p.type.choices, *((True, False) if p.type.kind is Kind.BOOL else ())]
         listed.append(list(dict.fromkeys(known)))
     for values in itertools.product(*listed):
-        yield dict(zip((p.name for p in op.attributes), values, strict=True))
+        yield dict(zip((p.name for p in op.arguments.attributes), values, strict=True))
 
 
 def _numbers(rng: np.random.Generator, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
@@ -340,7 +346,7 @@ def _by_formulas(point: Point, argnum: int) -> Jacobian:
 
 def _is_composed(op: Op) -> bool:
     """Whether an operator is differentiated through its composite."""
-    return not op.has_primitive or any(g.kind is GradKind.COMPOSITE for g in op.grads)
+    return not op.has_primitive or any(g.kind is GradKind.COMPOSITE for g in op.derivatives.grads)
 
 
 def _all(name: str, calls: Sequence[Mapping[str, set[str]]]) -> set[str]:
@@ -357,4 +363,4 @@ def _all(name: str, calls: Sequence[Mapping[str, set[str]]]) -> set[str]:
 
 def _called(op: Op) -> set[str]:
     """The entries that an operator's gradients call."""
-    return {name for g in op.grads if g.expr for name in g.expr.ops}
+    return {name for g in op.derivatives.grads if g.expr for name in g.expr.ops}

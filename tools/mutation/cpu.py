@@ -85,7 +85,7 @@ class Builder:
 
     def made(self, name: str, folder: Path) -> tuple[list[str], Path]:
         """The names of an operator's mutants, and the folder with the package that has them."""
-        kernel = next((k for k in self.ops[name].kernels if k.backend == "cpu"), None)
+        kernel = self.ops[name].forward.kernel("cpu")
         if kernel is None:
             raise EmulationError(f"{name} has no kernel for the CPU")
         csrc = self.settings.csrc
