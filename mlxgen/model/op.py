@@ -147,7 +147,13 @@ class Parameter(NamedTuple):
     @property
     def present(self) -> str:
         """Name of the member that says whether an optional array is there."""
-        return f"has_{self.cpp}_" if self.type.kind is Kind.ARRAY and self.type.optional else ""
+        optional = self.type.kind is Kind.ARRAY and self.type.optional
+        return f"{self.counter}_" if optional else ""
+
+    @property
+    def counter(self) -> str:
+        """Name of what says whether it is there, or how many a list holds."""
+        return f"{self.cpp}_size" if self.is_list else f"has_{self.cpp}"
 
     @property
     def position(self) -> str:
@@ -181,8 +187,8 @@ class Parameter(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Name of the member that says whether it is there, or how many a list holds."""
-        return self.present or f"{self.cpp}_size_"
+        """Name of the member that says the same."""
+        return f"{self.counter}_"
 
 
 class Integers(enum.Enum):

@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers
 from ..model.kinds import BY_VALUE, Kind
@@ -126,6 +126,23 @@ FILTERS = {
 _ABSENT = {"shape": "mx::Shape()", "strides": "mx::Strides()", "ndim": "0", "size": "0"}
 
 
+class Member(NamedTuple):
+    """A member of a primitive."""
+
+    given: str  # name of the constructor's parameter
+    type: str
+
+    @property
+    def name(self) -> str:
+        """Name of the member."""
+        return f"{self.given}_"
+
+    @property
+    def passed(self) -> str:
+        """Type of the constructor's parameter."""
+        return self.type if self.type in BY_VALUE else f"const {self.type}&"
+
+
 class View:
     """One operator: the model's fields, and what templates need to know beside them."""
 
@@ -208,11 +225,14 @@ class View:
 
     @property
     def base(self) -> str:
-        """Its base class in mlxgen/primitive.h."""
-        name = self.op.class_name
-        if self.op.elementwise:
-            return f"Elementwise<{name}, {len(self.arrays)}, {len(self.op.outputs)}>"
-        return f"Operator<{name}>"
+        """Its base class in mlxgen/primitive.h, a template."""
+        return "Elementwise" if self.op.elementwise else "Operator"
+
+    @property
+    def base_arguments(self) -> list[str]:
+        """The template arguments of its base class."""
+        counts = [str(len(self.arrays)), str(len(self.op.outputs))]
+        return [self.op.class_name, *(counts if self.op.elementwise else [])]
 
     @property
     def constants(self) -> dict[str, str]:
@@ -233,11 +253,11 @@ class View:
         return found
 
     @cached_property
-    def state(self) -> list[tuple[str, str, str]]:
-        """Members: the attributes, and which inputs are there: name, type, type as a parameter."""
-        members = [(p.member, p.type.cpp) for p in self.attributes]
-        members += [(p.size, "bool" if p.present else "int") for p in self.arrays if not p.is_plain]
-        return [(n, t, t if t in BY_VALUE else f"const {t}&") for n, t in members]
+    def state(self) -> list[Member]:
+        """Its members: the attributes, and which inputs are there."""
+        members = [Member(p.cpp, p.type.cpp) for p in self.attributes]
+        counted = (p for p in self.arrays if not p.is_plain)
+        return [*members, *(Member(p.counter, "bool" if p.present else "int") for p in counted)]
 
     @property
     def targets(self) -> list[str]:
