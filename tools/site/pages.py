@@ -29,7 +29,13 @@ CONTENTS = {
         "mlxgen/diagnostics/errors",
         "docs/benchmarks",
     ],
-    "Background": ["docs/architecture", "docs/mutation", "docs/torchgen", "docs/releasing"],
+    "Background": [
+        "docs/architecture",
+        "docs/design",
+        "docs/mutation",
+        "docs/torchgen",
+        "docs/releasing",
+    ],
 }
 """The pages in their order. Those that are not named here stand at the end of "How to"."""
 
