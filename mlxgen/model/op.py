@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .cpp import CppType
 from .dtypes import metal_name
 from .signature import Arg, Kind, Output, Signature, Type
 
@@ -266,7 +267,7 @@ class Kernel(NamedTuple):
     templated: bool = True
     by_sign: bool = False  # scalar function that is compiled for positive inputs as well
     by_reference: bool = False  # scalar function that returns through references
-    elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)
+    elements: tuple[CppType, ...] = ()  # of each output (CPU views)
     bindings: tuple[Binding, ...] = ()
     constants: tuple[tuple[str, Expr], ...] = ()
     grid: tuple[Rule, ...] = ()

@@ -14,7 +14,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers
+from ..model.cpp import BOOL, INT
+from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
 from ..model.kinds import BY_VALUE, Kind
 from ..model.op import (
     MOST,
@@ -83,9 +84,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 def element(p: Parameter) -> str:
     """The type of an array's elements in a kernel over views."""
-    if p.dtype == ACCUMULATOR:
-        return "mlxgen::accum_t<T>"
-    return CPP_TYPES[p.dtype] if p.dtype else "T"
+    return element_type(p.dtype).text()
 
 
 def metal_type(p: Parameter) -> str:
@@ -231,9 +230,9 @@ class View:
     @cached_property
     def state(self) -> list[tuple[str, str, str]]:
         """Members: the attributes, and which inputs are there: name, type, type as a parameter."""
-        members = [(p.member, p.type.cpp) for p in self.attributes]
-        members += [(p.size, "bool" if p.present else "int") for p in self.arrays if not p.is_plain]
-        return [(n, t, t if t in BY_VALUE else f"const {t}&") for n, t in members]
+        members = [(p.member, p.type.of_value) for p in self.attributes]
+        members += [(p.size, BOOL if p.present else INT) for p in self.arrays if not p.is_plain]
+        return [(n, t.text(), (t if t in BY_VALUE else t.by_reference).text()) for n, t in members]
 
     @property
     def targets(self) -> list[str]:
@@ -245,7 +244,7 @@ class View:
         """The outputs of a kernel over views, with the types of their elements."""
         assert self.cpu is not None
         names = ["out"] if len(self.op.outputs) == 1 else self.targets
-        return [(n, _qualified(e)) for n, e in zip(names, self.cpu.elements, strict=True)]
+        return [(n, e.text()) for n, e in zip(names, self.cpu.elements, strict=True)]
 
     @property
     def cpu_types(self) -> str:
@@ -253,7 +252,7 @@ class View:
         assert self.cpu is not None
         if self.cpu.dtypes == FLOATING:
             return "mlxgen::Floating"
-        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype] for dtype in self.cpu.dtypes)}>"
+        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype].text() for dtype in self.cpu.dtypes)}>"
 
     @property
     def has_group(self) -> bool:
@@ -481,7 +480,3 @@ class View:
 def _given(params: Sequence[Parameter]) -> dict[str, str]:
     """An optional array is there when its own derivative is asked for."""
     return {p.name: f"(*{p.cpp})" for p in params if p.present and len(params) == 1}
-
-
-def _qualified(element: str) -> str:
-    return "mlxgen::accum_t<T>" if element == "accum_t<T>" else element
