@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..model.cpp import DOUBLE, ELEMENT, CppType
 from ..model.dtypes import (
     ACCUMULATOR,
     CATEGORIES,
@@ -14,6 +15,7 @@ from ..model.dtypes import (
     FLOATING,
     METAL_TYPES,
     computes_integers,
+    element_type,
 )
 from ..model.op import Arguments, Rule
 from ..model.signature import Type
@@ -24,8 +26,6 @@ from .fit import Asked
 
 MAX_BUFFERS = 31  # that Metal binds
 
-_SUMS = "accum_t<T>"  # C++ type for sums of T
-
 # Dtypes for which a concept or type trait of the standard library holds.
 _CONCEPTS = {
     "floating_point": ("float32", "float64"),
@@ -35,13 +35,6 @@ _CONCEPTS = {
 }
 _CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
 _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
-
-
-def cpp_type(dtype: str) -> str:
-    """The C++ type of a dtype's elements, as a kernel in any namespace can name it."""
-    if dtype == ACCUMULATOR:
-        return _SUMS
-    return CPP_TYPES[dtype].replace("mx::", "mlxgen::")
 
 
 @dataclass
@@ -84,10 +77,10 @@ class Dispatch(Asked):
         """Those that Metal has."""
         return [d for d in self.dtypes if d in METAL_TYPES]
 
-    def numbers(self, type: Type, types: Iterable[str]) -> tuple[str, ...]:
+    def numbers(self, type: Type, types: Iterable[CppType]) -> tuple[CppType, ...]:
         """Those types of a kernel's parameter that hold every value; T may be an integer."""
-        cut = ["T", _SUMS] if computes_integers(self.dtypes) else []
-        cut += ["double"] if self.backend == "metal" else []
+        cut = [ELEMENT, element_type(ACCUMULATOR)] if computes_integers(self.dtypes) else []
+        cut += [DOUBLE] if self.backend == "metal" else []
         return tuple(t for t in type.wide(types) if t not in cut)
 
     @cached_property
@@ -110,9 +103,9 @@ class Dispatch(Asked):
         return tuple(found)
 
     @property
-    def elements(self) -> tuple[str, ...]:
+    def elements(self) -> tuple[CppType, ...]:
         """The C++ element type of each output."""
-        return tuple(o if o == "T" else cpp_type(o) for o in self.outputs or ())
+        return tuple(ELEMENT if o == "T" else element_type(o) for o in self.outputs or ())
 
     def template_problem(self, function: Function) -> str | None:
         """Why a function is no template over the dtypes of the entry."""

@@ -1,9 +1,9 @@
-"""What a hand-written function must look like to fit an entry.
+"""What a hand-written function must look like to fit an entry: one description for all of them.
 
-``Expected`` is the one list of its parameters: it holds a declaration against the entry, and prints
-the declaration that would fit. ``Asked`` looks for such a function, and reports what is wrong with
-those of its name. Kernels are asked for in kernels.py and metal.py; here gradients and functions
-that an entry binds.
+``Expected`` lists the parameters of a function that an entry binds, of a gradient (both here), of a
+CPU kernel or scalar function (kernels.py), or of a ``[[kernel]]`` (metal.py). It compares a
+declaration with the entry, and gives the one that would fit. ``Asked`` looks for such a function,
+and reports what is wrong with those of its name.
 """
 
 from __future__ import annotations
@@ -15,9 +15,23 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
-from ..diagnostics import Declaration, Related, Span, did_you_mean
+from ..diagnostics import Related, Span, did_you_mean
+from ..model.cpp import (
+    ARRAY,
+    ARRAYS,
+    BY_HAND,
+    ELEMENT,
+    KERNEL,
+    NO_NAMESPACES,
+    VOID,
+    CppType,
+    Declaration,
+    Declared,
+    Namespaces,
+)
+from ..model.dtypes import METAL_SAME
 from ..model.kinds import Kind
-from ..model.op import camel
+from ..model.op import Binding, camel
 from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.sources import last_name
@@ -27,116 +41,140 @@ from .context import Context, Path
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
-_SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is
 _NO_TYPE = re.compile(r"(?<![<,] )(?<![<,])\bconst\b|&|\s+")
+_ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
+_SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
+_SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is
+_CPP_SAME = {"int32_t": "int"}
+
+Problem = tuple[str, Span]  # what does not fit, and its place
 
 
 @cache
-def plain(type: str) -> str:
-    """A type in one spelling: without namespaces, const and reference."""
-    text = _NO_TYPE.sub("", _NAMESPACE.sub("", type))
-    return re.sub(r"\bint32_t\b", "int", text)
+def plain(type: str, metal: bool = False) -> str:
+    """A type in one spelling: without namespaces, const and reference, and by one name."""
+    text, same = _NO_TYPE.sub("", _NAMESPACE.sub("", type)), METAL_SAME if metal else _CPP_SAME
+    return re.sub(r"\w+", lambda match: same.get(match[0], match[0]), text)
+
+
+@cache
+def _plain(type: CppType, metal: bool = False) -> str:
+    """The same of a type that is expected."""
+    value = type._replace(mark="", const=False, space="")
+    return value.text(NO_NAMESPACES, METAL_SAME if metal else _CPP_SAME)
+
+
+def _is_passed(type: CppType, param: Param) -> bool:
+    """Whether a parameter is passed like one of this type: by value or as a const reference, by
+    reference, or as a pointer."""
+    mark = "*" if param.pointer else "&" if param.reference else ""
+    if _SEVERAL.search(param.type):
+        return False
+    if not type.mark or type == type.by_reference:
+        return param.space not in _SHARED and (not mark or (mark == "&" and param.const))
+    same_const = param.const == type.const or type.space == "constant"  # which implies it
+    return mark == type.mark and (param.space or "") == type.space and same_const
 
 
 class Wanted(NamedTuple):
     """A parameter that the entry needs."""
 
     name: str
-    what: str  # how messages call what it is for
-    types: tuple[str, ...]  # those that fit, the usual one first; T: the element's
-    written_to: str = ""  # how it is declared if the function returns through it: "T&"
+    what: str  # how messages call it
+    types: tuple[CppType, ...]  # those that fit, the usual one first; T: the element's
+    is_output: bool = False  # whether the function writes to it
+    # Of a [[kernel]], whose parameters are known by their names: what the launch binds there, and
+    # whether the entry needs it.
+    binding: Binding | None = None
+    needed: bool = True
 
 
 class Expected(NamedTuple):
     """A function that fits an entry.
 
-    ``elements``: if it is a template over the element type T, and what T is in one that is none.
-    ``also``: what else there is to say of a function.
+    ``template``: its parameters, if it may be one. ``elements``: what T, the first of them, may be
+    in a function that is none. ``also``: what else there is to say of a function.
     """
 
-    result: str
     params: Sequence[Wanted]
-    elements: tuple[str, ...] | None = None
-    by_value: str = "by value or as a const reference"
+    result: CppType = VOID
+    template: str = ""
+    elements: tuple[CppType, ...] = (ELEMENT,)
+    namespaces: Namespaces = KERNEL
+    metal: bool = False
+    is_kernel: bool = False
     also: Callable[[Function], str | None] = lambda function: None
 
     def declaration(self, name: str) -> Declaration:
         """The function of that name that would fit."""
-        template = "typename T" if self.elements else ""
-        params = tuple((p.written_to or p.types[0], p.name) for p in self.params)
-        return Declaration(last_name(name), self.result, params, template)
+        params = tuple(Declared(p.types[0], p.name, p.is_output) for p in self.params if p.needed)
+        about = self.namespaces, self.template, self.is_kernel
+        return Declaration(last_name(name), self.result, params, *about)
 
-    def problem(self, function: Function) -> str | None:
-        """Why a function does not fit, or None."""
-        if problem := self.also(function):
-            return problem
+    def problems(self, function: Function) -> list[Problem]:
+        """Why a function does not fit."""
+        if problem := self.also(function) or self._other_parameters(function):
+            return [(problem, function.span)]
+        pairs = zip(self.params, function.params, strict=False)
+        found = [self.mismatch(function, *pair) for pair in pairs]
+        if any(found) and len(function.params) > len(self.params):
+            return [(self._other_number(function), function.span)]
+        return [problem for problem in (*found, self.other_result(function)) if problem]
+
+    def _other_number(self, function: Function) -> str:
+        count = len(function.params)
+        return f"it takes {count} parameter{'s' * (count != 1)}, the entry needs {len(self.params)}"
+
+    def _other_parameters(self, function: Function) -> str | None:
+        """Why a function takes other parameters, or in another order."""
         given, wanted = len(function.params), len(self.params)
-        number = f"it takes {given} parameter{'s' * (given != 1)}, the entry needs {wanted}"
         if given < wanted or (given > wanted and function.params[wanted].default is None):
-            return number
-        if function.template and self.elements is None:
+            return self._other_number(function)
+        if function.template and not self.template:
             return "it is a template"
         names = [want.name for want in self.params]
         pairs = zip(names, function.params, strict=False)
         moved = any(param.name in names and param.name != name for name, param in pairs)
-        if moved and given == wanted:
-            listed = ", ".join(param.name or param.type for param in function.params)
-            return f"its parameters are in the order {listed}"
+        listed = ", ".join(param.name or param.type for param in function.params)
+        return f"its parameters are in the order {listed}" if moved and given == wanted else None
+
+    def mismatch(self, function: Function, want: Wanted, param: Param) -> Problem | None:
+        """Why a parameter does not fit."""
         element = self.element(function)
-        known_element = function.template or not self.elements or element in self.elements
-        elements = (element,) if known_element else self.elements or ()
-        for want, param in zip(self.params, function.params, strict=False):
-            if problem := _mismatch(want, param, elements, self.by_value):
-                return problem if given == wanted else number
-        result = _spelled((self.result,), elements)[0]
-        if plain(function.result) == plain(result):
+        elements = (element,) if function.template or element in self.elements else self.elements
+        types = dict.fromkeys(type.filled(e) for type in want.types for e in elements)
+        is_atomic = self.is_kernel and want.is_output
+        base = plain(_ATOMIC.sub(r"\3", param.base) if is_atomic else param.base, self.metal)
+        if any(_is_passed(type, param) and _plain(type, self.metal) == base for type in types):
             return None
-        if result != "void":
-            return f"it returns {function.result}, not {result}"
-        outputs = any(want.written_to for want in self.params)
-        return "it must return void" + " and write its outputs through references" * outputs
+        name = f"'{param.name}'" if param.name else "the parameter"
+        what = want.what if param.name == want.name else f"{name} for {want.what}"
+        shown = " or ".join(f"`{type.text(self.namespaces)}`" for type in types)
+        return f"{what} must be {shown}, not `{param.type}`", param.span
+
+    def other_result(self, function: Function) -> Problem | None:
+        """Why a function returns something else."""
+        result = self.result.filled(self.element(function))
+        if plain(function.result, self.metal) == _plain(result, self.metal):
+            return None
+        shown = result.text(self.namespaces)
+        return f"it must return `{shown}`, not `{function.result}`", function.span
 
     def ambiguity(self, overloads: Sequence[Function]) -> str | None:
         """Which numbers overloads take in other types, so that none of them fits a call best."""
         for i, want in enumerate(self.params):
-            bases = [(plain(f.params[i].base), self.element(f)) for f in overloads]
-            if len({base for base, element in bases if base != element}) > 1:
+            bases = [(CppType(f.params[i].base), self.element(f)) for f in overloads]
+            if len({plain(base.name) for base, element in bases if base != element}) > 1:
                 return f"its overloads differ in the type of '{want.name}'"
         return None
 
-    def element(self, function: Function) -> str:
+    def element(self, function: Function) -> CppType:
         """What T is in a function; without a template what its first array is of."""
         if function.template:
-            return function.template[0]
+            return CppType(function.template[0])
         pairs = zip(self.params, function.params, strict=False)
-        usual = self.elements[0] if self.elements else "T"
-        return next((param.base for want, param in pairs if want.types == ("T",)), usual)
-
-
-def _mismatch(want: Wanted, param: Param, elements: tuple[str, ...], by_value: str) -> str | None:
-    """Why a parameter does not fit."""
-    types = _spelled(want.types, elements)
-    name = f"'{param.name}'" if param.name else f"the parameter for {want.what}"
-    declared, base = param.type.removeprefix(f"{param.space} "), param.base
-    if want.written_to:
-        if declared != f"{base}&":
-            return f"{name} must be a reference for {want.what}"
-        if want.written_to.startswith("thread") and param.space != "thread":
-            return f"{name} must be in the thread address space (`thread T&`)"
-        types = tuple(f"{type}&" for type in types)
-        base += "&"
-    elif declared not in (base, f"const {base}", f"const {base}&") or param.space in _SHARED:
-        return f"{name} must be passed {by_value}"
-    if plain(base) in map(plain, types):
-        return None
-    return f"{name} is {param.type}, {want.what} needs {' or '.join(types)}"
-
-
-@cache
-def _spelled(types: tuple[str, ...], elements: tuple[str, ...]) -> tuple[str, ...]:
-    """Types in a function's own words, which has one of some elements in T's place."""
-    every = (re.sub(r"\bT\b", e, type) for type in types for e in elements)
-    return tuple(dict.fromkeys(every))
+        found = (CppType(param.base) for want, param in pairs if want.types == (ELEMENT,))
+        return next(found, self.elements[0])
 
 
 def declared_at(span: Span) -> Related:
@@ -165,7 +203,7 @@ class Asked:
         self.context.error(wrong, self.path, **{"name": self.name, **about})
 
     def missing(
-        self, names: Iterable[str], folder: FilePath, what: str, wanted: Declaration
+        self, names: Iterable[str], folder: FilePath, what: str, expected: Expected
     ) -> None:
         """Report that there is no such function, unless a file that may have it was not read."""
         sources = self.context.sources
@@ -174,19 +212,18 @@ class Asked:
             return
         guess = did_you_mean(self.name, sorted(set(names)))
         message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}{guess}"
+        wanted = expected.declaration(self.name)._replace(missing_in=folder)
         help = guess.advice(f"expected: {wanted}", certain=False)  # it may be yet to be written
-        more = {
-            "related": sources.unread_places(self.name),
-            "expected": wanted._replace(missing_in=folder),
-        }
+        more = {"related": sources.unread_places(self.name), "expected": wanted}
         self.context.report(self.codes[0], message, self.path, help, **more)
 
     def misfit(
-        self, function: Function, problems: str | Sequence[tuple[str, Span]], wanted: Declaration
+        self, function: Function, problems: str | Sequence[Problem], expected: Expected
     ) -> None:
         """Report all that does not fit, with its places in the function's file."""
         if isinstance(problems, str):
             problems = [(problems, function.span)]
+        wanted = expected.declaration(self.name)
         more: dict[str, Any] = {"expected": wanted}
         if len(problems) == 1:
             ((text, span),) = problems
@@ -205,7 +242,7 @@ class Asked:
         header: Callable[[Function], object] = bool,
     ) -> list[Function]:
         """The overloads that fit, one that generated code sees first; reports what is wrong."""
-        fitting = [f for f in found if expected.problem(f) is None]
+        fitting = [f for f in found if not expected.problems(f)]
         names = sorted({f.qualified_name for f in fitting})
         if len(names) > 1:
             self.error("two_namespaces", names=" or ".join(names))
@@ -213,10 +250,10 @@ class Asked:
         seen = sorted(filter(header, fitting), key=lambda f: not f.is_definition)
         usable = seen if seen and seen[0].template else fitting
         inline = {expected.element(f) for f in fitting if f.inline}  # by any declaration
-        problem = None
+        problem: str | Sequence[Problem] | None = None
         if not fitting:
             fitting = sorted(found, key=lambda f: len(f.params) < len(expected.params))
-            problem = expected.problem(fitting[0])
+            problem = expected.problems(fitting[0])
         elif not seen:
             problem = "it must be in a header (.h), so that generated code can use it"
         elif not any(f.is_definition for f in usable):
@@ -226,15 +263,15 @@ class Asked:
         elif not fitting[0].template:
             problem = expected.ambiguity(fitting)
         if problem:
-            self.misfit((seen or fitting)[0], problem, expected.declaration(self.name))
+            self.misfit((seen or fitting)[0], problem, expected)
             return []
         templates = any(f.template for f in fitting)
-        once = self.once((f, "" if templates else expected.element(f)) for f in fitting)
+        once = self.once((f, None if templates else expected.element(f)) for f in fitting)
         return [*seen, *(f for f in fitting if f not in seen)] if once else []
 
-    def once(self, meant: Iterable[tuple[Function, str]]) -> bool:
+    def once(self, meant: Iterable[tuple[Function, CppType | None]]) -> bool:
         """Whether functions that would mean the same are defined once; reports it if not."""
-        alike: dict[str, list[Function]] = {}
+        alike: dict[CppType | None, list[Function]] = {}
         for function, what in meant:
             if function.is_definition:
                 alike.setdefault(what, []).append(function)
@@ -250,51 +287,41 @@ class Asked:
         found = sources.find(self.name) if QUALIFIED.fullmatch(self.name) else []
         if not found:
             names = [f.qualified_name for f in sources.functions if f.class_name is None]
-            self.missing(
-                [*names, *map(last_name, names)],
-                settings.csrc,
-                "function",
-                expected.declaration(self.name),
-            )
+            known = (*names, *map(last_name, names))
+            self.missing(known, settings.csrc, "function", expected)
             return []
         fitting = self.fitting(found, expected, sources.header_of)
-        files = {f.span.file: (f, "") for f in fitting if f.is_definition and sources.header_of(f)}
-        return fitting if self.once(files.values()) else []
+        files = {f.span.file: f for f in fitting if f.is_definition and sources.header_of(f)}
+        return fitting if self.once((f, None) for f in files.values()) else []
 
 
-def _wanted(context: Context, **others: str) -> list[Wanted]:
-    """The entry's arguments as generated functions take them, and a stream after the others."""
-    types = {a.name: a.type.cpp_param for a in context.signature.args} | others
-    types["s"] = "mx::StreamOrDevice"
-    return [Wanted(name, f"'{name}'", (_outside(type),)) for name, type in types.items()]
-
-
-def _outside(type: str) -> str:
-    """A type of generated code as a file by hand can name it, which may not know `mx`."""
-    return type.replace("mx::", "mlx::core::")
+def _by_hand(context: Context, result: CppType, **others: CppType) -> Expected:
+    """A function of csrc, which takes the entry's arguments and, after the others, a stream."""
+    types = {a.name: a.type.of_param for a in context.signature.args} | others
+    types["s"] = CppType("StreamOrDevice", "mlx")
+    params = [Wanted(name, f"'{name}'", (type,)) for name, type in types.items()]
+    return Expected(params, result, namespaces=BY_HAND)
 
 
 def own_function(context: Context, name: str, path: Path) -> Function | None:
-    """The hand-written function that an entry binds: it takes the arguments and a stream."""
+    """The hand-written function that an entry binds."""
     outputs = context.signature.outputs
     single = len(outputs) == 1 and outputs[0].type.kind is Kind.ARRAY
-    result = _outside("mx::array" if single else "std::vector<mx::array>")
-    return _by_hand(context, name, Expected(result, _wanted(context)), path)
+    return _found(context, name, _by_hand(context, ARRAY if single else ARRAYS), path)
 
 
 def gradient_function(context: Context, name: str, path: Path) -> tuple[str, str]:
     """A hand-written gradient, which returns one array per gradient: its qualified name and
     header."""
-    arrays = "const std::vector<mx::array>&"
-    wanted = _wanted(context, cotangents=arrays, outputs=arrays)
-    result = _outside("std::vector<mx::array>")
-    function = _by_hand(context, name, Expected(result, wanted), path)
+    given = ARRAYS.by_reference
+    expected = _by_hand(context, ARRAYS, cotangents=given, outputs=given)
+    function = _found(context, name, expected, path)
     if function is None:
         return name, ""
     return spelled(context, function), str(context.sources.header_of(function))
 
 
-def _by_hand(context: Context, name: str, expected: Expected, path: Path) -> Function | None:
+def _found(context: Context, name: str, expected: Expected, path: Path) -> Function | None:
     return next(iter(Asked(context, name, path).in_csrc(expected)), None)
 
 
@@ -303,7 +330,7 @@ def check_own_name(context: Context) -> None:
     settings = context.settings
     asked = Asked(context, f"{settings.namespace}::{context.name}", context.at_name)
     for function in context.sources.find(asked.name, everywhere=False):
-        types = [plain(want.types[0]) for want in _wanted(context)]
+        types = [_plain(want.types[0]) for want in _by_hand(context, ARRAY).params]
         given = [plain(param.type) for param in function.params]
         if function.qualified_name == asked.name and given == types:
             folder, related = settings.relative(settings.csrc), [declared_at(function.span)]

@@ -11,19 +11,24 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from ..model.dtypes import METAL_TYPES
+from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, INT64, VOID, CppType
+from ..model.dtypes import ACCUMULATOR, METAL_TYPES, element_type
 from ..model.kinds import KINDS, Kind
 from ..model.op import Condition, Kernel, OutputRules, Parameter
 from ..model.signature import with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import Backend, KernelEntry
 from .context import Context, Known
-from .dispatch import MAX_BUFFERS, Dispatch, cpp_type
+from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import QUALIFIED, Expected, Wanted, spelled
-from .metal import declaration, launch
+from .metal import kernel_function, launch
 
 # Beside the usual type of a number, a function over views may take these.
-_NUMBERS = {Kind.FLOAT: ("float", "double", "T", "accum_t<T>"), Kind.INT: ("int64_t",)}
+_NUMBERS = {
+    Kind.FLOAT: (FLOAT, DOUBLE, ELEMENT, element_type(ACCUMULATOR)),
+    Kind.INT: (INT64,),
+}
+_TEMPLATE = "typename T"
 
 _VIEW = re.compile(r"\b(In|Out)\s*<")
 
@@ -101,17 +106,16 @@ def _scalar_function(item: Dispatch) -> Expected:
 
     params = []
     for p in item.arguments.params:
-        scalars = item.numbers(p.type, KINDS[p.type.kind].scalars) or ("?",)
-        types = ("T",) if p.type.is_array else scalars
+        scalars = item.numbers(p.type, KINDS[p.type.kind].scalars) or (CppType("?"),)
+        types = (ELEMENT,) if p.type.is_array else scalars
         what = p.type.cpp if p.type.int64 else p.type.python
         params.append(Wanted(p.name, f"'{p.name}' ({what})", types))
-    outputs = context.output_names
+    outputs, result = context.output_names, ELEMENT
     if len(outputs) > 1:
-        reference = "thread T&" if metal else "T&"
-        params += [Wanted(o, f"the output '{o}'", ("T",), reference) for o in outputs]
-    result = "T" if len(outputs) == 1 else "void"
-    elements = ("float",) if metal else ("float", "double")
-    return Expected(result, params, elements, "by value", problem)
+        result, types = VOID, (ELEMENT._replace(mark="&", space="thread" * metal),)
+        params += [Wanted(o, f"the output '{o}'", types, is_output=True) for o in outputs]
+    elements = (FLOAT,) if metal else (FLOAT, DOUBLE)
+    return Expected(params, result, _TEMPLATE, elements, metal=metal, also=problem)
 
 
 def _view_function(item: Dispatch) -> Expected:
@@ -129,18 +133,20 @@ def _view_function(item: Dispatch) -> Expected:
 
     params = [Wanted(p.name, f"'{p.name}'", _view_types(item, p)) for p in item.arguments.params]
     for name, element in zip(context.output_names, item.elements, strict=False):
-        params.append(Wanted(name, f"the output '{name}'", (f"Out<{element}>",)))
-    return Expected("void", params, (cpp_type(item.dtypes[0]),), also=problem)
+        view = CppType("Out", "mlxgen", (element,))
+        params.append(Wanted(name, f"the output '{name}'", (view,), is_output=True))
+    elements = (element_type(item.dtypes[0]),)
+    return Expected(params, template=_TEMPLATE, elements=elements, also=problem)
 
 
-def _view_types(item: Dispatch, p: Parameter) -> tuple[str, ...]:
+def _view_types(item: Dispatch, p: Parameter) -> tuple[CppType, ...]:
     if p.type.is_array:
-        view = f"In<{cpp_type(p.dtype) if p.dtype else 'T'}>"
-        return (f"const std::vector<{view}>&" if p.is_list else view,)
+        view = CppType("In", "mlxgen", (element_type(p.dtype),))
+        return (ARRAYS._replace(of=(view,)).by_reference if p.is_list else view,)
     if p.type.kind is Kind.ENUM:
-        return ("int",)
+        return (INT,)
     others = () if p.type.optional else _NUMBERS.get(p.type.kind, ())
-    own = p.type.cpp_param.replace("mx::", "mlxgen::")
+    own = p.type.of_param
     return (own, *item.numbers(p.type, (t for t in others if t != own)))
 
 
@@ -204,7 +210,7 @@ def _cpu(item: Dispatch) -> Kernel | None:
         alike = _has_views(other) and len(other.params) == len(fitting[0].params)
         if fitting[0].template and alike and not other.template:
             problem = "it is no template, and the template of its name is called for every dtype"
-            item.misfit(other, problem, expected.declaration(item.name))
+            item.misfit(other, problem, expected)
             return None
     include = str(sources.header_of(fitting[0])) if fitting else ""
     return _kernel(item, expected, fitting, include) if fitting else None
@@ -219,8 +225,8 @@ def _kernel(
     if context.elementwise and not function.template:
         # Overloads instead of a template: the dtypes are those that they compute.
         types = {expected.element(f) for f in fitting}
-        computed = ("float32", "float16", "bfloat16") * ("float" in types)
-        dtypes = [d for d in dtypes if d in computed or (d == "float64" and "double" in types)]
+        computed = ("float32", "float16", "bfloat16") * (FLOAT in types)
+        dtypes = [d for d in dtypes if d in computed or (d == "float64" and DOUBLE in types)]
     if not item.has_dtype(dtypes):
         return None
     return Kernel(
@@ -240,24 +246,23 @@ def _kernel(
 def _metal(item: Dispatch) -> Kernel | None:
     """A kernel in a .metal file."""
     context, sources = item.context, item.context.sources
-    expected = _scalar_function(item) if context.elementwise else None
+    expected = _scalar_function(item) if context.elementwise else kernel_function(item)
     named = [n for n in sources.metal.named(item.name) if find_function([n[2]], item.name)]
     named.sort(key=lambda n: not n[2].is_definition)
     kernels = [n for n in named if n[2].is_kernel]
     # One function for each file; kernels cannot be overloaded.
-    places = {(n[2].span if kernels else n[2].span.file): (n[2], "") for n in kernels or named}
+    places = {(n[2].span if kernels else n[2].span.file): (n[2], None) for n in kernels or named}
     if not item.once(places.values()):
         return None
     if kernels:
         return launch(item, *kernels[0])
     if not named:
         declared = (f.name for unit in sources.metal.all().values() for f in unit.functions)
-        what = "function or [[kernel]]" if expected else "[[kernel]]"
-        wanted = expected.declaration(item.name) if expected else declaration(item)
-        item.missing(declared, context.settings.metal, what, wanted)
-    elif expected is None:
+        what = "[[kernel]]" if expected.is_kernel else "function or [[kernel]]"
+        item.missing(declared, context.settings.metal, what, expected)
+    elif expected.is_kernel:
         problem = "it is a scalar function, and an op with a `shape` rule needs a [[kernel]]"
-        item.misfit(named[0][2], problem, declaration(item))
+        item.misfit(named[0][2], problem, expected)
     else:
         _check_no_geometry(item)
         if not _can_take(item) or not _has_buffers(item):

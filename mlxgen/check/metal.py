@@ -18,7 +18,7 @@ a constant             ``constant int& rows``                      a formula of 
 
 Of an optional array that is absent the last two are 0, and there is nothing in those before.
 
-``_buffers`` is this table for one entry; it both checks a kernel and prints the one that would fit.
+``kernel_function`` is this table for one entry.
 Arrays come in the order of the entry, arguments before outputs. All problems of a kernel are
 collected, each with its place in the Metal file.
 """
@@ -27,22 +27,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
-from ..diagnostics import Declaration, Span, did_you_mean
+from ..diagnostics import did_you_mean
 from ..formula.compile import Name, Want
 from ..formula.numbers import Bounds, Impossible, bounds, evaluated
 from ..formula.source import parsed
 from ..formula.values import INT_MAX
+from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Rule, Template
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
-from ..read.sources import last_name
 from .dispatch import MAX_BUFFERS, Dispatch
+from .fit import Expected, Problem, Wanted, plain
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
@@ -50,121 +51,75 @@ MAX_THREADS = 1024  # of a threadgroup
 MAX_GRID = 2**32 - 1  # threads along an axis
 
 _UINT = re.compile(r"(const )?u(int|short)(16_t|32_t)?([23])?")
-_ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
+
+
+def _constant(*types: CppType, mark: str = "&") -> tuple[CppType, ...]:
+    return tuple(type._replace(mark=mark, space="constant", const=mark == "*") for type in types)
+
+
+_INTEGER = _constant(*map(CppType, METAL_INTS))
 # Properties of an array, and how a kernel declares them.
-_PROPERTIES: Mapping[str, tuple[Holds, str, Collection[str]]] = {
-    "shape": (Holds.VECTOR, "constant const int*", ("int", "int32_t")),
-    "strides": (Holds.VECTOR, "constant const int64_t*", ("int64_t", "long")),
-    "ndim": (Holds.BYTES, "constant int&", METAL_INTS),
-    "size": (Holds.BYTES, "constant int&", METAL_INTS),
+_PROPERTIES = {
+    "shape": (Holds.VECTOR, _constant(INT, mark="*")),
+    "strides": (Holds.VECTOR, _constant(INT64, mark="*")),
+    "ndim": (Holds.BYTES, _INTEGER),
+    "size": (Holds.BYTES, _INTEGER),
 }
 
 
-class Buffer(NamedTuple):
-    """What a parameter of a kernel may hold, and how it is then declared."""
+def kernel_function(item: Dispatch, function: Function | None = None) -> Expected:
+    """The kernel that fits an entry; a template, unless it is for this one, which is none."""
+    context, template = item.context, function is None or bool(function.template)
+    found: dict[str, Wanted] = {}
 
-    name: str
-    holds: Holds | None  # None: nothing, and `why` says why
-    of: str = ""  # as Binding has it
-    what: str = ""
-    declared: str = ""
-    types: Collection[str] = ()  # those that fit
-    usual: bool = True  # whether a kernel is expected to have it
-    why: str = ""
+    def add(
+        name: str,
+        types: tuple[CppType, ...],
+        holds: Holds = Holds.BYTES,
+        of: tuple[str, str] | None = None,
+        needed: bool = True,
+    ) -> None:
+        role = {Holds.INPUT: "the input ", Holds.OUTPUT: "the output "}.get(holds, "")
+        binding = Binding(name, 0, holds, *(of or (name,)))
+        want = Wanted(name, f"{role}'{name}'", types, holds is Holds.OUTPUT, binding, needed)
+        param = item.arguments.by_name.get(name)
+        if name not in found and not (param and _refused(param)):
+            found[name] = want
 
-    def problem(self, param: Param) -> str | None:
-        """Why a parameter of this name cannot be bound."""
-        if not self.holds:
-            return self.why
-        given, output = self.holds is Holds.INPUT, self.holds is Holds.OUTPUT
-        pointer = param.pointer if self.declared.endswith("*") else param.reference
-        spaces = ("device", "constant") if given else (self.declared.split()[0],)
-        pointer &= not re.search(r"[*&\]].*[*&]", param.type)
-        must_be = f"'{self.name}' must be `{self.declared}`"
-        if not pointer or param.space not in spaces or (output and param.const):
-            return f"the output {must_be}" if output else must_be
-        if given and not param.const and param.space == "device":
-            return f"the input '{self.name}' must be const"
-        base = _ATOMIC.sub(r"\3", param.base) if output else param.base
-        if base in self.types:
-            return None
-        if not (given or output):
-            return must_be
-        element = self.declared.split()[-1].rstrip("*")
-        return f"'{self.name}' is `{param.type}`, and the entry has {element} there"
+    def array(dtype: str | None) -> CppType:
+        of = dtype if dtype or template else item.metal_dtypes[0]
+        element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
+        return element._replace(mark="*", space="device")
 
-
-def _buffers(
-    item: Dispatch, outputs: Sequence[str | None], template: str = "T", only: str | None = None
-) -> dict[str, Buffer]:
-    """What the parameters of a kernel may hold, by name, in the order they are expected.
-
-    ``outputs``: the dtype of each, None for the kernel's; ``only``: that of a kernel without
-    template.
-    """
-    context = item.context
-    found: list[Buffer] = []
-    properties: list[Buffer] = []
-
-    def add(name: str, holds: Holds, declared: str, dtype: str | None) -> None:
-        of = dtype or only
-        types = METAL_TYPES.get(of or "", (template,))
-        shown = metal_name(of) if of in METAL_TYPES else "T"
-        found.append(Buffer(name, holds, name, "", declared.format(shown), types))
-
+    arrays = [p.name for p in item.arguments.arrays] + context.output_names
     for p in item.arguments.arrays:
-        add(p.name, Holds.INPUT, "device const {}*", _on_metal(p.dtype))
-        properties += _properties(p.name)
-        properties.append(_presence(p))
-    for name, dtype in zip(context.output_names, outputs, strict=True):
-        add(name, Holds.OUTPUT, "device {}*", dtype)
-        properties += _properties(name)
+        type = array(_on_metal(p.dtype))
+        add(p.name, (type._replace(const=True), type._replace(space="constant")), Holds.INPUT)
+    for name, dtype in zip(context.output_names, _output_dtypes(item), strict=True):
+        add(name, (array(dtype),), Holds.OUTPUT)
     for p in item.arguments.params:
-        kind = KINDS[p.type.kind]
-        if kind.metal and not p.type.optional:
-            types = p.type.wide(kind.metal)
-            found.append(Buffer(p.name, Holds.BYTES, p.name, "", f"constant {types[0]}&", types))
-        elif not p.type.is_array:
-            why = f"a Metal kernel cannot take '{p.name}', {with_article(p.type)}"
-            found.append(Buffer(p.name, None, usual=False, why=why))
+        if not p.type.is_array:
+            add(p.name, _constant(*p.type.wide(KINDS[p.type.kind].metal)))
     for name in {**context.axes.lengths, **item.spec.constants}:
-        usual = name in item.spec.constants and name not in {*item.spec.template, "T"}
-        found.append(Buffer(name, Holds.BYTES, name, "", "constant int&", METAL_INTS, usual))
-    named: dict[str, Buffer] = {}
-    for buffer in [*found, *properties]:
-        named.setdefault(buffer.name, buffer)
-    return named
+        needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
+        add(name, _INTEGER, needed=needed)
+    for name in arrays:
+        for what, (holds, types) in _PROPERTIES.items():
+            add(f"{name}_{what}", types, holds, (name, what), needed=False)
+    for p in item.arguments.arrays:
+        if p.type.optional:
+            add(f"has_{p.name}", _constant(BOOL), of=(p.name, "given"), needed=False)
+    parameters = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
+    return Expected(
+        list(found.values()), template=parameters * template, metal=True, is_kernel=True
+    )
 
 
-def _properties(owner: str) -> Iterator[Buffer]:
-    """An array's shape, strides, number of axes and size."""
-    for what, (holds, declared, types) in _PROPERTIES.items():
-        yield Buffer(f"{owner}_{what}", holds, owner, what, declared, types, usual=False)
-
-
-def _presence(p: Parameter) -> Buffer:
-    """The buffer that says if an argument was given."""
-    name = f"has_{p.name}"
-    if not p.type.optional:
-        why = f"'{p.name}' is always there, so that nothing is called '{name}'"
-        return Buffer(name, None, usual=False, why=why)
-    types = KINDS[Kind.BOOL].metal
-    return Buffer(name, Holds.BYTES, p.name, "given", "constant bool&", types, usual=False)
-
-
-def declaration(item: Dispatch) -> Declaration:
-    """The kernel that would fit an entry."""
-    return _declared(item, _buffers(item, _output_dtypes(item)), last_name(item.name))
-
-
-def _declared(
-    item: Dispatch, buffers: Mapping[str, Buffer], name: str, template: bool = True
-) -> Declaration:
-    params = tuple((b.declared, b.name) for b in buffers.values() if b.usual)
-    kinds = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
-    return Declaration(name, "void", params, kinds * template, is_kernel=True)
+def _refused(p: Parameter) -> bool:
+    """Whether no kernel can take an argument."""
+    return not p.type.is_array and (p.type.optional or not KINDS[p.type.kind].metal)
 
 
 def _output_dtypes(item: Dispatch) -> list[str | None]:
@@ -209,11 +164,12 @@ def _launched(item: Dispatch, function: Function) -> _Launch:
     return given
 
 
-def _has_types(item: Dispatch, function: Function, outputs: Sequence[str | None]) -> bool:
+def _has_types(item: Dispatch, function: Function) -> bool:
     """Whether Metal has the entry's dtypes, and the kernel is a template where it must be one."""
     context = item.context
     fixed = [(name, _on_metal(dtype)) for name, dtype in item.fixed.items()]
-    for name, dtype in [*fixed, *zip(context.output_names, outputs, strict=True)]:
+    written = zip(context.output_names, _output_dtypes(item), strict=True)
+    for name, dtype in [*fixed, *written]:
         if dtype is not None and dtype not in METAL_TYPES:
             item.error("not_on_metal", name=name, dtype=dtype)
             return False
@@ -221,7 +177,7 @@ def _has_types(item: Dispatch, function: Function, outputs: Sequence[str | None]
     if not function.template and len(item.metal_dtypes) > 1:
         problem = f"it is no template, and the entry allows {', '.join(item.metal_dtypes)}"
     if problem:
-        item.misfit(function, problem, declaration(item))
+        item.misfit(function, problem, kernel_function(item))
     return not problem
 
 
@@ -232,17 +188,14 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         item.error("takes_list", name=lists[0])
         return None
     given = _launched(item, function)
-    outputs = _output_dtypes(item)
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return None
-    if not _has_types(item, function, outputs):
+    if not _has_types(item, function):
         return None
-    template = function.template[0] if function.template else None
-    only = None if template else item.metal_dtypes[0]
-    buffers = _buffers(item, outputs, template or "", only)
-    bindings, problems = _bind(function, buffers)
-    if function.result != "void":
-        problems.append((f"it returns {function.result}, and kernels return void", function.span))
+    expected = kernel_function(item, function)
+    bindings, problems = _bind(item, function, expected)
+    if problem := expected.other_result(function):
+        problems.append(problem)
     if not function.is_definition:
         problems.append(("it is declared, and defined nowhere", function.span))
     zero = _zero(item)
@@ -250,7 +203,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         problems += _not_given_template(item, function, given.templates)
     problems += _untaken(item, function, given)
     if problems:
-        item.misfit(function, problems, _declared(item, buffers, function.name, bool(template)))
+        item.misfit(function, problems, expected)
     if not context.ok:
         return None
     kernel = Kernel(
@@ -260,7 +213,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         include=path.relative_to(context.settings.metal).as_posix(),
         dtypes=tuple(item.metal_dtypes),
         scalar=False,
-        templated=bool(template),
+        templated=bool(function.template),
         bindings=tuple(bindings),
         constants=given.constants,
         grid=given.grid,
@@ -272,16 +225,17 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     )
     others = {f.name for f in file.functions if f.is_kernel}
     if taken := next((name for name in kernel.variants if name in others), None):
-        item.misfit(function, f"the file has another kernel '{taken}'", declaration(item))
+        item.misfit(function, f"the file has another kernel '{taken}'", expected)
     return kernel
 
 
 def _bind(
-    function: Function, buffers: Mapping[str, Buffer]
-) -> tuple[list[Binding], list[tuple[str, Span]]]:
+    item: Dispatch, function: Function, expected: Expected
+) -> tuple[list[Binding], list[Problem]]:
     """What binds the parameters of a kernel, and what is wrong with them."""
+    wanted = {want.name: want for want in expected.params}
     bindings: list[Binding] = []
-    problems: list[tuple[str, Span]] = []
+    problems: list[Problem] = []
     used: dict[int, str] = {}
     following = 0  # the index of a parameter that has none
     for param in function.params:
@@ -296,27 +250,28 @@ def _bind(
         if used.setdefault(index, name) != name:
             what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
             problems.append((what, param.span))
-        buffer = buffers.get(name) or _unknown(name, buffers)
-        if problem := buffer.problem(param):
-            problems.append((problem, param.span))
-        elif buffer.holds:
-            type = _NUMBERS[param.base] if buffer.holds is Holds.BYTES else ""
-            bindings.append(Binding(name, index, buffer.holds, buffer.of, buffer.what, type))
+        if name not in wanted:
+            problems.append((_unknown(item, name, wanted.values()), param.span))
+        elif mismatch := expected.mismatch(function, wanted[name], param):
+            problems.append(mismatch)
+        elif binding := wanted[name].binding:
+            is_number = binding.holds is Holds.BYTES
+            type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
+            bindings.append(binding._replace(place=index, type=type))
     names = [p.name for p in function.params]
-    arrays = [b.name for b in buffers.values() if b.holds in (Holds.INPUT, Holds.OUTPUT)]
-    wanted, given_names = ([n for n in a if n in b] for a, b in ((arrays, names), (names, arrays)))
+    arrays = [p.name for p in item.arguments.arrays] + item.context.output_names
+    given = [name for name in names if name in arrays]
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
         whole.append(f"it has {len(used)} buffers, and Metal allows {MAX_BUFFERS}")
     whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
-    if given_names != wanted:
-        order = f"in the order {', '.join(given_names)}, not {', '.join(wanted)}"
-        whole.append(f"its arrays are {order}")
+    if given != (in_order := [name for name in arrays if name in names]):
+        whole.append(f"its arrays are in the order {', '.join(given)}, not {', '.join(in_order)}")
     return bindings, [*problems, *((what, function.span) for what in whole)]
 
 
-def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[tuple[str, Span]]:
+def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[Problem]:
     """Numbers and the like that reach neither the kernel nor a formula beside it."""
     raw = item.context.raw
     used = item.beside | {param.name for param in function.params}.union(
@@ -324,9 +279,7 @@ def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[tup
     )
     for p in item.arguments.params:
         if not (p.type.is_array or p.name in used or p.name in raw.unused):
-            how = "add the parameter"
-            if not KINDS[p.type.kind].metal or p.type.optional:
-                how = "pass numbers made from it as `constants`"
+            how = "pass numbers made from it as `constants`" if _refused(p) else "add the parameter"
             what = f"'{p.name}' does not reach it; {how}, or give a reason under `unused`"
             yield what, function.span
 
@@ -352,11 +305,16 @@ def _not_given(param: Param, is_position: bool) -> str | None:
     return None if name or is_position else f"`{param.type}` needs a name, by which it is bound"
 
 
-def _unknown(name: str, buffers: Mapping[str, Buffer]) -> Buffer:
-    known = [b.name for b in buffers.values() if b.usual]
+def _unknown(item: Dispatch, name: str, wanted: Iterable[Wanted]) -> str:
+    """Why the launch has nothing for a parameter of such a name."""
+    for p in item.arguments.params:
+        if p.name == name:
+            return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
+        if p.type.is_array and name == f"has_{p.name}":
+            return f"'{p.name}' is always there, so that nothing is called '{name}'"
+    guess = did_you_mean(name, [want.name for want in wanted if want.needed])
     hint = "name it after an argument or output, or list it under `constants`"
-    why = f"nothing is called '{name}'{did_you_mean(name, known)}; {hint}"
-    return Buffer(name, None, why=why)
+    return f"nothing is called '{name}'{guess}; {hint}"
 
 
 def _names(item: Dispatch) -> dict[str, Name]:
@@ -476,7 +434,7 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
             about = {"name": name, "function": function.name, "guess": guess, "others": others}
             keys = ("others",) if others else ()
             context.error("no_template_parameter", path, *keys, key=True, **about)
-        elif known[name] not in METAL_INTS:
+        elif plain(known[name], metal=True) not in METAL_INTS:
             kind = known[name] or "typename"
             context.error("template_no_integer", path, key=True, name=name, kind=kind)
         if given.values[0] < 1 or given.values != sorted(set(given.values)):
@@ -491,7 +449,7 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
 
 def _not_given_template(
     item: Dispatch, function: Function, templates: Sequence[Template]
-) -> Iterator[tuple[str, Span]]:
+) -> Iterator[Problem]:
     """Template parameters without which the launcher cannot instantiate a kernel."""
     given = {t.name for t in templates}
     rest = list(zip(function.template, function.template_defaults, strict=True))[1:]

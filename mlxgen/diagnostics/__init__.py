@@ -9,7 +9,6 @@ from .collect import Diagnostics as Diagnostics
 from .collect import Related as Related
 from .collect import TooMany as TooMany
 from .fix import Advice as Advice
-from .fix import Declaration as Declaration
 from .fix import Fix as Fix
 from .fix import Guess as Guess
 from .fix import Help as Help

@@ -16,7 +16,8 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from .fix import Advice, Declaration, Fix, Help
+from ..model.cpp import Declaration
+from .fix import Advice, Fix, Help
 from .messages import sections
 from .span import Span, Text
 

@@ -2,15 +2,13 @@
 
 A help is for people, a ``Fix`` for programs: an editor offers it, and `mlxgen check --fix` applies
 those that are certain. It comes from ``Advice``, which is made where the message is made: by a line
-``=> text`` of a table of messages (messages.py), by a ``Guess``, or by hand. A ``Declaration`` is
-the hand-written function that an entry expects.
+``=> text`` of a table of messages (messages.py), by a ``Guess``, or by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from .span import Span, Text
@@ -62,22 +60,6 @@ class Guess:
         if not self.word:
             return text
         return Advice(text, self.form.format(self.word), certain and self.certain)
-
-
-class Declaration(NamedTuple):
-    """A hand-written function as it would fit an entry."""
-
-    name: str
-    result: str
-    params: tuple[tuple[str, str], ...]  # type and name
-    template: str = ""  # its parameters: "typename T"
-    is_kernel: bool = False  # [[kernel]]
-    missing_in: Path | None = None  # the folder that has no function of that name
-
-    def __str__(self) -> str:
-        template = f"template <{self.template}> " if self.template else ""
-        params = ", ".join(f"{type} {name}" for type, name in self.params)
-        return f"{template}{'[[kernel]] ' * self.is_kernel}{self.result} {self.name}({params})"
 
 
 def applied(path: str, text: str, fixes: Iterable[Fix]) -> tuple[str, list[Fix]]:

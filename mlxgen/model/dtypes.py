@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .cpp import BOOL, DOUBLE, ELEMENT, FLOAT, CppType
+
 INTEGER = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 # MLX's dtypes by their names in mlx.core.
@@ -31,14 +33,20 @@ def computes_integers(dtypes: Iterable[str]) -> bool:
 
 # The C++ type of an element.
 CPP_TYPES = {
-    "bool_": "bool",
-    **{name: f"{name}_t" for name in INTEGER},
-    "float16": "mx::float16_t",
-    "bfloat16": "mx::bfloat16_t",
-    "float32": "float",
-    "float64": "double",
-    "complex64": "mx::complex64_t",
+    "bool_": BOOL,
+    **{name: CppType(f"{name}_t") for name in INTEGER},
+    **{name: CppType(f"{name}_t", "mlx") for name in ("float16", "bfloat16", "complex64")},
+    "float32": FLOAT,
+    "float64": DOUBLE,
 }
+
+
+def element_type(dtype: str | None) -> CppType:
+    """The C++ type of an array's elements in a kernel; without a dtype of their own, T."""
+    if dtype == ACCUMULATOR:
+        return CppType("accum_t", "mlxgen", (ELEMENT,))
+    return CPP_TYPES[dtype] if dtype else ELEMENT
+
 
 # How Metal spells an element's type; those that are not here it does not have.
 METAL_TYPES: dict[str, tuple[str, ...]] = {
@@ -50,11 +58,14 @@ METAL_TYPES: dict[str, tuple[str, ...]] = {
     "uint8": ("uint8_t", "uchar"),
     "uint16": ("uint16_t", "ushort"),
     "uint32": ("uint", "uint32_t", "unsigned int"),
-    "uint64": ("uint64_t", "ulong"),
+    "uint64": ("uint64_t", "ulong", "size_t"),
     "float16": ("half", "float16_t"),
     "bfloat16": ("bfloat16_t", "bfloat"),
     "float32": ("float",),
 }
+
+# Those words, and the first for the same type.
+METAL_SAME = {"".join(name.split()): names[0] for names in METAL_TYPES.values() for name in names}
 
 
 def metal_name(dtype: str) -> str:

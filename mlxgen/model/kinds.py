@@ -10,6 +10,8 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, CppType
+
 
 class Kind(enum.Enum):
     """What an argument is; the value is how messages call it."""
@@ -32,39 +34,39 @@ class Kind(enum.Enum):
 class Spelling(NamedTuple):
     """What a kind is called. Kernels take the kinds that have ``scalars`` and ``metal``."""
 
-    cpp: str  # in generated C++
+    cpp: CppType
     python: str  # in annotations; {}: the strings of an enumerated one
     slot: str  # in the table of MLX's functions
     by_value: bool = False  # how C++ passes it
-    scalars: tuple[str, ...] = ()  # types of a CPU kernel's parameter; the first is the usual one
-    metal: Mapping[str, str] = {}  # the same on Metal: type -> C++'s
+    scalars: tuple[CppType, ...] = ()  # of a CPU kernel's parameter; the first is the usual one
+    metal: tuple[CppType, ...] = ()  # the same on Metal
 
 
-# Metal's integers, and C++'s of the same width.
+# Metal's integers by the first of their names in METAL_TYPES, and C++'s of the same width.
 METAL_INTS: Mapping[str, str] = {
-    **dict.fromkeys(("int", "int32_t"), "int"),
-    **dict.fromkeys(("uint", "uint32_t"), "uint32_t"),
-    **dict.fromkeys(("int64_t", "long"), "int64_t"),
-    **dict.fromkeys(("size_t", "uint64_t", "ulong"), "uint64_t"),
+    "int": "int",
+    "uint": "uint32_t",
+    "int64_t": "int64_t",
+    "uint64_t": "uint64_t",
 }
-_SIGNED = {metal: cpp for metal, cpp in METAL_INTS.items() if not cpp.startswith("u")}
 
+_STRING, _INTS = CppType("string", "std"), CppType("vector", "std", (INT,))
 KINDS: Mapping[Kind, Spelling] = {
-    Kind.ARRAY: Spelling("mx::array", "array", "array"),
-    Kind.ARRAYS: Spelling("std::vector<mx::array>", "list[array]", "arrays"),
-    Kind.FLOAT: Spelling(
-        "double", "float", "float", True, ("T", "float", "double"), {"float": "float"}
-    ),
-    Kind.INT: Spelling("int", "int", "int", True, ("int", "int64_t"), _SIGNED),
-    Kind.BOOL: Spelling("bool", "bool", "bool", True, ("bool",), {"bool": "bool"}),
-    Kind.STR: Spelling("std::string", "str", "str"),
+    Kind.ARRAY: Spelling(ARRAY, "array", "array"),
+    Kind.ARRAYS: Spelling(ARRAYS, "list[array]", "arrays"),
+    Kind.FLOAT: Spelling(DOUBLE, "float", "float", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)),
+    Kind.INT: Spelling(INT, "int", "int", True, (INT, INT64), (INT, INT64)),
+    Kind.BOOL: Spelling(BOOL, "bool", "bool", True, (BOOL,), (BOOL,)),
+    Kind.STR: Spelling(_STRING, "str", "str"),
     # Kernels get the index of the choice.
-    Kind.ENUM: Spelling("std::string", "Literal[{}]", "str", False, ("int",), METAL_INTS),
-    Kind.INTS: Spelling("std::vector<int>", "Sequence[int]", "ints"),
-    Kind.SHAPE: Spelling("mx::Shape", "Sequence[int]", "shape"),
-    Kind.AXES: Spelling("std::vector<int>", "int | Sequence[int]", "ints1"),
-    Kind.DTYPE: Spelling("mx::Dtype", "Dtype", "dtype", True),
+    Kind.ENUM: Spelling(
+        _STRING, "Literal[{}]", "str", False, (INT,), tuple(map(CppType, METAL_INTS))
+    ),
+    Kind.INTS: Spelling(_INTS, "Sequence[int]", "ints"),
+    Kind.SHAPE: Spelling(CppType("Shape", "mlx"), "Sequence[int]", "shape"),
+    Kind.AXES: Spelling(_INTS, "int | Sequence[int]", "ints1"),
+    Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),
 }
 
 # The C++ types that are passed by value; all others by const reference.
-BY_VALUE = frozenset({"float", "int64_t"} | {k.cpp for k in KINDS.values() if k.by_value})
+BY_VALUE = frozenset({FLOAT, INT64, *(k.cpp for k in KINDS.values() if k.by_value)})

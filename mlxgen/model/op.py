@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+from .cpp import CppType
 from .dtypes import metal_name
 from .signature import Arg, Kind, Output, Signature, Type
 
@@ -321,7 +322,7 @@ class Kernel(NamedTuple):
     templated: bool = True
     by_sign: bool = False  # scalar function that is compiled for positive inputs as well
     by_reference: bool = False  # scalar function that returns through references
-    elements: tuple[str, ...] = ()  # C++ element type of each output (CPU views)
+    elements: tuple[CppType, ...] = ()  # of each output (CPU views)
     bindings: tuple[Binding, ...] = ()
     constants: tuple[tuple[str, Expr], ...] = ()
     grid: tuple[Rule, ...] = ()

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
 from .kinds import KINDS
 from .kinds import Kind as Kind  # most of its users want Type too
@@ -57,16 +58,25 @@ class Type:
         return self.kind in (Kind.ARRAY, Kind.ARRAYS)
 
     @property
+    def of_value(self) -> CppType:
+        """The type of a value in C++."""
+        type = FLOAT if self.single else INT64 if self.int64 else KINDS[self.kind].cpp
+        return CppType("optional", "std", (type,)) if self.optional else type
+
+    @property
+    def of_param(self) -> CppType:
+        """The type of a parameter in C++: numbers by value, others by const reference."""
+        return self.of_value if KINDS[self.kind].by_value else self.of_value.by_reference
+
+    @property
     def cpp(self) -> str:
         """The type of a value in generated C++."""
-        name = "float" if self.single else "int64_t" if self.int64 else KINDS[self.kind].cpp
-        return f"std::optional<{name}>" if self.optional else name
+        return self.of_value.text()
 
     @property
     def cpp_param(self) -> str:
-        """The type of a parameter in generated C++: numbers by value, others by const reference."""
-        by_value = KINDS[self.kind].by_value
-        return self.cpp if by_value else f"const {self.cpp}&"
+        """The type of a parameter in generated C++."""
+        return self.of_param.text()
 
     @property
     def python(self) -> str:
@@ -78,10 +88,9 @@ class Type:
             name = f"int | tuple[{', '.join(['int'] * self.length)}]"
         return f"{name} | None" if self.optional else name
 
-    def wide(self, types: Iterable[str]) -> tuple[str, ...]:
+    def wide(self, types: Iterable[CppType]) -> tuple[CppType, ...]:
         """Those types of a kernel's parameter that hold every value of this one."""
-        narrow = ("int", "int32_t") if self.int64 else ()
-        return tuple(type for type in types if type not in narrow)
+        return tuple(type for type in types if not (self.int64 and type == INT))
 
     @property
     def listed_choices(self) -> str:
@@ -106,7 +115,7 @@ class Type:
         if self.kind is Kind.AXES:
             return "axes"
         if not self.choices and self.length is None:
-            return self.cpp_param.replace("mx::", "")
+            return self.of_param.text(ENTRY)
         return f"std::optional<{name}>" if self.optional else name
 
     def _python_spelling(self) -> str:
@@ -143,7 +152,7 @@ class Default:
         if isinstance(value, float):
             return _cpp_float(value, self.type.single)
         if isinstance(value, tuple):
-            prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
+            prefix = KINDS[self.type.kind].cpp.text() if self.type.optional else ""
             return f"{prefix}{{{', '.join(map(str, value))}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"
@@ -208,10 +217,9 @@ class Signature(NamedTuple):
     @property
     def cpp_result(self) -> str:
         """The result in the C++ spelling (generated functions with several return a vector)."""
-        types = [output.type.cpp for output in self.outputs]
-        if len(types) == 1:
-            return types[0]
-        return f"std::{'pair' if len(types) == 2 else 'tuple'}<{', '.join(types)}>"
+        types = tuple(output.type.of_value for output in self.outputs)
+        several = CppType("pair" if len(types) == 2 else "tuple", "std", types)
+        return (types[0] if len(types) == 1 else several).text(ENTRY)
 
     @property
     def python_result(self) -> str:
@@ -238,7 +246,7 @@ class Signature(NamedTuple):
             default = f" = {arg.default.cpp.removeprefix('mx::')}" if arg.default else ""
             args.append(f"{arg.type._cpp_spelling()} {arg.name}{default}")
         head = f"{self.cpp_result} {self.name or ''}".rstrip()
-        return f"{head.replace('mx::', '')}({', '.join(args)})"
+        return f"{head}({', '.join(args)})"
 
     def python(self) -> str:
         """The signature in the Python spelling of entries."""

@@ -21,7 +21,8 @@ import rich_click as click
 from ..command import operators
 from ..command.cli import FOLDER, Names, command, reason, require, settings_of
 from ..command.write import replace_file
-from ..diagnostics import LINE_BREAK, Declaration, Diagnostics, Span
+from ..diagnostics import LINE_BREAK, Diagnostics, Span
+from ..model.cpp import ELEMENT, GENERATED, VOID, CppType, Declaration
 from ..read.settings import Settings
 from ..read.settings import load as load_settings
 from ..read.sources import Sources
@@ -275,12 +276,12 @@ class _Plan:
     def entry(self) -> str:
         """The YAML."""
         name = self.name
-        lines = {"name": name if name.isidentifier() else _quoted(name)}
-        lines["signature"] = _quoted(self.text)
+        lines = [f"name: {name if name.isidentifier() else _quoted(name)}"]
+        lines.append(f"signature: {_quoted(self.text)}")
         if self.doc:
-            lines["doc"] = _quoted(self.doc)
+            lines.append(f"doc: {_quoted(self.doc)}")
         if self.shared:
-            lines["dispatch"] = name
+            lines.append(f"dispatch: {name}")
         elif self.kernel:
             launch = {"cpu": name, "metal": f"{name}_metal"}
             if self.shape:
@@ -289,21 +290,20 @@ class _Plan:
                 metal = f"kernel: {name}_metal, grid: [{self.first_output}.size]{constants}"
                 launch["metal"] = f"{{{metal}}}"
             backends = ", ".join(f"{b}: {launch[b]}" for b in self.kernel.split(","))
-            lines["dispatch"] = f"{{{backends}}}"
+            lines.append(f"dispatch: {{{backends}}}")
         given = {"shape": self.shape, "dtype": self.dtype, "composite": self.composite}
-        lines |= {key: _quoted(text) for key, text in given.items() if text is not None}
+        lines += [f"{key}: {_quoted(text)}" for key, text in given.items() if text is not None]
         if self.checks:
             pairs = (f"{{that: {_quoted(c)}, else: {_quoted(m)}}}" for c, m in self.checks)
-            lines["checks"] = "".join(f"\n    - {pair}" for pair in pairs)
+            lines += ["checks:", *(f"  - {pair}" for pair in pairs)]
         if self.grad:
             items = (text.partition("=") for text in self.grad)
             pairs = (f"{_quoted(arg.strip())}: {_quoted(text.strip())}" for arg, _, text in items)
-            lines["grad"] = "".join(f"\n    {pair}" for pair in pairs)
+            lines += ["grad:", *(f"  {pair}" for pair in pairs)]
         elif self.composite is None:
-            lines["grad"] = "none  # or a formula of grad for each array: {x: 2 * x * grad}"
-        text = "\n  ".join(f"{key}: {value}" for key, value in lines.items())
-        text = f"- {text}\n".replace(": \n", ":\n")
-        return "".join(f"{self.margin}{line}" for line in text.splitlines(keepends=True))
+            lines.append("grad: none  # or a formula of grad for each array: {x: 2 * x * grad}")
+        dash = [f"{self.margin}- ", *[f"{self.margin}  "] * len(lines)]
+        return "".join(f"{before}{line}\n" for before, line in zip(dash, lines, strict=False))
 
 
 def _names(formula: str) -> set[str]:
@@ -439,39 +439,28 @@ class _New:
 
 
 _ENTRY = "<entry>"
-_OF_MLX = re.compile(r"(?<!:)\b(Dtype|Shape)\b")  # not qualified yet
 
 
 def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[Path, str]:
     """A missing kernel's file, and the file's text; ``shared``: for the CPU and Metal."""
-    metal = wanted.missing_in == settings.metal
-    name, params = wanted.name, list(wanted.params)
-    views = any("<" in type for type, _ in params) and not wanted.is_kernel
-    shared = shared and not metal and not views
+    metal, name = wanted.missing_in == settings.metal, wanted.name
+    views = any(p.type.name == "Out" for p in wanted.params)
+    shared = shared and not (metal or views)
     if shared:
-        params = [("MLXGEN_OUT(T)" if type == "T&" else type, param) for type, param in params]
-    elif views:  # types of MLX, which no `using` is written for
-        params = [(_OF_MLX.sub(r"mlx::core::\g<0>", type), param) for type, param in params]
-    wanted = wanted._replace(params=tuple(params))
+        out = CppType("MLXGEN_OUT(T)")
+        params = (p._replace(type=out) if p.is_output else p for p in wanted.params)
+        wanted = wanted._replace(params=tuple(params))
+    if views and not {"In", "Out"}.isdisjoint(p.name for p in wanted.params):  # which hide them
+        wanted = wanted._replace(namespaces=GENERATED)
     template = f"template <{wanted.template}>\n" if wanted.template else ""
-    body = _cpu_body(wanted)
+    function = template + (_metal_kernel if wanted.is_kernel else _function)(wanted)
     if metal:
         path = settings.metal / f"{name.removesuffix('_metal')}.metal"
-        text = "#include <metal_stdlib>\n\nusing namespace metal;\n\n"
-        function = _metal_kernel(wanted) if wanted.is_kernel else f"{_head(wanted)} {{\n{body}}}\n"
-        text += template + function
+        text = f"#include <metal_stdlib>\n\nusing namespace metal;\n\n{function}"
     else:
         path = settings.csrc / f"{name}.h"
-        include = (
-            '#include "mlxgen/kernel.h"\n\n' * views + '#include "mlxgen/scalar.h"\n\n' * shared
-        )
-        # As parameters would hide them.
-        hidden = {param for _, param in params} & {"In", "Out"}
-        if views and hidden:
-            function = f"{template}{_head(_qualified(wanted))} {{\n{body}}}\n"
-        else:
-            using = "using mlxgen::In;\nusing mlxgen::Out;\n\n" * views
-            function = f"{using}{template}{_head(wanted)} {{\n{body}}}\n"
+        header = "kernel" if views else "scalar" if shared else None
+        include = f'#include "mlxgen/{header}.h"\n\n' if header else ""
         inside = settings.namespace if shared else f"{settings.namespace}::cpu"
         text = f"#pragma once\n\n{include}namespace {inside} {{\n\n{function}\n"
         text += f"}} // namespace {inside}\n"
@@ -479,52 +468,34 @@ def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[
     return path, f"// {name}, for {where}.\n\n{text}"
 
 
-def _head(wanted: Declaration) -> str:
-    params = ", ".join(f"{type} {name}" for type, name in wanted.params)
-    return f"{wanted.result} {wanted.name}({params})"
-
-
-def _qualified(wanted: Declaration) -> Declaration:
-    params = ((re.sub(r"\b(In|Out)<", r"mlxgen::\1<", t), name) for t, name in wanted.params)
-    return wanted._replace(params=tuple(params))
-
-
 def _free(wanted: Declaration, *names: str) -> str:
     """A name that no parameter has."""
-    taken = {name for _, name in wanted.params}
+    taken = {p.name for p in wanted.params}
     return next(name for name in (*names, "index_") if name not in taken)
 
 
-def _cpu_body(wanted: Declaration) -> str:
-    """What returns something of the right type, in the place of a result."""
-    params = wanted.params
-    first = next((name for type, name in params if type == "T"), "0")
-    if wanted.result != "void":
-        return f"  return {first}; // one element: compute it here\n"
-    outputs = [name for type, name in params if type.endswith(("&", "_OUT(T)")) and "<" not in type]
-    outputs = [name for name in outputs if not name.startswith("const ")]
-    if outputs and not any("Out<" in type for type, _ in params):
-        lines = [f"  {name} = {first}; // one element: compute it here" for name in outputs]
-        return "\n".join(lines) + "\n"
+def _function(wanted: Declaration) -> str:
+    """A function that gives something of the right type, in the place of a result."""
+    first = next((p.name for p in wanted.params if p.type == ELEMENT), "0")
     i = _free(wanted, "i", "j", "k")
-    return "".join(
-        f"  for (int64_t {i} = 0; {i} < {name}.size(); ++{i}) {{\n"
-        f"    {name}.data[{i}] = {{}}; // compute it here\n  }}\n"
-        for type, name in params
-        if type.startswith("Out<")
-    )
+    lines = [f"  return {first}; // one element: compute it here"] * (wanted.result != VOID)
+    for type, name, is_output in wanted.params:
+        if type.name == "Out":
+            lines.append(f"  for (int64_t {i} = 0; {i} < {name}.size(); ++{i}) {{")
+            lines.append(f"    {name}.data[{i}] = {{}}; // compute it here\n  }}")
+        elif is_output:
+            lines.append(f"  {name} = {first}; // one element: compute it here")
+    return "\n".join((f"{wanted.head} {{", *lines, "}\n"))
 
 
 def _metal_kernel(wanted: Declaration) -> str:
     """The same as a [[kernel]] of Metal."""
     i = _free(wanted, "i", "j", "k")
-    outputs = [
-        (type.split()[1].rstrip("*"), name)
-        for type, name in wanted.params
-        if type.startswith("device ") and "const" not in type
-    ]
-    body = "\n".join(f"  {name}[{i}] = {type}(0); // compute it here" for type, name in outputs)
-    numbered = [f"{type} {name} [[buffer({n})]]" for n, (type, name) in enumerate(wanted.params)]
-    numbered.append(f"uint {i} [[thread_position_in_grid]]")
-    listed = ",\n    ".join(numbered)
-    return f"[[kernel]] {wanted.result} {wanted.name}(\n    {listed}) {{\n{body}\n}}\n"
+    params, lines = [], []
+    for n, (type, name, is_output) in enumerate(wanted.params):
+        params.append(f"    {type.text()} {name} [[buffer({n})]],\n")
+        if is_output:
+            element = type._replace(space="", mark="").text()
+            lines.append(f"  {name}[{i}] = {element}(0); // compute it here\n")
+    position = f"    uint {i} [[thread_position_in_grid]]) {{\n"
+    return f"[[kernel]] void {wanted.name}(\n{''.join([*params, position, *lines])}}}\n"

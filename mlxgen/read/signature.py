@@ -319,7 +319,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
     if len(cpp.args) != len(python.args):
         wrong.append((f"it has {len(cpp.args)} arguments, and {len(python.args)} are here", last))
     if [output.type for output in cpp.outputs] != [output.type for output in python.outputs]:
-        results = f"it returns {cpp.cpp_result.replace('mx::', '')} and this {python.python_result}"
+        results = f"it returns {cpp.cpp_result} and this {python.python_result}"
         wrong.append((results, last))
     for message, offset in wrong:
         report("MG218", f"unlike cpp_signature: {message}", *offset, None)

@@ -14,7 +14,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers
+from ..model.cpp import BOOL, INT, CppType
+from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
 from ..model.kinds import BY_VALUE, Kind
 from ..model.op import (
     MOST,
@@ -85,9 +86,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 def element(p: Parameter) -> str:
     """The type of an array's elements in a kernel over views."""
-    if p.dtype == ACCUMULATOR:
-        return "mlxgen::accum_t<T>"
-    return CPP_TYPES[p.dtype] if p.dtype else "T"
+    return element_type(p.dtype).text()
 
 
 def metal_type(p: Parameter) -> str:
@@ -130,7 +129,7 @@ class Member(NamedTuple):
     """A member of a primitive."""
 
     given: str  # name of the constructor's parameter
-    type: str
+    of: CppType
 
     @property
     def name(self) -> str:
@@ -138,9 +137,14 @@ class Member(NamedTuple):
         return f"{self.given}_"
 
     @property
+    def type(self) -> str:
+        """Type of the member."""
+        return self.of.text()
+
+    @property
     def passed(self) -> str:
         """Type of the constructor's parameter."""
-        return self.type if self.type in BY_VALUE else f"const {self.type}&"
+        return (self.of if self.of in BY_VALUE else self.of.by_reference).text()
 
 
 class View:
@@ -255,9 +259,9 @@ class View:
     @cached_property
     def state(self) -> list[Member]:
         """Its members: the attributes, and which inputs are there."""
-        members = [Member(p.cpp, p.type.cpp) for p in self.attributes]
+        members = [Member(p.cpp, p.type.of_value) for p in self.attributes]
         counted = (p for p in self.arrays if not p.is_plain)
-        return [*members, *(Member(p.counter, "bool" if p.present else "int") for p in counted)]
+        return [*members, *(Member(p.counter, BOOL if p.present else INT) for p in counted)]
 
     @property
     def targets(self) -> list[str]:
@@ -269,7 +273,7 @@ class View:
         """The outputs of a kernel over views, with the types of their elements."""
         assert self.cpu is not None
         names = ["out"] if len(self.op.outputs) == 1 else self.targets
-        return [(n, _qualified(e)) for n, e in zip(names, self.cpu.elements, strict=True)]
+        return [(n, e.text()) for n, e in zip(names, self.cpu.elements, strict=True)]
 
     @property
     def cpu_types(self) -> str:
@@ -277,7 +281,7 @@ class View:
         assert self.cpu is not None
         if self.cpu.dtypes == FLOATING:
             return "mlxgen::Floating"
-        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype] for dtype in self.cpu.dtypes)}>"
+        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype].text() for dtype in self.cpu.dtypes)}>"
 
     @property
     def has_group(self) -> bool:
@@ -509,7 +513,3 @@ class View:
 def _given(params: Sequence[Parameter]) -> dict[str, str]:
     """An optional array is there when its own derivative is asked for."""
     return {p.name: f"(*{p.cpp})" for p in params if p.present and len(params) == 1}
-
-
-def _qualified(element: str) -> str:
-    return "mlxgen::accum_t<T>" if element == "accum_t<T>" else element

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlxgen.model.dtypes import CPP_TYPES, DTYPES, METAL_TYPES
+from mlxgen.model.cpp import INT, INT64
+from mlxgen.model.dtypes import CPP_TYPES, DTYPES, METAL_SAME, METAL_TYPES
 from mlxgen.model.kinds import BY_VALUE, KINDS, METAL_INTS, Kind
 from mlxgen.model.signature import Type
 
@@ -12,23 +13,25 @@ def test_every_kind_is_spelled(kind):
     spelling = KINDS[kind]
     assert spelling.cpp and spelling.python and spelling.slot
     assert bool(spelling.scalars) == bool(spelling.metal)  # kernels take it on all backends
-    assert spelling.by_value == (Type(kind).cpp in BY_VALUE)
+    assert spelling.by_value == (Type(kind).of_value in BY_VALUE)
     assert Type(kind).cpp_param.startswith("const ") != spelling.by_value
 
 
 def test_metal_types():
-    assert {kind: next(iter(KINDS[kind].metal)) for kind in Kind if KINDS[kind].metal} == {
+    assert {kind: KINDS[kind].metal[0].text() for kind in Kind if KINDS[kind].metal} == {
         Kind.FLOAT: "float",
         Kind.INT: "int",
         Kind.BOOL: "bool",
         Kind.ENUM: "int",
     }
-    assert set(METAL_INTS) >= set(METAL_TYPES["int32"]) | set(METAL_TYPES["int64"])
+    assert set(METAL_INTS) < {names[0] for names in METAL_TYPES.values()}
+    assert {METAL_SAME[name] for name in ("int32_t", "long", "unsignedint", "size_t")} == {
+        *METAL_INTS
+    }
     assert set(METAL_TYPES) < set(CPP_TYPES) == set(DTYPES)
 
 
 def test_numbers_are_not_cut():
     wide = Type(Kind.INT, int64=True).wide
-    assert wide(KINDS[Kind.INT].scalars) == ("int64_t",)
-    assert wide(KINDS[Kind.INT].metal) == ("int64_t", "long")
-    assert Type(Kind.INT).wide(KINDS[Kind.INT].metal) == ("int", "int32_t", "int64_t", "long")
+    assert wide(KINDS[Kind.INT].scalars) == wide(KINDS[Kind.INT].metal) == (INT64,)
+    assert Type(Kind.INT).wide(KINDS[Kind.INT].metal) == (INT, INT64)

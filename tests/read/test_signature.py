@@ -508,12 +508,12 @@ def test_defaults_are_compared_by_value_and_kind():
 @pytest.mark.parametrize(
     ("text", "cpp", "python"),
     [
-        ("f(x: array) -> array", "mx::array", "array"),
-        ("f(x: array) -> list[array]", "std::vector<mx::array>", "list[array]"),
-        ("f(x: array) -> (array, array)", "std::pair<mx::array, mx::array>", "tuple[array, array]"),
+        ("f(x: array) -> array", "array", "array"),
+        ("f(x: array) -> list[array]", "std::vector<array>", "list[array]"),
+        ("f(x: array) -> (array, array)", "std::pair<array, array>", "tuple[array, array]"),
         (
             "f(x: array) -> (a: array, b: array, c: array)",
-            "std::tuple<mx::array, mx::array, mx::array>",
+            "std::tuple<array, array, array>",
             "tuple[array, array, array]",
         ),
     ],

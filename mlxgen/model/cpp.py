@@ -1,0 +1,94 @@
+"""C++ types and declarations as data: their text is made where it is known who reads it.
+
+MLX's names have a namespace of their own in generated code (``mx``), in files by hand
+(``mlx::core``) and in kernels (``mlxgen``). Kernels are templates over the element type ``T``, for
+which a function that is none has a type of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Namespaces(NamedTuple):
+    """What those who read a type call the namespaces in it."""
+
+    mlx: str = "mx::"
+    mlxgen: str = "mlxgen::"
+    std: str = "std::"
+
+
+GENERATED = Namespaces()
+BY_HAND = Namespaces("mlx::core::")
+KERNEL = Namespaces("mlxgen::", "")  # for its own names mlxgen/kernel.h has using-declarations
+ENTRY = Namespaces("")
+NO_NAMESPACES = Namespaces("", "", "")
+
+
+class CppType(NamedTuple):
+    """A type of C++ or Metal."""
+
+    name: str
+    home: str = ""  # whose name it is: mlx, mlxgen or std
+    of: tuple[CppType, ...] = ()  # what is between its angle brackets
+    mark: str = ""  # "*" or "&"
+    const: bool = False
+    space: str = ""  # the address space that it points or refers to, in Metal
+
+    def text(self, namespaces: Namespaces = GENERATED, same: Mapping[str, str] = {}) -> str:
+        """The type as it is written; ``same``: what to call names that have synonyms."""
+        home: str = getattr(namespaces, self.home) if self.home else ""
+        of = ", ".join(type.text(namespaces, same) for type in self.of)
+        name = home + same.get(self.name, self.name) + (f"<{of}>" if of else "") + self.mark
+        return " ".join(filter(None, (self.space, "const" * self.const, name)))
+
+    def filled(self, element: CppType) -> CppType:
+        """The type with a type of elements in T's place."""
+        of = tuple(type.filled(element) for type in self.of)
+        if self.name != ELEMENT.name:
+            return self._replace(of=of)
+        return element._replace(mark=self.mark, const=self.const, space=self.space)
+
+    @property
+    def by_reference(self) -> CppType:
+        """What a parameter is that is not copied."""
+        return self._replace(mark="&", const=True)
+
+
+ELEMENT = CppType("T")
+VOID, BOOL, INT, INT64 = map(CppType, ("void", "bool", "int", "int64_t"))
+FLOAT, DOUBLE = CppType("float"), CppType("double")
+ARRAY = CppType("array", "mlx")
+ARRAYS = CppType("vector", "std", (ARRAY,))
+
+
+class Declared(NamedTuple):
+    """A parameter of a declaration."""
+
+    type: CppType
+    name: str
+    is_output: bool = False  # whether the function writes to it
+
+
+class Declaration(NamedTuple):
+    """A hand-written function as it would fit an entry."""
+
+    name: str
+    result: CppType
+    params: tuple[Declared, ...]
+    namespaces: Namespaces
+    template: str = ""  # its parameters: "typename T"
+    is_kernel: bool = False  # [[kernel]]
+    missing_in: Path | None = None  # the folder that has no function of that name
+
+    @property
+    def head(self) -> str:
+        """The declaration without its template and attribute."""
+        params = ", ".join(f"{p.type.text(self.namespaces)} {p.name}" for p in self.params)
+        return f"{self.result.text(self.namespaces)} {self.name}({params})"
+
+    def __str__(self) -> str:
+        template = f"template <{self.template}> " if self.template else ""
+        return f"{template}{'[[kernel]] ' * self.is_kernel}{self.head}"
