@@ -41,14 +41,14 @@ def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
         new: The same, later.
 
     Returns:
-        The changes. Those of operators tagged ``experimental`` or ``internal`` are not breaking.
+        The changes. Those of operators tagged ``internal`` are not breaking.
     """
     before = {_paths(op)[0]: op for op in old}
     after = {_paths(op)[0]: op for op in new}
     reachable = {path for op in new for path in _paths(op)}
     changes = []
     for path, op in before.items():
-        free = not {"experimental", "internal"}.isdisjoint(op["tags"])
+        free = "internal" in op["tags"]
         found: Iterable[Found] = [("removed", "operator removed", True)]
         if path in after:
             found = _operator(op, after[path], reachable)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Tag = Literal[
     "elementwise", "reduction", "indexing", "linalg", "nn", "special", "fused", "sampling",
-    "experimental", "internal"
+    "internal"
 ]  # fmt: skip
 TAGS: tuple[str, ...] = get_args(Tag)
 

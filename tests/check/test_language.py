@@ -7,6 +7,7 @@ the parts of the language that no operator of mlxops uses. The build is the one 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ FORMS = {
             a: grad_out
             b: grad_out
         """,
-    "language": """
+    "my_ops": """
         # A bound function with a gradient of its own, on purpose ten times too large.
         - name: exp
           signature: "exp(array a) -> array"
@@ -45,15 +46,7 @@ FORMS = {
         - signature: >-
             shift(x: array, by: array | None = None, *, sign: Literal["plus", "minus"] = "plus",
             axes: list[int] = [0], out_type: Dtype | None = None) -> array
-          cpp: language::shifted
-
-        # A composite whose second argument must not be differentiated.
-        - signature: "gated(x: array, gate: array) -> array"
-          composite: x * gate
-          grad: {x: grad * gate, gate: none}
-          module: nn.gates
-          aliases: [gate_it]
-          deprecated: use x * gate
+          cpp: my_ops::shifted
 
         - signature: "norm(x: array, axis: axes = None, keepdims: bool = False) -> array"
           cpp: mlx::core::logsumexp
@@ -61,11 +54,7 @@ FORMS = {
         - signature: "tiled(Tensor x, int[2] n) -> Tensor"
           composite: tile(x, n)
 
-        # Written by hand: the vjp, and the gradient of an optional array through a function.
-        - signature: "cube(x: array) -> array"
-          dispatch: {cpu: cube}
-          manual: [vjp]
-
+        # The gradient of an optional array.
         - signature: "weighted(x: array, w: array | None = None) -> array"
           dispatch: {cpu: weighted}
           shape: x.shape
@@ -104,7 +93,7 @@ SOURCES = {
         #include "mlx/mlx.h"
         #include "mlxgen/kernel.h"
 
-        namespace language {
+        namespace my_ops {
         namespace mx = mlx::core;
 
         inline mx::array shifted(
@@ -119,16 +108,12 @@ SOURCES = {
           out = mx::sum(out, axes, false, s);
           return out_type ? mx::astype(out, *out_type, s) : out;
         }
-        } // namespace language
+        } // namespace my_ops
 
         namespace kernels {
         template <typename T>
         T add_cpu(T a, T b) {
           return a + b;
-        }
-        template <typename T>
-        T cube(T x) {
-          return x * x * x;
         }
         template <typename T, bool positive = false>
         void by_sign(int n, T x, T y, T& sum, T& fast) {
@@ -157,21 +142,13 @@ SOURCES = {
         }
         """,
 }
-MANUAL = """
-    #include "language/cube.h"
-
-    namespace language {
-    std::vector<mx::array> Cube::vjp(
-        const std::vector<mx::array>& primals,
-        const std::vector<mx::array>& cotangents,
-        const std::vector<int>&,
-        const std::vector<mx::array>&) {
-      auto square = mx::square(primals[0], stream());
-      auto slope = mx::multiply(mx::array(3.0f, square.dtype()), square, stream());
-      return {mx::multiply(slope, cotangents[0], stream())};
-    }
-    } // namespace language
-    """
+# The examples of docs/language.md: entries of my_ops, and files that begin with their name.
+PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+EXAMPLES = PAGE.partition("\n## Written by hand\n")[2].partition("\n## The rest\n")[0]
+FORMS["my_ops"] = dedent(FORMS["my_ops"]) + "".join(
+    re.findall(r"^```yaml\n(.*?)^```$", EXAMPLES, re.MULTILINE | re.DOTALL)
+)
+BY_HAND = dict(re.findall(r"^```cpp\n// (\S+)\n(.*?)^```$", EXAMPLES, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +163,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"python/{name}/__init__.py": f"from {name}._load import *\n",
             **{path: dedent(text) for path, text in SOURCES.items()},
         }
-        if name == "language":
-            files["csrc/cube.cpp"] = dedent(MANUAL)
+        if name == "my_ops":
+            files |= BY_HAND
         for path, text in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
@@ -199,7 +176,7 @@ def _run(site: Path, script: str) -> None:
     preamble = """
 import warnings
 import mlx.core as mx
-import first, second, language, mlxops
+import first, second, my_ops, mlxops
 mx.set_default_device(mx.cpu)
 x, y = mx.array([1.0, 2.0]), mx.array([3.0, 4.0])
 
@@ -244,7 +221,7 @@ def test_side_by_side(site: Path) -> None:
         """
         assert (first.add(x, y) + mlxops.add(x, y) + second.add(x, y)).tolist() == [12, 18]
         assert set(first.dispatch_table()) == {"add"} and "lgamma" in mlxops.dispatch_table()
-        assert set(language.dispatch_table()) == {"by_sign", "cube", "middle", "plus", "weighted"}
+        assert set(my_ops.dispatch_table()) == {"by_sign", "cube", "middle", "plus", "weighted"}
         """,
     )
 
@@ -254,7 +231,7 @@ def test_gradient_of_a_bound_function(site: Path) -> None:
     _run(
         site,
         """
-        exp = language.exp
+        exp = my_ops.exp
         ten = [10 * v for v in mx.exp(x).tolist()]
         close = lambda a, b: mx.allclose(a, mx.array(b), 1e-5).item()
         assert close(exp(x), mx.exp(x).tolist())
@@ -274,17 +251,17 @@ def test_arguments(site: Path) -> None:
         site,
         """
         m = mx.array([[1.0, 2.0], [3.0, 4.0]])
-        assert language.shift(m).tolist() == [6, 8]
-        assert language.shift(m, 2, sign="minus", axes=[0, 1]).item() == 2
-        assert language.shift(m, out_type=mx.int32).dtype == mx.int32
-        raises("one of 'plus', 'minus', got 'up'", lambda: language.shift(m, sign="up"))
-        raises("incompatible function arguments", lambda: language.shift(m, None, "minus"))
+        assert my_ops.shift(m).tolist() == [6, 8]
+        assert my_ops.shift(m, 2, sign="minus", axes=[0, 1]).item() == 2
+        assert my_ops.shift(m, out_type=mx.int32).dtype == mx.int32
+        raises("one of 'plus', 'minus', got 'up'", lambda: my_ops.shift(m, sign="up"))
+        raises("incompatible function arguments", lambda: my_ops.shift(m, None, "minus"))
         for axis in (None, 0, (0, 1), [1]):
             for keepdims in (False, True):
-                got = language.norm(m, axis, keepdims=keepdims)
+                got = my_ops.norm(m, axis, keepdims=keepdims)
                 assert mx.array_equal(got, mx.logsumexp(m, axis, keepdims=keepdims))
-        assert language.tiled(x, [2, 2]).shape == (2, 4)
-        raises("[tiled] n must hold 2 integers", lambda: language.tiled(x, [2]))
+        assert my_ops.tiled(x, [2, 2]).shape == (2, 4)
+        raises("[tiled] n must hold 2 integers", lambda: my_ops.tiled(x, [2]))
         """,
     )
 
@@ -293,8 +270,8 @@ def test_modules_aliases_and_warnings(site: Path) -> None:
     _run(
         site,
         """
-        import language.nn.gates
-        from language.nn import gates
+        import my_ops.nn.gates
+        from my_ops.nn import gates
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert gates.gated(x, y).tolist() == gates.gate_it(x, y).tolist() == [3, 8]
@@ -311,9 +288,9 @@ def test_manual_and_optional(site: Path) -> None:
     _run(
         site,
         """
-        assert mx.grad(lambda a: language.cube(a).sum())(x).tolist() == [3, 12]
-        assert mx.jvp(language.cube, [x], [y])[1][0].tolist() == [9, 48]
-        w = language.weighted
+        assert mx.grad(lambda a: my_ops.cube(a).sum())(x).tolist() == [3, 12]
+        assert mx.jvp(my_ops.cube, [x], [y])[1][0].tolist() == [9, 48]
+        w = my_ops.weighted
         assert w(x).tolist() == [1, 2] and w(x, y).tolist() == [3, 8]
         assert mx.grad(lambda a: w(a).sum())(x).tolist() == [1, 1]
         grads = mx.grad(lambda a, b: w(a, b).sum(), argnums=(0, 1))(x, y)
@@ -352,7 +329,7 @@ def test_loop_for_positive_inputs(site: Path) -> None:
                         if dtype == mx.int32:
                             a = np.nan_to_num(a)
                         x, y = (mx.array(row, dtype=dtype) for row in a)
-                        sum, fast = language.by_sign(2, x, y)
+                        sum, fast = my_ops.by_sign(2, x, y)
                         assert np.array_equal(np.array(sum, float), a[0] + 2 * a[1], True)
                         least = a.min(axis=0)
                         if dtype != mx.float16 and size >= 64:
@@ -362,10 +339,10 @@ def test_loop_for_positive_inputs(site: Path) -> None:
                             wanted = np.concatenate([positive(part, True) for part in parts])
                         assert np.array_equal(np.array(fast, float), wanted), (dtype, size)
         x = mx.arange(1.0, 7.0).reshape(2, 3)
-        assert language.by_sign(1, x.T, x.T)[1].tolist() == [[1, 1]] * 3
-        assert language.by_sign(1, x[1:, ::-1], 1.0)[1].tolist() == [[1, 1, 1]]
-        assert language.by_sign(1, mx.array(2.0), mx.array(0.0))[1].item() == 0
-        assert language.by_sign(1, mx.zeros((0,)), 1.0)[1].shape == (0,)
+        assert my_ops.by_sign(1, x.T, x.T)[1].tolist() == [[1, 1]] * 3
+        assert my_ops.by_sign(1, x[1:, ::-1], 1.0)[1].tolist() == [[1, 1, 1]]
+        assert my_ops.by_sign(1, mx.array(2.0), mx.array(0.0))[1].item() == 0
+        assert my_ops.by_sign(1, mx.zeros((0,)), 1.0)[1].shape == (0,)
         """,
     )
 
@@ -375,7 +352,7 @@ def test_shapes_that_cannot_be(site: Path) -> None:
     _run(
         site,
         """
-        middle, m = language.middle, mx.array([[1.0, 2.0, 3.0, 4.0]])
+        middle, m = my_ops.middle, mx.array([[1.0, 2.0, 3.0, 4.0]])
         assert middle(m, 1).tolist() == [2, 3] and middle(m, 2).tolist() == []
         message = "[middle] The shape of the output would be (-2,). Got x: float32 (1, 4), cut: 3."
         raises(message, middle, m, 3)
@@ -384,7 +361,7 @@ def test_shapes_that_cannot_be(site: Path) -> None:
         compiled = mx.compile(lambda a: middle(a, 2), shapeless=True)
         assert compiled(m).tolist() == [] and compiled(mx.ones((1, 5))).tolist() == [1]
         raises("[middle] The shape of the output would be (-1,)", compiled, mx.ones((1, 3)))
-        parts, two = language.parts, mx.ones(2)
+        parts, two = my_ops.parts, mx.ones(2)
         message = "[parts] y must be (N//n, N*n*n*n), where x is (N,). Got x: float32 "
         assert parts(two, mx.ones((1, 16)), 2).shape == (1, 16)
         raises(message + "(2,), y: float32 (1, 0), n: 0.", parts, two, mx.ones((1, 0)), 0)
@@ -399,7 +376,7 @@ def test_axes_of_elementwise_operators(site: Path) -> None:
     _run(
         site,
         """
-        plus, x, y = language.plus, mx.arange(12.0).reshape(2, 3, 2), mx.array([1.0, 5.0])
+        plus, x, y = my_ops.plus, mx.arange(12.0).reshape(2, 3, 2), mx.array([1.0, 5.0])
         raises("[plus] x must be (B, T).", plus, x, y)
         for f in (mx.vmap(plus, (0, None)), mx.compile(mx.vmap(plus, (0, None)), shapeless=True)):
             assert mx.array_equal(f(x, y), x + y) and mx.array_equal(f(x[:1], y), x[:1] + y)

@@ -89,7 +89,7 @@ def test_changes(change: Callable[[Op], object], found: list[tuple[str, bool]]) 
     assert changed(change) == found
 
 
-def test_experimental_operators_may_change() -> None:
-    op = {**OP, "tags": ["experimental"]}
+def test_internal_operators_may_change() -> None:
+    op = {**OP, "tags": ["internal"]}
     assert changed(lambda op: op["args"].pop(), op) == [("argument-removed", False)]
     assert [change.breaking for change in compare([op], [])] == [False]
