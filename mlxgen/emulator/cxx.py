@@ -73,6 +73,7 @@ def preprocessed(
             input=None if text is None else f"# 1 {quoted(path)}\n{text}",
             capture_output=True,
             encoding="utf-8",
+            env={**os.environ, "LC_ALL": "C"},  # messages in English
             check=False,
         )
     if done.returncode:

@@ -15,21 +15,26 @@ _Seen = dict[str, tuple[int, str]]  # for what C++ sees of a function its first 
 
 
 class Overloads(Source):
-    """Finds functions that become the same."""
+    """Finds functions that become the same, in the syntax tree.
 
-    def _merge(self, scope: Node, seen: _Seen) -> None:
+    One that the tree lacks stays, and the compiler says that it is there twice.
+    """
+
+    def merge(self) -> None:
         """Remove the second of two functions that became the same, in one scope."""
-        for node in scope.named_children:
-            if node.type == "template_parameter_list" and not node.named_children:
-                self._specialize(node)
+        pending: list[tuple[Node, _Seen]] = [(self.file.root, {})]
+        while pending:
+            node, seen = pending.pop()
             body = node.child_by_field_name("body")
             if node.type == "function_definition":
                 if body:
                     self._found(node, body, seen)
-            elif node.type in ("declaration_list", "field_declaration_list"):
-                self._merge(node, {})
-            else:
-                self._merge(node, seen)
+                continue
+            if node.type == "template_parameter_list" and not node.named_children:
+                self._specialize(node)
+            if node.type in ("declaration_list", "field_declaration_list"):
+                seen = {}
+            pending += [(child, seen) for child in reversed(node.named_children)]
 
     def _specialize(self, parameters: Node) -> None:
         """Remove the `template <>` of an explicit specialization in a class.
@@ -64,10 +69,9 @@ class Overloads(Source):
         if first == start or not spaces:
             return  # the compiler says what is wrong with it
         if rest != other:
-            file, line = self.origin(first)
             raise self.error(
-                "this function differs from another one by address spaces only, and does "
-                f"something else ({file}:{line}); the emulation cannot tell them apart",
+                "this function differs from another one by address spaces only, and does something "
+                f"else ({self.where(first)}); the emulation cannot tell them apart",
                 start,
             )
         self.skip(start, end)

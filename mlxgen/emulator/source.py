@@ -148,6 +148,10 @@ class Source:
         """The file and the line of token `i`."""
         return self._origins[bisect_right(self._lines, self._offsets[i])]
 
+    def where(self, i: int) -> str:
+        """The place of token `i` in messages."""
+        return "{}:{}".format(*self.origin(i))
+
     def error(self, message: str, i: int) -> SourceError:
         """An error at token `i`."""
         file, line = self.origin(min(i, len(self.tokens) - 1))

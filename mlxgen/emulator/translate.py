@@ -159,7 +159,7 @@ class Translator(Overloads):
         instances: dict[str, Instance] = {}
         for name, instance in sorted(found, key=lambda item: item[1].at):
             if name in instances:
-                earlier = "{}:{}".format(*self.origin(instances[name].at))
+                earlier = self.where(instances[name].at)
                 message = f'host_name "{name}" exists already, from {earlier}'
                 raise self.error(message, instance.at)
             instances[name] = instance
@@ -193,7 +193,7 @@ class Translator(Overloads):
         self.skipped |= self.explicit
         self._rewrite_all()
         self._function_constants()
-        self._merge(self.file.root, {})
+        self.merge()
         return self.written()
 
     def _rewrite_all(self) -> None:

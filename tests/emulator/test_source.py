@@ -329,7 +329,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(PIECES, max_size=30).map(" ".join))
 def test_any_tokens_are_read_or_refused(text: str) -> None:
     try:
