@@ -13,7 +13,8 @@ not; `include/` holds Metal's library in C++ and the substitute of MLX's Metal d
 generated launchers run; `runtime.cpp` runs threads. docs/metal.md says what this proves.
 """
 
-from .library import SCHEDULES, EmulationError, Library, Schedule, load_metal
+from .cxx import EmulationError
+from .library import SCHEDULES, Library, Schedule, load_metal
 from .package import check_rules
 from .translate import Translation, translate
 

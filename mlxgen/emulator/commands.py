@@ -10,8 +10,8 @@ import rich_click as click
 from ..command import operators
 from ..command.cli import FOLDER, Failure, Names, command, load, require, settings_of
 from ..diagnostics import Diagnostics
+from .cxx import EmulationError
 from .host import HostUnavailable, check_host
-from .library import EmulationError
 from .package import build_package, check_kernels, run_tests
 from .spaces import available, check_project
 
@@ -93,7 +93,7 @@ def metal_check(
         for error in check_project(ops, sources, jobs):
             diags.error(error.code, error.message, error.span)
         found = check_host(settings, folder, diags, include=select, exclude=exclude, jobs=jobs)
-    except HostUnavailable as error:
+    except (EmulationError, HostUnavailable) as error:
         verb = "cannot be checked" if required else "was NOT checked"
         click.echo(f"the code for macOS {verb}: {error}", err=True)
         require(diags.ok and not required)

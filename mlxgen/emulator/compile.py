@@ -6,8 +6,9 @@ What is wrong is printed too, with exit status 1.
 
 import sys
 
-from .frontend.tokens import SourceError
-from .library import EmulationError, build
+from ..read.preprocess import SourceError
+from .cxx import EmulationError
+from .library import build
 from .translate import translate
 
 

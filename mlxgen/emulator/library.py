@@ -11,7 +11,6 @@ import ctypes
 import functools
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..command.inputs import contents, digest
 from ..package import cache
-from .frontend.tokens import SourceError
+from ..read.preprocess import SourceError
+from .cxx import EmulationError, command
 from .translate import MAX_BUFFERS, translate
 
 if TYPE_CHECKING:
@@ -62,24 +62,7 @@ _CODES = {
 _BFLOAT16 = 11
 
 
-class EmulationError(Exception):
-    """A kernel that cannot be compiled or run, or did something that it must not."""
-
-
 # ------------------------------------------------------------------------------------ compiling
-
-
-@functools.lru_cache
-def _command() -> tuple[list[str], str]:
-    """The C++ compiler's command, and what it says of its version."""
-    named = os.environ.get("CXX", "").split()
-    for command in (named, ["g++"], ["clang++"], ["c++"]):
-        if command and shutil.which(command[0]):
-            break
-    else:
-        raise EmulationError("running Metal kernels on the CPU needs a C++20 compiler (g++)")
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
-    return command, done.stdout
 
 
 @functools.lru_cache
@@ -89,7 +72,7 @@ def compiler() -> tuple[str, ...]:
     Raises:
         EmulationError: where there is none.
     """
-    command, version = _command()
+    used, version = command()
     flags = list(_FLAGS)
     if "clang" not in version:
         # half rounds at every operation; on arm64, where the processor can
@@ -99,7 +82,7 @@ def compiler() -> tuple[str, ...]:
     else:
         flags += ["-fsanitize-recover=bounds", "-mllvm", "-tsan-instrument-func-entry-exit=0"]
     flags += os.environ.get("MLXGEN_METAL_FLAGS", "").split()
-    return (*command, *flags, f"-I{INCLUDE}")
+    return (*used, *flags, f"-I{INCLUDE}")
 
 
 def cache_folder() -> Path:
@@ -112,7 +95,7 @@ def cache_folder() -> Path:
 def _support() -> str:
     """A hash of everything that goes into a library beside the kernels."""
     texts = contents(HERE, "include/mlxgen_metal/*.h", "runtime.cpp")
-    return digest(*compiler(), _command()[1], *texts)
+    return digest(*compiler(), command()[1], *texts)
 
 
 def _run_compiler(arguments: Sequence[str], what: str) -> None:

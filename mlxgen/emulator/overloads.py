@@ -3,147 +3,81 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from .frontend.metal import MetalScanner
-from .frontend.tokens import Token
+from tree_sitter import Node
+
+from .source import Source
 
 DROPPED = frozenset({"device", "thread", "threadgroup"})
 SPACES = DROPPED | {"constant"}
 
+_Seen = dict[str, tuple[int, str]]  # for what C++ sees of a function its first token and its body
 
-class Overloads(MetalScanner):
-    """Reads one translation unit and finds functions that become the same."""
 
-    def __init__(self, tokens: Sequence[Token], unit: str) -> None:
-        super().__init__(tokens, unit)
-        # what takes a token's place; the token itself where there is nothing
-        self._new: dict[int, str] = {}
-        self._skipped: list[tuple[int, int]] = []
-        self._in_class = False
+class Overloads(Source):
+    """Finds functions that become the same, in the syntax tree.
 
-    def _skip(self, start: int, stop: int) -> None:
-        self._skipped.append((start, stop))
+    One that the tree lacks stays, and the compiler says that it is there twice.
+    """
 
-    def _scope_of_tokens(self, i: int, stop: int) -> None:
+    def merge(self) -> None:
         """Remove the second of two functions that became the same, in one scope."""
-        seen: dict[str, tuple[int, str]] = {}
-        while i < stop:
-            i = self._member(i, stop, seen)
+        pending: list[tuple[Node, _Seen]] = [(self.file.root, {})]
+        while pending:
+            node, seen = pending.pop()
+            body = node.child_by_field_name("body")
+            if node.type == "function_definition":
+                if body:
+                    self._found(node, body, seen)
+                continue
+            if node.type == "template_parameter_list" and not node.named_children:
+                self._specialize(node)
+            if node.type in ("declaration_list", "field_declaration_list"):
+                seen = {}
+            pending += [(child, seen) for child in reversed(node.named_children)]
 
-    def _member(self, i: int, stop: int, seen: dict[str, tuple[int, str]]) -> int:
-        texts = self.texts
-        start = i
-        is_class = has_parameters = has_value = False
-        last_paren = -1
-        while i < stop:
-            text = texts[i]
-            if text == ";":
-                return i + 1
-            if text == ":" and texts[i - 1] in ("public", "private", "protected"):
-                return i + 1
-            if text == "namespace":
-                j = self.find(i, stop, "{", ";")
-                if self.text(j) == "{":
-                    self._scope_of_tokens(j + 1, self.partner[j])
-                    return self.partner[j] + 1
-                return j + 1
-            if text == "=" and not has_parameters and texts[i - 1] != "operator":
-                has_value = True
-            if text in ("struct", "class", "union") and not has_parameters:
-                is_class = True
-            if text == "enum":
-                j = self.find(i, stop, "{", ";")
-                if self.text(j) == "{":
-                    return self.semicolon(j, stop)
-                return j + 1
-            if text == "template" and self.text(i + 1) == "<":
-                i = self._over_template(i)
-                continue
-            if text == "(" and not has_value:
-                has_parameters = has_parameters or not is_class or texts[i - 1] != "alignas"
-                last_paren = self.partner[i]
-                i = last_paren + 1
-                if is_class and texts[i - 1] == ")" and self.text(i) in ("{", ";"):
-                    is_class = False
-                continue
-            if text == ":" and has_parameters and last_paren >= 0:
-                i = self._over_initialisers(i + 1, stop)
-                self._found(start, last_paren + 1, self.partner[i] + 1, seen)
-                return self.partner[i] + 1
-            if text == "{":
-                if has_value:
-                    i = self.partner[i] + 1
-                    continue
-                if is_class and not has_parameters:
-                    outer, self._in_class = self._in_class, True
-                    self._scope_of_tokens(i + 1, self.partner[i])
-                    self._in_class = outer
-                    i = self.partner[i] + 1
-                    continue
-                if has_parameters:
-                    self._found(start, last_paren + 1, self.partner[i] + 1, seen)
-                    return self.partner[i] + 1
-                i = self.partner[i] + 1
-                continue
-            i = self.over(i)
-        return stop
+    def _specialize(self, parameters: Node) -> None:
+        """Remove the `template <>` of an explicit specialization in a class.
 
-    def _over_initialisers(self, i: int, stop: int) -> int:
-        """The index of the `{` of a constructor's body."""
-        while i < stop:
-            while i < stop and self.texts[i] not in ("(", "{"):
-                i = self.over(i)
-            i = self.partner[i] + 1
-            if self.text(i) == ",":
-                i += 1
-                continue
-            if self.text(i) == "{":
-                return i
-            raise self.error("cannot read this constructor", i)
-        raise self.error("cannot read this constructor", i)
+        gcc takes these at namespace scope only; a function that is no template is preferred, too.
+        """
+        node = parameters.parent
+        if node and node.parent and node.parent.type == "field_declaration_list":
+            i = self.at(parameters.start_byte)
+            self.new[i - 1] = self.new[i] = self.new[i + 1] = ""
 
-    def _found(self, start: int, tail: int, end: int, seen: dict[str, tuple[int, str]]) -> None:
-        """A function definition, whose parameters end at `tail`."""
+    def _found(self, node: Node, body: Node, seen: _Seen) -> None:
+        """A function definition."""
+        declarator: Node | None = node.child_by_field_name("declarator")
+        while declarator and not declarator.child_by_field_name("parameters"):
+            declarator = next(reversed(declarator.named_children), None)
+        parameters = declarator and declarator.child_by_field_name("parameters")
+        if not parameters:
+            return
+        template = node
+        while template.parent and template.parent.type == "template_declaration":
+            template = template.parent
+        before = template.prev_sibling
+        start = self.at(before.end_byte if before else 0)
+        tail, end = self.at(parameters.end_byte), self.at(body.end_byte)
         key = self._normal(start, tail)
         key = re.sub(r"^(?:(?:inline|static|constexpr) )*", "", key)
         key += " const" if "const" in self.texts[tail : tail + 2] else ""
         rest = self._normal(tail, end)
-        if key not in seen:
-            seen[key] = (start, rest)
-            return
-        first, other = seen[key]
-        if not any(text in SPACES for text in self.texts[start:tail]) and not any(
-            text in SPACES for text in self.texts[tail : tail + 2]
-        ):
+        first, other = seen.setdefault(key, (start, rest))
+        spaces = SPACES.intersection(self.texts[start : tail + 2])
+        if first == start or not spaces:
             return  # the compiler says what is wrong with it
         if rest != other:
-            place = self.tokens[first].span
             raise self.error(
-                "this function differs from another one by address spaces only, and does "
-                f"something else ({place.file}:{place.line}); the emulation cannot tell them apart",
+                "this function differs from another one by address spaces only, and does something "
+                f"else ({self.where(first)}); the emulation cannot tell them apart",
                 start,
             )
-        self._skip(start, end)
+        self.skip(start, end)
 
     def _normal(self, start: int, stop: int) -> str:
         """The tokens as C++ will see them."""
-        out = []
-        for i in range(start, stop):
-            text = self._new.get(i, self.texts[i])
-            if self.texts[i] in SPACES and text != "const":
-                continue
-            if text:
-                out.append(text)
-        return " ".join(out)
-
-    def _over_template(self, i: int) -> int:
-        """The index behind the parameters of the `template` at `i`."""
-        if self.text(i + 2) == ">" and self._in_class:
-            # gcc takes explicit specialisations at namespace scope only; as a function
-            # that is no template this one is preferred as well
-            self._new[i] = self._new[i + 1] = self._new[i + 2] = ""
-        close = self.angle(i + 1)
-        if close is None:
-            raise self.error("this template parameter list is never closed", i + 1)
-        return close + 1
+        texts = self.texts
+        new = (self.new.get(i, "" if texts[i] in SPACES else texts[i]) for i in range(start, stop))
+        return " ".join(filter(None, new))

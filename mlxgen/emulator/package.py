@@ -36,7 +36,7 @@ from ..read.cpp import Reader
 from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
 from . import library
-from .library import EmulationError
+from .cxx import EmulationError
 from .translate import translate
 
 HERE = Path(__file__).resolve().parent

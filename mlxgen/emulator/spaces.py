@@ -26,14 +26,11 @@ from ..check.metal_rules import BrokenRule
 from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel, Op
+from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.sources import Sources
 from ..render.cpp import metal_type
 from ..render.files import metal_element
-from .frontend.includes import OWN_INCLUDES
-from .frontend.metal import DEFINES, MetalScanner
-from .frontend.preprocess import Preprocessor
-from .frontend.tokens import SourceError
-from .translate import Translator, without_pragmas
+from .translate import Translator
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"
 
@@ -103,12 +100,9 @@ def opencl_source(
     Raises:
         SourceError: for source that cannot be read at all.
     """
-    path = os.fspath(path)
-    preprocessor = Preprocessor([os.fspath(f) for f in include_dirs], defines=DEFINES)
-    writer = _Writer(without_pragmas(preprocessor.run(path, text)), path)
+    writer = _Writer(path, include_dirs, text=text)
     writer.values = constants or {}
-    writer.scan()
-    kernels = tuple((name, found.function) for name, found in writer.instantiations.items())
+    kernels = tuple((name, instance.function) for name, instance in writer.instances.items())
     return OpenCL(writer.rewritten(), kernels)
 
 
@@ -245,16 +239,13 @@ class _Writer(Translator):
 
     values: Mapping[str, str] = {}  # of function constants; that of others is 0
 
-    def explicit_instantiation(self, i: int, stop: int) -> int:
-        """Instantiations stay, because address spaces of templates show in them only."""
-        return MetalScanner.explicit_instantiation(self, i, stop)
-
     def rewritten(self) -> str:
-        """The source as OpenCL C++."""
-        i = 0
-        while i < len(self.texts):
-            i = self._rewrite(i)
-        return self._laid_out()
+        """The source as OpenCL C++.
+
+        Instantiations stay, because address spaces of templates show in them only.
+        """
+        self._rewrite_all()
+        return self.written()
 
     def _rewrite(self, i: int) -> int:
         token = self.tokens[i]
@@ -263,25 +254,25 @@ class _Writer(Translator):
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in _SPACES:
-                self._new[i] = _SPACES[text]
+                self.new[i] = _SPACES[text]
             elif text == "kernel":
-                self._new[i] = ""
+                self.new[i] = ""
             elif _TAKEN.match(text):
-                self._new[i] = f"{text}_"
+                self.new[i] = f"{text}_"
             elif _ATOMIC.match(text):
-                self._new[i] = f"mlxgen_{text}"
+                self.new[i] = f"mlxgen_{text}"
             elif _VECTOR.match(text) and self.text(i + 1) == "(" and self.text(i - 1) != "operator":
-                self._new[i] = f"mlxgen_metal::make<{text}>"
+                self.new[i] = f"mlxgen_metal::make<{text}>"
             elif text == "vec" and self.text(i + 1) == "<":
                 close = self.angle(i + 1)
                 start = i - 2 if self.texts[i - 2 : i] == ["metal", "::"] else i
                 is_call = close is not None and self.text(close + 1) == "("
                 if close is not None and is_call and self.text(start - 1) != "operator":
-                    self._new[start] = f"mlxgen_metal::make<{self.texts[start]}"
-                    self._after[close] = ">"
+                    self.new[start] = f"mlxgen_metal::make<{self.texts[start]}"
+                    self.after[close] = ">"
             return i + 1
         if self.texts[i : i + 3] == ["[", "[", "function_constant"]:
-            self._after[i - 1] = f" = {self.values.get(self.text(i - 1), '{}')}"
+            self.after[i - 1] = f" = {self.values.get(self.text(i - 1), '{}')}"
         return super()._rewrite(i)
 
     def _shared_reference(self, alias: str, name: str) -> str:

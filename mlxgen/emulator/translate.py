@@ -20,15 +20,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from ..diagnostics import Span
-from .frontend.cxx import Function
-from .frontend.cxx_types import Param
-from .frontend.metal import DEFINES, Instantiation
-from .frontend.preprocess import Preprocessor
-from .frontend.tokens import SourceError, Token
+from ..read.cpp import Function, Param, find_function, normalised
+from ..read.preprocess import SourceError
 from .overloads import DROPPED, SPACES, Overloads
 
 # The indices of mlxgen_metal::Position, by attribute.
@@ -86,12 +84,10 @@ class Translation:
     Attributes:
         text: the C++.
         entries: the kernels' host names, in the order of the library's table.
-        includes: the Metal files that were read.
     """
 
     text: str
     entries: tuple[str, ...]
-    includes: tuple[str, ...]
 
 
 def translate(
@@ -114,63 +110,96 @@ def translate(
     Raises:
         SourceError: for source that cannot be read or run on the CPU.
     """
-    path = os.fspath(path)
-    folders = [os.fspath(folder) for folder in include_dirs]
-    preprocessor = Preprocessor(folders, defines={**DEFINES, **(defines or {})})
-    tokens = preprocessor.run(path, text)
-    tokens = without_pragmas(tokens)
-    translator = Translator(tokens, path)
-    translator.scan()
+    translator = Translator(path, include_dirs, text=text, defines=defines)
     body = translator.rewritten()
     tables, entries = translator.entries(only)
-    pieces = ['#include "mlxgen_metal/kernel.h"\n', body, tables]
-    return Translation("".join(pieces), entries, tuple(preprocessor.includes))
+    return Translation(f'#include "mlxgen_metal/kernel.h"\n{body}{tables}', entries)
 
 
-def without_pragmas(tokens: list[Token]) -> list[Token]:
-    """The tokens without `_Pragma("...")`, which tells compilers how to optimise."""
-    out: list[Token] = []
-    i = 0
-    while i < len(tokens):
-        if tokens[i].text == "_Pragma" and i + 3 < len(tokens) and tokens[i + 1].text == "(":
-            i += 4
-            continue
-        out.append(tokens[i])
-        i += 1
-    return out
+class Instance(NamedTuple):
+    """A kernel under the name by which the host finds it.
+
+    Attributes:
+        function: as it is written there, without template arguments.
+        arguments: the template arguments; "" for a kernel that is no template.
+        at: its token.
+    """
+
+    function: str
+    arguments: str
+    at: int
 
 
 class Translator(Overloads):
-    """Reads one translation unit as the generator does, and writes it as C++."""
+    """Reads one translation unit, and writes it as C++."""
 
-    def __init__(self, tokens: Sequence[Token], unit: str) -> None:
-        super().__init__(tokens, unit)
-        self._after: dict[int, str] = {}
-        self._shared = 0
+    _shared = 0  # threadgroup variables
 
     # -- reading
 
-    def explicit_instantiation(self, i: int, stop: int) -> int:
-        """Instantiations become entries, and go."""
-        end = super().explicit_instantiation(i, stop)
-        self._skip(i, end)
-        return end
+    @cached_property
+    def explicit(self) -> dict[int, int]:
+        """Explicit instantiations: from where to where."""
+        found = {}
+        for i, text in enumerate(self.texts):
+            is_last = text == "template" and self.text(i + 1) != "<"
+            if is_last and (i == 0 or self.texts[i - 1] not in ("extern", ".", "->", "::")):
+                found[i] = self.find(i, len(self.texts), ";") + 1
+        return found
+
+    @cached_property
+    def instances(self) -> dict[str, Instance]:
+        """The kernels by their host names, in the order in which they are written."""
+        found = [named for i, stop in self.explicit.items() for named in self._instances(i, stop)]
+        for function in self.file.functions:
+            if function.is_kernel and function.body and not function.template:
+                name = function.attributes.get("host_name", function.qualified_name)
+                at = self.at(function.body[0])
+                found.append((_string(str(name)), Instance(function.qualified_name, "", at)))
+        instances: dict[str, Instance] = {}
+        for name, instance in sorted(found, key=lambda item: item[1].at):
+            if name in instances:
+                earlier = self.where(instances[name].at)
+                message = f'host_name "{name}" exists already, from {earlier}'
+                raise self.error(message, instance.at)
+            instances[name] = instance
+        return instances
+
+    def _instances(self, i: int, end: int) -> Iterator[tuple[str, Instance]]:
+        """Read `template [[host_name("n")]] [[kernel]] ... f<float>...;`."""
+        words = self.texts[i : end - 1]
+        if "host_name" not in words and "kernel" not in words:
+            return
+        stop = self.partner[end - 2] if words[-1] == ")" else end - 1
+        start = j = i + 1
+        while j < stop:
+            if self.is_name(j) and self.texts[j - 1] != "::":
+                start = j  # of the last name
+            j = self.over(j)
+        opened = self.find(start, stop, "<")
+        if "host_name" not in words:
+            raise self.error('without [[host_name("...")]] the host cannot find this kernel', start)
+        if opened == stop:
+            raise self.error("write the template arguments of this instantiation", start)
+        given = i + words.index("host_name") + 1
+        name = _string(" ".join(self.texts[given + 1 : self.partner[given]]))
+        arguments = normalised(" ".join(self.texts[opened + 1 : stop - 1]))
+        yield name, Instance("".join(self.texts[start:opened]), arguments, start)
 
     # -- writing
 
     def rewritten(self) -> str:
-        """The source as C++, without entries."""
-        texts = self.texts
-        i = 0
-        skipped = {start: stop for start, stop in self._skipped}
-        while i < len(texts):
-            if i in skipped:
-                i = skipped[i]
-                continue
-            i = self._rewrite(i)
+        """The source as C++, without entries: with these it is instantiated."""
+        self.skipped |= self.explicit
+        self._rewrite_all()
         self._function_constants()
-        self._scope_of_tokens(0, len(texts))
-        return self._laid_out()
+        self.merge()
+        return self.written()
+
+    def _rewrite_all(self) -> None:
+        i = 0
+        while i < len(self.texts):
+            i = self.skipped.get(i) or self._rewrite(i)
 
     def _rewrite(self, i: int) -> int:
         token = self.tokens[i]
@@ -178,16 +207,16 @@ class Translator(Overloads):
         if token.kind == "number":
             new = self._number(i)
             if new is not None:
-                self._new[i] = new
+                self.new[i] = new
         elif token.kind == "name":
             if text in _UNSUPPORTED:
                 raise self.error(f"the emulation has no {_UNSUPPORTED[text]}", i)
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in DROPPED or text == "kernel":
-                self._new[i] = ""
+                self.new[i] = ""
             elif text == "constant":
-                self._new[i] = self._constant(i)
+                self.new[i] = self._constant(i)
             elif (
                 i and self.texts[i - 1] == "." and _SWIZZLE.match(text) and self.text(i + 1) != "("
             ):
@@ -196,7 +225,7 @@ class Translator(Overloads):
                 raise self.error("the emulation sets all function constants; this asks whether", i)
         elif text == "[" and self.text(i + 1) == "[" and self._is_attribute(i):
             stop = self.partner[i] + 1
-            self._skip(i, stop)
+            self.skip(i, stop)
             return stop
         return i + 1
 
@@ -229,7 +258,7 @@ class Translator(Overloads):
         letters = "xyzw" if text[0] in "xyzw" else "rgba"
         lanes = ", ".join(str(letters.index(c)) for c in text)
         name = "swz_to" if self.text(i + 1) in _ASSIGNMENTS else "swz"
-        self._new[i] = f"{name}(mlxgen_metal::Swizzle<{lanes}>())"
+        self.new[i] = f"{name}(mlxgen_metal::Swizzle<{lanes}>())"
 
     def _constant(self, i: int) -> str:
         """`const`, unless it is there already or this qualifies a member function."""
@@ -281,7 +310,7 @@ class Translator(Overloads):
             zero = self.texts[end + 1 : close] in ([], ["0"]) and self.texts[end - 1] == "="
             if zero and self.text(close + 1) == ";":
                 last, end = end - 1, close + 1
-                self._skip(last, end)
+                self.skip(last, end)
         if self.text(end) != ";":
             raise self.error("a threadgroup variable cannot be initialised", i)
         names: list[int] = []
@@ -290,18 +319,18 @@ class Translator(Overloads):
                 raise self.error("a threadgroup variable cannot be initialised", start)
             bracket = self.find(start, stop, "[")
             name = bracket - 1
-            if not self.is_name(name, stop) or (n == 0 and name == start):
+            if not self.is_name(name) or (n == 0 and name == start):
                 raise self.error("cannot read this threadgroup variable", start)
             names.append(name)
-        self._new[i] = "typedef"
+        self.new[i] = "typedef"
         after = ""
         for name in names:
             text = self.texts[name]
             self._shared += 1
             alias = f"mlxgen_shared_{self._shared}_{text}"
-            self._new[name] = alias
+            self.new[name] = alias
             after += self._shared_reference(alias, text)
-        self._after[end] = after
+        self.after[end] = after
         for k in range(i + 1, last):
             if k not in names:
                 self._rewrite(k)
@@ -314,54 +343,20 @@ class Translator(Overloads):
 
     def _function_constants(self) -> None:
         """`constant T n [[function_constant(i)]];` is a variable that a launch sets."""
-        for constant in self.constants:
-            if not isinstance(constant.index, int):
-                raise SourceError("the index of a function constant is a number", constant.span)
-        names = {constant.name for constant in self.constants}
-        for i, token in enumerate(self.tokens):
-            if token.text not in names or token.kind != "name":
+        self.constants: list[tuple[str, str]] = []  # names and indices
+        for i in range(1, len(self.texts)):
+            if self.texts[i : i + 3] != ["[", "[", "function_constant"]:
                 continue
-            if self.text(i + 1) == "[" and self.text(i + 2) == "[":
-                # the declaration: its `constant` is further to the left
-                j = i - 1
-                while j >= 0 and self.texts[j] not in (";", "}", "{"):
-                    if self.texts[j] == "constant":
-                        self._new[j] = "static"
-                    j -= 1
-
-    # -- output
-
-    def _laid_out(self) -> str:
-        skipped: dict[int, int] = {}
-        for start, stop in sorted(self._skipped):
-            skipped[start] = max(stop, skipped.get(start, 0))
-        pieces: list[str] = []
-        source = None
-        line = 0
-        i = 0
-        while i < len(self.tokens):
-            if i in skipped:
-                i = skipped[i]
-                continue
-            token = self.tokens[i]
-            here = token.span.line
-            if token.source is not source or here != line:
-                if token.source is source and line < here <= line + 3:
-                    pieces.append("\n" * (here - line))
-                else:
-                    name = token.source.path.replace("\\", "\\\\").replace('"', '\\"')
-                    pieces.append(f'\n#line {here} "{name}"\n')
-                source, line = token.source, here
-            text = self._new.get(i, token.text)
-            if text:
-                # `>>` and `>>=` come as two tokens
-                split = not token.before and text in (">", ">=") and self.texts[i - 1] == ">"
-                pieces.append(text if split else " " + text)
-                line += text.count("\n")
-            if i in self._after:
-                pieces.append(self._after[i])
-            i += 1
-        return "".join(pieces)
+            start = i
+            while start and self.texts[start] not in (";", "{", "}", "("):
+                start -= 1
+            if self.texts[start] == "(":
+                continue  # a parameter, which is there if the constant is true
+            index = self.texts[i + 4]
+            if not index.isdecimal():
+                raise self.error("the index of a function constant is a number", i)
+            self.constants.append((self.texts[i - 1], index))
+            self.new |= {j: "static" for j in range(start, i) if self.texts[j] == "constant"}
 
     # -- entries
 
@@ -372,34 +367,33 @@ class Translator(Overloads):
         names: list[str] = []
         tables: dict[int, str] = {}
         for name in only or ():
-            if name not in self.instantiations:
-                raise SourceError(f'no kernel has the host name "{name}"', self._start())
-        for instantiation in self.instantiations.values():
-            if only is not None and instantiation.host_name not in only:
+            if name not in self.instances:
+                raise self.error(f'no kernel has the host name "{name}"', 0)
+        for host_name, instance in self.instances.items():
+            if only is not None and host_name not in only:
                 continue
-            function = self._kernel(instantiation)
+            function = self._kernel(instance)
             if id(function) not in tables:
                 tables[id(function)] = f"mlxgen_table_{len(tables)}"
                 out.append(self._table(tables[id(function)], function))
-            arguments = ", ".join(instantiation.arguments)
-            called = "::" + function.qualified_name + (f"<{arguments}>" if arguments else "")
-            called = _without_spaces(called)
+            arguments = f"<{instance.arguments}>" if instance.arguments else ""
+            called = _without_spaces(f"::{function.qualified_name}{arguments}")
             bound = f"mlxgen_metal::Bound<{called}, {tables[id(function)]}>"
             limit = function.attributes.get("max_total_threads_per_threadgroup")
             limit = limit if isinstance(limit, int) else 0
             rows.append(
-                f'    {{"{instantiation.host_name}", &{bound}::run, &{bound}::parameters, '
+                f'    {{"{host_name}", &{bound}::run, &{bound}::parameters, '
                 f"{len(function.params)}, {limit}}},\n"
             )
-            names.append(instantiation.host_name)
+            names.append(host_name)
         out.append("static const mlxgen_metal::Entry mlxgen_entries[] = {\n")
         out += rows
         out.append("    {nullptr, nullptr, nullptr, 0, 0}};\n")
         out.append("static const mlxgen_metal::Constant mlxgen_constants[] = {\n")
-        for constant in self.constants:
-            value = f"::{constant.name}"
+        for name, index in self.constants:
+            value = f"::{name}"
             out.append(
-                f'    {{"{constant.name}", {constant.index}, sizeof({value}), '
+                f'    {{"{name}", {index}, sizeof({value}), '
                 f"mlxgen_metal::CodeOf<decltype({value})>::value, &{value}, nullptr}},\n"
             )
         out.append("    {nullptr, 0, 0, 0, nullptr, nullptr}};\n")
@@ -412,24 +406,12 @@ class Translator(Overloads):
         )
         return "".join(out), tuple(names)
 
-    def _start(self) -> Span:
-        return self.tokens[0].span if self.tokens else Span(self.unit, 1, 1, 1, 1)
-
-    def _kernel(self, instantiation: Instantiation) -> Function:
-        found = [
-            function
-            for function in self.functions
-            if function.is_kernel
-            and function.is_definition
-            and function.qualified_name.endswith(instantiation.function)
-            and function.name == instantiation.function.split("::")[-1]
-        ]
+    def _kernel(self, instance: Instance) -> Function:
+        named = find_function(self.file.functions, instance.function)
+        found = [function for function in named if function.is_kernel and function.is_definition]
         if len(found) != 1:
-            raise SourceError(
-                f"{instantiation.function} is the name of {len(found)} kernels; the emulation "
-                "needs exactly one",
-                instantiation.span,
-            )
+            message = f"{instance.function} is the name of {len(found)} kernels; the emulation"
+            raise self.error(f"{message} needs exactly one", instance.at)
         return found[0]
 
     def _table(self, name: str, function: Function) -> str:
@@ -438,7 +420,7 @@ class Translator(Overloads):
             index = param.attributes.get("buffer")
             if isinstance(index, int):
                 if index in taken:
-                    raise SourceError(f"buffer({index}) is there twice", param.span)
+                    raise SourceError(f"buffer({index}) is there twice", self.place(param.span))
                 taken.add(index)
         rows = []
         for param in function.params:
@@ -453,12 +435,12 @@ class Translator(Overloads):
         if positions:
             index = POSITIONS[positions[0]]
             if param.pointer or param.reference:
-                raise SourceError("a position is no pointer", param.span)
+                raise SourceError("a position is no pointer", self.place(param.span))
         elif "threadgroup" in param.attributes or param.space == "threadgroup":
             kind = "threadgroup_memory"
             value = param.attributes.get("threadgroup", 0)
             if not isinstance(value, int):
-                raise SourceError("threadgroup(...) takes a number", param.span)
+                raise SourceError("threadgroup(...) takes a number", self.place(param.span))
             index = value
         elif param.pointer or param.reference:
             kind = "buffer"
@@ -467,17 +449,18 @@ class Translator(Overloads):
                 value = next(i for i in range(2 * MAX_BUFFERS) if i not in taken)
                 taken.add(value)
             if not isinstance(value, int):
-                raise SourceError("buffer(...) takes a number", param.span)
+                raise SourceError("buffer(...) takes a number", self.place(param.span))
             index = value
             if index >= MAX_BUFFERS:
                 raise SourceError(
-                    f"buffer {index}: Metal has {MAX_BUFFERS} buffers, 0 to 30", param.span
+                    f"buffer {index}: Metal has {MAX_BUFFERS} buffers, 0 to 30",
+                    self.place(param.span),
                 )
         else:
             known = ", ".join(sorted(set(param.attributes))) or "no attribute"
             raise SourceError(
                 f"the emulation cannot give a value to parameter {param.name} ({known})",
-                param.span,
+                self.place(param.span),
             )
         return f'    {{"{param.name}", "{param.type}", mlxgen_metal::{kind}, {index}}},\n'
 
@@ -485,3 +468,8 @@ class Translator(Overloads):
 def _without_spaces(text: str) -> str:
     """Template arguments without Metal's address spaces."""
     return re.sub(r"\b(?:device|thread|threadgroup)\s+", "", text)
+
+
+def _string(literals: str) -> str:
+    """The value of adjacent string literals."""
+    return re.sub(r'"\s*"?', "", literals)

@@ -48,7 +48,7 @@ _BLANKED = (
 )
 _BLANKED_CPP = re.compile(_BLANKED, re.S)
 _BLANKED_METAL = re.compile(
-    rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&])"
+    rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&]|\s*[{{;])"
     r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*\()",
     re.S,
 )
@@ -114,7 +114,7 @@ class Function(NamedTuple):
         inline: whether every source that includes it may define it.
         result: its return type; "" for constructors and the like.
         params: its parameters.
-        is_kernel: whether it is a Metal kernel.
+        attributes: {"kernel": None} of a Metal kernel.
         body: where its body is in the text of its file, or None.
         span: its name.
     """
@@ -129,9 +129,14 @@ class Function(NamedTuple):
     inline: bool
     result: str
     params: tuple[Param, ...]
-    is_kernel: bool
+    attributes: Mapping[str, Attribute]
     body: tuple[int, int] | None
     span: Span
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a Metal kernel."""
+        return "kernel" in self.attributes
 
     @property
     def is_definition(self) -> bool:
@@ -418,7 +423,7 @@ class _Walk:
             inline=bool(template or "" in namespace or _INLINE.search(head)),
             result=normalised(result),
             params=tuple(self.params(listed)),
-            is_kernel="kernel" in attributes,
+            attributes=attributes,
             body=(body.start_byte, body.end_byte) if body else None,
             span=self.span(name),
         )

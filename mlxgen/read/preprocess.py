@@ -246,20 +246,21 @@ class SourceText:
 
     def check_brackets(self) -> None:
         """Raise for the first bracket that has no partner."""
-        opened: list[tuple[str, Span]] = []
+        opened: list[re.Match[str]] = []
         for found in _BRACKET.finditer(self.text):
-            bracket, span = found[0], self.span(*found.span())
-            if bracket in _CLOSING:
-                opened.append((bracket, span))
-            elif len(bracket) == 1:  # no literal
+            if found[0] in _CLOSING:
+                opened.append(found)
+            elif len(found[0]) == 1:  # no literal
                 if not opened:
-                    raise SourceError(f"nothing opens this {bracket!r}", span)
-                other, at = opened.pop()
-                if _CLOSING[other] != bracket:
-                    message = f"{bracket!r} does not close {other!r}"
-                    raise SourceError(message, span, None, Related("it is opened here", at))
+                    raise SourceError(f"nothing opens this {found[0]!r}", self.span(*found.span()))
+                other = opened.pop()
+                if _CLOSING[other[0]] != found[0]:
+                    message = f"{found[0]!r} does not close {other[0]!r}"
+                    related = Related("it is opened here", self.span(*other.span()))
+                    raise SourceError(message, self.span(*found.span()), None, related)
         if opened:
-            raise SourceError(f"{opened[-1][0]!r} is never closed", opened[-1][1])
+            span = self.span(*opened[-1].span())
+            raise SourceError(f"{opened[-1][0]!r} is never closed", span)
 
 
 class Preprocessor:

@@ -14,8 +14,8 @@ import pytest
 from mlxgen.command.operators import load as load_operators
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import Library, load_metal
-from mlxgen.emulator.frontend.includes import OWN_INCLUDES
 from mlxgen.emulator.spaces import instantiations
+from mlxgen.read.preprocess import OWN_INCLUDES
 from mlxgen.read.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlxgen.emulator.frontend.tokens import lex
+from mlxgen.emulator.source import lex
 
 
 def mlx_include() -> Path:
@@ -49,10 +49,4 @@ def write_stubs(folder: Path, sources: Sequence[Path]) -> None:
 
 def texts(source: str) -> list[str]:
     """The tokens of preprocessed text without the pragmas, which a preprocessor hands on."""
-    lexed = lex("preprocessed", source)
-    dropped = {i for start, stop in lexed.directives for i in range(start, stop)}
-    found = [token.text for i, token in enumerate(lexed.tokens) if i not in dropped]
-    while "_Pragma" in found:
-        i = found.index("_Pragma")
-        del found[i : i + 4]
-    return found
+    return [token.text for token in lex(source)]

@@ -12,17 +12,15 @@ import mlxgen
 from mlxgen.check.arguments import HELPERS, LOCALS, OF_ARRAYS, OF_ELEMENTS
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.emulator.frontend.tokens import Lexed, lex
+from mlxgen.emulator.source import lex
 from mlxgen.read.names import RESERVED, clash
 
 RUNTIME = Path(mlxgen.__file__).parent / "runtime"
 
 
-def identifiers(lexed: Lexed) -> set[str]:
+def identifiers(source: str) -> set[str]:
     """The names in C++ text that stand by themselves: no members, no parts of qualified names."""
-    directives = {i for begin, end in lexed.directives for i in range(begin, end)}
-    tokens = [token for i, token in enumerate(lexed.tokens) if i not in directives]
-    texts = ["", *(token.text for token in tokens), "", ""]
+    texts = ["", *(token.text for token in lex(source)), "", ""]
     found = set()
     attribute = False
     for before, text, after in zip(texts, texts[1:], texts[2:], strict=False):
@@ -61,7 +59,7 @@ def in_metal() -> set[str]:
     source = re.sub(
         r"^(IN  |OUT |ATTR)\||@\w*|\b[A-Z]{4,}\w*(?<!AXES)", "", source, flags=re.MULTILINE
     )
-    return identifiers(lex("kernels", source))
+    return identifiers(source)
 
 
 # Functions of primitives that none of their bodies calls: a local may be called so.
@@ -85,10 +83,10 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[frozenset[str], set[s
             text = (output / path).read_text()
             loops = {f"{name}_" for name in re.findall(r"\bfor (\w\w+) in", text)}
             loops |= set(re.findall(r"\bfor (\w) in", text))
-            names |= identifiers(lex(path, text)) - own(op) - loops - MEMBERS
+            names |= identifiers(text) - own(op) - loops - MEMBERS
     bound: set[str] = set()
     for path in (output / "src").glob("bind_*.cpp"):
-        bound |= identifiers(lex(str(path), path.read_text()))
+        bound |= identifiers(path.read_text())
     bound -= set().union(*(own(op) for op in ops)) | ELSEWHERE
     for names in found.values():
         names |= {name for name in bound if not name.startswith(("bind_", "module_"))}

@@ -21,7 +21,7 @@ from builds import output, run
 import mlxgen
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.emulator.library import EmulationError
+from mlxgen.emulator.cxx import EmulationError
 from mlxgen.emulator.package import installed
 from mlxgen.emulator.spaces import kernels_around
 from mlxgen.package import backend as build

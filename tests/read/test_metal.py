@@ -103,6 +103,8 @@ def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
     assert [kernel.name for kernel in kernels(file)] == [
         *("one", "two", "three", "four", "declared_only"),
     ]
+    attributes = {"kernel": None, "max_total_threads_per_threadgroup": 64}
+    assert kernels(file)[2].attributes == attributes
 
 
 @pytest.mark.parametrize(

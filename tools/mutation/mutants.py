@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from mlxgen.emulator.frontend.tokens import Token, lex
+from mlxgen.emulator.source import Token, lex
 
 _BARRIERS = frozenset({"threadgroup_barrier", "simdgroup_barrier"})
 _MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
@@ -157,9 +157,7 @@ class _File:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        lexed = lex("kernels", text)
-        inside = {i for start, stop in lexed.directives for i in range(start, stop)}
-        self.tokens = [token for i, token in enumerate(lexed.tokens) if i not in inside]
+        self.tokens = lex(text)
         self._foreign = _foreign_parts(text)
         self.bodies: list[_Body] = []
         self._statements: list[tuple[int, int]] = []

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import mlxgen.emulator
-from mlxgen.emulator.frontend.metal import DEFINES, MetalScanner
-from mlxgen.emulator.frontend.preprocess import Preprocessor
-from mlxgen.emulator.frontend.tokens import SourceError
-from mlxgen.emulator.library import EmulationError, build
-from mlxgen.emulator.translate import translate
+from mlxgen.emulator.cxx import EmulationError
+from mlxgen.emulator.library import build
+from mlxgen.emulator.translate import Translator, translate
+from mlxgen.read.preprocess import SourceError
 
 from .mutants import Launches, Mutant, Switched, launch_mutants, source_mutants
 
@@ -302,10 +301,8 @@ class _Server:
                 continue
             if name not in libraries:
                 path = self.prebuilt / f"{name}.metal"
-                scanner = MetalScanner(Preprocessor([], defines=DEFINES).run(str(path)), str(path))
-                scanner.scan()
-                found = scanner.instantiations.values()
-                functions = {i.host_name: i.function.split("::")[-1] for i in found}
+                found = Translator(path).instances.items()
+                functions = {name: i.function.split("::")[-1] for name, i in found}
                 libraries[name] = _Library(op, name, path, functions)
             library = libraries[name]
             library.rows.append(json.dumps(row))

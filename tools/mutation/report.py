@@ -24,7 +24,7 @@ from pathlib import Path
 
 import yaml
 
-from mlxgen.emulator.library import EmulationError
+from mlxgen.emulator.cxx import EmulationError
 from mlxgen.emulator.package import EmulatedPackage
 
 from . import plugin

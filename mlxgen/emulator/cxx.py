@@ -1,0 +1,99 @@
+"""The system's C++ compiler, and its preprocessor.
+
+MLX declares the instances of its Metal kernels by nested macros, which `read.preprocess` leaves to
+the compiler. What translates kernels needs a compiler for its result anyway, so that one expands
+the macros, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..diagnostics import Span
+from ..model.signature import quoted
+from ..read.preprocess import SourceError, SourceText
+
+# Metal is C++14. Macros of the system's compiler are not Metal's.
+_PREPROCESS = ("-E", "-x", "c++", "-std=gnu++14", "-undef", "-nostdinc", "-w")
+_ERROR = re.compile(r"^(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)", re.MULTILINE)
+_HEADER = re.compile(r"[\w-]+(?:[./][\w-]+)*")
+
+
+class EmulationError(Exception):
+    """A kernel that cannot be compiled or run, or did something that it must not."""
+
+
+@functools.lru_cache
+def command() -> tuple[list[str], str]:
+    """The C++ compiler's command, and what it says of its version.
+
+    Raises:
+        EmulationError: where there is none.
+    """
+    named = os.environ.get("CXX", "").split()
+    for command in (named, ["g++"], ["clang++"], ["c++"]):
+        if command and shutil.which(command[0]):
+            break
+    else:
+        raise EmulationError("running Metal kernels on the CPU needs a C++20 compiler (g++)")
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    return command, done.stdout
+
+
+def preprocessed(
+    path: str, folders: Sequence[str], text: str | None, defines: Mapping[str, str]
+) -> str:
+    """The Metal file at `path` (`text`, where given) after the compiler's preprocessor.
+
+    Lines of the form `# 12 "file"` say where the following ones are from.
+
+    Raises:
+        SourceError: for the first error that the compiler reports.
+    """
+    source = SourceText(path, unsaved=None if text is None else {os.path.abspath(path): text})
+    # A folder that is named twice, the compiler would call by its second name.
+    beside = os.path.dirname(path) or "."
+    folders = [beside if os.path.realpath(f) == os.path.realpath(beside) else f for f in folders]
+    with tempfile.TemporaryDirectory() as empty:
+        for name in filter(_HEADER.fullmatch, _left_out(source, folders)):
+            header = Path(empty, name)
+            header.parent.mkdir(parents=True, exist_ok=True)
+            header.touch()
+        options = [f"-D{name}={value}" for name, value in defines.items()]
+        options += ["-iquote", beside, *(f"-I{f}" for f in folders)]
+        done = subprocess.run(
+            [*command()[0], *_PREPROCESS, *options, f"-I{empty}", path if text is None else "-"],
+            input=None if text is None else f"# 1 {quoted(path)}\n{text}",
+            capture_output=True,
+            encoding="utf-8",
+            env={**os.environ, "LC_ALL": "C"},  # messages in English
+            check=False,
+        )
+    if done.returncode:
+        found = _ERROR.search(done.stderr)
+        file, line, message = found.groups() if found else (path, "1", done.stderr.strip())
+        raise SourceError(message, Span(os.path.normpath(file), int(line), 1, int(line), 1))
+    return done.stdout
+
+
+def _left_out(source: SourceText, folders: Sequence[str]) -> Iterator[str]:
+    """The angled includes that are in no folder: Metal's own headers."""
+    sources = {source.path: source}
+    pending = [source]
+    while pending:
+        source = pending.pop()
+        for line in source.directives():
+            include = source.include(line) if line[1] == "include" else None
+            found = include and include.find(folders, needed=False)
+            if include and include.angled and not found:
+                yield include.name
+            elif found and found not in sources:
+                sources[found] = SourceText(found)
+                pending.append(sources[found])

@@ -1,1 +1,0 @@
-"""The emulator's reader of Metal: a preprocessor and a scanner that keep every token."""

@@ -1,0 +1,249 @@
+"""Metal source after the preprocessor: its tokens, what it declares, and how it is rewritten.
+
+Kernels are rewritten token by token, since Metal's words stand where no syntax tree of C++ has a
+node. What is declared says `read.cpp`, which reads the same text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from ..diagnostics import Span
+from ..model.signature import quoted
+from ..read.cpp import METAL, Reader
+from ..read.preprocess import SourceError
+from .cxx import preprocessed
+
+Kind = Literal["name", "number", "string", "character", "punctuator"]
+
+
+class Token(NamedTuple):
+    """One token; `before` is the white space in front of it, shortened to "", " " or "\\n"."""
+
+    kind: Kind
+    text: str
+    before: str
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.offset + len(self.text)
+
+
+# The commonest first. A name must not be the prefix of a literal (u8R"(...)"), so a name in front
+# of a quote is tried again as `other`, after the literals. `>>` is two tokens, as it may close two
+# lists of template arguments.
+_TOKEN = re.compile(
+    r"""[ \t\f\v]*(?:
+      (?P<name>[^\W\d][\w$]*(?![\w$"']))
+    | (?P<newline>(?:\n|\A)\s*(?:\#(?:[^\\\n]|\\[\s\S])*)?)
+    | (?P<punctuator>[,;(){}\[\]]|\.\.\.|<=>|<<=|->\*|::|->|\+\+|--|&&|\|\||<<|\.\*
+                    |[-+*%^&|!=<>/]=|[-+*%^&|~!=<>?:]|\.(?!\d)|/(?![/*]))
+    | (?P<number>\.?\d(?:[eEpP][+-]|'?\w|\.)*)
+    | (?P<comment>//(?:[^\\\n]|\\[\s\S]?)*|/\*[\s\S]*?\*/|\\\n)
+    | (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\([\s\S]*?\)(?P=delimiter)")
+    | (?P<string>(?:u8|[uUL])?"(?:[^"\\\n]|\\[\s\S])*")
+    | (?P<character>(?:u8|[uUL])?'(?:[^'\\\n]|\\[\s\S])+')
+    | (?P<other>[^\W\d]\w*)
+    | (?P<unknown>\S)
+    )""",
+    re.VERBOSE,
+)
+_KINDS: dict[str, Kind] = {
+    "name": "name",
+    "other": "name",
+    "punctuator": "punctuator",
+    "unknown": "punctuator",
+    "number": "number",
+    "raw": "string",
+    "string": "string",
+    "character": "character",
+}
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_ORIGIN = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
+
+
+def lex(text: str) -> list[Token]:
+    """The tokens of C++ or Metal, without directives and comments."""
+    tokens: list[Token] = []
+    before = "\n"
+    for match in _TOKEN.finditer(text):
+        group = match.lastgroup or ""
+        kind = _KINDS.get(group)
+        if kind is None:
+            before = "\n" if group == "newline" else before or " "
+            continue
+        offset = match.start(group)
+        if not before and offset != match.start():
+            before = " "
+        tokens.append(Token(kind, match[group], before, offset))
+        before = ""
+    return tokens
+
+
+class Source:
+    """A Metal file, preprocessed.
+
+    Everything works on indices of tokens.
+
+    Attributes:
+        file: what the text declares.
+        tokens: the tokens.
+        texts: their texts.
+        partner: for each bracket the index of the other one.
+        new: what takes a token's place.
+        after: what is put behind a token.
+        skipped: what goes: from where to where.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        include_dirs: Sequence[str | os.PathLike[str]] = (),
+        *,
+        text: str | None = None,
+        defines: Mapping[str, str] | None = None,
+    ) -> None:
+        path = os.fspath(path)
+        folders = [os.fspath(folder) for folder in include_dirs]
+        expanded = preprocessed(path, folders, text, {**METAL, **(defines or {})})
+        self._origins = _origins(expanded)
+        reader = Reader((), metal=True)
+        reader.unsaved = {os.path.abspath(path): expanded}
+        try:
+            self.file = reader.file(path)
+            self.file.source.check_brackets()
+        except SourceError as error:
+            raise SourceError(error.message, self.place(error.span), error.help) from None
+        self.tokens = lex(self.file.source.text)
+        self.texts = [token.text for token in self.tokens]
+        self._offsets = [token.offset for token in self.tokens]
+        self._lines = [match.start() for match in re.finditer("\n", self.file.source.text)]
+        self.partner = [0] * len(self.texts)
+        opened: list[int] = []
+        for i, token in enumerate(self.texts):
+            if token in _CLOSING:
+                opened.append(i)
+            elif token in (")", "]", "}"):
+                start = opened.pop()
+                self.partner[start], self.partner[i] = i, start
+        self._angles: dict[int, int | None] = {}
+        self.new: dict[int, str] = {}
+        self.after: dict[int, str] = {}
+        self.skipped: dict[int, int] = {}
+
+    # -- places
+
+    def place(self, span: Span) -> Span:
+        """Where a line of the expanded text is from: macros leave no columns."""
+        file, line = self._origins[span.line - 1]
+        return Span(file, line, 1, line, 1)
+
+    def origin(self, i: int) -> tuple[str, int]:
+        """The file and the line of token `i`."""
+        return self._origins[bisect_right(self._lines, self._offsets[i])]
+
+    def where(self, i: int) -> str:
+        """The place of token `i` in messages."""
+        return "{}:{}".format(*self.origin(i))
+
+    def error(self, message: str, i: int) -> SourceError:
+        """An error at token `i`."""
+        file, line = self.origin(min(i, len(self.tokens) - 1))
+        return SourceError(message, Span(file, line, 1, line, 1))
+
+    def at(self, offset: int) -> int:
+        """The first token that does not begin before a place in the text."""
+        return bisect_left(self._offsets, offset)
+
+    # -- tokens
+
+    def text(self, i: int) -> str:
+        """The text of token `i`, "" behind the last."""
+        return self.texts[i] if i < len(self.texts) else ""
+
+    def is_name(self, i: int) -> bool:
+        """Whether token `i` is a name."""
+        return self.tokens[i].kind == "name"
+
+    def angle(self, i: int) -> int | None:
+        """The index of the `>` that closes the `<` at `i`, or None where it means less-than."""
+        if i not in self._angles:
+            j = i + 1
+            while self.text(j) not in (">", ")", "]", "}", ";", ""):
+                j = self.over(j)
+            self._angles[i] = j if self.text(j) == ">" else None
+        return self._angles[i]
+
+    def over(self, i: int) -> int:
+        """The index behind what begins at `i`: a whole bracket, or one token."""
+        if self.texts[i] in _CLOSING:
+            return self.partner[i] + 1
+        if self.texts[i] == "<" and self.is_name(i - 1) and self.texts[i - 1] != "operator":
+            return (self.angle(i) or i) + 1
+        return i + 1
+
+    def find(self, i: int, stop: int, *texts: str) -> int:
+        """The index of the first of `texts` at this level of brackets, or `stop`."""
+        while i < stop and self.texts[i] not in texts:
+            i = self.over(i)
+        return min(i, stop)
+
+    def split(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges between the commas from `start` up to `stop`."""
+        ranges = []
+        while (comma := self.find(start, stop, ",")) < stop:
+            ranges.append((start, comma))
+            start = comma + 1
+        return [*ranges, (start, stop)] if start < stop else ranges
+
+    # -- rewriting
+
+    def skip(self, start: int, stop: int) -> None:
+        """Leave out the tokens from `start` up to `stop`."""
+        self.skipped[start] = max(stop, self.skipped.get(start, 0))
+
+    def written(self) -> str:
+        """The rewritten source."""
+        pieces: list[str] = []
+        file, line = "", 0
+        i = 0
+        while i < len(self.tokens):
+            if i in self.skipped:
+                i = self.skipped[i]
+                continue
+            here, row = self.origin(i)
+            if here == file and line < row <= line + 3:
+                pieces.append("\n" * (row - line))
+            elif (here, row) != (file, line):
+                pieces.append(f"\n#line {row} {quoted(here)}\n")
+            text = self.new.get(i, self.texts[i])
+            if text:
+                # `>>` and `>>=` come as two tokens
+                before = self.tokens[i].before
+                split = not before and text in (">", ">=") and self.texts[i - 1] == ">"
+                pieces.append(text if split else " " + text)
+            file, line = here, row + text.count("\n")
+            if i in self.after:
+                pieces.append(self.after[i])
+            i += 1
+        return "".join(pieces)
+
+
+def _origins(expanded: str) -> list[tuple[str, int]]:
+    """For each line of preprocessed text, the file and the line that it is from."""
+    found = []
+    file, line = "", 0
+    for row in expanded.split("\n"):
+        origin = _ORIGIN.match(row)
+        if origin:
+            file = os.path.normpath(re.sub(r"\\(.)", r"\1", origin[2]))
+            line = int(origin[1]) - 1
+        found.append((file, line))
+        line += 1
+    return found
