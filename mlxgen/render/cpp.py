@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..model.cpp import BOOL, INT
+from ..model.cpp import BOOL, INT, CppType
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
 from ..model.kinds import BY_VALUE, Kind
 from ..model.op import (
@@ -82,14 +82,14 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
         yield from [" ".join(same)] if is_plain else same
 
 
-def element(p: Parameter) -> str:
+def element(p: Parameter) -> CppType:
     """The type of an array's elements in a kernel over views."""
-    return element_type(p.dtype).text()
+    return element_type(p.dtype)
 
 
 def metal_type(p: Parameter) -> str:
     """An attribute's type in a scalar function of Metal."""
-    return _METAL_NUMBERS.get(p.type.kind, p.type.cpp)
+    return _METAL_NUMBERS.get(p.type.kind) or str(p.type.cpp)
 
 
 def binding_type(p: Parameter) -> str:
@@ -97,7 +97,7 @@ def binding_type(p: Parameter) -> str:
     bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
     if bound and p.type.optional and p.type.kind is not Kind.AXES:
         return f"const std::optional<{bound.removeprefix('const ').removesuffix('&')}>&"
-    return bound or p.type.cpp_param
+    return bound or str(p.type.cpp_param)
 
 
 def cast(p: Parameter, kernel: Kernel) -> bool:
@@ -228,11 +228,11 @@ class View:
         return found
 
     @cached_property
-    def state(self) -> list[tuple[str, str, str]]:
+    def state(self) -> list[tuple[str, CppType, CppType]]:
         """Members: the attributes, and which inputs are there: name, type, type as a parameter."""
-        members = [(p.member, p.type.of_value) for p in self.attributes]
+        members = [(p.member, p.type.cpp) for p in self.attributes]
         members += [(p.size, BOOL if p.present else INT) for p in self.arrays if not p.is_plain]
-        return [(n, t.text(), (t if t in BY_VALUE else t.by_reference).text()) for n, t in members]
+        return [(n, t, t if t in BY_VALUE else t.by_reference) for n, t in members]
 
     @property
     def targets(self) -> list[str]:
@@ -240,11 +240,11 @@ class View:
         return ["to"] if len(self.op.outputs) == 1 else [f"to_{o.name}" for o in self.op.outputs]
 
     @property
-    def results(self) -> list[tuple[str, str]]:
+    def results(self) -> list[tuple[str, CppType]]:
         """The outputs of a kernel over views, with the types of their elements."""
         assert self.cpu is not None
         names = ["out"] if len(self.op.outputs) == 1 else self.targets
-        return [(n, e.text()) for n, e in zip(names, self.cpu.elements, strict=True)]
+        return list(zip(names, self.cpu.elements, strict=True))
 
     @property
     def cpu_types(self) -> str:
@@ -252,7 +252,7 @@ class View:
         assert self.cpu is not None
         if self.cpu.dtypes == FLOATING:
             return "mlxgen::Floating"
-        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype].text() for dtype in self.cpu.dtypes)}>"
+        return f"mlxgen::Types<{', '.join(str(CPP_TYPES[dtype]) for dtype in self.cpu.dtypes)}>"
 
     @property
     def has_group(self) -> bool:
