@@ -84,11 +84,11 @@ class Dispatch(Asked):
         return tuple(t for t in type.wide(types) if t not in cut)
 
     @cached_property
-    def outputs(self) -> tuple[str, ...] | None:
-        """The dtype of each output, T for the kernel's; None when something was reported."""
+    def outputs(self) -> tuple[str | None, ...] | None:
+        """The dtype of each output, None for the kernel's; None when something was reported."""
         context, keys = self.context, self.context.keys("dtype")
         own = {p.name: p.dtype or "T" for p in self.arguments.arrays}
-        found = []
+        found: list[str | None] = []
         for name, rule in zip(context.output_names, self.rules, strict=True):
             path = ("dtype", keys.get(name, name))
             of = {own.get(one, one) for one in rule.expr.promoted} if rule else {"T"}
@@ -99,25 +99,27 @@ class Dispatch(Asked):
             if dtype not in (*CPP_TYPES, ACCUMULATOR, "T"):
                 context.error("dtype_of_call", path, text=rule.text if rule else "")
                 return None
-            found.append(dtype)
+            found.append(None if dtype == "T" else dtype)
         return tuple(found)
 
     @property
     def elements(self) -> tuple[CppType, ...]:
         """The C++ element type of each output."""
-        return tuple(ELEMENT if o == "T" else element_type(o) for o in self.outputs or ())
+        return tuple(map(element_type, self.outputs or ()))
 
     def template_problem(self, function: Function) -> str | None:
         """Why a function is no template over the dtypes of the entry."""
-        kinds = function.template_kinds
+        dtypes = self.metal_dtypes if self.backend == "metal" else self.dtypes
+        kinds, elementwise = function.template_kinds, self.context.elementwise
+        if not kinds and not elementwise and len(dtypes) > 1:
+            return f"it must be a template, as the entry allows {', '.join(dtypes)}"
         if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
             return "its first template parameter must be the dtype: `typename T`"
         asked = f"{' '.join(kinds)} {function.requires}"
         if re.search(r"!|\|\||\bnot\b|\bor\b", asked):
             return None
         # Scalar functions compute half precision in float; to Metal it is floating.
-        as_float = FLOATING[:2] if self.context.elementwise or self.backend == "metal" else ()
-        dtypes = self.metal_dtypes if self.backend == "metal" else self.dtypes
+        as_float = FLOATING[:2] if elementwise or self.backend == "metal" else ()
         for concept in _CONCEPT.findall(asked):
             for dtype in dtypes:
                 if ("float32" if dtype in as_float else dtype) not in _CONCEPTS[concept]:

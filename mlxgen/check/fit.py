@@ -47,8 +47,6 @@ _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a referenc
 _SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is
 _CPP_SAME = {"int32_t": "int"}
 
-Problem = tuple[str, Span]  # what does not fit, and its place
-
 
 @cache
 def plain(type: str, metal: bool = False) -> str:
@@ -80,9 +78,9 @@ class Wanted(NamedTuple):
     """A parameter that the entry needs."""
 
     name: str
-    what: str  # how messages call it
     types: tuple[CppType, ...]  # those that fit, the usual one first; T: the element's
     is_output: bool = False  # whether the function writes to it
+    note: str = ""  # what messages say of it
     # Of a [[kernel]], whose parameters are known by their names: what the launch binds there, and
     # whether the entry needs it.
     binding: Binding | None = None
@@ -111,34 +109,31 @@ class Expected(NamedTuple):
         about = self.namespaces, self.template, self.is_kernel
         return Declaration(last_name(name), self.result, params, *about)
 
-    def problems(self, function: Function) -> list[Problem]:
+    def problems(self, function: Function) -> list[Related]:
         """Why a function does not fit."""
-        if problem := self.also(function) or self._other_parameters(function):
-            return [(problem, function.span)]
-        pairs = zip(self.params, function.params, strict=False)
-        found = [self.mismatch(function, *pair) for pair in pairs]
-        if any(found) and len(function.params) > len(self.params):
-            return [(self._other_number(function), function.span)]
-        return [problem for problem in (*found, self.other_result(function)) if problem]
-
-    def _other_number(self, function: Function) -> str:
-        count = len(function.params)
-        return f"it takes {count} parameter{'s' * (count != 1)}, the entry needs {len(self.params)}"
-
-    def _other_parameters(self, function: Function) -> str | None:
-        """Why a function takes other parameters, or in another order."""
         given, wanted = len(function.params), len(self.params)
-        if given < wanted or (given > wanted and function.params[wanted].default is None):
-            return self._other_number(function)
-        if function.template and not self.template:
-            return "it is a template"
+        number = f"it takes {given} parameter{'s' * (given != 1)}, the entry needs {wanted}"
         names = [want.name for want in self.params]
-        pairs = zip(names, function.params, strict=False)
-        moved = any(param.name in names and param.name != name for name, param in pairs)
-        listed = ", ".join(param.name or param.type for param in function.params)
-        return f"its parameters are in the order {listed}" if moved and given == wanted else None
+        pairs = list(zip(self.params, function.params, strict=False))
+        moved = any(param.name in names and param.name != want.name for want, param in pairs)
+        problem = self.also(function)
+        if problem:
+            pass
+        elif given < wanted or (given > wanted and function.params[wanted].default is None):
+            problem = number
+        elif function.template and not self.template:
+            problem = "it is a template"
+        elif moved and given == wanted:
+            listed = ", ".join(param.name or param.type for param in function.params)
+            problem = f"its parameters are in the order {listed}"
+        else:
+            found = [self.mismatch(function, *pair) for pair in pairs]
+            if given == wanted or not any(found):
+                return list(filter(None, (*found, self.other_result(function))))
+            problem = number
+        return [Related(problem, function.span)]
 
-    def mismatch(self, function: Function, want: Wanted, param: Param) -> Problem | None:
+    def mismatch(self, function: Function, want: Wanted, param: Param) -> Related | None:
         """Why a parameter does not fit."""
         element = self.element(function)
         elements = (element,) if function.template or element in self.elements else self.elements
@@ -147,18 +142,20 @@ class Expected(NamedTuple):
         base = plain(_ATOMIC.sub(r"\3", param.base) if is_atomic else param.base, self.metal)
         if any(_is_passed(type, param) and _plain(type, self.metal) == base for type in types):
             return None
-        name = f"'{param.name}'" if param.name else "the parameter"
-        what = want.what if param.name == want.name else f"{name} for {want.what}"
-        shown = " or ".join(f"`{type.text(self.namespaces)}`" for type in types)
-        return f"{what} must be {shown}, not `{param.type}`", param.span
+        what = f"{'the output ' * want.is_output}'{want.name}'{want.note}"
+        if param.name != want.name:
+            what = f"{repr(param.name) if param.name else 'the parameter'} for {what}"
+        *more, last = [f"`{type.text(self.namespaces)}`" for type in types]
+        shown = f"{', '.join(more)} or {last}" if more else last
+        return Related(f"{what} must be {shown}, not `{param.type}`", param.span)
 
-    def other_result(self, function: Function) -> Problem | None:
+    def other_result(self, function: Function) -> Related | None:
         """Why a function returns something else."""
         result = self.result.filled(self.element(function))
         if plain(function.result, self.metal) == _plain(result, self.metal):
             return None
         shown = result.text(self.namespaces)
-        return f"it must return `{shown}`, not `{function.result}`", function.span
+        return Related(f"it must return `{shown}`, not `{function.result}`", function.span)
 
     def ambiguity(self, overloads: Sequence[Function]) -> str | None:
         """Which numbers overloads take in other types, so that none of them fits a call best."""
@@ -218,20 +215,18 @@ class Asked:
         self.context.report(self.codes[0], message, self.path, help, **more)
 
     def misfit(
-        self, function: Function, problems: str | Sequence[Problem], expected: Expected
+        self, function: Function, problems: str | Sequence[Related], expected: Expected
     ) -> None:
         """Report all that does not fit, with its places in the function's file."""
         if isinstance(problems, str):
-            problems = [(problems, function.span)]
-        wanted = expected.declaration(self.name)
-        more: dict[str, Any] = {"expected": wanted}
-        if len(problems) == 1:
-            ((text, span),) = problems
-            what, more["related"] = f": {text}", [declared_at(span)]
-        else:
-            what = f" in {len(problems)} points"
-            more["related"] = [Related(text, span) for text, span in problems[:20]]
-            more["notes"] = [f"and {len(problems) - 20} more"] * (len(problems) > 20)
+            problems = [Related(problems, function.span)]
+        count, wanted = len(problems), expected.declaration(self.name)
+        what = f" in {count} points" if count > 1 else f": {problems[0].message}"
+        more: dict[str, Any] = {
+            "related": problems[:20] if count > 1 else [declared_at(problems[0].span)],
+            "notes": [f"and {count - 20} more"] * (count > 20),
+            "expected": wanted,
+        }
         message = f"'{self.name}' does not fit{what}"
         self.context.report(self.codes[1], message, self.path, f"expected: {wanted}", **more)
 
@@ -250,7 +245,7 @@ class Asked:
         seen = sorted(filter(header, fitting), key=lambda f: not f.is_definition)
         usable = seen if seen and seen[0].template else fitting
         inline = {expected.element(f) for f in fitting if f.inline}  # by any declaration
-        problem: str | Sequence[Problem] | None = None
+        problem: str | Sequence[Related] | None = None
         if not fitting:
             fitting = sorted(found, key=lambda f: len(f.params) < len(expected.params))
             problem = expected.problems(fitting[0])
@@ -266,19 +261,19 @@ class Asked:
             self.misfit((seen or fitting)[0], problem, expected)
             return []
         templates = any(f.template for f in fitting)
-        once = self.once((f, None if templates else expected.element(f)) for f in fitting)
+        once = self.once(fitting, lambda f: templates or expected.element(f))
         return [*seen, *(f for f in fitting if f not in seen)] if once else []
 
-    def once(self, meant: Iterable[tuple[Function, CppType | None]]) -> bool:
+    def once(
+        self, functions: Iterable[Function], meant: Callable[[Function], object] = lambda _: None
+    ) -> bool:
         """Whether functions that would mean the same are defined once; reports it if not."""
-        alike: dict[CppType | None, list[Function]] = {}
-        for function, what in meant:
+        alike: dict[object, list[Related]] = {}
+        for function in functions:
             if function.is_definition:
-                alike.setdefault(what, []).append(function)
-        several = next((found for found in alike.values() if len(found) > 1), None)
-        if several:
-            places = [declared_at(function.span) for function in several]
-            self.error("two_places", related=places)
+                alike.setdefault(meant(function), []).append(declared_at(function.span))
+        if several := next((found for found in alike.values() if len(found) > 1), None):
+            self.error("two_places", related=several)
         return several is None
 
     def in_csrc(self, expected: Expected) -> list[Function]:
@@ -292,14 +287,14 @@ class Asked:
             return []
         fitting = self.fitting(found, expected, sources.header_of)
         files = {f.span.file: f for f in fitting if f.is_definition and sources.header_of(f)}
-        return fitting if self.once((f, None) for f in files.values()) else []
+        return fitting if self.once(files.values()) else []
 
 
 def _by_hand(context: Context, result: CppType, **others: CppType) -> Expected:
     """A function of csrc, which takes the entry's arguments and, after the others, a stream."""
-    types = {a.name: a.type.of_param for a in context.signature.args} | others
+    types = {a.name: a.type.cpp_param for a in context.signature.args} | others
     types["s"] = CppType("StreamOrDevice", "mlx")
-    params = [Wanted(name, f"'{name}'", (type,)) for name, type in types.items()]
+    params = [Wanted(name, (type,)) for name, type in types.items()]
     return Expected(params, result, namespaces=BY_HAND)
 
 

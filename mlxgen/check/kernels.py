@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, INT64, VOID, CppType
+from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, VOID, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, element_type
 from ..model.kinds import KINDS, Kind
 from ..model.op import Condition, Kernel, OutputRules, Parameter
@@ -22,13 +22,6 @@ from .context import Context, Known
 from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import QUALIFIED, Expected, Wanted, spelled
 from .metal import kernel_function, launch
-
-# Beside the usual type of a number, a function over views may take these.
-_NUMBERS = {
-    Kind.FLOAT: (FLOAT, DOUBLE, ELEMENT, element_type(ACCUMULATOR)),
-    Kind.INT: (INT64,),
-}
-_TEMPLATE = "typename T"
 
 _VIEW = re.compile(r"\b(In|Out)\s*<")
 
@@ -106,48 +99,43 @@ def _scalar_function(item: Dispatch) -> Expected:
 
     params = []
     for p in item.arguments.params:
-        scalars = item.numbers(p.type, KINDS[p.type.kind].scalars) or (CppType("?"),)
-        types = (ELEMENT,) if p.type.is_array else scalars
-        what = p.type.cpp if p.type.int64 else p.type.python
-        params.append(Wanted(p.name, f"'{p.name}' ({what})", types))
+        types = (ELEMENT,) if p.type.is_array else item.numbers(p.type, KINDS[p.type.kind].scalars)
+        note = f" ({p.type.cpp if p.type.int64 else p.type.python})"
+        params.append(Wanted(p.name, types or (CppType("?"),), note=note))
     outputs, result = context.output_names, ELEMENT
     if len(outputs) > 1:
-        result, types = VOID, (ELEMENT._replace(mark="&", space="thread" * metal),)
-        params += [Wanted(o, f"the output '{o}'", types, is_output=True) for o in outputs]
+        result, to = VOID, ELEMENT._replace(mark="&", space="thread" * metal)
+        params += [Wanted(name, (to,), is_output=True) for name in outputs]
     elements = (FLOAT,) if metal else (FLOAT, DOUBLE)
-    return Expected(params, result, _TEMPLATE, elements, metal=metal, also=problem)
+    return Expected(params, result, "typename T", elements, metal=metal, also=problem)
 
 
 def _view_function(item: Dispatch) -> Expected:
     """A function over whole arrays."""
-    context = item.context
 
     def problem(function: Function) -> str | None:
         if not _has_views(function):
             return "it is a scalar function, and an op with a `shape` needs one over views"
-        if len(function.template) > 1:
-            return item.template_problem(function) or "it has more than one template parameter"
-        if not function.template and len(item.group) > 1:
-            return "it must be a template over the dtype: template <typename T>"
-        return item.template_problem(function)
+        several = "it has more than one template parameter" if function.template[1:] else None
+        return item.template_problem(function) or several
 
-    params = [Wanted(p.name, f"'{p.name}'", _view_types(item, p)) for p in item.arguments.params]
-    for name, element in zip(context.output_names, item.elements, strict=False):
-        view = CppType("Out", "mlxgen", (element,))
-        params.append(Wanted(name, f"the output '{name}'", (view,), is_output=True))
+    params = [Wanted(p.name, _view_types(item, p)) for p in item.arguments.params]
+    for name, element in zip(item.context.output_names, item.elements, strict=False):
+        params.append(Wanted(name, (CppType("Out", "mlxgen", (element,)),), is_output=True))
     elements = (element_type(item.dtypes[0]),)
-    return Expected(params, template=_TEMPLATE, elements=elements, also=problem)
+    return Expected(params, template="typename T", elements=elements, also=problem)
 
 
 def _view_types(item: Dispatch, p: Parameter) -> tuple[CppType, ...]:
     if p.type.is_array:
         view = CppType("In", "mlxgen", (element_type(p.dtype),))
         return (ARRAYS._replace(of=(view,)).by_reference if p.is_list else view,)
-    if p.type.kind is Kind.ENUM:
-        return (INT,)
-    others = () if p.type.optional else _NUMBERS.get(p.type.kind, ())
-    own = p.type.of_param
-    return (own, *item.numbers(p.type, (t for t in others if t != own)))
+    kind = p.type.kind
+    own, numbers = INT if kind is Kind.ENUM else p.type.cpp_param, KINDS[kind].scalars
+    if kind is Kind.FLOAT:
+        numbers += (element_type(ACCUMULATOR),)
+    others = () if p.type.optional else item.numbers(p.type, numbers)
+    return tuple(dict.fromkeys((own, *others)))
 
 
 def _has_views(function: Function) -> bool:
@@ -177,9 +165,8 @@ def _can_take(item: Dispatch) -> bool:
 
 def _has_buffers(item: Dispatch) -> bool:
     """Whether Metal has as many buffers as the launch of an elementwise kernel takes."""
-    context = item.context
     # Arguments, outputs; for arrays with strides: shape, strides, number of axes.
-    count = len(item.arguments.params) + len(context.output_names) + 3
+    count = len(item.arguments.params) + len(item.context.output_names) + 3
     if count > MAX_BUFFERS:
         item.error("too_many_buffers", count=count, limit=MAX_BUFFERS)
     return count <= MAX_BUFFERS
@@ -251,7 +238,7 @@ def _metal(item: Dispatch) -> Kernel | None:
     named.sort(key=lambda n: not n[2].is_definition)
     kernels = [n for n in named if n[2].is_kernel]
     # One function for each file; kernels cannot be overloaded.
-    places = {(n[2].span if kernels else n[2].span.file): (n[2], None) for n in kernels or named}
+    places = {(n[2].span if kernels else n[2].span.file): n[2] for n in kernels or named}
     if not item.once(places.values()):
         return None
     if kernels:

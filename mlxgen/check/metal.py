@@ -26,12 +26,10 @@ collected, each with its place in the Metal file.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import NamedTuple
 
-from ..diagnostics import did_you_mean
+from ..diagnostics import Related, did_you_mean
 from ..formula.compile import Name, Want
 from ..formula.numbers import Bounds, Impossible, bounds, evaluated
 from ..formula.source import parsed
@@ -43,14 +41,15 @@ from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Rule, Temp
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import Expected, Problem, Wanted, plain
+from .fit import Expected, Wanted, plain
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
 
 MAX_GRID = 2**32 - 1  # threads along an axis
 
-_UINT = re.compile(r"(const )?u(int|short)(16_t|32_t)?([23])?")
+# Positions of threads; the first and the fourth are one number.
+_POSITIONS = tuple(CppType(f"{name}{n}") for name in ("uint", "ushort") for n in ("", 2, 3))
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
 
@@ -71,50 +70,63 @@ _PROPERTIES = {
 
 def kernel_function(item: Dispatch, function: Function | None = None) -> Expected:
     """The kernel that fits an entry; a template, unless it is for this one, which is none."""
-    context, template = item.context, function is None or bool(function.template)
-    found: dict[str, Wanted] = {}
+    is_template = not function or bool(function.template) or len(item.metal_dtypes) > 1
+    named: dict[str, Wanted] = {}
+    for want in _parameters(item, None if is_template else item.metal_dtypes[0]):
+        named.setdefault(want.name, want)
+    wanted = [want for want in named.values() if want.types]
+    template = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
+    template *= is_template
+    return Expected(
+        wanted, template=template, metal=True, is_kernel=True, also=item.template_problem
+    )
 
-    def add(
-        name: str,
-        types: tuple[CppType, ...],
-        holds: Holds = Holds.BYTES,
-        of: tuple[str, str] | None = None,
-        needed: bool = True,
-    ) -> None:
-        role = {Holds.INPUT: "the input ", Holds.OUTPUT: "the output "}.get(holds, "")
-        binding = Binding(name, 0, holds, *(of or (name,)))
-        want = Wanted(name, f"{role}'{name}'", types, holds is Holds.OUTPUT, binding, needed)
-        param = item.arguments.by_name.get(name)
-        if name not in found and not (param and _refused(param)):
-            found[name] = want
+
+def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
+    """What a kernel may take, in the order in which it is expected; without types what it cannot.
+    ``only``: the dtype of a kernel without template."""
+    context = item.context
 
     def array(dtype: str | None) -> CppType:
-        of = dtype if dtype or template else item.metal_dtypes[0]
+        of = _on_metal(dtype) or only
         element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
         return element._replace(mark="*", space="device")
 
-    arrays = [p.name for p in item.arguments.arrays] + context.output_names
     for p in item.arguments.arrays:
-        type = array(_on_metal(p.dtype))
-        add(p.name, (type._replace(const=True), type._replace(space="constant")), Holds.INPUT)
+        to = array(p.dtype)
+        read = (to._replace(const=True), to._replace(space="constant"))
+        yield _bound(p.name, read, Holds.INPUT)
     for name, dtype in zip(context.output_names, _output_dtypes(item), strict=True):
-        add(name, (array(dtype),), Holds.OUTPUT)
+        yield _bound(name, (array(dtype),), Holds.OUTPUT)
     for p in item.arguments.params:
         if not p.type.is_array:
-            add(p.name, _constant(*p.type.wide(KINDS[p.type.kind].metal)))
+            types = () if _refused(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
+            yield _bound(p.name, types)
     for name in {**context.axes.lengths, **item.spec.constants}:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
-        add(name, _INTEGER, needed=needed)
-    for name in arrays:
+        yield _bound(name, _INTEGER, needed=needed)
+    for name in _array_names(item):
         for what, (holds, types) in _PROPERTIES.items():
-            add(f"{name}_{what}", types, holds, (name, what), needed=False)
+            yield _bound(f"{name}_{what}", types, holds, name, what, needed=False)
     for p in item.arguments.arrays:
         if p.type.optional:
-            add(f"has_{p.name}", _constant(BOOL), of=(p.name, "given"), needed=False)
-    parameters = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
-    return Expected(
-        list(found.values()), template=parameters * template, metal=True, is_kernel=True
-    )
+            yield _bound(f"has_{p.name}", _constant(BOOL), of=p.name, what="given", needed=False)
+
+
+def _bound(
+    name: str,
+    types: tuple[CppType, ...],
+    holds: Holds = Holds.BYTES,
+    of: str = "",
+    what: str = "",
+    needed: bool = True,
+) -> Wanted:
+    binding = Binding(name, 0, holds, of or name, what)
+    return Wanted(name, types, holds is Holds.OUTPUT, binding=binding, needed=needed)
+
+
+def _array_names(item: Dispatch) -> list[str]:
+    return [p.name for p in item.arguments.arrays] + item.context.output_names
 
 
 def _refused(p: Parameter) -> bool:
@@ -124,8 +136,8 @@ def _refused(p: Parameter) -> bool:
 
 def _output_dtypes(item: Dispatch) -> list[str | None]:
     """The dtype of each output, None for the kernel's."""
-    outputs = item.outputs or ["T"] * len(item.context.output_names)
-    return [None if output == "T" else _on_metal(output) for output in outputs]
+    outputs = item.outputs or [None] * len(item.context.output_names)
+    return [*map(_on_metal, outputs)]
 
 
 def _on_metal(dtype: str | None) -> str | None:
@@ -133,23 +145,8 @@ def _on_metal(dtype: str | None) -> str | None:
     return "float32" if dtype == ACCUMULATOR else dtype
 
 
-class _Launch(NamedTuple):
-    """The formulas of a launch."""
-
-    templates: tuple[Template, ...]
-    constants: tuple[tuple[str, Expr], ...]
-    grid: tuple[Rule, ...]
-    threadgroup: tuple[Rule, ...]
-
-    @property
-    def exprs(self) -> list[Expr]:
-        constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates)
-        threads = (rule.expr for rule in (*self.grid, *self.threadgroup))
-        return [*threads, *constants, *sizes]
-
-
-def _launched(item: Dispatch, function: Function) -> _Launch:
-    """What the entry says of the launch."""
+def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
+    """The kernel with what the entry says of the launch."""
     names = _names(item)
     templates = _templates(item, function)
     for name in (*item.spec.template, MOST):
@@ -159,26 +156,34 @@ def _launched(item: Dispatch, function: Function) -> _Launch:
     grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
     if not item.spec.grid:
         item.error("no_grid", name=function.name)
-    given = _Launch(tuple(templates), tuple(constants), tuple(grid), tuple(threadgroup))
-    _check_constants(item, function, given.exprs)
-    return given
+    kernel = Kernel(
+        backend="metal",
+        name=item.name,
+        function=function.name,
+        include=include,
+        dtypes=tuple(item.metal_dtypes),
+        scalar=False,
+        templated=bool(function.template),
+        constants=tuple(constants),
+        grid=tuple(grid),
+        threadgroup=tuple(threadgroup),
+        templates=tuple(templates),
+    )
+    _check_constants(item, function, kernel.formulas)
+    return kernel
 
 
-def _has_types(item: Dispatch, function: Function) -> bool:
-    """Whether Metal has the entry's dtypes, and the kernel is a template where it must be one."""
-    context = item.context
+def _has_dtypes(item: Dispatch) -> bool:
+    """Whether Metal has the entry's dtypes."""
+    if item.outputs is None or not item.has_dtype(item.metal_dtypes):
+        return False
     fixed = [(name, _on_metal(dtype)) for name, dtype in item.fixed.items()]
-    written = zip(context.output_names, _output_dtypes(item), strict=True)
+    written = zip(item.context.output_names, _output_dtypes(item), strict=True)
     for name, dtype in [*fixed, *written]:
         if dtype is not None and dtype not in METAL_TYPES:
             item.error("not_on_metal", name=name, dtype=dtype)
             return False
-    problem = item.template_problem(function)
-    if not function.template and len(item.metal_dtypes) > 1:
-        problem = f"it is no template, and the entry allows {', '.join(item.metal_dtypes)}"
-    if problem:
-        item.misfit(function, problem, kernel_function(item))
-    return not problem
+    return True
 
 
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
@@ -187,71 +192,55 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if lists := [p.name for p in item.arguments.arrays if p.is_list]:
         item.error("takes_list", name=lists[0])
         return None
-    given = _launched(item, function)
-    if item.outputs is None or not item.has_dtype(item.metal_dtypes):
-        return None
-    if not _has_types(item, function):
+    kernel = _launched(item, path.relative_to(context.settings.metal).as_posix(), function)
+    if not _has_dtypes(item):
         return None
     expected = kernel_function(item, function)
+    if problem := item.template_problem(function):
+        item.misfit(function, problem, expected)
+        return None
     bindings, problems = _bind(item, function, expected)
-    if problem := expected.other_result(function):
-        problems.append(problem)
     if not function.is_definition:
-        problems.append(("it is declared, and defined nowhere", function.span))
+        problems.append(Related("it is declared, and defined nowhere", function.span))
     zero = _zero(item)
     if function.template and spec.template.keys() <= {*function.template}:
-        problems += _not_given_template(item, function, given.templates)
-    problems += _untaken(item, function, given)
+        problems += _not_given_template(item, function, kernel.templates)
+    problems += _untaken(item, function, kernel)
     if problems:
         item.misfit(function, problems, expected)
-    if not context.ok:
-        return None
-    kernel = Kernel(
-        backend="metal",
-        name=item.name,
-        function=function.name,
-        include=path.relative_to(context.settings.metal).as_posix(),
-        dtypes=tuple(item.metal_dtypes),
-        scalar=False,
-        templated=bool(function.template),
-        bindings=tuple(bindings),
-        constants=given.constants,
-        grid=given.grid,
-        threadgroup=given.threadgroup,
-        zero=tuple(zero),
-        templates=given.templates,
-        uses=frozenset(name for expr in given.exprs for name in expr.names),
-        holes=frozenset(name for expr in given.exprs for name in expr.holes),
-    )
     others = {f.name for f in file.functions if f.is_kernel}
     if taken := next((name for name in kernel.variants if name in others), None):
         item.misfit(function, f"the file has another kernel '{taken}'", expected)
-    return kernel
+    return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
 
 
 def _bind(
     item: Dispatch, function: Function, expected: Expected
-) -> tuple[list[Binding], list[Problem]]:
+) -> tuple[list[Binding], list[Related]]:
     """What binds the parameters of a kernel, and what is wrong with them."""
     wanted = {want.name: want for want in expected.params}
     bindings: list[Binding] = []
-    problems: list[Problem] = []
+    problems: list[Related] = []
     used: dict[int, str] = {}
     following = 0  # the index of a parameter that has none
     for param in function.params:
         name = param.name
         is_position = not (POSITIONS | SCALAR_POSITIONS).isdisjoint(param.attributes)
         if problem := _not_given(param, is_position):
-            problems.append((problem, param.span))
+            problems.append(Related(problem, param.span))
+        elif is_position:
+            single = POSITIONS.isdisjoint(param.attributes)
+            want = Wanted(name, _POSITIONS[:: 3 if single else 1])
+            problems += filter(None, [expected.mismatch(function, want, param)])
         if problem or is_position:
             continue
         index = int(param.attributes.get("buffer", following) or 0)
         following = index + 1
         if used.setdefault(index, name) != name:
             what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
-            problems.append((what, param.span))
+            problems.append(Related(what, param.span))
         if name not in wanted:
-            problems.append((_unknown(item, name, wanted.values()), param.span))
+            problems.append(Related(_unknown(item, name, wanted.values()), param.span))
         elif mismatch := expected.mismatch(function, wanted[name], param):
             problems.append(mismatch)
         elif binding := wanted[name].binding:
@@ -259,7 +248,7 @@ def _bind(
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
             bindings.append(binding._replace(place=index, type=type))
     names = [p.name for p in function.params]
-    arrays = [p.name for p in item.arguments.arrays] + item.context.output_names
+    arrays = _array_names(item)
     given = [name for name in names if name in arrays]
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
@@ -268,20 +257,19 @@ def _bind(
     whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
     if given != (in_order := [name for name in arrays if name in names]):
         whole.append(f"its arrays are in the order {', '.join(given)}, not {', '.join(in_order)}")
-    return bindings, [*problems, *((what, function.span) for what in whole)]
+    problems += (Related(what, function.span) for what in whole)
+    return bindings, [*problems, *filter(None, [expected.other_result(function)])]
 
 
-def _untaken(item: Dispatch, function: Function, given: _Launch) -> Iterator[Problem]:
+def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Related]:
     """Numbers and the like that reach neither the kernel nor a formula beside it."""
     raw = item.context.raw
-    used = item.beside | {param.name for param in function.params}.union(
-        *(e.names for e in given.exprs)
-    )
+    used = item.beside | {param.name for param in function.params} | kernel.uses
     for p in item.arguments.params:
         if not (p.type.is_array or p.name in used or p.name in raw.unused):
             how = "pass numbers made from it as `constants`" if _refused(p) else "add the parameter"
             what = f"'{p.name}' does not reach it; {how}, or give a reason under `unused`"
-            yield what, function.span
+            yield Related(what, function.span)
 
 
 def _not_given(param: Param, is_position: bool) -> str | None:
@@ -294,11 +282,6 @@ def _not_given(param: Param, is_position: bool) -> str | None:
         return f"{what}; declare an array of fixed size inside the kernel"
     if other := {*param.attributes} - {"buffer", *POSITIONS, *SCALAR_POSITIONS}:
         return f"'{name}' has [[{min(other)}]], and the launch gives buffers only"
-    type = _UINT.fullmatch(param.type)
-    if is_position and not type:
-        return f"'{name}' is {param.type}; a position is uint, uint2 or uint3"
-    if is_position and type and type[4] and not POSITIONS.intersection(param.attributes):
-        return f"'{name}' is {param.type}; [[{min(param.attributes)}]] is one number, a uint"
     if not isinstance(index, int):
         shown = "" if index is None else f"({index})"
         return f"[[buffer{shown}]] must have a number: [[buffer(0)]]"
@@ -449,7 +432,7 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
 
 def _not_given_template(
     item: Dispatch, function: Function, templates: Sequence[Template]
-) -> Iterator[Problem]:
+) -> Iterator[Related]:
     """Template parameters without which the launcher cannot instantiate a kernel."""
     given = {t.name for t in templates}
     rest = list(zip(function.template, function.template_defaults, strict=True))[1:]
@@ -458,7 +441,7 @@ def _not_given_template(
     for name, _ in rest:
         if name not in given and name not in item.spec.template:
             what = "is not known; give it values under `template`"
-            yield f"its template parameter '{name}' {what}", function.span
+            yield Related(f"its template parameter '{name}' {what}", function.span)
 
 
 def _zero(item: Dispatch) -> list[int]:

@@ -40,7 +40,7 @@ TEXTS = {
     "bools": "several bools",
 }
 NUMBERS = ("int", "float", "bool")
-CPP_TYPES = {spelling.slot: spelling.cpp.text() for spelling in KINDS.values()}
+CPP_TYPES = {spelling.slot: str(spelling.cpp) for spelling in KINDS.values()}
 
 # How tightly C++ binds, from loosest to tightest.
 LEVELS = ("?", "||", "&&", "== !=", "< <= > >=", "+ -", "* /", "unary", "call", "name")

@@ -38,11 +38,15 @@ class CppType(NamedTuple):
     space: str = ""  # the address space that it points or refers to, in Metal
 
     def text(self, namespaces: Namespaces = GENERATED, same: Mapping[str, str] = {}) -> str:
-        """The type as it is written; ``same``: what to call names that have synonyms."""
+        """The type as it is written, ``str(type)`` in generated code; ``same``: what to call names
+        that have synonyms."""
         home: str = getattr(namespaces, self.home) if self.home else ""
         of = ", ".join(type.text(namespaces, same) for type in self.of)
         name = home + same.get(self.name, self.name) + (f"<{of}>" if of else "") + self.mark
         return " ".join(filter(None, (self.space, "const" * self.const, name)))
+
+    def __str__(self) -> str:
+        return self.text()
 
     def filled(self, element: CppType) -> CppType:
         """The type with a type of elements in T's place."""

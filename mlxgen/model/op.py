@@ -329,8 +329,22 @@ class Kernel(NamedTuple):
     threadgroup: tuple[Rule, ...] = ()
     zero: tuple[int, ...] = ()
     templates: tuple[Template, ...] = ()
-    uses: frozenset[str] = frozenset()  # names that formulas of its launch use
-    holes: frozenset[str] = frozenset()  # and those that their C++ has
+
+    @property
+    def formulas(self) -> tuple[Expr, ...]:
+        """The formulas of its launch."""
+        constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates)
+        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *constants, *sizes)
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """Names that formulas of its launch use."""
+        return frozenset(name for expr in self.formulas for name in expr.names)
+
+    @property
+    def holes(self) -> frozenset[str]:
+        """Those that their C++ has."""
+        return frozenset(name for expr in self.formulas for name in expr.holes)
 
     @property
     def on_demand(self) -> bool:

@@ -11,7 +11,7 @@ in C++ and Python to text that read/signature.py reads to the same signature, as
 can say it: C++ knows no keyword-only arguments and no names of outputs, Python and torch do not
 tell ``float`` from ``double``.
 
-Generated C++ stands where ``namespace mx = mlx::core``: the properties called ``cpp`` say
+Generated C++ stands where ``namespace mx = mlx::core``: the properties called ``cpp`` print as
 ``mx::array``. The C++ spelling of entries (``Signature.cpp()``) says ``array``.
 """
 
@@ -58,25 +58,15 @@ class Type:
         return self.kind in (Kind.ARRAY, Kind.ARRAYS)
 
     @property
-    def of_value(self) -> CppType:
+    def cpp(self) -> CppType:
         """The type of a value in C++."""
         type = FLOAT if self.single else INT64 if self.int64 else KINDS[self.kind].cpp
         return CppType("optional", "std", (type,)) if self.optional else type
 
     @property
-    def of_param(self) -> CppType:
+    def cpp_param(self) -> CppType:
         """The type of a parameter in C++: numbers by value, others by const reference."""
-        return self.of_value if KINDS[self.kind].by_value else self.of_value.by_reference
-
-    @property
-    def cpp(self) -> str:
-        """The type of a value in generated C++."""
-        return self.of_value.text()
-
-    @property
-    def cpp_param(self) -> str:
-        """The type of a parameter in generated C++."""
-        return self.of_param.text()
+        return self.cpp if KINDS[self.kind].by_value else self.cpp.by_reference
 
     @property
     def python(self) -> str:
@@ -115,7 +105,7 @@ class Type:
         if self.kind is Kind.AXES:
             return "axes"
         if not self.choices and self.length is None:
-            return self.of_param.text(ENTRY)
+            return self.cpp_param.text(ENTRY)
         return f"std::optional<{name}>" if self.optional else name
 
     def _python_spelling(self) -> str:
@@ -152,7 +142,7 @@ class Default:
         if isinstance(value, float):
             return _cpp_float(value, self.type.single)
         if isinstance(value, tuple):
-            prefix = KINDS[self.type.kind].cpp.text() if self.type.optional else ""
+            prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
             return f"{prefix}{{{', '.join(map(str, value))}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"
@@ -217,7 +207,7 @@ class Signature(NamedTuple):
     @property
     def cpp_result(self) -> str:
         """The result in the C++ spelling (generated functions with several return a vector)."""
-        types = tuple(output.type.of_value for output in self.outputs)
+        types = tuple(output.type.cpp for output in self.outputs)
         several = CppType("pair" if len(types) == 2 else "tuple", "std", types)
         return (types[0] if len(types) == 1 else several).text(ENTRY)
 

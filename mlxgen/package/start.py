@@ -173,22 +173,15 @@ def _texts(values: Iterable[Any]) -> Iterator[str]:
 
 def _margin(document: Document, settings: Settings) -> str:
     """What stands before the dash of an entry."""
-    if not document.entries:
-        if any(line.strip() and line[0] != "#" for line in document.text.splitlines()):
-            raise click.ClickException(_no_list(settings))
-        return ""
     lines = LINE_BREAK.split(document.text)
-    found = re.match(r"( *)-\s", lines[document.entries[-1].span().line - 1])
-    if found is None:
-        raise click.ClickException(_no_list(settings))
-    return found[1]
-
-
-def _no_list(settings: Settings) -> str:
+    if not document.entries and all(not line.strip() or line[0] == "#" for line in lines):
+        return ""
+    last = lines[document.entries[-1].span().line - 1] if document.entries else ""
+    if found := re.match(r"( *)-\s", last):
+        return found[1]
     name = settings.relative(settings.yaml)
-    return (
-        f"nothing was written: the entries of {name} do not begin with '- ' in lines of their own"
-    )
+    message = f"the entries of {name} do not begin with '- ' in lines of their own"
+    raise click.ClickException(f"nothing was written: {message}")
 
 
 def _write(yaml: Path, text: str, stubs: Mapping[Path, str]) -> None:

@@ -84,14 +84,14 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
         yield from [" ".join(same)] if is_plain else same
 
 
-def element(p: Parameter) -> str:
+def element(p: Parameter) -> CppType:
     """The type of an array's elements in a kernel over views."""
-    return element_type(p.dtype).text()
+    return element_type(p.dtype)
 
 
 def metal_type(p: Parameter) -> str:
     """An attribute's type in a scalar function of Metal."""
-    return _METAL_NUMBERS.get(p.type.kind, p.type.cpp)
+    return _METAL_NUMBERS.get(p.type.kind) or str(p.type.cpp)
 
 
 def binding_type(p: Parameter) -> str:
@@ -99,7 +99,7 @@ def binding_type(p: Parameter) -> str:
     bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
     if bound and p.type.optional and p.type.kind is not Kind.AXES:
         return f"const std::optional<{bound.removeprefix('const ').removesuffix('&')}>&"
-    return bound or p.type.cpp_param
+    return bound or str(p.type.cpp_param)
 
 
 def cast(p: Parameter, kernel: Kernel) -> bool:
@@ -129,7 +129,7 @@ class Member(NamedTuple):
     """A member of a primitive."""
 
     given: str  # name of the constructor's parameter
-    of: CppType
+    type: CppType
 
     @property
     def name(self) -> str:
@@ -137,14 +137,9 @@ class Member(NamedTuple):
         return f"{self.given}_"
 
     @property
-    def type(self) -> str:
-        """Type of the member."""
-        return self.of.text()
-
-    @property
-    def passed(self) -> str:
+    def passed(self) -> CppType:
         """Type of the constructor's parameter."""
-        return (self.of if self.of in BY_VALUE else self.of.by_reference).text()
+        return self.type if self.type in BY_VALUE else self.type.by_reference
 
 
 class View:
@@ -259,7 +254,7 @@ class View:
     @cached_property
     def state(self) -> list[Member]:
         """Its members: the attributes, and which inputs are there."""
-        members = [Member(p.cpp, p.type.of_value) for p in self.attributes]
+        members = [Member(p.cpp, p.type.cpp) for p in self.attributes]
         counted = (p for p in self.arrays if not p.is_plain)
         return [*members, *(Member(p.counter, BOOL if p.present else INT) for p in counted)]
 
@@ -269,11 +264,11 @@ class View:
         return ["to"] if len(self.op.outputs) == 1 else [f"to_{o.name}" for o in self.op.outputs]
 
     @property
-    def results(self) -> list[tuple[str, str]]:
+    def results(self) -> list[tuple[str, CppType]]:
         """The outputs of a kernel over views, with the types of their elements."""
         assert self.cpu is not None
         names = ["out"] if len(self.op.outputs) == 1 else self.targets
-        return [(n, e.text()) for n, e in zip(names, self.cpu.elements, strict=True)]
+        return list(zip(names, self.cpu.elements, strict=True))
 
     @property
     def cpu_types(self) -> str:
@@ -281,7 +276,7 @@ class View:
         assert self.cpu is not None
         if self.cpu.dtypes == FLOATING:
             return "mlxgen::Floating"
-        return f"mlxgen::Types<{', '.join(CPP_TYPES[dtype].text() for dtype in self.cpu.dtypes)}>"
+        return f"mlxgen::Types<{', '.join(str(CPP_TYPES[dtype]) for dtype in self.cpu.dtypes)}>"
 
     @property
     def has_group(self) -> bool:

@@ -460,7 +460,7 @@ def test_round_trip_in_torch(signature):
     ],
 )
 def test_types(type, cpp, param, python, torch):
-    assert (type.cpp, type.cpp_param, type.python) == (cpp, param, python)
+    assert (str(type.cpp), str(type.cpp_param), type.python) == (cpp, param, python)
     assert torch_type(type) == torch
     assert type.is_array == (type.kind in (Kind.ARRAY, Kind.ARRAYS))
 
