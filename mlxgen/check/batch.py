@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ..formula.explain import Wrong
-from ..formula.source import Source, parsed
+from ..formula.source import FormulaText, parsed
 from ..model.op import Arguments, Parameter
 from ..read.keys import KernelEntry
 from .context import Context, Path
@@ -54,7 +54,7 @@ def check_batch(context: Context, arguments: Arguments) -> None:
             if kind not in allowed:
                 raise _Varies(tree, {"shape": "shape", "checks": "ndim"}.get(str(path[0]), ""))
         except _Varies as wrong:
-            at, kind = Source(text).span(wrong.at), SAME
+            at, kind = FormulaText(text).span(wrong.at), SAME
             key = "" if wrong.key == "ndim" and path[0] != "checks" else wrong.key
             context.error("vmap_formula", path, key, at=at, condition=wrong.condition)
         except (Wrong, RecursionError):

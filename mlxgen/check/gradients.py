@@ -7,7 +7,7 @@ import re
 
 from ..formula.compile import Name, Need, Want
 from ..formula.explain import Wrong
-from ..formula.source import Source
+from ..formula.source import FormulaText
 from ..model.dtypes import FLOATING
 from ..model.op import (
     Arguments,
@@ -134,7 +134,7 @@ def _declared(
 def _without_integers(params: list[Parameter], text: str) -> str:
     """What an item of `grad` should be instead, in which some arguments are integers."""
     try:
-        tree = Source(text).parse()
+        tree = FormulaText(text).parse()
     except Wrong:
         tree = None
     several = len(params) > 1 and text != "zero"
@@ -142,7 +142,7 @@ def _without_integers(params: list[Parameter], text: str) -> str:
     if isinstance(tree, ast.Call):
         parts = [f"{text}[{i}]" if several else text for i in range(len(params))]
     if isinstance(tree, ast.Tuple) and len(tree.elts) == len(params):
-        spans = [Source(text).span(element) for element in tree.elts]
+        spans = [FormulaText(text).span(element) for element in tree.elts]
         parts = [text[start:end] for start, end in spans]
     for p in params:  # only a formula of several arguments asks
         wanted = str(not p.integral)

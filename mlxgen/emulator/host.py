@@ -209,7 +209,7 @@ def demangled(symbol: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class HostMessage:
     """An error of the compiler; `file` is empty where it is not about a place."""
 
     file: str
@@ -222,7 +222,7 @@ class Message:
 class Compiled:
     """What came of a source file."""
 
-    errors: tuple[Message, ...]
+    errors: tuple[HostMessage, ...]
     undefined: frozenset[str] = frozenset()
     strong: frozenset[str] = frozenset()
 
@@ -255,7 +255,7 @@ class HostCompiler:
         self._key = digest(*described, *texts)
         self._precompiled = self._precompile()
 
-    def _run(self, arguments: Sequence[str]) -> tuple[Message, ...]:
+    def _run(self, arguments: Sequence[str]) -> tuple[HostMessage, ...]:
         """Run the compiler; its errors. What zig itself would cache goes into a folder for now."""
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
             done = subprocess.run(
@@ -269,9 +269,9 @@ class HostCompiler:
             return ()
         found = [_ERROR.match(line) for line in done.stderr.splitlines()]
         messages = tuple(
-            Message(m["file"], int(m["line"]), int(m["column"]), m["text"]) for m in found if m
+            HostMessage(m["file"], int(m["line"]), int(m["column"]), m["text"]) for m in found if m
         )
-        return messages or (Message("", 0, 0, done.stderr.strip()[-2000:]),)
+        return messages or (HostMessage("", 0, 0, done.stderr.strip()[-2000:]),)
 
     def _precompile(self) -> Path:
         """The headers that all generated sources share, which are most of the work."""
@@ -440,7 +440,7 @@ class _Reporter:
             return Span(os.path.relpath(source), 1, 1, 1, 1)
         return Span(op.file, op.line, 1, op.line, 1000)
 
-    def _place(self, message: Message, source: Path, op: Op | None) -> Span:
+    def _place(self, message: HostMessage, source: Path, op: Op | None) -> Span:
         """The place in a file of the project; the entry for what is generated or MLX's."""
         path = Path(message.file).resolve()
         generated = self._folder.resolve()
@@ -450,7 +450,7 @@ class _Reporter:
             return Span(os.path.relpath(path), *place)
         return self._entry(source, op)
 
-    def _notes(self, message: Message) -> tuple[str, ...]:
+    def _notes(self, message: HostMessage) -> tuple[str, ...]:
         """The line that the compiler complains about."""
         try:
             lines = Path(message.file).read_text(encoding="utf-8").splitlines()

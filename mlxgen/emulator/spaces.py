@@ -30,7 +30,7 @@ from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.sources import Sources
 from ..render.cpp import metal_type
 from ..render.files import metal_element
-from .translate import Translator
+from .translate import MetalTranslator
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"
 
@@ -234,7 +234,7 @@ def runtime_source(name: str) -> str:
     return "".join(re.findall(rf'{name}_source = R"metal\((.*?)\)metal"', text, re.DOTALL))
 
 
-class _Writer(Translator):
+class _Writer(MetalTranslator):
     """Writes Metal as OpenCL C++."""
 
     values: Mapping[str, str] = {}  # of function constants; that of others is 0

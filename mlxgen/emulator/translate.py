@@ -110,7 +110,7 @@ def translate(
     Raises:
         SourceError: for source that cannot be read or run on the CPU.
     """
-    translator = Translator(path, include_dirs, text=text, defines=defines)
+    translator = MetalTranslator(path, include_dirs, text=text, defines=defines)
     body = translator.rewritten()
     tables, entries = translator.entries(only)
     return Translation(f'#include "mlxgen_metal/kernel.h"\n{body}{tables}', entries)
@@ -130,7 +130,7 @@ class Instance(NamedTuple):
     at: int
 
 
-class Translator(Overloads):
+class MetalTranslator(Overloads):
     """Reads one translation unit, and writes it as C++."""
 
     _shared = 0  # threadgroup variables

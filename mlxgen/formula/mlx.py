@@ -82,7 +82,7 @@ class Overload(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class MlxFunction:
     """A function of MLX's Python API."""
 
     name: str  # "sum", "linalg.norm"
@@ -133,20 +133,20 @@ class Table:
         # Python's functions, with their signatures; loops stand in comprehensions only.
         self.loops = {n: _signatures(r["loop"]) for n, r in every.items() if "loop" in r}
         self.python = {n: _signatures(r["python"]) for n, r in every.items() if "python" in r}
-        self._built: dict[str, Function] = {}
+        self._built: dict[str, MlxFunction] = {}
 
     def is_function(self, name: str) -> bool:
         """Whether a formula can call a function of that name, which no entry has."""
         return name in self.python or name in self.loops or self.function(name) is not None
 
-    def function(self, name: str) -> Function | None:
+    def function(self, name: str) -> MlxFunction | None:
         """The function of that name (aliases included)."""
         name = self._aliases.get(name, name)
         if name not in self._built and name in self._functions:
             found = self._functions[name]
             result = found.get("result", "")
             kind, _, count = result.removesuffix("!").partition(":")
-            self._built[name] = Function(
+            self._built[name] = MlxFunction(
                 name,
                 _signatures(found["signatures"]),
                 [_overload(text) for text in found.get("overloads", ())],
@@ -156,7 +156,7 @@ class Table:
             )
         return self._built.get(name)
 
-    def method(self, name: str) -> Function | None:
+    def method(self, name: str) -> MlxFunction | None:
         """The method of that name, as a function of which the array is the first argument."""
         key, function = f".{name}", self.function(name)
         if key not in self._built and function is not None and name in self.methods:
@@ -291,7 +291,7 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
     return f"{'.' * method}{name}({', '.join(words)})"
 
 
-def bind_any(function: Function, args: Args) -> tuple[Sequence[PythonParam], dict[str, Value]]:
+def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], dict[str, Value]]:
     """The first of a function's signatures that takes the arguments, and what it makes of them."""
     for params in function.signatures[:-1]:
         try:
@@ -331,7 +331,7 @@ def choices(annotation: str) -> tuple[str, ...]:
     return tuple(ast.literal_eval(f"({annotation[8 : annotation.index(']')]},)"))
 
 
-def select(function: Function, bound: Mapping[str, Value], stream: str) -> str | None:
+def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> str | None:
     """The call in C++ by the first overload that takes all arguments."""
     for overload in function.overloads:
         cpp = apply(overload, bound, [stream] if function.stream else [])
@@ -395,7 +395,7 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
 
 
 def misfit(
-    function: Function, params: Sequence[PythonParam], bound: Mapping[str, Value], args: Args
+    function: MlxFunction, params: Sequence[PythonParam], bound: Mapping[str, Value], args: Args
 ) -> Wrong:
     """Why no overload takes the arguments: the first that none does, else all together."""
     overloads = [o for o in function.overloads if o.params <= {p.name for p in params}]

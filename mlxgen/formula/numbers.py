@@ -16,7 +16,7 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from ..model.dtypes import CATEGORIES, DTYPES
-from .source import Source
+from .source import FormulaText
 
 
 class Impossible(Exception):
@@ -52,7 +52,7 @@ def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
 
 @lru_cache(1024)
 def _compiled(text: str) -> CodeType:
-    tree = ast.Expression(_Python().visit(Source(text).parse()))
+    tree = ast.Expression(_Python().visit(FormulaText(text).parse()))
     return compile(ast.fix_missing_locations(tree), "<formula>", "eval")
 
 

@@ -32,10 +32,10 @@ _SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.
 @lru_cache(4096)
 def parsed(text: str) -> ast.expr:
     """The syntax tree of a formula, which nobody changes."""
-    return Source(text).parse()
+    return FormulaText(text).parse()
 
 
-class Source:
+class FormulaText:
     """A formula's text, and the line that the parser sees."""
 
     def __init__(self, text: str) -> None:

@@ -29,7 +29,7 @@ from .facts import (
 )
 from .mlx import (
     Args,
-    Function,
+    MlxFunction,
     PythonParam,
     Table,
     bind,
@@ -42,7 +42,7 @@ from .mlx import (
     unknown,
 )
 from .rules import rules
-from .source import Source
+from .source import FormulaText
 from .values import Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Translator:
         """Report what is wrong, unless it is reported already."""
         self.failed = True
         if wrong.name:
-            start, end = Source(self.text).span(wrong.at)
+            start, end = FormulaText(self.text).span(wrong.at)
             code, message, help = wrong.written(self.text[start:end])
             if wrong.name in UNKNOWN_NAMES and message in self.said:
                 return  # a name that is there several times is one mistake
@@ -149,7 +149,7 @@ class Translator:
         """Note that the value of a part is a constant of a trace, whatever the shapes are later."""
         if self.hints:
             return
-        start, end = Source(self.text).span(node)
+        start, end = FormulaText(self.text).span(node)
         text = " ".join(self.text[start:end].split())
         self.specializes = [why or f"uses {text} as a number" for why in self.specializes]
 
@@ -246,7 +246,7 @@ class Translator:
         args.keywords = dict(zip(names, values[len(nodes) :], strict=True))
         return args
 
-    def call_mlx(self, function: Function, args: Args) -> Value:
+    def call_mlx(self, function: MlxFunction, args: Args) -> Value:
         """A function of MLX with its arguments."""
         number = self.of_numbers(function.name, args)
         if number is not None:

@@ -30,7 +30,7 @@ _STR, _SEQ, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"
 _IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
 
 
-class Source(Text):
+class YamlText(Text):
     """A text that is read; ``complete``: all of its entries can be."""
 
     def __init__(self, path: str, text: str, diags: Diagnostics) -> None:
@@ -116,7 +116,7 @@ _SYNTAX = (
 )  # fmt: skip
 
 
-def compose(source: Source) -> tuple[str, list[Node]]:
+def compose(source: YamlText) -> tuple[str, list[Node]]:
     """A text without what has a syntax error, and the nodes of its entries, if it can be used."""
     text = source.text
     for match in _UNPRINTABLE.finditer(text):
@@ -156,7 +156,7 @@ def _borders(text: str) -> list[int]:
     return sorted({0, len(text)}.union(m.start() for m in _ENTRY_START.finditer(text)))
 
 
-def _without_broken(source: Source, text: str) -> str:
+def _without_broken(source: YamlText, text: str) -> str:
     """``text`` with those entries blanked out that cannot be read by themselves; says why."""
     pieces = []
     for begin, end in pairwise(_borders(text)):
@@ -199,7 +199,7 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, int]:
     return "MG001", f"not valid YAML: {error.problem} {context}", None, place
 
 
-def _without_error(source: Source, text: str, error: Any) -> str:
+def _without_error(source: YamlText, text: str, error: Any) -> str:
     """``text`` without the entry that a syntax error stands in, which is said."""
     code, message, help, place = _explain(error, text)
     alias = re.compile(r"\*([\w-]+)").match(text, place)

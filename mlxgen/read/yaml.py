@@ -26,7 +26,7 @@ from typing import Any
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import Advice, Diagnostics, Help, Related, Span, Text, TooMany
-from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, Source, compose
+from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, YamlText, compose
 from .places import extent, in_flow, places
 from .settings import MAX_BYTES
 
@@ -56,7 +56,7 @@ _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 _PLACED = 100_000  # characters of a text in which the place of each is looked for
 
 
-class Document(Source):
+class Document(YamlText):
     """A file of entries: those that could be read, in order."""
 
     def __init__(self, path: str, text: str, diags: Diagnostics) -> None:

@@ -61,7 +61,7 @@ def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) 
 
 
 @dataclass(frozen=True)
-class Slot:
+class SampleArray:
     """One array of a call: its name, and what numbers it holds."""
 
     arg: str  # the argument
@@ -81,7 +81,7 @@ class Slot:
         given: Mapping[str, Any],
         index: int | None,
         dtypes: Sequence[str] = (),
-    ) -> Slot:
+    ) -> SampleArray:
         """An argument of `ops.json` with its part of a sample, and the dtypes it may have."""
         dtype = given.get("dtype") or arg["dtype"]
         sums = dtype == "accumulator"
@@ -184,7 +184,7 @@ class Subject:
         return [slot.step for slot in self.slots]
 
     @cached_property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[SampleArray]:
         """The arrays of the sample."""
         found = []
         for arg in self.op["args"]:
@@ -192,9 +192,9 @@ class Subject:
             dtypes = self.op["dtypes"].get(arg["name"], ())
             if arg["kind"] == "list of arrays":
                 for i, item in enumerate([{}, {}] if given is None else given):
-                    found.append(Slot.of(arg, item, i, dtypes))
+                    found.append(SampleArray.of(arg, item, i, dtypes))
             elif arg["kind"] == "array" and (given is not None or not arg["optional"]):
-                found.append(Slot.of(arg, given or {}, None, dtypes))
+                found.append(SampleArray.of(arg, given or {}, None, dtypes))
         return found
 
     @cached_property

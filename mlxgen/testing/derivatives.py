@@ -73,7 +73,7 @@ COORDINATES = 48
 DIFFERENCES = "by finite differences"
 
 
-class Advice(NamedTuple):
+class Remedy(NamedTuple):
     """What to try where a function cannot be differentiated."""
 
     outside: str
@@ -81,7 +81,7 @@ class Advice(NamedTuple):
     kink: str
 
 
-SAMPLES = Advice(
+SAMPLES = Remedy(
     "if that is right, change the sample (low, high, values, away_from)",
     "if that is right, change the sample (low, high, away_from)",
     "with half the step they are different: if the function is not smooth here, change the sample "
@@ -156,7 +156,7 @@ class Point:
         seed: int = 0,
         rtol: float | None = None,
         atol: float = 0.0,
-        advice: Advice = SAMPLES,
+        advice: Remedy = SAMPLES,
     ) -> None:
         whole = Function.of(fn, len(args))
         self.args = [a.astype(dtype) if is_float(a) else a for a in args]

@@ -28,8 +28,8 @@ from .compare import (
 from .derivatives import (
     COORDINATES,
     STEP,
-    Advice,
     Point,
+    Remedy,
     compare_jvp,
     compare_second,
     compare_vjp,
@@ -48,7 +48,7 @@ BATCH = 3
 AXES = 8
 """Combinations of in_axes; of more, a random choice."""
 
-CHOOSE = Advice(
+CHOOSE = Remedy(
     "choose other arguments",
     "choose arguments further from the edge of the domain, or a smaller step",
     "the function does not look smooth here: choose arguments further from the kink, or a smaller "

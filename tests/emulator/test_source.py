@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlxgen.emulator import translate
 from mlxgen.emulator.source import Source, lex
-from mlxgen.emulator.translate import Translator
+from mlxgen.emulator.translate import MetalTranslator
 from mlxgen.read.cpp import METAL
 from mlxgen.read.preprocess import SourceError
 
@@ -27,7 +27,7 @@ DEFINES = '#include "mlx/backend/metal/kernels/defines.h"\n'
 
 def names(text: str) -> dict[str, tuple[str, str]]:
     """Function and arguments by host name."""
-    instances = Translator("f.metal", [mlx_include()], text=text).instances
+    instances = MetalTranslator("f.metal", [mlx_include()], text=text).instances
     return {name: (found.function, found.arguments) for name, found in instances.items()}
 
 

@@ -11,7 +11,7 @@ from formula import formula_samples as samples
 from formula.test_formula import check_cpp, compiled, errors, mlx_root
 
 from mlxgen.formula.compile import Expr
-from mlxgen.formula.mlx import MODULES, PARTS, Function, PythonParam, Slot, table
+from mlxgen.formula.mlx import MODULES, PARTS, MlxFunction, PythonParam, Slot, table
 from tools.mlx_table import derive, from_mlx
 
 TABLE = table(samples.RELEASE)
@@ -96,7 +96,7 @@ def value_of(slot: Slot, values: dict[str, str]) -> str:
     return values[slot.type] if values is not OPTIONALS else VARIABLES[slot.type]
 
 
-def call(function: Function, slots: tuple[Slot, ...], values: dict[str, str]) -> str | None:
+def call(function: MlxFunction, slots: tuple[Slot, ...], values: dict[str, str]) -> str | None:
     """A call of a function that needs the overload with these slots."""
     given: dict[str, str] = {}
     arrays = 0

@@ -34,7 +34,7 @@ from typing import Any
 import mlxgen.emulator
 from mlxgen.emulator.cxx import EmulationError
 from mlxgen.emulator.library import build
-from mlxgen.emulator.translate import Translator, translate
+from mlxgen.emulator.translate import MetalTranslator, translate
 from mlxgen.read.preprocess import SourceError
 
 from .mutants import Launches, Mutant, Switched, launch_mutants, source_mutants
@@ -301,7 +301,7 @@ class _Server:
                 continue
             if name not in libraries:
                 path = self.prebuilt / f"{name}.metal"
-                found = Translator(path).instances.items()
+                found = MetalTranslator(path).instances.items()
                 functions = {name: i.function.split("::")[-1] for name, i in found}
                 libraries[name] = _Library(op, name, path, functions)
             library = libraries[name]

@@ -22,7 +22,7 @@ import mlxops
 import numpy as np
 import yaml
 
-from mlxgen.testing.cases import Case, Slot, Subject
+from mlxgen.testing.cases import Case, SampleArray, Subject
 
 SECTION = re.compile(r"^## (\S+)\n\n```python\n.*?\n```\n", re.MULTILINE | re.DOTALL)
 TEXT = "#010203"  # stands for the colour of the page's text
@@ -135,7 +135,7 @@ def _values(subject: Subject, output: int, at: list[mx.array], argnum: int | Non
     return slope
 
 
-def _settings(slot: Slot) -> np.ndarray:
+def _settings(slot: SampleArray) -> np.ndarray:
     """Three numbers of an argument's range."""
     return np.asarray(np.linspace(slot.low, slot.high, 7)[1::2])
 
