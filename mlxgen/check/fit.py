@@ -31,7 +31,7 @@ from ..model.cpp import (
 )
 from ..model.dtypes import METAL_SAME
 from ..model.kinds import Kind
-from ..model.op import Binding, camel
+from ..model.op import Holds, camel
 from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.sources import last_name
@@ -51,8 +51,8 @@ _CPP_SAME = {"int32_t": "int"}
 @cache
 def plain(type: str, metal: bool = False) -> str:
     """A type in one spelling: without namespaces, const and reference, and by one name."""
-    text, same = _NO_TYPE.sub("", _NAMESPACE.sub("", type)), METAL_SAME if metal else _CPP_SAME
-    return re.sub(r"\w+", lambda match: same.get(match[0], match[0]), text)
+    text, same = (type, METAL_SAME) if metal else (_NAMESPACE.sub("", type), _CPP_SAME)
+    return re.sub(r"\w+", lambda match: same.get(match[0], match[0]), _NO_TYPE.sub("", text))
 
 
 @cache
@@ -81,10 +81,12 @@ class Wanted(NamedTuple):
     types: tuple[CppType, ...]  # those that fit, the usual one first; T: the element's
     is_output: bool = False  # whether the function writes to it
     note: str = ""  # what messages say of it
-    # Of a [[kernel]], whose parameters are known by their names: what the launch binds there, and
-    # whether the entry needs it.
-    binding: Binding | None = None
+    # Of a [[kernel]], whose parameters are known by their names: whether the entry needs it, and
+    # what the launch binds there, as Binding has it.
     needed: bool = True
+    holds: Holds | None = None
+    of: str = ""
+    what: str = ""
 
 
 class Expected(NamedTuple):
@@ -116,21 +118,19 @@ class Expected(NamedTuple):
         names = [want.name for want in self.params]
         pairs = list(zip(self.params, function.params, strict=False))
         moved = any(param.name in names and param.name != want.name for want, param in pairs)
-        problem = self.also(function)
-        if problem:
-            pass
-        elif given < wanted or (given > wanted and function.params[wanted].default is None):
-            problem = number
-        elif function.template and not self.template:
-            problem = "it is a template"
-        elif moved and given == wanted:
-            listed = ", ".join(param.name or param.type for param in function.params)
-            problem = f"its parameters are in the order {listed}"
-        else:
-            found = [self.mismatch(function, *pair) for pair in pairs]
-            if given == wanted or not any(found):
-                return list(filter(None, (*found, self.other_result(function))))
-            problem = number
+        if not (problem := self.also(function)):
+            if given < wanted or (given > wanted and function.params[wanted].default is None):
+                problem = number
+            elif function.template and not self.template:
+                problem = "it is a template"
+            elif moved and given == wanted:
+                listed = ", ".join(param.name or param.type for param in function.params)
+                problem = f"its parameters are in the order {listed}"
+            else:
+                found = [self.mismatch(function, *pair) for pair in pairs]
+                if given == wanted or not any(found):
+                    return list(filter(None, (*found, self.other_result(function))))
+                problem = number
         return [Related(problem, function.span)]
 
     def mismatch(self, function: Function, want: Wanted, param: Param) -> Related | None:

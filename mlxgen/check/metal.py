@@ -61,10 +61,10 @@ def _constant(*types: CppType, mark: str = "&") -> tuple[CppType, ...]:
 _INTEGER = _constant(*map(CppType, METAL_INTS))
 # Properties of an array, and how a kernel declares them.
 _PROPERTIES = {
-    "shape": (Holds.VECTOR, _constant(INT, mark="*")),
-    "strides": (Holds.VECTOR, _constant(INT64, mark="*")),
-    "ndim": (Holds.BYTES, _INTEGER),
-    "size": (Holds.BYTES, _INTEGER),
+    "shape": _constant(INT, mark="*"),
+    "strides": _constant(INT64, mark="*"),
+    "ndim": _INTEGER,
+    "size": _INTEGER,
 }
 
 
@@ -88,41 +88,34 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
     context = item.context
 
     def array(dtype: str | None) -> CppType:
-        of = _on_metal(dtype) or only
+        of = dtype or only
+        if of == ACCUMULATOR:  # without float64, all sums are float
+            of = "float32"
         element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
         return element._replace(mark="*", space="device")
 
     for p in item.arguments.arrays:
         to = array(p.dtype)
         read = (to._replace(const=True), to._replace(space="constant"))
-        yield _bound(p.name, read, Holds.INPUT)
-    for name, dtype in zip(context.output_names, _output_dtypes(item), strict=True):
-        yield _bound(name, (array(dtype),), Holds.OUTPUT)
+        yield Wanted(p.name, read, holds=Holds.INPUT)
+    dtypes = item.outputs or [None] * len(context.output_names)
+    for name, dtype in zip(context.output_names, dtypes, strict=True):
+        yield Wanted(name, (array(dtype),), is_output=True, holds=Holds.OUTPUT)
     for p in item.arguments.params:
         if not p.type.is_array:
             types = () if _refused(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
-            yield _bound(p.name, types)
+            yield Wanted(p.name, types, holds=Holds.BYTES)
     for name in {**context.axes.lengths, **item.spec.constants}:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
-        yield _bound(name, _INTEGER, needed=needed)
+        yield Wanted(name, _INTEGER, needed=needed, holds=Holds.BYTES)
     for name in _array_names(item):
-        for what, (holds, types) in _PROPERTIES.items():
-            yield _bound(f"{name}_{what}", types, holds, name, what, needed=False)
+        for what, types in _PROPERTIES.items():
+            holds = Holds.VECTOR if types[0].mark == "*" else Holds.BYTES
+            yield Wanted(f"{name}_{what}", types, needed=False, holds=holds, of=name, what=what)
     for p in item.arguments.arrays:
         if p.type.optional:
-            yield _bound(f"has_{p.name}", _constant(BOOL), of=p.name, what="given", needed=False)
-
-
-def _bound(
-    name: str,
-    types: tuple[CppType, ...],
-    holds: Holds = Holds.BYTES,
-    of: str = "",
-    what: str = "",
-    needed: bool = True,
-) -> Wanted:
-    binding = Binding(name, 0, holds, of or name, what)
-    return Wanted(name, types, holds is Holds.OUTPUT, binding=binding, needed=needed)
+            name, types, holds = f"has_{p.name}", _constant(BOOL), Holds.BYTES
+            yield Wanted(name, types, needed=False, holds=holds, of=p.name, what="given")
 
 
 def _array_names(item: Dispatch) -> list[str]:
@@ -132,17 +125,6 @@ def _array_names(item: Dispatch) -> list[str]:
 def _refused(p: Parameter) -> bool:
     """Whether no kernel can take an argument."""
     return not p.type.is_array and (p.type.optional or not KINDS[p.type.kind].metal)
-
-
-def _output_dtypes(item: Dispatch) -> list[str | None]:
-    """The dtype of each output, None for the kernel's."""
-    outputs = item.outputs or [None] * len(item.context.output_names)
-    return [*map(_on_metal, outputs)]
-
-
-def _on_metal(dtype: str | None) -> str | None:
-    """Metal has no float64, so that sums are all float."""
-    return "float32" if dtype == ACCUMULATOR else dtype
 
 
 def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
@@ -177,10 +159,9 @@ def _has_dtypes(item: Dispatch) -> bool:
     """Whether Metal has the entry's dtypes."""
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return False
-    fixed = [(name, _on_metal(dtype)) for name, dtype in item.fixed.items()]
-    written = zip(item.context.output_names, _output_dtypes(item), strict=True)
-    for name, dtype in [*fixed, *written]:
-        if dtype is not None and dtype not in METAL_TYPES:
+    written = zip(item.context.output_names, item.outputs, strict=True)
+    for name, dtype in [*item.fixed.items(), *written]:
+        if dtype not in (None, ACCUMULATOR, *METAL_TYPES):
             item.error("not_on_metal", name=name, dtype=dtype)
             return False
     return True
@@ -228,25 +209,25 @@ def _bind(
         is_position = not (POSITIONS | SCALAR_POSITIONS).isdisjoint(param.attributes)
         if problem := _not_given(param, is_position):
             problems.append(Related(problem, param.span))
-        elif is_position:
-            single = POSITIONS.isdisjoint(param.attributes)
-            want = Wanted(name, _POSITIONS[:: 3 if single else 1])
-            problems += filter(None, [expected.mismatch(function, want, param)])
-        if problem or is_position:
             continue
-        index = int(param.attributes.get("buffer", following) or 0)
-        following = index + 1
-        if used.setdefault(index, name) != name:
-            what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
-            problems.append(Related(what, param.span))
-        if name not in wanted:
+        if is_position:
+            single = POSITIONS.isdisjoint(param.attributes)
+            want: Wanted | None = Wanted(name, _POSITIONS[:: 3 if single else 1])
+        else:
+            index = int(param.attributes.get("buffer", following) or 0)
+            following = index + 1
+            if used.setdefault(index, name) != name:
+                what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
+                problems.append(Related(what, param.span))
+            want = wanted.get(name)
+        if want is None:
             problems.append(Related(_unknown(item, name, wanted.values()), param.span))
-        elif mismatch := expected.mismatch(function, wanted[name], param):
+        elif mismatch := expected.mismatch(function, want, param):
             problems.append(mismatch)
-        elif binding := wanted[name].binding:
-            is_number = binding.holds is Holds.BYTES
+        elif want.holds:
+            is_number = want.holds is Holds.BYTES
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
-            bindings.append(binding._replace(place=index, type=type))
+            bindings.append(Binding(name, index, want.holds, want.of or name, want.what, type))
     names = [p.name for p in function.params]
     arrays = _array_names(item)
     given = [name for name in names if name in arrays]
