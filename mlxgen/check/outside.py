@@ -2,7 +2,8 @@
 
 An operator stays as it is while its entry's ``key`` and ``Outside.of`` do, and with them mlxgen,
 the settings and all hand-written files: the other entries that its formulas call, it names. What
-these give for a cotangent follows from their composites, which name others.
+these give for a cotangent, and whether it is the same each time, follows from their composites,
+which name others.
 """
 
 from __future__ import annotations
@@ -41,19 +42,17 @@ class Outside:
         text = entry.key
         if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
-        linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # what it gives for a cotangent matters
         named: dict[str, list[str]] = {}
         pending = [text]
         while pending:
             for word in self.entries.keys() & _WORD.findall(pending.pop()):
                 if word not in named:
                     other = self.entries[word]
-                    named[word] = [str(other.words(key)) for key in ("name", *SIGNATURES)]
-                    if linear:
-                        composite = " ".join(other.words("composite"))
-                        texts = [other.words(key) for key in ("cpp", "jvp", "manual")]
-                        named[word] += [composite, f"{texts} {'dispatch' in other.keys}"]
-                        pending.append(unicodedata.normalize("NFKC", composite))
+                    composite = " ".join(other.words("composite"))
+                    keys = ("name", *SIGNATURES, "cpp", "jvp", "manual")
+                    named[word] = [composite, *(str(other.words(key)) for key in keys)]
+                    named[word].append(str("dispatch" in other.keys))
+                    pending.append(unicodedata.normalize("NFKC", composite))
         return f"{sorted(named.items())} {self.hidden}"
 
 
