@@ -42,16 +42,17 @@ class Outside:
         text = entry.key
         if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
+        linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # what it gives for a cotangent matters
         named: dict[str, list[str]] = {}
         pending = [text]
         while pending:
             for word in self.entries.keys() & _WORD.findall(pending.pop()):
                 if word not in named:
                     other = self.entries[word]
-                    composite = " ".join(other.words("composite"))
                     keys = ("name", *SIGNATURES, "cpp", "jvp", "manual")
-                    named[word] = [composite, *(str(other.words(key)) for key in keys)]
-                    named[word].append(str("dispatch" in other.keys))
+                    composite = " ".join(other.words("composite"))
+                    named[word] = [str(other.words(key)) for key in keys]
+                    named[word] += [str("dispatch" in other.keys), composite * linear]
                     pending.append(unicodedata.normalize("NFKC", composite))
         return f"{sorted(named.items())} {self.hidden}"
 

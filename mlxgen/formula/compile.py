@@ -107,7 +107,6 @@ def _power(a: int, b: int) -> int:
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
 
 _type = cache(Type)  # there are few, and they take long to make
-_ARRAY, _ARRAYS = Type(Kind.ARRAY), ("array", "arrays")
 
 
 class Want(NamedTuple):
@@ -154,7 +153,7 @@ class Compiler(Lists):
         super().__init__(text, scope, report)
         self.calls: list[Call] = []  # inner ones first
         self.shared: Mapping[ast.AST, str] = {}  # parts that locals hold, by what they compute
-        self.holders: dict[str, tuple[str, str]] = {}  # names of these locals, and their C++
+        self.holders: dict[str, tuple[str, Expr]] = {}  # these locals, with their names
         self.free = (t for i in count() if (t := f"t{i}") not in {*scope.names, *scope.lengths})
         self.uncertain = 0  # conditions around the part that is visited
 
@@ -166,10 +165,10 @@ class Compiler(Lists):
         known = self.result(value, want)
         if self.failed:
             return None
-        holders: Mapping[str, tuple[str, str]] = {}
+        again = self
         if shared := self.repeated():
             again = Compiler(self.text, self.scope, self.report)
-            again.shared, holders = shared, again.holders
+            again.shared = shared
             cpp = again.written(again.visit(tree), want)
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         used: dict[str, set[str]] = {part: set() for part in USED}
@@ -183,7 +182,7 @@ class Compiler(Lists):
             specializes=self.specializes[0],
             gradient_specializes=self.specializes[1],
             promoted=promoted(value),
-            locals=tuple([(n, Expr(_ARRAY, parts(of))) for n, of in holders.values()]),
+            locals=tuple(again.holders.values()),
             **{part: frozenset(names) for part, names in used.items()},
         )
 
@@ -204,10 +203,8 @@ class Compiler(Lists):
         return cpp
 
     def repeated(self) -> dict[ast.AST, str]:
-        """The parts that are computed several times, with their C++."""
+        """The parts that are computed several times, and can be once, with their C++."""
         groups: dict[str, list[Call]] = {}
-        if len({call.cpp for call in self.calls}) == len(self.calls):  # as in most formulas
-            return {}
         for call in self.calls:
             if any(part in ("mlx", "ops") for part, _ in self.used[call.used]):  # not dropped
                 same = groups.setdefault(call.cpp, [])
@@ -216,16 +213,17 @@ class Compiler(Lists):
                 same.append(call)
         found, inside = dict[ast.AST, str](), set[int]()  # of others that are found
         for cpp in sorted(groups, key=len, reverse=True):  # these others first
-            every = groups[cpp]
-            calls = [call for call in every if call.place not in inside]
-            if len(calls) > 1 and any(call.certain for call in every) and self.is_pure(calls[0]):
-                found |= {call.node: cpp for call in every}
+            calls = [call for call in groups[cpp] if call.place not in inside]
+            if len(calls) > 1 and self.is_safe(groups[cpp]):
+                found |= {call.node: cpp for call in calls}
                 inside.update(i for call in calls[1:] for i in range(call.inner, call.place))
         return found
 
-    def is_pure(self, call: Call) -> bool:
-        """Whether a part gives the same each time; functions of MLX do, random ones have keys."""
-        return all(self.scope.pure(name) for part, name in self.used[call.used] if part == "ops")
+    def is_safe(self, calls: Sequence[Call]) -> bool:
+        """Whether parts are computed in any case, and give the same each time: functions of MLX do,
+        since random ones have keys here."""
+        entries = [name for part, name in self.used[calls[0].used] if part == "ops"]
+        return any(call.certain for call in calls) and all(map(self.scope.pure, entries))
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""
@@ -280,11 +278,11 @@ class Compiler(Lists):
         self.depth -= 1
         if len(value.cpp) > LARGEST:  # what may be None is written twice, so that it can double
             raise Wrong("too_large", node)
-        if value.kind not in _ARRAYS or value.optional or level(value.cpp) == LEVEL["name"]:
+        if value.kind not in ("array", "arrays") or level(value.cpp) == LEVEL["name"]:
             return value
         if same := self.shared.get(node):
             if same not in self.holders:
-                self.holders[same] = (next(self.free), value.cpp)
+                self.holders[same] = next(self.free), Expr(_type(Kind.ARRAY), parts(value.cpp))
             return replace(value, cpp=named(self.holders[same][0]))
         used, certain = slice(before, len(self.used)), not (self.uncertain or self.locals)
         self.calls.append(Call(node, value.cpp, inner, len(self.calls), used, certain))

@@ -26,57 +26,63 @@ def locals_of(expr: Expr) -> list[str]:
     return [samples.written(local) for _, local in expr.locals]
 
 
-@pytest.mark.parametrize(
-    ("text", "locals_", "result"),
-    [
-        (
-            "grads[0] * exp(x) * exp(x)",
-            ["mx::exp(x, s)"],
-            "mlxgen::multiply(mlxgen::multiply(grads[0], t0, s), t0, s)",
-        ),
-        ("mx.exp(x) - exp(x)", ["mx::exp(x, s)"], "mlxgen::subtract(t0, t0, s)"),
-        ("x.sum() * sum(x)", ["mlxgen::sum(x, false, s)"], "mlxgen::multiply(t0, t0, s)"),
-        # The outermost alone, unless the inner one is used elsewhere too.
-        ("sin(exp(x)) * sin(exp(x))", ["mx::sin(mx::exp(x, s), s)"], "mlxgen::multiply(t0, t0, s)"),
-        (
-            "sin(exp(x)) * sin(exp(x)) * exp(x)",
-            ["mx::exp(x, s)", "mx::sin(t0, s)"],
-            "mlxgen::multiply(mlxgen::multiply(t1, t1, s), t0, s)",
-        ),
-        # Lists of arrays, conditions as a whole, and what takes part in shapes.
-        (
-            "split(exp(x), 2)[0] * split(exp(x), 2)[1]",
-            ["mx::split(mx::exp(x, s), 2, 0, s)"],
-            "mlxgen::multiply(t0[0], t0[1], s)",
-        ),
-        (
-            "linalg.qr(x)[0] @ linalg.qr(x)[1]",
-            ["mx::linalg::qr(x, s)"],
-            "mx::matmul(std::get<0>(t0), std::get<1>(t0), s)",
-        ),
-        (
-            "(exp(x) if flag else y) / (exp(x) if flag else y)",
-            ["flag ? mx::exp(x, s) : y"],
-            "mlxgen::divide(t0, t0, s)",
-        ),
-        ("reshape(exp(x), exp(x).shape)", ["mx::exp(x, s)"], "mx::reshape(t0, t0.shape(), s)"),
-        ("clip(x, None, a_max=exp(y)) + exp(y)", ["mx::exp(y, s)"], None),
-        # On a condition or in a loop, if it is computed anyhow.
-        ("(exp(x) if flag else y) * exp(x)", ["mx::exp(x, s)"], None),
-        ("stack([f * exp(x) for f in xs]) * exp(x)", ["mx::exp(x, s)"], None),
-        ("x if exp(x).ndim == 2 and exp(x).size == n else exp(x) + exp(x)", [], None),
-        # Random numbers follow from the key, which there always is.
-        (
-            "random.normal((2,), key=sin(x)) + random.normal((2,), key=sin(x))",
-            [
-                "mx::random::normal(mx::Shape{2}, mx::float32, std::nullopt, std::nullopt, "
-                "mx::sin(x, s), s)"
-            ],
-            "mlxgen::add(t0, t0, s)",
-        ),
-        ("sincos(x)[0] * sincos(x)[1]", ["ops::sincos(x, s)"], "mlxgen::multiply(t0[0], t0[1], s)"),
-    ],
-)
+REPEATED: list[tuple[str, list[str], str | None]] = [
+    (
+        "grads[0] * exp(x) * exp(x)",
+        ["mx::exp(x, s)"],
+        "mlxgen::multiply(mlxgen::multiply(grads[0], t0, s), t0, s)",
+    ),
+    ("mx.exp(x) - exp(x)", ["mx::exp(x, s)"], "mlxgen::subtract(t0, t0, s)"),
+    ("x.sum() * sum(x)", ["mlxgen::sum(x, false, s)"], "mlxgen::multiply(t0, t0, s)"),
+    # The outermost alone, unless the inner one is used elsewhere too.
+    ("sin(exp(x)) * sin(exp(x))", ["mx::sin(mx::exp(x, s), s)"], "mlxgen::multiply(t0, t0, s)"),
+    (
+        "sin(exp(x)) * sin(exp(x)) * exp(x)",
+        ["mx::exp(x, s)", "mx::sin(t0, s)"],
+        "mlxgen::multiply(mlxgen::multiply(t1, t1, s), t0, s)",
+    ),
+    # Lists of arrays, conditions as a whole, and what takes part in shapes.
+    (
+        "split(exp(x), 2)[0] * split(exp(x), 2)[1]",
+        ["mx::split(mx::exp(x, s), 2, 0, s)"],
+        "mlxgen::multiply(t0[0], t0[1], s)",
+    ),
+    (
+        "linalg.qr(x)[0] @ linalg.qr(x)[1]",
+        ["mx::linalg::qr(x, s)"],
+        "mx::matmul(std::get<0>(t0), std::get<1>(t0), s)",
+    ),
+    (
+        "(exp(x) if flag else y) / (exp(x) if flag else y)",
+        ["flag ? mx::exp(x, s) : y"],
+        "mlxgen::divide(t0, t0, s)",
+    ),
+    ("reshape(exp(x), exp(x).shape)", ["mx::exp(x, s)"], "mx::reshape(t0, t0.shape(), s)"),
+    (
+        "fast.rms_norm(x, exp(y) if flag else None, 1) / "
+        "fast.rms_norm(y, exp(y) if flag else None, 1)",
+        ["flag ? std::optional<mx::array>(mx::exp(y, s)) : std::nullopt"],
+        None,
+    ),
+    ("clip(x, None, a_max=exp(y)) + exp(y)", ["mx::exp(y, s)"], None),
+    # On a condition or in a loop, if it is computed anyhow.
+    ("(exp(x) if flag else y) * exp(x)", ["mx::exp(x, s)"], None),
+    ("stack([f * exp(x) for f in xs]) * exp(x)", ["mx::exp(x, s)"], None),
+    ("x if exp(x).ndim == 2 and exp(x).size == n else exp(x) + exp(x)", [], None),
+    # Random numbers follow from the key, which there always is.
+    (
+        "random.normal((2,), key=sin(x)) + random.normal((2,), key=sin(x))",
+        [
+            "mx::random::normal(mx::Shape{2}, mx::float32, std::nullopt, std::nullopt, "
+            "mx::sin(x, s), s)"
+        ],
+        "mlxgen::add(t0, t0, s)",
+    ),
+    ("sincos(x)[0] * sincos(x)[1]", ["ops::sincos(x, s)"], "mlxgen::multiply(t0[0], t0[1], s)"),
+]
+
+
+@pytest.mark.parametrize(("text", "locals_", "result"), REPEATED)
 def test_repeated(text: str, locals_: list[str], result: str | None) -> None:
     expr = compiled(text, scope=PURE)
     assert locals_of(expr) == locals_
@@ -184,10 +190,11 @@ def test_random_formulas(tmp_path: Path) -> None:
 
     collect()
     assert len(found) > 40
-    for text, _, expr in found:
+    for text, _, expr in found:  # each is used twice, after it
         after = [*locals_of(expr), samples.written(expr)]
         for i, (name, _) in enumerate(expr.locals):
             uses = [len(re.findall(rf"\b{name}\b", cpp)) for cpp in after]
             assert sum(uses) > 1 and not any(uses[: i + 1]), text
             assert "resize" not in after[i]
+    found += [(text, "mx::array", compiled(text, scope=PURE)) for text, _, _ in REPEATED]
     check_cpp(samples.translation_unit(found), tmp_path)
