@@ -62,6 +62,7 @@ class Surroundings:
     diags: Diagnostics
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
     degrees: Degrees = lambda *_: ()  # how their results depend on a cotangent
+    pure: Callable[[str], bool] = lambda _: False  # whether that depends on arguments alone
     cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
     class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known
@@ -259,7 +260,7 @@ class Context(Named):
         release = around.settings.mlx
         lengths = self.axes.lengths
         known = around.signatures, around.cpp_names
-        return Scope(names, *known, stream, release, lengths, around.degrees)
+        return Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True

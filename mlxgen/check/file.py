@@ -72,7 +72,8 @@ class _File(Mapping[str, Signature]):
     ) -> None:
         self.around, self.only = around, only
         self.entries: dict[str, Named] = {}  # by name, in order
-        around.signatures, around.degrees = self, self.degrees
+        around.signatures, around.degrees, around.pure = self, self.degrees, self.pure
+        self._pure: dict[str, bool] = {}
         self._degrees: dict[tuple[str, frozenset[tuple[str, int]]], Sequence[Fact]] = {}
         for entry in document.entries:
             if only is None or entry.name in only:
@@ -117,7 +118,7 @@ class _File(Mapping[str, Signature]):
         """The entries that the composite of an entry calls which is not looked at closely."""
         if self.only is None or name in self.only or not (context := self.context(name)):
             return ()  # it has errors
-        expr = _composed(context, [context.raw.composite or ""], {})
+        expr = _composed(context, {})
         return expr.ops if expr else ()
 
     def degrees(self, name: str, given: Mapping[str, int]) -> Sequence[Fact]:
@@ -127,10 +128,9 @@ class _File(Mapping[str, Signature]):
         if key in self._degrees or context is None:
             return self._degrees.get(key, ())
         self._degrees[key] = ()  # while it is found out: composites may call each other in a circle
-        texts = [context.raw.composite] if context.raw.composite else results.bound_texts(context)
-        expr = _composed(context, texts, given)
+        expr = _composed(context, given)
         found: Sequence[Fact] = (expr.known or ()) if expr else ()
-        if not texts and context.raw.jvp == "linear":  # in all of its arrays together
+        if not expr and context.raw.jvp == "linear":  # in all of its arrays together
             arrays = [
                 Fact(degree=given[a.name]) for a in context.signature.arrays if a.name in given
             ]
@@ -138,16 +138,26 @@ class _File(Mapping[str, Signature]):
         self._degrees[key] = found
         return found
 
+    def pure(self, name: str) -> bool:
+        """Whether an entry gives the same for the same arguments; a function of csrc may not."""
+        if name not in self._pure and (context := self.context(name)):
+            self._pure[name] = False  # while it is found out
+            expr, kernels = _composed(context, {}), context.raw.dispatch or context.raw.manual
+            self._pure[name] = all(map(self.pure, expr.ops)) if expr else bool(kernels)
+        return self._pure.get(name, False)
 
-def _composed(context: Context, texts: Sequence[str], degrees: Mapping[str, int]) -> Expr | None:
-    """The first of these formulas of an entry's results that can be translated."""
+
+def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
+    """The composite of an entry, or the call of the function of MLX that it binds."""
+    composite = context.raw.composite
+    texts = results.bound_texts(context) if composite is None else [composite]
     names = {
         arg.name: Name(arg.type, fact=Fact(degree=degrees.get(arg.name, 0)))
         for arg in context.signature.args
     }
-    bound = context.raw.composite is None
     scope = context.scope(names)
-    scope = scope._replace(ops={}) if bound else scope  # MLX's function, not the entry of its name
+    if composite is None:  # MLX's function, not the entry of its name
+        scope = scope._replace(ops={})
     want = context.want_outputs()
     found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)
     return next(filter(None, found), None)

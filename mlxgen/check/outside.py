@@ -2,7 +2,8 @@
 
 An operator stays as it is while its entry's ``key`` and ``Outside.of`` do, and with them mlxgen,
 the settings and all hand-written files: the other entries that its formulas call, it names. What
-these give for a cotangent follows from their composites, which name others.
+these give for a cotangent, and whether it is the same each time, follows from their composites,
+which name others.
 """
 
 from __future__ import annotations
@@ -49,12 +50,11 @@ class Outside:
             for word in self.entries.keys() & _WORD.findall(pending.pop()):
                 if word not in named:
                     other = self.entries[word]
-                    named[word] = [str(other.words(key)) for key in ("name", *SIGNATURES)]
-                    if linear:
-                        composite = " ".join(other.words("composite"))
-                        texts = [other.words(key) for key in ("cpp", "jvp", "manual")]
-                        named[word] += [composite, f"{texts} {'dispatch' in other.keys}"]
-                        pending.append(unicodedata.normalize("NFKC", composite))
+                    keys = ("name", *SIGNATURES, "cpp", "jvp", "manual")
+                    composite = " ".join(other.words("composite"))
+                    named[word] = [str(other.words(key)) for key in keys]
+                    named[word] += [str("dispatch" in other.keys), composite * linear]
+                    pending.append(unicodedata.normalize("NFKC", composite))
         return f"{sorted(named.items())} {self.hidden}"
 
 

@@ -26,6 +26,10 @@ The language:
 - ``a if condition else b``, ``and``, ``or``, ``not`` on conditions known when the graph is built;
   after ``w is not None`` the optional ``w`` counts as given
 
+An array that a formula computes several times is computed once, into a local of C++, unless that
+would compute what conditions and loops leave out: parts are the same if their C++ is, so that the
+formula is visited a second time, with names for these parts.
+
 Structure: this module visits the syntax tree, and ``lists`` what in it is a list; ``translator``
 has the calls, ``rules`` the table of operations, ``mlx`` MLX's functions, ``values`` the
 conversions to C++ types, ``explain`` the messages, ``source`` the text. The generated C++ needs
@@ -36,10 +40,10 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import product
+from itertools import count, product
 from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
@@ -62,6 +66,7 @@ from .values import (
     CPP_TYPES,
     INT64_MAX,
     INT_MAX,
+    LEVEL,
     Cpp,
     Value,
     argument,
@@ -69,6 +74,7 @@ from .values import (
     dereferenced,
     fit,
     hole,
+    level,
     named,
     parts,
     several,
@@ -129,27 +135,41 @@ def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr
     return None
 
 
+class Call(NamedTuple):
+    """A part of a formula that gives arrays."""
+
+    node: ast.AST
+    cpp: str
+    inner: int  # index of the first such part in it
+    place: int  # its own
+    used: slice  # what it added to ``Translator.used``
+    certain: bool  # whether it is computed once, whatever conditions and lists are
+
+
 class Compiler(Lists):
     """Visits the parts of one formula."""
 
+    def __init__(self, text: str, scope: Scope, report: Report) -> None:
+        super().__init__(text, scope, report)
+        self.calls: list[Call] = []  # inner ones first
+        self.shared: Mapping[ast.AST, str] = {}  # parts that locals hold, by what they compute
+        self.holders: dict[str, tuple[str, Expr]] = {}  # these locals, with their names
+        self.free = (t for i in count() if (t := f"t{i}") not in {*scope.names, *scope.lengths})
+        self.uncertain = 0  # conditions around the part that is visited
+
     def compile(self, want: Want) -> Expr | None:
         """The formula as an expression of the wanted kind."""
-        value = self.visit(parsed(self.text))
-        slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
-        cpp = fit(value, slot)
-        if cpp is None:
-            raise explain.result(value, slot, want.length)
-        for item in value.items if want.kind is Kind.SHAPE else ():
-            if item.const is not None and not 0 <= item.const <= INT_MAX:
-                raise Wrong("extent", item.at, value=item)
-        if want.length is not None and value.length is None:  # known at run time only
-            cpp = f"mlxgen::exactly({cpp}, {want.length})"
-        elif want.length not in (None, value.length):
-            given = several(value.length or 0, "array")
-            raise Wrong("result_count", value.at, given=given, count=want.length)
+        tree = parsed(self.text)
+        value = self.visit(tree)
+        cpp = self.written(value, want)
         known = self.result(value, want)
         if self.failed:
             return None
+        again = self
+        if shared := self.repeated():
+            again = Compiler(self.text, self.scope, self.report)
+            again.shared = shared
+            cpp = again.written(again.visit(tree), want)
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         used: dict[str, set[str]] = {part: set() for part in USED}
         for part, name in self.used:
@@ -162,8 +182,48 @@ class Compiler(Lists):
             specializes=self.specializes[0],
             gradient_specializes=self.specializes[1],
             promoted=promoted(value),
+            locals=tuple(again.holders.values()),
             **{part: frozenset(names) for part, names in used.items()},
         )
+
+    def written(self, value: Value, want: Want) -> str:
+        """The C++ of the result."""
+        slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
+        cpp = fit(value, slot)
+        if cpp is None:
+            raise explain.result(value, slot, want.length)
+        for item in value.items if want.kind is Kind.SHAPE else ():
+            if item.const is not None and not 0 <= item.const <= INT_MAX:
+                raise Wrong("extent", item.at, value=item)
+        if want.length is not None and value.length is None:  # known at run time only
+            return f"mlxgen::exactly({cpp}, {want.length})"
+        if want.length not in (None, value.length):
+            given = several(value.length or 0, "array")
+            raise Wrong("result_count", value.at, given=given, count=want.length)
+        return cpp
+
+    def repeated(self) -> dict[ast.AST, str]:
+        """The parts that are computed several times, and can be once, with their C++."""
+        groups: dict[str, list[Call]] = {}
+        for call in self.calls:
+            if any(part in ("mlx", "ops") for part, _ in self.used[call.used]):  # not dropped
+                same = groups.setdefault(call.cpp, [])
+                while same and same[-1].place >= call.inner:  # which gives what this one got
+                    same.pop()
+                same.append(call)
+        found, inside = dict[ast.AST, str](), set[int]()  # of others that are found
+        for cpp in sorted(groups, key=len, reverse=True):  # these others first
+            calls = [call for call in groups[cpp] if call.place not in inside]
+            if len(calls) > 1 and self.is_safe(groups[cpp]):
+                found |= {call.node: cpp for call in calls}
+                inside.update(i for call in calls[1:] for i in range(call.inner, call.place))
+        return found
+
+    def is_safe(self, calls: Sequence[Call]) -> bool:
+        """Whether parts are computed in any case, and give the same each time: functions of MLX do,
+        since random ones have keys here."""
+        entries = [name for part, name in self.used[calls[0].used] if part == "ops"]
+        return any(call.certain for call in calls) and all(map(self.scope.pure, entries))
 
     def result(self, value: Value, want: Want) -> object:
         """What is known of the result, which is compared with what it has to be."""
@@ -213,10 +273,19 @@ class Compiler(Lists):
         self.depth += 1
         if self.depth > DEEPEST:
             raise RecursionError
+        before, inner = len(self.used), len(self.calls)
         value: Value = handler(node)
         self.depth -= 1
         if len(value.cpp) > LARGEST:  # what may be None is written twice, so that it can double
             raise Wrong("too_large", node)
+        if value.kind not in ("array", "arrays") or level(value.cpp) == LEVEL["name"]:
+            return value
+        if same := self.shared.get(node):
+            if same not in self.holders:
+                self.holders[same] = next(self.free), Expr(_type(Kind.ARRAY), parts(value.cpp))
+            return replace(value, cpp=named(self.holders[same][0]))
+        used, certain = slice(before, len(self.used)), not (self.uncertain or self.locals)
+        self.calls.append(Call(node, value.cpp, inner, len(self.calls), used, certain))
         return value
 
     # Constants and names
@@ -348,12 +417,15 @@ class Compiler(Lists):
     # Conditions
 
     def visit_knowing(self, node: ast.expr, more: Facts) -> Value:
-        """The value of a part where more is known of optional arguments."""
+        """The value of a part that is computed on a condition, where more is known of optional
+        arguments."""
         before, self.known = self.known, {**self.known, **more}
+        self.uncertain += 1
         try:
             return self.visit(node)
         finally:
             self.known = before
+            self.uncertain -= 1
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         is_and = isinstance(node.op, ast.And)
@@ -402,7 +474,9 @@ class Compiler(Lists):
     def visit_Compare(self, node: ast.Compare) -> Value:
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             return self.compare_none(node)
-        sides = self.each(self.visit, [node.left, *node.comparators])
+        lazy = len(node.ops) > 1 or isinstance(node.ops[0], ast.In | ast.NotIn)
+        visit = partial(self.visit_knowing, more={}) if lazy else self.visit
+        sides = self.each(visit, [node.left, *node.comparators])
         if len(node.ops) > 1 and any(v.kind == "array" for v in sides):
             raise Wrong("chained", node)
         pairs = zip(node.ops, sides, sides[1:], strict=False)

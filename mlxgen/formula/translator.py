@@ -77,6 +77,8 @@ class Scope(NamedTuple):
     lengths: Mapping[str, Length] = {}  # of axes, by name
     # What is known of an entry's results by the degrees of its arguments; nothing of kernels.
     degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
+    # Whether an entry gives the same for the same arguments.
+    pure: Callable[[str], bool] = lambda _: False
 
     @property
     def api(self) -> Table:

@@ -88,11 +88,14 @@ class Expr(NamedTuple):
     # Of a dtype: the names of arrays and dtypes that it is promoted from; none if it is another's.
     promoted: frozenset[str] = frozenset()
     sized: frozenset[str] = frozenset()  # arrays of which it takes single lengths
+    # Locals of C++ for arrays that it needs several times: each may use those before.
+    locals: tuple[tuple[str, Expr], ...] = ()
 
     @property
     def holes(self) -> frozenset[str]:
         """Names that its C++ has, ``stream`` if it computes arrays."""
-        return frozenset(part.name for part in self.parts if isinstance(part, Hole))
+        own = frozenset(part.name for part in self.parts if isinstance(part, Hole))
+        return own.union(*(expr.holes for _, expr in self.locals))
 
     def cpp(self, places: Mapping[str, str]) -> str:
         """The C++ where names are called as ``places`` says."""

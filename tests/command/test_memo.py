@@ -247,6 +247,22 @@ def test_warnings_are_given_by_every_run(
     assert changed[1:] == [(more, False), (1 + more, True), (more, True)] and changed[0][0] > 10
 
 
+def test_calls_of_what_may_draw(tmp_path: Path) -> None:
+    """Composites share calls of entries whose own composites give the same each time."""
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    text = (folder / YAML).read_text()
+    text += NEW.format(name="sums", formula="inner(x) + inner(x)")
+    found = []
+    for formula in ("x + x", "twice(x)", "x * x"):  # twice is a function of csrc
+        (folder / YAML).write_text(text + NEW.format(name="inner", formula=formula))
+        diags = Diagnostics()
+        generate.generate(project.settings(folder / YAML), folder / "out", diags)
+        assert diags.ok
+        found.append((folder / "out/src/sums.cpp").read_text().count("ops::inner("))
+    assert found == [1, 2, 1]
+
+
 def test_headers_outside_of_the_project(tmp_path: Path) -> None:
     """They are no inputs that are compared, so nothing is kept where one is included."""
     folder = tmp_path / "project"

@@ -94,12 +94,18 @@ def written(expr: Expr, **places: str) -> str:
     return expr.cpp({**{name: name for name in expr.holes}, "stream": "s", **places})
 
 
+def body(expr: Expr, **places: str) -> str:
+    """The statements of a function that returns it."""
+    locals_ = [f"const auto {name} = {written(e, **places)};" for name, e in expr.locals]
+    return "\n  ".join([*locals_, f"return {written(expr, **places)};"])
+
+
 def translation_unit(items: Sequence[tuple[str, str, Expr]]) -> str:
     """C++ with one function for each translated formula (its text, the C++ type of its result)."""
     params = [f"    {type_.cpp_param} {name}" for name, type_ in ARGUMENTS.items()]
     listed = ",\n".join([*params, "    mx::StreamOrDevice s"])
     functions = [
-        f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  return {written(expr)};\n}}\n"
+        f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  {body(expr)}\n}}\n"
         for i, (text, cpp, expr) in enumerate(items)
     ]
     return HEADER + "\n".join(functions)
