@@ -279,6 +279,8 @@ class Translator:
         if function.name == "split":
             parts = every["indices_or_sections"]
             count = len(parts.items) + 1 if parts.kind == "tuple" else parts.const
+            if count is not None and count < 1:
+                raise Wrong("parts", parts.at, value=parts)
         elif function.name in ("broadcast_arrays", "meshgrid"):
             count = every["arrays"].length
         elif function.result == "flags":

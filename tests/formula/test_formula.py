@@ -410,6 +410,8 @@ def test_all_errors_are_reported() -> None:
         ("2", "MG313", "2", "full_like"),
         ("xs", "MG313", "xs", "[0]"),
         ("x.shape", "MG313", "x.shape", "array is needed"),
+        ("stack(split(x, -1))", "MG313", "-1", "above 0"),
+        ("split(x, 0)[0]", "MG313", "0", "above 0"),
         ("x if mode == 'c' else y", "MG316", "'c'", "'a', 'b'"),
         ("fft.fft(x, norm='orth')", "MG316", "'orth'", "did you mean 'ortho'"),
         ("resize(x, mode='q')", "MG316", "'q'", "'mode' is never 'q'"),

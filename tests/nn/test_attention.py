@@ -274,7 +274,11 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [mx.float32, mx.float16, mx.bfloat16],
+    ids=["float32", "float16", "bfloat16"],
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("side", ["keys", "queries"])
 def test_what_is_not_seen_reaches_nothing(dtype, way, side):
