@@ -77,7 +77,7 @@ def _documentation(i: int, random: Random) -> str:
         if random.random() < 0.5:
             lines += ["  args:", f"    x: The {noun}, of any shape."]
     if random.random() < 0.4:
-        lines += [f"  tags: [{random.choice(('nn', 'special', 'fused', 'experimental'))}]"]
+        lines += [f"  tags: [{random.choice(('nn', 'special', 'fused', 'indexing'))}]"]
     if random.random() < 0.1:
         lines += [f"  module: {random.choice(('nn', 'special', 'signal.windows'))}"]
     return "".join(line + "\n" for line in lines)
