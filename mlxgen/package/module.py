@@ -196,7 +196,8 @@ class _Project:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(_ABOVE[kind] + source.text, encoding="utf-8")
         plain = plain_settings(self.scratch / _PLACES["yaml"])
-        return plain, plain._replace(name=name, namespace=name)
+        called = ((plain.csrc, "cpp"), (plain.metal, "metal"))
+        return plain, plain._replace(name=name, namespace=name, called=called)
 
     # ------------------------------------------------------------------------- the package
 
@@ -314,15 +315,11 @@ class _Project:
         return Span(source.name, span.line + by, span.column, span.end_line + by, span.end_column)
 
     def _named(self, text: str) -> str:
-        """What a message calls the files, as the texts are called."""
+        """What the compiler says, with the texts' names for their files."""
         for kind, source in self.request.texts.items():
             inside = Path(_PLACES[kind])
             for path in (str(self.scratch / inside), str(inside), inside.name):
                 text = text.replace(path, source.name)
-        if self.request.file is None:
-            for folder, kind in ((PATHS["csrc"], "cpp"), (PATHS["metal"], "metal")):
-                text = text.replace(f"{near(self.scratch / folder)}, ", "")  # what it can include
-                text = re.sub(rf"\b(in|from) {folder}\b(?!/)", rf"\1 {kind}", text)
         return text
 
     def _refused(self, said: str) -> None:

@@ -86,8 +86,7 @@ class Include(NamedTuple):
                 return path
         if self.angled or not needed:
             return None
-        shown = ", ".join("mlxgen's headers" if f == OWN_INCLUDES else f for f in folders)
-        looked = f"looked beside the file and in {shown or 'no folder'}"
+        looked = "looked next to the file, in the folders of C++ and Metal, and in mlxgen's headers"
         help = f"{looked}; write <{self.name}> for a system header"
         raise SourceError(f'cannot find "{self.name}"', self.span, help, missing=self.name)
 

@@ -83,9 +83,12 @@ class Settings(NamedTuple):
     tests: tuple[Path, ...]
     version: str
     mlx: str | None  # the release that [project] dependencies pin with ==
+    called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
 
     def relative(self, path: Path) -> str:
         """``path`` as messages show it: relative to the project where it lies inside."""
+        if name := dict(self.called).get(path):
+            return name
         inside = path.is_relative_to(self.root)
         return path.relative_to(self.root).as_posix() if inside else str(path)
 
@@ -148,6 +151,7 @@ def _resolve(
         tests=tuple(path("tests", text) for text in given.get("tests", TESTS)),
         version=str(project.get("version", "0")),
         mlx=_mlx_pin(project.get("dependencies", []), reader),
+        called=(),
         **paths,
     )
     if reader.failed:

@@ -548,7 +548,9 @@ def test_metal_kernels_are_tested_without_a_gpu(
     diags = Diagnostics()
     settings = read_settings.load(project, diags)
     (axpby,) = [op for op in operators.load(settings, diags)[0] if op.name == "axpby"]
-    assert kernels_around(axpby, axpby.forward.kernel("metal"), {}) in built.read_text(encoding="utf-8")
+    assert kernels_around(axpby, axpby.forward.kernel("metal"), {}) in built.read_text(
+        encoding="utf-8"
+    )
 
     tests = project / "tests" / "test_metal.py"
     tests.parent.mkdir()
