@@ -82,71 +82,49 @@ def test_every_form_compiles(wheel: host.Wheel, tmp_path: Path) -> None:
     assert len(found.files) > 5
 
 
+# By the code: the lines that are written in the place of BOUND, and what is said of each. Those of
+# a code are compiled together.
+BOUND = "encoder.set_input_array(x, 0);"
 MISTAKES = {
-    "method": (
-        "encoder.set_input_array(x, 0);",
-        "encoder.set_input(x, 0);",
-        "MG811",
-        "no member named 'set_input' in 'mlx::core::metal::CommandEncoder'",
-    ),
-    "argument": (
-        "encoder.set_input_array(x, 0);",
-        "encoder.set_input_array(inputs, 0);",
-        "MG811",
-        "no viable conversion from 'const std::vector<mx::array>'",
-    ),
-    "index": (
-        "encoder.set_input_array(x, 0);",
-        "encoder.set_input_array(x);",
-        "MG811",
-        "too few arguments",
-    ),
-    "constant output": (
-        "encoder.set_input_array(x, 0);",
-        "encoder.set_output_array(inputs[0], 0);",
-        "MG811",
-        "binding reference of type 'array' to value of type 'const",
-    ),
-    "an older interface": (
-        "mlxgen::metal::encoder_of(stream())",
-        "mx::metal::device(stream().device).get_command_encoder(stream().index)",
-        "MG811",
-        "no member named 'get_command_encoder' in 'mlx::core::metal::Device'",
-    ),
-    "nothing exported": (
-        "encoder.set_input_array(x, 0);",
-        "encoder.set_input_array(x, mx::metal::is_nax_available());",
-        "MG812",
-        "needs mlx::core::metal::is_nax_available(), which MLX",
-    ),
-    "a pool": (
-        "encoder.set_input_array(x, 0);",
-        "auto pool = mx::metal::new_scoped_memory_pool();\nencoder.set_input_array(x, 0);",
-        "MG812",
-        "needs mlx::core::metal::new_scoped_memory_pool(), which MLX",
-    ),
-    "metal-cpp": (
-        '#include "mlxgen/metal.h"',
-        "namespace NS::Private::Class {\nvoid* s_kNSObject = nullptr;\n}",
-        "MG813",
-        "defines NS::Private::Class::s_kNSObject, which MLX",
-    ),
+    "MG811": {
+        "encoder.set_input(x, 0);": "no member named 'set_input' in "
+        "'mlx::core::metal::CommandEncoder'",
+        "encoder.set_input_array(inputs, 0);": "no viable conversion from "
+        "'const std::vector<mx::array>'",
+        "encoder.set_input_array(x);": "too few arguments",
+        "encoder.set_output_array(inputs[0], 0);": "binding reference of type 'array' to value of "
+        "type 'const",
+        "mx::metal::device(stream().device).get_command_encoder(stream().index);": "no member "
+        "named 'get_command_encoder' in 'mlx::core::metal::Device'",
+    },
+    "MG812": {
+        "encoder.set_input_array(x, mx::metal::is_nax_available());": "needs "
+        "mlx::core::metal::is_nax_available(), which MLX",
+        "auto pool = mx::metal::new_scoped_memory_pool();": "needs "
+        "mlx::core::metal::new_scoped_memory_pool(), which MLX",
+    },
+    "MG813": {
+        "namespace NS::Private::Class {\nvoid* s_kNSObject = nullptr;\n}": "defines "
+        "NS::Private::Class::s_kNSObject, which MLX",
+    },
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_reported(mistake: str, wheel, plant, tmp_path: Path) -> None:
-    old, new, code, message = MISTAKES[mistake]
-    plant(old, new)
-    (found, *_) = reported(tmp_path, "rms_norm_residual").sorted()
-    line = (ROOT / "mlx_ops.yaml").read_text().splitlines()[found.span.line - 1]
-    assert (found.code, found.op) == (code, "rms_norm_residual")
-    assert message in found.message
-    assert found.span.file.endswith("mlx_ops.yaml")
-    assert "rms_norm_residual" in line
-    if code == "MG811":
-        assert "rms_norm_residual.cpp:" in found.notes[0]
-        assert new.splitlines()[0] in found.notes[0]
+@pytest.mark.parametrize("code", MISTAKES)
+def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
+    mistakes = MISTAKES[code]
+    plant('#include "mlxgen/metal.h"' if code == "MG813" else BOUND, "\n".join(mistakes))
+    found = reported(tmp_path, "rms_norm_residual").sorted()
+    yaml = (ROOT / "mlx_ops.yaml").read_text().splitlines()
+    for item in found:
+        assert (item.code, item.op) == (code, "rms_norm_residual")
+        assert item.span.file.endswith("mlx_ops.yaml")
+        assert "rms_norm_residual" in yaml[item.span.line - 1]
+    for new, message in mistakes.items():
+        (item,) = [item for item in found if message in item.message]
+        if code == "MG811":
+            assert "rms_norm_residual.cpp:" in item.notes[0]
+            assert new in item.notes[0]
 
 
 def test_mistake_in_a_source_of_the_project_is_reported_there(wheel, tmp_path: Path) -> None:
@@ -185,6 +163,31 @@ def test_change_of_an_include_compiles_again(wheel, tmp_path: Path) -> None:
     assert "undeclared identifier 'one'" in compiler.compile(source).errors[0].text
 
 
+SMALL = {
+    "pyproject.toml": '[project]\nname = "small"\nversion = "1"\n[tool.mlxgen]\n',
+    "python/small/__init__.py": "from small._load import *\n",
+    "mlx_ops.yaml": (
+        '- signature: "twice(array x) -> array"\n'
+        "  dispatch: {metal: twice}\n"
+        "  composite: 2 * x\n"
+        "  grad: {x: 2 * grad}\n"
+    ),
+    "kernels/metal/twice.metal": (
+        "#include <metal_stdlib>\ntemplate <typename T>\nT twice(T x) {\n  return 2 * x;\n}\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A project with one operator: here nothing is compiled."""
+    root = tmp_path_factory.mktemp("small")
+    for name, text in SMALL.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return str(root)
+
+
 class TestWithoutTheWheel:
     @pytest.fixture(autouse=True)
     def offline(self, monkeypatch, tmp_path: Path) -> None:
@@ -195,15 +198,15 @@ class TestWithoutTheWheel:
         monkeypatch.setattr(host.sys, "platform", "linux")
         monkeypatch.setenv("MLXGEN_METAL_CACHE", str(tmp_path))
 
-    def test_it_is_said(self, monkeypatch) -> None:
+    def test_it_is_said(self, small: str, monkeypatch) -> None:
         monkeypatch.delenv("CI", raising=False)
-        result = CliRunner().invoke(cli, ["metal-check", "--project", str(ROOT)])
+        result = CliRunner().invoke(cli, ["metal-check", "--project", small])
         assert result.exit_code == 0
         assert "was NOT checked: MLX 0 for macOS cannot be downloaded" in result.output
 
     @pytest.mark.parametrize("how", ["--require", "CI"])
-    def test_it_fails_where_it_must_run(self, how: str, monkeypatch) -> None:
-        arguments = ["metal-check", "--project", str(ROOT)]
+    def test_it_fails_where_it_must_run(self, how: str, small: str, monkeypatch) -> None:
+        arguments = ["metal-check", "--project", small]
         monkeypatch.setenv("CI", "true" if how == "CI" else "")
         arguments += [how] if how == "--require" else []
         result = CliRunner().invoke(cli, arguments)
