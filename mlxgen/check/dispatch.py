@@ -17,7 +17,7 @@ from ..model.dtypes import (
     computes_integers,
     element_type,
 )
-from ..model.op import Arguments, Rule
+from ..model.op import Arguments, Backend, Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|
 class Dispatch(Asked):
     """A kernel as an entry names it."""
 
-    backend: str
+    backend: Backend
     spec: KernelEntry
     known: Known
     rules: Sequence[Rule | None]  # of the outputs' dtypes; None: the kernel's

@@ -31,7 +31,7 @@ from ..model.cpp import (
 )
 from ..model.dtypes import METAL_SAME
 from ..model.kinds import Kind
-from ..model.op import Holds, camel
+from ..model.op import Holds, Property, camel
 from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.sources import last_name
@@ -86,7 +86,7 @@ class Wanted(NamedTuple):
     needed: bool = True
     holds: Holds | None = None
     of: str = ""
-    what: str = ""
+    part: Property = Property.ELEMENTS
 
 
 class Expected(NamedTuple):

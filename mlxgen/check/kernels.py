@@ -8,16 +8,16 @@ words of the entry, so that neither the C++ compiler nor Metal ever gets to comp
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, VOID, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, element_type
 from ..model.kinds import KINDS, Kind
-from ..model.op import Condition, Kernel, OutputRules, Parameter
+from ..model.op import Backend, Condition, Kernel, OutputRules, Parameter
 from ..model.signature import with_article
 from ..read.cpp import Function, find_function
-from ..read.keys import Backend, KernelEntry
+from ..read.keys import KernelEntry
 from .context import Context, Known
 from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import QUALIFIED, Expected, Wanted, spelled
@@ -36,10 +36,11 @@ def match_kernels(
     does not fit."""
     exprs = [rule.expr for rule in (*checks, *rules.shapes, *rules.dtypes) if rule]
     beside = frozenset(name for expr in exprs for name in expr.names)
-    given: Any = context.raw.dispatch or {}
+    given = context.raw.dispatch or {}
     shared = isinstance(given, str)
+    specs: Mapping[Backend, str | KernelEntry] = {"cpu": given} if isinstance(given, str) else given
     found: list[Kernel | None] = []
-    for backend, spec in {"cpu": given}.items() if shared else given.items():
+    for backend, spec in specs.items():
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path = ("dispatch", "kernel") if shared else ("dispatch", backend, "kernel")
         item = Dispatch(context, entry.kernel, path, backend, entry, known, rules.dtypes, beside)

@@ -37,7 +37,7 @@ from ..formula.values import INT_MAX
 from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
-from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Rule, Template
+from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, Rule, Template
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from .dispatch import MAX_BUFFERS, Dispatch
@@ -61,10 +61,10 @@ def _constant(*types: CppType, mark: str = "&") -> tuple[CppType, ...]:
 _INTEGER = _constant(*map(CppType, METAL_INTS))
 # Properties of an array, and how a kernel declares them.
 _PROPERTIES = {
-    "shape": _constant(INT, mark="*"),
-    "strides": _constant(INT64, mark="*"),
-    "ndim": _INTEGER,
-    "size": _INTEGER,
+    Property.SHAPE: _constant(INT, mark="*"),
+    Property.STRIDES: _constant(INT64, mark="*"),
+    Property.NDIM: _INTEGER,
+    Property.SIZE: _INTEGER,
 }
 
 
@@ -109,13 +109,14 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
         yield Wanted(name, _INTEGER, needed=needed, holds=Holds.BYTES)
     for name in _array_names(item):
-        for what, types in _PROPERTIES.items():
+        for part, types in _PROPERTIES.items():
             holds = Holds.VECTOR if types[0].mark == "*" else Holds.BYTES
-            yield Wanted(f"{name}_{what}", types, needed=False, holds=holds, of=name, what=what)
+            full = f"{name}_{part.value}"
+            yield Wanted(full, types, needed=False, holds=holds, of=name, part=part)
     for p in item.arguments.arrays:
         if p.type.optional:
             name, types, holds = f"has_{p.name}", _constant(BOOL), Holds.BYTES
-            yield Wanted(name, types, needed=False, holds=holds, of=p.name, what="given")
+            yield Wanted(name, types, needed=False, holds=holds, of=p.name, part=Property.GIVEN)
 
 
 def _array_names(item: Dispatch) -> list[str]:
@@ -227,7 +228,7 @@ def _bind(
         elif want.holds:
             is_number = want.holds is Holds.BYTES
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
-            bindings.append(Binding(name, index, want.holds, want.of or name, want.what, type))
+            bindings.append(Binding(name, index, want.holds, want.of or name, want.part, type))
     names = [p.name for p in function.params]
     arrays = _array_names(item)
     given = [name for name in names if name in arrays]

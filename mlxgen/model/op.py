@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .cpp import CppType
 from .dtypes import metal_name
@@ -287,6 +287,17 @@ class Holds(enum.Enum):
     VECTOR = "vector"  # of numbers
 
 
+class Property(enum.Enum):
+    """The part of an array that a buffer of a Metal launch holds."""
+
+    ELEMENTS = ""
+    SHAPE = "shape"
+    STRIDES = "strides"
+    NDIM = "ndim"
+    SIZE = "size"
+    GIVEN = "given"  # whether it is there
+
+
 class Binding(NamedTuple):
     """One buffer of a Metal launch."""
 
@@ -294,7 +305,7 @@ class Binding(NamedTuple):
     place: int  # of the buffer
     holds: Holds
     of: str  # the argument, output or constant
-    what: str = ""  # of an array: shape | strides | ndim | size | given, whether it is there
+    part: Property = Property.ELEMENTS
     type: str = ""  # bytes: the number's C++ type
 
 
@@ -312,10 +323,13 @@ class Template(NamedTuple):
     values: tuple[int, ...]
 
 
+Backend = Literal["cpu", "metal"]
+
+
 class Kernel(NamedTuple):
     """A backend's kernel."""
 
-    backend: str  # cpu | metal
+    backend: Backend
     name: str  # as in the entry
     function: str  # qualified C++ name, or host name prefix on Metal
     include: str  # header (CPU) or .metal file, relative to its folder

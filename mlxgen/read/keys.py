@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ..model.op import Backend
+
 Tag = Literal[
     "elementwise", "reduction", "indexing", "linalg", "nn", "special", "fused", "sampling",
     "internal"
@@ -20,7 +22,6 @@ Tag = Literal[
 TAGS: tuple[str, ...] = get_args(Tag)
 
 Part = Literal["vjp", "jvp", "vmap", "output_shapes", "is_equivalent", "eval_cpu", "eval_gpu"]
-Backend = Literal["cpu", "metal"]
 
 # A text that is left empty was forgotten.
 Text = Annotated[str, Field(min_length=1)]

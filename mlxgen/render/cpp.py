@@ -30,6 +30,7 @@ from ..model.op import (
     Length,
     Op,
     Parameter,
+    Property,
     Vmap,
     metal_stem,
     shown_axes,
@@ -122,7 +123,12 @@ FILTERS = {
     "folded": lambda text: " ".join(text.split()),
 }
 # An absent array's properties.
-_ABSENT = {"shape": "mx::Shape()", "strides": "mx::Strides()", "ndim": "0", "size": "0"}
+_ABSENT = {
+    Property.SHAPE: "mx::Shape()",
+    Property.STRIDES: "mx::Strides()",
+    Property.NDIM: "0",
+    Property.SIZE: "0",
+}
 
 
 class Member(NamedTuple):
@@ -351,16 +357,16 @@ class View:
     def bound(self, binding: Binding) -> str:
         """C++ of what a buffer of a launch holds."""
         p, cpp = self.op.arguments.by_name.get(binding.of), self.in_launch[binding.of]
+        part = binding.part
         if p is None or not p.type.is_array:
             # The index of an enumerated string is a local of the launch.
             cpp = p.cpp if p is not None and p.is_choice else cpp
-            return f"{cpp}.{binding.what}()" if binding.what else cpp
-        if binding.what == "given":
+            return f"{cpp}.{part.value}()" if part in _ABSENT else cpp
+        if part is Property.GIVEN:
             return f"{cpp}.has_value()"
-        if binding.what:
-            value = f"{cpp}.{binding.what}()"
-            absent = _ABSENT[binding.what]
-            return f"{cpp} ? {cpp}->{binding.what}() : {absent}" if p.present else value
+        if part in _ABSENT:
+            value = f"{cpp}.{part.value}()"
+            return f"{cpp} ? {cpp}->{part.value}() : {_ABSENT[part]}" if p.present else value
         others = [p.cpp for p in self.instead] or ["outputs[0]"]
         return f"{cpp}, {others[0]}" if p.present else cpp
 
