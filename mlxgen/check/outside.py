@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from ..model.op import camel
@@ -19,6 +20,7 @@ from ..read.yaml import Document, Entry
 from .context import SIGNATURES
 
 _WORD = re.compile(r"\w+")
+_OF_MLX = re.compile(r"(::)?(mlx::core|mx)::")
 _NAMESPACE = re.compile(r"namespace\s+([\w:]+)")
 
 
@@ -50,12 +52,34 @@ class Outside:
             for word in self.entries.keys() & _WORD.findall(pending.pop()):
                 if word not in named:
                     other = self.entries[word]
-                    keys = ("name", *SIGNATURES, "cpp", "jvp", "manual")
-                    composite = " ".join(other.words("composite"))
-                    named[word] = [str(other.words(key)) for key in keys]
-                    named[word] += [str("dispatch" in other.keys), composite * linear]
-                    pending.append(unicodedata.normalize("NFKC", composite))
+                    named[word] = [str(other.words(key)) for key in ("name", *SIGNATURES)]
+                    named[word].append(str(word in self.impure))
+                    if linear:
+                        texts = [other.words(key) for key in ("cpp", "jvp", "manual")]
+                        named[word].append(f"{texts} {'dispatch' in other.keys}")
+                        named[word].append(_composite(other))
+                        pending.append(_composite(other))
         return f"{sorted(named.items())} {self.hidden}"
+
+    @cached_property
+    def impure(self) -> set[str]:
+        """The entries whose composites reach a function of csrc, which may draw random numbers."""
+        callers: dict[str, list[str]] = {}
+        for name, entry in self.entries.items():
+            for word in self.entries.keys() & _WORD.findall(_composite(entry)):
+                callers.setdefault(word, []).append(name)
+        bound = ((name, entry.words("cpp")) for name, entry in self.entries.items())
+        found = {name for name, texts in bound if not all(map(_OF_MLX.match, texts))}
+        pending = list(found)
+        while pending:
+            new = {*callers.get(pending.pop(), ())} - found
+            found |= new
+            pending += new
+        return found
+
+
+def _composite(entry: Entry) -> str:
+    return unicodedata.normalize("NFKC", " ".join(entry.words("composite")))
 
 
 def _texts(data: Any) -> Iterator[str]:
