@@ -287,7 +287,7 @@ class Context(Named):
 
 @dataclass(frozen=True)
 class Known:
-    """What formulas of an entry can name, and the facts about it."""
+    """The names in formulas of an entry, with the facts about them."""
 
     arguments: Arguments
     facts: Mapping[str, Fact] = field(default_factory=dict)  # of the arrays, ...

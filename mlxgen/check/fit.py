@@ -57,7 +57,7 @@ def plain(type: str, metal: bool = False) -> str:
 
 @cache
 def _plain(type: CppType, metal: bool = False) -> str:
-    """The same of a type that is expected."""
+    """An expected type in that spelling."""
     value = type._replace(mark="", const=False, space="")
     return value.text(NO_NAMESPACES, METAL_SAME if metal else _CPP_SAME)
 

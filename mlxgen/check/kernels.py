@@ -69,7 +69,8 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
     if reason is not None:
         context.fail(item.path)
         if reason:
-            item.error("not_metal", file=cpu.include, reason=reason)
+            file = context.settings.relative(context.settings.csrc / cpu.include)
+            item.error("not_metal", file=file, reason=reason)
         return ()
     dtypes = tuple(d for d in cpu.dtypes if d in METAL_TYPES)
     if not item.has_dtype(dtypes):

@@ -30,7 +30,7 @@ def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
     taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
     for folder, path in files:
         stem = metal_stem(path.relative_to(folder).as_posix())
-        taken[f"metal_{stem}"] = f"the source of {path.name} is called so"
+        taken[f"metal_{stem}"] = f"the source of {settings.relative(path)} is called so"
     return taken
 
 

@@ -196,7 +196,7 @@ class Parameter(NamedTuple):
 
 
 class Integers(enum.Enum):
-    """What integers become that are given for a group of arguments."""
+    """The conversion of integers that are given for a group of arguments."""
 
     FLOAT32 = "to_float32"
     KEEP = "keep"
@@ -390,7 +390,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputRules:
-    """What an operator with kernels says of its outputs."""
+    """The rules of an operator with kernels for its outputs."""
 
     shapes: tuple[Rule, ...] = ()  # none for an elementwise one
     dtypes: tuple[Rule | None, ...] = ()  # None: the promoted one
@@ -398,7 +398,7 @@ class OutputRules:
 
 @dataclass(frozen=True)
 class Forward:
-    """How an operator computes its outputs."""
+    """The forward of an operator."""
 
     form: Form
     expr: Expr | None = None  # composite, or the call of the bound function
@@ -412,7 +412,7 @@ class Forward:
 
 
 class Jvp(enum.Enum):
-    """How an operator is differentiated forwards."""
+    """A rule for forward-mode derivatives."""
 
     MLX = ""
     ELEMENTWISE = "elementwise"
@@ -425,7 +425,7 @@ class Jvp(enum.Enum):
 
 
 class Vmap(enum.Enum):
-    """How an operator is vectorized."""
+    """A rule for vmap."""
 
     MLX = ""
     ELEMENTWISE = "elementwise"
@@ -437,7 +437,7 @@ class Vmap(enum.Enum):
 
 @dataclass(frozen=True)
 class Derivatives:
-    """How an operator is transformed."""
+    """The gradients, the jvp and vmap of an operator."""
 
     grads: tuple[Grad, ...]
     own: bool  # declared for a bound function or composite: replaces MLX's
@@ -488,7 +488,7 @@ class Op:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What it returns."""
+        """Its outputs, in order."""
         return self.signature.outputs
 
     @property
@@ -541,7 +541,7 @@ class Op:
         return self.forward.kernel("metal" if place == "gpu" else place) is not None
 
     def at_line(self, line: int) -> Op:
-        """The same at another line of its file."""
+        """A copy at another line of its file."""
         return replace(self, line=line)
 
 

@@ -196,7 +196,9 @@ class _Project:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(_ABOVE[kind] + source.text, encoding="utf-8")
         plain = plain_settings(self.scratch / _PLACES["yaml"])
-        called = ((plain.csrc, "cpp"), (plain.metal, "metal"))
+        texts = self.request.texts.items()
+        files = tuple((plain.root / _PLACES[kind], source.name) for kind, source in texts)
+        called = ((plain.csrc, "cpp"), (plain.metal, "metal"), *files)
         return plain, plain._replace(name=name, namespace=name, called=called)
 
     # ------------------------------------------------------------------------- the package
@@ -295,14 +297,10 @@ class _Project:
 
     def _moved(self, item: Diagnostic) -> Diagnostic:
         return item._replace(
-            message=self._named(item.message),
             span=self._moved_span(item.span),
             fix=item.fix and replace(item.fix, span=self._moved_span(item.fix.span)),
-            help=item.help and self._named(item.help),
-            notes=tuple(self._named(note) for note in item.notes),
             related=tuple(
-                Related(self._named(place.message), self._moved_span(place.span))
-                for place in item.related
+                Related(place.message, self._moved_span(place.span)) for place in item.related
             ),
         )
 
@@ -315,7 +313,7 @@ class _Project:
         return Span(source.name, span.line + by, span.column, span.end_line + by, span.end_column)
 
     def _named(self, text: str) -> str:
-        """What the compiler says, with the texts' names for their files."""
+        """A message of the compiler, with the texts' names for their files."""
         for kind, source in self.request.texts.items():
             inside = Path(_PLACES[kind])
             for path in (str(self.scratch / inside), str(inside), inside.name):
@@ -325,7 +323,8 @@ class _Project:
     def _refused(self, said: str) -> None:
         """Report what the compiler says of the functions; none where it says nothing of them."""
         for error in _errors(said, self._is_own):
-            self.diags.error("MG814", error.message, error.span, notes=error.notes)
+            notes = tuple(map(self._named, error.notes))
+            self.diags.error("MG814", self._named(error.message), error.span, notes=notes)
         if not self.diags.ok:
             self.fail()
 

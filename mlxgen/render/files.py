@@ -127,7 +127,7 @@ class Pieces(NamedTuple):
     json: str  # what stands in its braces in ops.json, but for where the entry begins
 
     def at_line(self, line: int) -> Pieces:
-        """The same where the entry begins at another line."""
+        """A copy for an entry at another line."""
         return self._replace(line=line)
 
 

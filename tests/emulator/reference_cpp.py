@@ -50,3 +50,36 @@ def write_stubs(folder: Path, sources: Sequence[Path]) -> None:
 def texts(source: str) -> list[str]:
     """The tokens of preprocessed text without the pragmas, which a preprocessor hands on."""
     return [token.text for token in lex(source)]
+
+
+def mlx_kernel_headers() -> list[Path]:
+    return sorted((mlx_include() / "mlx/backend/metal/kernels").rglob("*.h"))
+
+
+INSTANTIATED = """
+// clang-format off
+#include "mlx/backend/metal/kernels/utils.h"
+#include "mlx/backend/metal/kernels/unary_ops.h"
+#include "mlx/backend/metal/kernels/unary.h"
+#include "mlx/backend/metal/kernels/softmax.h"
+
+#define instantiate_op(op, iname, oname, itype, otype)                           \\
+  instantiate_kernel("v_" #op #iname #oname, unary_v, itype, otype, op, 1)        \\
+  instantiate_kernel(                                                             \\
+      "g_" #op #iname #oname, unary_g, itype, otype, op, 4, int)
+#define instantiate_same(op, name, type) instantiate_op(op, name, name, type, type)
+#define instantiate_floats(op)                \\
+  instantiate_same(op, float32, float)        \\
+  instantiate_same(op, float16, half)         \\
+  instantiate_same(op, bfloat16, bfloat16_t)
+
+instantiate_floats(Exp)
+instantiate_floats(Tanh)
+instantiate_op(Real, complex64, float32, complex64_t, float)
+
+#define instantiate_softmax(name, type)                                                \\
+  template [[host_name("softmax_" #name)]] [[kernel]] void softmax_single_row<type>(    \\
+      const device type* in, device type* out, constant int& axis_size, uint gid, uint _lid, \\
+      uint simd_lane_id, uint simd_group_id);
+instantiate_softmax(float32, float) // clang-format on
+"""

@@ -245,6 +245,13 @@ def test_places_in_folders_that_are_not_there() -> None:
     assert "<cpp>:1:10: error[MG501]" in str(error.value) and "/tmp" not in str(error.value)
 
 
+def test_files_in_messages_are_called_as_the_texts() -> None:
+    with pytest.raises(load.LoadError, match=r"\(<cpp>\) cannot be read as Metal"):
+        yaml = '- signature: "twice(x: array) -> array"\n  dispatch: twice\n  grad: {x: 2 * grad}\n'
+        twice = "template <typename T>\nT twice(T x) {\n  return 2 * x;\n}\n"
+        mlxgen.load(yaml, cpp=f"#include <vector>\n{twice}")
+
+
 def test_functions_for_a_file() -> None:
     with pytest.raises(ValueError, match="go with a text"):
         mlxgen.load("mlx_ops.yaml", cpp=CPP)

@@ -6,7 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from emulator.reference_cpp import mlx_include, preprocessed, texts, write_stubs
+from emulator.reference_cpp import (
+    INSTANTIATED,
+    mlx_include,
+    mlx_kernel_headers,
+    preprocessed,
+    texts,
+    write_stubs,
+)
 
 from mlxgen.read.cpp import METAL, Function, Reader, Unit
 from mlxgen.read.embed import embed_metal
@@ -125,10 +132,6 @@ def test_mistakes(tmp_path: Path, text: str, message: str, line: int, column: in
 # ------------------------------------------------------------------------- MLX's own kernels
 
 
-def mlx_kernel_headers() -> list[Path]:
-    return sorted((mlx_include() / "mlx/backend/metal/kernels").rglob("*.h"))
-
-
 def test_mlx_own_kernels_are_read_as_a_compiler_reads_them(tmp_path: Path) -> None:
     """Every header of MLX's kernels: as many kernels as there are in them."""
     include = mlx_include()
@@ -144,35 +147,6 @@ def test_mlx_own_kernels_are_read_as_a_compiler_reads_them(tmp_path: Path) -> No
         kernels += len(found)
     assert len(headers) > 60
     assert kernels > 150
-
-
-INSTANTIATED = """
-// clang-format off
-#include "mlx/backend/metal/kernels/utils.h"
-#include "mlx/backend/metal/kernels/unary_ops.h"
-#include "mlx/backend/metal/kernels/unary.h"
-#include "mlx/backend/metal/kernels/softmax.h"
-
-#define instantiate_op(op, iname, oname, itype, otype)                           \\
-  instantiate_kernel("v_" #op #iname #oname, unary_v, itype, otype, op, 1)        \\
-  instantiate_kernel(                                                             \\
-      "g_" #op #iname #oname, unary_g, itype, otype, op, 4, int)
-#define instantiate_same(op, name, type) instantiate_op(op, name, name, type, type)
-#define instantiate_floats(op)                \\
-  instantiate_same(op, float32, float)        \\
-  instantiate_same(op, float16, half)         \\
-  instantiate_same(op, bfloat16, bfloat16_t)
-
-instantiate_floats(Exp)
-instantiate_floats(Tanh)
-instantiate_op(Real, complex64, float32, complex64_t, float)
-
-#define instantiate_softmax(name, type)                                                \\
-  template [[host_name("softmax_" #name)]] [[kernel]] void softmax_single_row<type>(    \\
-      const device type* in, device type* out, constant int& axis_size, uint gid, uint _lid, \\
-      uint simd_lane_id, uint simd_group_id);
-instantiate_softmax(float32, float) // clang-format on
-"""
 
 
 # ---------------------------------------------------------------------------------- embedding
