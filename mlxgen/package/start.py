@@ -10,6 +10,8 @@ import ast
 import json
 import os
 import re
+import shlex
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +28,7 @@ from ..model.cpp import ELEMENT, GENERATED, VOID, CppType, Declaration
 from ..read.settings import Settings
 from ..read.settings import load as load_settings
 from ..read.sources import Sources
-from . import compat
+from . import compat, origin
 
 if TYPE_CHECKING:
     from ..model.signature import Arg, Output, Signature
@@ -56,8 +58,35 @@ def new(name: str, folder: Path | None) -> None:
         why = error.strerror or error
         raise click.ClickException(f"nothing was written: {folder}: {why}") from error
     shown = os.path.relpath(folder)
+    source = origin.find()
     click.echo(f"{shown}: {count} files")
-    click.echo(f'next: cd {shown} && pip install ".[test]" && pytest')
+    click.echo(f"Next, with {source.about}:")
+    for line in _commands(shown, source.requirement):
+        click.echo(f"  {line}")
+
+
+def _commands(folder: str, generator: str) -> list[str]:
+    """Shell commands that build and test the package in an environment of its own.
+
+    They call Python by its path: `pip` and `python` may be those of another environment.
+    """
+    build = [sys.executable, "-m", "venv", ".venv"]
+    pip = [".venv/bin/python", "-m", "pip", "install"]
+    return [
+        shlex.join(words)
+        for words in (
+            ["cd", folder],
+            build,
+            [*pip, generator, f"mlx[cpu]=={_mlx()}"],
+            [*pip, "--no-build-isolation", ".[test]"],
+            [".venv/bin/python", "-m", "pytest"],
+        )
+    ]
+
+
+def _mlx() -> str:
+    """Return the release of MLX for a new package: the installed or else the newest known one."""
+    return compat.version("mlx") or [*compat.MLX][-1]
 
 
 def _make(name: str, folder: Path) -> int:
@@ -92,7 +121,8 @@ def _package(name: str) -> Iterator[tuple[str, str]]:
     from ..read.keys import json_schema
 
     package = re.sub(r"[-.]", "_", name)
-    values = {"name": name, "package": package, "mlx": compat.version("mlx") or [*compat.MLX][-1]}
+    values = {"name": name, "package": package, "mlx": _mlx()}
+    values["install"] = f"{origin.DOCUMENTATION}/install.md"
     environment = Environment(
         variable_start_string="<<",
         variable_end_string=">>",
