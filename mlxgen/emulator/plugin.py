@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,10 +48,35 @@ def _report() -> tuple[Counter[str], list[str]]:
     return launches, errors
 
 
+class EmulatedFinder(MetaPathFinder):
+    """Imports the package from the folder that was built for emulation.
+
+    ``PYTHONPATH`` is not enough: the finder of an editable install comes before it.
+
+    Attributes:
+        folder: the package, such as ``build/metal/package/my_ops``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the package and its modules."""
+        if name == self.folder.name:
+            return PathFinder.find_spec(name, [str(self.folder.parent)], target)
+        if name.startswith(f"{self.folder.name}."):
+            return PathFinder.find_spec(name, path, target)
+        return None
+
+
 def pytest_configure() -> None:
-    """On a Mac, too, this run's kernels are emulated, in the streams of the CPU."""
-    if os.environ.get("MLXGEN_METAL_LIBRARY"):
+    """Import the emulated package; run its kernels in the CPU's streams, also on a Mac."""
+    if library := os.environ.get("MLXGEN_METAL_LIBRARY"):
         import mlx.core as mx
+
+        sys.meta_path.insert(0, EmulatedFinder(Path(library).parents[1]))
 
         mx.set_default_device(mx.cpu)
         mx.metal.is_available = lambda: False

@@ -155,19 +155,30 @@ def imported(name: str, package: Path) -> ModuleType:
             del sys.modules[other]
         raise
     # Of the module, not of the package in the cache: an operator called `check` is the operator.
-    vars(module).setdefault("check", _check_of(module))
+    vars(module).setdefault("check", check_of(module))
     return module
 
 
-def _check_of(module: ModuleType) -> Callable[[], Report]:
+def check_of(module: ModuleType) -> Callable[[], Report]:
+    """Return the function that runs a module's generated checks."""
+
     def check() -> Report:
         """Run the generated checks of these operators: `mlxgen.testing.check` of this module.
 
         Returns:
             A report: true if no check failed, and a table of those that did.
-        """
-        from ..testing import check as run
 
-        return run(module)
+        Raises:
+            LoadError: NumPy or pytest is not installed.
+        """
+        try:
+            from ..testing import check as run
+
+            return run(module)
+        except ModuleNotFoundError as error:
+            if error.name not in ("numpy", "pytest"):
+                raise
+            missing = install.pip("numpy", "pytest")
+            raise LoadError(f"the generated checks need NumPy and pytest: run {missing}") from None
 
     return check

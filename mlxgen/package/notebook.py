@@ -24,13 +24,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .load import obtain, progress
+from .load import check_of, obtain, progress
 from .request import Excerpt, LoadError, Request
 
 _FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
 _LANGUAGES = dict.fromkeys(("", "yaml", "yml"), "yaml") | {"cpp": "cpp", "c++": "cpp"}
 _LANGUAGES |= {"metal": "metal"}
 _NAME = "<cell>"
+_CHECK = "--check"
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -39,11 +40,16 @@ def load_ipython_extension(ipython: Any) -> None:
     def mlxgen(line: str, cell: str) -> None:
         """Build operators: YAML, with C++ and Metal in blocks between ```cpp or ```metal and ```.
 
-        %%mlxgen [NAME]
+        %%mlxgen [--check] [NAME]
 
-        The module with them becomes the variable NAME, or ops.
+        The module with them becomes the variable NAME, or ops. --check runs the generated checks.
         """
-        name = line.strip() or "ops"
+        words = line.split()
+        checked = _CHECK in words
+        names = [word for word in words if word != _CHECK] or ["ops"]
+        name = " ".join(names)
+        if name.startswith("-"):
+            raise LoadError(f"%%mlxgen {line.strip()}: the only option is {_CHECK}")
         if not name.isidentifier():
             raise LoadError(f"%%mlxgen {name}: '{name}' is not the name of a variable")
         shown = _Shown(hasattr(ipython, "kernel"))
@@ -51,7 +57,10 @@ def load_ipython_extension(ipython: Any) -> None:
         module = obtain(Request(None, parts(cell)), shown.say)
         ipython.push({name: module})
         took = time.perf_counter() - begun
-        shown.end(f"{_summary(name, module)}\n({took:.1f} s)")
+        advice = "" if checked else f"; {name}.check() compares gradients with finite differences"
+        shown.end(f"{_summary(name, module)}\n({took:.1f} s{advice})")
+        if checked:
+            _show_report(module)
 
     ipython.register_magic_function(mlxgen, "cell", "mlxgen")
 
@@ -102,6 +111,13 @@ def _summary(name: str, module: ModuleType) -> str:
     ops = json.loads((Path(module.__path__[0]) / "ops.json").read_text(encoding="utf-8"))
     public = [op for op in ops if "internal" not in op["tags"]]
     return "\n".join(".".join(filter(None, (name, op["module"], op["signature"]))) for op in public)
+
+
+def _show_report(module: ModuleType) -> None:
+    from IPython import display
+
+    show: Any = display.display
+    show(check_of(module)())
 
 
 class _Shown:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import builds
 import mlx.core as mx
@@ -508,5 +509,34 @@ def test_ipython(capsys: pytest.CaptureFixture[str]) -> None:
         assert shown.startswith(expected) and "Traceback" not in shown
         line = int(expected.split(":")[1])
         assert f"{line:>5} | {CELL.replace(before, after).splitlines()[line - 2]}\n" in shown
-    done = shell.run_cell(f"%%mlxgen 1x\n{CELL}")
-    assert "'1x' is not the name of a variable" in str(done.error_in_exec)
+    for line, expected in (
+        ("1x", "'1x' is not the name of a variable"),
+        ("--chek signs", "the only option is --check"),
+    ):
+        done = shell.run_cell(f"%%mlxgen {line}\n{CELL}")
+        assert expected in str(done.error_in_exec)
+
+
+def test_checks_need_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = load.check_of(ModuleType("ops"))
+    for name in [name for name in sys.modules if name.startswith("mlxgen.testing")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)  # which `import` takes for not installed
+    with pytest.raises(load.LoadError, match=r"need NumPy and pytest: run `.*pip install"):
+        check()
+
+
+def test_checks_of_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong gradient is shown where it is written."""
+    shell_module = pytest.importorskip("IPython.core.interactiveshell")
+    shell = shell_module.InteractiveShell()
+    shell.run_line_magic("load_ext", "mlxgen")
+    entry = 'name: twice\n  signature: "twice(array x) -> array"\n  composite: 2 * x'
+    assert shell.run_cell(f"%%mlxgen\n- {entry}").success
+    assert "ops.check() compares gradients" in capsys.readouterr().out
+    assert shell.run_cell(f"%%mlxgen --check ops\n- {entry}\n  grad: {{x: 2 * grad}}").success
+    shown = capsys.readouterr().out
+    assert "ops.check()" not in shown and re.search(r"^1\d checks passed$", shown, re.M)
+    assert shell.run_cell(f"%%mlxgen ops --check\n- {entry}\n  grad: {{x: 3 * grad}}").success
+    shown = capsys.readouterr().out
+    assert "checks failed" in shown and re.search(r"^twice +vjp +x +x\[", shown, re.M)
