@@ -1,0 +1,126 @@
+"""The first ten minutes, word for word: README.md, then the commands that `mlxgen new` prints.
+
+Each command runs in a shell, in empty virtual environments. mlxgen is on no index that pip knows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+REPOSITORY = "https://github.com/mlxgen/mlxgen"
+NOT_COPIED = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
+
+# As a new user's shell: nothing of this test run's Python.
+ENVIRONMENT = {
+    key: value
+    for key, value in os.environ.items()
+    if not key.startswith(("PYTEST", "PYTHON", "VIRTUAL_ENV"))
+} | {"GIT_CONFIG_NOSYSTEM": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def shell(script: str, folder: Path, **environment: str) -> str:
+    """Run commands as they are typed; fail with their output if one fails."""
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env=ENVIRONMENT | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}"
+    return done.stdout
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [code for _, name, code in FENCE.findall(text) if name == language]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where README's install commands were run; `git clone` gets this working tree."""
+    home = tmp_path_factory.mktemp("walk")
+    source = home / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    git = "git -c user.name=t -c user.email=t@t"
+    shell(f"git init -q && git add -A && {git} commit -qm All", source)
+    (install,) = (code for code in blocks(README, "sh") if "pip install" in code)
+    (home / "fresh").mkdir()
+    instead = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{source.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": REPOSITORY,
+    }
+    shell(install, home / "fresh", **instead)
+    return home / "fresh"
+
+
+def test_installing_the_generator_builds_no_operators(home: Path) -> None:
+    """The command of README fails in the clone, where its path does not exist."""
+    assert not list((home / "mlxgen" / "build").glob("*"))
+    (command,) = re.findall(r"^pip install .*$", README, re.MULTILINE)
+    path = command.split('"')[1].partition("[")[0]
+    assert (home / path / "pyproject.toml").is_file()
+    assert not (home / "mlxgen" / path).exists()
+
+
+def test_readme_in_python(home: Path) -> None:
+    """README's sessions, and its cell as IPython would run it."""
+    (cell,) = re.findall(r"^%%mlxgen ops\n(.*?)^````$", README, re.MULTILINE | re.DOTALL)
+    (home / "cell.txt").write_text(cell, encoding="utf-8")
+    (home / "walk.py").write_text(WALK, encoding="utf-8")
+    (home / "README.md").write_text(README, encoding="utf-8")
+    shell(". mlx-env/bin/activate && python walk.py", home)
+
+
+WALK = """
+import doctest, re
+import mlx.core as mx
+import mlxgen
+from mlxgen.package import load, notebook
+
+mx.set_default_device(mx.cpu)
+cell = open("cell.txt").read()
+names = {"mx": mx, "mlxgen": mlxgen}
+text = open("README.md").read()
+sessions = [code for code in re.findall(r"^```python\\n(.*?)^```$", text, re.M | re.S)]
+assert len(sessions) == 3
+for number, code in enumerate(sessions):
+    if number == 2:
+        names["ops"] = load.obtain(load.Request(None, notebook.parts(cell)), print)
+    test = doctest.DocTestParser().get_doctest(code, names, "README", None, None)
+    runner = doctest.DocTestRunner()
+    result = runner.run(test, clear_globs=False)
+    names.update(test.globs)
+    assert result.attempted and not result.failed
+"""
+
+
+def test_new_package(home: Path) -> None:
+    """The commands that `mlxgen new` prints, and those of the README that it writes."""
+    printed = shell(". mlx-env/bin/activate && mlxgen new my-ops", home)
+    assert f"Next, with mlxgen 0.1.0 from {home / 'mlxgen' / 'mlxgen'}:\n" in printed
+    commands = re.findall(r"^  (.*)$", printed, re.MULTILINE)
+    assert len(commands) == 5
+    said = shell("\n".join(commands), home)
+    assert re.search(r"\b[1-9]\d passed", said) and "skipped" not in said
+    folder = home / "my-ops"
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    active = ". .venv/bin/activate\n"
+    tests, editable = blocks(page, "sh")
+    said = shell(active + tests, folder)
+    assert "launches of 33 kernels" in said
+    said = shell(active + editable + "mlxgen metal-test", folder)
+    assert "launches of 33 kernels" in said  # also of an editable install
+    (example,) = blocks(page, "python")
+    (folder / "example.py").write_text(example, encoding="utf-8")
+    shell(active + "python example.py", folder)
