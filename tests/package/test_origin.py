@@ -71,4 +71,4 @@ def test_urls_are_those_of_the_distributions() -> None:
     for path in (root / "pyproject.toml", FOLDER / "pyproject.toml"):
         urls = tomllib.loads(path.read_text(encoding="utf-8"))["project"]["urls"]
         assert urls["Source"] == origin.REPOSITORY
-    assert origin.DOCUMENTATION == f"{origin.REPOSITORY}/blob/main/docs"
+    assert f"{origin.REPOSITORY}/blob/main/docs" == origin.DOCUMENTATION

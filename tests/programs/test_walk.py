@@ -5,6 +5,7 @@ Each command runs in a shell, in empty virtual environments. mlxgen is on no ind
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -122,5 +123,7 @@ def test_new_package(home: Path) -> None:
     said = shell(active + editable + "mlxgen metal-test", folder)
     assert "launches of 33 kernels" in said  # also of an editable install
     (example,) = blocks(page, "python")
-    (folder / "example.py").write_text(example, encoding="utf-8")
+    notebook = json.loads((folder / "notebook.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    (folder / "example.py").write_text("\n".join([example, *cells]), encoding="utf-8")
     shell(active + "python example.py", folder)
