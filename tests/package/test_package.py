@@ -636,7 +636,7 @@ def test_a_nanobind_that_does_not_fit(
     done = run("-c", builds.BUILD, cwd=copy, path=tmp_path)
     assert done.returncode != 0
     shown = done.stdout + done.stderr
-    assert "mlxgen: nanobind 2.8.0 does not fit MLX" in shown
+    assert "mlxgen: nanobind 2.8.0 does not match MLX" in shown
     assert "Traceback" not in shown
 
 
