@@ -2,9 +2,8 @@
 // into the operators' library if that is built with MLXGEN_EMULATE_METAL.
 //
 // mlxgen translates and compiles the source of a library, either before the
-// tests
-// ($MLXGEN_METAL_PREBUILT contains <name>.metal and <name>.so), or when an
-// operator first needs it (emulator/compile.py, in a separate process). A
+// tests ($MLXGEN_METAL_PREBUILT contains <name>.metal and <name>.so), or when
+// an operator first needs it (emulator/compile.py, in a separate process). A
 // dispatch becomes a task of MLX's CPU stream, because its inputs are computed
 // by earlier tasks. Errors of kernels are collected for mlxgen_metal_report(),
 // which the pytest plugin calls after each test; the outputs of a failed launch

@@ -333,8 +333,8 @@ OUT |  C @;
 OUT |  @_value = T(@);
 }
 
-// All reads precede all writes, so that the compiler can combine the reads: it does
-// not know that outputs have separate memory.
+// All reads precede all writes, so that the compiler can combine the reads: it
+// does not know that outputs have separate memory.
 template <typename T, typename I, int N>
 [[kernel]] void NAME_dense(
 IN  |    device const T* @_at [[buffer(INDEX)]],
