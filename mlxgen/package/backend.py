@@ -40,7 +40,7 @@ else:
 
 ConfigSettings = Mapping[str, "str | list[str]"]
 
-# The build tools of a package besides MLX and nanobind: extra "build" in mlxgen/pyproject.toml.
+# The build tools of a package except MLX and nanobind: the extra "build" in mlxgen/pyproject.toml.
 TOOLS = ("scikit-build-core>=0.11", "cmake>=3.26", "ninja>=1.11")
 
 HERE = Path(__file__).resolve().parent

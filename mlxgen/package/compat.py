@@ -122,8 +122,8 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
         )
     else:
         problem = (
-            f"nanobind {nanobind_version} does not match MLX {mlx_version}: the extension would use "
-            f"version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
+            f"nanobind {nanobind_version} does not match MLX {mlx_version}: the extension would "
+            f"use version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
             "passed between them"
         )
     if wanted not in NANOBIND:

@@ -133,9 +133,7 @@ def _try_import(name: str, package: Path) -> None:
             what = f"ends the process ({signal.Signals(number).name if known else number})"
         elif "Traceback" in said:
             said = said.splitlines()[-1]
-    advice = (
-        "check the C++ code outside of functions, such as constructors of global variables"
-    )
+    advice = "check the C++ code outside of functions, such as constructors of global variables"
     more = f"\n{said[-2000:]}" if said else ""
     raise LoadError(f"the operators are compiled, but loading them {what}: {advice}{more}")
 
