@@ -1,8 +1,8 @@
 """mlxgen: one YAML entry per operator becomes an MLX extension.
 
-``python -m mlxgen --help`` is the way in for people, ``mlxgen.load`` for scripts and notebooks;
-``mlxgen.command.generate`` holds the same as functions. The folders follow the data: read, formula
-and check, model, render, command. See docs/architecture.md.
+The command line is ``python -m mlxgen --help``; scripts and notebooks use ``mlxgen.load``, and
+``mlxgen.command.generate`` provides the commands as functions. The folders follow the data: read,
+formula and check, model, render, command. See docs/architecture.md.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Found when somebody asks for it, since little is needed to find what was built before.
+# Imported on first use, because loading a cached build needs little of the package.
 _ELSEWHERE = {
     "load": "package.load",
     "LoadError": "package.request",

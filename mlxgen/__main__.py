@@ -1,4 +1,4 @@
-"""The command ``mlxgen``, also ``python -m mlxgen``, and where each of its commands is."""
+"""The command ``mlxgen``, also ``python -m mlxgen``, and the modules of its subcommands."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ COMMANDS = {
 def cli() -> None:
     """**mlxgen** turns one YAML entry per operator into an MLX extension.
 
-    Bindings, dispatch, vjp, jvp, vmap, stubs, checks and documentation are generated; the kernels
-    are yours.
+    mlxgen generates bindings, dispatch, vjp, jvp, vmap, stubs, checks and documentation; you write
+    the kernels.
     """
 
 
 def main() -> None:
     """Entry point of the ``mlxgen`` command."""
-    gc.disable()  # little garbage is made, and looking for it takes as long as all else
+    gc.disable()  # commands produce little garbage, and collecting it doubles the time
     try:
         try:
             cli()
@@ -55,10 +55,10 @@ def main() -> None:
             sys.stdout.flush()
     except Failure:
         sys.exit(1)
-    except OSError as error:  # what is printed cannot be written
+    except OSError as error:  # the output cannot be written
         with suppress(OSError):
             print(f"Error: standard output: {error.strerror or error}", file=sys.stderr)
-        os._exit(1)  # else Python tries once more
+        os._exit(1)  # otherwise Python would try to write it again
 
 
 if __name__ == "__main__":

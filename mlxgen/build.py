@@ -1,8 +1,8 @@
-"""The build backend under the name that packages write: ``build-backend = "mlxgen.build"``."""
+"""The build backend under the name that packages use: ``build-backend = "mlxgen.build"``."""
 
 from .package.backend import *  # noqa: F403
 from .package.backend import print_requirements
 
 if __name__ == "__main__":
-    # `python -m mlxgen.build`: the requirements, one a line, for builds without isolation.
+    # `python -m mlxgen.build` prints the requirements, one per line, for builds without isolation.
     print_requirements()

@@ -1,5 +1,5 @@
-"""In the editor: ``mlxgen lsp``, a language server (docs/editor.md says how editors start it).
+"""``mlxgen lsp``, a language server. docs/editor.md explains how to set up editors.
 
-``project`` checks what is edited, ``cursor`` knows what can stand where, ``server`` speaks LSP. All
-that they say is of the other rooms.
+``project`` checks the edited file, ``cursor`` computes the completions at a position, and
+``server`` implements the protocol (LSP). All messages and facts come from the other layers.
 """

@@ -1,4 +1,4 @@
-"""The command ``mlxgen lsp``, whose server needs pygls: no build does, so that it is an extra."""
+"""The command ``mlxgen lsp``. Its server needs pygls, an extra, because builds do not need it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import rich_click as click
 
 @click.command()
 def lsp() -> None:
-    """Run the language server, which editors start: diagnostics, completion, hover, quick fixes.
+    """Run the language server for an editor: diagnostics, completion, hover, quick fixes.
 
-    It talks to the editor on the standard input and output.
+    The server communicates over standard input and output.
     """
     try:
         from .server import Server
@@ -20,5 +20,5 @@ def lsp() -> None:
             raise
         message = "the language server needs pygls: pip install 'mlxgen[lsp]'"
         raise click.ClickException(message) from None
-    gc.enable()  # which commands that end soon do without
+    gc.enable()  # disabled for commands that end soon
     Server().run()

@@ -1,8 +1,8 @@
-"""Where in an entry the cursor is, and what can stand there.
+"""Finds the position of the cursor in an entry, and the completions that are valid there.
 
-While an entry is typed it is rarely valid YAML, so that its text is looked at instead: which keys
-the lines above are indented below, and which brackets are open. What the keys take is what the
-JSON Schema says.
+An entry is rarely valid YAML while it is typed. The module therefore inspects its text: the keys
+of the lines above, by indentation, and the open brackets. The JSON Schema defines the values of
+each key.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _ENTRY = re.compile(r"^-(?=\s)", re.MULTILINE)
-_SAYS = re.compile(r"\s*[^\s#]")  # a line that is neither blank nor a comment
+_SAYS = re.compile(r"\s*[^\s#]")  # a line with content: neither empty nor a comment
 _SIGNATURE = re.compile(
     rf"\b({'|'.join(SIGNATURES)}):[ \t]*(\"(?:\\.|[^\"\\])*\"|'(?:''|[^'])*'|[^\n\"']+)"
 )
 _AXES = re.compile(r"^(?:-| ) +axes:(.*(?:\n {3,}\S.*)*)", re.MULTILINE)
 _RESULTS = {"array": "array", "arrays": "list[array]"}  # of MLX's functions
-# What formulas may name besides, by the key that they are below.
+# Further names that are valid in formulas, by the key above the formula.
 _OF_KEY = {"grad": ("grad", "none", "zero"), "jvp": ("tangent",)}
 
 
 class Item(NamedTuple):
-    """What can stand at the cursor."""
+    """One completion."""
 
     name: str
-    kind: str  # as LSP calls it
+    kind: str  # as in the LSP
     detail: str = ""
-    insert: str = ""  # text, where it is not the name
+    insert: str = ""  # the inserted text, if it differs from the name
 
 
 class Cursor(NamedTuple):
-    """A place in a file: the keys that it is below, and what is written there."""
+    """A position in a file: the keys above it and the text at it."""
 
     path: tuple[str, ...]
-    key: bool  # whether a key may stand here,
-    value: bool  # and whether a value
-    word: str  # with what stands before its dots
-    entry: str  # the text of all of the entry
+    key: bool  # whether a key is valid here
+    value: bool  # whether a value is valid here
+    word: str  # the word before the cursor, including its dots
+    entry: str  # the text of the entire entry
 
     @classmethod
     def at(cls, text: str, offset: int) -> Cursor | None:
-        """The place before a character; None where it is in no entry."""
+        """Return the cursor before the character at ``offset``; None outside of all entries."""
         begin = max((m.start() for m in _ENTRY.finditer(text, 0, offset)), default=-1)
         if begin < 0:
             return None
@@ -74,7 +74,7 @@ class Cursor(NamedTuple):
         word = re.findall(r"[\w.]*$", last)[0]
         if last.lstrip()[:1] == "#":
             return None
-        above = [(0, "", "")]  # indentation, key and the text of its value; first the entry itself
+        above = [(0, "", "")]  # indentation, key and text of the value; the entry itself is first
         for line in [*filter(_SAYS.match, lines), last]:
             match = _LINE.match(line)
             indent, key, value = len(match[1]), match[2], match[3]  # type: ignore[index]
@@ -96,7 +96,7 @@ class Cursor(NamedTuple):
         return cls(path, True, path != (), word, entry) if path or last[:1] in (" ", "-") else None
 
     def signature(self) -> Signature | None:
-        """That of the entry, if it can be read."""
+        """Return the signature of the entry, or None if it cannot be parsed."""
         for key, text in _SIGNATURE.findall(self.entry):
             try:
                 written = str(yaml.safe_load(text))
@@ -107,14 +107,14 @@ class Cursor(NamedTuple):
         return None
 
     def axes(self) -> set[str]:
-        """The names of axes in the entry."""
+        """Return the names of axes in the entry."""
         text = "".join(_AXES.findall(re.sub(r"#.*", "", self.entry)))
         values = re.findall(r":([^,}\n]*)", text)
         return {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
 
 
 def _goes_on(value: str, deeper: bool) -> bool:
-    """Whether the line below a value, further in than its key or not, belongs to it."""
+    """Return true if the next line continues ``value``; ``deeper``: it is indented further."""
     value = value.strip()
     first = _TOKEN.match(value)
     if first is None or value[0] == "#":
@@ -125,7 +125,7 @@ def _goes_on(value: str, deeper: bool) -> bool:
 
 
 def _opened(value: str) -> list[tuple[str, str]]:
-    """The brackets that a value leaves open, each with the key that has a value there."""
+    """Return the open brackets of a value, each with the key whose value it opens."""
     opened: list[tuple[str, str]] = []
     for token in _TOKEN.finditer(value.strip()):
         sign, key = token[0], token["key"] or token["keys"]
@@ -140,7 +140,7 @@ def _opened(value: str) -> list[tuple[str, str]]:
     return opened
 
 
-# What the schema says
+# Queries of the schema
 
 
 @cache
@@ -149,7 +149,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _forms(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A part of the schema in all of its forms; an item of a list in the list's place."""
+    """Yield all alternatives of a part of the schema, with lists replaced by their items."""
     if "$ref" in node:
         yield from _forms(_schema()["$defs"][node["$ref"].rpartition("/")[2]])
     for form in node.get("anyOf", ()):
@@ -160,7 +160,7 @@ def _forms(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def forms(path: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """What the schema says of the value at a path."""
+    """Return the parts of the schema that describe the value at a path."""
     found = list(_forms(_schema()["items"]))
     for key in path:
         of = [
@@ -172,23 +172,23 @@ def forms(path: tuple[str, ...]) -> list[Mapping[str, Any]]:
 
 
 def keys(path: tuple[str, ...]) -> dict[str, str]:
-    """The keys of the mapping at a path, and what they are for."""
+    """Return the keys of the mapping at a path, with their descriptions."""
     known = (form.get("properties", {}) for form in forms(path))
     return {key: node.get("description", "") for of in known for key, node in of.items()}
 
 
 def is_formula(path: tuple[str, ...]) -> bool:
-    """Whether a formula may stand at a path."""
+    """Return true if the value at a path may be a formula."""
     return any(form.get("type") == ["string", "number"] for form in forms(path))
 
 
-# What can stand at a place
+# Completions
 
 _OF_OUTPUTS = ("axes", "shape", "dtype", "returns")  # keys that name arguments and outputs
 
 
 def items(cursor: Cursor, project: Project) -> Iterator[Item]:
-    """All that can stand at the cursor; editors select by what is typed."""
+    """Yield all completions at the cursor; the editor filters them by the typed prefix."""
     path, signature = cursor.path, cursor.signature()
     names = [arg.name for arg in signature.args] if signature else []
     outputs = [output.name for output in signature.outputs] if signature else []
@@ -232,7 +232,7 @@ def _entries(project: Project) -> Iterator[Item]:
 
 
 def _members(before: str, release: str | None) -> Iterator[Item]:
-    """What of MLX may stand behind a dot, or where there is none."""
+    """Yield the members of MLX that are valid after ``before``, which is empty or ends in a dot."""
     module = before.removeprefix("mx.").removeprefix("mx")
     if module not in ("", *MODULES):
         yield from (Item(name, "Property") for name in table(release).attributes)
@@ -247,7 +247,7 @@ def _members(before: str, release: str | None) -> Iterator[Item]:
 
 @cache
 def usage(name: str, release: str | None, method: bool = False) -> str:
-    """What a function of MLX takes: ``softmax(a: array, ...) -> array``; empty if there is none."""
+    """Return the usage of an MLX function, ``softmax(a: array, ...) -> array``; "" if unknown."""
     api = table(release)
     function = api.method(name) if method else api.function(name)
     if function is None:

@@ -1,6 +1,6 @@
-"""A file of operators while it is edited: checked after every keystroke, as ``mlxgen check`` would.
+"""A file of operators in an editor, checked after every edit as ``mlxgen check`` would check it.
 
-Only what was edited, and what is wrong, is looked at again (command/memo.py).
+Each check resolves only the edited entries and the entries with errors (command/memo.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..read.yaml import Document
 
 
 class Project:
-    """A file of operators; its parts are those of the last ``check``.
+    """A file of operators; the attributes describe its last ``check``.
 
-    Texts in ``unsaved``, by absolute paths, stand for hand-written files.
+    ``unsaved`` maps absolute paths to strings that replace the contents of hand-written files.
     """
 
     def __init__(self, yaml: Path, unsaved: Mapping[str, str]) -> None:
@@ -30,17 +30,17 @@ class Project:
         self.settings: Settings | None = None
         self.document: Document | None = None
         self.sources: Sources | None = None
-        self.ops: dict[str, Op] = {}  # by name; of a broken entry, what it was before
+        self.ops: dict[str, Op] = {}  # by name; for an invalid entry, its last valid version
         self.diagnostics: list[Diagnostic] = []
         self._memo: Memo[Op] = Memo()
 
     @property
     def release(self) -> str | None:
-        """Of MLX, that the entries are for."""
+        """The release of MLX that the entries target."""
         return self.settings.mlx if self.settings else None
 
     def check(self, text: str) -> None:
-        """Look at a text of the file: ``diagnostics`` are those of ``mlxgen check``."""
+        """Check a new version of the file. ``diagnostics`` are then those of ``mlxgen check``."""
         diags = Diagnostics()
         with suppress(TooMany):
             self._check(text, diags)

@@ -1,9 +1,9 @@
-"""The language server: what ``project`` and ``cursor`` know, in the words of the LSP.
+"""The language server: answers LSP requests from the results of ``project`` and ``cursor``.
 
-An edit is checked 50 ms later, or when something is asked, together with those that follow it.
-Positions are the client's: UTF-16 code units, or what it asked for. The whole text comes with every
-edit, since not everybody means the same by a line. A handler that fails says so in the editor's
-log, and gives nothing: no text ends the server.
+An edit is checked after 50 ms, together with any edits that follow it, or as soon as a request
+needs the result. Positions use the encoding that the client requests, by default UTF-16 code
+units. Every edit sends the whole text, because clients disagree on line endings. If a handler
+fails, it logs the error in the editor and returns nothing, so that no input ends the server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _text = lru_cache(8)(partial(Text, ""))
 
 
 class Server:
-    """Answers one editor, for any number of projects."""
+    """Serves one editor, with any number of projects."""
 
     def __init__(self) -> None:
         full = lsp.TextDocumentSyncKind.Full
@@ -72,11 +72,11 @@ class Server:
             self.lsp.feature(name, options)(partial(self.guarded, handler))
 
     def run(self) -> None:
-        """Serve on the standard input and output, until the editor ends it."""
+        """Serve on standard input and output until the editor disconnects."""
         self.lsp.start_io()
 
     def guarded(self, handler: Callable[[Any], Any], params: Any) -> Any:
-        """What a handler gives; None where it fails, which is written to the editor's log."""
+        """Return the result of a handler. If it fails, log the error in the editor; return None."""
         try:
             return handler(params)
         except Exception:
@@ -87,14 +87,14 @@ class Server:
     # Files
 
     def open(self, path: Path) -> Any:
-        """What the editor has of a file; None if it is not open."""
+        """Return the editor's document of a file; None if the file is not open."""
         documents = self.lsp.workspace.text_documents.values()
         return next(
             (found for found in documents if os.path.realpath(found.path) == str(path)), None
         )
 
     def text(self, path: Path) -> Text:
-        """What the editor has of a file, or else the disk."""
+        """Return the text of a file: from the editor if it is open, else from disk."""
         if document := self.open(path):
             return _text(str(document.source).encode(errors="replace").decode())
         try:
@@ -103,7 +103,7 @@ class Server:
             return _text("")
 
     def project(self, path: Path) -> Project | None:
-        """That of a file of operators, or of hand-written sources; None for any other file."""
+        """Return the project of a file of operators or hand-written code; None for other files."""
         root = settings.find(path.parent)
         found = settings.load(root, Diagnostics()) if root else None
         yaml = None
@@ -116,7 +116,7 @@ class Server:
         return self.projects.setdefault(yaml, Project(yaml, self.unsaved)) if yaml else None
 
     def edited(self, params: Any) -> None:
-        """A file was opened, edited, saved or closed: soon it is checked."""
+        """Schedule a check after a file was opened, edited, saved or closed."""
         path = _path(params)
         self.unsaved.pop(str(path), None)
         if path.suffix in _SOURCES and self.open(path):
@@ -124,7 +124,7 @@ class Server:
         self.later(self.project(path))
 
     def watch(self, _: Any) -> None:
-        """Ask the editor to tell of files that others write."""
+        """Ask the editor to report changes of files on disk."""
         workspace = self.lsp.client_capabilities.workspace
         watches = workspace and workspace.did_change_watched_files
         if watches and watches.dynamic_registration:
@@ -134,18 +134,18 @@ class Server:
             self.lsp.client_register_capability(lsp.RegistrationParams([asked]))
 
     def saved(self, _: Any) -> None:
-        """A file was written: a project looks by itself which of its own are others."""
+        """Check again after a file was written; each project detects its own changed files."""
         for project in self.projects.values():
             self.later(project)
 
     def later(self, project: Project | None) -> None:
-        """Check a project soon."""
+        """Schedule a check of a project."""
         if project and project.yaml not in self.waiting:
             self.waiting.add(project.yaml)
             asyncio.get_running_loop().call_later(_DELAY, self.guarded, self.now, project)
 
     def now(self, project: Project) -> Project:
-        """A project as it is in the editor, not as it was before the last edit."""
+        """Return a project that includes all edits; check it first if one is pending."""
         if project.yaml in self.waiting:
             self.waiting.remove(project.yaml)
             project.check(self.text(project.yaml).text)
@@ -160,7 +160,7 @@ class Server:
         return project
 
     def diagnostic(self, item: Diagnostic, at: lsp.Location, project: Project) -> lsp.Diagnostic:
-        """A message as the editor shows it; places that it names can be gone to."""
+        """Convert a diagnostic to LSP; its related locations become links."""
         related = [
             lsp.DiagnosticRelatedInformation(
                 location=self.location(place.span, project), message=place.message
@@ -176,26 +176,26 @@ class Server:
             related_information=related,
         )
 
-    # Places
+    # Locations
 
     def uri(self, path: Path) -> str:
-        """What the editor calls a file."""
+        """Return the editor's URI of a file."""
         document = self.open(path)
         return str(document.uri if document else uris.from_fs_path(str(path)))
 
     def file(self, span: Span, project: Project) -> Path:
-        """The file that a span is in."""
+        """Return the file of a span."""
         root = settings.find(project.yaml.parent) or project.yaml.parent
         path = root / span.file if span.file == "pyproject.toml" else span.file
         return Path(os.path.realpath(path))
 
     def location(self, span: Span, project: Project) -> lsp.Location:
-        """A span as the editor counts."""
+        """Convert a span to an LSP location."""
         path = self.file(span, project)
         return lsp.Location(uri=self.uri(path), range=self.range(self.text(path), span))
 
     def range(self, text: Text, span: Span) -> lsp.Range:
-        """A span as the editor counts; one without an extent is of one character."""
+        """Convert a span to an LSP range; an empty span becomes one character long."""
         units = self.lsp.workspace.position_codec.client_num_units
         _, line, column, end_line, end_column = span
         end_column += (line, column) == (end_line, end_column)
@@ -206,13 +206,13 @@ class Server:
         return lsp.Range(begin, lsp.Position(max(end_line - 1, 0), units(inside)))
 
     def offset(self, text: Text, position: lsp.Position) -> int:
-        """The character at a position."""
+        """Return the index of the character at an LSP position."""
         line = text.lines[position.line] if position.line < len(text.lines) else ""
         units = accumulate(map(self.lsp.workspace.position_codec.client_num_units, line), initial=0)
         return text.offset(position.line + 1, 1 + bisect_left([*units], position.character))
 
     def asked(self, params: Any) -> tuple[Project | None, Path, Text, int]:
-        """What a request is about: the project, file, its text and the place in it."""
+        """Return the subject of a request: the project, the file, its text and the position."""
         path = _path(params)
         text, project = self.text(path), self.project(path)
         offset = self.offset(text, params.position)
@@ -221,12 +221,12 @@ class Server:
     # Requests
 
     def completion(self, params: lsp.CompletionParams) -> list[lsp.CompletionItem]:
-        """What can stand at the cursor."""
+        """Return the completions at the cursor."""
         project, path, text, offset = self.asked(params)
         place = Cursor.at(text.text, offset) if path.suffix not in _SOURCES else None
         if project is None or place is None:
             return []
-        # What is replaced is said: what a word of YAML is, editors see differently.
+        # The replaced range is explicit, because editors disagree on the extent of a YAML word.
         written = len(place.word.rpartition(".")[2])
         begin = self.range(text, text.at(offset - written, offset)).start
         has_colon = re.compile(r"\w*\s*:").match(text.text, offset)
@@ -245,7 +245,7 @@ class Server:
         ]
 
     def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
-        """What the thing at the cursor is, and what is wrong with it."""
+        """Describe the symbol at the cursor and the errors there."""
         project, path, text, offset = self.asked(params)
         if project is None:
             return None
@@ -261,7 +261,7 @@ class Server:
         return lsp.Hover(contents=contents) if said else None
 
     def about(self, text: str, offset: int, project: Project) -> Iterator[str]:
-        """What is known of the word at a place, in Markdown."""
+        """Yield the facts about the word at a position, in Markdown."""
         while text[offset : offset + 1].isidentifier() or text[offset : offset + 1].isdecimal():
             offset += 1
         place = Cursor.at(text, offset)
@@ -282,9 +282,9 @@ class Server:
                 yield f"```python\n{said}\n```"
 
     def definition(self, params: lsp.DefinitionParams) -> list[lsp.Location]:
-        """Where the thing is that the word at the cursor names: an entry, or a function by hand.
+        """Return the definition of the word at the cursor: an entry or a hand-written function.
 
-        Of a function in hand-written sources, it is the entries that name it.
+        For a function in hand-written code, return the entries that name it.
         """
         project, path, text, offset = self.asked(params)
         if project is None or project.document is None or project.sources is None:
@@ -308,8 +308,8 @@ class Server:
         return [self.location(span, project) for span in dict.fromkeys(spans)]
 
     def fixes(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """The fixes of what is wrong in a range, those that are certain first; a file for a kernel
-        that is missing."""
+        """Return the fixes for errors in a range, certain fixes first, and the command that creates
+        a missing kernel file."""
         path, project = _path(params), self.project(_path(params))
         found: list[lsp.CodeAction] = []
         if project is None:
@@ -334,7 +334,7 @@ class Server:
     def edits(
         self, item: Diagnostic, project: Project
     ) -> Iterator[tuple[str, lsp.WorkspaceEdit, bool]]:
-        """What may mend something: its title, the edit, and whether that is certain."""
+        """Yield possible fixes: the title, the edit, and whether the fix is certain."""
         if fix := item.fix:
             place = self.location(fix.span, project)
             text, (_, *begin, line, column) = self.text(self.file(fix.span, project)), fix.span
@@ -356,13 +356,13 @@ class Server:
 
     @property
     def creates_files(self) -> bool:
-        """Whether edits can make files in this editor."""
+        """Return true if the editor supports edits that create files."""
         workspace = self.lsp.client_capabilities.workspace
         edits = workspace and workspace.workspace_edit
         return lsp.ResourceOperationKind.Create in ((edits and edits.resource_operations) or ())
 
     def symbols(self, params: lsp.DocumentSymbolParams) -> list[lsp.SymbolInformation]:
-        """The entries, for an outline and for going to one by its name."""
+        """Return the entries, for the outline and for symbol search."""
         project = self.project(_path(params))
         document = self.now(project).document if project else None
         if project is None or document is None or _path(params) != project.yaml:
@@ -372,5 +372,5 @@ class Server:
 
 
 def _path(params: Any) -> Path:
-    """The file that a message is about."""
+    """Return the file that a message refers to."""
     return Path(os.path.realpath(uris.to_fs_path(params.text_document.uri) or ""))

@@ -8,9 +8,10 @@ thread positions, barriers and simdgroups:
                 [x, ids, order, out, np.int32(rows), np.int32(width)],
                 grid=(32, 8 * segments, 1), threadgroup=(32, 8, 1), outputs=[3])
 
-`translate` rewrites, `library` compiles and runs, `rules` refuses what C++ takes and Metal does
-not; `include/` holds Metal's library in C++ and the substitute of MLX's Metal device with which
-generated launchers run; `runtime.cpp` runs threads. docs/metal.md says what this proves.
+`translate` rewrites the source; `library` compiles and runs it. `include/` contains Metal's library
+in C++ and the substitute for MLX's Metal device, with which generated launchers run. `runtime.cpp`
+runs threads. `check/metal_rules.py` rejects code that is valid C++ but not valid Metal.
+docs/metal.md explains which errors the emulation can find.
 """
 
 from .cxx import EmulationError

@@ -18,13 +18,13 @@ from .spaces import available, check_project
 
 @command("project", name="metal-test", context_settings={"ignore_unknown_options": True})
 @click.option(
-    "--build-dir", type=FOLDER, help="Where to build; `build/metal` in the project if absent."
+    "--build-dir", type=FOLDER, help="Build folder; the default is the project's `build/metal`."
 )
 @click.option(
     "--jobs",
     "-j",
     type=click.IntRange(min=0),
-    help="Processes that share the tests, 0 for one per core; needs pytest-xdist.",
+    help="Number of test processes, 0 for one per core; needs pytest-xdist.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def metal_test(
@@ -38,8 +38,8 @@ def metal_test(
 
     Checks the kernels against Metal's own rules, builds the operators so that their Metal kernels
     run through their generated launchers without a GPU, and runs pytest. Without ARGUMENTS it runs
-    the tests that [tool.mlxgen] names, and a kernel that none of them launches is an error;
-    ARGUMENTS are pytest's (`mlxgen metal-test -- tests/ops -k axpby`).
+    the tests that [tool.mlxgen] names, and reports an error for every kernel that no test launches.
+    ARGUMENTS are passed to pytest (`mlxgen metal-test -- tests/ops -k axpby`).
     """
     settings = settings_of(diags, project)
     folder = (build_dir or settings.root / "build" / "metal").resolve()
@@ -58,15 +58,15 @@ def metal_test(
 
 @command("project", "select", "exclude", "format", name="metal-check")
 @click.option(
-    "--build-dir", type=FOLDER, help="Where to generate; `build/macos` in the project if absent."
+    "--build-dir", type=FOLDER, help="Output folder; the default is the project's `build/macos`."
 )
-@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Compilers at a time.")
+@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Number of parallel compilers.")
 @click.option(
     "--require",
     "required",
     is_flag=True,
     envvar="CI",
-    help="Fail where MLX for macOS or the compiler cannot be had; so it is where CI is set.",
+    help="Fail if MLX for macOS or the compiler is not available; the default if CI is set.",
 )
 def metal_check(
     diags: Diagnostics,
@@ -80,9 +80,9 @@ def metal_check(
 ) -> None:
     """Check Metal kernels and their launchers as macOS would, without a Mac.
 
-    The kernels' address spaces are compared. Every generated file with Metal code is compiled
-    against the headers of MLX's macOS wheel, and the symbols that it needs are compared with those
-    that the wheel's library exports.
+    Checks the kernels' address spaces. Compiles every generated file with Metal code against the
+    headers of MLX's macOS wheel, and compares the symbols that it needs with the symbols that the
+    wheel's library exports.
     """
     ops, sources, settings = load(diags, project, None, select, exclude)
     operators.check_metal(ops, sources, diags)
@@ -103,6 +103,6 @@ def metal_check(
     require(diags.ok)
     said = (
         f"{len(found.files)} files compile with MLX {found.wheel.version} for macOS, which exports "
-        "all that they need"
+        "all symbols that they need"
     )
     click.echo(diags.to_json() if form == "json" else said)

@@ -1,7 +1,7 @@
-"""`python -m mlxgen.emulator.compile SOURCE`: compile embedded Metal source, print the path.
+"""`python -m mlxgen.emulator.compile SOURCE`: compiles embedded Metal source and prints the path.
 
-The substitute of MLX's Metal device runs it when an operator needs a library for the first time.
-What is wrong is printed too, with exit status 1.
+The substitute for MLX's Metal device runs this command when an operator first needs a library. On
+an error the command prints the reason and exits with status 1.
 """
 
 import sys
@@ -13,7 +13,7 @@ from .translate import translate
 
 
 def main(path: str) -> int:
-    """Compile the file at `path`; the exit status."""
+    """Compile the file at `path`; return the exit status."""
     try:
         print(build(translate(path).text, path))
     except (EmulationError, SourceError) as error:

@@ -1,8 +1,7 @@
-"""The system's C++ compiler, and its preprocessor.
+"""The system's C++ compiler and its preprocessor.
 
-MLX declares the instances of its Metal kernels by nested macros, which `read.preprocess` leaves to
-the compiler. What translates kernels needs a compiler for its result anyway, so that one expands
-the macros, too.
+MLX declares the instances of its Metal kernels by nested macros, which `read.preprocess` does not
+expand. Translated kernels need a compiler anyway, and its preprocessor expands these macros.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from ..diagnostics import Span
 from ..model.signature import quoted
 from ..read.preprocess import SourceError, SourceText
 
-# Metal is C++14. Macros of the system's compiler are not Metal's.
+# Metal is C++14. The macros of the system's compiler do not exist in Metal.
 _PREPROCESS = ("-E", "-x", "c++", "-std=gnu++14", "-undef", "-nostdinc", "-w")
 _ERROR = re.compile(r"^(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)", re.MULTILINE)
 _HEADER = re.compile(r"[\w-]+(?:[./][\w-]+)*")
 
 
 class EmulationError(Exception):
-    """A kernel that cannot be compiled or run, or did something that it must not."""
+    """A kernel that cannot be compiled or run, or that did something invalid."""
 
 
 @functools.lru_cache
 def command() -> tuple[list[str], str]:
-    """The C++ compiler's command, and what it says of its version.
+    """Return the command of the C++ compiler and its version text.
 
     Raises:
-        EmulationError: where there is none.
+        EmulationError: If there is no compiler.
     """
     named = os.environ.get("CXX", "").split()
     for command in (named, ["g++"], ["clang++"], ["c++"]):
@@ -50,15 +49,15 @@ def command() -> tuple[list[str], str]:
 def preprocessed(
     path: str, folders: Sequence[str], text: str | None, defines: Mapping[str, str]
 ) -> str:
-    """The Metal file at `path` (`text`, where given) after the compiler's preprocessor.
+    """Preprocess the Metal file at `path` (or `text`, if given) with the compiler.
 
-    Lines of the form `# 12 "file"` say where the following ones are from.
+    Lines of the form `# 12 "file"` give the origin of the lines below them.
 
     Raises:
-        SourceError: for the first error that the compiler reports.
+        SourceError: For the first error that the compiler reports.
     """
     source = SourceText(path, unsaved=None if text is None else {os.path.abspath(path): text})
-    # A folder that is named twice, the compiler would call by its second name.
+    # If a folder is listed twice, the compiler would use its second name.
     beside = os.path.dirname(path) or "."
     folders = [beside if os.path.realpath(f) == os.path.realpath(beside) else f for f in folders]
     with tempfile.TemporaryDirectory() as empty:
@@ -84,7 +83,7 @@ def preprocessed(
 
 
 def _left_out(source: SourceText, folders: Sequence[str]) -> Iterator[str]:
-    """The angled includes that are in no folder: Metal's own headers."""
+    """Yield the angled includes that no folder contains: Metal's own headers."""
     sources = {source.path: source}
     pending = [source]
     while pending:

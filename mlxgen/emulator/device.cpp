@@ -1,13 +1,13 @@
-// The substitute of MLX's Metal device: what it does. It is compiled into the
-// operators' library where that is built with MLXGEN_EMULATE_METAL.
+// The substitute for MLX's Metal device: its implementation. It is compiled
+// into the operators' library if that is built with MLXGEN_EMULATE_METAL.
 //
-// A library's source is translated and compiled by mlxgen: ahead of the tests
-// ($MLXGEN_METAL_PREBUILT holds <name>.metal and <name>.so), or when an
-// operator first needs it (emulator/compile.py, in a process of its own). A
-// dispatch takes its place among the tasks of MLX's CPU stream, since its
-// inputs are not computed before. Whatever a kernel does wrong is kept for
-// mlxgen_metal_report(), which the pytest plugin asks after each test; the
-// outputs of such a launch are NaN.
+// mlxgen translates and compiles the source of a library, either before the
+// tests ($MLXGEN_METAL_PREBUILT contains <name>.metal and <name>.so), or when
+// an operator first needs it (emulator/compile.py, in a separate process). A
+// dispatch becomes a task of MLX's CPU stream, because its inputs are computed
+// by earlier tasks. Errors of kernels are collected for mlxgen_metal_report(),
+// which the pytest plugin calls after each test; the outputs of a failed launch
+// are NaN.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -55,12 +55,12 @@ namespace mlx::core::metal {
 
 namespace {
 
-/** What happened since the last report. */
+/** Launches and errors since the last report. */
 struct Record {
   std::mutex mutex;
   std::map<std::string, uint64_t> launches;
   std::vector<std::string> errors;
-  std::set<const void*> filled; // outputs that the launcher itself initialised
+  std::set<const void*> filled; // outputs that the launcher initialized
   uint64_t count = 0;
 };
 
@@ -69,8 +69,8 @@ Record& record() {
   return value;
 }
 
-/** The order of threads of the next launch: $MLXGEN_METAL_SCHEDULE, or each in
- * turn. */
+/** Choose the schedule of the next launch: $MLXGEN_METAL_SCHEDULE, or else all
+ * schedules in turn. */
 void choose_schedule(mlxgen_metal::Launch& launch) {
   static const char* const names[] = {
       "natural", "ascending", "descending", "seeded"};
@@ -125,7 +125,7 @@ int32_t code_of(Dtype dtype) {
   }
 }
 
-/** Give function constants their values; all that are given are boolean. */
+/** Set the values of function constants; all constants here are boolean. */
 void set_constants(
     const mlxgen_metal::Library& table,
     const std::map<int, bool>& values) {
@@ -137,7 +137,7 @@ void set_constants(
   }
 }
 
-/** The memory that an array's elements lie in, whatever their strides. */
+/** Return the memory that contains an array's elements, for any strides. */
 mlxgen_metal::Argument argument_of(const array& a, int64_t offset) {
   mlxgen_metal::Argument out{};
   auto data = reinterpret_cast<uint8_t*>(const_cast<char*>(a.data<char>()));
@@ -156,7 +156,7 @@ mlxgen_metal::Argument argument_of(const array& a, int64_t offset) {
   return out;
 }
 
-/** The output of a command; raises if it fails. */
+/** Return the output of a command; raise if it fails. */
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* pipe = popen(command.c_str(), "r");
@@ -178,7 +178,7 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/** The shared object of a library that was compiled ahead, or "". */
+/** Return the path of a library that was compiled before, or "". */
 std::string prebuilt(const std::string& name, const std::string& source) {
   auto given = std::getenv("MLXGEN_METAL_PREBUILT");
   if (given == nullptr) {
@@ -302,7 +302,7 @@ void CommandEncoder::dispatch_threadgroups(MTL::Size grid, MTL::Size group) {
 
 mlxgen_metal::Argument& CommandEncoder::bind(int index) {
   if (index < 0 || index >= mlxgen_metal::max_buffers) {
-    throw std::out_of_range("[metal emulation] There are 31 buffers.");
+    throw std::out_of_range("[metal emulation] Metal has 31 buffers.");
   }
   state_->bytes.erase(index);
   return state_->launch.arguments[index];
@@ -349,7 +349,7 @@ void CommandEncoder::dispatch(
   cpu::get_command_encoder(stream_).dispatch(
       [launch, bytes, kernel, library]() mutable {
         std::vector<char> message(4096);
-        static std::mutex one_at_a_time; // constants are the library's
+        static std::mutex one_at_a_time; // constants belong to the library
         std::unique_lock<std::mutex> running(one_at_a_time);
         set_constants(*library->table, kernel->constants);
         int failed = library->launch(
@@ -414,7 +414,8 @@ MTL::ComputePipelineState* Device::get_kernel(
       return kernel.get();
     }
   }
-  throw std::runtime_error("[metal emulation] No kernel is named " + name);
+  throw std::runtime_error(
+      "[metal emulation] There is no kernel named " + name);
 }
 
 Device& device(mlx::core::Device) {
@@ -434,8 +435,8 @@ CommandEncoder& get_command_encoder(Stream s) {
 } // namespace mlx::core::metal
 
 /**
- * What happened since the last call, as lines: `launch <count> <kernel>` and
- * `error <message>`.
+ * Return the events since the last call, as lines: `launch <count> <kernel>`
+ * and `error <message>`.
  */
 extern "C" __attribute__((visibility("default"))) const char*
 mlxgen_metal_report() {
@@ -456,7 +457,7 @@ mlxgen_metal_report() {
   return text.c_str();
 }
 
-/** Calls `take` with the name and the source of every operator's library. */
+/** Call `take` with the name and the source of every operator's library. */
 extern "C" __attribute__((visibility("default"))) void mlxgen_metal_sources(
     void (*take)(const char* name, const char* source)) {
   for (const auto& [name, source] : mlx::core::metal::emulation::libraries()) {

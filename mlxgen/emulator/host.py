@@ -1,15 +1,15 @@
-"""Checks the C++ around Metal kernels as macOS would, on a machine without macOS.
+"""Checks the C++ around Metal kernels for macOS, on a machine without macOS.
 
-The generated code behind `#ifdef _METAL_` calls MLX's Metal backend, which only MLX's macOS wheel
-has. `check_host` compiles every file with such code for macOS, with the clang that comes in the
-`ziglang` package, against the headers of that wheel; what they call must be among the symbols that
-the wheel's `libmlx.dylib` exports, since many functions of its headers are not.
+The generated code behind `#ifdef _METAL_` calls MLX's Metal backend, which exists only in MLX's
+macOS wheel. `check_host` compiles every file with such code for macOS against the headers of that
+wheel, with the clang of the `ziglang` package. The wheel's `libmlx.dylib` exports only some of the
+functions in its headers, so every symbol that the code needs is compared with the exports.
 
-zig has the headers of macOS's C and C++ libraries. Of Apple's frameworks, metal-cpp names six
-types, which `sdk/` declares. The wheel's headers, the precompiled header and what is known of each
-object are kept in the user's cache, by their contents.
+zig contains the headers of macOS's C and C++ libraries. metal-cpp uses six types of Apple's
+frameworks, which `sdk/` declares. The wheel's headers, the precompiled header and the facts about
+each object file are cached under a hash of their inputs.
 
-Nothing is linked or run, and no compiler of Apple's takes part.
+Nothing is linked or run, and no compiler of Apple's is involved.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ SDK = HERE / "sdk"
 RUNTIME = HERE.parent / "runtime" / "include"
 
 TARGET = "aarch64-macos.14.0"
-# What pip calls the systems whose wheels are good enough: Apple silicon, from macOS 14 on.
+# pip's names of the systems whose wheels can be used: Apple silicon, from macOS 14 on.
 PLATFORMS = ("macosx_14_0_arm64", "macosx_15_0_arm64", "macosx_26_0_arm64")
 
-# As CMakeLists.txt compiles, but for warnings and optimisation, and without what zig adds.
+# The flags of CMakeLists.txt except for warnings and optimization, without zig's additions.
 _FLAGS = (
     *("-target", TARGET),
     *("-std=c++20", "-fblocks", "-D_METAL_", "-fPIC", "-O0", "-g0", "-w"),
@@ -63,7 +63,7 @@ _THEIRS = re.compile(r"__Z(?:T[A-Z]|GV)?N[rVKRO]*(?:3mlx4core|3MTL|2NS|2CA)")
 
 
 class HostUnavailable(Exception):
-    """What the check needs cannot be had here; the message says what and why."""
+    """A requirement of the check is not available; the message gives the reason."""
 
 
 # ---------------------------------------------------------------------------------- MLX for macOS
@@ -71,12 +71,12 @@ class HostUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """MLX as macOS has it.
+    """MLX for macOS.
 
     Attributes:
-        version: of MLX.
-        include: the folder of its headers; `metal_cpp` is in it.
-        exports: the mangled names that its libmlx.dylib exports, as object files spell them.
+        version: The release of MLX.
+        include: The folder of its headers, which contains `metal_cpp`.
+        exports: The mangled names that its libmlx.dylib exports, as object files spell them.
     """
 
     version: str
@@ -85,12 +85,12 @@ class Wheel:
 
 
 def macos_wheel(version: str | None = None) -> Wheel:
-    """MLX for macOS, of the installed MLX's version: downloaded once, and kept in the user's cache.
+    """Return MLX for macOS in the installed MLX's version; it is downloaded once and cached.
 
-    On macOS itself the installed one is taken.
+    On macOS itself the installed MLX is returned.
 
     Raises:
-        HostUnavailable: where the wheel cannot be downloaded.
+        HostUnavailable: If the wheel cannot be downloaded.
     """
     installed = _installed_version()
     version = version or installed
@@ -109,7 +109,7 @@ def macos_wheel(version: str | None = None) -> Wheel:
             try:
                 os.replace(made, folder)
             except OSError:
-                if not folder.is_dir():  # else another process was faster
+                if not folder.is_dir():  # otherwise another process has created it
                     raise
     exports = (folder / "exports.txt").read_text(encoding="utf-8").split("\n")
     return Wheel(version, folder / "include", frozenset(exports))
@@ -123,7 +123,7 @@ def _installed_version() -> str | None:
 
 
 def _downloaded(version: str, folder: Path) -> Path:
-    """The wheel that holds the library and the headers: mlx-metal, of which mlx is the bindings."""
+    """Download the wheel mlx-metal, which contains the library and the headers of MLX."""
     command = [
         *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"),
         *("--no-deps", "--only-binary=:all:", "--retries", "1", "--dest", str(folder)),
@@ -141,7 +141,7 @@ def _downloaded(version: str, folder: Path) -> Path:
 
 
 def _unpacked(wheel: Path, folder: Path) -> Path:
-    """A folder with the wheel's headers and the names that its library exports."""
+    """Return a folder with the wheel's headers and the names that its library exports."""
     out = folder / "unpacked"
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -165,9 +165,9 @@ class Symbols:
     """The external symbols of a Mach-O file, mangled.
 
     Attributes:
-        undefined: those that it needs.
-        defined: those that it has.
-        strong: those of them that nothing else may define.
+        undefined: The symbols that it needs.
+        defined: The symbols that it defines.
+        strong: The defined symbols that no other file may define.
     """
 
     undefined: frozenset[str]
@@ -192,13 +192,13 @@ def _symbols(path: Path) -> Symbols:
 
 
 def demangled(symbol: str) -> str:
-    """A symbol as C++ spells it, where the C++ library can be asked; else as it is."""
+    """Return the C++ name of a symbol, or the symbol if it cannot be demangled."""
     for name in ("libstdc++.so.6", "libc++.1.dylib", "libc++.so.1"):
         try:
             function = ctypes.CDLL(name).__cxa_demangle
         except (OSError, AttributeError):
             continue
-        function.restype = ctypes.c_char_p  # never freed: a few names in a failing check
+        function.restype = ctypes.c_char_p  # never freed: few names, only if a check fails
         function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         found: bytes | None = function(symbol.removeprefix("_").encode(), None, None, None)
         return found.decode() if found else symbol
@@ -210,7 +210,7 @@ def demangled(symbol: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostMessage:
-    """An error of the compiler; `file` is empty where it is not about a place."""
+    """An error of the compiler; `file` is empty if it has no location."""
 
     file: str
     line: int
@@ -220,7 +220,7 @@ class HostMessage:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What came of a source file."""
+    """The result of compiling a source file."""
 
     errors: tuple[HostMessage, ...]
     undefined: frozenset[str] = frozenset()
@@ -232,10 +232,10 @@ class HostCompiler:
 
     Args:
         wheel: MLX for macOS.
-        include_dirs: the package's; MLX's and mlxgen's are added.
+        include_dirs: The package's include folders; those of MLX and mlxgen are added.
 
     Raises:
-        HostUnavailable: where `ziglang` is not installed, or MLX's own headers do not compile.
+        HostUnavailable: If `ziglang` is not installed, or MLX's own headers do not compile.
     """
 
     def __init__(self, wheel: Wheel, include_dirs: Sequence[Path]) -> None:
@@ -256,7 +256,7 @@ class HostCompiler:
         self._precompiled = self._precompile()
 
     def _run(self, arguments: Sequence[str]) -> tuple[HostMessage, ...]:
-        """Run the compiler; its errors. What zig itself would cache goes into a folder for now."""
+        """Run the compiler and return its errors. zig's own cache is a temporary folder."""
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
             done = subprocess.run(
                 [*self._command, *arguments],
@@ -274,7 +274,7 @@ class HostCompiler:
         return messages or (HostMessage("", 0, 0, done.stderr.strip()[-2000:]),)
 
     def _precompile(self) -> Path:
-        """The headers that all generated sources share, which are most of the work."""
+        """Precompile the headers that all generated sources share; they take most of the time."""
         path = self._folder / f"{self._key}.pch"
         if not path.is_file():
             header = self._folder / f"{self._key}.h"
@@ -294,7 +294,7 @@ class HostCompiler:
         return path
 
     def compile(self, source: Path) -> Compiled:
-        """Compile a file, or recall what came of it: its text and its includes' are compared."""
+        """Compile a file, or return the cached result if its text and includes are unchanged."""
         described = " ".join([self._key, *self._includes, str(source)])
         key = digest(described, source.read_bytes())
         known = self._folder / f"{key}.json"
@@ -326,7 +326,7 @@ class HostCompiler:
 
 
 def _prune(folder: Path, pattern: str, most: int) -> None:
-    """Remove the oldest of the files that earlier versions of a project left in the cache."""
+    """Remove the oldest files that earlier versions of a project left in the cache."""
     found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
     for path in found[: max(0, len(found) - most)]:
         path.unlink(missing_ok=True)
@@ -344,7 +344,7 @@ def _file_digest(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """What was checked: the files that were compiled, and MLX for macOS."""
+    """The checked files, and MLX for macOS."""
 
     files: tuple[Path, ...]
     wheel: Wheel
@@ -362,15 +362,15 @@ def check_host(
     """Check the host code of a project's Metal kernels, and its hand-written sources, for macOS.
 
     Args:
-        settings: the project.
-        folder: where to generate the sources.
-        diags: collects what is wrong (MG811 to MG813), and what stops the generation.
-        include: names or ``tag:name`` of operators; all if empty.
-        exclude: names or ``tag:name`` to leave out.
-        jobs: compilers at a time; the machine's processors if absent.
+        settings: The project.
+        folder: The folder for generated sources.
+        diags: Collects errors (MG811 to MG813), and errors that stop the generation.
+        include: Names or ``tag:name`` of operators; all if empty.
+        exclude: Names or ``tag:name`` to leave out.
+        jobs: Number of parallel compilers; by default the number of processors.
 
     Raises:
-        HostUnavailable: where MLX for macOS, or the compiler, cannot be had.
+        HostUnavailable: If MLX for macOS or the compiler is not available.
     """
     wheel = macos_wheel()
     ops, _ = operators.load(settings, diags)
@@ -395,7 +395,7 @@ def check_host(
 
 
 class _Reporter:
-    """Says what is wrong, of which operator, and where a person can mend it."""
+    """Reports errors with the operator and the location at which a user can fix them."""
 
     def __init__(self, settings: Settings, folder: Path, wheel: Wheel, diags: Diagnostics) -> None:
         self._settings = settings
@@ -422,8 +422,8 @@ class _Reporter:
                     f"needs {demangled(symbol)}, which {mlx} does not export",
                     self._entry(source, op),
                     op=op.name if op else None,
-                    help="its headers declare it, but an extension cannot link it: use what is "
-                    "marked MLX_API",
+                    help="use functions marked MLX_API: the headers declare this function, but an "
+                    "extension cannot link it",
                 )
         for symbol in sorted(result.strong & self._wheel.exports):
             self._diags.error(
@@ -431,8 +431,8 @@ class _Reporter:
                 f"defines {demangled(symbol)}, which {mlx} has too",
                 self._entry(source, op),
                 op=op.name if op else None,
-                help="an extension must not define MTL_PRIVATE_IMPLEMENTATION or "
-                "NS_PRIVATE_IMPLEMENTATION",
+                help="remove MTL_PRIVATE_IMPLEMENTATION or NS_PRIVATE_IMPLEMENTATION from the "
+                "extension",
             )
 
     def _entry(self, source: Path, op: Op | None) -> Span:
@@ -441,7 +441,7 @@ class _Reporter:
         return Span(op.file, op.line, 1, op.line, 1000)
 
     def _place(self, message: HostMessage, source: Path, op: Op | None) -> Span:
-        """The place in a file of the project; the entry for what is generated or MLX's."""
+        """Return the location in a file of the project; the entry for any other file."""
         path = Path(message.file).resolve()
         generated = self._folder.resolve()
         root = self._settings.root.resolve()
@@ -451,7 +451,7 @@ class _Reporter:
         return self._entry(source, op)
 
     def _notes(self, message: HostMessage) -> tuple[str, ...]:
-        """The line that the compiler complains about."""
+        """Return the line to which the compiler's message refers."""
         try:
             lines = Path(message.file).read_text(encoding="utf-8").splitlines()
         except OSError:

@@ -1,8 +1,7 @@
-"""Compiles translated kernels, and runs them from Python.
+"""Compiles translated kernels and runs them from Python.
 
-A library is a shared object, made of the translated source; it needs another one, the runtime. It
-is compiled once for each text (the file's name is a hash of everything that goes into it) and kept
-in a cache folder.
+A library is a shared object, built from the translated source; it depends on another shared object,
+the runtime. Libraries are cached: the file name is a hash of all inputs.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ SCHEDULES: tuple[Schedule, ...] = ("natural", "ascending", "descending", "seeded
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
-# Kernels compute as they are written: no contraction (but see MLXGEN_METAL_FLAGS in docs/metal.md),
-# no excess precision. The sanitizers' calls end in the runtime, not in the compiler's libraries.
+# Kernels compute exactly as written: no fused multiply-adds (but see MLXGEN_METAL_FLAGS in
+# docs/metal.md) and no excess precision. The runtime, not the compiler's libraries, defines the
+# functions that the sanitizers call.
 _FLAGS = (
     "-std=c++20",
     "-O1",
@@ -67,15 +67,15 @@ _BFLOAT16 = 11
 
 @functools.lru_cache
 def compiler() -> tuple[str, ...]:
-    """The C++ compiler's command and the flags that kernels need.
+    """Return the C++ compiler's command and the flags for kernels.
 
     Raises:
-        EmulationError: where there is none.
+        EmulationError: If there is no compiler.
     """
     used, version = command()
     flags = list(_FLAGS)
     if "clang" not in version:
-        # half rounds at every operation; on arm64, where the processor can
+        # half rounds at every operation; on arm64, if the processor supports it
         intel = platform.machine() in ("x86_64", "AMD64")
         flags.append("-fexcess-precision=16" if intel else "-march=native")
         flags.append("--param=tsan-instrument-func-entry-exit=0")
@@ -86,14 +86,14 @@ def compiler() -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: $MLXGEN_METAL_CACHE, or beside what mlxgen keeps else."""
+    """Return the cache of compiled kernels: $MLXGEN_METAL_CACHE, or a part of mlxgen's cache."""
     given = os.environ.get("MLXGEN_METAL_CACHE")
     return Path(given) if given else cache.folder() / "metal"
 
 
 @functools.lru_cache
 def _support() -> str:
-    """A hash of everything that goes into a library beside the kernels."""
+    """Return a hash of all inputs of a library except the kernels."""
     texts = contents(HERE, "include/mlxgen_metal/*.h", "runtime.cpp")
     return digest(*compiler(), command()[1], *texts)
 
@@ -105,7 +105,7 @@ def _run_compiler(arguments: Sequence[str], what: str) -> None:
 
 
 def _readable(errors: str, most: int = 12) -> str:
-    """A compiler's errors without its context, which names the emulation's headers."""
+    """Return a compiler's errors without the context, which names the emulation's headers."""
     lines = [line for line in errors.splitlines() if " error: " in line or " fatal " in line]
     return "\n".join((lines or errors.splitlines())[:most])
 
@@ -120,20 +120,20 @@ def _produce(path: Path, arguments: Sequence[str], what: str) -> None:
 
 
 def _shared(path: Path) -> list[str]:
-    """How to link a shared object that other ones find by its path."""
+    """Return the flags for a shared object that other shared objects find by its path."""
     name = [f"-Wl,-install_name,{path}"] if sys.platform == "darwin" else []
-    # without -fsanitize, which would bring the compiler's runtime in place of ours
+    # Without -fsanitize, which would link the compiler's runtime instead of ours.
     return ["-fno-sanitize=all", "-shared", *name]
 
 
 def runtime(folder: Path | None = None) -> Path:
-    """The shared object that runs kernels, which all libraries need.
+    """Return the shared object that runs kernels, which all libraries need.
 
     Args:
-        folder: where compiled kernels are kept; `cache_folder()` if absent.
+        folder: The cache of compiled kernels; by default `cache_folder()`.
 
     Raises:
-        EmulationError: if it does not compile.
+        EmulationError: If it does not compile.
     """
     path = (folder or cache_folder()) / f"runtime-{_support()}.so"
     if not path.exists():
@@ -143,15 +143,15 @@ def runtime(folder: Path | None = None) -> Path:
 
 
 def build(text: str, what: str, folder: Path | None = None) -> Path:
-    """The shared object of translated kernels.
+    """Return the shared object of translated kernels.
 
     Args:
-        text: C++, of `translate`.
-        what: names the kernels in errors.
-        folder: where compiled kernels are kept; `cache_folder()` if absent.
+        text: C++ from `translate`.
+        what: The name of the kernels in errors.
+        folder: The cache of compiled kernels; by default `cache_folder()`.
 
     Raises:
-        EmulationError: with the compiler's errors, which point into the Metal source.
+        EmulationError: With the compiler's errors, which point into the Metal source.
     """
     folder = folder or cache_folder()
     path = folder / f"{digest(_support(), text)}.so"
@@ -236,7 +236,7 @@ class _LibraryTable(ctypes.Structure):
 
 
 class Bfloat16:
-    """An array of uint16 that holds bfloat16 numbers, which NumPy does not have."""
+    """An array of uint16 that contains bfloat16 numbers, a type that NumPy lacks."""
 
     def __init__(self, bits: numpy.ndarray[Any, Any]) -> None:
         self.bits = bits
@@ -264,10 +264,10 @@ class Library:
         return tuple(self._entries)
 
     def set_constants(self, values: Mapping[int | str, bool | int | float]) -> None:
-        """Give function constants their values, by index or name.
+        """Set the values of function constants, by index or name.
 
         Raises:
-            EmulationError: for one that the file does not declare.
+            EmulationError: For a constant that the file does not declare.
         """
         for key, value in values.items():
             for i in range(self._table.constant_count):
@@ -275,7 +275,7 @@ class Library:
                 if key in (constant.index, constant.name.decode()):
                     break
             else:
-                raise EmulationError(f"there is no function constant {key}")
+                raise EmulationError(f"the file declares no function constant {key}")
             kinds: dict[int, Any] = {
                 1: ctypes.c_bool,
                 6: ctypes.c_int32,
@@ -283,7 +283,7 @@ class Library:
                 12: ctypes.c_float,
             }
             if constant.code not in kinds:
-                raise EmulationError(f"function constant {key} is of an unknown type")
+                raise EmulationError(f"function constant {key} has an unknown type")
             kinds[constant.code].from_address(constant.value).value = value
 
     def run(
@@ -302,29 +302,29 @@ class Library:
         threadgroup_memory: Mapping[int, int] | None = None,
         seconds: float = 0,
     ) -> None:
-        """Run a kernel over NumPy arrays; those in `outputs` are written to.
+        """Run a kernel over NumPy arrays; it writes the arrays in `outputs`.
 
         Args:
-            kernel: the host name.
-            arguments: for each buffer index a C-contiguous array, a `Bfloat16`, a NumPy scalar (as
-                by set_bytes) or None (nothing is bound).
-            grid: threads (`dispatch_threads`), or threadgroups with `by_threadgroups`.
-            threadgroup: its size.
-            outputs: the indices of the arrays that the kernel writes.
-            fill: fill outputs with NaN bytes first, so that what is not written shows.
-            schedule: the order in which threads run.
-            seed: of the schedule "seeded".
-            align_start: let buffers begin, rather than end, where memory may not be touched.
-            threadgroup_memory: bytes for each threadgroup(i) parameter.
-            seconds: after which the launch is stopped; 0 for $MLXGEN_METAL_TIMEOUT, or 60.
+            kernel: The host name.
+            arguments: For each buffer index a C-contiguous array, a `Bfloat16`, a NumPy scalar (as
+                by set_bytes) or None (unbound).
+            grid: Threads (`dispatch_threads`), or threadgroups with `by_threadgroups`.
+            threadgroup: Its size.
+            outputs: The indices of the arrays that the kernel writes.
+            fill: Fill outputs with NaN bytes first, so that missing writes are visible.
+            schedule: The order in which threads run.
+            seed: The seed of the schedule "seeded".
+            align_start: Put the guard page before each buffer, not after it.
+            threadgroup_memory: Bytes for each threadgroup(i) parameter.
+            seconds: The time limit of the launch; 0 for $MLXGEN_METAL_TIMEOUT, or 60.
 
         Raises:
-            EmulationError: for a kernel that does what it must not: what, in which thread.
+            EmulationError: If the kernel does something invalid; the message names the thread.
         """
         import numpy as np
 
         if kernel not in self._entries:
-            raise EmulationError(f"there is no kernel {kernel}; there are {list(self._entries)}")
+            raise EmulationError(f"there is no kernel {kernel}, only {list(self._entries)}")
         launch = _Launch()
         launch.entry = self._entries[kernel]
         launch.by_threadgroups = by_threadgroups
@@ -376,7 +376,7 @@ def load_metal(
     """Translate, compile and load a Metal file; the arguments are those of `translate`.
 
     Raises:
-        EmulationError: for a file that cannot be read, translated or compiled.
+        EmulationError: If the file cannot be read, translated or compiled.
     """
     try:
         translation = translate(path, include_dirs, text=text, defines=defines, only=only)

@@ -1,4 +1,4 @@
-"""Overloads that differ by address spaces alone, alike in C++: the second one goes."""
+"""Merges overloads that differ only by address spaces: in C++ they are the same function."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .source import Source
 DROPPED = frozenset({"device", "thread", "threadgroup"})
 SPACES = DROPPED | {"constant"}
 
-_Seen = dict[str, tuple[int, str]]  # for what C++ sees of a function its first token and its body
+_Seen = dict[str, tuple[int, str]]  # C++ signature -> first token and body of a function
 
 
 class Overloads(Source):
-    """Finds functions that become the same, in the syntax tree.
+    """Finds functions with the same C++ signature, in the syntax tree.
 
-    One that the tree lacks stays, and the compiler says that it is there twice.
+    If the tree lacks a function, the duplicate remains and the compiler reports it.
     """
 
     def merge(self) -> None:
-        """Remove the second of two functions that became the same, in one scope."""
+        """Remove the second of two functions in a scope that have the same C++ signature."""
         pending: list[tuple[Node, _Seen]] = [(self.file.root, {})]
         while pending:
             node, seen = pending.pop()
@@ -39,7 +39,7 @@ class Overloads(Source):
     def _specialize(self, parameters: Node) -> None:
         """Remove the `template <>` of an explicit specialization in a class.
 
-        gcc takes these at namespace scope only; a function that is no template is preferred, too.
+        gcc accepts these at namespace scope only; a non-template is preferred in C++, too.
         """
         node = parameters.parent
         if node and node.parent and node.parent.type == "field_declaration_list":
@@ -47,7 +47,7 @@ class Overloads(Source):
             self.new[i - 1] = self.new[i] = self.new[i + 1] = ""
 
     def _found(self, node: Node, body: Node, seen: _Seen) -> None:
-        """A function definition."""
+        """Compare a function definition with the earlier ones."""
         declarator: Node | None = node.child_by_field_name("declarator")
         while declarator and not declarator.child_by_field_name("parameters"):
             declarator = next(reversed(declarator.named_children), None)
@@ -67,7 +67,7 @@ class Overloads(Source):
         first, other = seen.setdefault(key, (start, rest))
         spaces = SPACES.intersection(self.texts[start : tail + 2])
         if first == start or not spaces:
-            return  # the compiler says what is wrong with it
+            return  # the compiler reports its error
         if rest != other:
             raise self.error(
                 "this function differs from another one by address spaces only, and does something "
@@ -77,7 +77,7 @@ class Overloads(Source):
         self.skip(start, end)
 
     def _normal(self, start: int, stop: int) -> str:
-        """The tokens as C++ will see them."""
+        """Return the tokens as they will be in C++."""
         texts = self.texts
         new = (self.new.get(i, "" if texts[i] in SPACES else texts[i]) for i in range(start, stop))
         return " ".join(filter(None, new))

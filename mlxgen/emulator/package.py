@@ -1,15 +1,14 @@
 """Builds a package's operators so that their Metal kernels run on the CPU, and runs its tests.
 
-The operators' library is built a second time, with the substitute of MLX's Metal device
-(`include/mlx`, `device.cpp`) in front of MLX's own, and their kernels are compiled, all at once. A
-copy of the installed package takes the library in; tests that import the package from there run the
-Metal kernels in place of the CPU's, through their generated launchers. Nothing else of the package
-differs.
+The operators' library is built a second time, with the substitute for MLX's Metal device
+(`include/mlx`, `device.cpp`) instead of MLX's own, and all kernels are compiled. A copy of the
+installed package contains this library. Tests that import the copy run the Metal kernels through
+their generated launchers, instead of the CPU kernels. Nothing else of the package differs.
 
-What is built stays in a folder, of which the next run compiles again what has changed:
+The build folder is kept, so that the next run compiles only changed files:
 
-    build/     CMake's
-    package/   the copy of the package, with the library in it
+    build/     CMake's build folder
+    package/   the copy of the package, with the library
     kernels/   compiled kernels, by the hash of their source
     libraries/ the source of each operator's Metal library, and the compiled one
 """
@@ -47,10 +46,10 @@ class EmulatedPackage:
     """A package whose Metal kernels run on the CPU.
 
     Attributes:
-        settings: the project.
-        folder: where it was built.
-        kernels: for each operator with a Metal kernel, the host names that its launcher may ask
-            for, in the dtypes of its entry.
+        settings: The project.
+        folder: The build folder.
+        kernels: For each operator with a Metal kernel, the host names that its launcher may use,
+            for the dtypes of its entry.
     """
 
     settings: Settings
@@ -83,12 +82,12 @@ class EmulatedPackage:
 
 
 def installed(name: str) -> list[Path]:
-    """The folders of the installed package: several if it is editable, and built elsewhere.
+    """Return the folders of the installed package; an editable install can have several.
 
     Raises:
-        EmulationError: where it is not installed.
+        EmulationError: If it is not installed.
     """
-    # Without what editable installs do when they are imported, such as building it.
+    # find_spec does not import the package: importing an editable install can build it.
     found = importlib.util.find_spec(name)
     folders = [Path(path) for path in (found and found.submodule_search_locations) or ()]
     if not any((folder / "ops.json").is_file() for folder in folders):
@@ -99,14 +98,14 @@ def installed(name: str) -> list[Path]:
 def check_rules(
     path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
 ) -> Sequence[SourceError]:
-    """The rules of Metal that a file and its project's headers break (see `check.metal_rules`).
+    """Return the rules of Metal that a file and its project's headers break (`check.metal_rules`).
 
     Args:
-        path: the file.
-        folders: where its includes are.
+        path: The file.
+        folders: The include folders.
 
     Returns:
-        A `BrokenRule` for each; for a file that cannot be read the `SourceError` that says why.
+        A `BrokenRule` for each; for an unreadable file, the `SourceError` with the reason.
     """
     try:
         return broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))
@@ -115,7 +114,7 @@ def check_rules(
 
 
 def check_kernels(settings: Settings) -> list[SourceError]:
-    """The same of all kernels of a project."""
+    """Return the rules that the kernels of a project break."""
     folders = [settings.metal, settings.csrc, Path(OWN_INCLUDES), mlx_include()]
     return [
         error
@@ -125,10 +124,10 @@ def check_kernels(settings: Settings) -> list[SourceError]:
 
 
 def mlx_include() -> Path:
-    """The folder of the installed MLX's headers.
+    """Return the folder of the installed MLX's headers.
 
     Raises:
-        EmulationError: where MLX is not installed.
+        EmulationError: If MLX is not installed.
     """
     folder = operators.mlx_include()
     if folder is None:
@@ -146,13 +145,13 @@ def build_package(
     """Build the operators for emulation in `folder`, and compile their kernels.
 
     Args:
-        settings: the project, whose package is installed.
-        folder: where to build; what it holds from before is used again.
-        jobs: compilers at a time; the machine's processors if absent.
-        say: told what takes a while.
+        settings: The project, whose package is installed.
+        folder: The build folder; an existing build is updated.
+        jobs: Number of parallel compilers; by default the number of processors.
+        say: Called before slow steps.
 
     Raises:
-        EmulationError: if the package is not installed, or does not build.
+        EmulationError: If the package is not installed or does not build.
     """
     jobs = jobs or os.cpu_count() or 1
     sources = installed(settings.name)
@@ -173,8 +172,8 @@ def build_package(
     source = next(folder for folder in sources if (folder / "ops.json").is_file())
     if described.read_bytes() != (source / "ops.json").read_bytes():
         raise EmulationError(
-            f"{settings.name} is installed (in {source}) with other operators than "
-            f"{settings.relative(settings.yaml)} has now: install it again (pip install .)"
+            f"the operators of the installed {settings.name} (in {source}) differ from those in "
+            f"{settings.relative(settings.yaml)}: install it again (pip install .)"
         )
     say(f"Building {settings.name} for emulation")
     command = [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)]
@@ -193,7 +192,7 @@ def build_package(
 
 
 def _operators(settings: Settings) -> list[tuple[Op, Kernel]]:
-    """The operators with Metal kernels."""
+    """Return the operators with Metal kernels."""
     diags = Diagnostics()
     ops, _ = operators.load(settings, diags)
     if not diags.ok:
@@ -206,7 +205,7 @@ def _operators(settings: Settings) -> list[tuple[Op, Kernel]]:
 
 
 def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
-    """The kernels that an operator's launcher may ask for."""
+    """Yield the kernels that an operator's launcher may use."""
     if not kernel.scalar and not kernel.templated:
         yield kernel.function
         return
@@ -214,8 +213,8 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
         yield from kernel.variants
         return
     for dtype in kernel.dtypes:
-        # Those of runtime/src/metal.cpp. What arrays internal operators get is up to the formulas
-        # that call them.
+        # The names are those of runtime/src/metal.cpp. The layouts of an internal operator's
+        # arrays depend on the formulas that call it.
         yield f"{op.name}_dense_{dtype}"
         if op.entry.internal:
             continue
@@ -228,7 +227,7 @@ def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:
 
 
 def _sources(built: Path) -> dict[str, str]:
-    """The source of every Metal library in the operators' library, by its name."""
+    """Return the source of every Metal library in the operators' library, by name."""
     found: dict[str, str] = {}
 
     def take(name: bytes, source: bytes) -> None:
@@ -242,8 +241,8 @@ def _sources(built: Path) -> dict[str, str]:
 def _compile_kernels(built: Path, folder: Path, jobs: int) -> None:
     """Compile every operator's Metal library, as its launcher would when it first runs.
 
-    The source lies beside the compiled library, so that device.cpp can compare it with what the
-    launcher has.
+    The source is stored next to the compiled library, so that device.cpp can compare it with the
+    launcher's source.
     """
     prebuilt = folder / "libraries"
     shutil.rmtree(prebuilt, ignore_errors=True)
@@ -264,7 +263,7 @@ def _compile_kernels(built: Path, folder: Path, jobs: int) -> None:
 
     with ThreadPoolExecutor(jobs) as pool:
         used = {runtime, *pool.map(compile_library, _sources(built).items())}
-    for path in cache.iterdir():  # of earlier versions of the kernels
+    for path in cache.iterdir():  # kernels of earlier versions
         if path.is_file() and path not in used:
             path.unlink()
 
@@ -279,18 +278,17 @@ def run_tests(
     """Run pytest with emulated Metal kernels, in the project's folder.
 
     Args:
-        package: what `build_package` made.
-        arguments: pytest's; if empty, the tests that the project's settings name, or else the
-            package's generated checks.
-        complete: a kernel that was not launched is an error.
-        jobs: processes among which pytest-xdist shares the tests, 0 for one per core. None: pytest
-            alone.
+        package: The result of `build_package`.
+        arguments: Arguments for pytest. Without arguments, run the tests that the project's
+            settings name, or else the package's generated checks.
+        complete: Report an error for each kernel that was not launched.
+        jobs: Number of processes of pytest-xdist, 0 for one per core. None: without pytest-xdist.
 
     Returns:
-        pytest's exit status; 1 where it was killed, which is explained on stderr.
+        pytest's exit status, or 1 if pytest was killed, with an explanation on stderr.
 
     Raises:
-        EmulationError: pytest-xdist is asked for and not installed.
+        EmulationError: If pytest-xdist is requested but not installed.
     """
     settings = package.settings
     if jobs is not None and not importlib.util.find_spec("xdist"):
@@ -338,7 +336,7 @@ def _run(command: Sequence[str], what: str) -> None:
 
 
 def _said(text: str, most: int = 40) -> str:
-    """A tool's errors: from the first one on, or else the last lines."""
+    """Return a tool's errors: its output from the first error on, or else the last lines."""
     lines = text.strip().splitlines()
     for i, line in enumerate(lines):
         if "error" in line.lower() or line.startswith("FAILED"):

@@ -1,8 +1,8 @@
-"""A pytest plugin: tests fail if an emulated Metal kernel did what it must not.
+"""A pytest plugin: a test fails if an emulated Metal kernel did something invalid.
 
-`mlxgen metal-test` uses it. Elsewhere: `pytest -p mlxgen.emulator.plugin`, in the environment that
-`mlxgen.emulator.package.EmulatedPackage.environment` gives. The fixture `metal_launches` tells a
-test which kernels it has launched so far.
+`mlxgen metal-test` uses it. It can also be used as `pytest -p mlxgen.emulator.plugin`, with the
+variables of `mlxgen.emulator.package.EmulatedPackage.environment`. The fixture `metal_launches`
+returns the kernels that a test has launched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _loaded: list[ctypes.CDLL] = []
 
 
 def _report() -> tuple[Counter[str], list[str]]:
-    """The launches and the errors since the last call."""
+    """Return the launches and the errors since the last call."""
     path = os.environ.get("MLXGEN_METAL_LIBRARY")
     if not path:
         return Counter(), []
@@ -84,13 +84,13 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def metal_errors() -> Iterator[None]:
-    """After each test: fail if one of its kernels did something wrong."""
+    """Fail each test in which a kernel did something invalid."""
     yield
     launches, errors = _report()
     _launched.update(launches)
     if errors:
         shown = "\n".join(dict.fromkeys(errors))
-        pytest.fail(f"emulated Metal kernels went wrong:\n{shown}", pytrace=False)
+        pytest.fail(f"errors of emulated Metal kernels:\n{shown}", pytrace=False)
 
 
 @pytest.fixture
@@ -107,17 +107,17 @@ def metal_launches() -> Callable[[], Counter[str]]:
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Write down which test runs, for whoever finds the process killed."""
+    """Record the name of the running test, for a message if the process is killed."""
     if path := os.environ.get("MLXGEN_METAL_RUNNING"):
         Path(path).write_text(nodeid, encoding="utf-8")
 
 
 def missing_kernels(expected: str, launched: Mapping[str, int]) -> dict[str, list[str]]:
-    """Kernels that were never launched, by operator.
+    """Return the kernels that were never launched, by operator.
 
     Args:
-        expected: lines of an operator and one of its kernels.
-        launched: how often each kernel was.
+        expected: Lines with an operator and one of its kernels.
+        launched: The number of launches of each kernel.
     """
     missing: dict[str, list[str]] = {}
     for line in expected.splitlines():
@@ -134,12 +134,12 @@ def _missing() -> dict[str, list[str]]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """What one of pytest-xdist's workers has launched; one that crashed does not say."""
+    """Add the launches of a pytest-xdist worker; a crashed worker reports none."""
     _launched.update(getattr(node, "workeroutput", {}).get("metal_launches", {}))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A kernel that no test has launched is an error, where all tests ran."""
+    """Report kernels that no test has launched as an error, if all tests ran."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["metal_launches"] = dict(_launched)
@@ -148,7 +148,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which kernels ran: a kernel that is not in this list was not tested."""
+    """List the kernels that ran; a kernel that is not in the list was not tested."""
     if not os.environ.get("MLXGEN_METAL_LIBRARY"):
         return
     terminalreporter.section("emulated Metal kernels")

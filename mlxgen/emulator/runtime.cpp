@@ -1,15 +1,15 @@
-// Runs emulated kernels: the threads of a threadgroup are fibers of one thread
-// of the system, which change places at barriers and simdgroup operations only,
-// in an order that the launch chooses. So that mistakes show:
+// Runs emulated kernels. The threads of a threadgroup are fibers of one system
+// thread. Context switches happen only at barriers and simdgroup operations, in
+// the order of the launch's schedule. To reveal mistakes:
 //
 //  - threadgroup memory is filled with NaN bytes before each threadgroup,
-//  - every buffer is copied between pages that may not be touched, inputs into
-//    memory that may not be written to, for the time of the launch,
+//  - during a launch, each buffer is copied between guard pages; the copies of
+//    inputs are read-only,
 //  - lanes that wait in different places are an error,
-//  - accesses to the same memory that nothing orders are one (races.h),
-//  - a launch that takes too long is stopped.
+//  - unordered accesses to the same memory are an error (races.h),
+//  - a launch that exceeds its time limit is stopped.
 //
-// It is a shared library, which every library of kernels needs.
+// The runtime is a shared library, which every library of kernels needs.
 
 #include "mlxgen_metal/runtime.h"
 
@@ -39,7 +39,7 @@
 // ------------------------------------------------------------ context switch
 
 // mlxgen_metal_switch(void** from, void* to) saves the registers that a call
-// preserves on the stack and goes on with another one.
+// preserves on the stack and switches to another stack.
 extern "C" void mlxgen_metal_switch(void** from, void* to) asm(
     "mlxgen_metal_switch");
 
@@ -116,7 +116,7 @@ enum class State : uint8_t { fresh, ready, at_simd, at_barrier, done };
 constexpr size_t stack_size = 256 * 1024;
 constexpr size_t guard_size = size_t(1) << 30;
 constexpr int slot_size = 64;
-// The bytes beside an output: not NaN, which is what comes of inputs' ends.
+// The bytes around an output: not NaN, which reads beyond inputs return.
 constexpr uint8_t beside_output = 0xA5;
 
 struct Fiber {
@@ -125,7 +125,7 @@ struct Fiber {
   State state;
   uint32_t index; // in the threadgroup
   int parity;
-  const char* file; // where it waits
+  const char* file; // location of the wait
   int line;
   const char* what;
 };
@@ -139,14 +139,14 @@ struct Simdgroup {
 struct Region {
   uint8_t* base; // of the reservation
   size_t reserved;
-  uint8_t* open; // the pages that may be touched
+  uint8_t* open; // the accessible pages
   size_t opened;
   uint8_t* copy; // of the original's `start`
   uint8_t* start;
   size_t size;
   bool output;
   bool fill;
-  size_t item; // the size of an element, 1 where it is not known
+  size_t item; // the size of an element, 1 if unknown
   std::string name;
 };
 
@@ -160,7 +160,7 @@ std::mutex launch_mutex;
 pthread_t launching_thread;
 void* main_stack_pointer;
 Fiber* running;
-// Whether it is a kernel's own code that runs, which a signal may leave.
+// True while a kernel's own code runs, which a signal may interrupt.
 volatile bool in_kernel;
 volatile bool out_of_time;
 Thread* running_thread;
@@ -171,7 +171,7 @@ std::vector<Region> regions;
 std::unordered_map<const void*, Shared> shared_memory;
 alignas(64) char arena[max_threadgroup_memory];
 size_t arena_used;
-size_t bound_memory; // threadgroup memory whose length the launch has set
+size_t bound_memory; // threadgroup memory whose size the launch has set
 std::string error;
 const Entry* entry;
 uint32_t group_position[3];
@@ -197,7 +197,7 @@ std::string describe(const uint32_t* p) {
   return format("(%u, %u, %u)", p[0], p[1], p[2]);
 }
 
-/** A thread, for messages. */
+/** Describe a thread for messages. */
 std::string describe(const Fiber& fiber) {
   uint32_t x = fiber.index % group_threads[0];
   uint32_t y = fiber.index / group_threads[0] % group_threads[1];
@@ -207,14 +207,14 @@ std::string describe(const Fiber& fiber) {
       describe(group_position);
 }
 
-/** Leave the fiber; if it goes on, it does so here. */
+/** Leave the fiber; it resumes here. */
 void to_main() {
   in_kernel = false;
   mlxgen_metal_switch(&running->stack_pointer, main_stack_pointer);
   in_kernel = true;
 }
 
-/** Give up the launch; called on a fiber, it does not return. */
+/** Abort the launch; called on a fiber, it does not return. */
 [[noreturn]] void fail(const std::string& what) {
   in_kernel = false;
   error = what + ", in " + describe(*running);
@@ -260,13 +260,13 @@ char* take_stack() {
 bool prepare(Fiber& fiber) {
   fiber.stack = take_stack();
   if (fiber.stack == nullptr) {
-    error = "no memory for the threads' stacks";
+    error = "cannot allocate the threads' stacks";
     return false;
   }
   auto top = reinterpret_cast<void**>(fiber.stack + stack_size);
 #if defined(__x86_64__)
-  top -=
-      1; // the stack is aligned as after a call, whose return address this is
+  top -= 1; // the stack is aligned as after a call; this slot is the return
+            // address
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&mlxgen_metal_fiber_main);
   top -= saved_words;
@@ -304,7 +304,7 @@ void set_positions(Thread& thread, uint32_t index, const uint64_t* offsets) {
 constexpr int time_signal = SIGVTALRM;
 double time_limit; // of this launch, in seconds
 
-/** Sent to the launching thread once its time is over, again and again. */
+/** Sent to the launching thread after the time limit, repeatedly. */
 void on_time(int) {
   if (!pthread_equal(pthread_self(), launching_thread)) {
     return;
@@ -321,7 +321,7 @@ class Watch {
   void start() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!started_) {
-      // For good: a signal may arrive after the launch.
+      // Permanent, because a signal may arrive after the launch.
       struct sigaction action{};
       action.sa_handler = on_time;
       action.sa_flags = SA_NODEFER | SA_RESTART;
@@ -366,7 +366,7 @@ class Watch {
   bool started_ = false;
 };
 
-/** Never destroyed: its thread runs when the process exits, too. */
+/** Never destroyed, because its thread also runs while the process exits. */
 Watch& watch() {
   static auto* value = new Watch;
   return *value;
@@ -380,7 +380,7 @@ double limit_of(const Launch& launch) {
 
 // ----------------------------------------------------------------------- races
 
-/** What the memory of a race is called. */
+/** The name of the memory of a race. */
 std::string named(const uint8_t* address) {
   for (const auto& region : regions) {
     if (address >= region.copy && address < region.copy + region.size) {
@@ -404,10 +404,10 @@ std::string described(
   std::string what = "race: " + named(at);
   what += writes ? " is written" : " is read";
   if (race == races::among_threadgroups) {
-    return what + ", which another threadgroup uses too, not atomically";
+    return what + ", which another threadgroup accesses, too, not atomically";
   }
   return what + ", which " + describe(fibers[other & 1023]) +
-      " uses too, with no barrier between";
+      " accesses, too, with no barrier between";
 }
 
 std::string described_write() {
@@ -418,7 +418,7 @@ std::string described_write() {
 // ------------------------------------------------------------------ schedules
 
 struct Group {
-  Thread thread; // positions that all threads share are set once
+  Thread thread; // positions that are equal for all threads are set once
   uint64_t offsets[3];
   uint32_t count;
   uint32_t live;
@@ -431,14 +431,15 @@ bool resume(Group& group, uint32_t index) {
     return false;
   }
   set_positions(group.thread, index, group.offsets);
-  running_thread = &group.thread; // a kernel reads it before it first waits
+  running_thread = &group.thread; // the kernel reads it before its first wait
   running = &fiber;
   fiber.state = State::ready;
   mlxgen_metal_switch(&main_stack_pointer, fiber.stack_pointer);
   if (out_of_time && error.empty()) {
-    error = format(
-                "no end within %g seconds (MLXGEN_METAL_TIMEOUT is the limit)",
-                time_limit) +
+    error =
+        format(
+            "no end within %g seconds (MLXGEN_METAL_TIMEOUT sets the limit)",
+            time_limit) +
         ", in " + describe(fiber);
   }
   if (error.empty() && races::settle()) {
@@ -469,7 +470,7 @@ bool same_place(const Fiber& a, const Fiber& b) {
       strcmp(a.what, b.what) == 0;
 }
 
-/** Let a simdgroup go on if all its lanes wait at the same operation. */
+/** Resume a simdgroup if all its lanes wait at the same operation. */
 bool release_simdgroup(Group& group, uint32_t simdgroup, bool& released) {
   uint32_t first = simdgroup * simdgroup_size;
   uint32_t stop = std::min(first + simdgroup_size, group.count);
@@ -514,7 +515,7 @@ bool release_simdgroup(Group& group, uint32_t simdgroup, bool& released) {
   return true;
 }
 
-/** Run the lanes of a simdgroup once; `moved` says whether one could run. */
+/** Run the lanes of a simdgroup once; set `moved` if at least one could run. */
 bool advance(Group& group, uint32_t simdgroup, int schedule, bool& moved) {
   uint32_t first = simdgroup * simdgroup_size;
   uint32_t count = std::min(simdgroup_size, group.count - first);
@@ -544,7 +545,7 @@ bool advance(Group& group, uint32_t simdgroup, int schedule, bool& moved) {
   return true;
 }
 
-/** Let the threadgroup go on, all of whose live threads must wait together. */
+/** Resume the threadgroup; all live threads must wait at the same barrier. */
 bool release_barrier(Group& group) {
   Fiber* waiting = nullptr;
   for (uint32_t i = 0; i < group.count; ++i) {
@@ -591,7 +592,7 @@ bool run_group(Group& group, int schedule) {
       order[i] = schedule == descending ? count - 1 - i : i;
     }
     if (schedule == natural || schedule == seeded) {
-      // Simdgroups take turns until none can go on.
+      // Simdgroups take turns until none can continue.
       uint32_t open = count;
       while (open > 0) {
         for (uint32_t i = 0; i < open;) {
@@ -649,7 +650,7 @@ bool open_region(Region& region, bool align_start) {
       -1,
       0);
   if (base == MAP_FAILED) {
-    error = "no address space for the guards of a buffer";
+    error = "cannot reserve address space for the guard pages of a buffer";
     return false;
   }
   region.base = static_cast<uint8_t*>(base);
@@ -672,11 +673,11 @@ bool open_region(Region& region, bool align_start) {
   return true;
 }
 
-/** Report a write beside a buffer, on the side where no guard is. */
+/** Report writes outside of a buffer, on the side without a guard page. */
 void check_slack() {
   for (const auto& region : regions) {
     if (!region.output || region.size == 0) {
-      continue; // which could only be read, or not even that
+      continue; // read-only or inaccessible
     }
     auto end = region.copy + region.size;
     for (auto p = region.open; p < region.open + region.opened; ++p) {
@@ -705,10 +706,10 @@ void close_regions(bool keep) {
 constexpr int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE};
 struct sigaction old_actions[3];
 
-/** A fault of a kernel, in the words of its buffers. */
+/** Describe a kernel's fault in terms of its buffers. */
 void on_fault(int signal, siginfo_t* info, void*) {
   if (!in_kernel || !pthread_equal(pthread_self(), launching_thread)) {
-    // Not the kernel's: whoever was there before says more, when it repeats.
+    // Not the kernel's fault: the previous signal handler reports it.
     const char* parts[] = {
         "[metal emulation] fault outside of a kernel, while ",
         entry->name,
@@ -733,7 +734,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
     }
     long long offset = address - region.copy;
     bool inside = offset >= 0 && size_t(offset) < region.size;
-    what = inside ? "write to " + region.name + ", which may only be read,"
+    what = inside ? "write to read-only " + region.name
                   : "access outside of " + region.name;
     what += format(
         " at byte %lld of %lld", offset, static_cast<long long>(region.size));
@@ -741,7 +742,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
   if (signal != SIGFPE &&
       address >= reinterpret_cast<uint8_t*>(running->stack) &&
       address < reinterpret_cast<uint8_t*>(running->stack) + page_size()) {
-    what = "a thread's stack is too small";
+    what = "stack overflow of a thread";
   }
   fail(what);
 }
@@ -772,7 +773,7 @@ const char* const code_names[] = {
     "float32",
     "complex64"};
 
-/** Compare what is bound with what the kernel declares. */
+/** Compare the bindings with the kernel's parameters. */
 void check_arguments(const Launch& launch) {
   auto parameters = entry->parameters();
   bool known[max_buffers] = {};
@@ -780,7 +781,7 @@ void check_arguments(const Launch& launch) {
     const auto& p = parameters[i];
     if (p.kind == threadgroup_memory) {
       if (launch.shared_sizes[p.index] == 0) {
-        error = format("no length of threadgroup memory %d is set", p.index);
+        error = format("no size of threadgroup memory %d is set", p.index);
       }
       continue;
     }
@@ -800,7 +801,7 @@ void check_arguments(const Launch& launch) {
       if (p.reference ? argument.size != size_t(p.size)
                       : argument.size == 0 || argument.size % p.size != 0) {
         error = format(
-            "%llu bytes are set for %s, a %s",
+            "%llu bytes are set for %s, which is a %s",
             static_cast<unsigned long long>(argument.size),
             name.c_str(),
             p.type);
@@ -815,7 +816,7 @@ void check_arguments(const Launch& launch) {
           p.type);
     }
     if (!p.constant && !argument.output) {
-      error = name + " is written to by the kernel, but bound as an input";
+      error = name + " is written by the kernel, but bound as an input";
     }
     if (p.constant && argument.output) {
       error = name + " is only read by the kernel, but bound as an output";
@@ -835,7 +836,7 @@ size_t size_of(int32_t code) {
                                                               : 1;
 }
 
-/** Copy all buffers; those that overlap become one. */
+/** Copy all buffers; overlapping buffers share one copy. */
 bool open_regions(const Launch& launch, void** pointers) {
   struct Span {
     uint8_t* start;
@@ -916,7 +917,7 @@ bool run_grid(const Launch& launch, void* const* pointers) {
   uint64_t most = entry->max_threads ? entry->max_threads : max_threads;
   if (total > most) {
     error = format(
-        "a threadgroup of %llu threads; the most is %llu",
+        "a threadgroup of %llu threads exceeds the maximum of %llu",
         static_cast<unsigned long long>(total),
         static_cast<unsigned long long>(most));
     return false;
@@ -972,7 +973,7 @@ bool run_grid(const Launch& launch, void* const* pointers) {
   return true;
 }
 
-/** The runtime's own code on a fiber, which no signal may leave. */
+/** Runs the runtime's own code on a fiber, which no signal may interrupt. */
 struct Inside {
   Inside() {
     in_kernel = false;
@@ -1001,7 +1002,7 @@ void* shared_storage(
   size_t needed = start + size + bound_memory;
   if (needed > max_threadgroup_memory) {
     fail(format(
-        "threadgroup memory for %s: %zu bytes more than the 32 KiB there are",
+        "threadgroup memory for %s: %zu bytes exceed the limit of 32 KiB",
         name,
         needed - max_threadgroup_memory));
   }
@@ -1028,8 +1029,8 @@ Lanes exchange(
   auto fiber = running;
   auto& simdgroup = simdgroups[fiber->index / simdgroup_size];
   uint32_t lane = fiber->index % simdgroup_size;
-  // Two sets of slots: a lane may be at the next operation before another has
-  // read the results of this one, but not further.
+  // Two sets of slots: a lane may reach the next operation before another lane
+  // has read the results of this one, but no lane can be two operations ahead.
   fiber->parity ^= 1;
   int parity = fiber->parity;
   memcpy(simdgroup.slots[parity][lane], value, size);
@@ -1042,7 +1043,7 @@ Lanes exchange(
 }
 
 void unsupported(const char* what) {
-  fail(std::string("there is no ") + what);
+  fail(std::string("unsupported: ") + what);
 }
 
 void out_of_bounds(const char* file, int line, long long index) {
@@ -1060,7 +1061,7 @@ inline void access(void* p, size_t size, bool writes) {
   }
   size_t at = size_t(static_cast<char*>(p) - arena);
   if (__builtin_expect(at < sizeof(arena) && at + size > arena_used, 0)) {
-    fail("access behind the threadgroup memory");
+    fail("access beyond the threadgroup memory");
   }
   races::Stamp other;
   auto race = races::access(p, size, writes, other);
@@ -1110,7 +1111,7 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 }
 
-// The compiler's own check of indices (-fsanitize=bounds) reports here.
+// The compiler's bounds check (-fsanitize=bounds) reports here.
 extern "C" {
 
 struct BoundsPlace {
@@ -1140,7 +1141,7 @@ int mlxgen_metal_launch(
   error.clear();
   entry = &library->entries[launch->entry];
   random_state = launch->seed;
-  arena_used = max_threadgroup_memory; // all of it may hold something
+  arena_used = max_threadgroup_memory; // all of it may be in use
   time_limit = limit_of(*launch);
   static std::vector<char> signal_stack(64 * 1024);
   stack_t stack{};

@@ -1,7 +1,7 @@
-"""Metal source after the preprocessor: its tokens, what it declares, and how it is rewritten.
+"""Preprocessed Metal source: its tokens, its declarations, and how it is rewritten.
 
-Kernels are rewritten token by token, since Metal's words stand where no syntax tree of C++ has a
-node. What is declared says `read.cpp`, which reads the same text.
+Kernels are rewritten token by token, because some Metal keywords have no node in a C++ syntax
+tree. `read.cpp`, which parses the same text, finds the declarations.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Token(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """The offset after the token."""
         return self.offset + len(self.text)
 
 
-# The commonest first. A name must not be the prefix of a literal (u8R"(...)"), so a name in front
-# of a quote is tried again as `other`, after the literals. `>>` is two tokens, as it may close two
-# lists of template arguments.
+# The most frequent first. A name must not be the prefix of a literal (u8R"(...)"), so a name before
+# a quotation mark is matched as `other`, after the literals. `>>` is two tokens, because it may
+# close two lists of template arguments.
 _TOKEN = re.compile(
     r"""[ \t\f\v]*(?:
       (?P<name>[^\W\d][\w$]*(?![\w$"']))
@@ -69,7 +69,7 @@ _ORIGIN = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
 
 
 def lex(text: str) -> list[Token]:
-    """The tokens of C++ or Metal, without directives and comments."""
+    """Return the tokens of C++ or Metal, without directives and comments."""
     tokens: list[Token] = []
     before = "\n"
     for match in _TOKEN.finditer(text):
@@ -92,13 +92,13 @@ class Source:
     Everything works on indices of tokens.
 
     Attributes:
-        file: what the text declares.
-        tokens: the tokens.
-        texts: their texts.
-        partner: for each bracket the index of the other one.
-        new: what takes a token's place.
-        after: what is put behind a token.
-        skipped: what goes: from where to where.
+        file: The declarations of the text.
+        tokens: The tokens.
+        texts: Their strings.
+        partner: For each bracket, the index of the matching bracket.
+        new: Replacements of tokens.
+        after: Text to insert after a token.
+        skipped: Removed ranges: from start to end.
     """
 
     def __init__(
@@ -137,42 +137,42 @@ class Source:
         self.after: dict[int, str] = {}
         self.skipped: dict[int, int] = {}
 
-    # -- places
+    # -- locations
 
     def place(self, span: Span) -> Span:
-        """Where a line of the expanded text is from: macros leave no columns."""
+        """Return the original line of a span in expanded text; macros have no columns."""
         file, line = self._origins[span.line - 1]
         return Span(file, line, 1, line, 1)
 
     def origin(self, i: int) -> tuple[str, int]:
-        """The file and the line of token `i`."""
+        """Return the file and the line of token `i`."""
         return self._origins[bisect_right(self._lines, self._offsets[i])]
 
     def where(self, i: int) -> str:
-        """The place of token `i` in messages."""
+        """Return the location of token `i` for messages."""
         return "{}:{}".format(*self.origin(i))
 
     def error(self, message: str, i: int) -> SourceError:
-        """An error at token `i`."""
+        """Return an error at token `i`."""
         file, line = self.origin(min(i, len(self.tokens) - 1))
         return SourceError(message, Span(file, line, 1, line, 1))
 
     def at(self, offset: int) -> int:
-        """The first token that does not begin before a place in the text."""
+        """Return the first token that begins at or after an offset of the text."""
         return bisect_left(self._offsets, offset)
 
     # -- tokens
 
     def text(self, i: int) -> str:
-        """The text of token `i`, "" behind the last."""
+        """Return the text of token `i`, "" after the last."""
         return self.texts[i] if i < len(self.texts) else ""
 
     def is_name(self, i: int) -> bool:
-        """Whether token `i` is a name."""
+        """Return true if token `i` is a name."""
         return self.tokens[i].kind == "name"
 
     def angle(self, i: int) -> int | None:
-        """The index of the `>` that closes the `<` at `i`, or None where it means less-than."""
+        """Return the index of the `>` that closes the `<` at `i`; None if it means less-than."""
         if i not in self._angles:
             j = i + 1
             while self.text(j) not in (">", ")", "]", "}", ";", ""):
@@ -181,7 +181,7 @@ class Source:
         return self._angles[i]
 
     def over(self, i: int) -> int:
-        """The index behind what begins at `i`: a whole bracket, or one token."""
+        """Return the index after the whole bracket or the single token at `i`."""
         if self.texts[i] in _CLOSING:
             return self.partner[i] + 1
         if self.texts[i] == "<" and self.is_name(i - 1) and self.texts[i - 1] != "operator":
@@ -189,13 +189,13 @@ class Source:
         return i + 1
 
     def find(self, i: int, stop: int, *texts: str) -> int:
-        """The index of the first of `texts` at this level of brackets, or `stop`."""
+        """Return the index of the first of `texts` at this level of brackets, or `stop`."""
         while i < stop and self.texts[i] not in texts:
             i = self.over(i)
         return min(i, stop)
 
     def split(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges between the commas from `start` up to `stop`."""
+        """Return the ranges between the commas from `start` to `stop`."""
         ranges = []
         while (comma := self.find(start, stop, ",")) < stop:
             ranges.append((start, comma))
@@ -205,11 +205,11 @@ class Source:
     # -- rewriting
 
     def skip(self, start: int, stop: int) -> None:
-        """Leave out the tokens from `start` up to `stop`."""
+        """Remove the tokens from `start` to `stop`."""
         self.skipped[start] = max(stop, self.skipped.get(start, 0))
 
     def written(self) -> str:
-        """The rewritten source."""
+        """Return the rewritten source."""
         pieces: list[str] = []
         file, line = "", 0
         i = 0
@@ -236,7 +236,7 @@ class Source:
 
 
 def _origins(expanded: str) -> list[tuple[str, int]]:
-    """For each line of preprocessed text, the file and the line that it is from."""
+    """Return the file and the line of origin for each line of preprocessed text."""
     found = []
     file, line = "", 0
     for row in expanded.split("\n"):

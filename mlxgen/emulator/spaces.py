@@ -1,12 +1,12 @@
-"""Checks the address spaces of Metal kernels, which C++ does not have and OpenCL C++ does.
+"""Checks the address spaces of Metal kernels, which C++ lacks but OpenCL C++ has.
 
 The preprocessed source is rewritten as OpenCL C++: `device` becomes `__global`, `threadgroup`
-`__local`, `constant` `__constant` and `thread` `__private`; instantiations stay. Then clang, out of
-the `ziglang` package, reads it with `opencl/metal.h` in place of Metal's library. What it says of
-address spaces is an error of the kernel. What else it does not understand is reported as not
-checked, since neither the language nor the library is quite Metal's.
+`__local`, `constant` `__constant` and `thread` `__private`; instantiations remain. The clang of the
+`ziglang` package then reads it with `opencl/metal.h` in place of Metal's library. Its errors about
+address spaces are errors of the kernel. Its other errors are reported as not checked, because
+neither the language nor the library is exactly Metal's.
 
-Pointers without an address space are `rules`' to find: OpenCL lets them point anywhere.
+`check/metal_rules.py` finds pointers without an address space; OpenCL lets them point anywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPACES = {
     "thread": "__private",
 }
 _METAL = {new: old for old, new in _SPACES.items()} | {"__generic": "(any)"}
-# Words of OpenCL that are names in Metal.
+# Keywords of OpenCL that are ordinary names in Metal.
 _TAKEN = re.compile(r"(?:local|global|generic|read_only|write_only|read_write|pipe|uniform)$")
 _ATOMIC = re.compile(r"atomic_(?:int|uint|bool|float|ulong)$")
 _VECTOR = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234]$")
@@ -54,16 +54,16 @@ _LINE = re.compile(
     r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|note): (?P<text>.*)$"
 )
 _SPACE = re.compile(r"__(?:global|local|constant|private|generic)\b")
-_POINTER_ITSELF = re.compile(r"(\*|&) ?__private'")  # where a pointer lies that points elsewhere
+_POINTER_ITSELF = re.compile(r"(\*|&) ?__private'")  # the address space of the pointer itself
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceCheck:
-    """What came of a file.
+    """The result for a file.
 
     Attributes:
-        errors: address spaces that do not fit.
-        unknown: what could not be read as OpenCL C++, so that more may be wrong there.
+        errors: Mismatched address spaces.
+        unknown: Parts that could not be read as OpenCL C++ and may contain further errors.
     """
 
     errors: tuple[BrokenRule, ...]
@@ -71,7 +71,7 @@ class SpaceCheck:
 
 
 def available() -> bool:
-    """Whether the compiler is installed."""
+    """Return true if the compiler is installed."""
     return importlib.util.find_spec("ziglang") is not None
 
 
@@ -80,8 +80,8 @@ class OpenCL:
     """A Metal file as OpenCL C++.
 
     Attributes:
-        text: what stands behind an include of `HEADER`.
-        kernels: host name and function of each kernel, in the order in which they are emitted.
+        text: The source, without an include of `HEADER`.
+        kernels: The host name and the function of each kernel, in output order.
     """
 
     text: str
@@ -95,10 +95,10 @@ def opencl_source(
     text: str | None = None,
     constants: Mapping[str, str] | None = None,
 ) -> OpenCL:
-    """A Metal file (`text`, where given) as OpenCL C++, with values of its function constants.
+    """Convert a Metal file (or `text`, if given) to OpenCL C++, with values of function constants.
 
     Raises:
-        SourceError: for source that cannot be read at all.
+        SourceError: If the source cannot be parsed.
     """
     writer = _Writer(path, include_dirs, text=text)
     writer.values = constants or {}
@@ -112,10 +112,10 @@ def check_spaces(
     *,
     text: str | None = None,
 ) -> SpaceCheck:
-    """The address spaces of a Metal file (of `text`, where given) that do not fit.
+    """Return the mismatched address spaces of a Metal file (or of `text`, if given).
 
     Raises:
-        SourceError: for source that cannot be read at all.
+        SourceError: If the source cannot be parsed.
     """
     source = f'#include "{HEADER}"\n{opencl_source(path, include_dirs, text=text).text}\n'
     with tempfile.TemporaryDirectory() as temporary:
@@ -129,9 +129,9 @@ def check_spaces(
 
 
 def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) -> list[BrokenRule]:
-    """The address spaces that do not fit in the Metal source that operators use.
+    """Return the mismatched address spaces in the Metal source that operators use.
 
-    What is wrong in a kernel that is generated is reported at the operator's entry.
+    Errors in a generated kernel are reported at the operator's entry.
     """
     checks = read_project(ops, sources, jobs)
     return [error for path in checks for error in checks[path].errors]
@@ -140,10 +140,10 @@ def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) 
 def read_project(
     ops: Sequence[Op], sources: Sources, jobs: int | None = None
 ) -> dict[Path, SpaceCheck]:
-    """What came of each file of Metal source that operators use.
+    """Check each file of Metal source that operators use.
 
-    Each is read once, with the kernels that are generated around its scalar functions, so that
-    these are instantiated.
+    Each file is read once, together with the kernels that are generated around its scalar
+    functions, so that these functions are instantiated.
     """
     settings = sources.settings
     groups: dict[Path, list[Op]] = {}
@@ -167,7 +167,7 @@ def read_project(
                 dense, strided = f"dense<{type}, int, 2>", f"strided<{type}, int, 0, 2>"
                 names = {f"{op.name}_dense": dense, f"{op.name}_strided": strided}
                 text += f"namespace of_{op.name} {{{kernels_around(op, kernel, names)}}}\n"
-        generated = os.fspath(path.with_name(f"{path.name} and what is generated around it"))
+        generated = os.fspath(path.with_name(f"{path.name} and the kernels generated from it"))
         done = check_spaces(generated, sources.metal_includes, text=text)
         found = []
         for error in done.errors:
@@ -182,7 +182,7 @@ def read_project(
 
 
 def instantiations(kernels: Iterable[Kernel]) -> str:
-    """What the launchers of such Metal kernels instantiate, each once."""
+    """Return the distinct instantiations by the launchers of such Metal kernels."""
     made: dict[str, str] = {}
     for kernel in kernels:
         for name, arguments in kernel.variants.items():
@@ -191,13 +191,13 @@ def instantiations(kernels: Iterable[Kernel]) -> str:
 
 
 def kernels_around(op: Op, kernel: Kernel, variants: Mapping[str, str]) -> str:
-    """The kernels around a scalar function, as the operators' runtime makes them; they stand on
-    `runtime_source("elementwise")`.
+    """Return the kernels around a scalar function, as the operators' runtime generates them; they
+    need `runtime_source("elementwise")`.
 
     Args:
-        op: the operator.
-        kernel: its Metal kernel.
-        variants: for a host name what is instantiated, as in ``dense<float, int, 2>``.
+        op: The operator.
+        kernel: Its Metal kernel.
+        variants: The instantiation for each host name, such as ``dense<float, int, 2>``.
     """
     outputs = ["to"] if len(op.outputs) == 1 else [f"to_{o.name}" for o in op.outputs]
     names = {
@@ -229,7 +229,7 @@ def _instantiation(name: str, instance: str) -> str:
 
 
 def runtime_source(name: str) -> str:
-    """Metal that the operators' runtime embeds: what kernels stand on, or the kernels."""
+    """Return Metal source that the operators' runtime embeds: common functions or kernels."""
     text = (Path(OWN_INCLUDES).parent / "src" / "metal.cpp").read_text(encoding="utf-8")
     return "".join(re.findall(rf'{name}_source = R"metal\((.*?)\)metal"', text, re.DOTALL))
 
@@ -237,12 +237,12 @@ def runtime_source(name: str) -> str:
 class _Writer(MetalTranslator):
     """Writes Metal as OpenCL C++."""
 
-    values: Mapping[str, str] = {}  # of function constants; that of others is 0
+    values: Mapping[str, str] = {}  # of function constants; the default is 0
 
     def rewritten(self) -> str:
-        """The source as OpenCL C++.
+        """Return the source as OpenCL C++.
 
-        Instantiations stay, because address spaces of templates show in them only.
+        Instantiations remain, because they alone reveal the address spaces of templates.
         """
         self._rewrite_all()
         return self.written()
@@ -280,7 +280,7 @@ class _Writer(MetalTranslator):
 
 
 def _sorted_out(output: str) -> SpaceCheck:
-    """The compiler's errors, with the notes that explain them, but for those in MLX's headers."""
+    """Return the compiler's errors with their notes, without errors in MLX's headers."""
     groups: list[list[re.Match[str]]] = []
     for line in output.splitlines():
         match = _LINE.match(line)
@@ -297,7 +297,7 @@ def _sorted_out(output: str) -> SpaceCheck:
             continue
         about = next((m["text"] for m in (first, *notes) if _is_mismatch(m["text"])), None)
         row = int(first["line"])
-        span = Span(first["file"], row, 1, row, 1000)  # columns are those of the rewritten line
+        span = Span(first["file"], row, 1, row, 1000)  # columns refer to the rewritten line
         message = _in_metal(first["text"])
         if about is None:
             unknown.append(SourceError(message, span))
@@ -309,11 +309,11 @@ def _sorted_out(output: str) -> SpaceCheck:
 
 
 def _is_mismatch(text: str) -> bool:
-    """Whether this is about two of Metal's address spaces."""
+    """Return true if a message concerns two of Metal's address spaces."""
     named = set(_SPACE.findall(_POINTER_ITSELF.sub(r"\1'", text)))
     return "__generic" not in named and (len(named) > 1 or "changes address space" in text)
 
 
 def _in_metal(text: str) -> str:
-    """A message of the compiler in Metal's words."""
+    """Return a message of the compiler in Metal's terms."""
     return _SPACE.sub(lambda match: _METAL[match[0]], _POINTER_ITSELF.sub(r"\1'", text))

@@ -1,19 +1,19 @@
-"""Rewrites Metal source as C++ that the system's compiler takes.
+"""Rewrites Metal source as C++ that the system's compiler accepts.
 
 Metal is C++14 with address spaces, attributes and a library. The library is in
-`include/mlxgen_metal`; this module does what a header cannot, on the tokens of the preprocessed
+`include/mlxgen_metal`. This module rewrites the remaining parts, on the tokens of the preprocessed
 source (never by regular expressions over its text):
 
-* `device`, `thread` and `threadgroup` go, `constant` becomes `const`. Overloads that differ by
-  these alone become one, provided that they do the same.
-* `threadgroup T a[N];` becomes storage of which there is one per threadgroup.
-* `[[...]]` attributes and explicit instantiations go; each host name becomes an entry, with a table
-  that says where each parameter comes from.
-* Floating literals without a suffix are floats, as there is no double in Metal.
+* `device`, `thread` and `threadgroup` are removed, `constant` becomes `const`. Overloads that
+  differ only by these are merged if they do the same.
+* `threadgroup T a[N];` becomes storage that exists once per threadgroup.
+* `[[...]]` attributes and explicit instantiations are removed. Each host name becomes an entry,
+  with a table of the origins of its parameters.
+* Floating literals without a suffix become floats, because Metal has no double.
 * Swizzles become calls; function constants become variables that the launch sets.
 
-Every line says with `#line` where it is from, so that the compiler's errors point into the Metal
-source. What is not understood is a `SourceError`.
+Every line has its origin in a `#line` directive, so that the compiler's errors point into the Metal
+source. Unsupported source raises a `SourceError`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Translation:
     """C++ made from Metal source.
 
     Attributes:
-        text: the C++.
-        entries: the kernels' host names, in the order of the library's table.
+        text: The C++.
+        entries: The kernels' host names, in the order of the library's table.
     """
 
     text: str
@@ -98,17 +98,17 @@ def translate(
     defines: Mapping[str, str] | None = None,
     only: Sequence[str] | None = None,
 ) -> Translation:
-    """The C++ of the Metal file at `path` (of `text`, where given).
+    """Translate the Metal file at `path` (or `text`, if given) to C++.
 
     Args:
-        path: the file, which error messages name.
-        include_dirs: where its includes are; angled ones not found there are Metal's own.
-        text: the source, in place of what the file holds.
-        defines: macros beside Metal's.
-        only: the host names of the kernels that are wanted; None for all.
+        path: The file, which error messages name.
+        include_dirs: The include folders; other angled includes are Metal's own.
+        text: The source, if it differs from the file's contents.
+        defines: Macros in addition to Metal's.
+        only: The host names of the requested kernels; None for all.
 
     Raises:
-        SourceError: for source that cannot be read or run on the CPU.
+        SourceError: If the source cannot be parsed or run on the CPU.
     """
     translator = MetalTranslator(path, include_dirs, text=text, defines=defines)
     body = translator.rewritten()
@@ -120,9 +120,9 @@ class Instance(NamedTuple):
     """A kernel under the name by which the host finds it.
 
     Attributes:
-        function: as it is written there, without template arguments.
-        arguments: the template arguments; "" for a kernel that is no template.
-        at: its token.
+        function: The name in the source, without template arguments.
+        arguments: The template arguments; "" for a kernel that is not a template.
+        at: Its token.
     """
 
     function: str
@@ -131,15 +131,15 @@ class Instance(NamedTuple):
 
 
 class MetalTranslator(Overloads):
-    """Reads one translation unit, and writes it as C++."""
+    """Reads one translation unit and writes it as C++."""
 
-    _shared = 0  # threadgroup variables
+    _shared = 0  # number of threadgroup variables
 
     # -- reading
 
     @cached_property
     def explicit(self) -> dict[int, int]:
-        """Explicit instantiations: from where to where."""
+        """The ranges of explicit instantiations."""
         found = {}
         for i, text in enumerate(self.texts):
             is_last = text == "template" and self.text(i + 1) != "<"
@@ -149,7 +149,7 @@ class MetalTranslator(Overloads):
 
     @cached_property
     def instances(self) -> dict[str, Instance]:
-        """The kernels by their host names, in the order in which they are written."""
+        """The kernels by host name, in source order."""
         found = [named for i, stop in self.explicit.items() for named in self._instances(i, stop)]
         for function in self.file.functions:
             if function.is_kernel and function.body and not function.template:
@@ -160,7 +160,7 @@ class MetalTranslator(Overloads):
         for name, instance in sorted(found, key=lambda item: item[1].at):
             if name in instances:
                 earlier = self.where(instances[name].at)
-                message = f'host_name "{name}" exists already, from {earlier}'
+                message = f'duplicate host_name "{name}", first used in {earlier}'
                 raise self.error(message, instance.at)
             instances[name] = instance
         return instances
@@ -174,11 +174,11 @@ class MetalTranslator(Overloads):
         start = j = i + 1
         while j < stop:
             if self.is_name(j) and self.texts[j - 1] != "::":
-                start = j  # of the last name
+                start = j  # the last name
             j = self.over(j)
         opened = self.find(start, stop, "<")
         if "host_name" not in words:
-            raise self.error('without [[host_name("...")]] the host cannot find this kernel', start)
+            raise self.error('the host needs [[host_name("...")]] to find this kernel', start)
         if opened == stop:
             raise self.error("write the template arguments of this instantiation", start)
         given = i + words.index("host_name") + 1
@@ -189,7 +189,7 @@ class MetalTranslator(Overloads):
     # -- writing
 
     def rewritten(self) -> str:
-        """The source as C++, without entries: with these it is instantiated."""
+        """Return the source as C++, without entries, which instantiate it."""
         self.skipped |= self.explicit
         self._rewrite_all()
         self._function_constants()
@@ -210,7 +210,7 @@ class MetalTranslator(Overloads):
                 self.new[i] = new
         elif token.kind == "name":
             if text in _UNSUPPORTED:
-                raise self.error(f"the emulation has no {_UNSUPPORTED[text]}", i)
+                raise self.error(f"the emulation does not support {_UNSUPPORTED[text]}", i)
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in DROPPED or text == "kernel":
@@ -222,7 +222,7 @@ class MetalTranslator(Overloads):
             ):
                 self._swizzle(i)
             elif text == "is_function_constant_defined":
-                raise self.error("the emulation sets all function constants; this asks whether", i)
+                raise self.error("the emulation sets all function constants; this tests one", i)
         elif text == "[" and self.text(i + 1) == "[" and self._is_attribute(i):
             stop = self.partner[i] + 1
             self.skip(i, stop)
@@ -230,7 +230,7 @@ class MetalTranslator(Overloads):
         return i + 1
 
     def _is_attribute(self, i: int) -> bool:
-        # `a[[] {...}()]` is the only other way to have two brackets
+        # `a[[] {...}()]` is the only other source of two adjacent brackets.
         return self.partner[i] == self.partner[i + 1] + 1
 
     def _number(self, i: int) -> str | None:
@@ -248,7 +248,7 @@ class MetalTranslator(Overloads):
         if lower.endswith("h"):
             return f"half({text[:-1]}f)"
         if lower.endswith("l") and ("." in lower or "e" in lower):
-            raise self.error("there is no long double in Metal", i)
+            raise self.error("Metal has no long double", i)
         if _FLOATING.match(text) and ("." in text or "e" in lower):
             return text + "f"
         return None
@@ -261,7 +261,7 @@ class MetalTranslator(Overloads):
         self.new[i] = f"{name}(mlxgen_metal::Swizzle<{lanes}>())"
 
     def _constant(self, i: int) -> str:
-        """`const`, unless it is there already or this qualifies a member function."""
+        """Return `const`, or "" if it is already const or if this qualifies a member function."""
         before = self.text(i - 1) if i else ""
         after = self.text(i + 1)
         if (before == ")" and after in _AFTER_FUNCTION) or (
@@ -279,7 +279,7 @@ class MetalTranslator(Overloads):
     # -- threadgroup variables
 
     def is_storage(self, i: int) -> bool:
-        """Whether the `threadgroup` at `i` declares a variable, rather than what one points to."""
+        """Return true if the `threadgroup` at `i` declares a variable, not a pointer's target."""
         j = i - 1
         while j >= 0 and self.texts[j] in ("const", "volatile", "static"):
             j -= 1
@@ -292,7 +292,7 @@ class MetalTranslator(Overloads):
         return self.find(i, len(self.texts), ";", "{", "}")
 
     def _outside(self, i: int, end: int) -> list[int]:
-        """The tokens from `i` to `end` outside of brackets and initialisers."""
+        """Return the tokens from `i` to `end` outside of brackets and initializers."""
         found = []
         while i < end and self.texts[i] != "=":
             found.append(i)
@@ -300,27 +300,27 @@ class MetalTranslator(Overloads):
         return found
 
     def _storage(self, i: int) -> int:
-        """Make `threadgroup T a[N], b;` a typedef each and a reference to storage."""
+        """Convert `threadgroup T a[N], b;` to a typedef each and a reference to storage."""
         end = self._statement_end(i)
         last = end
         if self.text(end) == "{":
-            # `= {0}` and `= {}` are dropped: which thread would write them, and when, Metal does
-            # not say, so a kernel that relies on them sees NaN
+            # `= {0}` and `= {}` are dropped. Metal does not specify which thread writes them and
+            # when, so that a kernel that relies on them reads NaN.
             close = self.partner[end]
             zero = self.texts[end + 1 : close] in ([], ["0"]) and self.texts[end - 1] == "="
             if zero and self.text(close + 1) == ";":
                 last, end = end - 1, close + 1
                 self.skip(last, end)
         if self.text(end) != ";":
-            raise self.error("a threadgroup variable cannot be initialised", i)
+            raise self.error("a threadgroup variable cannot be initialized", i)
         names: list[int] = []
         for n, (start, stop) in enumerate(self.split(i + 1, last)):
             if self.find(start, stop, "=") < stop:
-                raise self.error("a threadgroup variable cannot be initialised", start)
+                raise self.error("a threadgroup variable cannot be initialized", start)
             bracket = self.find(start, stop, "[")
             name = bracket - 1
             if not self.is_name(name) or (n == 0 and name == start):
-                raise self.error("cannot read this threadgroup variable", start)
+                raise self.error("cannot parse this threadgroup variable", start)
             names.append(name)
         self.new[i] = "typedef"
         after = ""
@@ -342,7 +342,7 @@ class MetalTranslator(Overloads):
     # -- function constants
 
     def _function_constants(self) -> None:
-        """`constant T n [[function_constant(i)]];` is a variable that a launch sets."""
+        """Convert `constant T n [[function_constant(i)]];` to a variable that a launch sets."""
         self.constants: list[tuple[str, str]] = []  # names and indices
         for i in range(1, len(self.texts)):
             if self.texts[i : i + 3] != ["[", "[", "function_constant"]:
@@ -351,17 +351,17 @@ class MetalTranslator(Overloads):
             while start and self.texts[start] not in (";", "{", "}", "("):
                 start -= 1
             if self.texts[start] == "(":
-                continue  # a parameter, which is there if the constant is true
+                continue  # a parameter, which exists if the constant is true
             index = self.texts[i + 4]
             if not index.isdecimal():
-                raise self.error("the index of a function constant is a number", i)
+                raise self.error("the index of a function constant must be a number", i)
             self.constants.append((self.texts[i - 1], index))
             self.new |= {j: "static" for j in range(start, i) if self.texts[j] == "constant"}
 
     # -- entries
 
     def entries(self, only: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
-        """The tables of kernels and function constants, and the host names."""
+        """Return the tables of kernels and function constants, and the host names."""
         out: list[str] = ['\n#line 1 "entries"\n']
         rows: list[str] = []
         names: list[str] = []
@@ -410,8 +410,8 @@ class MetalTranslator(Overloads):
         named = find_function(self.file.functions, instance.function)
         found = [function for function in named if function.is_kernel and function.is_definition]
         if len(found) != 1:
-            message = f"{instance.function} is the name of {len(found)} kernels; the emulation"
-            raise self.error(f"{message} needs exactly one", instance.at)
+            message = f"{instance.function} is the name of {len(found)} kernels, but the emulation"
+            raise self.error(f"{message} needs a unique name", instance.at)
         return found[0]
 
     def _table(self, name: str, function: Function) -> str:
@@ -420,7 +420,7 @@ class MetalTranslator(Overloads):
             index = param.attributes.get("buffer")
             if isinstance(index, int):
                 if index in taken:
-                    raise SourceError(f"buffer({index}) is there twice", self.place(param.span))
+                    raise SourceError(f"buffer({index}) is used twice", self.place(param.span))
                 taken.add(index)
         rows = []
         for param in function.params:
@@ -435,12 +435,12 @@ class MetalTranslator(Overloads):
         if positions:
             index = POSITIONS[positions[0]]
             if param.pointer or param.reference:
-                raise SourceError("a position is no pointer", self.place(param.span))
+                raise SourceError("a position cannot be a pointer", self.place(param.span))
         elif "threadgroup" in param.attributes or param.space == "threadgroup":
             kind = "threadgroup_memory"
             value = param.attributes.get("threadgroup", 0)
             if not isinstance(value, int):
-                raise SourceError("threadgroup(...) takes a number", self.place(param.span))
+                raise SourceError("threadgroup(...) requires a number", self.place(param.span))
             index = value
         elif param.pointer or param.reference:
             kind = "buffer"
@@ -449,11 +449,11 @@ class MetalTranslator(Overloads):
                 value = next(i for i in range(2 * MAX_BUFFERS) if i not in taken)
                 taken.add(value)
             if not isinstance(value, int):
-                raise SourceError("buffer(...) takes a number", self.place(param.span))
+                raise SourceError("buffer(...) requires a number", self.place(param.span))
             index = value
             if index >= MAX_BUFFERS:
                 raise SourceError(
-                    f"buffer {index}: Metal has {MAX_BUFFERS} buffers, 0 to 30",
+                    f"buffer {index} does not exist: Metal has {MAX_BUFFERS} buffers, 0 to 30",
                     self.place(param.span),
                 )
         else:
@@ -466,10 +466,10 @@ class MetalTranslator(Overloads):
 
 
 def _without_spaces(text: str) -> str:
-    """Template arguments without Metal's address spaces."""
+    """Return template arguments without Metal's address spaces."""
     return re.sub(r"\b(?:device|thread|threadgroup)\s+", "", text)
 
 
 def _string(literals: str) -> str:
-    """The value of adjacent string literals."""
+    """Return the value of adjacent string literals."""
     return re.sub(r'"\s*"?', "", literals)

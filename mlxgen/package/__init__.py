@@ -1,1 +1,1 @@
-"""Building a package: the PEP 517 backend, CMake, and the nanobind that fits MLX."""
+"""Builds packages: the PEP 517 backend, CMake, and the nanobind that matches MLX."""

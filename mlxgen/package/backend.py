@@ -1,20 +1,20 @@
 """The build backend (PEP 517, PEP 660) of packages made with mlxgen.
 
-A package needs a pyproject.toml, its YAML file and its kernels; no CMake of its own::
+A package needs a pyproject.toml, its YAML file and its kernels, but no CMake of its own::
 
     [build-system]
     requires = ["mlxgen"]
     build-backend = "mlxgen.build"
 
-The work is scikit-build-core's, which runs the CMakeLists.txt that comes with mlxgen. This module
-adds what it cannot know: the build requirements that depend on MLX (an extension works only with
-the nanobind that fits the installed MLX, and only with that release of MLX), and the settings,
-which follow from ``[tool.mlxgen]``. What a project says in its own ``[tool.scikit-build]`` table or
-on the command line (``--config-settings``) still counts.
+scikit-build-core does the work: it runs the CMakeLists.txt that comes with mlxgen. This module
+adds the parts that scikit-build-core cannot know. The build requirements depend on MLX, because an
+extension works only with one release of MLX and with the nanobind that matches it. The settings
+follow from ``[tool.mlxgen]``. A project's own ``[tool.scikit-build]`` table and the command line
+(``--config-settings``) override them.
 
-The build directory is kept: ``build/`` in the project, ``build/editable`` for editable installs, so
-that building again compiles only what changed. The two are apart because an editable install goes
-on using its own when it is imported, when the tools of an isolated build are gone.
+The build directory is kept, so that the next build compiles only changed files. It is ``build/`` in
+the project and ``build/editable`` for editable installs. They are separate because an editable
+install still uses its directory on import, when the tools of an isolated build no longer exist.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ else:
 
 ConfigSettings = Mapping[str, "str | list[str]"]
 
-# What builds a package, beside MLX and nanobind; the extra "build" in mlxgen/pyproject.toml.
+# The build tools of a package except MLX and nanobind: the extra "build" in mlxgen/pyproject.toml.
 TOOLS = ("scikit-build-core>=0.11", "cmake>=3.26", "ninja>=1.11")
 
 HERE = Path(__file__).resolve().parent
 
-# The oldest macOS that MLX's wheels run on; its headers do not compile for older ones.
+# The oldest macOS that MLX's wheels support; MLX's headers do not compile for older releases.
 MACOS = "14.0"
 
 
 def requirements(root: Path) -> list[str]:
-    """Everything that has to be installed to build the project in the folder ``root``.
+    """Return all requirements for building the project in the folder ``root``.
 
-    MLX is the release that the project pins; without a pin the one that is installed.
+    They include the release of MLX that the project pins or, without a pin, the installed one.
     """
     project = _settings(root)
     mlx = project.mlx or compat.version("mlx")
@@ -80,7 +80,7 @@ def get_requires_for_build_sdist(config_settings: ConfigSettings | None = None) 
 
 
 def _hook(name: str) -> Callable[..., str]:
-    """A hook of PEP 517 or 660: scikit-build-core's, with the project's settings."""
+    """Return a hook of PEP 517 or 660: scikit-build-core's hook with the project's settings."""
 
     editable = name.endswith("editable")
 
@@ -90,7 +90,7 @@ def _hook(name: str) -> Callable[..., str]:
         if name in ("build_wheel", "build_editable"):
             _require_compiler(config)
         if editable and _is_isolated(backend):
-            # Its CMake and Ninja are gone when the package is imported.
+            # The isolated build's CMake and Ninja no longer exist when the package is imported.
             config["editable.rebuild"] = "false"
         return str(getattr(backend, name)(folder, config, *more))
 
@@ -124,17 +124,17 @@ def _backend() -> ModuleType:
 
 
 def _is_isolated(backend: ModuleType) -> bool:
-    """Whether the build tools are in a folder of their own, which pip removes after the build."""
+    """Return true if the build tools are in a temporary folder, which pip removes afterwards."""
     return not Path(backend.__file__ or "").resolve().is_relative_to(Path(sys.prefix).resolve())
 
 
-# What CMake looks for, and where it may be told of a compiler.
+# The compiler commands that CMake tries, and the variables that name a compiler.
 _COMPILERS = ("c++", "g++", "clang++", "CC", "icpx")
 _TOLD = ("CXX", "CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")
 
 
 def _require_compiler(config: Mapping[str, object]) -> None:
-    """Say in one sentence that there is no C++ compiler: CMake takes many for it."""
+    """Report a missing C++ compiler in one sentence, because CMake's own message is long."""
     told = any(os.environ.get(name) for name in _TOLD) or any(
         key.startswith(("cmake.args", "cmake.toolchain")) or key.endswith("CMAKE_CXX_COMPILER")
         for key in config
@@ -145,7 +145,7 @@ def _require_compiler(config: Mapping[str, object]) -> None:
 
 
 def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, str | list[str]]:
-    """scikit-build-core's settings for the project in the working directory."""
+    """Return scikit-build-core's settings for the project in the working directory."""
     project = _settings(Path())
     if sys.platform == "darwin":
         os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)
@@ -162,12 +162,12 @@ def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, s
 
 
 def _generator_requirements() -> list[str]:
-    """What mlxgen itself needs, if it is used where its sources lie (``backend-path``)."""
+    """Return mlxgen's own requirements if mlxgen runs from its sources (``backend-path``)."""
     path = HERE.parent / "pyproject.toml"
     text = path.read_text(encoding="utf-8") if path.is_file() else "project.dependencies = []"
     return list(tomllib.loads(text)["project"]["dependencies"])
 
 
 def print_requirements() -> None:
-    """The requirements of the project in the working directory, one a line."""
+    """Print the requirements of the project in the working directory, one per line."""
     print("\n".join(requirements(Path())))

@@ -1,15 +1,16 @@
-"""What is built once per machine and user, and found again: a folder for each thing, by a hash.
+"""The on-disk cache of build products: built once per machine and user, addressed by hash.
 
-A thing is complete when its manifest is there, which is written last and in one piece: a process
-that is interrupted leaves a folder that nothing refers to, and the next one removes it. The
-manifest has the checksum of every file, so that what is damaged is built again, and the time of
-files elsewhere that went into it, such as the system's headers. A lock keeps two processes from
-building the same at once; where there are no locks both build, and the last one is kept.
+Each item has its own folder. An item is complete when its manifest exists. The manifest is written
+last and atomically, so that an interrupted process leaves only an unreferenced folder, which a
+later process removes. The manifest stores a checksum of every file, so that a damaged item is
+rebuilt. It also stores the modification times of outside files that the item was built from, such
+as system headers. A lock keeps two processes from building the same item at the same time. On file
+systems without locks both processes build it, and the later result is kept.
 
-    runtime/                     what kind of thing it is
-      4f0c…a1.json               the manifest: when it was last used is its time
+    runtime/                     the kind of the item
+      4f0c…a1.json               its manifest; the modification time is the time of last use
       4f0c…a1-x8dk2j/            its files
-      4f0c…a1.lock
+      4f0c…a1.lock               its lock
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What is kept, beside what was used within the last hour: the latest.
+# The size limit. Items that were used within the last hour do not count and are never evicted.
 MOST_BYTES = 3_000_000_000
 RECENT = 3600
 
 
 def folder() -> Path:
-    """Where mlxgen keeps what it builds: $MLXGEN_CACHE, or the user's cache."""
+    """Return the folder of mlxgen's caches: $MLXGEN_CACHE, or a folder in the user's cache."""
     if given := os.environ.get("MLXGEN_CACHE"):
         return Path(given).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -40,49 +41,49 @@ def folder() -> Path:
 
 
 class Kept(NamedTuple):
-    """Something that is kept."""
+    """A cached item."""
 
     kind: str
     key: str
-    about: str  # for people
+    about: str  # a description for users
     size: int  # bytes
     used: float  # seconds since 1970
 
 
 class Cache:
-    """Things in a folder, by kind and key."""
+    """The items of a folder, by kind and key."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def find(self, kind: str, key: str) -> Path | None:
-        """The folder of a thing, if it is there, and as it was made."""
+        """Return the folder of an item if the item exists and its files are unchanged."""
         manifest = self.root / kind / f"{key}.json"
         known = _read(manifest)
         if known is None or not _is_whole(self.root / kind, known):
             return None
-        with suppress(OSError):  # where nothing can be written, nothing is evicted either
+        with suppress(OSError):  # in a read-only cache nothing is evicted
             os.utime(manifest)
         return Path(self.root, kind, known["folder"])
 
     def obtain(
         self, kind: str, key: str, about: str, build: Callable[[Path], Iterable[str]]
     ) -> Path:
-        """The folder of a thing, which ``build`` fills if it is not there.
+        """Return the folder of an item; if it does not exist, ``build`` fills it.
 
         Args:
-            build: Gets an empty folder, where the files stay. Gives the files elsewhere on which
-                they depend. Nothing is kept of what it does when it raises.
+            build: Receives an empty folder and writes the item's files to it. Returns the outside
+                files that the item depends on. If it raises, nothing is cached.
 
         Raises:
-            OSError: If nothing can be written.
+            OSError: If the cache is not writable.
         """
         if found := self.find(kind, key):
             return found
         place = self.root / kind
         place.mkdir(parents=True, exist_ok=True)
         with _locked(place / f"{key}.lock"):
-            if found := self.find(kind, key):  # another process was faster
+            if found := self.find(kind, key):  # another process has built it meanwhile
                 return found
             made = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=place))
             try:
@@ -95,7 +96,7 @@ class Cache:
         return made
 
     def entries(self) -> list[Kept]:
-        """What is kept, the last used first."""
+        """Return all cached items, the most recently used first."""
         found = []
         for manifest in self.root.glob("*/*.json"):
             known = _read(manifest)
@@ -107,14 +108,14 @@ class Cache:
         return sorted(found, key=lambda entry: -entry.used)
 
     def remove(self, entry: Kept) -> None:
-        """Remove a thing; whoever uses it builds it again."""
+        """Remove an item; the next process that needs it rebuilds it."""
         place = self.root / entry.kind
         (place / f"{entry.key}.json").unlink(missing_ok=True)
         for made in place.glob(f"{entry.key}-*"):
             shutil.rmtree(made, ignore_errors=True)
 
     def _tidy(self, place: Path) -> None:
-        """Remove what interrupted processes left, and what was not used for longest."""
+        """Remove the leftovers of interrupted processes and the least recently used items."""
         for made in place.glob("*-*"):
             manifest = place / f"{made.name.partition('-')[0]}.json"
             known = _read(manifest)
@@ -142,7 +143,7 @@ def _publish(made: Path, manifest: Path, about: str, outside: dict[str, int | No
 
 
 def _read(manifest: Path) -> dict[str, Any] | None:
-    """A manifest, if it is one."""
+    """Return the contents of a manifest, or None if it is not valid."""
     try:
         known = json.loads(manifest.read_text(encoding="utf-8"))
         complete = {"folder", "about", "files", "outside"} <= known.keys()
@@ -163,7 +164,7 @@ def _is_whole(place: Path, known: dict[str, Any]) -> bool:
 
 
 def _checksum(path: Path) -> list[int]:
-    """The size and the CRC of a file: against accidents, at the speed at which it is read."""
+    """Return the size and CRC of a file. The CRC detects accidental damage and is fast."""
     size = found = 0
     with open(path, "rb") as file:
         while data := file.read(1 << 22):
@@ -172,7 +173,7 @@ def _checksum(path: Path) -> list[int]:
 
 
 def _time(path: str) -> int | None:
-    """When a file was changed last; None where there is none."""
+    """Return the modification time of a file; None if the file does not exist."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:
@@ -181,10 +182,10 @@ def _time(path: str) -> int | None:
 
 @contextmanager
 def _locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Alone among processes, where the file system has locks; they end with the process.
+    """Hold a lock among processes, if the file system has locks. A lock ends with its process.
 
     Raises:
-        OSError: If not ``wait``, and another process may be there.
+        OSError: If ``wait`` is false and another process may hold the lock.
     """
     with open(path, "a", encoding="utf-8") as file:
         try:

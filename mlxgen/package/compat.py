@@ -1,12 +1,12 @@
-"""Which nanobind goes with which MLX, and whether the two that are installed do.
+"""Checks that the installed nanobind matches the installed MLX.
 
 An extension and ``mlx.core`` exchange arrays through nanobind's internal tables, which they share
-only when both were compiled with the same version of these internals on the same platform ABI.
-nanobind writes the two into every extension as one tag: ``nanobind_system_libcpp_abi1_a1_v22``
-(since 3.0) or ``v21_system_libcpp_abi1`` (before). When tags differ, the extension still imports,
-and then every call fails with a TypeError that shows the right types: the most reported problem of
-MLX extensions. So the tag is read off the installed ``mlx.core`` before anything is compiled, and
-compared again with the extension after it was linked.
+only if both were compiled with the same version of these internals on the same platform ABI.
+nanobind writes both into every extension as one tag: ``nanobind_system_libcpp_abi1_a1_v22``
+(since 3.0) or ``v21_system_libcpp_abi1`` (before). With different tags the extension still imports,
+but every call fails with a TypeError that shows the right types. This is the most reported problem
+of MLX extensions. The module therefore reads the tag of the installed ``mlx.core`` before anything
+is compiled, and compares it with the tag of the extension after linking.
 
 ``python -m mlxgen.package.compat`` compares the tags of two extension modules.
 """
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ..diagnostics import install
 from ..read.settings import OLDEST_MLX, numbers
 
-# nanobind's NB_INTERNALS_VERSION; the releases of MLX whose wheels have it, and those of nanobind.
+# NB_INTERNALS_VERSION of nanobind: the releases of MLX whose wheels use it, and of nanobind.
 _RELEASES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
     16: ((), ("2.9.2",)),
     17: (("0.30.6", "0.31.0", "0.31.1"), ("2.10.2",)),
@@ -35,9 +35,9 @@ _RELEASES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
     21: (("0.32.2",), ("2.15.0",)),
     22: (("0.32.3", "0.32.4"), ("3.0.1", "3.1.0")),
 }
-# We ask for the last of them.
+# The last matching release is required.
 NANOBIND = {internals: releases for internals, (_, releases) in _RELEASES.items()}
-# For isolated builds, where MLX is not there yet.
+# For isolated builds, in which MLX is not installed yet.
 MLX = {release: internals for internals, (those, _) in _RELEASES.items() for release in those}
 
 _TAG = re.compile(rb"(?:nanobind|v\d+)_(?:system|mingw|gcc_cygwin|msvc)_\w+")
@@ -45,11 +45,11 @@ _INTERNALS = re.compile(r"(?:^|_)v(\d+)(?:_|$)")
 
 
 class CompatError(Exception):
-    """MLX, nanobind or both are missing or do not fit; the message says what to run."""
+    """MLX or nanobind is missing, or they do not match; the message names the command to run."""
 
 
 class Toolchain(NamedTuple):
-    """The MLX and the nanobind that an extension would be built with."""
+    """The MLX and the nanobind with which an extension is built."""
 
     mlx_version: str  # of the distribution
     mlx: Path  # the folder with MLX's headers, libraries and CMake package
@@ -60,7 +60,7 @@ class Toolchain(NamedTuple):
 
 
 def abi_tag(module: Path) -> str:
-    """The nanobind ABI tag in a compiled extension module; ``CompatError`` when it has none."""
+    """Return the nanobind ABI tag of a compiled module; raise ``CompatError`` if it has none."""
     with module.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if match := _TAG.search(data):
             return match[0].decode()
@@ -68,17 +68,17 @@ def abi_tag(module: Path) -> str:
 
 
 def internals_version(tag: str) -> int:
-    """The internals version in an ABI tag: 22 for ``nanobind_system_libcpp_abi1_a1_v22``."""
+    """Return the internals version of an ABI tag: 22 for ``nanobind_system_libcpp_abi1_a1_v22``."""
     if match := _INTERNALS.search(tag):
         return int(match[1])
     raise CompatError(f"no internals version in the nanobind ABI tag '{tag}'")
 
 
 def nanobind_requirement(mlx_version: str | None) -> str:
-    """The requirement on nanobind for a release of MLX: ``nanobind==3.1.0``.
+    """Return the requirement on nanobind for a release of MLX: ``nanobind==3.1.0``.
 
-    What the installed ``mlx.core`` says counts more than the table; an unknown release is taken to
-    be newer than the table.
+    The tag of the installed ``mlx.core`` takes precedence over the table. A release that the table
+    lacks is assumed to be newer than the table.
     """
     core = core_module()
     if core is not None and mlx_version in (None, version("mlx")):
@@ -89,14 +89,14 @@ def nanobind_requirement(mlx_version: str | None) -> str:
 
 
 def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
-    """The installed MLX, and the nanobind that fits it.
+    """Return the installed MLX and the nanobind that matches it.
 
     Args:
-        fetch: Gives the folder of a release of nanobind, for when the installed one does not fit;
-            raises ``CompatError`` with the reason why it cannot.
+        fetch: Returns the folder of a release of nanobind, for use if the installed nanobind does
+            not match. Raises ``CompatError`` with the reason if it cannot.
 
     Raises:
-        CompatError: With one sentence, when they do not fit.
+        CompatError: If they do not match. The message is one sentence.
     """
     core = core_module()
     mlx_version = version("mlx")
@@ -122,8 +122,8 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
         )
     else:
         problem = (
-            f"nanobind {nanobind_version} does not fit MLX {mlx_version}: the extension would use "
-            f"version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
+            f"nanobind {nanobind_version} does not match MLX {mlx_version}: the extension would "
+            f"use version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
             "passed between them"
         )
     if wanted not in NANOBIND:
@@ -134,7 +134,7 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
         try:
             fetched = fetch(release)
             if _source_internals(fetched) != wanted:
-                raise CompatError(f"the fetched release {release} does not fit either")
+                raise CompatError(f"the fetched release {release} does not match either")
             return Toolchain(mlx_version, core.parent, core, release, fetched, tag)
         except CompatError as error:
             why = f" (it could not be fetched: {error})"
@@ -142,7 +142,7 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
 
 
 def compare(core: Path, extension: Path) -> None:
-    """Raise ``CompatError`` when an extension module cannot share arrays with ``mlx.core``."""
+    """Raise ``CompatError`` if an extension module cannot share arrays with ``mlx.core``."""
     ours, theirs = abi_tag(extension), abi_tag(core)
     if ours != theirs:
         raise CompatError(
@@ -153,7 +153,7 @@ def compare(core: Path, extension: Path) -> None:
 
 
 def core_module() -> Path | None:
-    """The extension module mlx.core, without importing it."""
+    """Return the path of the extension module mlx.core without importing it."""
     spec = importlib.util.find_spec("mlx")
     folders = spec.submodule_search_locations or () if spec else ()
     found = [path for folder in folders for path in sorted(Path(folder).glob("core.*"))]
@@ -161,7 +161,7 @@ def core_module() -> Path | None:
 
 
 def version(distribution: str) -> str | None:
-    """The installed release of a distribution."""
+    """Return the installed release of a distribution."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -169,16 +169,16 @@ def version(distribution: str) -> str | None:
 
 
 def _source_internals(nanobind: Path) -> int:
-    """NB_INTERNALS_VERSION in the sources that a nanobind distribution compiles into extensions."""
+    """Return NB_INTERNALS_VERSION of the sources in a nanobind distribution."""
     headers = [nanobind / "src" / name for name in ("nb_internals.h", "nb_abi.h")]
     text = "".join(path.read_text(encoding="utf-8") for path in headers if path.is_file())
     if match := re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text):
         return int(match[1])
-    raise CompatError(f"the nanobind in {nanobind} is not one that mlxgen knows")
+    raise CompatError(f"unknown nanobind in {nanobind}: its sources define no internals version")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare two extension modules; 1 when they do not fit."""
+    """Compare two extension modules; return 1 if they do not match."""
     try:
         compare(*map(Path, arguments))
     except CompatError as error:

@@ -1,4 +1,4 @@
-"""`mlxgen cache`: what is kept of what was built, how large it is, and when it was used."""
+"""`mlxgen cache`: lists the cached build products with their sizes and times of last use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import rich_click as click
 from ..command.cli import OPTIONS, Names
 from .cache import Cache, Kept, folder
 
-# Kept by the emulator, in ways of its own.
+# Cached by the emulator itself.
 _OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/metal.md)"}
 
 
 @click.command("cache")
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
-@click.option("--clear", is_flag=True, help="Remove it; what is needed is built again.")
+@click.option("--clear", is_flag=True, help="Remove them; later builds rebuild what they need.")
 @OPTIONS["format"]
 def cache_command(kinds: Names, clear: bool, form: str) -> None:
-    """List what mlxgen keeps of what it has built, or remove it.
+    """List the build products that mlxgen has cached, or remove them.
 
-    Of every KIND if none is given. MLXGEN_CACHE names another folder to keep it in. Of what was not
-    used within an hour, what exceeds 3 GB is removed without being asked.
+    Without a KIND, all kinds are listed. MLXGEN_CACHE selects another cache folder. mlxgen itself
+    evicts items that were not used within the last hour if they exceed 3 GB.
     """
     cache = Cache(folder())
     entries = [*cache.entries(), *_others(cache.root)]
@@ -82,7 +82,7 @@ def _size(size: float) -> str:
 
 
 def _when(used: float) -> str:
-    """Minutes, hours or days ago."""
+    """Return the age in minutes, hours or days."""
     minutes = max(0, int(time.time() - used)) // 60
     units = {"day": minutes // 1440, "hour": minutes // 60, "minute": minutes}
     unit = next((unit for unit, count in units.items() if count), "minute")

@@ -1,4 +1,4 @@
-"""`mlxgen.load`: operators in a script or notebook, without a project around them.
+"""`mlxgen.load`: operators in a script or notebook, without a project.
 
     ops = mlxgen.load('''
     - name: softsign
@@ -7,8 +7,8 @@
       grad: {x: grad / square(1 + abs(x))}
     ''', cpp="template <typename T> T softsign(T x) { return x / (1 + mlxgen::math::fabs(x)); }")
 
-What was built once is found again by its content, without the generator and the compiler: this
-module imports neither. module.py builds what is new.
+A module that was built before is loaded from the cache, by a hash of the content, without the
+generator and the compiler. This module therefore imports neither; module.py builds new modules.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
 
 def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> ModuleType:
-    """Operators from YAML: built if they are new, and found again afterwards.
+    """Return a module with the operators of some YAML entries: build it, or load it from the cache.
 
     Args:
-        source: Entries of YAML, or the path of a file of them (`.yaml`), with what belongs to it:
-            `csrc/` and `kernels/metal/` beside it, or what its project says.
-        cpp: Functions of C++ that the entries name. `mlxgen/scalar.h` is included.
-        metal: Functions or kernels of Metal that they name.
+        source: YAML entries, or the path of a `.yaml` file of entries. A file is used with the
+            folders `csrc/` and `kernels/metal/` next to it, or those that its project names.
+        cpp: C++ functions that the entries name. `mlxgen/scalar.h` is included.
+        metal: Metal functions or kernels that the entries name.
 
     Returns:
-        A module with the operators. The same content gives the same module; another one leaves
-        those that were loaded before as they are.
+        A module with the operators. The same content returns the same module. Other content leaves
+        the modules that were loaded before unchanged.
 
     Raises:
-        LoadError: What is wrong with the entries or the functions, where; or what is missing here.
+        LoadError: If the entries or the functions have an error, or a tool is missing.
         OSError: If the file cannot be read.
-        TypeError: If an argument is no text.
-        ValueError: If functions are given for a file, or a text is not valid Unicode.
+        TypeError: If an argument is not a string.
+        ValueError: If functions are given for a file, or a string is not valid Unicode.
     """
     _check_text("cpp", cpp)
     _check_text("metal", metal)
     if not isinstance(source, os.PathLike):
-        _check_text("source", source, "the YAML of entries, or a path")
+        _check_text("source", source, "YAML entries or a path")
     text = os.fsdecode(source)
     if isinstance(source, os.PathLike) or re.fullmatch(r"[^\n]+\.ya?ml", text):
         if cpp or metal:
-            raise ValueError("cpp and metal go with a text, not with a file")
+            raise ValueError("cpp and metal can be used with YAML entries, but not with a file")
         return obtain(Request(Path(text).absolute(), {}), progress)
     texts = {"yaml": Excerpt(text, "<yaml>")}
     texts |= {"cpp": Excerpt(cpp, "<cpp>")} if cpp else {}
@@ -68,8 +68,8 @@ def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> M
     return obtain(Request(None, texts), progress)
 
 
-def _check_text(name: str, value: object, what: str = "the text of functions") -> None:
-    """Raise ``TypeError`` for what is no text, and ``ValueError`` for one that no file can hold."""
+def _check_text(name: str, value: object, what: str = "the source code of functions") -> None:
+    """Raise ``TypeError`` for a non-string, ``ValueError`` for a string that is not Unicode."""
     if not isinstance(value, str):
         decode = f": write {name}.decode()" if isinstance(value, bytes | bytearray) else ""
         given = type(value).__name__
@@ -85,13 +85,13 @@ def _check_text(name: str, value: object, what: str = "the text of functions") -
 
 
 def progress(text: str) -> None:
-    """Show what takes a while in one line of the terminal."""
+    """Show the progress of a slow step in one line of the terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text and f'mlxgen: {text}'}", end="", file=sys.stderr, flush=True)
 
 
 def obtain(request: Request, say: Say) -> ModuleType:
-    """The module; ``say`` is told what takes a while, and "" at the end."""
+    """Return the module. ``say`` is called before slow steps, and with "" at the end."""
     key = _key(request)
     name = f"ops_{key[:12]}"
     if name in sys.modules:
@@ -113,7 +113,7 @@ def obtain(request: Request, say: Say) -> ModuleType:
 
 
 def _key(request: Request) -> str:
-    """Of everything that a module depends on but the compiler, which may be another one since."""
+    """Hash all inputs of a module except the compiler, which may have changed since."""
     core = compat.core_module()
     if core is None:
         raise LoadError(install.no_mlx())
@@ -128,7 +128,7 @@ def _key(request: Request) -> str:
 
 
 def _around(file: Path) -> Sequence[object]:
-    """A file of entries, and what belongs to it."""
+    """Return the path of a file of entries and the inputs that belong to it."""
     from ..command.operators import settings_of
     from ..diagnostics import Diagnostics
 
@@ -141,7 +141,7 @@ def _around(file: Path) -> Sequence[object]:
 
 
 def imported(name: str, package: Path) -> ModuleType:
-    """Import the package in a folder, which is not in sys.path."""
+    """Import the package in a folder that is not in sys.path."""
     spec = importlib.util.spec_from_file_location(
         name, package / "__init__.py", submodule_search_locations=[str(package)]
     )
@@ -154,7 +154,7 @@ def imported(name: str, package: Path) -> ModuleType:
         for other in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
             del sys.modules[other]
         raise
-    # Of the module, not of the package in the cache: an operator called `check` is the operator.
+    # Set on the module, not in the cached package: an operator named `check` takes precedence.
     vars(module).setdefault("check", check_of(module))
     return module
 
@@ -163,10 +163,10 @@ def check_of(module: ModuleType) -> Callable[[], Report]:
     """Return the function that runs a module's generated checks."""
 
     def check() -> Report:
-        """Run the generated checks of these operators: `mlxgen.testing.check` of this module.
+        """Run the generated checks of these operators: `mlxgen.testing.check` for this module.
 
         Returns:
-            A report: true if no check failed, and a table of those that did.
+            A report: true if no check failed, and a table of the failed checks.
 
         Raises:
             LoadError: NumPy or pytest is not installed.

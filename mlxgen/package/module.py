@@ -1,9 +1,9 @@
-"""Builds what `mlxgen.load` is given: a package in the cache, compiled without CMake.
+"""Builds the operators of `mlxgen.load`: a package in the cache, compiled without CMake.
 
-The texts become the files of a small project, which is generated as any other. Its C++ is compiled
-with the commands that all packages have in common (toolchain.py), the operators and the bindings at
-the same time, and linked to one module. What is wrong is reported where it stands in the texts: in
-the entries, and in the functions that the compiler refuses.
+The given strings become the files of a small project, and the generator runs as for any other
+project. The C++ is compiled with the commands that all packages share (toolchain.py): operators and
+bindings in parallel, then linked into one module. Errors are reported at their locations in the
+given strings, both errors in the entries and compiler errors in the functions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .toolchain import BuildError
 
 HERE = Path(__file__).resolve().parent
 
-# Where the texts lie, and what stands above them there.
+# The files for the given strings, and the lines that are put above each string.
 _PLACES = {
     "yaml": PATHS["yaml"],
     "cpp": f"{PATHS['csrc']}/functions.h",
@@ -53,15 +53,15 @@ _WITH = re.compile(r"\[with (.+)\]:?$")
 
 
 def build(request: Request, key: str, name: str, say: Say) -> Path:
-    """The folder in which the package ``name`` is, newly built.
+    """Build the package ``name`` and return its folder.
 
     Raises:
-        LoadError: What is wrong, or missing.
+        LoadError: If the operators have an error, or a tool is missing.
     """
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as scratch:
         try:
             project = _Project(request, Path(scratch), name)
-            project.generate(say)  # a mistake there is said before anything is compiled
+            project.generate(say)  # reports errors in the entries before anything is compiled
             found = compat.find(lambda release: _nanobind(release, say))
             common = _common(found, say)
 
@@ -85,11 +85,11 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
 
 
 def _nanobind(release: str, say: Say) -> Path:
-    say(f"fetching nanobind {release}, which fits the installed MLX")
+    say(f"fetching nanobind {release}, which matches the installed MLX")
     return toolchain.fetch_nanobind(release, _local())
 
 
-# Imports a package in a process of its own, and says so at the end.
+# Imports a package in its own process and prints "imported" at the end.
 _TRY = """
 import json, os, sys
 path, name, package = json.loads(sys.argv[1])
@@ -104,12 +104,13 @@ _LONGEST = 120  # seconds that an import may take
 
 
 def _try_import(name: str, package: Path) -> None:
-    """Import what was just built in another process.
+    """Import the built package in another process.
 
-    The user's C++ may end the process that loads it: a global variable whose constructor throws
-    does. What is in the cache has been imported once, so that this costs nothing later.
+    The user's C++ may end the process that loads it, for example by a global variable whose
+    constructor throws. Every cached package was imported once, so that this costs nothing later.
 
     Raises:
+        LoadError: If the import fails.
         LoadError: With what happened there.
     """
     if not sys.executable:  # Python is embedded in another program
@@ -132,27 +133,25 @@ def _try_import(name: str, package: Path) -> None:
             what = f"ends the process ({signal.Signals(number).name if known else number})"
         elif "Traceback" in said:
             said = said.splitlines()[-1]
-    advice = (
-        "look at what the C++ does outside of functions, as constructors of global variables do"
-    )
+    advice = "check the C++ code outside of functions, such as constructors of global variables"
     more = f"\n{said[-2000:]}" if said else ""
     raise LoadError(f"the operators are compiled, but loading them {what}: {advice}{more}")
 
 
 @functools.cache
 def _local() -> Path:
-    """For what the cache cannot take, as long as this process runs."""
+    """Return a folder for this process, for use if the cache is not writable."""
     folder = Path(tempfile.mkdtemp(prefix="mlxgen-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _common(found: compat.Toolchain, say: Say) -> toolchain.Common:
-    """What packages have in common."""
+    """Return the shared toolchain, built if necessary."""
     machine = probe.to_cmake(probe.of_machine(found))
     given = {"CMAKE_BUILD_TYPE": "Release"}
     if os.environ.get("CXX") is None and "CMAKE_TOOLCHAIN_FILE" not in os.environ:
-        # As scikit-build-core: what Python was built with.
+        # Like scikit-build-core, use the compiler that Python was built with.
         usual = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
         paths = map(shutil.which, filter(None, (usual, "c++", "g++", "clang++")))
         if path := next(filter(None, paths), None):
@@ -169,7 +168,7 @@ def _about(request: Request) -> str:
 
 
 class _Project:
-    """The files of a request as a project, and what becomes of them."""
+    """The files of a request as a project, and its build products."""
 
     def __init__(self, request: Request, scratch: Path, name: str) -> None:
         self.request = request
@@ -183,8 +182,8 @@ class _Project:
         self.original, self.settings = self._settings(name)
 
     def _settings(self, name: str) -> tuple[Settings, Settings]:
-        """As the project has them; and with a name of its own, which Metal's libraries, too, must
-        have."""
+        """Return the project's settings, and these settings with the unique name of the module,
+        which the Metal libraries must have too."""
         if self.request.file is not None:
             found = settings_of(None, self.request.file, self.diags)
             if found is None:
@@ -204,7 +203,7 @@ class _Project:
     # ------------------------------------------------------------------------- the package
 
     def generate(self, say: Say) -> None:
-        """Write its files; what is wrong with the entries is raised."""
+        """Write the files and run the generator; raise errors in the entries."""
         say("generating")
         settings = self.settings._replace(mlx=compat.version("mlx"))
         generator.generate(settings, self.generated, self.diags)
@@ -214,7 +213,7 @@ class _Project:
     def package(
         self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
     ) -> None:
-        """Compile it in the folder ``made``."""
+        """Compile the package in the folder ``made``."""
         shutil.copytree(self.generated / "python", made)
         self._compile(common, found, made, say)
         info = {
@@ -238,11 +237,11 @@ class _Project:
             *(self.generated / "include", self.generated, self.settings.csrc),
             common.headers / "mlxgen" / "runtime" / "include",
         ]
-        if self.request.file is not None:  # whose own C++ knows the headers by another name
+        if self.request.file is not None:  # its own C++ includes headers by the original name
             (self.generated / "include" / self.original.name).symlink_to(self.settings.name)
         every = [f"-I{path}" for path in includes]
         source = self.generated / "src"
-        # One of each for a few operators: the bindings, and all else that is small.
+        # For a few operators, one file with the bindings and all other small parts.
         ext = self.generated / "ext.cpp"
         parts = [*sorted(source.glob("bind_*.cpp")), source / "module.cpp", source / "dispatch.cpp"]
         together = parts if len(parts) == 3 else parts[-2:]
@@ -277,15 +276,15 @@ class _Project:
         )
         compat.compare(found.mlx_core, module)
 
-    # -------------------------------------------------------------------------- what is wrong
+    # -------------------------------------------------------------------------- errors
 
     def fail(self) -> None:
-        """Raise what was reported."""
+        """Raise the reported errors."""
         shown = self.shown()
         raise LoadError(shown.render_text(), shown.render_text(color=True)) from None
 
     def shown(self) -> Diagnostics:
-        """What was reported, at its places in the texts."""
+        """Return the reported errors with locations in the given strings."""
         if not self.sources:
             return self.diags
         found = Diagnostics()
@@ -313,7 +312,7 @@ class _Project:
         return Span(source.name, span.line + by, span.column, span.end_line + by, span.end_column)
 
     def _named(self, text: str) -> str:
-        """A message of the compiler, with the texts' names for their files."""
+        """Rename the files in a compiler message to the names of the given strings."""
         for kind, source in self.request.texts.items():
             inside = Path(_PLACES[kind])
             for path in (str(self.scratch / inside), str(inside), inside.name):
@@ -321,7 +320,7 @@ class _Project:
         return text
 
     def _refused(self, said: str) -> None:
-        """Report what the compiler says of the functions; none where it says nothing of them."""
+        """Report the compiler's errors in the functions, if the output contains any."""
         for error in _errors(said, self._is_own):
             notes = tuple(map(self._named, error.notes))
             self.diags.error("MG814", self._named(error.message), error.span, notes=notes)
@@ -334,7 +333,7 @@ class _Project:
 
 
 def _errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
-    """The compiler's errors in the user's files, and those of others that these lead to."""
+    """Yield the compiler's errors in the user's files, and errors elsewhere that they cause."""
     led: Span | None = None
     types = ""
     for line in said.splitlines():

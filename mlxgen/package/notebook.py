@@ -35,7 +35,7 @@ _CHECK = "--check"
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """What `%load_ext mlxgen` calls."""
+    """Register the cell magic; `%load_ext mlxgen` calls this function."""
 
     def mlxgen(line: str, cell: str) -> None:
         """Build operators: YAML, with C++ and Metal in blocks between ```cpp or ```metal and ```.
@@ -66,10 +66,10 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def parts(cell: str) -> dict[str, Excerpt]:
-    """The texts in a cell, each with the cell's other lines blank.
+    """Return the parts of a cell, by language; in each, lines of other parts are empty.
 
     Raises:
-        LoadError: If a block does not end, or is in another language.
+        LoadError: If a block has no end or has another language.
     """
     lines: dict[str, list[str]] = {}
     fence, kind = "", "yaml"
@@ -83,7 +83,7 @@ def parts(cell: str) -> dict[str, Excerpt]:
         elif found:
             fence, language, begun = found[1], found[2].lower(), number
             if language not in _LANGUAGES:
-                expected = "a cell has YAML, and blocks of cpp and metal"
+                expected = "a cell contains YAML and blocks of cpp and metal"
                 raise _wrong(cell, number, f"a block of '{found[2]}'", expected)
             kind = _LANGUAGES[language]
             continue
@@ -92,7 +92,7 @@ def parts(cell: str) -> dict[str, Excerpt]:
     if fence:
         raise _wrong(cell, begun, "a block that does not end", f"it ends with a line of {fence}")
     lines.setdefault("yaml", [])
-    # The magic's own line is the first.
+    # The line of the magic itself is the first line.
     return {kind: Excerpt("\n".join(text) + "\n", _NAME, 1, cell) for kind, text in lines.items()}
 
 
@@ -107,7 +107,7 @@ def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
 
 
 def _summary(name: str, module: ModuleType) -> str:
-    """How the operators are called."""
+    """Return the usage of the operators."""
     ops = json.loads((Path(module.__path__[0]) / "ops.json").read_text(encoding="utf-8"))
     public = [op for op in ops if "internal" not in op["tags"]]
     return "\n".join(".".join(filter(None, (name, op["module"], op["signature"]))) for op in public)
@@ -121,21 +121,21 @@ def _show_report(module: ModuleType) -> None:
 
 
 class _Shown:
-    """A line that says what is done and, at the end, what there is."""
+    """A display line with the progress and, at the end, the result."""
 
     def __init__(self, notebook: bool) -> None:
         self.notebook = notebook
         self.handle: Any = None
 
     def say(self, text: str) -> None:
-        """What takes a while; "" at the end."""
+        """Show the current step; "" at the end."""
         if self.notebook:
             self._show(f"mlxgen: {text}" if text else "")
         else:
             progress(text)
 
     def end(self, text: str) -> None:
-        """What there is."""
+        """Show the result."""
         if self.notebook:
             self._show(text)
         else:

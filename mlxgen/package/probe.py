@@ -1,10 +1,10 @@
-"""What CMake has to know before it can build a package: ``python -m mlxgen.package.probe``.
+"""Determines the facts that CMake needs to build a package: ``python -m mlxgen.package.probe``.
 
-Writes ``set(...)`` commands into ``probe.cmake``: the project's settings, where the installed MLX
-and nanobind are (after checking that they fit, see compat.py), which functions of glibc's libmvec
-the compiler may call from vectorised loops, and where what all packages have in common is, which it
-builds if that is not there (toolchain.py). One process answers it all, since each start of Python
-costs CMake more than the answers do.
+The module writes ``set(...)`` commands to ``probe.cmake``: the project's settings; the locations
+of the installed MLX and nanobind, after checking that they match (compat.py); the functions of
+glibc's libmvec that the compiler may call from vectorized loops; and the location of the shared
+toolchain, which it builds if necessary (toolchain.py). One process computes all of this, because
+each start of Python costs CMake more time than the computation.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..formula.mlx import table
 from ..read import settings
 from . import compat, toolchain
 
-# C functions which may have vector variants, by arguments (see include/mlxgen/simd_math.h).
+# C functions that may have vector variants, by number of arguments (include/mlxgen/simd_math.h).
 UNARY = """exp exp2 expm1 log log2 log10 log1p cbrt erf erfc sin cos tan asin acos atan sinh cosh
     tanh asinh acosh atanh""".split()  # noqa: SIM905
 BINARY = ("atan2", "hypot", "pow")
 
 # The instruction sets for which GCC calls a vector variant on x86-64 (SSE, AVX, AVX2, AVX-512),
-# with the number of doubles in a register. A function counts only when it has all, for float and
-# double: a loop is compiled for several.
+# with the number of doubles in a register. A function counts only if it has all variants, for float
+# and double, because a loop is compiled for several instruction sets.
 _ISAS = {"b": 2, "c": 4, "d": 4, "e": 8}
 
 
 def vector_symbols() -> dict[str, list[str]]:
-    """The C functions that have vector variants on this machine, with the symbols of these."""
+    """Return the C functions with vector variants on this machine, and their symbols."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return {}
     try:
@@ -54,7 +54,7 @@ def vector_symbols() -> dict[str, list[str]]:
 
 
 def of_project(project: settings.Settings) -> dict[str, str | list[str]]:
-    """What a package says, by the name of the CMake variable."""
+    """Return the settings of a package, by CMake variable."""
     return {
         "MLXGEN_NAME": project.name,
         "MLXGEN_NAMESPACE": project.namespace,
@@ -65,7 +65,7 @@ def of_project(project: settings.Settings) -> dict[str, str | list[str]]:
 
 
 def of_machine(found: compat.Toolchain) -> dict[str, str | list[str]]:
-    """What there is here, whatever the package. Raises ``compat.CompatError``."""
+    """Return the facts about this machine, for any package. Raise ``compat.CompatError``."""
     try:
         import mlx.core
     except ImportError as error:
@@ -74,7 +74,7 @@ def of_machine(found: compat.Toolchain) -> dict[str, str | list[str]]:
     return {
         "MLXGEN_MLX_ROOT": str(found.mlx),
         "MLXGEN_MLX_CORE": str(found.mlx_core),
-        # The module's own word: a build from source says more than its distribution's version.
+        # The module's own version: for a source build it is more exact than the distribution's.
         "MLXGEN_MLX_VERSION": mlx.core.__dict__["__version__"],
         "MLXGEN_NANOBIND_ROOT": str(found.nanobind),
         "MLXGEN_NANOBIND_VERSION": found.nanobind_version,
@@ -86,7 +86,7 @@ def of_machine(found: compat.Toolchain) -> dict[str, str | list[str]]:
 
 
 def to_cmake(variables: Mapping[str, str | list[str]]) -> str:
-    """``set`` commands, with bracket arguments so that nothing in a path needs escaping."""
+    """Return ``set`` commands; with bracket arguments, no character in a path needs escaping."""
     lines = []
     for name, value in variables.items():
         items = [value] if isinstance(value, str) else value
@@ -95,7 +95,7 @@ def to_cmake(variables: Mapping[str, str | list[str]]) -> str:
 
 
 def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:
-    """Where what all packages have in common is."""
+    """Return the locations of the shared toolchain."""
     return {
         "MLXGEN_COMMON_HEADERS": str(common.headers),
         "MLXGEN_COMMON_RUNTIME": str(common.runtime),
@@ -104,10 +104,10 @@ def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the commands; 1 with the reason on stderr when the package cannot be built here."""
+    """Write the commands; print the reason and return 1 if the package cannot be built here."""
     parser = argparse.ArgumentParser(prog="python -m mlxgen.package.probe", description=__doc__)
     parser.add_argument("--project", type=Path, default=Path(), help="folder of the pyproject.toml")
-    parser.add_argument("--build", type=Path, required=True, help="where CMake builds")
+    parser.add_argument("--build", type=Path, required=True, help="CMake's build folder")
     parser.add_argument("--cmake", required=True, help="the command")
     parser.add_argument("--ninja", required=True, help="the command")
     parser.add_argument("--define", action="append", default=[], help="NAME=VALUE, for CMake")
@@ -134,15 +134,15 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     if project.mlx not in (None, machine["MLXGEN_MLX_VERSION"]):
         print(
-            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed"
-            f" {machine['MLXGEN_MLX_VERSION']}, the only one that it will work with",
+            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed "
+            f"release {machine['MLXGEN_MLX_VERSION']} and will work only with that one",
             file=sys.stderr,
         )
     release, newest = str(machine["MLXGEN_MLX_VERSION"]), table().release
     if settings.numbers(release) > settings.numbers(newest):
         print(
-            f"mlxgen: warning: this mlxgen knows MLX up to {newest} and takes {release} for the "
-            "same; if it does not compile, there may be a newer mlxgen",
+            f"mlxgen: warning: this mlxgen knows MLX up to {newest} and treats {release} as equal; "
+            "if it does not compile, install a newer mlxgen",
             file=sys.stderr,
         )
     text = to_cmake({**of_project(project), **machine, **of_common(common)})

@@ -1,4 +1,4 @@
-"""What `mlxgen.load` and a notebook's cell ask for, and the error that they raise."""
+"""Requests of `mlxgen.load` and of notebook cells, and the exception that both raise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ KIND = "modules"
 
 
 class LoadError(Exception):
-    """Operators that cannot be built; the message says what is wrong, where it is.
+    """Operators that cannot be built; the message explains the error and its location.
 
-    IPython shows it without a traceback, in colours.
+    IPython shows it in color and without a traceback.
     """
 
     def __init__(self, text: str, coloured: str = "") -> None:
@@ -22,7 +22,7 @@ class LoadError(Exception):
         self.coloured = coloured or text
 
     def __str__(self) -> str:
-        # Behind the name of the exception, in a traceback, places begin in a line of their own.
+        # In a traceback, the message starts on a new line after the exception's name.
         text = str(self.args[0]).rstrip()
         return f"\n{text}" if "\n" in text else text
 
@@ -31,21 +31,21 @@ class LoadError(Exception):
 
 
 class Excerpt(NamedTuple):
-    """A text, and where it is from: for messages."""
+    """A string with its origin, for messages."""
 
     text: str
     name: str
-    above: int = 0  # lines above its first
-    whole: str = ""  # of which it is a part
+    above: int = 0  # lines added above its first line
+    whole: str = ""  # the string that contains it
 
     @property
     def content(self) -> str:
-        """What it says: lines that are blank only move the others."""
+        """The text without empty lines, which only move other lines."""
         return "\n".join(line.rstrip() for line in self.text.splitlines() if line.strip())
 
 
 class Request(NamedTuple):
-    """What is to be loaded: a file, or texts by what they are (yaml, cpp, metal)."""
+    """The input of a load: a file, or strings by kind (yaml, cpp, metal)."""
 
     file: Path | None
     texts: Mapping[str, Excerpt]

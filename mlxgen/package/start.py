@@ -1,7 +1,7 @@
-"""Beginning: `mlxgen new`, a package that builds and passes its tests, and `mlxgen add`, an entry.
+"""`mlxgen new` makes a package that builds and passes its tests; `mlxgen add` appends an entry.
 
-What is written is checked before: nothing is left behind that mlxgen itself would refuse. Files
-that are there are never replaced.
+All output is checked before it is written, so that mlxgen never writes something that it would
+reject itself. Existing files are never replaced.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _NEW = Path(__file__).parent / "new"
 
 @click.command()
 @click.argument("name")
-@click.option("--folder", type=FOLDER, help="Where to make it; a folder of that name if absent.")
+@click.option("--folder", type=FOLDER, help="The new folder; the default is NAME.")
 def new(name: str, folder: Path | None) -> None:
-    """Make a package of operators: NAME is what pip calls it.
+    """Make a package of operators. NAME is its name for pip.
 
-    It has one operator, with kernels for the CPU and Metal, tests, a notebook, and a workflow that
-    tests it and builds wheels.
+    The package has one operator with kernels for the CPU and Metal, tests, a notebook, and a
+    workflow that runs the tests and builds wheels.
     """
     folder = folder or Path(name)
     try:
         if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-            raise click.UsageError(f"{folder} is there already, and not empty: nothing was written")
+            raise click.UsageError(f"{folder} exists and is not empty: nothing was written")
         count = _make(name, folder)
     except OSError as error:
         why = error.strerror or error
@@ -90,7 +90,7 @@ def _mlx() -> str:
 
 
 def _make(name: str, folder: Path) -> int:
-    """Make the package in one step: all of its files or none. Return how many there are."""
+    """Make the package atomically: all of its files or none. Return the number of files."""
     near = next(parent for parent in folder.absolute().parents if parent.is_dir())
     files = dict(_package(name))
     with tempfile.TemporaryDirectory(dir=near, prefix=".mlxgen") as scratch:
@@ -105,7 +105,7 @@ def _make(name: str, folder: Path) -> int:
         parents = [path for path in folder.absolute().parents if not path.exists()]
         try:
             folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-            made.replace(folder)  # which is empty, if it is there
+            made.replace(folder)  # an existing folder is empty
         except OSError:
             for parent in parents:
                 with suppress(OSError):
@@ -115,7 +115,7 @@ def _make(name: str, folder: Path) -> int:
 
 
 def _package(name: str) -> Iterator[tuple[str, str]]:
-    """The files of a new package, by their paths."""
+    """Yield the files of a new package, by path."""
     from jinja2 import Environment
 
     from ..read.keys import json_schema
@@ -150,23 +150,23 @@ def _package(name: str) -> Iterator[tuple[str, str]]:
     type=click.Choice(["cpu", "metal", "cpu,metal", "shared"]),
     help="Backends that get a kernel, or one function for both.",
 )
-@click.option("--composite", metavar="FORMULA", help="The operator in MLX's operations.")
-@click.option("--shape", metavar="FORMULA", help="Of the output, if it is not elementwise.")
-@click.option("--dtype", metavar="FORMULA", help="Of the output, if it is not the promoted one.")
+@click.option("--composite", metavar="FORMULA", help="The operator as a formula of MLX operations.")
+@click.option("--shape", metavar="FORMULA", help="Output shape of a non-elementwise operator.")
+@click.option("--dtype", metavar="FORMULA", help="Output dtype, if not the promoted dtype.")
 @click.option(
     "--checks",
     nargs=2,
     multiple=True,
     metavar="CONDITION MESSAGE",
-    help="What arguments must be, and what is said otherwise.",
+    help="A condition on the arguments, and the message if it is false.",
 )
 @click.option("--grad", multiple=True, metavar="ARG=FORMULA", help="An argument's vjp.")
-@click.option("--doc", help="What it computes, in a sentence.")
+@click.option("--doc", help="The first sentence of the docstring.")
 def add(diags: Diagnostics, signature: str, project: Path | None, **options: Any) -> None:
-    """Append an operator: its SIGNATURE, such as "softsign(array x) -> array".
+    """Append an operator with a SIGNATURE such as "softsign(array x) -> array".
 
-    Kernels are written as far as the entry says what they are; what they compute is yours. Without
-    --kernel and --composite there is one for both backends.
+    mlxgen writes kernels as far as the entry determines them; you write the computation. Without
+    --kernel and --composite, one kernel serves both backends.
     """
     for text in _texts([signature, *options.values()]):
         if text != text.encode(errors="replace").decode():
@@ -175,7 +175,7 @@ def add(diags: Diagnostics, signature: str, project: Path | None, **options: Any
     document = operators.read(settings, diags)[0]
     require(document is not None and diags.ok)
     assert document is not None
-    # Bytes, so that its line ends stay as they are.
+    # Bytes, so that line endings stay unchanged.
     before = settings.yaml.read_bytes().decode()
     margin = _margin(document, settings)
     plan = _Plan(signature, _parsed(signature), margin=margin, **options)
@@ -188,9 +188,9 @@ def add(diags: Diagnostics, signature: str, project: Path | None, **options: Any
     _write(Path(os.path.realpath(settings.yaml)), after, stubs)
     click.echo(f"{settings.relative(settings.yaml)}:{line}: name: {plan.name}")
     if plan.guessed:
-        click.echo(f"shape: {plan.guessed} is a guess (--shape FORMULA gives another)")
+        click.echo(f"shape: {plan.guessed} is a guess (--shape FORMULA sets another)")
     for path in stubs:
-        click.echo(f"{settings.relative(path)}: what it computes is yours")
+        click.echo(f"{settings.relative(path)}: write the computation here")
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:
@@ -202,7 +202,7 @@ def _texts(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _margin(document: Document, settings: Settings) -> str:
-    """What stands before the dash of an entry."""
+    """Return the text before the dash of an entry."""
     lines = LINE_BREAK.split(document.text)
     if not document.entries and all(not line.strip() or line[0] == "#" for line in lines):
         return ""
@@ -210,12 +210,12 @@ def _margin(document: Document, settings: Settings) -> str:
     if found := re.match(r"( *)-\s", last):
         return found[1]
     name = settings.relative(settings.yaml)
-    message = f"the entries of {name} do not begin with '- ' in lines of their own"
+    message = f"the entries of {name} do not begin with '- ' on lines of their own"
     raise click.ClickException(f"nothing was written: {message}")
 
 
 def _write(yaml: Path, text: str, stubs: Mapping[Path, str]) -> None:
-    """Write all files or, where one cannot be written, none."""
+    """Write all files or, if one cannot be written, none."""
     written: list[Path] = []
     try:
         for path, stub in stubs.items():
@@ -234,20 +234,20 @@ def _write(yaml: Path, text: str, stubs: Mapping[Path, str]) -> None:
 
 
 def _parsed(text: str) -> Signature | None:
-    """The signature, if it is one; what is wrong with it is said of the entry."""
+    """Return the parsed signature or None; checking the entry reports syntax errors."""
     from ..read.signature import parse_signature
 
     return parse_signature(text, "any", lambda *_: None)
 
 
 def _quoted(text: str) -> str:
-    """A text in the quotes of YAML."""
+    """Return a string in YAML quotes."""
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
 class _Plan:
-    """An entry that fits a signature: what is not asked for follows from the arguments."""
+    """An entry for a signature; keys without an option follow from the arguments."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class _Plan:
         self.constants = _constants([a for a in args if a.name not in used], args, outputs)
 
     def entry(self) -> str:
-        """The YAML."""
+        """Return the YAML text."""
         name = self.name
         lines = [f"name: {name if name.isidentifier() else _quoted(name)}"]
         lines.append(f"signature: {_quoted(self.text)}")
@@ -330,7 +330,7 @@ class _Plan:
 
 
 def _names(formula: str) -> set[str]:
-    """The names that a formula has; none if it is none, which is said of the entry."""
+    """Return the names in a formula; none if it is invalid, which checking the entry reports."""
     try:
         tree = ast.parse(formula.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -339,7 +339,7 @@ def _names(formula: str) -> set[str]:
 
 
 def _shape(args: Sequence[Arg]) -> str | None:
-    """The shape of an output, for want of a better one: that of the first array."""
+    """Guess the output shape of an op: the shape of its first array."""
     from ..model.kinds import Kind
 
     arrays = [arg for arg in args if arg.type.kind is Kind.ARRAY]
@@ -353,7 +353,7 @@ def _shape(args: Sequence[Arg]) -> str | None:
 def _constants(
     args: Sequence[Arg], every: Sequence[Arg], outputs: Sequence[Output]
 ) -> dict[str, str]:
-    """Ints made from arguments that a [[kernel]] cannot take, so that they reach it."""
+    """Return integer constants for arguments that a [[kernel]] cannot take directly."""
     from ..model.kinds import KINDS, Kind
 
     taken = {arg.name for arg in every} | {output.name for output in outputs}
@@ -383,7 +383,7 @@ _AXIS = ("axis", "dim", "axes", "dims")
 
 
 def _axis_checks(args: Sequence[Arg]) -> Iterator[tuple[str, str]]:
-    """That arguments which name axes are in range: kernels look no further."""
+    """Yield checks that axis arguments are in range, because kernels do not check them."""
     from ..model.kinds import Kind
 
     plain = (a.name for a in args if a.type.kind is Kind.ARRAY and not a.type.optional)
@@ -404,7 +404,7 @@ def _axis_checks(args: Sequence[Arg]) -> Iterator[tuple[str, str]]:
 
 
 class _New:
-    """An entry that is to be appended, checked beside all others before anything is written."""
+    """An entry to append; it is checked together with all others before anything is written."""
 
     def __init__(
         self, settings: Settings, before: str, entry: str, shared: bool, diags: Diagnostics
@@ -414,21 +414,21 @@ class _New:
         self.above = len(LINE_BREAK.findall(before))
 
     def stubs(self) -> dict[Path, str]:
-        """The files with the kernels that the entry needs and no file has."""
+        """Return the files with the missing kernels of the entry."""
         files: dict[Path, str] = {}
         for declaration in self._checked({}):
             path, text = kernel_stub(self.settings, declaration, self.shared)
             if os.path.lexists(path):
                 shown = self.settings.relative(path)
-                message = f"{shown} is there already: write {declaration.name} yourself"
+                message = f"{shown} already exists: write {declaration.name} yourself"
                 raise click.UsageError(message)
             files[path] = text
         self._checked(files)
         return files
 
     def _checked(self, files: Mapping[Path, str]) -> list[Declaration]:
-        """Check the entry with these files, and fail if anything is wrong. Without files, return
-        the kernels that are missing."""
+        """Check the entry with these files, and fail on any error. Without files, return the
+        missing kernels."""
         from ..check.file import resolve
         from ..read.yaml import Document
 
@@ -454,7 +454,7 @@ class _New:
         return missing
 
     def _moved(self, span: Span) -> Span:
-        """A place in the entry, whose text is in no file yet; others as they are."""
+        """Convert a span in the entry, which is not in a file yet; return other spans unchanged."""
         file, line, column, end_line, end_column = span
         if line <= self.above or file != self.settings.relative(self.settings.yaml):
             return span
@@ -465,7 +465,7 @@ _ENTRY = "<entry>"
 
 
 def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[Path, str]:
-    """A missing kernel's file, and the file's text; ``shared``: for the CPU and Metal."""
+    """Return a missing kernel's path and text; ``shared`` means for the CPU and Metal."""
     metal, name = wanted.missing_in == settings.metal, wanted.name
     views = any(p.type.name == "Out" for p in wanted.params)
     shared = shared and not (metal or views)
@@ -492,13 +492,13 @@ def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[
 
 
 def _free(wanted: Declaration, *names: str) -> str:
-    """A name that no parameter has."""
+    """Return a name that no parameter has."""
     taken = {p.name for p in wanted.params}
     return next(name for name in (*names, "index_") if name not in taken)
 
 
 def _function(wanted: Declaration) -> str:
-    """A function that gives something of the right type, in the place of a result."""
+    """Return a function with the right types that returns a placeholder."""
     first = next((p.name for p in wanted.params if p.type == ELEMENT), "0")
     i = _free(wanted, "i", "j", "k")
     lines = [f"  return {first}; // one element: compute it here"] * (wanted.result != VOID)
@@ -512,7 +512,7 @@ def _function(wanted: Declaration) -> str:
 
 
 def _metal_kernel(wanted: Declaration) -> str:
-    """The same as a [[kernel]] of Metal."""
+    """Return a Metal [[kernel]] with the right types that writes placeholders."""
     i = _free(wanted, "i", "j", "k")
     params, lines = [], []
     for n, (type, name, is_output) in enumerate(wanted.params):

@@ -1,15 +1,17 @@
-"""What all packages have in common is compiled once per machine.
+"""Builds the parts that all packages share, once per machine.
 
-That is nanobind, mlxgen's own C++ (runtime/src), and the headers of both and of MLX, precompiled.
+The shared parts are nanobind, mlxgen's C++ runtime (runtime/src), and the precompiled headers of
+nanobind, mlxgen and MLX.
 
-CMake says how the compiler is called (cmake/toolchain), for a package or, in load.py, for this
-process. What is built with that goes into the cache, each thing under a hash of what it is made
-from: the commands, the compiler, and the contents of all files. So whoever calls the compiler in
-the same way shares it, and who does not, such as a build with sanitizers, has its own.
+CMake determines how the compiler is invoked (cmake/toolchain): as for a package or, for
+``mlxgen.load``, as for the current process. Each build product is cached under a hash of its
+inputs: the commands, the compiler, and the contents of all files. Builds that invoke the compiler
+in the same way therefore share the products. A build that invokes it differently, for example with
+sanitizers, gets its own.
 
-MLX and nanobind lie elsewhere in each of pip's isolated builds. Their headers are therefore copied
-beside the precompiled ones, and packages use these. In commands ``{mlx}``, ``{nanobind}`` and
-``{mlxgen}`` stand for the folders.
+Each of pip's isolated builds has MLX and nanobind in a different folder. Their headers are
+therefore copied next to the precompiled headers, and packages include the copies. In commands,
+``{mlx}``, ``{nanobind}`` and ``{mlxgen}`` are placeholders for these folders.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ from .cache import Cache, folder
 HERE = Path(__file__).resolve().parent
 RUNTIME = MLXGEN / "runtime"
 
-# What changes how a compiler works, beside what it is told.
+# Environment variables that affect a compiler.
 ENVIRONMENT = """CPATH CPLUS_INCLUDE_PATH C_INCLUDE_PATH LIBRARY_PATH GCC_EXEC_PREFIX SDKROOT
     MACOSX_DEPLOYMENT_TARGET""".split()  # noqa: SIM905
-# What CMake takes from there if it is not told.
+# Environment variables that CMake reads for variables that it is not given.
 FROM_ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CMAKE_TOOLCHAIN_FILE")
 
 _PRECOMPILED = {"ops": "mlxgen/cpu.h", "ext": "mlxgen/python.h"}
@@ -51,7 +53,7 @@ T = TypeVar("T")
 
 
 class BuildError(Exception):
-    """A tool failed or is missing; the message has what it said."""
+    """A tool failed or is missing; the message contains its output."""
 
 
 class NoCompiler(BuildError):
@@ -59,13 +61,13 @@ class NoCompiler(BuildError):
 
 
 class Common(NamedTuple):
-    """What all packages have in common, built."""
+    """The shared toolchain after it was built."""
 
     headers: Path
     runtime: Path
-    nanobind: Path | None  # not for emulation
-    known: Path  # what CMake needs not find out again
-    ops: Command  # compiles operators, but for the files
+    nanobind: Path | None  # None for emulation
+    known: Path  # CMake settings that packages need not detect again
+    ops: Command  # compiles operators; the files are appended
     ext: Command  # compiles bindings
     link: Command  # links a module
 
@@ -85,20 +87,20 @@ def obtain(
     local: Path,
     say: Callable[[str], None],
 ) -> Common:
-    """What all packages have in common: from the cache or, where that cannot be used, built for
-    this one.
+    """Return the shared toolchain, from the cache or built now. If the cache is not writable, build
+    it in ``local``.
 
     Args:
         mlx: MLX and nanobind.
-        machine: What probe.py says to CMake of the machine.
-        given: CMake's variables: how the compiler is called.
-        tools: CMake and Ninja, which are needed for that alone.
-        local: Where to build if the cache cannot be used.
-        say: Told what takes a while.
+        machine: The facts about the machine that probe.py passes to CMake.
+        given: CMake variables that determine how the compiler is invoked.
+        tools: Returns CMake and Ninja; called only if something must be built.
+        local: The build folder if the cache cannot be used.
+        say: Called before slow steps.
 
     Raises:
         BuildError: If something does not compile.
-        OSError: If nothing can be written in ``local`` either.
+        OSError: If ``local`` is not writable either.
     """
     shared = Cache(folder())
     try:
@@ -113,7 +115,7 @@ def obtain(
 
 
 class _Builder:
-    """Builds what is not in a cache yet."""
+    """Builds the parts that are not cached yet."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class _Builder:
         self.emulated = self.given.get("MLXGEN_EMULATE_METAL", "OFF") == "ON"
 
     def common(self) -> Common:
-        """All of it."""
+        """Return the shared toolchain."""
         toolchain = self._toolchain()
         found = json.loads((toolchain / "commands.json").read_text(encoding="utf-8"))
         commands: dict[str, Command] = {name: list(words) for name, words in found.items()}
@@ -153,10 +155,10 @@ class _Builder:
     # --------------------------------------------------------------------------- commands
 
     def _toolchain(self) -> Path:
-        """How the compiler is called."""
+        """Determine how the compiler is invoked."""
         compiler = self.given.get("CMAKE_CXX_COMPILER") or os.environ.get("CXX") or "c++"
         environment = {name: os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)}
-        if "CMAKE_CXX_COMPILER" in self.given:  # CMake has looked there before
+        if "CMAKE_CXX_COMPILER" in self.given:  # CMake has already found the compiler
             environment |= {"CXX": None, "CXXFLAGS": None}
         file = self.given.get("CMAKE_TOOLCHAIN_FILE") or environment["CMAKE_TOOLCHAIN_FILE"]
         places = (str(self.mlx.mlx), str(self.mlx.nanobind))
@@ -207,7 +209,7 @@ class _Builder:
 
     @functools.cached_property
     def _sources(self) -> bytes:
-        """Of all headers."""
+        """Hash of all headers."""
         found = [
             *contents(self.mlx.mlx / "include", "**/*"),
             *contents(self.mlx.nanobind / "include", "**/*"),
@@ -278,7 +280,7 @@ class _Builder:
         def build(made: Path) -> Iterable[str]:
             self.say("compiling nanobind, once for this machine")
             command = filled(commands["nanobind"], {"nanobind": root})
-            # All in one: a third of the time.
+            # One combined source compiles in a third of the time.
             source = root / "src" / "nb_combined.cpp"
             self._archive(made, "nanobind", commands, command, [source])
             return []
@@ -314,19 +316,19 @@ class _Builder:
 
 
 def each(function: Callable[[T], str], items: Iterable[T]) -> Iterator[str]:
-    """What a function gives for each, computed by as many threads as there are processors."""
+    """Yield the results of a function for all items, computed with one thread per processor."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(function, items)
 
 
 def fetch_nanobind(release: str, local: Path) -> Path:
-    """The sources of a release of nanobind, which pip downloads once, into the cache.
+    """Return the sources of a release of nanobind; pip downloads them once, into the cache.
 
-    Nothing is installed for the Python that runs: it may have another release.
+    Nothing is installed for the running Python, which may use another release.
 
     Args:
-        release: Such as ``2.15.0``.
-        local: Where they go if the cache cannot be written.
+        release: A release such as ``2.15.0``.
+        local: The target folder if the cache is not writable.
 
     Raises:
         CompatError: If pip cannot get them.
@@ -350,7 +352,7 @@ def fetch_nanobind(release: str, local: Path) -> Path:
 
 
 def tools() -> Tools:
-    """CMake and Ninja, as they are installed beside Python, or found in PATH.
+    """Return CMake and Ninja: the ones installed with Python, or else those in PATH.
 
     Raises:
         BuildError: If one is missing.
@@ -366,7 +368,7 @@ def tools() -> Tools:
 
 
 def run(command: Sequence[str], **more: str) -> str:
-    """What a command prints. Raises ``BuildError`` with what it says when it fails."""
+    """Return the output of a command. If it fails, raise ``BuildError`` with its output."""
     environment = {k: v for k, v in os.environ.items() if k != "CMAKE_CXX_COMPILER_LAUNCHER"}
     environment |= {"LC_ALL": "C", **more}
     try:
@@ -382,7 +384,7 @@ def run(command: Sequence[str], **more: str) -> str:
 
 
 def filled(words: Iterable[str], places: Mapping[str, Path]) -> Command:
-    """A command with the folders that stand for others."""
+    """Return a command with its placeholders replaced by folders."""
     found = list(words)
     for name, place in places.items():
         found = [word.replace(f"{{{name}}}", str(place)) for word in found]
@@ -390,7 +392,7 @@ def filled(words: Iterable[str], places: Mapping[str, Path]) -> Command:
 
 
 def _inside(headers: Path) -> dict[str, Path]:
-    """Where the folders are that the headers were copied to."""
+    """Return the folders of the copied headers, by placeholder."""
     return {name: headers / name for name in ("mlx", "nanobind", "mlxgen")}
 
 
@@ -402,7 +404,7 @@ def _template(words: Iterable[str], places: Mapping[str, Path]) -> Command:
 
 
 def _without_files(words: Sequence[str]) -> Command:
-    """A compiler's command without what it compiles."""
+    """Return a compiler command without its input and output files."""
     kept, left = [], iter(words)
     for word in left:
         if word in ("-c", "-o", "-MF", "-MT"):
@@ -413,7 +415,7 @@ def _without_files(words: Sequence[str]) -> Command:
 
 
 def _linking(line: str) -> Command:
-    """The linker's command, without files, from a line of Ninja's."""
+    """Return the linker command, without files, from a line of Ninja."""
     words = shlex.split(line)
     command = [word for word in words if word not in (":", "&&")]
     return [
@@ -424,12 +426,12 @@ def _linking(line: str) -> Command:
 
 
 def _prerequisites(rule: str) -> list[str]:
-    """What a make rule names after the colon."""
+    """Return the prerequisites of a make rule: the words after the colon."""
     return shlex.split(rule.replace("\\\n", " ").partition(":")[2])
 
 
 def _asked(command: Sequence[str]) -> tuple[str, ...]:
-    """The identity of the compiler that is asked for; ``NoCompiler`` if it cannot be run."""
+    """Return the identity of the requested compiler; raise ``NoCompiler`` if it cannot be run."""
     try:
         return _identity(command)
     except BuildError as error:
@@ -445,14 +447,14 @@ def _said(path: str, command: tuple[str, ...], time: int) -> tuple[str, ...]:
 
 
 def _identity(command: Sequence[str]) -> tuple[str, ...]:
-    """What tells a compiler from others: its version, and the file that it is."""
+    """Return a compiler's identity: its version and its file."""
     path = os.path.realpath(shutil.which(command[0]) or command[0])
     time = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
     return _said(path, tuple(command), time)
 
 
 def _python() -> tuple[str, ...]:
-    """What a module is compiled for."""
+    """Return the Python version and ABI that a module is compiled for."""
     version = ".".join(map(str, sys.version_info[:3]))
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return (version, str(suffix), sysconfig.get_path("include"))

@@ -1,1 +1,1 @@
-"""The C++ that generated code uses: headers that it includes, sources compiled once per package."""
+"""The C++ runtime of generated code: headers that it includes, and sources compiled per package."""

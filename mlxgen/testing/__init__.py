@@ -1,14 +1,14 @@
 """Checks of a function of arrays: its derivatives, transforms, dtypes and memory layouts.
 
-``gradcheck`` is for any function of MLX arrays::
+``gradcheck`` checks any function of MLX arrays::
 
     import mlx.core as mx
     from mlxgen.testing import gradcheck
 
     gradcheck(mx.sin, mx.array([0.5, 1.5]))
 
-The generated checks of a package consist of the same checks (``cases`` applies them to its
-operators, and ``check`` runs them all). Each can be called by hand::
+The generated checks of a package use the same checks: ``cases`` applies them to the operators, and
+``check`` runs all of them. Each check can also be called directly::
 
     from mlxgen import testing
 
@@ -17,7 +17,7 @@ operators, and ``check`` runs them all). Each can be called by hand::
     testing.check_vmap(mx.add, [[x, x], [x + 1, x - 1]])
 
 Every check raises ``AssertionError`` with the operator, the argument or output, and the element
-that is furthest off. Needs NumPy beside MLX.
+with the largest error. The checks need NumPy and MLX.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from .transforms import check_vmap_vjp as check_vmap_vjp
 
 
 def metal_backend() -> Literal["gpu", "emulation"] | None:
-    """What runs Metal kernels here: a GPU, or `mlxgen metal-test` on the CPU, or nothing."""
+    """Return the executor of Metal kernels: a GPU, the emulation (`mlxgen metal-test`), or None."""
     if os.environ.get("MLXGEN_METAL_EMULATION"):
         return "emulation"
     return "gpu" if mx.metal.is_available() else None

@@ -1,14 +1,14 @@
 """The generated checks of a package: its operators' samples, and tests of them for pytest.
 
-mlxgen writes for every package a module of two calls: ``case`` for each sample of an entry, and
-``make_tests``, which reads from the package's ``ops.json`` what there is to expect of an operator
-and returns a parametrised test for each kind of check in ``testing``::
+mlxgen writes a test module for every package, with two calls: ``case`` for each sample of an entry,
+and ``make_tests``. The latter reads the facts about each operator from the package's ``ops.json``
+and returns a parametrized test for each kind of check in ``testing``::
 
     CASES = [case(mlxops.lgamma, {"x": {"low": 0.1, "high": 6}})]
     globals().update(make_tests(mlxops, CASES))
 
-A test is made only where there is something to check: not for a gradient that is declared ``none``,
-nor for a transform that the operator is composed of something without.
+A test exists only if there is something to check. A gradient that is declared ``none`` has no test,
+and neither has a transform that a function in the operator's composition lacks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .formulas import FORMULA_NAMES, formula_code, lengths_of
 from .shapeless import Resized, check_shapeless, equal_axes, named_axes, single_axes
 
 DISTANCE = 0.1
-"""How far samples stay from the points of `away_from`; further than differences reach."""
+"""The minimum distance of samples from the points of `away_from`; larger than difference steps."""
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,27 @@ class Case:
 
 
 def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) -> Case:
-    """A sample of an operator.
+    """Return a sample of an operator.
 
     Args:
         function: The operator, as a function of its package.
         sample: For an array, a mapping with `shape`, `low`, `high`, `values`, `dtype`, `away_from`:
             random numbers from `low` to `high`, none within 0.1 of the points `away_from`, or the
-            given `values`. For a list of arrays, a list of those. For another argument, its value.
-            An array that is left out has shape (3, 4) and numbers from -2 to 2; an optional one
-            that is left out is None.
+            given `values`. For a list of arrays, a list of such mappings. For any other argument,
+            its value. An omitted array has shape (3, 4) and numbers from -2 to 2; an omitted
+            optional array is None.
     """
     return Case(function, sample or {})
 
 
 @dataclass(frozen=True)
 class SampleArray:
-    """One array of a call: its name, and what numbers it holds."""
+    """One array of a call: its name and its numbers."""
 
     arg: str  # the argument
     index: int | None  # in a list of arrays
-    dtype: mx.Dtype | None  # None: the one that is tested,
-    sums: bool  # or that of its sums
+    dtype: mx.Dtype | None  # None: the tested dtype,
+    sums: bool  # or its accumulator dtype
     shape: tuple[int, ...]
     low: float
     high: float
@@ -82,7 +82,7 @@ class SampleArray:
         index: int | None,
         dtypes: Sequence[str] = (),
     ) -> SampleArray:
-        """An argument of `ops.json` with its part of a sample, and the dtypes it may have."""
+        """Create an array from an argument of `ops.json`, its sample, and its possible dtypes."""
         dtype = given.get("dtype") or arg["dtype"]
         sums = dtype == "accumulator"
         if sums:
@@ -117,12 +117,12 @@ class SampleArray:
 
     @property
     def step(self) -> float:
-        """Step for differences: smaller in a narrow domain."""
+        """The difference step: smaller in a narrow domain."""
         span = self.high - self.low
         return min(testing.STEP, span / 200) if span > 0 else testing.STEP
 
     def draw(self, dtype: mx.Dtype, rng: np.random.Generator) -> mx.array:
-        """The array, in `dtype` unless it has one of its own."""
+        """Return the array, in `dtype` unless it has a dtype of its own."""
         if self.sums and dtype != mx.float64:
             dtype = mx.float32
         dtype = self.dtype or dtype
@@ -134,7 +134,7 @@ class SampleArray:
             if mx.issubdtype(dtype, mx.unsignedinteger) or dtype == mx.bool_:
                 low, high = max(low, 0), max(high, 1)
             return mx.array(rng.integers(low, high, self.shape, endpoint=True), dtype=dtype)
-        # Moved by the stencil, the numbers are still in the domain, if there are several in it.
+        # After a move by the stencil, the numbers are still in the domain, if it is an interval.
         margin = len(testing.STENCIL) * self.step if self.high > self.low else 0
         values = np.full(self.shape, np.nan)
         for _ in range(200):
@@ -151,19 +151,19 @@ class SampleArray:
 
 
 class Subject:
-    """A case, with what the package's ``ops.json`` says of its operator."""
+    """A case, with the facts about its operator in the package's ``ops.json``."""
 
     def __init__(self, package: ModuleType, op: Mapping[str, Any], case: Case, number: int) -> None:
         self.package = package
         self.op = op
         self.case = case
-        self.number = number  # among the samples of this operator
+        self.number = number  # index of the sample of this operator
         self.path = ".".join(filter(None, (op["module"], op["python_name"])))
         self.has_kernels = op["form"] == "kernels"
-        # what runs is the composite, in place of a kernel too
+        # if true, the composite runs instead of a kernel
         backend = "metal" if testing.metal_backend() else "cpu"
         kernel = op["kernels"].get(backend)
-        self.is_composed = kernel is None or bool(kernel.get("template"))  # whether it may be
+        self.is_composed = kernel is None or bool(kernel.get("template"))  # possibly
         self.is_scalar_kernel = self.has_kernels and op["elementwise"]
         self.is_elementwise = op["elementwise"] or "elementwise" in op["tags"]
 
@@ -180,7 +180,7 @@ class Subject:
 
     @cached_property
     def steps(self) -> list[float]:
-        """A step for differences in each array."""
+        """The difference step for each array."""
         return [slot.step for slot in self.slots]
 
     @cached_property
@@ -199,7 +199,7 @@ class Subject:
 
     @cached_property
     def problem(self) -> str:
-        """Why the operator cannot be called with the sample, or not be differentiated there."""
+        """The reason why the operator cannot be called or differentiated with the sample, or ""."""
         try:
             with _quiet():
                 mx.eval(self.function(*self.draw(mx.float32)))
@@ -210,14 +210,14 @@ class Subject:
         return ""
 
     def call(self, *arrays: mx.array) -> Any:
-        """The operator on these arrays, and what else the sample gives."""
+        """Call the operator with these arrays and the other values of the sample."""
         given = self.keywords(arrays)
         positional = [arg["name"] for arg in self.op["args"] if arg.get("pos_only")]
         first = [given.pop(name) for name in positional if name in given]
         return self.case.function(*first, **given)
 
     def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
-        """A call's arguments: these arrays, and what else the sample gives."""
+        """Return the arguments of a call: these arrays and the other values of the sample."""
         kinds = {arg["name"]: arg["kind"] for arg in self.op["args"]}
         out: dict[str, Any] = {name: None for name, kind in kinds.items() if kind == "array"}
         for slot, a in zip(self.slots, arrays, strict=True):
@@ -232,13 +232,13 @@ class Subject:
         return out
 
     def draw(self, dtype: mx.Dtype, seed: int = 0) -> Arrays:
-        """Arrays for a call; the same for the same seed, whatever other operators there are."""
+        """Return arrays for a call; they depend only on the seed, not on other operators."""
         name = zlib.crc32(f"{self.path} {self.number}".encode())
         rngs = (np.random.default_rng((name, seed, i)) for i in range(len(self.slots)))
         return [slot.draw(dtype, rng) for slot, rng in zip(self.slots, rngs, strict=True)]
 
     def has_dtype(self, name: str) -> bool:
-        """Whether the operator computes in a floating dtype on the CPU."""
+        """Return true if the operator computes in a floating dtype on the CPU."""
         rules = [d for d in self.op["dtypes"].values() if len(d) > 1]
         if "cpu" in self.op["kernels"]:
             rules.append(self.op["kernels"]["cpu"]["dtypes"])
@@ -250,7 +250,7 @@ class Subject:
         return mx.float64 if self.has_dtype("float64") else mx.float32
 
     def argnums(self, *declared: str) -> list[int]:
-        """The arrays with such a declaration in place of a gradient; without any, the others."""
+        """Return the arrays with one of these declarations as gradient; by default, the others."""
         out = []
         for i, (slot, a) in enumerate(zip(self.slots, self.draw(mx.float32), strict=True)):
             word = str(self.op["grad"].get(slot.arg, "")).partition(" ")[0]
@@ -260,11 +260,11 @@ class Subject:
         return out
 
     def allows(self, trace: Callable[[Arrays], Any], dtype: mx.Dtype = mx.float32) -> bool:
-        """Whether what the operator is composed of has this transform; MLX computes nothing."""
+        """Return true if the operator's composition supports a transform; nothing is computed."""
         with _quiet(), mx.stream(mx.cpu if dtype == mx.float64 else mx.default_device()):
             try:
                 trace(self.draw(dtype))
-            except Exception as error:  # another one is for the check to report
+            except Exception as error:  # the check reports any other error
                 return not _declared(self, error)
         return True
 
@@ -280,7 +280,7 @@ class Subject:
 
     @cached_property
     def twice(self) -> list[tuple[list[int], list[int]]]:
-        """Arrays with gradients that have gradients, and the arrays in which they have these."""
+        """Arrays whose gradients are differentiable, and the arrays in which they are."""
 
         def second(i: int, j: int, args: Arrays) -> None:
             pull, given = _pulled(self, args, [i])
@@ -297,7 +297,7 @@ class Subject:
 
     @cached_property
     def maps(self) -> bool:
-        """Whether there is a vmap."""
+        """True if the operator has a vmap."""
 
         def mapped(args: Arrays) -> None:
             mx.vmap(self.function)(*(mx.stack([a, a]) for a in args))
@@ -306,20 +306,20 @@ class Subject:
 
     @property
     def has_composed_gradient(self) -> bool:
-        """Whether gradients are made of MLX's functions, and not of kernels of the package."""
+        """True if gradients consist of MLX's functions, not of kernels of the package."""
         formulas = [*self.op["grad"].values(), self.op["composite"]]
         return not any(self._calls_internal(text) for text in formulas if text)
 
     def _calls_internal(self, text: str) -> bool:
         words = {text.partition(" ")[0]}
-        if words & {"none", "zero", "of"}:  # not a formula: of the composite
+        if words & {"none", "zero", "of"}:  # not a formula: the composite's gradient
             return False
         called = formula_code(text, f"<formula of {self.path}>")[1]
         return bool(called & {op["name"] for op in _entries(self.package) if _is_internal(op)})
 
     @cached_property
     def reference(self) -> Function | None:
-        """The composite, evaluated by Python, unless it calls what Python does not see."""
+        """The composite, evaluated by Python; None if it calls functions unknown to Python."""
         text = self.op["composite"]
         if text is None or self._calls_internal(text):
             return None
@@ -337,10 +337,10 @@ class Subject:
         return Function(evaluate, self.function.op, self.function.args, self.function.outputs)
 
     def accepts(self, arrays: Sequence[mx.array]) -> bool:
-        """Whether the entry's own `checks` and `axes` allow a call; nothing is computed.
+        """Return true if the entry's `checks` and `axes` allow a call; nothing is computed.
 
         Args:
-            arrays: Those of a call, and perhaps cotangents after them.
+            arrays: The arrays of a call, possibly followed by cotangents.
         """
         try:
             self.function(*arrays[: len(self.slots)])
@@ -366,7 +366,7 @@ def _operators(package: ModuleType) -> list[dict[str, Any]]:
 
 
 def _resolve(package: ModuleType, op: Mapping[str, Any]) -> Any:
-    """An operator's function in its package."""
+    """Return an operator's function in its package."""
     return reduce(getattr, filter(None, [*op["module"].split("."), op["python_name"]]), package)
 
 
@@ -374,7 +374,7 @@ def _resolve(package: ModuleType, op: Mapping[str, Any]) -> Any:
 
 
 def _check_sample(s: Subject) -> None:
-    """The operator can be called with the sample, and is finite there if it has a gradient."""
+    """Check that the operator accepts the sample and, if it has a gradient, is finite there."""
     if s.problem:
         given = textwrap.shorten(str(dict(s.case.sample) or "the default one"), 300)
         op = s.op["python_name"]
@@ -382,19 +382,19 @@ def _check_sample(s: Subject) -> None:
 
 
 def _check_forward(s: Subject) -> None:
-    """The forward is the composite."""
+    """Compare the forward with the composite."""
     assert s.reference is not None
     source = "by the composite"
     testing.check_forward(s.function, s.reference, s.draw(mx.float32), source=source)
     if s.has_dtype("float64"):
         with mx.stream(mx.cpu):
-            # MLX's exp and the like are no better than 1e-7 there either.
+            # MLX's exp and similar functions have errors of 1e-7 in float64, too.
             args = s.draw(mx.float64)
             testing.check_forward(s.function, s.reference, args, source=source, rtol=1e-6)
 
 
 def _check_metal(s: Subject) -> None:
-    """On Metal float32 gives what float64 gives on the CPU: the forward and the vjp."""
+    """Compare float32 on Metal with float64 on the CPU: the forward and the vjp."""
     rng = np.random.default_rng(0)
     args = s.draw(mx.float32)
     with mx.stream(mx.cpu):
@@ -414,7 +414,7 @@ def _check_metal(s: Subject) -> None:
 
 
 def _check_vjp(s: Subject) -> None:
-    """The vjp is the derivative; what is declared zero is zero."""
+    """Compare the vjp with finite differences; gradients that are declared zero must be zero."""
     args, zero = s.draw(s.dtype), s.argnums("zero")
     testing.check_vjp(s.function, args, s.differentiable, step=s.steps, dtype=s.dtype)
     if zero:
@@ -426,7 +426,7 @@ def _check_vjp(s: Subject) -> None:
 
 
 def _check_jvp(s: Subject) -> None:
-    """The jvp is the derivative, in the arguments that have one."""
+    """Compare the jvp with finite differences, for the differentiable arguments."""
     chosen = s.differentiable
     if s.op["jvp"] == "formula":
         chosen = [i for i in chosen if s.slots[i].arg in s.op["jvp_args"]]
@@ -434,14 +434,14 @@ def _check_jvp(s: Subject) -> None:
 
 
 def _check_second(s: Subject) -> None:
-    """The vjp of the vjp is the second derivative."""
+    """Compare the vjp of the vjp with finite differences."""
     for argnums, within in s.twice:
         given = s.draw(s.dtype)
         testing.check_second(s.function, given, argnums, within, step=s.steps, dtype=s.dtype)
 
 
 def _check_broadcast_vjp(s: Subject) -> None:
-    """The gradient of an argument that was broadcast is summed."""
+    """Check that the gradient of a broadcast argument is summed."""
     args = s.draw(s.dtype)
     for i in s.differentiable:
         for smaller in testing.reductions(args[i]):
@@ -453,41 +453,42 @@ def _check_broadcast_vjp(s: Subject) -> None:
 
 
 def _check_none(s: Subject) -> None:
-    """Asking for the gradient of an argument that has none is an error."""
+    """Check that differentiating an argument without a gradient raises an error."""
     for i in s.argnums("none"):
         testing.check_not_differentiable(s.function, s.draw(mx.float32), i)
 
 
 def _check_vmap(s: Subject) -> None:
-    """vmap, nested too, is a loop."""
+    """Compare vmap, also nested, with a loop."""
     testing.check_vmap(s.function, [s.draw(mx.float32, seed) for seed in range(3)])
 
 
 def _check_vmap_vjp(s: Subject) -> None:
-    """vmap of the vjp, and the vjp of vmap, are those of a loop."""
+    """Compare vmap of the vjp, and the vjp of vmap, with a loop."""
     elements = [s.draw(mx.float32, seed) for seed in range(3)]
     testing.check_vmap_vjp(s.function, elements, s.differentiable)
 
 
 def _check_compile(s: Subject) -> None:
-    """Compiled, it gives the same."""
+    """Compare the compiled function with a plain call."""
     args = s.draw(mx.float32)
     testing.check_compile(s.function, args, shapeless=False)
 
 
 def _check_compile_vjp(s: Subject) -> None:
-    """The compiled vjp gives the same."""
+    """Compare the compiled vjp with a plain call."""
     pull, given = _pulled(s, s.draw(mx.float32))
     compiled = Function(mx.compile(pull.call), pull.op, pull.args, pull.outputs)
     testing.check_forward(compiled, pull, given, what="compiled", source="in a plain call")
 
 
 def _check_shapeless(s: Subject) -> None:
-    """Compiled for any shape, it gives the same for other shapes, the vjp too, or refuses that."""
+    """Compare calls compiled for any shape, also of the vjp, with plain calls for other shapes; the
+    function may reject the trace instead."""
     args, names = s.draw(mx.float32), [slot.arg for slot in s.slots]
     others = list(named_axes(args, names, s.op.get("axes", {})))
-    # Other shapes are for kernels that are elementwise, and for compositions: MLX checks what it is
-    # given, and a kernel may read whatever its entry does not exclude.
+    # Other shapes are used for elementwise kernels and for compositions: MLX checks its inputs, but
+    # a kernel may access any memory that its entry does not exclude.
     if s.is_elementwise or not s.has_kernels:
         others += [*single_axes(args, s.function.args), *equal_axes(args)]
     check_shapeless(s.function, args, others, op=s.function.op)
@@ -505,12 +506,12 @@ def _check_shapeless(s: Subject) -> None:
 
 
 def _cotangents(outputs: Arrays) -> Arrays:
-    """Numbers that differ from element to element, the same for the same shapes."""
+    """Return numbers that differ between elements, and depend only on the shapes."""
     return [mx.cos(mx.arange(o.size)).reshape(o.shape).astype(o.dtype) for o in outputs]
 
 
 def _check_precision(s: Subject) -> None:
-    """float16 and bfloat16 agree with float32."""
+    """Compare float16 and bfloat16 with float32."""
     for name in ("float16", "bfloat16"):
         if s.has_dtype(name):
             # A scalar kernel computes in float32 and rounds once.
@@ -524,17 +525,17 @@ def _check_precision(s: Subject) -> None:
 def _pulled(
     s: Subject, args: Arrays, argnums: Sequence[int] | None = None
 ) -> tuple[Function, Arrays]:
-    """The vjp, and its arguments: those of the operator, and cotangents."""
+    """Return the vjp and its arguments: those of the operator, and cotangents."""
     cotangents = [mx.ones_like(out) for out in s.function(*args)]
     chosen = s.differentiable if argnums is None else argnums
     return testing.pullback(s.function, args, chosen), [*args, *cotangents]
 
 
 def _check_precision_vjp(s: Subject) -> None:
-    """The vjp in float16 and bfloat16 agrees with float32."""
+    """Compare the vjp in float16 and bfloat16 with float32."""
     for name in ("float16", "bfloat16"):
         if s.has_dtype(name):
-            # Each step of a gradient's formula rounds, and differences of terms magnify that.
+            # Each step of a gradient's formula rounds; differences of terms magnify the errors.
             pulled = _pulled(s, s.draw(mx.float32))
             options: dict[str, Any] = {"ulps": 16, "composed": s.has_composed_gradient}
             testing.check_precision(*pulled, getattr(mx, name), **options)
@@ -544,26 +545,26 @@ REAL = [
     *("bool_", *(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))),
     *("float16", "bfloat16", "float32", "float64"),
 ]
-# How near vjps must be to each other: a sum of other order is rounded otherwise.
+# The tolerance between vjps: sums in another order round differently.
 PRECISIONS = {"float32": 1e-4, "float16": 0.03, "bfloat16": 0.25}
 
 
 def _check_layouts(s: Subject) -> None:
-    """Strides do not matter, whatever the dtype."""
+    """Check that strides do not affect the result, in any dtype."""
     for name in ("float32", "float16", "bfloat16"):
         if s.has_dtype(name):
             testing.check_layouts(s.function, s.draw(getattr(mx, name)))
 
 
 def _check_layouts_vjp(s: Subject) -> None:
-    """Strides do not matter to the vjp, nor those of the cotangents."""
+    """Check that strides do not affect the vjp, also strides of the cotangents."""
     for name, rtol in PRECISIONS.items():
         if s.has_dtype(name):
             testing.check_layouts(*_pulled(s, s.draw(getattr(mx, name))), rtol=rtol)
 
 
 def _check_sizes(s: Subject) -> None:
-    """Empty, 0-d, broadcast and long arguments; the last in every dtype, which has its kernels."""
+    """Check empty, 0-d, broadcast and long arguments; long ones in every dtype with a kernel."""
     testing.check_sizes(s.function, s.draw(mx.float32), accepts=s.accepts)
     for name in REAL:
         if s.has_dtype(name):
@@ -573,7 +574,7 @@ def _check_sizes(s: Subject) -> None:
 
 
 def _check_sizes_vjp(s: Subject) -> None:
-    """Long arguments of the vjp."""
+    """Check long arguments of the vjp."""
     for name, rtol in PRECISIONS.items():
         if s.has_dtype(name):
             pull, given = _pulled(s, s.draw(getattr(mx, name)))
@@ -581,12 +582,12 @@ def _check_sizes_vjp(s: Subject) -> None:
 
 
 def _check_checkpoint(s: Subject) -> None:
-    """Under mx.checkpoint the vjp is the same."""
+    """Compare the vjp under mx.checkpoint with the plain vjp."""
     testing.check_checkpoint(s.function, s.draw(mx.float32), s.differentiable)
 
 
 def _on_metal(s: Subject) -> bool:
-    if testing.metal_backend() == "emulation":  # float32 is Metal's there
+    if testing.metal_backend() == "emulation":  # float32 then runs the Metal kernel
         return s.has_dtype("float64")
     return testing.metal_backend() == "gpu"
 
@@ -607,7 +608,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "vmap": (_check_vmap, lambda s: s.maps),
     "vmap_vjp": (_check_vmap_vjp, lambda s: _differentiable(s) and s.maps),
     "compile": (_check_compile, lambda s: True),
-    # What MLX fuses is compiled by a C++ compiler, in a second or so: one sample is enough.
+    # A C++ compiler compiles fused functions, which takes about a second: one sample is enough.
     "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
     "shapeless": (_check_shapeless, lambda s: bool(s.slots)),
     "precision": (_check_precision, lambda s: _differentiable(s) or s.is_scalar_kernel),
@@ -618,15 +619,15 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "sizes_vjp": (_check_sizes_vjp, lambda s: s.is_elementwise and _differentiable(s)),
     "checkpoint": (_check_checkpoint, _differentiable),
 }
-"""The kinds of tests: the check of a case, and whether there is anything to check."""
+"""The kinds of tests: the check of a case, and a condition for the existence of the test."""
 
 
 def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable[..., None]]:
-    """Tests for pytest: a function per kind of check, parametrised by the cases.
+    """Return tests for pytest: a function per kind of check, parametrized by the cases.
 
     Args:
         package: A package that mlxgen built, with its ``ops.json``.
-        cases: What to check.
+        cases: The cases to check.
 
     Returns:
         The functions by name, for a test module's globals.
@@ -650,9 +651,9 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
 
 
 def _is_wanted(name: str, applies: Callable[[Subject], bool], subject: Subject) -> bool:
-    """Whether a check applies; where the sample is at fault that is for `_check_sample` to say."""
+    """Return true if a check applies; `_check_sample` reports errors of the sample."""
     try:
-        # MLX's updates of empty slices do not end.
+        # MLX's updates of empty slices do not terminate.
         is_empty = any(0 in slot.shape for slot in subject.slots)
         return not (is_empty and name not in ("sample", "forward")) and applies(subject)
     except Exception:
@@ -667,7 +668,7 @@ def _test(
     def test(subject: Subject) -> None:
         __tracebackhide__ = True
         if subject.problem and check is not _check_sample:
-            pytest.skip("test_sample says what is wrong with this sample")
+            pytest.skip("test_sample reports the error in this sample")
         with _quiet():
             try:
                 check(subject)
@@ -685,17 +686,17 @@ def _test(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Calls of operators that are deprecated are meant."""
+    """Ignore warnings about deprecated operators, which these calls use on purpose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def _declared(s: Subject, error: Exception) -> bool:
-    """Whether an error says of what the operator is made of that it cannot do this."""
+    """Return true if an error shows that a function in the composition lacks the transform."""
     text = str(error)
     if "Not differentiable with respect to" in text:
-        # Of an entry that a gradient calls. Of the operator itself it would be wrong here.
+        # The error must name another entry that a gradient calls, not the operator itself.
         return not text.startswith(f"[{s.function.op}]")
     limits = "Not implemented for", "cannot infer output shapes"
     return s.is_composed and any(limit in text for limit in limits)

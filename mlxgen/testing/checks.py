@@ -1,4 +1,4 @@
-"""The generated checks of a package, run where it is: in a notebook, without pytest's output."""
+"""Runs the generated checks of a package in the current process, without pytest's output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def check(package: ModuleType) -> Report:
     """Run the generated checks of a package, as `pytest --pyargs PACKAGE.checks` does.
 
     Args:
-        package: What `mlxgen.load` returned, or a package that mlxgen built.
+        package: The result of `mlxgen.load`, or a package that mlxgen built.
 
     Returns:
-        A report: true if no check failed. In a notebook it is a table of those that did.
+        A report: true if no check failed. In a notebook it is a table of the failures.
     """
     import pytest
 

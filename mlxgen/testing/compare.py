@@ -1,4 +1,4 @@
-"""Functions of arrays, and comparing what they give."""
+"""Functions of arrays, and comparisons of their results."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of arrays with names for messages; it returns a list whatever `call` does."""
+    """A function of arrays with names for messages; it always returns a list."""
 
     call: Callable[..., Any]
     op: str
     args: tuple[str, ...]
     outputs: tuple[str, ...] = ("the result",)
-    is_finite: bool = True  # else infinite parameters may make it infinite anywhere
+    is_finite: bool = True  # otherwise infinite parameters may make any output infinite
 
     def __call__(self, *args: mx.array) -> Arrays:
         out = self.call(*args)
         return list(out) if isinstance(out, (list, tuple)) else [out]
 
     def arg(self, index: int) -> str:
-        """The name of an argument."""
+        """Return the name of an argument."""
         return self.args[index] if index < len(self.args) else f"args[{index}]"
 
     def output(self, index: int) -> str:
-        """The name of an output."""
+        """Return the name of an output."""
         return self.outputs[index] if index < len(self.outputs) else f"output {index}"
 
     @classmethod
     def of(cls, fn: Callable[..., Any], count: int) -> Function:
-        """A function of `count` arrays, with the names that it has itself."""
+        """Wrap a function of `count` arrays, with the names of its own parameters."""
         if isinstance(fn, Function):
             return fn
         try:
             names = list(inspect.signature(fn).parameters)[:count]
-        except (TypeError, ValueError):  # functions of extension modules do not tell
+        except (TypeError, ValueError):  # functions of extension modules have no signature
             names = []
         return cls(fn, getattr(fn, "__name__", "function"), tuple(names))
 
 
 class Place(NamedTuple):
-    """What is compared, for a message, and its parts for a table."""
+    """The subject of a comparison, for a message, and its parts for a table."""
 
     text: str
     argument: str = ""
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class Mismatch(AssertionError):
-    """A check that failed: the message, and its parts for a table."""
+    """A failed check: the message, and its parts for a table."""
 
     op: str
     text: str
@@ -78,24 +78,24 @@ class Mismatch(AssertionError):
 
 
 def to_numpy(x: mx.array) -> Floats:
-    """Any array, in float64 (or complex128)."""
+    """Convert any array to float64 (or complex128)."""
     x = x.astype(mx.float32) if x.dtype == mx.bfloat16 else x
     dtype = np.complex128 if x.dtype == mx.complex64 else np.float64
     return np.asarray(np.array(x), dtype=dtype)
 
 
 def is_float(x: mx.array) -> bool:
-    """Whether an array has a floating dtype."""
+    """Return true for a floating dtype."""
     return mx.issubdtype(x.dtype, mx.floating)
 
 
 def is_inexact(x: mx.array) -> bool:
-    """Whether an array has a floating or complex dtype: what can be differentiated."""
+    """Return true for a floating or complex dtype, which can be differentiated."""
     return mx.issubdtype(x.dtype, mx.inexact)
 
 
 def replaced(args: Sequence[mx.array], argnums: Sequence[int], values: Sequence[Any]) -> Arrays:
-    """The arguments with some of them replaced."""
+    """Return the arguments with some of them replaced."""
     out = list(args)
     for i, value in zip(argnums, values, strict=True):
         out[i] = value
@@ -114,7 +114,7 @@ def require(condition: bool, fn: Function, message: str) -> None:
 def require_like(
     got: mx.array, wanted: mx.array, fn: Function, what: str, source: str, argument: str = ""
 ) -> None:
-    """Equal shapes and dtypes."""
+    """Require equal shapes and dtypes."""
     __tracebackhide__ = True
     for kind in ("shape", "dtype"):
         a, b = getattr(got, kind), getattr(wanted, kind)
@@ -132,7 +132,7 @@ def require_close(
     source: str,
     hint: Callable[[int], str] = lambda worst: "",
 ) -> None:
-    """All elements of flat arrays within their tolerances; the message shows the worst."""
+    """Require all elements of flat arrays within the tolerances; the message shows the worst."""
     __tracebackhide__ = True
     with np.errstate(invalid="ignore"):
         difference = np.abs(got - wanted)
@@ -164,16 +164,16 @@ def require_same(
     rtol: float,
     same_dtype: bool = True,
 ) -> None:
-    """Outputs equal but for rounding, relative to each element and to the average one.
+    """Require equal outputs up to rounding, relative to each element and to the average element.
 
     Args:
-        got: What `fn` returned.
-        wanted: What it should have returned.
-        fn: For the names in messages.
-        what: Under which circumstances.
-        source: Where `wanted` comes from, as the end of "but 3 ...".
+        got: The results of `fn`.
+        wanted: The expected results.
+        fn: Provides the names in messages.
+        what: The circumstances, the start of the message.
+        source: The origin of `wanted`, as the end of "but 3 ...".
         rtol: Tolerance.
-        same_dtype: Whether dtypes are compared too.
+        same_dtype: Compare dtypes, too.
 
     Raises:
         AssertionError: An output has another shape, dtype or value. NaN equals NaN.
@@ -197,5 +197,5 @@ def require_same(
 
 
 def subsets(argnums: Sequence[int]) -> list[list[int]]:
-    """Each argument alone, and all together."""
+    """Return each argument alone, and all together."""
     return [[i] for i in argnums] + ([list(argnums)] if len(argnums) > 1 else [])

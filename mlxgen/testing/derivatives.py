@@ -1,17 +1,18 @@
-"""Derivatives of a function of arrays, compared with difference quotients.
+"""Compares derivatives of a function of arrays with difference quotients.
 
-Differences are central and of order 8, in float64 on the CPU. There MLX's exp, sin and cos are off
-by up to 3e-8 and erf by 1.4e-7 (relative), which a quotient divides by the step. The step is
-therefore wide, 0.01, and the same calls give a quotient of order 6: how far the two differ measures
-the noise, and whether the step is too wide for this place (near a pole, a kink or the edge of the
-domain), where a tenth of it is tried. A wrong sign, factor or term is far above the tolerance that
-remains. What has no float64 is differentiated in float32, with a tolerance to match.
+Differences are central and of order 8, in float64 on the CPU. There MLX's exp, sin and cos have
+relative errors of up to 3e-8 and erf of 1.4e-7, which a quotient divides by the step. The step is
+therefore wide, 0.01. The same calls also give a quotient of order 6. The difference between the two
+quotients measures the noise, and shows if the step is too wide at a point (near a pole, a kink or
+the edge of the domain); a tenth of the step is then tried. The remaining tolerance is far below the
+effect of a wrong sign, factor or term. Functions without float64 are differentiated in float32,
+with a larger tolerance.
 
-A complex number is two real ones. The gradient of a real function L of z is dL/dRe z + i dL/dIm z,
-as in PyTorch: the vjp multiplies cotangents with the conjugate of the derivative.
+A complex number is treated as two real ones. The gradient of a real function L of z is dL/dRe z + i
+dL/dIm z, as in PyTorch: the vjp multiplies cotangents by the conjugate of the derivative.
 
 A vjp is linear in its cotangent, and a jvp in its tangent. Each is called with several: one with
-zeros in it, a large and a small one, and one with a NaN, which must not disappear.
+zeros, a large and a small one, and one with a NaN, which must propagate.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ STENCIL = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
 """Weights of f(x + k h) - f(x - k h), k = 1, 2...: first derivative, order 8."""
 
 SHORTER = (3 / 4, -3 / 20, 1 / 60, 0)
-"""The same, order 6."""
+"""The same weights for order 6."""
 
 STEP = 0.01
 """The step h; where it is too wide, a tenth of it is tried, and so on."""
@@ -52,29 +53,29 @@ STEP = 0.01
 ATTEMPTS = 5
 
 RTOL = {mx.float64: 1e-4, mx.float32: 2e-3}
-"""Tolerance of derivatives, relative to the derivative, and to the function at most."""
+"""Tolerance of derivatives, relative to the derivative, which is limited by the function."""
 
 NOISE = 50
-"""Error of a quotient, at most, for a difference of 1 between the two orders: their noise is as
-11 to 1, and what is measured is a random number."""
+"""Maximum error of a quotient per difference between the two orders. The ratio of their noise is
+11 to 1, and the measured difference is random."""
 
 SETTLED = 0.1
-"""A smaller step is tried where the two orders differ by more than this part of RTOL."""
+"""A smaller step is tried if the two orders differ by more than this fraction of RTOL."""
 
 ROUGH = 10
-"""More than this part of RTOL is no noise, but a kink."""
+"""A difference above this fraction of RTOL is a kink, not noise."""
 
 ENOUGH = 8
-"""Numbers of which the largest shows how large they are."""
+"""The largest of this many numbers estimates their scale."""
 
 COORDINATES = 48
-"""Elements of an argument that are moved; of a larger one, a random choice and all at once."""
+"""Moved elements of an argument; of a larger argument, a random choice, and all at once."""
 
 DIFFERENCES = "by finite differences"
 
 
 class Remedy(NamedTuple):
-    """What to try where a function cannot be differentiated."""
+    """Suggestions for a function that cannot be differentiated at a point."""
 
     outside: str
     edge: str
@@ -82,36 +83,36 @@ class Remedy(NamedTuple):
 
 
 SAMPLES = Remedy(
-    "if that is right, change the sample (low, high, values, away_from)",
-    "if that is right, change the sample (low, high, away_from)",
-    "with half the step they are different: if the function is not smooth here, change the sample "
-    "(low, high, away_from)",
+    "if this is correct, change the sample (low, high, values, away_from)",
+    "if this is correct, change the sample (low, high, away_from)",
+    "the finite differences change with half the step: if the function is not smooth here, change "
+    "the sample (low, high, away_from)",
 )
 """For the generated checks."""
 
 
 class Jacobian(NamedTuple):
-    """Difference quotients of an argument: a row for each of its elements that was moved.
+    """Difference quotients of an argument: a row for each element that was moved.
 
-    The elements are numbers of the flat argument, with a complex number as two. If there is a
-    direction, the last row is the derivative along it.
+    The elements are the numbers of the flat argument; a complex number counts as two. If there is
+    a direction, the last row is the derivative along it.
     """
 
     at: list[int]
     direction: Floats | None
     rows: Floats
     tolerances: Floats
-    rough: list[bool]  # whether the quotients of both orders differ with every step
+    rough: list[bool]  # True if the quotients of both orders differ for every step
 
     def of(self, flat: Floats) -> Floats:
-        """A gradient, as there are rows."""
+        """Return a gradient in the form of the rows."""
         along = [] if self.direction is None else [flat @ self.direction]
         return np.concatenate([flat[self.at], along])
 
 
 class _Quotient(NamedTuple):
     values: Floats
-    errors: Floats  # what a stencil of a smaller order differs by
+    errors: Floats  # the difference from the stencil of lower order
     sizes: Floats
     step: float
 
@@ -124,14 +125,14 @@ class _Quotient(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Cotangents or tangents, and what is special about them."""
+    """Cotangents or tangents, and a description of their special property."""
 
     text: str
     values: list[Floats]
 
 
 class Point:
-    """A function's inexact outputs at given arguments, and how they change with those.
+    """A function's inexact outputs for given arguments, and their derivatives there.
 
     Args:
         fn: The function.
@@ -139,10 +140,10 @@ class Point:
         dtype: float64 or float32.
         steps: Step of the differences, or one per argument.
         limit: Elements of each argument that are moved.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
         rtol: Tolerance, relative to the derivative; RTOL by default.
-        atol: Tolerance.
-        advice: What to try.
+        atol: Absolute tolerance.
+        advice: Suggestions for messages.
     """
 
     def __init__(
@@ -175,11 +176,11 @@ class Point:
         names = tuple(whole.output(i) for i in kept)
         self.fn = Function(inexact, whole.op, whole.args, names, whole.is_finite)
         self.outputs = [every[i] for i in kept]
-        # complex64 is the only complex dtype.
+        # complex64 is MLX's only complex dtype.
         complexes = any(a.dtype == mx.complex64 for a in (*self.args, *self.outputs))
         self.precision = mx.float32 if complexes else dtype
         self.rtol = RTOL[self.precision] if rtol is None else rtol
-        # Where infinite numbers are given, there is nothing to compare with.
+        # With infinite arguments there is no reference for the outputs.
         self.is_finite = whole.is_finite and all(np.isfinite(to_numpy(a)).all() for a in self.args)
         self.flat = flat_of(self.outputs)
         self._jacobians: dict[int, Jacobian] = {}
@@ -193,29 +194,29 @@ class Point:
                 raise Mismatch(self.fn.op, text, "", element, value, "a finite number", hint)
 
     def another(self, fn: Function, args: Arrays, steps: Sequence[float], limit: int) -> Point:
-        """Another function, looked at in the same way."""
+        """Return the point of another function with the same settings."""
         options: dict[str, Any] = {"seed": self.seed, "rtol": self.given_rtol, "atol": self.atol}
         return Point(fn, args, self.dtype, steps, limit, advice=self.advice, **options)
 
     def argnums(self, given: Iterable[int] | None) -> list[int]:
-        """The arguments asked for; all inexact ones if not said."""
+        """Return the requested arguments; by default all inexact ones."""
         every = [i for i, a in enumerate(self.args) if is_inexact(a)]
         return every if given is None else list(given)
 
     def comparable(self, got: Floats, wanted: Floats) -> Floats:
-        """Derivatives; those that infinite arguments make infinite or NaN are as they should be."""
+        """Return derivatives; those that infinite arguments make infinite or NaN count as right."""
         if self.is_finite:
             return got
         return np.where(np.isfinite(got) & np.isfinite(wanted), got, wanted)
 
     def random(self, like: mx.array) -> Floats:
-        """Numbers of either sign, of a real size; 0 where `like` is infinite."""
+        """Return numbers of both signs and of moderate size; 0 where `like` is infinite."""
         flat = flat_of([like])
         values = self.rng.uniform(0.5, 1.5, flat.shape) * self.rng.choice([-1, 1], flat.shape)
         return np.where(np.isfinite(flat), values, 0)
 
     def probes(self, likes: Sequence[mx.array], what: str) -> list[Probe]:
-        """Cotangents or tangents that a linear function treats alike."""
+        """Return cotangents or tangents; a linear function scales with each of them."""
         plain = [self.random(like) for like in likes]
         sparse = []
         for values in plain:
@@ -231,7 +232,7 @@ class Point:
         ]
 
     def element(self, argnum: int, coordinate: int) -> str:
-        """An element of an argument."""
+        """Return the name of an element of an argument."""
         a = self.args[argnum]
         parts = 2 if a.dtype == mx.complex64 else 1
         name = element_of(self.fn.arg(argnum), a, coordinate // parts)
@@ -240,7 +241,7 @@ class Point:
     # -------------------------------------------------------------------------- differences
 
     def jacobian(self, argnum: int) -> Jacobian:
-        """The difference quotients of an argument, computed once."""
+        """Return the difference quotients of an argument, which are computed once."""
         if argnum not in self._jacobians:
             self._jacobians[argnum] = self._jacobian(argnum)
         return self._jacobians[argnum]
@@ -253,7 +254,7 @@ class Point:
         tolerance = RTOL[self.precision]
         direction = None
         if base.size > self.limit and self.is_finite:
-            # What is wrong in elements that are not chosen is noticed in the sum over all.
+            # The derivative along a direction reveals errors in elements that are not chosen.
             toward = self.rng.uniform(0.5, 1, base.shape) * self.rng.choice([-1, 1], base.shape)
             along = self._settled(argnum, toward)
             if along.unsettled <= SETTLED * tolerance:
@@ -268,7 +269,7 @@ class Point:
         return Jacobian(at, direction, rows, self.rtol * np.abs(rows) + noise + self.atol, rough)
 
     def _settled(self, argnum: int, move: int | Floats) -> _Quotient:
-        """A quotient with a step for which both orders agree, or agree best."""
+        """Return a quotient with the step for which the two orders agree, or agree best."""
         step = self.steps[argnum]
         best = self._quotient(argnum, move, step)
         if not self.is_finite:
@@ -286,7 +287,7 @@ class Point:
         return best
 
     def _moved(self, argnum: int, move: int | Floats, by: Sequence[float]) -> list[Floats]:
-        """The outputs where an element, or all along a direction, is moved so far."""
+        """Return the outputs with an element, or all along a direction, moved by these steps."""
         like = self.args[argnum]
         base = flat_of([like])
         found = []
@@ -297,7 +298,7 @@ class Point:
             else:
                 values += length * move
             found.append(self.fn(*replaced(self.args, [argnum], [unflat(values, like)])))
-        mx.eval(found)  # to wait once
+        mx.eval(found)  # all at once
         return [flat_of(outputs) for outputs in found]
 
     def _quotient(self, argnum: int, move: int | Floats, step: float) -> _Quotient:
@@ -309,7 +310,7 @@ class Point:
         for sign, out in zip(signs, moved, strict=True):
             k = abs(sign) - 1
             out[same & _equal(out, outputs)] = 0
-            with np.errstate(invalid="ignore"):  # infinite where it was not before
+            with np.errstate(invalid="ignore"):  # infinite, but finite before the move
                 along = out / step if sign > 0 else -out / step
                 values += STENCIL[k] * along
                 shorter += SHORTER[k] * along
@@ -318,7 +319,7 @@ class Point:
             return _Quotient(values, np.abs(values - shorter), sizes, step)
 
     def _noise(self, argnum: int, at: Sequence[int], quotients: Sequence[_Quotient]) -> Floats:
-        """How far quotients may be off by the function's own rounding, rows x outputs."""
+        """Estimate the errors of quotients by the function's rounding, rows x outputs."""
         tolerance = RTOL[self.precision]
         settled = [q for q in quotients if q.unsettled <= SETTLED * tolerance]
         level = 0.03 * float(mx.finfo(self.precision).eps)  # relative to an output, times the step
@@ -335,7 +336,7 @@ class Point:
 
         for q in settled:
             measure(q)
-        # A few numbers may be small by chance: more are measured with other steps.
+        # A few numbers may be small by chance: further steps give more numbers.
         for i, shrink in itertools.product(at if count < ENOUGH else (), (0.93, 0.85, 0.77, 0.71)):
             if 0 < count < ENOUGH:
                 measure(self._quotient(argnum, i, settled[0].step * shrink))
@@ -348,12 +349,12 @@ class Point:
                 else:
                     common = np.minimum(NOISE * level * q.sizes / q.step, most)
                     found = np.maximum(common, NOISE * np.maximum(each / q.step, q.errors))
-            # An output that did not change at all has no noise either.
+            # An output that did not change has no noise either.
             noise.append(np.where(q.values != 0, found, 1e-6 * most))
         return np.stack(noise)
 
     def is_kink(self, argnum: int, coordinate: int, flat: Floats) -> bool:
-        """Whether the derivatives on both sides differ, however near."""
+        """Return true if the one-sided derivatives differ for all small steps."""
         with np.errstate(invalid="ignore"):
             jumps = []
             for step in (self.steps[argnum] / 10, self.steps[argnum] / 80):
@@ -363,13 +364,13 @@ class Point:
 
 
 def flat_of(arrays: Sequence[mx.array]) -> Floats:
-    """All numbers of some arrays; complex ones as two."""
+    """Return all numbers of some arrays; complex numbers count as two."""
     parts = [np.ascontiguousarray(to_numpy(a)).reshape(-1).view(np.float64) for a in arrays]
     return np.concatenate([np.zeros(0), *parts])
 
 
 def unflat(flat: Floats, like: mx.array) -> mx.array:
-    """The array of these numbers."""
+    """Return the array with these numbers."""
     if like.dtype == mx.complex64:
         return mx.array(flat.view(np.complex128).astype(np.complex64).reshape(like.shape))
     return mx.array(flat.reshape(like.shape), dtype=like.dtype)
@@ -380,7 +381,7 @@ def _equal(a: Floats, b: Floats) -> Any:
 
 
 def pullback(fn: Callable[..., Any], args: Sequence[mx.array], argnums: Sequence[int]) -> Function:
-    """The vjp as a function of arrays: all the arguments, then a cotangent per output."""
+    """Return the vjp as a function of arrays: all arguments, then a cotangent per output."""
     whole = Function.of(fn, len(args))
 
     def call(*values: mx.array) -> Arrays:
@@ -390,7 +391,7 @@ def pullback(fn: Callable[..., Any], args: Sequence[mx.array], argnums: Sequence
             [primals[i] for i in argnums],
             list(values[len(args) :]),
         )[1]
-        # MLX's vjp and vmap are wrong for functions that return an array twice.
+        # MLX's vjp and vmap are wrong for functions that return the same array twice.
         return [g + 0 for g in gradients]
 
     cotangents = tuple(f"cotangent of {name}" for name in whole.outputs)
@@ -418,8 +419,8 @@ def check_vjp(
         args: Its arguments; floating ones are converted to `dtype`.
         argnums: The arguments to differentiate; all floating and complex ones by default.
         step: Step of the differences, or one per argument.
-        dtype: Where it is computed: float64, or float32 for what has no float64.
-        limit: Elements of each argument that are moved (a random choice of more).
+        dtype: The dtype of the computation: float64, or float32 for functions without float64.
+        limit: Elements of each argument that are moved (a random choice if there are more).
 
     Raises:
         AssertionError: A gradient has the wrong shape, dtype or value, or is not linear in the
@@ -432,7 +433,7 @@ def check_vjp(
 
 
 def compare_vjp(point: Point, chosen: Sequence[int]) -> None:
-    """``check_vjp`` of a point."""
+    """Run ``check_vjp`` for a point."""
     __tracebackhide__ = True
     args = point.args
     probes = point.probes(point.outputs, "cotangent")
@@ -440,14 +441,14 @@ def compare_vjp(point: Point, chosen: Sequence[int]) -> None:
         pull = pullback(point.fn, args, subset)
         together = f" (argnums {tuple(subset)})" * (len(subset) > 1)
         pulled = [pull(*args, *_unflat_all(probe.values, point.outputs)) for probe in probes]
-        mx.eval(pulled)  # to wait once
+        mx.eval(pulled)  # all at once
         for probe, gradients in zip(probes, pulled, strict=True):
             flat = np.concatenate([np.zeros(0), *probe.values])
             for i, gradient in zip(subset, gradients, strict=True):
                 name = point.fn.arg(i)
                 what = f"vjp of '{name}'{together}{probe.text}"
                 of = f"{what}: the gradient"
-                require_like(gradient, args[i], point.fn, of, "the argument", name)
+                require_like(gradient, args[i], point.fn, of, "for the argument", name)
                 _compare_gradient(point, i, gradient, flat, what, probe is probes[0])
         for i in subset if point.is_finite else ():
             _nan_cotangent(point, pull, subset, i, probes[0], together)
@@ -480,7 +481,7 @@ def _compare_gradient(
         ):
             return point.advice.kink
         if not plain:
-            return "with another cotangent it is right: a vjp must be linear in the cotangent"
+            return "another cotangent gives the right result; a vjp must be linear in the cotangent"
         return _relation(got, wanted, tolerance) or _transposed(
             point.args[i], jacobian, got, wanted, tolerance
         )
@@ -489,7 +490,7 @@ def _compare_gradient(
 
 
 def _relation(got: Floats, wanted: Floats, tolerance: Floats) -> str:
-    """What all wrong numbers have in common."""
+    """Describe a property that all wrong numbers share, or return ""."""
     with np.errstate(all="ignore"):
         if not np.isfinite(got).all() or not np.isfinite(wanted).all():
             return ""
@@ -499,7 +500,7 @@ def _relation(got: Floats, wanted: Floats, tolerance: Floats) -> str:
         near = np.abs(got - factor * wanted) <= 3 * max(1, abs(factor)) * tolerance
         if np.count_nonzero(np.abs(wanted) > 10 * tolerance) < 2 or not near.all():
             return ""
-    return f"all are {factor:.4g} times what they should be"
+    return f"all are {factor:.4g} times the expected values"
 
 
 def _transposed(
@@ -520,7 +521,7 @@ def _nan_cotangent(
     probe: Probe,
     together: str,
 ) -> None:
-    """A NaN in the cotangent is one in the gradient, where the derivative is not 0."""
+    """Check that a NaN in the cotangent propagates to gradients with a nonzero derivative."""
     __tracebackhide__ = True
     jacobian = point.jacobian(i)
     strong = np.abs(jacobian.rows) > 10 * jacobian.tolerances
@@ -538,15 +539,15 @@ def _nan_cotangent(
             element = point.element(i, coordinate)
             text = (
                 f"vjp of '{name}'{together} with a NaN in the cotangent: the gradient at {element} "
-                f"is {got[coordinate]:.9g}, but nan if it is linear in the cotangent"
+                f"is {got[coordinate]:.9g}, but must be nan: a vjp is linear in the cotangent"
             )
             number = f"{got[coordinate]:.9g}"
-            hint = "a NaN must stay visible"
+            hint = "a NaN must propagate"
             raise Mismatch(point.fn.op, text, name, element, number, "nan", hint)
 
 
 def require_finite(fn: Callable[..., Any], args: Sequence[mx.array], dtype: mx.Dtype) -> None:
-    """That a function is finite where it is to be differentiated.
+    """Check that a function is finite at the arguments at which it is differentiated.
 
     Raises:
         AssertionError: An output is infinite or NaN, though the arguments are finite.
@@ -569,7 +570,7 @@ def check_jvp(
 ) -> None:
     """Compare the jvp with finite differences, for each argument alone and for all together.
 
-    Arguments as those of ``check_vjp``.
+    The arguments are those of ``check_vjp``.
 
     Raises:
         AssertionError: The tangent of an output has the wrong shape, dtype or value, or is not
@@ -582,7 +583,7 @@ def check_jvp(
 
 
 def compare_jvp(point: Point, chosen: Sequence[int]) -> None:
-    """``check_jvp`` of a point."""
+    """Run ``check_jvp`` for a point."""
     __tracebackhide__ = True
     args = point.args
     jacobians = {i: point.jacobian(i) for i in chosen}
@@ -635,7 +636,7 @@ def _compare_tangents(
     names = ", ".join(point.fn.arg(i) for i in subset)
     for k, (out, jvp) in enumerate(zip(point.outputs, jvps, strict=True)):
         of = f"{what}: the tangent of {point.fn.output(k)}"
-        require_like(jvp, out, point.fn, of, "the output", names)
+        require_like(jvp, out, point.fn, of, "for the output", names)
 
     def where(worst: int) -> Place:
         element = _output_element(point, worst)
@@ -643,7 +644,7 @@ def _compare_tangents(
 
     def hint(worst: int) -> str:
         if special:
-            return "with another tangent it is right: a jvp must be linear in the tangent"
+            return "another tangent gives the right result; a jvp must be linear in the tangent"
         return _relation(got, wanted, tolerance)
 
     got = np.where(np.isfinite(point.flat), flat_of(jvps), wanted)
@@ -662,7 +663,7 @@ def _output_element(point: Point, coordinate: int) -> str:
 
 
 def _nan_tangent(point: Point, subset: Sequence[int], i: int, along: str) -> None:
-    """A NaN in a tangent is one in that of each output that depends on it."""
+    """Check that a NaN in a tangent propagates to the outputs that depend on it."""
     __tracebackhide__ = True
     jacobian = point.jacobian(i)
     count = len(jacobian.at)
@@ -679,9 +680,9 @@ def _nan_tangent(point: Point, subset: Sequence[int], i: int, along: str) -> Non
         number = f"{got[wrong[0]]:.9g}"
         text = (
             f"jvp along {along} with a NaN in the tangent of '{point.fn.arg(i)}': the tangent of "
-            f"{element} is {number}, but nan if it is linear in the tangent"
+            f"{element} is {number}, but must be nan: a jvp is linear in the tangent"
         )
-        hint = "a NaN must stay visible"
+        hint = "a NaN must propagate"
         raise Mismatch(point.fn.op, text, point.fn.arg(i), element, number, "nan", hint)
 
 
@@ -700,8 +701,8 @@ def check_second(
 ) -> None:
     """Compare the vjp of the vjp, also in its cotangents, with finite differences of the vjp.
 
-    Arguments as those of ``check_vjp``, and the arguments in which gradients are differentiated;
-    the same by default.
+    The arguments are those of ``check_vjp``, and the arguments in which gradients are
+    differentiated; by default the same.
 
     Raises:
         AssertionError: As from ``check_vjp``; the message calls the operator "vjp of ...".
@@ -715,7 +716,7 @@ def check_second(
 def compare_second(
     point: Point, chosen: Sequence[int], within: Iterable[int] | None = None, limit: int = 12
 ) -> None:
-    """``check_second`` of a point."""
+    """Run ``check_second`` for a point."""
     __tracebackhide__ = True
     count = len(point.args) + len(point.outputs)
     cotangents = [unflat(point.random(out), out) for out in point.outputs]
@@ -727,7 +728,7 @@ def compare_second(
 
 
 def check_not_differentiable(fn: Callable[..., Any], args: Sequence[mx.array], argnum: int) -> None:
-    """Asking for an argument's gradient raises an error that names the operator and the argument.
+    """Check that differentiating an argument raises an error that names operator and argument.
 
     Raises:
         AssertionError: There was no error, or its message lacks a name.
@@ -743,4 +744,4 @@ def check_not_differentiable(fn: Callable[..., Any], args: Sequence[mx.array], a
             if part not in str(error):
                 raise Mismatch(whole.op, f"vjp of '{name}': no {part} in: {error}") from None
         return
-    raise Mismatch(whole.op, f"vjp of '{name}': no error, though it is not differentiable")
+    raise Mismatch(whole.op, f"vjp of '{name}': no error, although it is not differentiable")

@@ -1,4 +1,4 @@
-"""Formulas of entries, evaluated by Python."""
+"""Evaluates formulas of entries with Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class _Shapes(ast.NodeTransformer):
-    """Lists that are joined become tuples, as ``x.shape`` is in Python."""
+    """Converts concatenated lists to tuples, because Python's ``x.shape`` is a tuple."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
         self.generic_visit(node)
@@ -28,20 +28,20 @@ class _Shapes(ast.NodeTransformer):
 
 @cache
 def formula_code(text: str, name: str = "<formula>") -> tuple[CodeType, set[str]]:
-    """A formula, to be evaluated with ``FORMULA_NAMES``, and the names that it uses."""
+    """Compile a formula for evaluation with ``FORMULA_NAMES``; also return the names in it."""
     tree = _Shapes().visit(ast.parse(f"({text}\n)", name, "eval"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return compile(ast.fix_missing_locations(tree), name, "eval"), names
 
 
 def lengths_of(places: Mapping[str, Sequence[Any]], values: Mapping[str, Any]) -> dict[str, int]:
-    """The lengths of axes, by the names that formulas have for them; ``places`` says of which array
-    and along which axis."""
+    """Return the sizes of axes, by the names that formulas use for them. ``places`` maps a name to
+    an array and its axis."""
     return {name: values[array].shape[axis] for name, (array, axis, *_) in places.items()}
 
 
 def _formula_function(name: str) -> Any:
-    """A function as formulas mean it: MLX's of arrays, Python's of numbers and lists."""
+    """Return a function as formulas use it: MLX's for arrays, Python's for numbers and lists."""
     of_arrays, of_lists = getattr(mx, name), getattr(builtins, name, None)
     of_numbers = getattr(np, name, math.erf)
 
@@ -64,4 +64,4 @@ FORMULA_NAMES = {
     "hint": lambda number: number,
     "mx": mx,
 }
-"""What formulas can name beside arguments and other entries."""
+"""The names of formulas in addition to arguments and other entries."""

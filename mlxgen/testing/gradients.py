@@ -43,10 +43,10 @@ Check = Literal["vjp", "jvp", "second", "vmap", "compile"]
 CHECKS: tuple[Check, ...] = ("vjp", "jvp", "second", "vmap", "compile")
 
 BATCH = 3
-"""Elements of the batches of vmap."""
+"""The batch size for vmap."""
 
 AXES = 8
-"""Combinations of in_axes; of more, a random choice."""
+"""The number of combinations of in_axes; if there are more, a random choice."""
 
 CHOOSE = Remedy(
     "choose other arguments",
@@ -57,9 +57,9 @@ CHOOSE = Remedy(
 
 
 class GradcheckError(AssertionError):
-    """A check of ``gradcheck`` that failed. ``report`` has the parts of the message."""
+    """A failed check of ``gradcheck``. ``report`` has the parts of the message."""
 
-    __module__ = "mlxgen.testing"  # where it is imported from
+    __module__ = "mlxgen.testing"  # the public module
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
@@ -79,45 +79,45 @@ def gradcheck(
     limit: int = COORDINATES,
     raise_exception: bool = True,
 ) -> Report:
-    """Compare the derivatives of a function with finite differences, and its transforms.
+    """Compare the derivatives of a function with finite differences, and check its transforms.
 
     ``vjp`` and ``jvp`` are compared with central differences, for each argument alone and for all
-    together, with several cotangents and tangents, since both must be linear in them; ``second``
-    is the vjp of the vjp, compared in the same way; ``vmap`` of the function and of its vjp, and
-    the vjp of its vmap, are compared with a loop; ``compile`` with a plain call. The function must
-    return the same on every call and leave its arguments as they are.
+    together, with several cotangents and tangents, because both must be linear in them. ``second``
+    compares the vjp of the vjp in the same way. ``vmap`` compares vmap of the function and of its
+    vjp, and the vjp of its vmap, with a loop. ``compile`` compares with a plain call. The function
+    must return the same result on every call and must not change its arguments.
 
-    All of it runs on the CPU, in float64 if the function has it. The function is called some
-    thousand times: give it small arrays.
+    All checks run on the CPU, in float64 if the function supports it. The function is called some
+    thousand times: use small arrays.
 
     Args:
-        f: Any function of arrays: it returns an array, or a tuple, list or dict of arrays. The
+        f: Any function of arrays that returns an array, or a tuple, list or dict of arrays. The
             trainable parameters of an ``nn.Module`` are checked, too.
         *args: Its arguments: arrays, and lists, tuples and dicts of arrays. Floating and complex
-            ones are differentiated; others are passed on.
-        argnums: The arguments to differentiate, by their positions; all by default. Parameters of
-            a module are always differentiated.
-        checks: Which checks to make.
-        dtype: float64 or float32; by default float64, or float32 for a function that has no
-            float64, which the result says.
-        step: Step of the differences. Where it is too wide, smaller ones are tried.
-        rtol: Tolerance relative to each derivative: 1e-4 in float64, 2e-3 in float32 and for
-            complex numbers by default. What the function's own rounding makes of the differences
-            is measured, and added.
+            arrays are differentiated; others are passed on.
+        argnums: The positions of the arguments to differentiate; all by default. Parameters of a
+            module are always differentiated.
+        checks: The checks to run.
+        dtype: float64 or float32. The default is float64, or float32 for a function without
+            float64, which the result then reports.
+        step: Step of the differences. If it is too wide, smaller steps are tried.
+        rtol: Tolerance relative to each derivative; by default 1e-4 in float64, and 2e-3 in float32
+            and for complex numbers. The effect of the function's own rounding on the differences is
+            measured and added.
         atol: Absolute tolerance of each derivative.
-        seed: Of the random numbers.
-        limit: Elements of each argument that are moved one by one. If it has more, these are a
-            random choice, and all are moved at once along a random direction.
-        raise_exception: Whether a failure is an error, or only returned.
+        seed: Seed of the random numbers.
+        limit: Elements of each argument that are moved one by one. If it has more elements, these
+            are a random choice, and all are moved at once along a random direction.
+        raise_exception: Raise an error if a check fails; otherwise only return the report.
 
     Returns:
-        A report, which is true if all checks passed, and shows what failed.
+        A report, which is true if all checks passed, and which lists the failures.
 
     Raises:
-        GradcheckError: A check failed. The message has, for each, the argument and the element
-            that is furthest off, with both values.
-        ValueError: There is nothing to differentiate, or an option is wrong.
-        Exception: What the function itself raises when it is called.
+        GradcheckError: A check failed. The message contains, for each failure, the argument and the
+            element with the largest error, with both values.
+        ValueError: There is nothing to differentiate, or an option is invalid.
+        Exception: Any exception of the function itself.
     """
     __tracebackhide__ = True
     unknown = [name for name in checks if name not in CHECKS]
@@ -142,7 +142,7 @@ def gradcheck(
 
 
 class _Raised(Exception):
-    """What the function itself raised in a plain call."""
+    """The exception of the function itself in a plain call."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -152,18 +152,18 @@ _HERE = Path(__file__).parent
 
 
 def _outside(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this folder at its beginning."""
+    """Remove the frames of this folder from the start of a traceback."""
     while traceback and Path(traceback.tb_frame.f_code.co_filename).parent == _HERE:
         traceback = traceback.tb_next
     return traceback
 
 
 class _Leaf(NamedTuple):
-    """The place of an array in nested lists, tuples and dicts."""
+    """The position of an array in nested lists, tuples and dicts."""
 
 
 def _flatten(value: Any, name: str) -> tuple[Any, list[tuple[str, mx.array]]]:
-    """What remains of a tree without its arrays, and those with their names."""
+    """Return a tree without its arrays, and the arrays with their names."""
     if isinstance(value, mx.array):
         return _Leaf(), [(name, value)]
     found: list[tuple[str, mx.array]] = []
@@ -186,7 +186,7 @@ def _flatten(value: Any, name: str) -> tuple[Any, list[tuple[str, mx.array]]]:
 
 
 def _filled(tree: Any, arrays: Iterator[mx.array]) -> Any:
-    """The tree with arrays."""
+    """Return the tree with arrays."""
     if isinstance(tree, _Leaf):
         return next(arrays)
     if isinstance(tree, dict):
@@ -200,7 +200,7 @@ def _filled(tree: Any, arrays: Iterator[mx.array]) -> Any:
 
 
 def _inner(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that has the names: a custom function shows its own only to the collector."""
+    """Return the function with the parameter names; a custom function hides them from inspect."""
     if isinstance(f, mx.custom_function):
         own = [inner for inner in gc.get_referents(f) if not isinstance(inner, type)]
         return own[0] if own and inspect.isfunction(own[0]) else f
@@ -208,11 +208,11 @@ def _inner(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _names(f: Callable[..., Any], count: int) -> list[str]:
-    """The names of a function's positional arguments."""
+    """Return the names of a function's positional arguments."""
     names: list[str] = []
     try:
         parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):  # functions of extension modules do not tell
+    except (TypeError, ValueError):  # functions of extension modules have no signature
         parameters = []
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
@@ -223,7 +223,7 @@ def _names(f: Callable[..., Any], count: int) -> list[str]:
 
 
 class _Call:
-    """A function of trees as one of the arrays in them."""
+    """A function of trees as a function of the arrays in them."""
 
     def __init__(self, f: Any, args: Sequence[Any]) -> None:
         self.f = f
@@ -235,7 +235,7 @@ class _Call:
         if hasattr(f, "trainable_parameters"):
             leaves += tree_flatten(f.trainable_parameters())  # type: ignore[arg-type]
             self.module = [name for name, _ in leaves]
-        self.positions = [-1] * len(leaves)  # the argument that an array is in
+        self.positions = [-1] * len(leaves)  # the argument that contains each array
         self.trees = []
         for i, (name, arg) in enumerate(zip(_names(inner, len(args)), args, strict=True)):
             tree, found = _flatten(arg, name)
@@ -243,10 +243,10 @@ class _Call:
             leaves += found
             self.positions += [i] * len(found)
         self.names = [name for name, _ in leaves]
-        self.arrays = [mx.array(a) for _, a in leaves]  # which it may change
+        self.arrays = [mx.array(a) for _, a in leaves]  # copies, which it may change
 
     def named(self, *arrays: mx.array) -> list[tuple[str, mx.array]]:
-        """The arrays that it returns, with their names."""
+        """Return the result's arrays with their names."""
         parameters, values = arrays[: len(self.module)], iter(arrays[len(self.module) :])
         args = [_filled(tree, values) for tree in self.trees]
         if not self.module:
@@ -266,7 +266,7 @@ class _Call:
         return [a for _, a in self.named(*arrays)]
 
     def chosen(self, argnums: int | Sequence[int] | None) -> list[int]:
-        """The arrays to differentiate, for these positions of arguments."""
+        """Return the arrays to differentiate, for these positions of arguments."""
         if argnums is None:
             wanted = list(range(-1, len(self.trees)))
         else:
@@ -286,11 +286,11 @@ class _Call:
 
 # The checks ---------------------------------------------------------------------------------------
 
-# What to try, where the vjp itself is right.
+# Suggestions for failures of a function whose vjp is right.
 _AFTER_VJP = {
-    "jvp": "the vjp is right: an mx.custom_function has a jvp of its own (@f.jvp)",
-    "vmap": "without vmap it is right: an mx.custom_function loses its vjp under vmap, unless it "
-    "has a rule for it (@f.vmap)",
+    "jvp": "the vjp is right: an mx.custom_function needs its own jvp (@f.jvp)",
+    "vmap": "it is right without vmap: an mx.custom_function loses its vjp under vmap, unless it "
+    "defines a rule (@f.vmap)",
 }
 
 
@@ -333,9 +333,9 @@ class _Run:
         return found
 
     def _dtype(self) -> mx.Dtype:
-        """float64, if the function computes in it."""
+        """Return float64 if the function computes in it, else float32."""
         if any(a.dtype == mx.complex64 for a in self.call.arrays):
-            self.notes.append("In float32, as complex64 is MLX's only complex dtype.")
+            self.notes.append("Checked in float32, because complex64 is MLX's only complex dtype.")
             return mx.float32
         high, low = (
             [a.astype(dtype) if is_float(a) else a for a in self.call.arrays]
@@ -345,17 +345,20 @@ class _Run:
             found = self.fn(*high)
             mx.eval(found)
         except Exception as error:
-            self.notes.append(f"In float32, as in float64 it raises {_sentence(error)}")
+            self.notes.append(f"Checked in float32, because float64 raises {_sentence(error)}")
             return mx.float32
         lower = [out.dtype for out in found if is_inexact(out) and out.dtype != mx.float64]
         if lower:
-            self.notes.append(f"In float32, as it returns {_dtype_name(lower[0])} for float64.")
+            lowered = _dtype_name(lower[0])
+            self.notes.append(f"Checked in float32, because float64 arguments return {lowered}.")
             return mx.float32
         for name, derivative in (("vjp", self._one_vjp), ("jvp", self._one_jvp)):
             refusal = _refusal(derivative, high)
             if refusal is not None and _refusal(derivative, low) is None:
-                text = f"In float32, as its {name} raises in float64 {_sentence(refusal)}"
-                self.notes.append(text)
+                raised = _sentence(refusal)
+                self.notes.append(
+                    f"Checked in float32, because in float64 its {name} raises {raised}"
+                )
                 return mx.float32
         return mx.float64
 
@@ -374,11 +377,11 @@ class _Run:
 
     @property
     def rtol(self) -> float:
-        """How near the results of a transform must be."""
+        """The tolerance for the results of a transform."""
         return 1e-6 if self.dtype == mx.float64 else 1e-5
 
     def check(self, checks: Sequence[Check]) -> None:
-        """Make these checks, the most basic first."""
+        """Run these checks, the most basic first."""
         differences = {"vjp", "jvp", "second"}.intersection(checks)
         if not self._try("call", lambda: self._calls(bool(differences))):
             self.skipped = list(checks)
@@ -411,7 +414,7 @@ class _Run:
         return True
 
     def _calls(self, differences: bool) -> None:
-        """It gives the same twice, something finite around here, and changes no argument."""
+        """Check that calls are repeatable, finite near the arguments, and change no argument."""
         given = [mx.array(a) for a in self.args]
         before = [to_numpy(a) for a in given]
         first = [a for _, a in self._plain(given)]
@@ -419,14 +422,14 @@ class _Run:
             if a.shape != b.shape or not np.array_equal(to_numpy(a), b, equal_nan=True):
                 name = self.fn.arg(i)
                 text = f"it changes its argument '{name}' in place"
-                hint = "work on a copy: x = x + y in place of x += y"
+                hint = "work on a copy: x = x + y instead of x += y"
                 raise Mismatch(self.fn.op, text, name, hint=hint)
         again = [a for _, a in self._plain([mx.array(a) for a in self.args])]
         try:
             require_same(again, first, self.fn, "called again", "before", self.rtol)
         except Mismatch as error:
             error.hint = (
-                "it must be deterministic: give random numbers as an argument, keep no state"
+                "it must be deterministic: pass random numbers as an argument, and keep no state"
             )
             raise
         self.point = Point(self.fn, self.args, self.dtype, self.step, advice=CHOOSE, **self.options)
@@ -436,11 +439,11 @@ class _Run:
     def _vjp(self) -> None:
         compare_vjp(self.point, self.chosen)
         if any(a.dtype != b.dtype for a, b in zip(self.args, self.call.arrays, strict=True)):
-            # As it was given: what is declared for float64 may be another dtype in float16.
+            # In the given dtypes: a gradient that is right in float64 may have a wrong dtype.
             for i, gradient in zip(self.chosen, self._one_vjp(self.call.arrays), strict=True):
                 name, like = self.fn.arg(i), self.call.arrays[i]
                 what = f"vjp of '{name}' in the given dtypes: the gradient"
-                require_like(gradient, like, self.fn, what, "the argument", name)
+                require_like(gradient, like, self.fn, what, "for the argument", name)
 
     def _jvp(self) -> None:
         compare_jvp(self.point, self.chosen)
@@ -449,7 +452,7 @@ class _Run:
         compare_second(self.point, self.chosen)
 
     def _near(self) -> Arrays:
-        """Other arguments, a few steps from those that were given."""
+        """Return other arguments, a few steps away from the given ones."""
         out = []
         for a in self.args:
             if is_inexact(a):
@@ -484,12 +487,13 @@ class _Run:
     # -------------------------------------------------------------------------- the result
 
     def report(self) -> Report:
-        """What was found."""
-        notes = [f"Not checked, as it follows: {', '.join(self.skipped)}."] * bool(self.skipped)
+        """Return the results."""
+        skipped = ", ".join(self.skipped)
+        notes = [f"Not checked, because of a failed check: {skipped}."] * bool(skipped)
         return Report(len(self.passed), tuple(self.failures), (*notes, *self.notes))
 
     def message(self) -> str:
-        """All failures, the most basic first."""
+        """Describe all failures, the most basic first."""
         count = len(self.failures) + len(self.passed)
         dtype = _dtype_name(self.dtype)
         lines = [f"{len(self.failures)} of {count} checks of {self.fn.op} failed (in {dtype})"]
@@ -500,7 +504,7 @@ class _Run:
 
 
 def _refusal(derivative: Callable[[Arrays], Arrays], args: Arrays) -> Exception | None:
-    """What it raises."""
+    """Return the exception that a derivative raises, or None."""
     try:
         mx.eval(derivative(args))
     except Exception as error:

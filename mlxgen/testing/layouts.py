@@ -13,8 +13,8 @@ import numpy as np
 from .compare import Arrays, Function, replaced, require, require_same, subsets, to_numpy
 
 LENGTHS = ((2, 3, 2, 5), (2, 3, 10, 5), (2, 3, 7, 53))
-"""Axes of arrays of as many elements as kernels go about in different ways. The last ones are not a
-multiple of what an emulated kernel takes at a time (runtime/src/metal.cpp)."""
+"""Shapes with numbers of elements that kernels process in different ways. The last ones are not
+multiples of the number that an emulated kernel processes at a time (runtime/src/metal.cpp)."""
 
 
 def _transposed(x: mx.array) -> mx.array:
@@ -45,20 +45,20 @@ LAYOUTS: dict[str, Callable[[mx.array], mx.array]] = {
     "reversed": _reversed,
     "broadcast": _repeated,
 }
-"""Ways for an array to lie in memory; `broadcast` changes its numbers, too."""
+"""Memory layouts of an array; `broadcast` changes its numbers, too."""
 
 
 def contiguous(x: mx.array) -> mx.array:
-    """A copy, row after row."""
-    # Through NumPy: nothing lazy, nothing shared, and no strides, which mx.array would keep.
+    """Return a row-contiguous copy."""
+    # Through NumPy: not lazy, not shared, and without the strides that mx.array would keep.
     return mx.array(np.array(to_numpy(x), order="C"), dtype=x.dtype)
 
 
 def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: float = 1e-5) -> None:
     """Compare arguments of any strides with contiguous ones, one by one and together.
 
-    Also: the same array given for two arguments, and arguments that nobody else uses, whose memory
-    the function can take; others it must not change.
+    Also check the same array for two arguments, and donated arguments, whose memory the function
+    may reuse. It must not change other arguments.
 
     Raises:
         AssertionError: An output differs, or an argument was changed.
@@ -103,13 +103,13 @@ def check_sizes(
     rtol: float = 1e-5,
     accepts: Callable[[Sequence[mx.array]], bool] = _accepts,
 ) -> None:
-    """An elementwise function: empty and 0-d arguments, and arguments that broadcast.
+    """Check an elementwise function with empty, 0-d and broadcast arguments.
 
     Args:
         fn: Takes arrays, returns an array or several.
         args: Its arguments.
         rtol: Tolerance.
-        accepts: Whether the function is for such arguments; others are left out.
+        accepts: Returns true if the function supports such arguments; others are left out.
 
     Raises:
         AssertionError: An output has another shape, dtype or value.
@@ -146,9 +146,9 @@ def check_long(
     rtol: float = 1e-5,
     accepts: Callable[[Sequence[mx.array]], bool] = _accepts,
 ) -> None:
-    """An elementwise function: few and many elements, in one to four axes with gaps.
+    """Check an elementwise function with few and many elements, in one to four axes with gaps.
 
-    Arguments as those of ``check_sizes``.
+    The arguments are those of ``check_sizes``.
 
     Raises:
         AssertionError: An element has another value than in a smaller array.
@@ -176,5 +176,5 @@ def check_long(
 
 
 def reductions(x: mx.array) -> Arrays:
-    """Arrays that broadcast to the shape of this one."""
+    """Return arrays that broadcast to the shape of this one."""
     return [] if x.ndim == 0 else [x[:1], x[0], x.reshape(-1)[0]]

@@ -1,4 +1,4 @@
-"""What checks found: shown as a table in a notebook, and as text elsewhere."""
+"""The results of checks: a table in a notebook, text elsewhere."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .compare import Mismatch
 
 COLUMNS = ("operator", "check", "argument", "element", "got", "expected")
 ROWS = 20
-"""Failures that are shown."""
+"""The maximum number of failures in the output."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A check that failed.
+    """A failed check.
 
     Attributes:
         operator: The function's name.
-        check: Which check.
-        message: What is wrong, in a sentence.
-        argument: The argument whose gradient is wrong, or "".
-        element: The element that is furthest off, or "".
+        check: The name of the check.
+        message: The error, in a sentence.
+        argument: The argument with the wrong gradient, or "".
+        element: The element with the largest error, or "".
         got: Its value.
-        expected: What it should be.
+        expected: The expected value.
         error: The exception, if the function raised one.
     """
 
@@ -39,7 +39,7 @@ class Failure:
 
     @classmethod
     def of(cls, operator: str, check: str, error: Exception) -> Failure:
-        """What an exception says."""
+        """Convert an exception."""
         if isinstance(error, Mismatch):
             parts = error.argument, error.element, error.got, error.expected
             return cls(operator, check, error.message, *parts)
@@ -55,9 +55,9 @@ class Report:
     """The result of checks: true if none failed.
 
     Attributes:
-        passed: How many checks passed.
-        failures: Those that failed, the most basic ones first.
-        notes: What else there is to know.
+        passed: The number of checks that passed.
+        failures: The failed checks, the most basic ones first.
+        notes: Further remarks.
     """
 
     passed: int
@@ -76,7 +76,7 @@ class Report:
         return f"{count} check{'s' * (count != 1)} passed"
 
     def _rows(self) -> list[list[str]]:
-        """A row for each failure; where no element is to blame the message takes its place."""
+        """Return a row for each failure: the values of an element or else the message."""
         rows = []
         for f in self.failures[:ROWS]:
             values = [f.element, f.got, f.expected] if f.got else [f.message]

@@ -1,8 +1,8 @@
-"""Checks of functions under ``mx.compile(shapeless=True)``: other shapes than those of the trace.
+"""Checks functions under ``mx.compile(shapeless=True)`` with other shapes than those of the trace.
 
-A shapeless graph is traced with the arrays of the first call, and runs with others later. A length
-that a function uses as a Python number is a constant of the trace; then later results are wrong,
-and nothing says so. So a function has to give what a plain call gives, or to refuse the trace.
+A shapeless graph is traced with the arrays of the first call, and later runs with others. A size
+that a function uses as a Python number becomes a constant of the trace. Later results are then
+silently wrong. A function must therefore match a plain call, or reject the trace.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from .compare import Arrays, Function, require, require_same
 from .formulas import formula_code
 
 REFUSED = ("shapeless=True", "cannot infer output shapes")
-"""What errors of a trace contain, if they say that it has to be compiled with shapes."""
+"""Parts of the errors of a trace that state that shapes are needed for compilation."""
 
 
 class Resized(NamedTuple):
     """The arguments of another call."""
 
-    what: str  # which axis differs
+    what: str  # the axis that differs
     args: Arrays
 
 
 def resized(a: mx.array, axis: int, length: int) -> mx.array:
-    """An array with another length along an axis: cut, or with its last element repeated."""
+    """Return an array with another size along an axis: cut, or with its last element repeated."""
     last = max(a.shape[axis] - 1, 0)
     if length == 0 or a.shape[axis] == 0:
         return mx.zeros([*a.shape[:axis], length, *a.shape[axis + 1 :]], a.dtype)
@@ -35,7 +35,7 @@ def resized(a: mx.array, axis: int, length: int) -> mx.array:
 
 
 def single_axes(args: Sequence[mx.array], names: Sequence[str]) -> Iterable[Resized]:
-    """Each axis longer in turn, and of length 1."""
+    """Return variants in which one axis is longer or has size 1, for each axis in turn."""
     for i, (a, name) in enumerate(zip(args, names, strict=True)):
         for axis, count in enumerate(a.shape):
             for length in {count + 1, 1} - {count}:
@@ -46,7 +46,7 @@ def single_axes(args: Sequence[mx.array], names: Sequence[str]) -> Iterable[Resi
 
 
 def equal_axes(args: Sequence[mx.array]) -> Iterable[Resized]:
-    """All axes of one length longer, and of length 1."""
+    """Return variants in which all axes of equal size are longer or have size 1."""
     for count in sorted({n for a in args for n in a.shape}):
         for length in {count + 1, 1} - {count}:
             others = list(args)
@@ -62,7 +62,7 @@ def named_axes(
     names: Sequence[str],
     axes: Mapping[str, Sequence[Sequence[str]]],
 ) -> Iterable[Resized]:
-    """Each axis that the entry names longer, and of length 1, wherever it is named."""
+    """Return variants in which an axis that the entry names is longer or has size 1, everywhere."""
     terms = [_terms(a, axes.get(name, ())) for a, name in zip(args, names, strict=True)]
     lengths: dict[str, int] = {}
     for a, of in zip(args, terms, strict=True):
@@ -80,7 +80,7 @@ def named_axes(
 
 
 def _terms(a: mx.array, alternatives: Sequence[Sequence[str]]) -> Sequence[str]:
-    """The term of each axis of an array; empty for those without a name."""
+    """Return the term for each axis of an array; empty for axes without a name."""
     for terms in alternatives:
         more = a.ndim - len(terms)
         if "..." in terms:
@@ -106,19 +106,19 @@ def check_shapeless(
     op: str = "",
     rtol: float = 1e-4,
 ) -> None:
-    """Compare a function compiled with ``shapeless=True`` with plain calls, after other shapes.
+    """Compare a function compiled with ``shapeless=True`` with plain calls, for other shapes.
 
     Args:
         fn: Takes arrays, returns an array or several.
         args: The arguments of the first call, which is traced.
-        others: Those of later calls; what a plain call refuses is left out.
-        op: The operator whose own errors in a later call are allowed, such as that of a kernel
-            that is not made for these sizes.
+        others: The arguments of later calls; those that a plain call rejects are left out.
+        op: The operator whose own errors in a later call are allowed, such as an error of a kernel
+            that does not support these sizes.
         rtol: Tolerance.
 
     Raises:
-        AssertionError: The trace is not refused, and a later call gives something else than a
-            plain call, or raises.
+        AssertionError: The trace is not rejected, but a later call differs from a plain call or
+            raises an error.
     """
     __tracebackhide__ = True
     whole = Function.of(fn, len(args))

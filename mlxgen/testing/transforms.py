@@ -13,7 +13,7 @@ from .compare import Arrays, Function, Mismatch, is_float, replaced, require_sam
 from .derivatives import flat_of, pullback
 
 AXES = 24
-"""Combinations of in_axes that are tried; of more, a random choice."""
+"""The number of tested combinations of in_axes; if there are more, a random choice."""
 
 
 def check_forward(
@@ -37,8 +37,8 @@ def check_forward(
 
 
 def _choices(ranks: Sequence[int], limit: int, seed: int = 0) -> list[tuple[int | None, ...]]:
-    """Combinations of in_axes for arguments of these ranks, not all None."""
-    # Of many arguments there are millions: none but the chosen ones are listed.
+    """Return combinations of in_axes for arguments of these ranks, not all None."""
+    # Many arguments have millions of combinations: only the chosen ones are enumerated.
     options = [(None, *range(rank + 1)) for rank in ranks]
     counts = [len(o) for o in options]
     others = math.prod(counts) - 1
@@ -50,16 +50,16 @@ def _choices(ranks: Sequence[int], limit: int, seed: int = 0) -> list[tuple[int 
 
 
 def _stack(elements: Sequence[Sequence[mx.array]], axes: Sequence[int | None]) -> Arrays:
-    """The elements' arguments as vmap takes them; without an axis, the first element's."""
+    """Stack the elements' arguments for vmap; without an axis, return the first element's."""
     columns = zip(zip(*elements, strict=True), axes, strict=True)
     return [a[0] if axis is None else mx.stack(list(a), axis=axis) for a, axis in columns]
 
 
 def _looped(fn: Function, axes: Sequence[int | None], size: int) -> Function:
-    """What vmap of a function is, as a loop."""
+    """Return a loop that is equivalent to vmap of a function."""
 
     def call(*args: mx.array) -> Arrays:
-        # By mx.split, as MLX's take refuses arrays without elements, and the vjp of x[0] crashes.
+        # With mx.split: MLX's take rejects empty arrays, and the vjp of x[0] crashes.
         columns = [
             [a] * size if n is None else [mx.squeeze(p, n) for p in mx.split(a, size, axis=n)]
             for a, n in zip(args, axes, strict=True)
@@ -87,7 +87,7 @@ def check_vmap(
     Args:
         fn: Takes arrays, returns an array or several.
         elements: The arguments of each element of the batch, of equal shapes.
-        limit: Combinations that are tried (a random choice of more).
+        limit: The number of tested combinations (a random choice if there are more).
         rtol: Tolerance.
 
     Raises:
@@ -109,7 +109,7 @@ def check_vmap(
         require_same(got, wanted, whole, f"{what}, out_axes=-1", "in a loop", rtol)
     for axes in _choices(ranks, limit // 4, seed=1):
         inner = _vmapped(whole, axes)
-        # Two batches, the second the other way round.
+        # Two batches, the second in reverse order.
         batches = [_stack(elements, axes), _stack(elements[::-1], axes)]
         for outer in _choices([a.ndim for a in batches[0]], 2, seed=2):
             stacked = _stack(batches, outer)
@@ -129,7 +129,7 @@ def check_vmap_vjp(
 ) -> None:
     """Compare vmap of the vjp, and the vjp of vmap, with those of a loop.
 
-    Arguments as those of ``check_vmap``, and the arguments to differentiate.
+    The arguments are those of ``check_vmap``, and the arguments to differentiate.
 
     Raises:
         AssertionError: A gradient differs.
@@ -146,12 +146,12 @@ def check_vmap_vjp(
     is_empty = any(a.size == 0 for a in elements[0])
     for axes in _choices([a.ndim for a in elements[0]], limit):
         if is_empty and any(n != 0 for n in axes):
-            continue  # MLX 0.32.4 does not always end where an empty array is broadcast
+            continue  # MLX 0.32.4 does not always terminate if an empty array is broadcast
         stacked = _stack(elements, axes)
         vmapped = _vmapped(whole, axes)
         cotangent = cotangents(vmapped(*stacked))
         got = pullback(vmapped, stacked, argnums)
-        # Not the vjp of a loop, whose slices MLX does not end to update if they are empty.
+        # Not the vjp of a loop, because MLX's updates of empty slices do not terminate.
         gradients = []
         for k, element in enumerate(elements):
             columns = zip(element, elements[0], axes, strict=True)
@@ -174,13 +174,13 @@ def check_compile(
     shapeless: bool = True,
     rtol: float = 1e-5,
 ) -> None:
-    """Compare ``mx.compile``, with shapeless too, with calls that are not compiled.
+    """Compare ``mx.compile``, also with shapeless, with plain calls.
 
     Args:
         fn: Takes arrays, returns an array or several.
         args: Its arguments.
         resized: Arguments of other shapes, for shapeless.
-        shapeless: Whether to compile for any shape, too.
+        shapeless: Compile for any shape, too.
         rtol: Tolerance.
 
     Raises:
@@ -212,18 +212,18 @@ def check_checkpoint(
     whole = Function.of(fn, len(args))
 
     def again(*values: mx.array) -> Arrays:
-        # MLX differentiates a checkpoint in all its arguments: others are left outside.
+        # MLX differentiates a checkpoint in all its arguments: the others stay outside.
         inside = mx.checkpoint(lambda *v: whole(*replaced(values, argnums, v)))
         return list(inside(*(values[i] for i in argnums)))
 
     given = [*args, *(mx.ones_like(out) for out in whole(*args))]
     under = pullback(Function(again, whole.op, whole.args, whole.outputs), args, argnums)
     plain = pullback(whole, args, argnums)
-    check_forward(under, plain, given, what="under mx.checkpoint", source="without", rtol=rtol)
+    check_forward(under, plain, given, what="under mx.checkpoint", source="without it", rtol=rtol)
 
 
 NEIGHBOURS = 12
-"""Arguments whose rounding errors are compared."""
+"""The number of arguments whose rounding errors are compared."""
 
 
 def check_precision(
@@ -237,17 +237,17 @@ def check_precision(
 ) -> None:
     """Compare float16 or bfloat16 with float32, on the same (rounded) arguments.
 
-    A composition rounds each of its steps, and a sum of terms that cancel magnifies that: no
-    tolerance of the result is right. What is rounding differs at random from one argument to the
-    next, which a mistake does not.
+    A composition rounds each of its steps, and a sum of terms that cancel magnifies the errors, so
+    that no tolerance of the result is right. Rounding errors differ at random between arguments;
+    the effect of a mistake does not.
 
     Args:
         fn: Takes arrays, returns an array or several.
         args: Its arguments.
         dtype: float16 or bfloat16.
-        ulps: Tolerance in units of the dtype's spacing.
-        keeps_dtype: Whether outputs must have this dtype.
-        composed: Whether it may be off by more, if that is rounding.
+        ulps: Tolerance in ulp of the dtype.
+        keeps_dtype: Require outputs of this dtype.
+        composed: Allow larger errors if they are rounding errors.
 
     Raises:
         AssertionError: An output differs.
@@ -271,7 +271,7 @@ def _single(arrays: Sequence[mx.array]) -> Arrays:
 
 
 def _is_rounding(fn: Function, low: Arrays, dtype: mx.Dtype, rtol: float) -> bool:
-    """Whether errors of neighbouring arguments have no common part, and leave some digits."""
+    """Return true if errors of neighboring arguments are random and leave some accuracy."""
     rng = np.random.default_rng(0)
     epsilon = float(mx.finfo(dtype).eps)
     errors, values = [], []
@@ -292,7 +292,7 @@ def _is_rounding(fn: Function, low: Arrays, dtype: mx.Dtype, rtol: float) -> boo
     size = np.abs(values).mean(axis=0)
     size = size + size.mean()
     common, noise = np.abs(np.mean(errors, axis=0)), np.std(errors, axis=0)
-    # The arguments themselves were rounded: what that changes can be no mistake either.
+    # The rounding of the arguments themselves is not a mistake either.
     condition = np.std(values, axis=0)
     is_random = common <= rtol * size + 5 * noise / np.sqrt(NEIGHBOURS)
     return bool((is_random & (noise <= np.maximum(0.1 * size, 8 * condition))).all())

@@ -3,9 +3,9 @@
     >>> import mlx.core as mx
     >>> import mlxops
 
-The operators are functions of this package and its submodules, as ``mx.add`` is one of
-``mlx.core``. ``dispatch_table()`` says which kernels this build has, and ``install_methods()``
-makes operators methods of ``mx.array``. The rest of the package is generated when it is built.
+The operators are functions of this package and its submodules, just as ``mx.add`` is a function of
+``mlx.core``. ``dispatch_table()`` lists the kernels of this build, and ``install_methods()`` makes
+operators methods of ``mx.array``. The rest of the package is generated when it is built.
 """
 
 from mlxops._load import *

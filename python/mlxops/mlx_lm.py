@@ -1,19 +1,19 @@
-"""mlx-lm's models compute with mlxops once this is imported, and so can be trained.
+"""Importing this module makes mlx-lm's models compute with mlxops, so that they can be trained.
 
     >>> import mlxops.mlx_lm
     >>> mlx_lm.tuner.trainer.train(model, optimizer, data, loss=mlxops.mlx_lm.loss)
 
-The recurrences of mlx-lm have Metal kernels without gradients, so that in training every step of
-them is a few operations of MLX, all of whose results are kept. ``REPLACED`` has what takes the
-place of these functions, also where a module has imported them already. ``uninstall()`` undoes it,
-``install()`` does it again.
+The recurrences of mlx-lm have Metal kernels without gradients. In training, each of their steps is
+therefore a few MLX operations, whose results are all stored. ``REPLACED`` lists the replaced
+functions; modules that have already imported them are updated, too. ``uninstall()`` undoes the
+replacement, ``install()`` repeats it.
 
-Results have the dtypes that those of mlx-lm have, whatever dtypes a model mixes: the operators
-promote all arguments, and a 16-bit model would go on in float32.
+Results have the same dtypes as mlx-lm's, for any mix of dtypes in a model. Without this conversion
+a 16-bit model would continue in float32, because the operators promote all arguments.
 
-``loss`` is the trainer's loss without the logits of all words at once.
+``loss`` is the trainer's loss, computed without storing the logits of all words at once.
 
-Needs mlx-lm 0.32.
+Requires mlx-lm 0.32.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def gated_delta_update(
     state: mx.array | None = None,
     mask: mx.array | None = None,
     *,
-    use_kernel: bool = True,  # which now has a gradient
+    use_kernel: bool = True,  # ignored: the kernel has a gradient
     lower_bound: float | None = None,
     allow_neg_eigval: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """The gated delta rule by ``nn.gated_delta``; the gates are mlx-lm's."""
+    """Compute the gated delta rule with ``nn.gated_delta``; the gates are mlx-lm's."""
     if lower_bound is None:
         g = gated_delta.compute_g(A_log, a, dt_bias)
     else:
@@ -71,10 +71,10 @@ def ssm_update(
     mask: mx.array | None = None,
     lengths: mx.array | None = None,
 ) -> tuple[mx.array, mx.array]:
-    """Mamba-2's scan by ``nn.ssm_scan``; the steps of time are mlx-lm's."""
+    """Compute Mamba-2's scan with ``nn.ssm_scan``; the time steps are mlx-lm's."""
     dt = ssm.compute_dt(dt, dt_bias, time_step_limit)
     mask = _booleans(mask)
-    if lengths is not None:  # what is behind them changes no state
+    if lengths is not None:  # later positions do not change the state
         inside = mx.arange(dt.shape[1]) < lengths[:, None]
         mask = inside if mask is None else inside & mask
     y, last = nn.ssm_scan(hidden_states, A_log, B, C, D, dt, state, mask)
@@ -93,7 +93,7 @@ def wkv7(
     b: mx.array,
     state: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
-    """RWKV-7's recurrence by ``nn.wkv7``."""
+    """Compute RWKV-7's recurrence with ``nn.wkv7``."""
     y, last = nn.wkv7(r, w, k, v, a, b, state)
     kept = r.dtype
     if not _has_kernels():
@@ -102,7 +102,7 @@ def wkv7(
 
 
 def _has_kernels() -> bool:
-    """Whether mlx-lm computes by its Metal kernels, whose results have other dtypes."""
+    """Return true if mlx-lm uses its Metal kernels, whose results have other dtypes."""
     return bool(mx.default_device() == mx.gpu and mx.metal.is_available())
 
 
@@ -110,7 +110,7 @@ def _booleans(mask: mx.array | None) -> mx.array | None:
     return None if mask is None else mask.astype(mx.bool_)
 
 
-# Functions of mlx-lm by their modules and names, and what is in their place.
+# The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
     ("mlx_lm.models.ssm", "ssm_update"): ssm_update,
@@ -120,7 +120,7 @@ _originals: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def install() -> None:
-    """Put mlxops' functions in place of mlx-lm's."""
+    """Replace mlx-lm's functions with mlxops' functions."""
     for place, new in REPLACED.items():
         if place not in _originals:
             _originals[place] = _owner(place)[1]
@@ -128,14 +128,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Put mlx-lm's own functions back."""
+    """Restore mlx-lm's own functions."""
     while _originals:
         place, original = _originals.popitem()
         _swap(place, REPLACED[place], original)
 
 
 def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
-    """The module or class that has a function, and the function."""
+    """Return the module or class that defines a function, and the function."""
     owner: Any = importlib.import_module(place[0])
     *outer, name = place[1].split(".")
     try:
@@ -143,11 +143,11 @@ def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
             owner = getattr(owner, part)
         return owner, getattr(owner, name)
     except AttributeError as error:
-        raise ImportError(f"mlxops.mlx_lm is for mlx-lm 0.32, and {error}") from error
+        raise ImportError(f"mlxops.mlx_lm requires mlx-lm 0.32, but {error}") from error
 
 
 def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
-    """Replace a function where it is defined, and in the modules that have imported it."""
+    """Replace a function in its module and in all modules that have imported it."""
     name = place[1].rpartition(".")[2]
     modules = [m for key, m in list(sys.modules.items()) if key.startswith("mlx_lm.")]
     for owner in (_owner(place)[0], *modules):
@@ -155,7 +155,7 @@ def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
             setattr(owner, name, new)
 
 
-# Where models whose logits are the last layer's, and nothing more, have what is below that layer.
+# The submodule below the last layer, for models whose logits are exactly the last layer's output.
 _BODIES = {
     **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"), "model"),
     "mamba2": "backbone",
@@ -163,9 +163,9 @@ _BODIES = {
 
 
 def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.array]:
-    """The trainer's ``default_loss`` by ``nn.linear_cross_entropy``: the mean and the count.
+    """Compute the trainer's ``default_loss`` with ``nn.linear_cross_entropy``: mean and count.
 
-    Models that it does not know, and last layers that are quantised or adapted, have the trainer's.
+    Unknown models, and models with a quantized or adapted last layer, use the trainer's own loss.
     """
     body = getattr(model, _BODIES.get(getattr(model, "model_type", ""), ""), None)
     head = model.get("lm_head")

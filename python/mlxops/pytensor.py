@@ -1,19 +1,20 @@
-"""PyTensor's MLX backend computes with mlxops once this is imported, and so do PyMC's models.
+"""Importing this module makes PyTensor's MLX backend, and thus PyMC, compute with mlxops.
 
     >>> import mlxops.pytensor
     >>> pytensor.function([a, x], pt.gammaincinv(a, x), mode="MLX")
 
-PyTensor's scalar operations are classes, which ``mlx_funcify`` dispatches on. Those that name a
-function of SciPy get the function of that name in ``mlxops.special``: what the backend lacks
-(``polygamma``, ``kve``, ``betaincinv``, ...), and what it composes of many operations of MLX. A few
-have other names, below.
+PyTensor's scalar operations are classes, on which ``mlx_funcify`` dispatches. A class that names a
+SciPy function gets the function of that name in ``mlxops.special``. This adds functions that the
+backend lacks (``polygamma``, ``kve``, ``betaincinv``, ...), and replaces compositions of many MLX
+operations. A table below lists the few operations with other names.
 
-Derivatives are graphs of further operations. Those of ``gammainc``, ``gammaincc`` and ``betainc``
-by their parameters are loops, which this backend does not have, and that of ``j1`` takes a Bessel
-function of order 2. These become ``switch(True, PyTensor's own, Derivative(...))``: the rewrites of
-all backends take the first, as before, but those for MLX have taken the second, mlxops' gradient.
+Derivatives are graphs of further operations. The derivatives of ``gammainc``, ``gammaincc`` and
+``betainc`` by their parameters are loops, which this backend lacks, and that of ``j1`` uses a
+Bessel function of order 2. They become ``switch(True, PyTensor's own, Derivative(...))``. The
+rewrites of all backends select the first alternative, as before. Those for MLX have already
+selected the second one, mlxops' gradient.
 
-Needs PyTensor 3.3 or newer, and with it Python 3.12 (the extra ``pytensor``).
+Requires PyTensor 3.3 or newer and therefore Python 3.12 (the extra ``pytensor``).
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ Function = Callable[..., mx.array]
 
 
 def _ndtri_exp(y: mx.array) -> mx.array:
-    """``ndtri(exp(y))`` in the dtype of y, also where exp(y) is 0 or 1; NaN for positive y.
+    """Compute ``ndtri(exp(y))`` in the dtype of y, also if exp(y) is 0 or 1; NaN for positive y.
 
-    Below -50 by Newton's method on log_ndtr, whose slope is 1 / Mills' ratio, from the first terms
-    of its expansion (DLMF 7.12.1): two steps suffice there.
+    Below -50, use Newton's method on log_ndtr, whose slope is 1 / Mills' ratio. It starts from the
+    first terms of the expansion (DLMF 7.12.1), from which two steps suffice.
     """
     wide = y if y.dtype == mx.float64 else y.astype(mx.float32)
     body = special.ndtri(_exp(wide))
@@ -60,7 +61,7 @@ def _ndtri_exp(y: mx.array) -> mx.array:
 
 
 def _polygamma(n: mx.array, x: mx.array) -> mx.array:
-    """polygamma of orders that are known only when it runs: by the zeta function, as SciPy does."""
+    """Compute polygamma for orders known only at run time, by the zeta function as SciPy does."""
     signed = mx.where(n % 2 == 0, -1, 1).astype(x.dtype) * special.gamma(n + 1)
     return mx.where(n == 0, special.digamma(x), signed * special.zeta(n + 1, x))
 
@@ -70,17 +71,17 @@ def _exp(x: mx.array) -> mx.array:
 
 
 def _exact(single: Function, double: Function) -> Function:
-    """MLX's own, but for float64, of which it gets seven digits right."""
+    """Return MLX's own function, except for float64, where only seven of its digits are right."""
     return lambda x: (double if x.dtype == mx.float64 else single)(x)
 
 
 def _nan(x: mx.array) -> mx.array:
-    """NaN, computed: of a constant mx.compile makes a name that its compiler does not know."""
+    """Return a computed NaN: for a constant, mx.compile emits a name unknown to its compiler."""
     return (x - x) / (x - x)
 
 
 def _without_limit(function: Function) -> Function:
-    """NaN at infinities of the last argument, as in SciPy; mlxops has the limits there."""
+    """Return NaN at infinities of the last argument, as SciPy does; mlxops returns the limits."""
 
     def at(*inputs: mx.array) -> mx.array:
         x = inputs[-1]
@@ -90,25 +91,25 @@ def _without_limit(function: Function) -> Function:
 
 
 def _ive(order: mx.array, x: mx.array) -> mx.array:
-    """NaN, not infinite, at 0 for orders where it has a pole there."""
+    """Return NaN at 0 for orders with a pole there; mlxops returns infinity."""
     result = special.ive(order, x)
     return mx.where((x == 0) & mx.isinf(result), _nan(x), result)
 
 
 def _betaincinv(a: mx.array, b: mx.array, p: mx.array) -> mx.array:
-    """NaN for infinite parameters, but for the inverse of a power and for the ends, p itself."""
+    """Return NaN for infinite parameters, except for inverse powers and for the ends of p."""
     infinite = (mx.isinf(a) | mx.isinf(b)) & (a > 0) & (b > 0) & (a != 1) & (b != 1)
     limit = mx.where((p == 0) | (p == 1), p, _nan(p))
     return mx.where(infinite, limit, special.betaincinv(a, b, p))
 
 
 def _modified(function: Function, scaled: Function) -> Function:
-    """i0 or i1: in float64 infinite where SciPy's exp(x) is, and then NaN."""
+    """Compute i0 or i1; in float64, infinite where SciPy's exp(x) is infinite, and then NaN."""
     double = lambda x: scaled(x) * _exp(mx.abs(x))  # noqa: E731
     return _exact(_without_limit(function), double)
 
 
-# What has no name of SciPy's, or other arguments.
+# Operations that name no SciPy function, or that have other arguments.
 _FUNCTIONS: dict[type[ScalarOp], Function] = {
     scalar_basic.Cos: _exact(mx.cos, lambda x: mlxops.sincos(x)[1]),
     scalar_basic.Exp: _exact(mx.exp, _exp),
@@ -130,7 +131,7 @@ _DERIVED = (scalar_math.GammaInc, scalar_math.GammaIncC, scalar_math.BetaInc, sc
 
 
 class Derivative(ScalarOp):
-    """What an operation passes back to one of its inputs, from its inputs and the cotangent."""
+    """The gradient of an operation by one input, computed from its inputs and the cotangent."""
 
     __props__ = ("of", "index", "dtype")
 
@@ -146,7 +147,7 @@ class Derivative(ScalarOp):
         return mx.vjp(_function(self.of), primals, [cotangent])[1][self.index]
 
     def impl(self, *inputs: Any) -> Any:
-        """In Python, where nothing is rewritten."""
+        """Evaluate in Python, without rewrites."""
         with mx.stream(mx.cpu):
             return self.mlx(*(mx.array(float(value), mx.float64) for value in inputs)).item()
 
@@ -154,7 +155,7 @@ class Derivative(ScalarOp):
         raise NotImplementedError
 
     def pullback(self, inputs: Sequence[Any], outputs: Any, grads: Any) -> list[Any]:
-        """Nothing: PyTensor's own, beside which it stands, is what is differentiated again."""
+        """Return nothing: PyTensor differentiates its own alternative of the switch."""
         return [variable.zeros_like(dtype=self.dtype) for variable in inputs]
 
 
@@ -168,7 +169,7 @@ def _pullback(op: ScalarOp, inputs: Sequence[Any], outputs: Any, grads: Sequence
 
 @node_rewriter([Elemwise])
 def _take_derivative(fgraph: Any, node: Any) -> Any:
-    """The last of ``switch(True, PyTensor's own, Derivative(...))``."""
+    """Select the last input of ``switch(True, PyTensor's own, Derivative(...))``."""
     if isinstance(node.op.scalar_op, Switch):
         last = node.inputs[2].owner
         if last and isinstance(last.op, Elemwise) and isinstance(last.op.scalar_op, Derivative):
@@ -177,13 +178,13 @@ def _take_derivative(fgraph: Any, node: Any) -> Any:
 
 
 def _call(function: Function, node: Any) -> Function:
-    """The function in the dtype that PyTensor gave the result; float64 is on the CPU only."""
+    """Return the function in the dtype of PyTensor's result; float64 runs on the CPU only."""
     name = node.outputs[0].type.dtype if node else ""
 
     def call(*inputs: mx.array) -> mx.array:
         narrow = name == "float64" and mx.default_device() != mx.cpu
         dtype = mx.float32 if narrow else getattr(mx, name)
-        # Instead of an order that is constant PyTensor may give none, as its own of ive needs none.
+        # PyTensor may omit a constant order, because its own ive does not need one.
         known = (
             variable.eval() if value is None else value
             for value, variable in zip(inputs, node.inputs, strict=True)
@@ -194,7 +195,7 @@ def _call(function: Function, node: Any) -> Function:
 
 
 def _function(op: Any) -> Function | None:
-    """What computes an operation, or a class of them; ``None`` if that is not in mlxops."""
+    """Return the function for an operation or a class of them; ``None`` if mlxops lacks it."""
     spec = getattr(op, "nfunc_spec", None) or ("",)
     name = spec[0].partition("scipy.special.")[2]
     return _FUNCTIONS.get(op if isinstance(op, type) else type(op), getattr(special, name, None))
@@ -204,7 +205,7 @@ def _funcify(op: ScalarOp, node: Any = None, **kwargs: Any) -> Function:
     if isinstance(op, Derivative):
         return _call(op.mlx, node)
     if isinstance(op, scalar_math.PolyGamma) and node:
-        try:  # the function of one order is more exact
+        try:  # the function of a single order is more exact
             order = int(get_underlying_scalar_constant_value(node.inputs[0]))
             return _call(lambda n, x: special.polygamma(order, x), node)
         except NotScalarConstantError:
@@ -214,7 +215,7 @@ def _funcify(op: ScalarOp, node: Any = None, **kwargs: Any) -> Function:
     return _inherited(op, node=node, **kwargs)
 
 
-# The handler of all scalar operations, PyMC's too, and instead of those of single ones.
+# The handler of all scalar operations, PyMC's included, for operations without their own handler.
 _inherited = mlx_funcify.dispatch(ScalarOp)
 mlx_funcify.register(ScalarOp, _funcify)
 for _op in tuple(mlx_funcify.registry):
@@ -223,7 +224,7 @@ for _op in tuple(mlx_funcify.registry):
 
 
 def _exact_softmax(kind: type, double: Callable[[mx.array, mx.array, Any], mx.array]) -> None:
-    """Give softmax or its logarithm its digits in float64."""
+    """Make softmax or its logarithm accurate in float64."""
     inherited = mlx_funcify.dispatch(kind)
 
     def funcify(op: Any, **kwargs: Any) -> Function:
@@ -247,5 +248,5 @@ _exact_softmax(LogSoftmax, lambda shifted, powers, total: shifted - mx.log(total
 _PULLBACKS = {op: op.pullback for op in _DERIVED}
 for _op in _DERIVED:
     _op.pullback = _pullback
-# Before canonicalization, at 1.
+# Before the canonicalization, whose position is 1.
 optdb.register("mlxops", dfs_rewriter(_take_derivative), "mlx", position=0.5)

@@ -205,10 +205,10 @@ INSTANCE = 'template [[host_name("a")]] [[kernel]] void f<float>();\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\ntemplate [[kernel]] void f<float>();", "2:1: without [[host_name"),
+        ("\ntemplate [[kernel]] void f<float>();", "2:1: the host needs [[host_name"),
         ('\ntemplate [[host_name("a")]] [[kernel]] void;', "2:1: write the template arguments"),
         ('\ntemplate [[host_name("a")]] [[kernel]] void f();', "2:1: write the template arguments"),
-        (2 * INSTANCE, '2:1: host_name "a" exists already, from f.metal:1'),
+        (2 * INSTANCE, '2:1: duplicate host_name "a", first used in f.metal:1'),
         (INSTANCE, "1:1: f is the name of 0 kernels"),
         ("\nkernel void f(float x) {}", "2:1: the emulation cannot give a value to parameter x"),
         ("constant bool b [[function_constant(c)]];", "1:1: the index of a function constant"),

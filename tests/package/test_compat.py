@@ -58,7 +58,7 @@ def test_mismatch_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(compat.CompatError) as error:
         compat.find()
     text = str(error.value)
-    assert "nanobind 2.8.0 does not fit MLX" in text
+    assert "nanobind 2.8.0 does not match MLX" in text
     assert f"-m pip install '{wanted}'`" in text
     assert "\n" not in text
 

@@ -254,7 +254,7 @@ def test_files_in_messages_are_called_as_the_texts() -> None:
 
 
 def test_functions_for_a_file() -> None:
-    with pytest.raises(ValueError, match="go with a text"):
+    with pytest.raises(ValueError, match="can be used with YAML entries"):
         mlxgen.load("mlx_ops.yaml", cpp=CPP)
     with pytest.raises(FileNotFoundError):
         mlxgen.load(Path("nowhere.yaml"))
@@ -320,7 +320,7 @@ def test_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path))
     monkeypatch.setattr(module.compat, "_source_internals", lambda path: 15)
     with pytest.raises(
-        mlxgen.LoadError, match=r"nanobind .* does not fit MLX .*pip install .*not be fetched: "
+        mlxgen.LoadError, match=r"nanobind .* does not match MLX .*pip install .*not be fetched: "
     ):
         mlxgen.load(YAML + "  doc: Not built before.\n", cpp=CPP, metal=METAL)
 

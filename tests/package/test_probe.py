@@ -60,7 +60,7 @@ def test_release_that_is_newer_than_known(
     assert probe.main(arguments) == 0
     known = table().release
     assert (
-        f"warning: this mlxgen knows MLX up to {known} and takes 99.1.0" in capsys.readouterr().err
+        f"warning: this mlxgen knows MLX up to {known} and treats 99.1.0" in capsys.readouterr().err
     )
 
 

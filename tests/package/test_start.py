@@ -137,7 +137,7 @@ def test_entries_that_are_added_fit(package: Path) -> None:
         (["f(array x) -> array", "--grad", "y=1"], "there is no array argument 'y'"),
         (["f(array x) -> array", "--composite", "foo(x)"], "unknown function 'foo'"),
         (["f(array x) -> array", "--shape", "y.shape"], "y"),
-        (["taken(array x) -> array"], "csrc/taken.h is there already"),
+        (["taken(array x) -> array"], "csrc/taken.h already exists"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -54,7 +54,7 @@ def test_right_gradients_pass():
         ("no cotangent", r"vjp of 'y': the gradient at y\["),
         ("one element", r"vjp of 'x': the gradient at x\[1, 2\] = .*; 1 of 12 elements are wrong"),
         ("nan", r"vjp of 'x': the gradient at x\[0, 3\] = .* is nan, but"),
-        ("shape", r"vjp of 'x': the gradient has shape \(4,\), but \(3, 4\) the argument"),
+        ("shape", r"vjp of 'x': the gradient has shape \(4,\), but \(3, 4\) for the argument"),
         ("dtype", r"vjp of 'x': the gradient has dtype mlx.core.float32, but mlx.core.float64"),
     ],
 )
@@ -98,7 +98,7 @@ def test_missing_sum_over_broadcast():
 
     op = with_rules(forward, lambda p, c, _: (c * p[1], c * p[0]))
     testing.check_vjp(op, [X, Y])
-    with fails(r"vjp of 'y': the gradient has shape \(3, 4\), but \(4,\) the argument"):
+    with fails(r"vjp of 'y': the gradient has shape \(3, 4\), but \(4,\) for the argument"):
         testing.check_vjp(op, [X, Y[0]])
 
 

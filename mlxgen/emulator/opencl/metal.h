@@ -1,6 +1,6 @@
-// What kernels need of Metal's library for their types to be checked as OpenCL
-// C++, whose compiler knows address spaces (emulator/spaces.py): declarations,
-// as few and as permissive as possible. Nothing of this is ever run.
+// Metal's library as declarations, few and permissive, so that kernels can be
+// checked as OpenCL C++, whose compiler knows address spaces
+// (emulator/spaces.py). None of this code is ever run.
 
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -19,7 +19,7 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
-typedef double bfloat; // a number of its own
+typedef double bfloat; // a distinct type
 
 #define INFINITY (__builtin_inff())
 #define HUGE_VALF INFINITY
@@ -66,7 +66,8 @@ struct Identity {
 /** A vector from its components. */
 template <typename V, typename... T>
 V make(T...);
-/** A threadgroup variable: a reference, as OpenCL has them in kernels only. */
+/** A threadgroup variable: a reference, because OpenCL allows variables only in
+ * kernels. */
 template <typename T>
 __local T& shared();
 
@@ -398,7 +399,7 @@ using mlxgen_atomic_ulong = atomic<ulong>;
 
 } // namespace metal
 
-// What Metal's library itself stands on; MLX's bf16_math.h calls it.
+// A built-in below Metal's library, which MLX's bf16_math.h calls.
 #define X(name)            \
   template <typename... T> \
   float __metal_##name(T...);

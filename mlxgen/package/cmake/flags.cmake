@@ -1,7 +1,7 @@
-# What compilers are told, for a package (CMakeLists.txt) and for what packages
-# have in common (toolchain/): both must be compiled alike. Included after
-# project() and find_package(Python); what depends on the machine is said by
-# mlxgen/package/probe.py, before mlxgen_operators() is called.
+# Compiler flags for packages (CMakeLists.txt) and for the shared toolchain
+# (toolchain/): both must be compiled alike. Included after project() and
+# find_package(Python). mlxgen/package/probe.py sets the variables that depend on
+# the machine, before mlxgen_operators() is called.
 
 include(CheckCXXCompilerFlag)
 include(CheckCXXSourceCompiles)
@@ -15,9 +15,9 @@ endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_CXX_SCAN_FOR_MODULES OFF) # clang's scanner is a package of its own
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF) # clang's scanner is a separate package
 if(MLXGEN_EMULATE_METAL)
-  # Built for one run of tests.
+  # Built for one test run.
   set(CMAKE_CXX_FLAGS_RELEASE "-Og -DNDEBUG")
 else()
   set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
@@ -32,7 +32,7 @@ cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH mlxgen_dir)
 cmake_path(GET mlxgen_dir PARENT_PATH mlxgen_dir)
 
 macro(mlxgen_find_mlx)
-  # Not from the cache: the environment may have got another release since.
+  # Not cached: the environment may have another release since the last run.
   unset(MLX_DIR CACHE)
   unset(MLX_LIBRARY CACHE)
   unset(nanobind_DIR CACHE)
@@ -41,7 +41,7 @@ macro(mlxgen_find_mlx)
                NO_DEFAULT_PATH)
 
   if(APPLE)
-    # The wheel names the frameworks by their path on the machine that built it.
+    # The wheel refers to frameworks by their path on the machine that built it.
     get_target_property(frameworks mlx INTERFACE_LINK_LIBRARIES)
     if(frameworks)
       list(TRANSFORM frameworks REPLACE "^/.*/([^/]+)\\.framework$"
@@ -58,14 +58,14 @@ function(mlxgen_operators target)
   target_include_directories(${target} SYSTEM PRIVATE ${MLX_INCLUDE_DIRS})
   target_link_libraries(${target} PUBLIC mlx)
 
-  # Loops call vector functions only if they need not set errno or raise
-  # floating-point exceptions, which MLX's own kernels do not either. Products
-  # and sums become one instruction where the processor has it: g++'s default,
-  # and with clang's own results would differ more between the two.
+  # Loops call vector functions only if these need not set errno or raise
+  # floating-point exceptions; MLX's own kernels do neither. Products and sums
+  # are fused (FMA) if the processor supports it. This is the default of g++;
+  # with clang's default, results would differ more between the two.
   target_compile_options(${target} PRIVATE -Wall -Wextra -fno-math-errno
                                            -fno-trapping-math -ffp-contract=fast)
 
-  # clang says so of every loop that is not vectorised; some cannot be.
+  # clang warns about every loop that is not vectorized; some cannot be.
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${target} PRIVATE -Wno-pass-failed)
   endif()
@@ -76,13 +76,13 @@ function(mlxgen_operators target)
       target_compile_options(${target} PRIVATE -fveclib=Darwin_libsystem_m)
     endif()
   else()
-    # A function that MLX might call but does not have is an error here, not
-    # when the library is loaded.
+    # A call of a function that MLX lacks is an error here, not when the library
+    # is loaded.
     target_link_options(${target} PRIVATE LINKER:-z,defs)
   endif()
 
-  # libmvec. g++ is told by MLXGEN_VEC_EXP that exp and expf have variants; clang
-  # has a list of its own, shorter on x86-64, which may name what is not here.
+  # libmvec. MLXGEN_VEC_EXP tells g++ that exp and expf have variants. clang has
+  # its own list, shorter on x86-64, which may name missing functions.
   if(MLXGEN_VECTOR_SYMBOLS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     list(TRANSFORM MLXGEN_VECTOR_SYMBOLS REPLACE "(.+)" "X(\\1)"
                                                  OUTPUT_VARIABLE symbols)
@@ -133,7 +133,7 @@ function(mlxgen_operators target)
   endif()
 
   if(MLXGEN_EMULATE_METAL)
-    # A substitute for MLX's Metal device, in front of it (docs/metal.md).
+    # A substitute for MLX's Metal device, searched before it (docs/metal.md).
     target_include_directories(${target} BEFORE
                                PRIVATE "${mlxgen_dir}/emulator/include")
     target_compile_definitions(${target} PRIVATE _METAL_ MLXGEN_EMULATE_METAL)

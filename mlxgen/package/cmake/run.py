@@ -1,7 +1,7 @@
-"""Runs a module of the mlxgen that this file belongs to: ``python run.py mlxgen.probe ...``.
+"""Runs a module of the mlxgen that contains this file: ``python run.py mlxgen.probe ...``.
 
-CMake may be using an mlxgen that is not installed, or not the one that is. Neither is that left to
-``PYTHONPATH``: pip's isolated builds do not bear their own folders in it.
+CMake may use an mlxgen that is not installed, or that differs from the installed one.
+``PYTHONPATH`` cannot select it, because pip's isolated builds break if it contains their folders.
 """
 
 import importlib.util

@@ -1,5 +1,5 @@
-// Elementwise kernels on the CPU, once for all operators: reading and writing
-// arrays of any strides in blocks, and sharing large ones between cores.
+// Elementwise kernels on the CPU, for all operators: reads and writes arrays of
+// any strides in blocks, and shares large arrays between cores.
 
 #include "mlxgen/cpu.h"
 
@@ -32,27 +32,27 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
 
 namespace {
 
-// What is copied of an operand at a time: so much that all stay in the
-// first-level cache. Of one that is transposed, a tile.
+// The number of bytes of an operand that are copied at a time: the blocks of
+// all operands fit into the first-level cache. Transposed operands use tiles.
 constexpr size_t block_bytes = 8192;
 constexpr int64_t page = 4096;
 constexpr int64_t tile_width = 512;
 constexpr int64_t tile_height = 16;
 
-// Of shorter rows several are put together.
+// Several rows that are shorter than this are combined.
 constexpr int64_t short_row = 128;
 
-// What one thread takes at a time, and how many microseconds must be left for
-// others to be woken: that takes them a few tens.
-constexpr int64_t portion = 16 * block;
+// The chunk of a thread, and the remaining time in microseconds that justifies
+// waking other threads, which takes a few tens of microseconds.
+constexpr int64_t chunk = 16 * block;
 constexpr double worth_waking = 60;
 
 int64_t padded(int64_t n) {
-  return (n + lane - 1) / lane * lane;
+  return (n + strip - 1) / strip * strip;
 }
 
 ///////////////////////////////////////////////////////////////////////////////
-// How elements are stored and computed
+// Stored and computed types of elements
 ///////////////////////////////////////////////////////////////////////////////
 
 template <int64_t N>
@@ -60,7 +60,7 @@ using Constant = std::integral_constant<int64_t, N>;
 
 MLXGEN_BEGIN_INLINED
 
-/** Rows of elements that are any number apart, one after the other. */
+/** Rows of elements with any stride, in sequence. */
 template <typename T, typename C>
 MLXGEN_MULTIVERSION void read_all(
     const T* __restrict__ from,
@@ -69,7 +69,7 @@ MLXGEN_MULTIVERSION void read_all(
     C* __restrict__ to,
     int64_t rows,
     int64_t columns) {
-  // With lengths and strides that the compiler knows it uses vectors.
+  // With sizes and strides that are known to it, the compiler uses vectors.
   auto read = [&](auto columns, auto across) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
@@ -85,8 +85,8 @@ MLXGEN_MULTIVERSION void read_all(
         return read(Constant<8>(), across);
       case 16:
         return read(Constant<16>(), across);
-      case lane:
-        return read(Constant<lane>(), across);
+      case strip:
+        return read(Constant<strip>(), across);
       default:
         return read(columns, across);
     }
@@ -114,8 +114,8 @@ write_all(const C* __restrict__ from, T* __restrict__ to, int64_t n) {
 }
 
 /**
- * A tile of which elements follow each other downwards, `stride` apart across;
- * rows of the result are tile_width apart.
+ * A tile whose elements are contiguous along its height, and `stride` apart
+ * along its width; rows of the result are tile_width apart.
  */
 template <typename T, typename C>
 MLXGEN_MULTIVERSION void transpose_all(
@@ -151,8 +151,8 @@ MLXGEN_END_INLINED
 
 struct Format {
   size_t stored; // bytes of an element in memory
-  size_t computed; // and in a block
-  bool same; // whether both are the same type
+  size_t computed; // bytes of an element in a block
+  bool same; // true if both types are equal
   void (*read)(
       const char* from,
       int64_t down,
@@ -213,7 +213,7 @@ constexpr Format format = {
       });
     }};
 
-/** That of elements which are only moved, whatever they mean. */
+/** The format of elements that are only moved, of any type. */
 const Format& moved(size_t bytes) {
   switch (bytes) {
     case 1:
@@ -238,34 +238,35 @@ const Format& format_of(Dtype dtype) {
 }
 
 /**
- * Whether a loop takes n elements of which some are in memory, not in a block:
- * the last of them together with those before, to a whole lane.
+ * Return true if a loop over n elements can use memory without a copy to a
+ * block: the last elements are computed with preceding ones, as a complete
+ * strip.
  */
 bool in_place(const Format& format, int64_t n) {
-  return format.same && n >= lane;
+  return format.same && n >= strip;
 }
 
-/** Fill up a block of fewer elements, to whole lanes, with its first one. */
+/** Extend a block to complete strips by repeating its first element. */
 void pad(char* block, int64_t n, const Format& format) {
-  if (!in_place(format, n) && n % lane != 0) {
+  if (!in_place(format, n) && n % strip != 0) {
     auto to = block + n * format.computed;
     moved(format.computed).read(block, 0, 0, to, 1, padded(n) - n);
   }
 }
 
 ///////////////////////////////////////////////////////////////////////////////
-// Where elements are
+// Locations of elements
 ///////////////////////////////////////////////////////////////////////////////
 
-using Lengths = mx::Strides; // that need no memory of their own
+using Lengths = mx::Strides; // with inline storage
 
-/** Where the elements of an operand are. */
+/** The location of an operand's elements. */
 struct Place {
   const char* at;
   int64_t across; // as in Rows
 };
 
-/** Gives an array of any strides in row-major order, some at a time. */
+/** Returns the elements of an array with any strides in row-major order. */
 class Reader {
  public:
   template <typename Axes, typename Strides>
@@ -297,7 +298,7 @@ class Reader {
     return static_cast<int64_t>(block_bytes / format_->computed);
   }
 
-  /** Go to element n, from the first. */
+  /** Move to element n. */
   void skip(int64_t n) {
     if (n == 0 || period_ > 0) {
       at_ = n;
@@ -310,7 +311,7 @@ class Reader {
     }
   }
 
-  /** The next elements: where they are, or else in `memory`, two blocks. */
+  /** Return the next elements: in place, or copied to `memory`, two blocks. */
   Place next(char* memory, int64_t n) {
     if (period_ > 0) {
       return {repeated(memory, n), 1};
@@ -320,7 +321,7 @@ class Reader {
     if (shape_[last] - position_[last] >= n) {
       if (strides_[last] == 0) {
         if (filled_ != at_) {
-          format_->read(first, 0, 0, memory, 1, lane);
+          format_->read(first, 0, 0, memory, 1, strip);
           filled_ = at_;
         }
         go(n, last);
@@ -338,7 +339,7 @@ class Reader {
       int64_t columns = std::min(rest, shape_[last] - position_[last]);
       size_t axis = last;
       if (last > 0 && position_[last] == 0 && rest >= 2 * columns) {
-        // Rows as long as can be, several at once.
+        // Rows as long as possible, several at once.
         axis = last - 1;
         rows = std::min(rest / columns, shape_[axis] - position_[axis]);
       }
@@ -358,7 +359,7 @@ class Reader {
   }
 
  private:
-  /** A few elements that come again and again are copied once. */
+  /** A few elements that repeat are copied once. */
   const char* repeated(char* memory, int64_t n) {
     if (filled_ < n) {
       filled_ = n;
@@ -373,7 +374,7 @@ class Reader {
     return first;
   }
 
-  /** Go n further along an axis, at most to its end. */
+  /** Move n elements along an axis, at most to its end. */
   void go(int64_t n, size_t axis) {
     at_ += n * strides_[axis];
     position_[axis] += n;
@@ -389,12 +390,12 @@ class Reader {
   Lengths shape_;
   Lengths strides_;
   Lengths position_;
-  int64_t period_ = 0; // after which elements come again; 0: they do not
+  int64_t period_ = 0; // elements repeat after this number; 0: they do not
   int64_t at_ = 0;
-  int64_t filled_ = -1; // what is in memory: elements, or the one at this place
+  int64_t filled_ = -1; // contents of memory: a count, or the element's index
 };
 
-/** What a thread computes with: it keeps it for the next task. */
+/** The working memory of a thread, which it keeps for the next task. */
 struct Scratch {
   std::vector<const void*> in;
   std::vector<int64_t> across;
@@ -426,7 +427,7 @@ struct Scratch {
     return block(in.size() + output);
   }
 
-  /** Go n elements further in all inputs. */
+  /** Move n elements ahead in all inputs. */
   void go(int64_t n, size_t bytes) {
     for (size_t i = 0; i < in.size(); ++i) {
       auto at = static_cast<const char*>(in[i]);
@@ -457,14 +458,14 @@ struct Scratch {
 
 using Pointers = std::vector<char*>;
 
-/** An elementwise kernel, and where its results go. */
+/** An elementwise kernel and its results. */
 struct Kernel {
   Loop loop;
   const Format* format;
   Pointers outputs;
-  bool apart; // whether outputs have memory of their own
+  bool apart; // true if outputs have separate memory
 
-  /** Run the loop for n elements, of which the first is number `start`. */
+  /** Run the loop for n elements, beginning with element `start`. */
   void run(Scratch& scratch, int64_t start, int64_t n) const {
     if (!in_place(*format, n)) {
       compute(scratch, -1, 1, padded(n));
@@ -473,25 +474,25 @@ struct Kernel {
       }
       return;
     }
-    int64_t rest = apart ? 0 : n % lane;
+    int64_t rest = apart ? 0 : n % strip;
     if (rest == 0) {
       return compute(scratch, start, 1, n);
     }
-    // The last ones at first, and elsewhere: what they are computed with is
-    // overwritten then.
-    scratch.go(n - lane, format->stored);
-    compute(scratch, -1, 1, lane);
-    scratch.go(lane - n, format->stored);
+    // The last elements first, and to another place, because the loop
+    // overwrites the inputs of this computation.
+    scratch.go(n - strip, format->stored);
+    compute(scratch, -1, 1, strip);
+    scratch.go(strip - n, format->stored);
     if (n > rest) {
       compute(scratch, start, 1, n - rest);
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      auto from = scratch.result(i) + (lane - rest) * format->stored;
+      auto from = scratch.result(i) + (strip - rest) * format->stored;
       format->write(from, at(i, start + n - rest), rest);
     }
   }
 
-  /** Run the loop, with results from number `start` on, or -1: in blocks. */
+  /** Run the loop; results begin at number `start`, or -1: in blocks. */
   void compute(Scratch& scratch, int64_t start, int64_t rows, int64_t count)
       const {
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -515,19 +516,19 @@ struct Kernel {
   }
 };
 
-/** A kernel over arrays whose elements belong together in memory. */
+/** A kernel over arrays whose elements have the same layout. */
 struct Dense : Kernel {
   Pointers inputs;
-  std::vector<bool> scalar; // which of them are one element
+  std::vector<bool> scalar; // true for operands of one element
 
-  /** Compute elements start to stop; start is a multiple of a portion. */
+  /** Compute elements start to stop; start is a multiple of a chunk. */
   void operator()(int64_t start, int64_t stop) const {
     auto most = std::min(padded(stop - start), block_length());
     auto& scratch =
         Scratch::get(inputs.size(), outputs.size(), most * format->computed);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (scalar[i]) {
-        format->read(inputs[i], 0, 0, scratch.block(i), 1, lane);
+        format->read(inputs[i], 0, 0, scratch.block(i), 1, strip);
         scratch.set(i, {scratch.block(i), 0});
       }
     }
@@ -553,32 +554,32 @@ struct Dense : Kernel {
 };
 
 /**
- * A kernel over rows that need not be copied: in a row the elements of an input
- * follow each other, or all are the same one.
+ * A kernel over rows that need no copy: in a row the elements of an input are
+ * contiguous, or all equal.
  */
 struct InRows : Kernel {
   Axes axes; // of the inputs and the first output
   Pointers inputs;
 
-  /** Long rows are taken in pieces, of a portion or, at the end, more. */
+  /** Long rows are divided into pieces of a chunk; the last piece may be
+   * larger. */
   int64_t pieces() const {
-    return std::max<int64_t>(1, axes.shape.back() / portion);
+    return std::max<int64_t>(1, axes.shape.back() / chunk);
   }
 
   /** Compute pieces start to stop. */
   void operator()(int64_t start, int64_t stop) const {
     constexpr int64_t most = 32; // rows at once
-    size_t bytes = std::max(most * lane * format->computed, 2 * block_bytes);
+    size_t bytes = std::max(most * strip * format->computed, 2 * block_bytes);
     auto& scratch = Scratch::get(inputs.size(), outputs.size(), bytes + page);
     size_t last = axes.shape.size() - 1;
     int64_t length = axes.shape[last];
     int64_t height = last == 0 ? 1 : axes.shape[last - 1];
     while (start < stop) {
       int64_t row = start / pieces();
-      int64_t first = start % pieces() * portion;
-      int64_t count =
-          start % pieces() + 1 < pieces() ? portion : length - first;
-      // Rows of one piece, if they need nothing special, several at once.
+      int64_t first = start % pieces() * chunk;
+      int64_t count = start % pieces() + 1 < pieces() ? chunk : length - first;
+      // Several rows at once, if each is one piece without special cases.
       int64_t rows = apart && pieces() == 1
           ? std::min({most, stop - start, height - row % height})
           : 1;
@@ -594,9 +595,10 @@ struct InRows : Kernel {
         if (strides[last] != 0) {
           from += first * format->stored;
           if (down == 0 && rows > 1 && length * format->stored <= bytes) {
-            // A row that is read again and again, copied to the place in a page
-            // that its results have: processors take a load for one of what a
-            // store shortly before it wrote where only the pages differ.
+            // A row that is read repeatedly is copied to the same position in a
+            // page as its results. Otherwise processors mistake a load for a
+            // dependency on an earlier store to the same position of another
+            // page.
             auto to = scratch.block(k);
             to += (at(0, row * length) - to) & (page - 1);
             format->read(from, 0, 1, to, 1, length);
@@ -605,10 +607,10 @@ struct InRows : Kernel {
           scratch.set(k, {from, 1});
           continue;
         }
-        // A lane for each row.
-        auto lanes = down == 0 ? 1 : rows;
-        format->read(from, down, 0, scratch.block(k), lanes, lane);
-        scratch.down[k] = down == 0 ? 0 : lane;
+        // A strip for each row.
+        auto strips = down == 0 ? 1 : rows;
+        format->read(from, down, 0, scratch.block(k), strips, strip);
+        scratch.down[k] = down == 0 ? 0 : strip;
         scratch.set(k, {scratch.block(k), 0});
       }
       if (rows > 1) {
@@ -621,7 +623,7 @@ struct InRows : Kernel {
   }
 };
 
-/** A kernel over elements in row-major order, copied where they are not so. */
+/** A kernel over elements in row-major order; other inputs are copied. */
 struct InOrder : Kernel {
   std::vector<Reader> inputs;
 
@@ -643,14 +645,14 @@ struct InOrder : Kernel {
 };
 
 /**
- * A kernel with inputs that are transposed, in tiles: of those a tile is read
- * along the axis in which their elements follow each other.
+ * A kernel with transposed inputs, in tiles. A tile of a transposed input is
+ * read along the axis with contiguous elements.
  */
 struct InTiles : Kernel {
   Axes axes; // of the inputs and the first output
   Pointers inputs;
   size_t
-      high; // the axis along which tiles are high; they are wide along the last
+      high; // the axis along the height of tiles; the width is along the last
 
   int64_t length(size_t axis) const {
     auto tile = axis == high            ? tile_height
@@ -710,7 +712,7 @@ struct InTiles : Kernel {
         } else if (row == 0 || down != 0) {
           from += row * down * format->stored;
           if (across == 0) {
-            format->read(from, 0, 0, block, 1, lane);
+            format->read(from, 0, 0, block, 1, strip);
             scratch.set(i, {block, 0});
             continue;
           }
@@ -731,33 +733,33 @@ struct InTiles : Kernel {
 };
 
 /**
- * Compute `size` units, on several threads where the first portion of them
- * takes so long that it is worth while.
+ * Compute `size` units, on several threads if the first chunk takes so long
+ * that this is faster.
  */
 template <typename F>
-void in_portions(int64_t size, int64_t portion, const F& part) {
-  if (size <= 2 * portion) {
+void in_chunks(int64_t size, int64_t chunk, const F& part) {
+  if (size <= 2 * chunk) {
     return part(0, size);
   }
   using Clock = std::chrono::steady_clock;
   auto start = Clock::now();
-  part(0, portion);
+  part(0, chunk);
   std::chrono::duration<double, std::micro> taken = Clock::now() - start;
-  int64_t portions = (size - 1) / portion;
-  if (taken.count() * portions < worth_waking) {
-    return part(portion, size);
+  int64_t chunks = (size - 1) / chunk;
+  if (taken.count() * chunks < worth_waking) {
+    return part(chunk, size);
   }
-  Workers::get().run(portions, [&](int64_t first, int64_t last) {
-    part((first + 1) * portion, std::min((last + 1) * portion, size));
+  Workers::get().run(chunks, [&](int64_t first, int64_t last) {
+    part((first + 1) * chunk, std::min((last + 1) * chunk, size));
   });
 }
 
-/** The axis along which tiles are to be high, or none. */
+/** The axis along the height of tiles, or none. */
 std::optional<size_t> transposed(const Axes& axes) {
   size_t last = axes.shape.size() - 1;
   for (size_t i = 0; i + 1 < axes.strides.size(); ++i) {
     auto stride = axes.strides[i][last];
-    if (stride == 0 || stride == 1 || axes.shape[last] < lane) {
+    if (stride == 0 || stride == 1 || axes.shape[last] < strip) {
       continue;
     }
     for (size_t axis = 0; axis < last; ++axis) {
@@ -769,7 +771,7 @@ std::optional<size_t> transposed(const Axes& axes) {
   return {};
 }
 
-/** Whether a kernel can run over rows. */
+/** Return true if a kernel can run over rows. */
 bool has_rows(const Axes& axes, const Format& format) {
   auto row = axes.shape.back();
   auto in_place = [](const auto& strides) {
@@ -779,7 +781,8 @@ bool has_rows(const Axes& axes, const Format& format) {
       std::all_of(axes.strides.begin(), axes.strides.end(), in_place);
 }
 
-/** Run a loop over allocated outputs; `dense`: elements belong together. */
+/** Run a loop over allocated outputs; `dense`: all arrays have the same layout.
+ */
 void dispatch(
     mx::cpu::CommandEncoder& encoder,
     const Format& format,
@@ -810,7 +813,7 @@ void dispatch(
       task.scalar.push_back(in.data_size() == 1);
     }
     enqueue(encoder, inputs, outputs, [task = std::move(task), size] {
-      in_portions(size, portion, task);
+      in_chunks(size, chunk, task);
     });
     return;
   }
@@ -821,11 +824,11 @@ void dispatch(
       task.inputs.emplace_back(pointers[i], format, shape, strides(i));
     }
     enqueue(encoder, inputs, outputs, [task = std::move(task), size] {
-      in_portions(size, portion, task);
+      in_chunks(size, chunk, task);
     });
   };
   if (size <= kernel.block_length()) {
-    // One block, for which the best way need not be found.
+    // One block, for which the choice of a method would take too long.
     auto strides = [&](size_t i) -> const auto& { return inputs[i].strides(); };
     return in_order(outputs[0].shape(), strides);
   }
@@ -836,16 +839,16 @@ void dispatch(
     InTiles task{
         std::move(kernel), std::move(axes), std::move(pointers), *high};
     enqueue(encoder, inputs, outputs, [task = std::move(task)] {
-      in_portions(task.count(), 1, task);
+      in_chunks(task.count(), 1, task);
     });
     return;
   }
   if (has_rows(axes, format)) {
     auto rows = size / axes.shape.back();
-    auto many = std::max<int64_t>(1, portion / axes.shape.back());
+    auto many = std::max<int64_t>(1, chunk / axes.shape.back());
     InRows task{std::move(kernel), std::move(axes), std::move(pointers)};
     enqueue(encoder, inputs, outputs, [task = std::move(task), rows, many] {
-      in_portions(rows * task.pieces(), many, task);
+      in_chunks(rows * task.pieces(), many, task);
     });
     return;
   }
@@ -875,7 +878,7 @@ void copy(const Stream& stream, const array& from, array& to) {
       auto source = static_cast<const char*>(rows.in[0]);
       auto target = static_cast<char*>(rows.out[0]) + row * rows.count * bytes;
       source += row * rows.down[0] * bytes;
-      int64_t run = rows.across[0] == 0 ? lane : rows.count;
+      int64_t run = rows.across[0] == 0 ? strip : rows.count;
       for (int64_t start = 0; start < rows.count; start += run) {
         int64_t at = std::min(start, rows.count - run);
         std::memcpy(target + at * bytes, source, run * bytes);

@@ -1,5 +1,5 @@
-// Launching Metal kernels, once for all operators: what is compiled of their
-// source, and, around scalar functions, kernels for arrays of any strides.
+// Launches Metal kernels, for all operators: compiles the required source and,
+// for scalar functions, generates kernels over arrays of any strides.
 
 #ifdef _METAL_
 
@@ -19,9 +19,9 @@ std::string name_of(Dtype dtype) {
 
 namespace {
 
-// From so many elements on a thread computes several of them; above the other
-// number offsets have 64 bits, and a grid is folded into rows. The emulation
-// has smaller ones, to show all of it in tests.
+// From the first number of elements on, a thread computes several of them.
+// Above the second number, offsets have 64 bits and a grid is folded into rows.
+// The emulation uses smaller numbers, so that tests cover all cases.
 #ifdef MLXGEN_EMULATE_METAL
 constexpr size_t many = 256;
 constexpr int64_t most = 2000;
@@ -32,7 +32,7 @@ constexpr int64_t most = std::numeric_limits<int>::max();
 constexpr size_t row = size_t(1) << 30;
 #endif
 
-/** A threadgroup that covers a grid well, of lengths that are powers of 2. */
+/** A threadgroup that covers a grid well, with sizes that are powers of 2. */
 MTL::Size group_for(
     const MTL::Size& grid,
     const MTL::ComputePipelineState* kernel) {
@@ -52,7 +52,7 @@ MTL::Size group_for(
   return MTL::Size(group[0], group[1], group[2]);
 }
 
-/** What is wrong with a grid or threadgroup, as an error. */
+/** The error for an invalid grid or threadgroup. */
 std::invalid_argument
 wrong(const char* what, const Extent& extent, const std::string& why) {
   auto [x, y, z] = extent.threads;
@@ -67,7 +67,7 @@ MTL::Size size_of(const Extent& extent) {
   return MTL::Size(x, y, z);
 }
 
-/** A threadgroup that its entry gives. */
+/** The threadgroup that an entry specifies. */
 MTL::Size group_of(
     const Extent& group,
     const MTL::ComputePipelineState* kernel) {
@@ -75,10 +75,9 @@ MTL::Size group_of(
   int64_t threads = 1;
   for (auto length : group.threads) {
     if (length <= 0) {
-      throw wrong(
-          "threadgroup", group, "it needs at least 1 thread along each axis");
+      throw wrong("threadgroup", group, "each axis needs at least 1 thread");
     }
-    // All lengths are at least 1, so that more than that is too much.
+    // All sizes are at least 1, so that larger products are all too large.
     threads *= std::min(length, most + 1);
     threads = std::min(threads, most + 1);
   }
@@ -86,7 +85,8 @@ MTL::Size group_of(
     throw wrong(
         "threadgroup",
         group,
-        "the device allows this kernel " + std::to_string(most) + " threads");
+        "the device allows this kernel at most " + std::to_string(most) +
+            " threads");
   }
   return size_of(group);
 }
@@ -103,16 +103,16 @@ void dispatch(
   auto [least, largest] =
       std::minmax_element(grid.threads.begin(), grid.threads.end());
   if (*least < 0) {
-    throw wrong("grid", grid, "it cannot be negative");
+    throw wrong("grid", grid, "sizes must not be negative");
   }
   if (*least == 0) {
     if (idle) {
       return;
     }
-    throw wrong("grid", grid, "without threads nothing writes the outputs");
+    throw wrong("grid", grid, "an empty grid writes no outputs");
   }
   if (*largest > most) {
-    throw wrong("grid", grid, "the positions of threads have 32 bits");
+    throw wrong("grid", grid, "thread positions have 32 bits");
   }
   auto threads = size_of(grid);
   encoder.dispatch_threads(
@@ -125,7 +125,8 @@ void dispatch(
 
 namespace {
 
-// The index of a kernel's first function constant: own sources have others.
+// The index of a kernel's first function constant; hand-written source uses
+// others.
 constexpr int first_constant = 1000;
 
 } // namespace
@@ -143,10 +144,11 @@ MTL::ComputePipelineState* Library::pipeline(
     [[maybe_unused]] const std::string& instantiation,
     const std::vector<bool>& constants) const {
   auto& device = mx::metal::device(s.device);
-#ifdef MLXGEN_EMULATE_METAL // has all kernels in one, and compares sources
+#ifdef MLXGEN_EMULATE_METAL // compiles all kernels together; compares sources
   auto library = device.get_library(name_, source_);
 #else
-  // MLX keeps libraries by their names alone, hence a hash of the source in it.
+  // MLX caches libraries by name only; the name therefore includes a source
+  // hash.
   std::call_once(made_, [this] {
     text_ = source_();
     name_ += "." + std::to_string(std::hash<std::string>{}(text_));
@@ -155,7 +157,7 @@ MTL::ComputePipelineState* Library::pipeline(
       instantiation.empty() ? name_ : name_ + "." + kernel,
       [&] { return text_ + instantiation; });
 #endif
-  // Kernels likewise, hence the constants.
+  // MLX caches kernels by name, too; the name therefore includes the constants.
   static const bool values[] = {false, true};
   mx::metal::MTLFCList set;
   auto specialized = kernel;
@@ -169,7 +171,7 @@ MTL::ComputePipelineState* Library::pipeline(
 
 namespace {
 
-/** A dtype as Metal spells its type. */
+/** The Metal name of a dtype's type. */
 std::string type_name(Dtype dtype) {
   if (dtype == mx::float16) {
     return "half";
@@ -182,7 +184,7 @@ std::string type_name(Dtype dtype) {
   return dtype == mx::float32 ? "float" : sized ? name + "_t" : name;
 }
 
-/** An instantiation of a template by the name that the host calls it. */
+/** The host name of a template's instantiation. */
 std::string instantiated(
     const std::string& name,
     const std::string& function,
@@ -206,7 +208,7 @@ std::pair<std::string, std::string> instance_of(
   return {name, instantiated(name, function, arguments)};
 }
 
-/** All instances that there can be: the emulation compiles them ahead. */
+/** All possible instances, which the emulation compiles in advance. */
 [[maybe_unused]] std::string instances_of(
     const std::string& function,
     const std::vector<Dtype>& dtypes,
@@ -239,7 +241,7 @@ int64_t enough(
     int64_t value,
     const std::vector<int64_t>& values) {
   auto found = std::lower_bound(values.begin(), values.end(), value);
-  if (found == values.end()) { // of a graph for any shape
+  if (found == values.end()) { // in a graph for any shape
     unmet(op, {what, value, values.back()});
   }
   return *found;
@@ -275,7 +277,7 @@ MTL::ComputePipelineState* Template::pipeline(
 
 namespace {
 
-// What generated elementwise kernels stand on.
+// The common part of generated elementwise kernels.
 constexpr const char* elementwise_source = R"metal(
 namespace mlxgen {
 
@@ -293,7 +295,7 @@ struct Compute<bfloat> {
   using type = float;
 };
 
-// Where a thread begins in an array, as far as the last axes are concerned.
+// The start of a thread in an array, for the last axes.
 template <typename I, int AXES, int N>
 inline I place_of(uint3 thread_index, constant const I* strides, int ndim) {
   I place = N * I(thread_index.x) * strides[ndim - 1];
@@ -309,13 +311,13 @@ inline I place_of(uint3 thread_index, constant const I* strides, int ndim) {
 } // namespace mlxgen
 )metal";
 
-// The kernels around an element. I is the type of offsets, N how many elements
-// a thread computes, AXES the number of axes (0: more than 3). Lines that begin
-// with IN, OUT or ATTR stand for one for each input, output or attribute, with
-// @ for its name, # for its number. No argument has the name of another one
-// here (check/names.txt).
+// The kernels around an element. I is the type of offsets, N the number of
+// elements per thread, AXES the number of axes (0: more than 3). A line that
+// begins with IN, OUT or ATTR is a template for one line per input, output or
+// attribute; @ is its name, # its number. No argument has the name of another
+// one here (check/names.txt).
 constexpr const char* kernels_source = R"metal(
-// Whether an input is one number for all places, which then is read once.
+// True if an input is one number for all positions, which is then read once.
 IN  |constant bool @_is_scalar [[function_constant(CONSTANT)]];
 
 template <typename T>
@@ -331,8 +333,8 @@ OUT |  C @;
 OUT |  @_value = T(@);
 }
 
-// What is read is read before anything is written, so that it can be read
-// together: the compiler does not know that outputs lie elsewhere.
+// All reads precede all writes, so that the compiler can combine the reads: it
+// does not know that outputs have separate memory.
 template <typename T, typename I, int N>
 [[kernel]] void NAME_dense(
 IN  |    device const T* @_at [[buffer(INDEX)]],
@@ -422,7 +424,8 @@ void replace(std::string& text, const char* what, const std::string& by) {
   }
 }
 
-/** kernels_source for an element; `types` are the attributes'. */
+/** Fill in kernels_source for an element; `types` are those of the attributes.
+ */
 std::string kernels_of(
     const Element& element,
     const std::vector<std::string>& types) {
@@ -462,7 +465,7 @@ std::string kernels_of(
   return text;
 }
 
-/** What is instantiated of a template, and how many elements a thread takes. */
+/** The instantiation of a template, and the number of elements per thread. */
 struct Variant {
   std::string kind;
   std::string arguments;
@@ -477,7 +480,7 @@ std::string with_number(const std::string& arguments, size_t n) {
   return arguments + std::to_string(n);
 }
 
-/** For arrays whose elements lie in the same order, without gaps. */
+/** For arrays with the same layout without gaps. */
 Variant dense_variant(Dtype dtype, size_t size) {
   auto n = in_8_bytes(dtype);
   if (static_cast<int64_t>(size) > most) {
@@ -489,7 +492,7 @@ Variant dense_variant(Dtype dtype, size_t size) {
   return {"dense", "int, 1", 1};
 }
 
-/** For arrays of so many axes. */
+/** For arrays with this number of axes. */
 Variant strided_variant(size_t axes, bool large) {
   size_t n = axes <= 3 ? 1 : large ? 4 : 2;
   auto counted = axes <= 3 ? std::to_string(axes) : "n";
@@ -514,7 +517,8 @@ instantiated(const std::string& name, const Variant& variant, Dtype dtype) {
       type_name(dtype) + ", " + variant.arguments);
 }
 
-/** All that a launch may ask for: the emulation compiles them ahead. */
+/** All kernels that a launch may use, which the emulation compiles in advance.
+ */
 std::string all_instantiated(
     const std::string& name,
     const std::vector<Dtype>& dtypes) {
@@ -535,7 +539,7 @@ std::string all_instantiated(
   return text;
 }
 
-/** How far from an array's first element others lie, at most. */
+/** The largest distance of an element from an array's first element. */
 int64_t reach_of(
     const std::vector<int64_t>& shape,
     const std::vector<int64_t>& strides) {

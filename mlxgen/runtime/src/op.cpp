@@ -1,5 +1,5 @@
-// What generated operators share, compiled once per library: op.h says what the
-// functions do.
+// The code that generated operators share, compiled once per library; op.h
+// describes the functions.
 
 #include <new>
 #include <numeric>
@@ -85,7 +85,7 @@ void fail_in(const char* op) {
     auto name = "[" + std::string(op) + "] ";
     return text.starts_with(name) ? text : name + text;
   };
-  // Python has an exception of its own for each of these.
+  // Python maps each of these to a different exception.
   try {
     throw;
   } catch (const std::invalid_argument& error) {
@@ -103,7 +103,7 @@ void fail_in(const char* op) {
 
 namespace {
 
-/** What `compute` gives; its errors name the operator. */
+/** Call `compute`; its errors name the operator. */
 template <typename Compute>
 auto naming(const char* op, const Compute& compute) {
   try {
@@ -119,7 +119,7 @@ void require_lengths(const std::vector<Shape>& shapes) {
   for (const auto& shape : shapes) {
     if (std::any_of(shape.begin(), shape.end(), [](auto n) { return n < 0; })) {
       throw std::invalid_argument(
-          "The shape of the output would be " + show(shape) + ".");
+          "The output shape " + show(shape) + " has a negative size.");
     }
   }
 }
@@ -129,7 +129,7 @@ void require_one_shape(const char* op, const Arrays& inputs) {
     if (in.shape() != inputs[0].shape()) {
       fail(
           op,
-          "Compiled for inputs of the same shape.",
+          "The compiled function requires inputs of the same shape.",
           std::vector<Shown>{{"inputs", show(inputs)}});
     }
   }
@@ -171,7 +171,7 @@ array to_dtype(const array& a, Dtype dtype, const Stream& s) {
   auto from = mx::iinfo(a.dtype());
   auto to = mx::iinfo(dtype);
   if (from.min < to.min && to.min == 0) {
-    // Negative numbers are beyond all others of the same width.
+    // Negative numbers become larger than all others of the same width.
     out = mx::astype(a, mx::uint64, s);
     from = mx::iinfo(mx::uint64);
   } else if (from.min < to.min) {
@@ -185,7 +185,7 @@ array to_dtype(const array& a, Dtype dtype, const Stream& s) {
 
 namespace {
 
-/** How many bytes an array takes, which MLX counts modulo 2^64. */
+/** The number of bytes of an array, which MLX computes modulo 2^64. */
 double bytes_of(const Shape& shape, Dtype dtype) {
   double bytes = mx::size_of(dtype);
   for (auto length : shape) {
@@ -194,9 +194,9 @@ double bytes_of(const Shape& shape, Dtype dtype) {
   return bytes;
 }
 
-constexpr double most_bytes = 0x1p47; // that processors have addresses for
+constexpr double most_bytes = 0x1p47; // the address space of processors
 
-/** Whether there is memory for so many bytes. */
+/** Return true if this number of bytes can be allocated. */
 bool is_available(double bytes) {
   if (bytes > most_bytes) {
     return false;
@@ -210,16 +210,15 @@ bool is_available(double bytes) {
 
 void no_memory(const Shape& shape, Dtype dtype) {
   throw std::runtime_error(
-      "There is no memory for an array of " + show(dtype) + " " + show(shape) +
-      ".");
+      "Cannot allocate an array of " + show(dtype) + " " + show(shape) + ".");
 }
 
 namespace {
 
 /**
- * An array on the CPU, row-contiguous. MLX's own copies also one that is so
- * already, where its buffer is much larger, to let go of that buffer; but
- * kernels do not keep their inputs.
+ * A row-contiguous array on the CPU. MLX's own function also copies an array
+ * that is already row-contiguous if its buffer is much larger, to release the
+ * buffer; kernels do not keep their inputs, so that this copy is not needed.
  */
 class RowContiguous : public Primitive {
  public:
@@ -233,7 +232,7 @@ class RowContiguous : public Primitive {
     }
   }
   void eval_gpu(const Arrays&, Arrays&) override {
-    throw std::logic_error("[RowContiguous] On the GPU there is MLX's own.");
+    throw std::logic_error("[RowContiguous] The GPU uses MLX's own primitive.");
   }
   Arrays jvp(const Arrays&, const Arrays& tangents, const std::vector<int>&)
       override {
@@ -274,7 +273,7 @@ array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
   if (!for_kernel || (out.is_available() && out.flags().row_contiguous)) {
     return out;
   }
-  // MLX does not look whether it gets memory for the copy.
+  // MLX does not check that it can allocate memory for the copy.
   auto bytes = bytes_of(out.shape(), dtype);
   if (bytes > 0x1p30 && !is_available(bytes)) {
     no_memory(out.shape(), dtype);
@@ -304,9 +303,9 @@ std::optional<Shape> common_shape(const Arrays& arrays) {
 }
 
 /**
- * Give arrays their common shape by strides of 0, without a node in the graph.
- * Not while anything is traced, where the broadcast has to be part of the
- * graph. False: this is not such a case.
+ * Broadcast arrays to their common shape by strides of 0, without a node in the
+ * graph. Not during a trace, in which the broadcast must be part of the graph;
+ * return false in this case.
  */
 bool spread(Arrays& inputs, const Shape& shape) {
   for (const auto& in : inputs) {
@@ -352,7 +351,7 @@ Arrays elementwise_inputs(
   }
   same_dtype = same_dtype && rule.allows(dtype);
   if (is_shapeless()) {
-    same_shape = inputs.size() == 1; // the others may be broadcast later
+    same_shape = inputs.size() == 1; // other inputs may be broadcast later
   }
   if (same_dtype && same_shape) {
     return inputs;
@@ -576,8 +575,8 @@ Arrays jvp_from_vjp(
   for (const auto& out : outputs) {
     cotangents.push_back(mx::zeros_like(out, s));
   }
-  // One array may be the gradient of several arguments; mx::vjp would use only
-  // the first of the tangents given for it.
+  // Several arguments may have the same array as gradient; mx::vjp would use
+  // only the first of its tangents.
   auto distinct = [&](const Arrays& values) {
     auto gradients = pullback(values);
     for (size_t i = 1; i < gradients.size(); ++i) {
@@ -598,8 +597,8 @@ void not_differentiable(
     const char* argument,
     bool of_gradient) {
   const char* why = of_gradient
-      ? ": the operator whose gradient this computes is once differentiable, "
-        "and has no jvp."
+      ? ": this is the gradient of an operator that is once differentiable and "
+        "has no jvp."
       : ". Use mx.stop_gradient on it, or leave it out of argnums.";
   throw std::invalid_argument(
       "[" + std::string(op) + "] Not differentiable with respect to '" +
@@ -617,9 +616,9 @@ Arrays zeros_for(const Arrays& primals, const Stream& s) {
 namespace {
 
 /**
- * An identity of a composite's outputs with the transforms of the operator for
- * which it stands, and not those of what it is composed of. Its inputs are the
- * operator's, then the composite's outputs.
+ * An identity of a composite's outputs with the transforms of the operator, not
+ * those of the composite. Its inputs are the operator's inputs, followed by the
+ * composite's outputs.
  */
 class StandIn : public Primitive {
  public:
@@ -751,13 +750,14 @@ bool is_inexact(Dtype dtype) {
   return mx::issubdtype(dtype, mx::inexact);
 }
 
-/** Whether a derivative can be one of something of that shape and dtype. */
+/** Return true if a derivative matches a value of that shape and dtype. */
 bool fits(const array& derivative, const Shape& shape, Dtype dtype) {
   return derivative.shape() == shape &&
       (is_inexact(derivative.dtype()) || !is_inexact(dtype));
 }
 
-/** What `what` is, and `other` of that shape and dtype, where they differ. */
+/** Raise an error with the shapes, or else the dtypes, of `what` and `other`.
+ */
 [[noreturn]] void differ(
     const char* op,
     const std::string& what,
@@ -772,7 +772,7 @@ bool fits(const array& derivative, const Shape& shape, Dtype dtype) {
   };
   throw std::invalid_argument(
       "[" + std::string(op) + "] " + what + tell(a.shape(), a.dtype()) +
-      ", and " + other + tell(shape, dtype) + ".");
+      ", but " + other + tell(shape, dtype) + ".");
 }
 
 Stream stream_of(const array& a) {
@@ -783,7 +783,7 @@ std::string output(size_t k, size_t count) {
   return count > 1 ? "output " + std::to_string(k) : "the output";
 }
 
-/** A gradient summed over the axes along which its argument was broadcast. */
+/** Sum a gradient over the axes along which its argument was broadcast. */
 array unbroadcast(const array& grad, const Shape& shape, const Stream& s) {
   int extra = static_cast<int>(grad.ndim()) - static_cast<int>(shape.size());
   if (extra < 0 || grad.shape() == shape) {
@@ -870,9 +870,9 @@ Arrays given_together(
   auto gradients = naming(op, compute);
   if (gradients.size() != count) {
     throw std::invalid_argument(
-        "[" + std::string(op) + "] The gradient of '" + arguments + "' gives " +
-        std::to_string(gradients.size()) + " arrays, and " +
-        std::to_string(count) + " are needed.");
+        "[" + std::string(op) + "] The gradient of '" + arguments + "' has " +
+        std::to_string(gradients.size()) + " arrays, expected " +
+        std::to_string(count) + ".");
   }
   return gradients;
 }
@@ -955,7 +955,8 @@ std::function<Arrays(const Arrays&)> with_gradient(
       };
       auto grads = mx::vmap(flat, all_axes)(all);
       for (size_t i = 0; i < n; ++i) {
-        // An input without a batch axis gets the sum over the batch.
+        // The gradient of an input without a batch axis is the sum over the
+        // batch.
         grads[i] = axes[i] < 0 ? mx::sum(grads[i], 0)
                                : mx::moveaxis(grads[i], 0, axes[i]);
       }
@@ -986,7 +987,7 @@ Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {
   if (integral && integers == Integers::to_float32) {
     return mx::float32;
   }
-  // An index given in another integer type is cast to the kernel's.
+  // An index of another integer type is cast to the kernel's type.
   if (integral && allowed.size() == 1 && integers == Integers::keep &&
       mx::issubdtype(allowed[0], mx::integer)) {
     return allowed[0];
@@ -1008,7 +1009,7 @@ Dtype DtypeRule::resolve_sums(
   auto sums = mx::promote_types(dtype, mx::float32);
   for (const auto& arg : args) {
     if (arg.second && mx::promote_types(resolve(op, {arg}), sums) != sums) {
-      auto what = "dtype float64 is not supported beside " + show(dtype) + ".";
+      auto what = "dtype float64 is not supported with " + show(dtype) + ".";
       fail(op, what, args);
     }
   }
@@ -1017,14 +1018,14 @@ Dtype DtypeRule::resolve_sums(
 
 void unmet(const char* op, const Need& need) {
   std::ostringstream os;
-  os << "[" << op << "] The Metal kernel is for " << need.what << " of at most "
-     << need.most << ", and here it is " << need.value << ".";
+  os << "[" << op << "] The Metal kernel supports " << need.what << " up to "
+     << need.most << ", got " << need.value << ".";
   throw std::invalid_argument(os.str());
 }
 
 namespace {
 
-/** The first that is too much for a kernel. */
+/** The first parameter that is too large for a kernel. */
 const Need* too_much(const Needs& needs) {
   for (const auto& need : needs) {
     if (need.value > need.most) {
@@ -1066,7 +1067,7 @@ void Dispatch::require(
   }
   std::ostringstream os;
   os << "[" << op << "] No kernel for " << dtype << " on the "
-     << (s.device == mx::Device::cpu ? "CPU" : "GPU") << "; there is one for ";
+     << (s.device == mx::Device::cpu ? "CPU" : "GPU") << "; kernels exist for ";
   const char* separator = "";
   for (const auto& row : rows) {
     os << separator << name_of(row.backend) << " (";

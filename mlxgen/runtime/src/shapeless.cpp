@@ -1,5 +1,5 @@
-// What shapeless.h declares: primitives for graphs that run with other shapes
-// than those that they were traced with.
+// Implements shapeless.h: primitives for graphs that run with other shapes than
+// those in the trace.
 
 #include "mlxgen/shapeless.h"
 
@@ -19,9 +19,9 @@ using mx::Shape;
 using Arrays = std::vector<array>;
 
 bool is_shapeless() {
-  // MLX tells extensions only whether there is a trace at all, as arrays in it
-  // are tracers. But if it is for any shape, broadcasting is part of the graph
-  // even where there is nothing to broadcast. Never freed, as MLX may be gone.
+  // MLX tells extensions only that a trace is active: its arrays are tracers.
+  // In a trace for any shape, however, broadcasting is part of the graph even
+  // if the shapes are equal. Never freed, because MLX may be unloaded earlier.
   static const array& probe = *[] {
     auto* made = new array(Shape{}, mx::float32, nullptr, {});
     made->set_tracer(true);
@@ -35,7 +35,7 @@ bool is_shapeless() {
 void no_shapeless(const char* op, const char* why) {
   std::ostringstream os;
   os << "[" << op << "] Cannot be compiled with shapeless=True: " << why
-     << ". Compile it without, which traces it once for each shape.";
+     << ". Compile it without shapeless, which traces it again for each shape.";
   throw std::invalid_argument(os.str());
 }
 
@@ -99,7 +99,8 @@ int rank_of(const Arrays& arrays) {
   return static_cast<int>(rank);
 }
 
-/** An input of vmap with its batch in front of `rank` axes, if it has one. */
+/** An input of vmap with its batch axis in front of `rank` axes, if it has one.
+ */
 array batch_first(const array& a, int axis, int rank, mx::StreamOrDevice s) {
   if (axis < 0) {
     return a;
@@ -110,7 +111,7 @@ array batch_first(const array& a, int axis, int rank, mx::StreamOrDevice s) {
   return added.empty() ? out : mx::expand_dims(out, added, s);
 }
 
-/** The first input, broadcast to the shape that all have together. */
+/** The first input, broadcast to the common shape of all. */
 class Broadcast : public mx::Primitive {
  public:
   using Primitive::Primitive;
@@ -199,7 +200,7 @@ class Broadcast : public mx::Primitive {
   }
 };
 
-/** A reduction over axes of which all may have length 1. */
+/** A reduction over axes that may all have size 1. */
 class Reduction : public mx::Reduce {
  public:
   using Reduce::Reduce;
@@ -290,7 +291,7 @@ class SumTo : public mx::Primitive {
       const Arrays& inputs,
       const std::vector<int>& axes) override {
     const auto& s = stream();
-    if (axes[0] < 0) { // only the shape of the other counts
+    if (axes[0] < 0) { // only the shape of the other input matters
       auto like = shapeless::sum(inputs[1], {axes[1]}, s);
       return {{sum_to(inputs[0], mx::squeeze(like, axes[1], s), s)}, {-1}};
     }
@@ -370,7 +371,7 @@ array sum_to(const array& a, const array& like, mx::StreamOrDevice s) {
       like.shape(), a.dtype(), std::move(op), {a, mx::stop_gradient(like, s)});
 }
 
-/** A reduction that keeps its axes, in the dtype that MLX's has. */
+/** A reduction that keeps its axes, with the dtype of MLX's reduction. */
 array reduce(
     const array& a,
     std::vector<int> axes,
@@ -426,7 +427,7 @@ Arrays broadcast_together(const Arrays& inputs, mx::StreamOrDevice s) {
 
 namespace shapeless {
 
-// MLX's own reductions tell the dtype, and raise what is wrong with the axes.
+// MLX's own reductions determine the dtype and reject invalid axes.
 #define MLXGEN_REDUCE(name, type)                                           \
   array name(                                                               \
       const array& a, const std::vector<int>& axes, mx::StreamOrDevice s) { \

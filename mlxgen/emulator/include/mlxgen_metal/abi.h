@@ -1,6 +1,6 @@
-// The interface of a library of emulated kernels: what translated kernels, the
-// runtime that runs them, Python (ctypes, library.py) and the substitute of
-// MLX's Metal device agree on. Plain C structures, so that no C++ ABI is
+// The binary interface of a library of emulated kernels, shared by translated
+// kernels, the runtime, Python (ctypes, library.py) and the substitute for
+// MLX's Metal device. It consists of plain C structures, so that no C++ ABI is
 // shared.
 
 #pragma once
@@ -16,7 +16,7 @@ constexpr uint32_t simdgroup_size = 32;
 constexpr uint32_t max_threads = 1024; // of a threadgroup
 constexpr size_t max_threadgroup_memory = 32768;
 
-/** What an argument's memory holds; `other` is compared with nothing. */
+/** The type of an argument's elements; `other` matches every type. */
 enum Code : int32_t {
   other = 0,
   boolean = 1,
@@ -41,15 +41,15 @@ struct Parameter {
   const char* name;
   const char* type;
   int32_t kind;
-  int32_t index; // [[buffer(index)]]; of positions, their place in Thread
+  int32_t index; // [[buffer(index)]]; for a position, its index in Thread
   int32_t code; // of the element
-  int32_t size; // of the element, 0 where it is unknown
+  int32_t size; // of the element, 0 if unknown
   int32_t reference; // exactly one element
-  int32_t constant; // may not be written to
+  int32_t constant; // read-only
   int32_t optional; // its function constant is false: it may be unbound
 };
 
-/** Where a thread stands, in the order of the position parameters. */
+/** The position of a thread, in the order of the position parameters. */
 struct Thread {
   uint32_t position[16][3];
   void* const* buffers;
@@ -73,21 +73,22 @@ struct Constant {
   int32_t* defined;
 };
 
-/** What is bound to a buffer index: [start, start + size) around `data`. */
+/** The memory bound to a buffer index: [start, start + size), with `data` in
+ * it. */
 struct Argument {
-  uint8_t* data; // what the kernel's pointer points to
-  uint8_t* start; // the lowest address that belongs to it
+  uint8_t* data; // the value of the kernel's pointer
+  uint8_t* start; // the lowest address of the memory
   uint64_t size;
   int32_t bound; // 0: nothing is bound here
-  int32_t bytes; // 1: set_bytes, whose size must fit
+  int32_t bytes; // 1: set_bytes, whose size must match
   int32_t output; // 1: may be written to
   int32_t code;
-  int32_t fill; // 1: filled with NaN first
+  int32_t fill; // 1: filled with NaN before the launch
 };
 
 enum Schedule : int32_t {
   natural = 0, // all threads up to the next barrier, in order
-  ascending = 1, // one simdgroup after the other, as far as each gets
+  ascending = 1, // one simdgroup after another, each as far as possible
   descending = 2,
   seeded = 3, // simdgroups, and the lanes in them, in random order
 };
@@ -100,9 +101,9 @@ struct Launch {
   Argument arguments[max_buffers];
   uint64_t shared_sizes[max_buffers];
   int32_t schedule;
-  int32_t align_start; // guard the beginning of buffers exactly, not the end
+  int32_t align_start; // put the guard page before buffers, not after them
   uint64_t seed;
-  double seconds; // the launch may take; 0: $MLXGEN_METAL_TIMEOUT, or 60
+  double seconds; // time limit; 0: $MLXGEN_METAL_TIMEOUT, or 60
 };
 
 struct Library {
@@ -116,10 +117,10 @@ struct Library {
 } // namespace mlxgen_metal
 
 extern "C" {
-/** What the library holds. */
+/** The contents of the library. */
 const mlxgen_metal::Library* mlxgen_metal_library();
 /**
- * Run a kernel of a library; the number of characters of the error in
+ * Run a kernel of a library. Return the number of characters of the error in
  * `message`, or 0. All libraries share one runtime, which runs one launch at a
  * time.
  */

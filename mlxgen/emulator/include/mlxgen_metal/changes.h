@@ -1,9 +1,9 @@
-// What kernels with planted mistakes call (`tools/mutation`): all mistakes
-// are in one library, and $MLXGEN_METAL_CHANGE says which one is made.
+// The functions that mutated kernels call (`tools/mutation`). One library
+// contains all mutants; $MLXGEN_METAL_CHANGE selects the active one.
 //
-// `a < less(is_changed(7)) > b` is `a < b`, and `a <= b` with change 7. Two
-// operators of the same precedence as the one they stand for leave the operands
-// as they are, whatever these are.
+// `a < less(is_changed(7)) > b` means `a < b`, or `a <= b` in mutant 7. The two
+// operators have the precedence of the one that they replace, so that any
+// operands keep their meaning.
 
 #pragma once
 

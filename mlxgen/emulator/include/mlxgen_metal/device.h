@@ -1,6 +1,6 @@
 // Metal's operations between threads, in C++: barriers, simdgroups, atomics.
-// Threads are fibers of one thread of the system, so atomics are plain
-// operations, of which races.h takes no notice.
+// Threads are fibers of one system thread, so that atomics are plain
+// operations; races.h ignores them.
 
 #pragma once
 
@@ -51,7 +51,7 @@ inline void atomic_thread_fence(
 
 namespace mlxgen_metal {
 
-/** The value of a lane; NaN bytes for one that takes no part. */
+/** The value of a lane; NaN bytes for an inactive lane. */
 template <typename T>
 MLXGEN_UNWATCHED T value_of(const Lanes& lanes, uint32_t lane) {
   T out;
@@ -326,7 +326,7 @@ using atomic_bool = atomic<bool>;
 using atomic_float = atomic<float>;
 using atomic_ulong = atomic<ulong>;
 
-// The argument's type is not deduced, as in `atomic_fetch_add_explicit(&n, 1,
+// Not deduced from the argument, because of `atomic_fetch_add_explicit(&n, 1,
 // ...)`.
 template <typename T>
 using same_t = typename mlxgen_metal::Identity<T>::type;
@@ -381,7 +381,7 @@ MLXGEN_ATOMIC(xor, is_integral_v<T>, old ^ x)
 
 } // namespace metal
 
-// What <metal_simdgroup> itself stands on; MLX's bf16_math.h calls it.
+// A built-in below <metal_simdgroup>, which MLX's bf16_math.h calls.
 #define MLXGEN_SIMD_BUILTIN(name)       \
   template <typename T>                 \
   T __metal_##name(T x, MLXGEN_PLACE) { \

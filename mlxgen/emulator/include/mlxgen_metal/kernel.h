@@ -1,5 +1,5 @@
-// What a translated file of kernels includes: Metal's library, and the way from
-// a launch's buffers and positions to a kernel's parameters.
+// Included by every translated file of kernels: Metal's library, and the
+// conversion of a launch's buffers and positions to a kernel's parameters.
 
 #pragma once
 
@@ -46,7 +46,7 @@ constexpr int32_t size_of() {
   }
 }
 
-/** What the translator knows of a parameter. */
+/** The facts about a parameter that the translator determines. */
 struct Declared {
   const char* name;
   const char* type;

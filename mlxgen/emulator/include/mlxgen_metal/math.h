@@ -1,8 +1,8 @@
-// Metal's mathematical, integer, relational and geometric functions, in C++:
-// the compiler's built-ins, without <cmath>, whose global names kernels define
-// themselves. Every variant (fast, precise, the one in between) is the same
-// function here, correctly rounded or nearly so: fast mathematics is not
-// modelled.
+// Metal's mathematical, integer, relational and geometric functions, in C++.
+// They use the compiler's built-ins and not <cmath>, because kernels define
+// functions with the global names of <cmath>. All variants of a function (fast,
+// precise, default) are the same here, correctly rounded or nearly so: the
+// emulation does not model fast math.
 
 #pragma once
 
@@ -109,7 +109,7 @@ inline float fract(float x) {
   X(fmin3, __builtin_fminf(x, __builtin_fminf(y, z))) \
   X(fmedian3, mlxgen_metal::median3(x, y, z))
 
-// What <metal_math> itself stands on; MLX's bf16_math.h calls it.
+// A built-in below <metal_math>, which MLX's bf16_math.h calls.
 #define X(name, value)                        \
   inline float __metal_##name(float x, int) { \
     return value;                             \

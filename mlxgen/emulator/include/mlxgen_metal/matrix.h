@@ -1,8 +1,8 @@
-// Matrices of 8 by 8 elements, of which each lane of a simdgroup holds two.
+// Matrices of 8 by 8 elements. Each lane of a simdgroup holds two elements.
 //
-// Which two, Metal's specification leaves open; MLX's kernels rely on what
-// Apple's GPUs do, and so it is here. Products are summed up in float and
-// rounded once, in an order that need not be the GPU's.
+// Metal's specification does not define which two. MLX's kernels rely on the
+// layout of Apple's GPUs, which this file uses. Products are accumulated in
+// float and rounded once; the order of the sums may differ from the GPU's.
 
 #pragma once
 
@@ -30,7 +30,7 @@ inline uint32_t lane_of(uint32_t row, uint32_t column) {
 template <typename T>
 using Two = metal::vec<T, 2>;
 
-/** Give the lanes what each of them has; all 32 take part. */
+/** Exchange the data of all lanes; all 32 must take part. */
 template <typename V>
 Lanes share_all(const V& value, const char* what, const char* file, int line) {
   auto lanes = share(value, what, file, line);
@@ -40,7 +40,7 @@ Lanes share_all(const V& value, const char* what, const char* file, int line) {
   return lanes;
 }
 
-/** The elements of a matrix, out of what the lanes gave. */
+/** The elements of a matrix, collected from the lanes. */
 template <typename T>
 T element_of(const Lanes& lanes, uint32_t row, uint32_t column) {
   return value_of<Two<T>>(lanes, lane_of(row, column)).get(column % 2);

@@ -1,20 +1,22 @@
-// Records the launches of kernels, and changes one thing about them: how
-// `tools/mutation` plants mistakes in launchers without compiling them
-// again. What a launcher asks of the command encoder ends up in a Launch, so
-// that a binding it forgets, or a size it gets wrong, is a change of that.
+// Records the launches of kernels and changes one property of them. In this way
+// `tools/mutation` creates mutants of launchers without compiling them again.
+// Everything that a launcher passes to the command encoder becomes part of a
+// Launch, so that a missing binding or a wrong size is a change of the Launch.
 //
 //   MLXGEN_METAL_TRACE   a file that gets a line of JSON for each launch
 //   MLXGEN_METAL_MUTATE  "<kernel>[,<kernel>...] <change> [<number>...]":
 //     drop I         nothing is bound to buffer I
-//     swap I J       what is bound to buffers I and J changes places
-//     role I         an input is bound as an output, or the other way round
-//     unfilled I     the launcher does not give output I its first values
+//     swap I J       exchange the bindings of buffers I and J
+//     role I         bind an input as an output, or an output as an input
+//     unfilled I     the launcher does not initialize output I
 //     resize I N D   set_bytes with N / D times the size
 //     value I        set_bytes with other numbers
 //     grid D N       N more (or fewer) threads along dimension D
 //     group D N M    N / M times the threadgroup along dimension D
-//     by_groups      the grid counts threadgroups, or does not any more; not in
-//                    launches that would take minutes then
+//     by_groups      the grid counts threadgroups instead of threads, or
+//     threads
+//                    instead of threadgroups; not in launches that would then
+//                    take minutes
 //     kernel NAME    another kernel of the same library
 //     missing        the library has no such kernel
 
@@ -51,7 +53,7 @@ struct Mutation {
   }
 };
 
-/** What $MLXGEN_METAL_MUTATE asks for. */
+/** The request of $MLXGEN_METAL_MUTATE. */
 inline const Mutation& mutation() {
   static const Mutation value = [] {
     Mutation out;
@@ -71,7 +73,7 @@ inline const Mutation& mutation() {
   return value;
 }
 
-/** Other bytes for a set_bytes: other numbers, or another count of them. */
+/** Other bytes for set_bytes: other numbers, or another number of them. */
 inline void set_bytes(
     Launch& launch,
     Bytes& bytes,
@@ -83,7 +85,7 @@ inline void set_bytes(
   argument.size = bytes[index]->size();
 }
 
-/** Every number one higher, but true for false and false for true. */
+/** Every number plus one, but true for false and false for true. */
 inline std::vector<uint8_t> other_numbers(std::vector<uint8_t> v, Code code) {
   if (code == float32) {
     for (size_t i = 0; i + sizeof(float) <= v.size(); i += sizeof(float)) {
@@ -106,7 +108,7 @@ inline std::vector<uint8_t> other_numbers(std::vector<uint8_t> v, Code code) {
   return v;
 }
 
-/** Change a launch as $MLXGEN_METAL_MUTATE says, if it is one of those. */
+/** Change a launch if $MLXGEN_METAL_MUTATE names its kernel. */
 inline void mutate(Launch& launch, Bytes& bytes, const Library& library) {
   const auto& m = mutation();
   if (!m.concerns(library.entries[launch.entry].name)) {
@@ -148,7 +150,7 @@ inline void mutate(Launch& launch, Bytes& bytes, const Library& library) {
     }
   } else if (m.change == "missing") {
     throw std::runtime_error(
-        std::string("[metal emulation] No kernel is named ") +
+        std::string("[metal emulation] There is no kernel named ") +
         library.entries[launch.entry].name);
   } else if (m.change == "kernel" && !m.arguments.empty()) {
     for (int k = 0; k < library.entry_count; ++k) {

@@ -1,13 +1,14 @@
-// Finds races: two threads use the same memory, one of them writes, and nothing
-// orders the two. Threads of one threadgroup are ordered by its barriers,
-// threads of different threadgroups by nothing. In whatever order the emulation
-// runs threads, a race shows.
+// Finds races: two threads access the same memory, at least one of them writes,
+// and no barrier orders the two accesses. Barriers order threads of the same
+// threadgroup; nothing orders threads of different threadgroups. A race is
+// found under every schedule of the emulation.
 //
-// The compiler calls __tsan_... for each access that a kernel makes
-// (-fsanitize=thread, of which nothing else is used). Watched are outputs and
-// threadgroup memory. Atomic operations do not count, nor do lanes of the same
-// simdgroup, which simdgroup operations order, nor writes of what is there
-// already: kernels let threads write the same value.
+// The compiler inserts a call of __tsan_... for each access of a kernel
+// (-fsanitize=thread, without its runtime). Outputs and threadgroup memory are
+// watched. Three kinds of access are not races: atomic operations; accesses by
+// lanes of the same simdgroup, which simdgroup operations order; and writes
+// that do not change the value, because kernels let threads write the same
+// value.
 
 #pragma once
 
@@ -22,14 +23,14 @@
 
 namespace mlxgen_metal::races {
 
-// A moment and a thread: which stretch between two barriers of which
-// threadgroup it was, counted through the launch, and the thread's index.
+// A moment and a thread: the section between two barriers of a threadgroup,
+// counted through the launch, and the index of the thread.
 using Stamp = uint64_t;
 constexpr int thread_bits = 10;
-constexpr Stamp several = Stamp(1) << 63; // simdgroups have read it since
-constexpr Stamp elsewhere = Stamp(1) << 62; // another threadgroup has read it
+constexpr Stamp several = Stamp(1) << 63; // read by several simdgroups
+constexpr Stamp elsewhere = Stamp(1) << 62; // read by another threadgroup
 
-/** Who last used the memory from one byte on. */
+/** The last accesses to the memory of a cell. */
 struct Cell {
   Stamp writer;
   Stamp reader;
@@ -38,9 +39,9 @@ struct Cell {
 struct Watched {
   uint8_t* start;
   size_t size;
-  int shift; // a cell is for 1 << shift bytes
-  bool local; // to the threadgroup, of whatever number
-  // Kept from launch to launch: what is older than this one does not count.
+  int shift; // a cell covers 1 << shift bytes
+  bool local; // threadgroup memory
+  // Kept between launches; older stamps do not count.
   std::vector<Cell> cells;
 };
 
@@ -48,25 +49,26 @@ constexpr int most = 2 * max_buffers + 1;
 inline Watched watched[most];
 inline int count = 0;
 inline uint64_t moment = 1;
-inline uint64_t launched = 1; // when this launch began
-inline uint64_t began = 1; // when the threadgroup that runs did
-inline uint32_t thread = 0; // that runs
+inline uint64_t launched = 1; // start of this launch
+inline uint64_t began = 1; // start of the running threadgroup
+inline uint32_t thread = 0; // the running thread
 
 enum Race { none, among_threads, among_threadgroups };
 
-/** A write in a race, until it can be seen whether it changed anything. */
+/** A write in a race, pending until it is known whether it changed the value.
+ */
 struct Pending {
-  uint8_t* at; // null: there is none
+  uint8_t* at; // null: no write is pending
   size_t size;
   uint8_t before[16];
   Race race;
-  Stamp other; // with whom
+  Stamp other; // the other access
   Cell* cell;
-  Stamp writer; // of the cell before
+  Stamp writer; // the cell's previous value
 };
 inline Pending pending{};
 
-/** Watch memory of elements of a size, until `begin`. */
+/** Watch memory with elements of a size, until the next `begin`. */
 inline void watch(void* start, size_t size, size_t item, bool local) {
   if (size == 0 || count == most) {
     return;
@@ -81,14 +83,14 @@ inline void watch(void* start, size_t size, size_t item, bool local) {
   }
 }
 
-/** Begin a launch: nothing is watched yet. */
+/** Begin a launch without watched memory. */
 inline void begin() {
   count = 0;
   pending.at = nullptr;
   launched = ++moment;
 }
 
-/** Begin a threadgroup, whose own memory nobody has used. */
+/** Begin a threadgroup; no thread has used its memory yet. */
 inline void next_threadgroup() {
   began = ++moment;
 }
@@ -112,7 +114,7 @@ inline Race between(Stamp other, bool local) {
   return then == moment && !same ? among_threads : none;
 }
 
-/** Settle the pending write, if there is one: whether it is a race. */
+/** Decide whether a pending write is a race. */
 inline bool settle() {
   if (pending.at == nullptr) {
     return false;
@@ -125,7 +127,7 @@ inline bool settle() {
   return changed;
 }
 
-/** Note a read; with whom it is in a race becomes `other`. */
+/** Record a read; `other` becomes the access with which it races. */
 inline Race read(const Watched& watched, Cell& cell, Stamp now, Stamp& other) {
   uint64_t then = (cell.reader & ~(several | elsewhere)) >> thread_bits;
   Stamp kept = then < launched ? 0 : cell.reader & elsewhere;
@@ -140,7 +142,7 @@ inline Race read(const Watched& watched, Cell& cell, Stamp now, Stamp& other) {
   return between(other, watched.local);
 }
 
-/** Note a write, which is pending where it is in a race. */
+/** Record a write; a write in a race becomes pending. */
 inline void
 write(const Watched& watched, Cell& cell, Stamp now, uint8_t* at, size_t size) {
   Stamp other = cell.writer;
@@ -156,7 +158,7 @@ write(const Watched& watched, Cell& cell, Stamp now, uint8_t* at, size_t size) {
   cell.writer = now;
 }
 
-/** Note an access to memory that is watched; for a read as `read`. */
+/** Record an access to watched memory; `read` states the kind. */
 inline Race access(void* p, size_t size, bool writes, Stamp& other) {
   auto at = static_cast<uint8_t*>(p);
   for (int i = 0; i < count; ++i) {

@@ -1,12 +1,12 @@
-// What translated kernels call of the runtime (runtime.cpp), which is compiled
-// by itself: no header of the C library's mathematics gets into kernels, whose
-// own functions have the same names.
+// The functions of the runtime (runtime.cpp) that translated kernels call. The
+// runtime is compiled separately, because kernels define functions with the
+// names of the C library's mathematics, whose header must not be included here.
 
 #pragma once
 
 #include "mlxgen_metal/abi.h"
 
-// Of a function that is not the kernel's own: no accesses that races.h watches.
+// For functions that are not the kernel's own: races.h ignores their accesses.
 #define MLXGEN_UNWATCHED __attribute__((no_sanitize("thread")))
 
 namespace mlxgen_metal {
@@ -46,7 +46,7 @@ void* shared_storage(
 /** Wait for the threadgroup (`whole`) or the simdgroup. */
 void barrier(const char* what, bool whole, const char* file, int line);
 
-/** Give a value to the other lanes of the simdgroup, and get theirs. */
+/** Publish a value to the other lanes of the simdgroup, and return theirs. */
 Lanes exchange(
     const void* value,
     size_t size,
@@ -54,10 +54,10 @@ Lanes exchange(
     const char* file,
     int line);
 
-/** The planted mistake that kernels make: $MLXGEN_METAL_CHANGE, or 0. */
+/** The number of the active mutant: $MLXGEN_METAL_CHANGE, or 0. */
 extern const int change;
 
-/** End the launch with an error: the emulation, or Metal, has no such thing. */
+/** End the launch with an error: the emulation or Metal does not support it. */
 void unsupported(const char* what);
 
 } // namespace mlxgen_metal

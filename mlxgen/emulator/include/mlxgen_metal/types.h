@@ -12,12 +12,12 @@ typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 
-// Every operation rounds: -fexcess-precision=16 where the compiler needs it.
+// Every operation rounds; some compilers need -fexcess-precision=16 for it.
 typedef _Float16 half;
 
 /**
- * Metal's bfloat: rounds to nearest even at every operation, is converted to
- * float implicitly, and from floating types only explicitly.
+ * Metal's bfloat. Every operation rounds to nearest even. The conversion to
+ * float is implicit, the conversion from floating types explicit.
  */
 class bfloat {
  public:
@@ -194,7 +194,7 @@ struct array {
   }
 };
 
-/** A value that is the same in all threads, which is up to its author. */
+/** A value that its author declares to be equal in all threads. */
 template <typename T>
 using uniform = T;
 template <typename T>
@@ -295,7 +295,7 @@ struct vec;
 
 template <typename T>
 struct vec_traits {
-  static constexpr int size = 0; // no vector
+  static constexpr int size = 0; // not a vector
 };
 template <typename T, int N>
 struct vec_traits<vec<T, N>> {
@@ -341,7 +341,7 @@ struct alignas(4 * sizeof(T)) vec_data<T, 4> {
   };
 };
 
-/** A swizzle that stands on the left of an assignment. */
+/** A swizzle on the left side of an assignment. */
 template <typename V, typename R, int... I>
 struct SwizzleReference {
   V& target;
@@ -391,7 +391,7 @@ struct vec : vec_data<T, N> {
       set(i, static_cast<T>(other.get(i)));
     }
   }
-  // From scalars and shorter vectors, which give N components together.
+  // From scalars and shorter vectors with N components in total.
   template <typename A, typename B, typename... C>
   constexpr vec(const A& a, const B& b, const C&... c) {
     constexpr int given = parts<A>() + parts<B>() + (parts<C>() + ... + 0);

@@ -1,6 +1,7 @@
-// The few types of Apple's CoreFoundation that metal-cpp names. zig brings the
-// headers of macOS's C library but none of its frameworks, so that checking
-// generated code against MLX's macOS headers (emulator/host.py) needs these.
+// The few types of Apple's CoreFoundation that metal-cpp names. zig includes
+// the headers of macOS's C library but none of its frameworks. Checking
+// generated code against MLX's macOS headers (emulator/host.py) needs these
+// types.
 
 #pragma once
 

@@ -1,14 +1,14 @@
 """Loads a package's compiled operators; mlxgen installs this file into every package it builds.
 
-The package's ``__init__`` takes everything from here, so what is not for its users has an
+The package's ``__init__`` imports all public names from here; internal names begin with an
 underscore::
 
     from mypackage._load import *
     from mypackage._load import __version__ as __version__
 
 The extension is linked with one release of MLX, whose C++ interface changes even between patch
-releases. The versions are therefore compared before it is loaded: a wrong one would show itself as
-an undefined symbol at best.
+releases. The versions are therefore compared before the extension is loaded. A wrong version
+would otherwise cause an undefined symbol, or worse.
 """
 
 import functools as _functools
@@ -36,13 +36,13 @@ __version__ = _build_info.VERSION
 
 
 def install_methods() -> list[str]:
-    """Make the operators with ``variants: [function, method]`` methods of ``mx.array``.
+    """Make each operator with ``variants: [function, method]`` a method of ``mx.array``.
 
     Returns:
-        list[str]: The names of the methods. Calling it again changes nothing.
+        list[str]: The names of the methods. Repeated calls change nothing.
 
     Raises:
-        AttributeError: If ``mx.array`` has such a method already, from MLX or another package.
+        AttributeError: If ``mx.array`` already has such a method, from MLX or another package.
     """
     methods = dict(_ext._methods())
     for name in methods:
@@ -58,7 +58,7 @@ def install_methods() -> list[str]:
 
 
 def _as_method(name: str, function: _Callable[..., _Any]) -> _Callable[..., _Any]:
-    # The functions of an extension do not bind to an instance as Python's do.
+    # Unlike Python functions, functions of an extension do not bind to an instance.
     def method(self: _mx.array, *args: _Any, **kwargs: _Any) -> _Any:
         return function(self, *args, **kwargs)
 
@@ -69,7 +69,7 @@ def _as_method(name: str, function: _Callable[..., _Any]) -> _Callable[..., _Any
     return method
 
 
-# A submodule of the extension is shown as the package's own, which is generated too.
+# Submodules of the extension, which are generated too, appear as the package's own.
 for _name, _value in list(vars(_ext).items()):
     if isinstance(_value, _ModuleType) and not _name.startswith("_"):
         globals()[_name] = _importlib.import_module(f"{__package__}.{_name}")

@@ -1,5 +1,5 @@
-// Running hand-written CPU kernels: scalar functions in their loop, and the
-// switch from an array's dtype to the kernel's type.
+// Runs hand-written CPU kernels: the loop around scalar functions, and the
+// dispatch from an array's dtype to the kernel's type.
 
 #pragma once
 
@@ -33,7 +33,7 @@ struct Tag {
   using type = T;
 };
 
-/** The dtype of a type; MLX's own TypeToDtype says float32 of double. */
+/** The dtype of a type; MLX's own TypeToDtype maps double to float32. */
 template <typename T>
 Dtype dtype_of() {
   if constexpr (std::is_same_v<T, double>) {
@@ -51,7 +51,7 @@ std::vector<Dtype> dtypes_of(Types<Ts...>) {
 /** The types of MLX's floating dtypes. */
 using Floating = Types<float16_t, bfloat16_t, float, double>;
 
-/** Call f(Tag<T>) for the T among Types that `dtype` stands for. */
+/** Call f(Tag<T>) for the T among Types whose dtype is `dtype`. */
 template <typename... Ts, typename F>
 void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
   bool found =
@@ -67,18 +67,19 @@ void for_dtype(Types<Ts...>, Dtype dtype, F&& f) {
 
 namespace cpu {
 
-// How many elements are taken at a time where they are looked at first: those
-// of every operand stay in the first-level cache.
+// The number of elements that are computed at a time if their values are tested
+// first: the blocks of all operands fit into the first-level cache.
 constexpr int64_t block = 512;
-static_assert(block % lane == 0);
+static_assert(block % strip == 0);
 
-/** Allocate the outputs and tell the encoder what the next task uses. */
+/** Allocate the outputs and tell the encoder which arrays the next task uses.
+ */
 mx::cpu::CommandEncoder&
 begin(const Stream& stream, const Arrays& inputs, Arrays& outputs);
 
 /**
- * Enqueue a task that reads the inputs and writes the outputs, for which
- * begin() gave the encoder.
+ * Enqueue a task that reads the inputs and writes the outputs, on the encoder
+ * that begin() returned.
  */
 template <typename Task>
 void enqueue(
@@ -87,9 +88,9 @@ void enqueue(
     [[maybe_unused]] const Arrays& outputs,
     Task task) {
 #ifdef __SANITIZE_THREAD__
-  // Nobody writes to a buffer before MLX's count of its users says that those
-  // of before are done. MLX is not compiled with ThreadSanitizer, which does
-  // not see that: here it is told.
+  // A task writes to a buffer only after MLX's use count shows that earlier
+  // tasks are done. MLX is not compiled with ThreadSanitizer, which therefore
+  // cannot see this order: the annotations here declare it.
   std::vector<void*> users;
   for (const auto& out : outputs) {
     users.push_back(out.buffer().ptr());
@@ -112,7 +113,7 @@ void enqueue(
 using Loop = std::function<void(const Rows& rows)>;
 
 /**
- * Run a loop over all elements of arrays of one dtype, whatever their strides.
+ * Run a loop over all elements of arrays of one dtype, with any strides.
  * float16 and bfloat16 are converted to float and back, a block at a time.
  */
 void run_elementwise(
@@ -130,7 +131,8 @@ Loop loop_of(const Op& op) {
   using In = std::make_index_sequence<Op::kInputs>;
   using Out = std::make_index_sequence<Op::kOutputs>;
   if constexpr (requires { op.template element<T, true>(); }) {
-    // Compiled twice, and the one for positive inputs taken a block at a time.
+    // Compiled twice; the version for positive inputs is selected for each
+    // block.
     return [positive = op.template element<T, true>(),
             any = op.template element<T, false>()](const Rows& rows) {
       std::array<const void*, Op::kInputs> from;
@@ -138,13 +140,13 @@ Loop loop_of(const Op& op) {
       int64_t blocks = (rows.count + block - 1) / block;
       for (int64_t i = 0; i < rows.rows * blocks; ++i) {
         int64_t row = i / blocks;
-        int64_t start = std::min(i % blocks * block, rows.count - lane);
+        int64_t start = std::min(i % blocks * block, rows.count - strip);
         int64_t n = std::min(rows.count - start, block);
         bool all = true;
         for (size_t k = 0; k < from.size(); ++k) {
           auto first = static_cast<const T*>(rows.in[k]) + row * rows.down[k] +
               start * rows.across[k];
-          all = all && all_positive(first, rows.across[k] == 0 ? lane : n);
+          all = all && all_positive(first, rows.across[k] == 0 ? strip : n);
           from[k] = first;
         }
         for (size_t k = 0; k < to.size(); ++k) {
@@ -165,7 +167,8 @@ Loop loop_of(const Op& op) {
   }
 }
 
-/** The CPU's row of an elementwise operator, for inputs of these types. */
+/** The CPU table entry of an elementwise operator, for inputs of these types.
+ */
 template <typename Op, typename Inputs>
 Row elementwise(const char* kernel) {
   auto launch = [](Primitive& self, const Arrays& inputs, Arrays& outputs) {
@@ -181,7 +184,7 @@ Row elementwise(const char* kernel) {
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
 }
 
-/** A task whose errors name the operator. */
+/** A task that adds the operator's name to its errors. */
 template <typename Task>
 auto naming(const char* op, Task task) {
   return [op, task = std::move(task)]() mutable {
@@ -193,7 +196,8 @@ auto naming(const char* op, Task task) {
   };
 }
 
-/** The CPU's row of an operator with a kernel over views: Op::task<T>(). */
+/** The CPU table entry of an operator with a kernel over views: Op::task<T>().
+ */
 template <typename Op, typename Inputs>
 Row over_views(const char* kernel) {
   auto launch = [](Primitive& self, const Arrays& inputs, Arrays& outputs) {

@@ -1,6 +1,6 @@
-// What compiled formulas call beside MLX: Python's rules where C++ has others
-// (numbers beside arrays, floor division, negative indices, slices of shapes)
-// and comprehensions over lists of arrays.
+// The functions that compiled formulas call in addition to MLX: Python's rules
+// where C++ differs (scalars with arrays, floor division, negative indices,
+// slices of shapes), and comprehensions over lists of arrays.
 
 #pragma once
 
@@ -48,13 +48,15 @@ concept Whole = Number<T> && std::is_integral_v<T> && !std::is_same_v<T, bool>;
 // Numbers
 ///////////////////////////////////////////////////////////////////////////////
 
-/** An int for MLX's C++ API, from Python's; truncates a float as int() does. */
+/** Convert a Python number to an int of MLX's C++ API; truncate floats as
+ * int().
+ */
 template <Number T>
 int to_int(T value) {
   constexpr auto lo = std::numeric_limits<int>::min();
   constexpr auto hi = std::numeric_limits<int>::max();
-  // Written so that nan fails too. Floats compare as doubles, where both bounds
-  // are exact and truncation is still to come.
+  // Written so that NaN fails, too. Floats are compared as doubles, in which
+  // both bounds are exact, and before truncation.
   bool fits;
   if constexpr (std::is_floating_point_v<T>) {
     fits = value > static_cast<double>(lo) - 1 &&
@@ -106,7 +108,7 @@ double floor_mod(A a, B b) {
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-/** Python's `a * b`, where that is a product of more than two ints. */
+/** Python's `a * b`, for products of more than two ints. */
 template <Whole A, Whole B>
 auto times(A a, B b) {
   std::common_type_t<A, B> out;
@@ -148,7 +150,7 @@ inline int64_t nbytes(const mx::array& x) {
   return static_cast<int64_t>(x.nbytes());
 }
 
-// By value: what they are asked of may be a temporary.
+// By value, because the function may be called on a temporary.
 inline mx::Shape shape(const mx::array& x) {
   return x.shape();
 }
@@ -162,7 +164,7 @@ int len(const List& list) {
   return static_cast<int>(list.size());
 }
 
-/** `list[i]`, with negative i counted from the end, checked. */
+/** `list[i]` with a range check; negative i counts from the end. */
 template <typename List>
 const typename List::value_type& item(const List& list, int i) {
   int n = len(list);
@@ -291,7 +293,7 @@ inline mx::Shape range(int start, int stop) {
 // Comprehensions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** Ints are kept as a shape, anything else as a vector. */
+/** Lists of ints become a Shape, other lists a vector. */
 template <typename T>
 using ListOf =
     std::conditional_t<std::is_same_v<T, int>, mx::Shape, std::vector<T>>;
@@ -395,7 +397,7 @@ std::vector<mx::array> as_arrays(const Tuple& tuple) {
       [](const auto&... x) { return std::vector<mx::array>{x...}; }, tuple);
 }
 
-/** `arrays`, of which there have to be `count`. */
+/** `arrays`, checked to contain `count` arrays. */
 inline std::vector<mx::array> exactly(
     std::vector<mx::array> arrays,
     int count) {
@@ -408,8 +410,9 @@ inline std::vector<mx::array> exactly(
 ///////////////////////////////////////////////////////////////////////////////
 
 /**
- * A number beside an array of dtype `like`, as mlx.core converts it: it takes
- * the array's dtype, but a float does not become an int and an int no bool.
+ * A scalar next to an array of dtype `like`, as mlx.core converts it: it takes
+ * the array's dtype, but a float does not become an int, and an int does not
+ * become a bool.
  */
 template <Number T>
 mx::array scalar(T value, mx::Dtype like) {
@@ -438,7 +441,7 @@ mx::array scalar(T value, mx::Dtype like) {
   }
 }
 
-/** A number by itself: bool, int32 (int64 if it has to be) or float32. */
+/** A scalar on its own: bool, int32 (int64 if too large) or float32. */
 template <Number T>
 mx::array scalar(T value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -450,7 +453,7 @@ mx::array scalar(T value) {
   }
 }
 
-/** An operand that may be a number: see the functions below. */
+/** An operand that may be a scalar: see the functions below. */
 inline const mx::array& operand(const mx::array& value, mx::Dtype) {
   return value;
 }
@@ -471,7 +474,7 @@ std::optional<mx::array> operand(
   return value ? std::optional<mx::array>(operand(*value, like)) : std::nullopt;
 }
 
-// MLX's functions of two arrays, one of which may be a number.
+// MLX's functions of two arrays, one of which may be a scalar.
 #define MLXGEN_BINARY(name, result)                            \
   template <Number T>                                          \
   result name(const mx::array& a, T b, mx::StreamOrDevice s) { \
@@ -571,7 +574,7 @@ mx::array full_like(const mx::array& a, T value, mx::StreamOrDevice s) {
 }
 
 ///////////////////////////////////////////////////////////////////////////////
-// Functions that mlx.core has in its Python binding
+// Functions that only mlx.core's Python binding has
 ///////////////////////////////////////////////////////////////////////////////
 
 inline mx::array take_along_axis(
@@ -641,13 +644,13 @@ inline constexpr NewAxis newaxis;
 
 using Index = std::variant<int, Slice, Ellipsis, NewAxis>;
 
-/** What indices select from an array, as mx::slice and its like take it. */
+/** The elements that indices select, in the form that mx::slice takes. */
 struct Selection {
   mx::Shape start;
   mx::Shape stop;
   mx::Shape step;
-  std::vector<int> dropped; // axes of ints, which the result does not have
-  std::vector<int> added; // new axes of the result
+  std::vector<int> dropped; // axes of integer indices, which the result lacks
+  std::vector<int> added; // new axes in the result
 
   Selection(const mx::array& x, std::initializer_list<Index> indices)
       : start(x.ndim(), 0), stop(x.shape()), step(x.ndim(), 1) {
@@ -663,7 +666,7 @@ struct Selection {
           ") for an array with " + std::to_string(ndim(x)) + " dimensions.");
     }
     int axis = 0; // of the array
-    int position = 0; // in the result
+    int position = 0; // of the result
     for (const auto& i : indices) {
       if (std::holds_alternative<NewAxis>(i)) {
         added.push_back(position++);
@@ -739,7 +742,7 @@ mx::array updates(
   return at.dropped.empty() ? out : mx::expand_dims(out, at.dropped, s);
 }
 
-/** As above with an array of integers, for mx::scatter_add. */
+/** Like the above with an array of integers, for mx::scatter_add. */
 template <typename T>
 mx::array updates(
     const mx::array& x,

@@ -1,5 +1,5 @@
-// What hand-written CPU kernels stand on: typed views of arrays, and
-// conversions of 16-bit floats.
+// Included by hand-written CPU kernels: typed views of arrays, and conversions
+// of 16-bit floats.
 //
 // A kernel that is not elementwise is a function over these views:
 //
@@ -7,9 +7,9 @@
 //   void segment_sum(In<T> x, In<int32_t> segment_ids, int num_segments,
 //                    Out<T> out);
 //
-// The generated code around it has checked shapes and dtypes, made every input
-// row-contiguous, allocated the outputs (uninitialised) and runs it on the
-// stream's thread.
+// The generated code around it checks shapes and dtypes, makes every input
+// row-contiguous, allocates the outputs (uninitialized), and runs the kernel on
+// the stream's thread.
 
 #pragma once
 
@@ -34,7 +34,7 @@ using mx::Dtype;
 using mx::float16_t;
 using mx::Shape;
 
-/** The type in which a kernel should add up values of type T. */
+/** The accumulator type for values of type T. */
 template <typename T>
 struct Accumulator {
   using type = T;
@@ -55,9 +55,9 @@ using accum_t = typename Accumulator<std::remove_const_t<T>>::type;
 ///////////////////////////////////////////////////////////////////////////////
 
 // float16 and bfloat16 are computed in float, a block at a time. The
-// conversions are written with selects only, so that they vectorise.
+// conversions use only selects and no branches, so that they vectorize.
 
-/** The bits of a 16-bit float: g++ does not vectorise std::bit_cast of it. */
+/** The bits of a 16-bit float; g++ does not vectorize std::bit_cast of it. */
 template <typename T>
 uint16_t bits_of(const T& x) {
   uint16_t bits;
@@ -72,8 +72,8 @@ inline float widen(const bfloat16_t& x) {
 
 inline float widen(const float16_t& x) {
   uint32_t bits = bits_of(x);
-  // Shifted into place the exponent is too small by 112; multiplying by 2^112
-  // mends it and normalises subnormal numbers on the way.
+  // After the shift the exponent is too small by 112. Multiplying by 2^112
+  // corrects it and also normalizes subnormal numbers.
   float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
   uint32_t wide = std::bit_cast<uint32_t>(magnitude);
   wide |= magnitude >= 65536.0f ? 0x7f800000u : 0u; // inf and NaN
@@ -100,7 +100,7 @@ inline void narrow(float x, float16_t& out) {
   uint32_t a = bits & 0x7fffffffu;
   // Round to nearest even at bit 13, after moving the exponent down by 112.
   uint32_t normal = (a - 0x38000000u + 0x0fffu + ((a >> 13) & 1u)) >> 13;
-  // Below 2^-14 adding 0.5 shifts the mantissa so that the addition rounds.
+  // Below 2^-14, adding 0.5 shifts the mantissa, so that the addition rounds.
   uint32_t subnormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(a) + 0.5f) - 0x3f000000u;
   uint32_t h = a < 0x38800000u ? subnormal : normal;
@@ -118,7 +118,7 @@ void narrow(T x, T& out) {
 // Views
 ///////////////////////////////////////////////////////////////////////////////
 
-/** Raise that an array with `ndim` axes has no axis i. */
+/** Raise an error: an array with `ndim` axes has no axis i. */
 [[noreturn, gnu::noinline, gnu::cold]] inline void no_axis(int i, int ndim) {
   throw std::out_of_range(
       "Axis " + std::to_string(i) + " is out of range for an array with " +
@@ -149,7 +149,7 @@ struct View {
   int ndim() const {
     return static_cast<int>(shape.size());
   }
-  /** The length of axis i, which may be negative to count from the last. */
+  /** The size of axis i, which may be negative to count from the last. */
   int64_t dim(int i) const {
     int axis = i < 0 ? i + ndim() : i;
     if (axis < 0 || axis >= ndim()) {
@@ -188,8 +188,8 @@ std::vector<In<T>> list_in(const std::vector<mx::array>& arrays) {
 
 } // namespace mlxgen
 
-// Kernels are in namespaces of their packages, or in none, and call these by
-// their names alone.
+// Kernels are in namespaces of their packages, or in none, and call these
+// functions without a namespace.
 using mlxgen::accum_t;
 using mlxgen::In;
 using mlxgen::Out;

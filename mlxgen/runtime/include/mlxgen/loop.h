@@ -1,6 +1,6 @@
-// The loop around a scalar function, written so that g++ and clang vectorise
-// it: the function is inlined to the bottom, and compiled for several
-// instruction sets. Apart from MLX, so that a test can compile the loop of
+// The loop around a scalar function, written so that g++ and clang vectorize
+// it: the function is completely inlined and compiled for several instruction
+// sets. This file is independent of MLX, so that a test can compile the loop of
 // every operator.
 
 #pragma once
@@ -15,17 +15,18 @@
 #include <type_traits>
 #include <utility>
 
-// Where Metal is emulated only compile time matters; with sanitizers g++'s
-// clones are not ready when the loader picks one.
+// For the Metal emulation only compile time matters. With sanitizers, g++'s
+// clones are not ready when the loader selects one.
 #if defined(MLXGEN_EMULATE_METAL) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
 #define MLXGEN_PLAIN_LOOPS
 #endif
 
-// Without inlining of all that a long scalar function calls, the loop around it
-// is not vectorised. g++'s `flatten` says so of the loop; clang's holds for
-// direct calls only, so there the functions themselves are marked, between
-// MLXGEN_BEGIN_INLINED and MLXGEN_END_INLINED, and calls of lambdas.
+// The loop around a long scalar function is vectorized only if all functions
+// that it calls are inlined. g++'s `flatten` on the loop does this; clang's
+// applies to direct calls only. With clang the functions themselves are marked,
+// between MLXGEN_BEGIN_INLINED and MLXGEN_END_INLINED, and calls of lambdas are
+// marked.
 #if defined(__clang__) && defined(__OPTIMIZE__) && \
     !defined(MLXGEN_EMULATE_METAL)
 #define MLXGEN_PRAGMA(text) _Pragma(#text)
@@ -49,8 +50,9 @@
 #endif
 
 // A function that is compiled for several instruction sets. With g++ the loader
-// picks one; clang's `target_clones` are not for templates, so there it becomes
-// part of the functions that multiversion() has, and must be called through it.
+// selects one. clang's `target_clones` do not apply to templates; with clang
+// the function becomes part of the functions in multiversion(), and must be
+// called through it.
 #if defined(__clang__)
 #define MLXGEN_MULTIVERSION __attribute__((always_inline)) inline
 #elif defined(MLXGEN_PLAIN_LOOPS)
@@ -63,14 +65,14 @@
 #define MLXGEN_MULTIVERSION __attribute__((flatten))
 #endif
 
-// Around a loop whose outputs may share memory with inputs, but only element
-// for element. Two vectors at a time: most special functions are chains of
-// dependent operations, and one vector has something to do while the other
-// waits. On x86-64 that makes loops up to a fifth faster. On arm64 clang would
-// take two elements of float at a time where it expects little of more, because
-// vectors hold two numbers in double: of four llvm-mca expects a third less
-// time in erf's inverses.
-#if defined(MLXGEN_INDEPENDENT) // somebody compares
+// For a loop whose outputs may share memory with inputs, but only element for
+// element. It computes two vectors at a time: most special functions are chains
+// of dependent operations, so that the second vector can use the time in which
+// the first one waits. This makes loops on x86-64 up to a fifth faster. On
+// arm64, vectors hold two doubles, and clang would compute two elements of
+// float at a time if it expects little gain from more; for erf's inverses,
+// llvm-mca expects a third less time for four elements.
+#if defined(MLXGEN_INDEPENDENT) // set by benchmarks
 #elif defined(__clang__) && defined(__aarch64__)
 #define MLXGEN_INDEPENDENT                           \
   _Pragma("clang loop interleave_count(2)") _Pragma( \
@@ -86,8 +88,8 @@
 
 namespace mlxgen {
 
-// The instruction sets of MLXGEN_MULTIVERSION, for functions that are written
-// for each of them, and whether this processor has them.
+// The instruction sets of MLXGEN_MULTIVERSION, for functions with a separate
+// version for each, and tests of this processor for them.
 #if defined(__x86_64__) && defined(__linux__) && !defined(MLXGEN_PLAIN_LOOPS)
 #define MLXGEN_AVX2 "avx2,bmi,bmi2,fma"
 #define MLXGEN_AVX512 MLXGEN_AVX2 ",avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
@@ -125,7 +127,7 @@ __attribute__((target(MLXGEN_AVX512))) auto with_avx512(F f) {
 } // namespace detail
 #endif
 
-/** f(), which calls a MLXGEN_MULTIVERSION function, for this processor. */
+/** Call f(), which calls a MLXGEN_MULTIVERSION function, for this processor. */
 template <typename F>
 auto multiversion(F f) {
 #if defined(__clang__) && defined(MLXGEN_AVX2)
@@ -140,11 +142,11 @@ auto multiversion(F f) {
 }
 
 /**
- * Makes gcc compute two vectors of double at a time, as clang is told above:
- * call it with the index in every iteration of a loop. gcc takes as many
+ * Makes gcc compute two vectors of double at a time, as clang does above. Call
+ * it with the index in every iteration of a loop. gcc processes as many
  * iterations together as fill a vector of the smallest type in the loop, and
- * here that is one of four bytes. Loops over float are left alone: many compute
- * in double, and so in two vectors.
+ * this function uses a type of four bytes. Loops over float are unchanged: many
+ * compute in double, and thus in two vectors.
  */
 template <typename T>
 class Interleaved {
@@ -160,7 +162,7 @@ class Interleaved<double> {
     seen_ ^= static_cast<int32_t>(k);
   }
   ~Interleaved() {
-    asm volatile("" : : "r"(seen_)); // as if it was used
+    asm volatile("" : : "r"(seen_)); // prevents removal as unused
   }
 
  private:
@@ -170,28 +172,29 @@ class Interleaved<double> {
 
 namespace cpu {
 
-// Loops always run over lanes of so many elements: an element's result then
-// never depends on its place, as it would where a vectorised body and a scalar
-// tail round differently.
-constexpr int64_t lane = 64;
+// Loops always process strips of this many elements. The result for an element
+// therefore does not depend on its position. It would if a vectorized body and
+// a scalar tail rounded differently.
+constexpr int64_t strip = 64;
 
 /**
- * What a loop computes: rows of elements, in the type in which they are
- * computed. A row has at least a lane of them; those behind its last whole lane
- * are computed together with some before, which so are computed twice.
+ * The work of a loop: rows of elements, in the computing type. A row has at
+ * least one strip of elements. The elements after its last complete strip are
+ * computed as a strip that overlaps the previous one, so that some are computed
+ * twice.
  */
 struct Rows {
   const void* const* in;
-  // Of every input: 1 where the elements of a row follow each other, or 0 where
-  // a lane of the same ones stands for it; and from row to row.
+  // For every input: the stride in a row, which is 1, or 0 if a strip of equal
+  // elements represents the row; and the stride between rows.
   const int64_t* across;
   const int64_t* down;
-  void* const* out; // row after row
+  void* const* out; // one row after another
   int64_t rows;
-  int64_t count; // of elements in a row
+  int64_t count; // number of elements in a row
 };
 
-/** Whether all of these numbers are above 0. */
+/** Return true if all of these numbers are above 0. */
 template <typename T>
 MLXGEN_MULTIVERSION bool all_positive_here(const T* x, int64_t count) {
   int others = 0;
@@ -206,7 +209,7 @@ bool all_positive(const T* x, int64_t count) {
   return multiversion([&] { return all_positive_here(x, count); });
 }
 
-/** The elements of a vector of arm64. */
+/** The number of elements in an arm64 vector. */
 template <typename T>
 constexpr int at_a_time = 16 / sizeof(T);
 
@@ -223,12 +226,12 @@ MLXGEN_MULTIVERSION void each_here(
   const int64_t count = rows.count;
   Interleaved<T> interleaved;
   for (int64_t row = 0; row < rows.rows; ++row) {
-    for (int64_t start = 0; start < count; start += lane) {
-      int64_t at = std::min(start, count - lane);
+    for (int64_t start = 0; start < count; start += strip) {
+      int64_t at = std::min(start, count - strip);
       const T* x[] = {(from[I] + at * across[I])...};
       T* y[] = {(to[O] + at)...};
       MLXGEN_INDEPENDENT
-      for (int64_t k = 0; k < lane; ++k) {
+      for (int64_t k = 0; k < strip; ++k) {
         MLXGEN_INLINED_CALL element(x[I][k]..., y[O][k]...);
         interleaved(k);
       }

@@ -1,7 +1,7 @@
-// The memory of outputs. That of large ones the system maps anew for every
-// array, 4 KiB at a time as it is first written to, which takes longer than
-// most functions of the elements do; 2 MiB at a time, a fraction of that. NumPy
-// asks for the same.
+// Allocates the memory of outputs. For a large array the system maps new memory
+// every time, in pages of 4 KiB on the first write. This takes more time than
+// most functions of the elements; with pages of 2 MiB it takes a fraction of
+// that time. NumPy requests large pages, too.
 
 #pragma once
 
@@ -18,14 +18,14 @@
 
 namespace mlxgen {
 
-/** Raise that there is none for an array. */
+/** Raise an error: the memory of an array cannot be allocated. */
 [[noreturn]] void no_memory(
     const mlx::core::Shape& shape,
     mlx::core::Dtype dtype);
 
 /**
- * Memory for an output, which nothing has written to: what set_data() takes, a
- * Buffer until MLX 0.32.3, and then a Data that owns one.
+ * Uninitialized memory for an output, in the type that set_data() takes: a
+ * Buffer up to MLX 0.32.3, and then a Data that owns one.
  */
 inline auto allocate(const mlx::core::array& out) {
   auto bytes = out.nbytes();
@@ -46,7 +46,7 @@ inline auto allocate(const mlx::core::array& out) {
     auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     auto first = reinterpret_cast<uintptr_t>(buffer.raw_ptr());
     auto start = (first + page - 1) / page * page;
-    // Advice: where it is refused, all is as before.
+    // Only advice: if the system rejects it, nothing changes.
     madvise(
         reinterpret_cast<void*>(start), first + bytes - start, MADV_HUGEPAGE);
   }

@@ -1,6 +1,6 @@
-// Launching Metal kernels from generated code. The kernels' source is embedded
-// in the module, and of it the system compiles what is needed, when it first
-// is: building takes no Metal toolchain.
+// Launches Metal kernels from generated code. The kernels' source is embedded
+// in the module. The system compiles the required part of it on first use, so
+// that builds need no Metal toolchain.
 
 #pragma once
 
@@ -28,7 +28,7 @@ namespace mlxgen::metal {
 
 using mx::metal::CommandEncoder;
 
-/** What a stream's commands go to. */
+/** The encoder of a stream's commands. */
 inline CommandEncoder& encoder_of(const Stream& s) {
 #if MLX_VERSION_NUMERIC >= 31002
   return mx::metal::get_command_encoder(s);
@@ -37,10 +37,12 @@ inline CommandEncoder& encoder_of(const Stream& s) {
 #endif
 }
 
-/** A dtype as it stands in the host names of kernels. */
+/** The name of a dtype in the host names of kernels. */
 std::string name_of(Dtype dtype);
 
-/** Bind a shape or strides: Metal refuses those of 0-d and absent arrays. */
+/** Bind a shape or strides; Metal rejects the empty ones of 0-d and absent
+ * arrays.
+ */
 template <typename Vector>
 void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
   if (values.empty()) {
@@ -51,8 +53,8 @@ void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
 }
 
 /**
- * Bind an optional array; another where it is absent, since Metal wants one
- * there. The emulation has nothing there that a kernel could read.
+ * Bind an optional array. If it is absent, bind another array, because Metal
+ * requires a buffer; the emulation binds one that a kernel cannot read.
  */
 inline void set_optional(
     CommandEncoder& encoder,
@@ -71,8 +73,8 @@ inline void set_optional(
 }
 
 /**
- * Allocate the outputs of a kernel that is not elementwise. False: all of them
- * are empty, so that there is nothing to launch.
+ * Allocate the outputs of a kernel that is not elementwise. Return false if all
+ * of them are empty, so that nothing must be launched.
  */
 inline bool allocate(Arrays& outputs) {
   bool any = false;
@@ -86,7 +88,7 @@ inline bool allocate(Arrays& outputs) {
 template <typename T>
 constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-/** A number for a kernel's parameter, whose type must hold an integer. */
+/** Convert a number to a kernel's parameter type, which must represent it. */
 template <typename To, typename From>
 To number(const char* name, From value) {
   if constexpr (is_integer<To> && is_integer<From>) {
@@ -100,8 +102,8 @@ To number(const char* name, From value) {
 }
 
 /**
- * Fill an output with zeros for kernels that accumulate into it. Memory is
- * shared with the CPU and this buffer is new, so no work in flight uses it.
+ * Fill an output with zeros, for kernels that accumulate into it. The memory is
+ * shared with the CPU, and no pending work uses this new buffer.
  */
 inline void zero(array& out) {
   std::memset(out.data<char>(), 0, out.nbytes());
@@ -110,16 +112,16 @@ inline void zero(array& out) {
 #endif
 }
 
-/** Numbers of threads along x, y and z, as an entry gives them. */
+/** Numbers of threads along x, y and z, from the formulas of an entry. */
 struct Extent {
   std::array<int64_t, 3> threads;
   const char* formulas; // for messages
 };
 
 /**
- * Launch a grid in threadgroups of the given size; without one they are as
- * large as can be. Raises where Metal could not launch it, or nothing would be
- * computed, unless that is right (`idle`).
+ * Launch a grid in threadgroups of the given size or, by default, of the
+ * maximum size. Raise an error if Metal cannot launch the grid, or if it is
+ * empty and `idle` is false.
  */
 void dispatch(
     CommandEncoder& encoder,
@@ -128,15 +130,15 @@ void dispatch(
     const std::optional<Extent>& group,
     bool idle = false);
 
-/** Source of kernels, which is compiled when one of them is asked for. */
+/** The source of kernels, which is compiled when one of them is requested. */
 class Library {
  public:
   Library(std::string name, std::function<std::string()> source);
 
   /**
-   * A kernel in the source, or one that `instantiation` makes of it, which then
-   * is compiled for this one alone. `constants` are its first function
-   * constants.
+   * Return a kernel of the source, or one that `instantiation` creates, which
+   * is then compiled separately. `constants` are the values of its first
+   * function constants.
    */
   MTL::ComputePipelineState* pipeline(
       const Stream& s,
@@ -151,17 +153,19 @@ class Library {
   std::function<std::string()> source_;
 };
 
-/** The first of a template parameter's values that is enough for a call. */
+/** Return the smallest value of a template parameter that suffices for a call.
+ */
 int64_t enough(
     const char* op,
     const char* what,
     int64_t value,
     const std::vector<int64_t>& values);
 
-/** A template of a kernel, of which is compiled what is launched. */
+/** A template of a kernel; only instantiations that are launched are compiled.
+ */
 class Template {
  public:
-  /** `values` are those of its parameters behind the dtype. */
+  /** `values` are those of the template parameters after the dtype. */
   Template(
       std::string name,
       const char* source,
@@ -183,22 +187,22 @@ class Template {
 // Kernels around scalar functions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** A scalar function's call, and what its statement names. */
+/** The call of a scalar function, and the names in its statement. */
 struct Element {
   std::string name; // of the operator
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
   std::vector<std::string> attributes;
-  std::string statement; // in terms of those, and of the computing type C
+  std::string statement; // in these names and the computing type C
 };
 
-/** An attribute's value, bound where the kernel has it. */
+/** The value of an attribute, bound if the kernel uses it. */
 using SetAttributes = std::function<void(CommandEncoder&, int index)>;
 
 /** The kernels of an elementwise operator: templates around its element. */
 class Elementwise {
  public:
-  /** `types` are the attributes', `source` is where the function stands. */
+  /** `types` are those of the attributes; `source` contains the function. */
   Elementwise(
       const std::string& package,
       const char* source,
@@ -206,7 +210,7 @@ class Elementwise {
       std::vector<std::string> types,
       const std::vector<Dtype>& dtypes);
 
-  /** Launch the kernel that suits the arrays' sizes and strides. */
+  /** Launch the kernel that matches the arrays' sizes and strides. */
   void run(
       const Stream& s,
       const Arrays& inputs,
@@ -237,8 +241,8 @@ std::vector<std::string> types_of(const std::tuple<Ts...>*) {
 }
 
 /**
- * Metal's row of an elementwise operator: the kernels are generated around the
- * scalar function that is called in `element`, out of `source`.
+ * The Metal table entry of an elementwise operator. Its kernels are generated
+ * around the scalar function of `source` that `element` calls.
  */
 template <typename Op>
 Row elementwise(

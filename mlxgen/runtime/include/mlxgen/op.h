@@ -1,8 +1,8 @@
-// The runtime that generated operators stand on: dtype rules, error messages,
-// the dispatch table, and the parts of vmap and jvp that do not depend on the
-// operator. Compiled once per package (src/op.cpp); its symbols stay hidden in
-// that library, so that packages built with different versions of mlxgen can
-// share a process.
+// The runtime of generated operators: dtype rules, error messages, the dispatch
+// table, and the parts of vmap and jvp that do not depend on the operator. It
+// is compiled once per package (src/op.cpp). Its symbols are hidden in that
+// library, so that packages that were built with different versions of mlxgen
+// can be used in one process.
 
 #pragma once
 
@@ -36,7 +36,7 @@ using mx::StreamOrDevice;
 using Arrays = std::vector<array>;
 
 ///////////////////////////////////////////////////////////////////////////////
-// Errors: `[op] What is wrong. Got x: float32 (2, 3), ...`
+// Errors: `[op] Sentence. Got x: float32 (2, 3), ...`
 ///////////////////////////////////////////////////////////////////////////////
 
 /** An argument with its name, for messages. */
@@ -77,12 +77,12 @@ fail(const char* op, const std::string& what, const std::vector<Shown>& args);
 fail(const char* op, const std::string& what, const std::vector<Named>& args);
 
 /**
- * Raise the exception that is being handled with the operator's name in front
- * of its message, if it is not there already.
+ * Rethrow the exception that is being handled, with the operator's name at the
+ * start of its message.
  */
 [[noreturn]] void fail_in(const char* op);
 
-/** An argument of any type with its name, to be shown if something is wrong. */
+/** An argument of any type with its name, to be shown in an error. */
 template <typename T>
 struct Given {
   const char* name;
@@ -95,8 +95,8 @@ Given<T> given(const char* name, const T& value) {
 }
 
 /**
- * Raise unless a check of the arguments holds, and show those that it is about.
- * One that cannot be computed, such as a division by 0, does not hold.
+ * Raise an error that shows the arguments of a check, unless the check holds. A
+ * check that cannot be computed, for example because of a division by 0, fails.
  */
 template <typename Check, typename... Args>
 void require(
@@ -108,22 +108,22 @@ void require(
     if (check()) {
       return;
     }
-  } catch (const std::logic_error&) { // an index, or shapes that do not fit
+  } catch (const std::logic_error&) { // an index, or mismatched shapes
   } catch (const std::overflow_error&) {
   }
   fail(op, message, std::vector<Shown>{{args.name, show(args.value)}...});
 }
 
-/** Raise unless every length is at least 0. */
+/** Raise an error if a size is negative. */
 void require_lengths(const std::vector<Shape>& shapes);
 
 /**
- * Raise unless the inputs have one shape, as when a function was compiled that
- * now takes others: nothing broadcasts them.
+ * Raise an error unless the inputs have one shape. They differ if a compiled
+ * function is called with other shapes, which nothing broadcasts.
  */
 void require_one_shape(const char* op, const Arrays& inputs);
 
-/** What an op's shape rule gives for its arguments, which errors show. */
+/** The result of an op's shape rule, which errors show. */
 template <typename... Args>
 std::vector<Shape> shapes_of(
     const char* op,
@@ -142,7 +142,9 @@ std::vector<Shape> shapes_of(
   }
 }
 
-/** Which of `choices` a string attribute is; raises if it is none of them. */
+/** Return the index of a string in `choices`; raise an error if it is not
+ * there.
+ */
 int choice(
     const char* op,
     const char* name,
@@ -153,7 +155,8 @@ int choice(
 // Dtypes and shapes of the inputs
 ///////////////////////////////////////////////////////////////////////////////
 
-/** What becomes of integer (and boolean) inputs that a kernel does not take. */
+/** The conversion of integer and boolean inputs that a kernel does not support.
+ */
 enum class Integers { to_float32, keep, error };
 
 /** The dtypes that a group of arguments may have together. */
@@ -167,14 +170,14 @@ struct DtypeRule {
 
   Dtype resolve(const char* op, const std::vector<Named>& args) const;
 
-  /** The dtype of sums of `dtype`, in which arguments of fewer digits fit. */
+  /** The accumulator dtype for `dtype`, if no argument needs a wider one. */
   Dtype resolve_sums(
       const char* op,
       Dtype dtype,
       const std::vector<Named>& args) const;
 };
 
-/** Those of an argument that is a list, among all inputs of a primitive. */
+/** The arrays of a list argument, among all inputs of a primitive. */
 inline Arrays slice(const Arrays& inputs, int start, int count) {
   return {inputs.begin() + start, inputs.begin() + start + count};
 }
@@ -185,17 +188,17 @@ inline const std::vector<Dtype> floating{
     mx::float32,
     mx::float64};
 
-/** A list of arrays, as it is named in messages. */
+/** A list of arrays with the name for messages. */
 std::vector<Named> named(const char* name, const Arrays& arrays);
 
 /**
- * `a` in another dtype. An integer that does not fit into it becomes the
- * nearest one that does, or of an unsigned dtype the last: what is out of range
- * as an index stays so.
+ * Convert `a` to another dtype. An integer out of range becomes the nearest
+ * representable integer; for an unsigned dtype it becomes the largest one, so
+ * that an index that is out of range stays out of range.
  */
 array to_dtype(const array& a, Dtype dtype, const Stream& s);
 
-/** An input as kernels that are not elementwise, or composites, see it. */
+/** An input as composites and kernels that are not elementwise receive it. */
 array ready(
     const array& a,
     Dtype dtype,
@@ -203,8 +206,8 @@ array ready(
     bool for_kernel = true);
 
 /**
- * The inputs of an elementwise op: promoted to one dtype that the kernels take,
- * and broadcast together.
+ * The inputs of an elementwise op: promoted to one dtype that the kernels
+ * support, and broadcast together.
  */
 Arrays elementwise_inputs(
     const char* op,
@@ -214,17 +217,17 @@ Arrays elementwise_inputs(
     const Stream& s);
 
 ///////////////////////////////////////////////////////////////////////////////
-// Dispatch: the one place where a backend's kernel is found
+// Dispatch: selects the kernel of a backend
 ///////////////////////////////////////////////////////////////////////////////
 
 enum class Backend { cpu, metal };
 
 const char* name_of(Backend backend);
 
-/** The backend that runs work on a stream, if this build has one for it. */
+/** The backend that runs work on a stream, if this build includes it. */
 std::optional<Backend> backend_of(const Stream& s);
 
-/** A kernel launcher: what eval_cpu and eval_gpu run. */
+/** A kernel launcher, which eval_cpu and eval_gpu call. */
 using Launcher =
     std::function<void(Primitive& self, const Arrays& inputs, Arrays& outputs)>;
 
@@ -243,7 +246,8 @@ struct Row {
   Launcher launch;
 };
 
-/** A template parameter of a Metal kernel: what a call needs, and the most. */
+/** A template parameter of a Metal kernel: the required and the maximum value.
+ */
 struct Need {
   const char* what;
   int64_t value;
@@ -251,14 +255,14 @@ struct Need {
 };
 using Needs = std::vector<Need>;
 
-/** Raise that a kernel has no such template parameter. */
+/** Raise an error: no instantiation of a kernel is large enough for a call. */
 [[noreturn]] void unmet(const char* op, const Need& need);
 
 class Dispatch;
 
 std::vector<const Dispatch*>& dispatch_table();
 
-/** One operator's row set in the table; registers itself when constructed. */
+/** The table entries of one operator; its constructor registers it. */
 class Dispatch {
  public:
   Dispatch(const char* op, std::vector<Row> rows, bool has_composite = false)
@@ -278,15 +282,15 @@ class Dispatch {
   }
 
   /**
-   * Whether a kernel can run on this stream with this dtype; `needs` are the
-   * call's where it is Metal's.
+   * Return true if a kernel can run on this stream with this dtype; for Metal,
+   * `needs` returns the template parameters of the call.
    */
   bool has_kernel(
       const Stream& s,
       Dtype dtype,
       const std::function<Needs()>& needs = nullptr) const;
 
-  /** Raise, when the graph is built, what would otherwise fail at eval. */
+  /** Raise errors of eval when the graph is built. */
   void require(
       const Stream& s,
       Dtype dtype,
@@ -300,9 +304,9 @@ class Dispatch {
 
 #ifdef MLXGEN_EMULATE_METAL
   /**
-   * Whether the operator is on the CPU what it is on the GPU (docs/metal.md):
-   * its Metal kernel, or its composite. float64, which Metal does not have, and
-   * operators for the CPU alone keep the CPU's kernel.
+   * Return true if the CPU emulates the GPU (docs/metal.md): the operator runs
+   * its Metal kernel or its composite. float64, which Metal lacks, and
+   * operators for the CPU only use the CPU's kernel.
    */
   bool emulates(Dtype dtype) const;
 #endif
@@ -316,28 +320,27 @@ class Dispatch {
 // Memory of elementwise ops
 ///////////////////////////////////////////////////////////////////////////////
 
-/** Shape and strides of several arrays of one shape, in as few axes as can be.
- */
+/** The common shape of several arrays and their strides, in the fewest axes. */
 struct Axes {
   std::vector<int64_t> shape;
   std::vector<std::vector<int64_t>> strides; // of each array
 
-  /** Axes that belong together become one, unless it has above `longest`. */
+  /** Merge axes, unless the merged axis is larger than `longest`. */
   explicit Axes(
       const Arrays& arrays,
       const Shape& of,
       int64_t longest = std::numeric_limits<int64_t>::max());
 };
 
-/** Whether this is one number, broadcast to all places. */
+/** Return true if this is a single number, broadcast to all positions. */
 bool is_repeated_scalar(const array& in);
 
 /**
- * Allocate the outputs of an elementwise op. When all inputs lie in memory in
- * the same dense layout, but for repeated scalars, which fit every layout, the
- * outputs take it too, and the result is true: element i of every buffer
- * belongs together. Otherwise the outputs are row-contiguous. Outputs take the
- * buffers of inputs in their layout that nobody else needs.
+ * Allocate the outputs of an elementwise op. If all inputs have the same dense
+ * layout (repeated scalars match every layout), the outputs use this layout,
+ * and the result is true: elements i of all buffers belong together. Otherwise
+ * the outputs are row-contiguous. Outputs reuse the buffers of inputs in their
+ * layout that are donated.
  */
 bool allocate_elementwise(const Arrays& inputs, Arrays& outputs);
 
@@ -349,21 +352,22 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs);
 
 int batch_size(const Arrays& inputs, const std::vector<int>& axes);
 
-/** Every input with its batch axis in front; length 1 where it has none. */
+/** All inputs with the batch axis in front, of size 1 for inputs without one.
+ */
 Arrays batch_to_front(
     const Arrays& inputs,
     const std::vector<int>& axes,
     StreamOrDevice s);
 
-/** As batch_to_front, with inputs that have no batch axis repeated. */
+/** Like batch_to_front, but inputs without a batch axis are repeated. */
 Arrays batch_in_front(
     const Arrays& inputs,
     const std::vector<int>& axes,
     StreamOrDevice s);
 
 /**
- * One call per element of the batch, stacked: exact for every operator.
- * An empty batch takes its shapes and dtypes from a call on zeros.
+ * One call per element of the batch, stacked; exact for every operator. For an
+ * empty batch, a call on zeros determines the shapes and dtypes.
  */
 Arrays vmap_sequential(
     const std::function<Arrays(const Arrays&)>& fun,
@@ -376,8 +380,8 @@ Arrays vmap_sequential(
 ///////////////////////////////////////////////////////////////////////////////
 
 /**
- * The jvp from a vjp. A vjp is linear in its cotangents, so its own vjp at any
- * cotangent, applied to the tangents, is the jvp, exactly.
+ * Compute the jvp from a vjp. A vjp is linear in its cotangents. Its own vjp at
+ * any cotangent, applied to the tangents, is therefore exactly the jvp.
  */
 Arrays jvp_from_vjp(
     const std::function<Arrays(const Arrays&)>& pullback,
@@ -386,15 +390,15 @@ Arrays jvp_from_vjp(
     StreamOrDevice s);
 
 /**
- * Raised by the vjp and jvp of arguments that have no derivative; `of_gradient`
- * where the operator is internal and none of its arguments has one.
+ * Raised by the vjp and jvp of arguments without a derivative; `of_gradient` if
+ * the operator is internal and none of its arguments has one.
  */
 [[noreturn]] void not_differentiable(
     const char* op,
     const char* argument,
     bool of_gradient = false);
 
-/** An identity without derivative, for arguments of composites declared so. */
+/** An identity without a derivative, for such arguments of composites. */
 class NotDifferentiable : public Primitive {
  public:
   NotDifferentiable(Stream stream, const char* op, const char* argument)
@@ -453,7 +457,7 @@ Arrays zeros_for(const Arrays& primals, const Stream& s);
 /** Inputs through which no gradient flows. */
 Arrays without_gradients(const Arrays& inputs, const Stream& s);
 
-/** The composite's outputs with the transforms of `op`, of the same inputs. */
+/** The composite's outputs with the transforms of `op` for the same inputs. */
 Arrays
 stand_in(std::shared_ptr<Primitive> op, Arrays inputs, const Arrays& outputs);
 
@@ -477,16 +481,18 @@ Arrays composite_jvp(
     const Arrays& tangents,
     const std::vector<int>& argnums);
 
-/** An argument's share of the jvp of every output; nothing means zeros. */
+/** The contribution of an argument to the jvp of every output; none means
+ * zeros.
+ */
 struct Term {
   const char* argument;
   Arrays values = {};
 };
 
 /**
- * A jvp as the sum of a term per argument, `i` being the tangent's index. The
- * terms must have the outputs' shapes, and take their dtypes: one for each, or
- * one for all.
+ * Compute a jvp as the sum of a term per argument; `i` is the index of the
+ * tangent. The terms must have the outputs' shapes. They are converted to the
+ * outputs' dtypes: one for each, or one for all.
  */
 Arrays sum_of_terms(
     const char* op,
@@ -496,16 +502,16 @@ Arrays sum_of_terms(
     const std::vector<Dtype>& dtypes,
     const Stream& s);
 
-/** What an argument's formula or function gives; nothing means zeros. */
+/** The result of an argument's formula or function; none means zeros. */
 struct Gradient {
   const char* argument;
   std::optional<array> value = std::nullopt;
 };
 
 /**
- * The gradients of some inputs, each from `gradient`. They must have the shapes
- * of the inputs (`broadcast`: of what these broadcast to), and take their
- * dtypes; no integer becomes a float.
+ * Compute the gradients of some inputs, each with `gradient`. Each must have
+ * the shape of its input (`broadcast`: of the broadcast input). It is converted
+ * to the input's dtype, but no integer becomes a float.
  */
 Arrays gradients(
     const char* op,
@@ -515,14 +521,14 @@ Arrays gradients(
     const Stream& s,
     bool broadcast = false);
 
-/** Gradients computed together, of which there have to be `count`. */
+/** Gradients that are computed together, checked to be `count` arrays. */
 Arrays given_together(
     const char* op,
     const char* arguments,
     const std::function<Arrays()>& compute,
     size_t count);
 
-/** The outputs of a composite: they must have these shapes, in these dtypes. */
+/** The outputs of a composite, which must have these shapes and dtypes. */
 Arrays composed(
     const char* op,
     Arrays outputs,
@@ -541,8 +547,8 @@ using VjpFunction = std::function<Arrays(
     const Arrays& outputs)>;
 
 /**
- * `fun` with a gradient of its own. Unlike mx::custom_function it keeps that
- * gradient under vmap (vmap of the vjp), and derives the jvp from it.
+ * Return `fun` with a custom gradient. Unlike mx::custom_function, it keeps
+ * this gradient under vmap (vmap of the vjp), and derives the jvp from it.
  */
 std::function<Arrays(const Arrays&)> with_gradient(
     std::function<Arrays(const Arrays&)> fun,

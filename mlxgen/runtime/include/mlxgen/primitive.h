@@ -1,15 +1,15 @@
-// The base classes of generated primitives: everything that follows from the
-// few members that are an operator's own. Those are, where it has them,
+// The base classes of generated primitives. They derive everything from a few
+// members, which an operator defines if it needs them:
 //
 //   dispatch    its kernels, by backend
 //   state()     its attributes
 //   apply()     the operator itself, on other inputs
-//   composite() what it is composed of, for backends without a kernel
-//   gradient()  the cotangent of one input
+//   composite() its composition of MLX ops, for backends without a kernel
+//   gradient()  the gradient of one input
 //   element()   one element, in the computing type (Elementwise, on the CPU)
-//   task()      what a kernel over views computes (others, on the CPU)
+//   task()      the computation of a kernel over views (others, on the CPU)
 //
-// A member function that it declares itself replaces the one here.
+// A member function that the operator declares replaces the one here.
 
 #pragma once
 
@@ -24,15 +24,16 @@
 
 namespace mlxgen {
 
-/** Where a jvp comes from; that of a formula is its own member function. */
+/** The source of the jvp; the jvp of a formula is a separate member function.
+ */
 enum class Jvp {
-  gradient, // of a diagonal Jacobian, hence its own transpose
+  gradient, // the diagonal Jacobian, which is its own transpose
   linear, // the operator on the tangents
   vjp, // the vjp of the vjp
   composite,
 };
 
-/** How a batch is computed. */
+/** The computation of a batch. */
 enum class Vmap {
   elementwise, // in one call, with the batch in front and broadcast
   batch, // in one call, with the batch in front of every input
@@ -47,9 +48,9 @@ class Operator : public Primitive {
 
   static constexpr Jvp kJvp = Jvp::vjp;
   static constexpr Vmap kVmap = Vmap::sequential;
-  // Whether gradient() needs the outputs.
+  // True if gradient() needs the outputs.
   static constexpr bool kUsesOutputs = false;
-  // Whether the composite has all of the operator's transforms.
+  // True if the composite has all transforms of the operator.
   static constexpr bool kIsComposite = false;
 
   void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
@@ -125,7 +126,7 @@ class Operator : public Primitive {
     return {outputs, std::vector<int>(outputs.size(), 0)};
   }
 
-  /** For inputs of other shapes, too, which the operator itself checks. */
+  /** Check inputs of other shapes, too. */
   std::vector<Shape> output_shapes(const Arrays& inputs) override {
     std::vector<Shape> shapes;
     for (const auto& out : again(inputs)) {
@@ -142,7 +143,7 @@ class Operator : public Primitive {
     return {};
   }
 
-  /** The input whose dtype is the kernels' type parameter. */
+  /** The input whose dtype is the type parameter of the kernels. */
   const array& typed(const Arrays& inputs) const {
     return inputs[0];
   }
@@ -154,7 +155,7 @@ class Operator : public Primitive {
     return requires { &Op::composite; };
   }
 
-  /** What the operator returns where there is no kernel for it. */
+  /** The operator's result if it has no kernel. */
   static Arrays stand_in(
       std::shared_ptr<Op> op,
       const Arrays& inputs,
@@ -196,7 +197,7 @@ class Operator : public Primitive {
 
 /**
  * An operator around a scalar function of NIn inputs and NOut outputs, whose
- * shapes and dtypes are the same.
+ * shapes and dtypes are equal.
  */
 template <typename Op, size_t NIn, size_t NOut>
 class Elementwise : public Operator<Op> {
@@ -208,7 +209,7 @@ class Elementwise : public Operator<Op> {
   static constexpr size_t kInputs = NIn;
   static constexpr size_t kOutputs = NOut;
 
-  /** The attributes, as kernels in Metal take them. */
+  /** The attributes, as Metal kernels receive them. */
   std::tuple<> metal_attributes() const {
     return {};
   }
@@ -218,7 +219,7 @@ class Elementwise : public Operator<Op> {
     return std::vector<Shape>(NOut, inputs[0].shape());
   }
 
-  /** What the operator checks is so: it was of the inputs of its elements. */
+  /** The operator's checks hold: the inputs of its elements were checked. */
   Arrays apply(const Arrays& inputs) {
     const auto& s = this->stream();
     auto on = [&](const auto&... state) -> Arrays {

@@ -1,6 +1,6 @@
-// The Python side of generated bindings: arguments that take scalars as well as
-// arrays (weakly typed, as mlx.core's own ops take them; the converters inside
-// mlx.core are not in its public headers), streams, and results.
+// The Python side of generated bindings: streams, results, and arguments that
+// accept scalars and arrays. Scalars are weakly typed, as in mlx.core's own
+// ops, whose converters are not in MLX's public headers.
 
 #pragma once
 
@@ -33,19 +33,20 @@ class ArrayArg {
  public:
   ArrayArg() = default;
 
-  /** The dtype that this argument brings into promotion; scalars bring none. */
+  /** The dtype for promotion; a scalar has none. */
   std::optional<mx::Dtype> dtype() const {
     return array_ && !weak_ ? std::optional(array_->dtype()) : std::nullopt;
   }
 
   /**
-   * The array; a scalar takes `like` if its kind fits, as in mlx.core. Where
-   * that is the argument's `fixed` dtype, arrays are cast to it elsewhere.
+   * Return the array; a scalar takes the dtype `like` if its kind allows it, as
+   * in mlx.core. If `like` is the argument's `fixed` dtype, arrays are cast to
+   * it elsewhere.
    */
   mx::array get(std::optional<mx::Dtype> like, bool fixed = false) const {
     if (array_) {
-      // Indices and masks stay integers and bools beside floats; where that
-      // does not matter, promotion gives the dtype of the floats.
+      // Indices and masks next to floats stay integers and bools; for other
+      // arguments, promotion yields the floats' dtype.
       bool other = like && mx::issubdtype(*like, mx::inexact) &&
           !mx::issubdtype(array_->dtype(), mx::inexact);
       bool weak = weak_ && like && !other &&
@@ -67,7 +68,7 @@ class ArrayArg {
                                 : mx::array(static_cast<float>(v), dtype);
   }
 
-  /** Take `src` if it is an array or can stand for one; Flags is nanobind's. */
+  /** Load `src` if it is an array or can represent one; Flags is nanobind's. */
   template <typename Flags>
   bool load(nb::handle src, Flags flags, nb::detail::cleanup_list* cleanup) {
     // One caster loads all elements of a list.
@@ -112,7 +113,7 @@ class ArrayArg {
   }
 
   std::optional<mx::array> array_;
-  bool weak_ = false; // of NumPy, which mlx.core takes as weak too
+  bool weak_ = false; // a NumPy scalar, which is weakly typed in mlx.core, too
   std::variant<bool, int64_t, double> scalar_;
 };
 
@@ -140,8 +141,8 @@ inline bool ArrayArg::load_scalar(nb::handle src) {
   return false;
 }
 
-// NumPy arrays and scalars, and objects that convert themselves. Anything else
-// (lists, strings, None) is no array, as in mlx.core's ops.
+// NumPy arrays and scalars, and objects with a conversion to arrays. Other
+// objects (lists, strings, None) are not arrays, as in mlx.core's ops.
 inline bool ArrayArg::load_foreign(nb::handle src) {
   if (nb::hasattr(src, "__mlx_array__")) {
     array_ = nb::cast<mx::array>(src.attr("__mlx_array__")());
@@ -155,7 +156,7 @@ inline bool ArrayArg::load_foreign(nb::handle src) {
   return true;
 }
 
-/** The dtype that scalars take beside these arguments. */
+/** The dtype for scalars that are passed together with these arguments. */
 template <typename... Args>
 std::optional<mx::Dtype> weak_dtype(const Args&... args) {
   std::optional<mx::Dtype> dtype;
@@ -211,12 +212,14 @@ struct StreamArg {
   mx::StreamOrDevice value;
 };
 
-/** An int, which may be longer than those of C++. */
+/** A Python int, which may exceed the integers of C++. */
 struct IntArg {
-  std::optional<int64_t> value; // none if it has more than 64 bits
+  std::optional<int64_t> value; // none if it exceeds 64 bits
 };
 
-/** The int in C++; what is too long is an error that names the argument. */
+/** Convert to a C++ int; if it overflows, raise an error that names the
+ * argument.
+ */
 template <typename Int>
 Int to_int(const IntArg& arg, const char* op, const char* name) {
   using Limits = std::numeric_limits<Int>;
@@ -247,7 +250,7 @@ inline std::optional<std::vector<int>> to_axes(const AxesArg& axes) {
   return std::nullopt;
 }
 
-/** So many integers, or one that stands for all of them. */
+/** A fixed number of integers, or one integer that is used for all of them. */
 using IntsArg = std::variant<int, std::vector<int>>;
 
 inline std::vector<int> to_ints(const IntsArg& ints, size_t count) {
@@ -277,7 +280,7 @@ inline nb::tuple as_tuple(const std::vector<mx::array>& outputs) {
   return nb::tuple(items);
 }
 
-/** The submodule at a dotted path, made when first asked for. */
+/** Return the submodule at a dotted path; create it on first use. */
 inline nb::module_ submodule(nb::module_ root, std::string path) {
   while (!path.empty()) {
     auto dot = path.find('.');
@@ -290,7 +293,7 @@ inline nb::module_ submodule(nb::module_ root, std::string path) {
   return root;
 }
 
-/** Warn of a deprecated operator, once per place of use as Python does. */
+/** Warn about a deprecated operator, once per call site, as Python does. */
 inline void warn_deprecated(const char* message) {
   if (PyErr_WarnEx(PyExc_DeprecationWarning, message, 1) != 0) {
     throw nb::python_error();

@@ -1,5 +1,5 @@
-// What a scalar function stands on that serves every backend: one text, which
-// is compiled as C++ for the CPU and as Metal for the GPU.
+// Included by scalar functions that serve every backend: the same source is
+// compiled as C++ for the CPU and as Metal for the GPU.
 //
 //   #include "mlxgen/scalar.h"
 //
@@ -10,13 +10,13 @@
 //     return static_cast<T>(2 * mlxgen::math::log(mlxgen::math::fabs(x)));
 //   }
 //
-// The function is a template over the dtype to return: float and double in C++,
-// float in Metal. `wide<T>` is what it computes in: double on the CPU; on
-// Metal, which has no double, `twofold`: the sum of two floats, with about 48
-// bits of precision and the exponents of float. A result rounded from it is the
-// float nearest to the exact value in nearly all cases, on both.
+// The function is a template over the result dtype: float and double in C++,
+// float in Metal. `wide<T>` is the type to compute in: double on the CPU. Metal
+// lacks double and uses `twofold`, the sum of two floats, with about 48 bits of
+// precision and the exponents of float. On both, a rounded result is in nearly
+// all cases the float nearest to the exact value.
 //
-// What the two languages have in common is C++14 without the standard library:
+// The common subset of the two languages is C++14 without the standard library:
 // no recursion, no <cmath>, no lambdas, no static variables.
 //
 //   MLXGEN_OUT(T) y                a parameter for one of several outputs
@@ -24,14 +24,13 @@
 //       MLXGEN_WIDE(1.1f, 2e-8f),  scope: numbers as sums of two floats
 //       MLXGEN_WIDE(3.0f, 0.0f)};
 //   MLXGEN_COEFFICIENTS(T, name)   for_float::name or, for double, the table
-//                                  for_double::name; that one is in C++ only
+//                                  for_double::name, which exists in C++ only
 //
-// Literals must be exact in float: 0.5f, not 0.1f; MLXGEN_WIDE has the others.
-// `? :` between a wide value and a wide variable may be refused on Metal, where
-// the variable's type has an address space: write `c ? W(0) : W(x)`.
+// Literals must be exact in float: 0.5f, but not 0.1f; use MLXGEN_WIDE for
+// others. Metal may reject `? :` between a wide value and a wide variable,
+// because the variable's type has an address space: write `c ? W(0) : W(x)`.
 //
-// A test in C++ may define MLXGEN_TWOFOLD, and wide<float> is twofold there
-// too.
+// A C++ test may define MLXGEN_TWOFOLD; then wide<float> is twofold there, too.
 
 #pragma once
 
@@ -134,8 +133,8 @@ using std::trunc;
 } // namespace native
 
 /**
- * hi + lo, where hi is the float nearest to the sum. Operations have relative
- * errors of a few times 2^-48, unless lo is below the smallest float.
+ * hi + lo, where hi is the float nearest to the sum. The relative error of an
+ * operation is a few times 2^-48, unless lo is below the smallest float.
  *
  * Dekker, "A floating-point technique for extending the available precision"
  * (1971); Joldes, Muller and Popescu, "Tight and rigorous error bounds for
@@ -154,14 +153,14 @@ struct twofold {
     return hi;
   }
   constexpr explicit operator int() const {
-    // Where hi is an integer above 2^24, lo counts too.
+    // If hi is an integer above 2^24, lo contributes.
     return static_cast<int>(hi) + static_cast<int>(lo);
   }
 };
 
 /**
- * high + low for |high| >= |low|, or high = 0. An infinite or NaN high stays as
- * it is, and -0.
+ * high + low for |high| >= |low|, or high = 0. An infinite or NaN high, and -0,
+ * remain unchanged.
  */
 inline twofold renormalized(float high, float low) {
   float sum = high + low;
@@ -256,7 +255,7 @@ inline bool operator>=(twofold x, twofold y) {
   return y <= x;
 }
 
-// In place of templates, so that the other operand may be a number.
+// Macros instead of templates, so that the other operand may be a number.
 #define MLXGEN_ASSIGN(op)                    \
   inline MLXGEN_OUT(twofold) operator op## = \
       (MLXGEN_OUT(twofold) x, twofold y) {   \
@@ -272,7 +271,7 @@ MLXGEN_ASSIGN(/)
 #endif // MLXGEN_TWOFOLD
 
 ///////////////////////////////////////////////////////////////////////////////
-// wide<T>: what to compute in
+// wide<T>: the type to compute in
 ///////////////////////////////////////////////////////////////////////////////
 
 template <typename T>
@@ -322,7 +321,7 @@ inline float nan() {
   return NAN;
 }
 
-// For float, as C++ has them; those that Metal lacks are below.
+// For float, as in C++; the functions that Metal lacks are below.
 #define MLXGEN_METAL(name, function) \
   inline float name(float x) {       \
     return function(x);              \
@@ -365,11 +364,11 @@ inline constexpr float nan() {
 
 namespace detail {
 
-/** c[last] x^n + ... + c[last - n step], for the largest n that there is. */
+/** c[last] x^n + ... + c[last - n step], for the largest possible n. */
 template <size_t last, size_t step, typename Real, size_t N>
 inline Real polynomial(const Real (&c)[N], Real x) {
   Real y = c[last];
-  // Around a loop that remains nothing is vectorised; gcc unrolls 16 terms.
+  // A loop around an inner loop is not vectorized; gcc unrolls up to 16 terms.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 64
 #endif
@@ -383,8 +382,9 @@ inline Real polynomial(const Real (&c)[N], Real x) {
 template <typename Real, size_t N>
 inline Real polynomial(const Real (&c)[N], Real x) {
 #ifdef __aarch64__
-  // Even and odd powers apart, which do not wait for each other: of vectors as
-  // short as here, several more are in the works than a loop has by itself.
+  // Even and odd powers are separate sums, which do not wait for each other:
+  // the vectors here are so short that the processor can compute several at a
+  // time.
   if constexpr (N >= 6) {
     Real y = polynomial<N - 1, 2>(c, x * x);
     Real z = polynomial<N - 2, 2>(c, x * x);
@@ -407,7 +407,7 @@ inline float polynomial(const float (&c)[N], float x) {
 }
 
 inline double ldexp(double x, int n) {
-  // In two steps, so that each factor is a number, and without a call.
+  // In two steps, so that each factor is representable, and without a call.
   int half = n / 2;
   auto power = [](int k) {
     k = k < -1022 ? -1022 : k > 1023 ? 1023 : k;
@@ -459,7 +459,7 @@ inline double sinpi(double x) {
   double c = polynomial(detail::cospi_series, r * r);
   double turn = q - 4 * floor(q / 4);
   double y = turn == 0 ? s : turn == 1 ? c : turn == 2 ? -s : -c;
-  // At integers 0, with the sign of x.
+  // 0 at integers, with the sign of x.
   return y == 0 ? copysign(0.0, x) : y;
 }
 
@@ -494,7 +494,7 @@ inline bool isinf(twofold x) {
 }
 
 inline twofold fabs(twofold x) {
-  // By the sign bit, so that -0 becomes 0.
+  // Tests the sign bit, so that -0 becomes 0.
   return (bits_of(x.hi) >> 31) != 0 ? -x : twofold(x);
 }
 
@@ -516,13 +516,13 @@ inline twofold trunc(twofold x) {
   return x.hi < 0 ? ceil(x) : floor(x);
 }
 
-/** The nearest integer; of two, the even one. */
+/** The nearest integer; halves round to even. */
 inline twofold rint(twofold x) {
   float whole = native::rint(x.hi);
   if (whole == x.hi) {
     return renormalized(whole, native::rint(x.lo));
   }
-  // Exactly between two integers, unless lo says which way.
+  // hi is halfway between two integers, so that the sign of lo decides.
   float down = native::floor(x.hi);
   if (x.hi - down == 0.5f && x.lo != 0) {
     whole = x.lo > 0 ? down + 1 : down;
@@ -552,7 +552,7 @@ inline twofold sqrt(twofold x) {
 
 namespace detail {
 
-// Numbers as the nearest float and the nearest float to what remains.
+// Numbers as the nearest float and the nearest float to the remainder.
 
 // 1 / n! for n = 1, 2, ... (DLMF 4.2.19)
 MLXGEN_TABLE(exp_series, 10) = {
@@ -604,7 +604,7 @@ MLXGEN_TABLE(twofold_cospi, 9) = {
     MLXGEN_WIDE(-0.000104638108f, 2.66180632e-12f),
     MLXGEN_WIDE(4.30306955e-06f, 4.19022354e-14f)};
 
-// The binary digits of 2 / pi, 32 in a number.
+// The binary digits of 2 / pi, 32 per number.
 MLXGEN_NUMBER uint two_over_pi[8] = {
     0xa2f9836eu,
     0x4e441529u,
@@ -627,7 +627,7 @@ inline float rest_of(MLXGEN_IN_CONSTANT const Pair (&c)[N], int from, float x) {
   return y;
 }
 
-/** A series of which the first `full` terms count in both floats. */
+/** A series whose first `full` terms are computed in both floats. */
 template <int N>
 inline twofold
 series(MLXGEN_IN_CONSTANT const Pair (&c)[N], int full, twofold x) {
@@ -642,7 +642,7 @@ inline twofold log_2() {
   return twofold(0.693147182f, -1.90465421e-09f);
 }
 
-/** exp(x) - 1 for |x| <= log(2) / 2, and a little more. */
+/** exp(x) - 1 for |x| slightly above log(2) / 2 at most. */
 inline twofold small_expm1(twofold x) {
   twofold r = twofold(x.hi * 0.25f, x.lo * 0.25f);
   twofold y = r * series(exp_series, 5, r);
@@ -654,12 +654,13 @@ inline twofold small_expm1(twofold x) {
 /** The integer k nearest to x / log(2), and x - k log(2). */
 inline twofold without_powers(twofold x, MLXGEN_OUT(float) k) {
   k = native::rint(x.hi * 1.44269502f);
-  // log(2) in three parts, the first of 16 bits: its product with k is exact.
+  // log(2) in three parts; the first has 16 bits, so that its product with k is
+  // exact.
   twofold r = x - k * 0.693145752f;
   return r - k * twofold(1.42860677e-06f, 5.49792315e-14f);
 }
 
-/** The mantissa of x > 0, from sqrt(1/2) to sqrt(2), and its power of two. */
+/** The mantissa of x > 0, from sqrt(1/2) to sqrt(2), and the power of two. */
 inline twofold mantissa(twofold x, MLXGEN_OUT(int) exponent) {
   exponent = 0;
   if (x.hi < 1.17549435e-38f) {
@@ -687,7 +688,7 @@ inline twofold small_cospi(twofold r) {
 }
 
 /**
- * x 2 / pi modulo 4, from -1/2 to 4, with 48 bits behind the point that count.
+ * x 2 / pi modulo 4, from -1/2 to 4, with 48 significant bits after the point.
  *
  * Payne and Hanek, "Radian reduction for trigonometric functions" (1983).
  */
@@ -697,11 +698,11 @@ inline twofold in_quarter_turns(float x) {
   uint mantissa = (bits & 0x7fffffu) | 0x800000u;
   float sign = (bits >> 31) != 0 ? -1.0f : 1.0f;
   if (exponent < -26) {
-    // Less than a quarter turn, so nothing is to be left out.
+    // Less than a quarter turn: all digits are needed.
     return x * twofold(0.636619747f, 2.5682553e-08f);
   }
-  // Of the digits of 2 / pi those that make multiples of 4 are left out: the
-  // product of the mantissa with the next 96 is right modulo 4.
+  // The digits of 2 / pi whose products are multiples of 4 are skipped. The
+  // product of the mantissa with the next 96 digits is correct modulo 4.
   int skip = exponent - 2;
   uint word[3];
   for (int i = 0; i < 3; ++i) {
@@ -715,8 +716,8 @@ inline twofold in_quarter_turns(float x) {
   uint64_t low = (static_cast<uint64_t>(mantissa) * word[2]) >> 32;
   uint64_t middle = static_cast<uint64_t>(mantissa) * word[1] + low;
   uint64_t top = (static_cast<uint64_t>(mantissa) * word[0] << 32) + middle;
-  // 2 bits of quarter turns, then 62 of the fraction, rounded to the nearest
-  // quarter turn: what remains has a sign.
+  // 2 bits of quarter turns and 62 bits of fraction, rounded to the nearest
+  // quarter turn, so that the remainder has a sign.
   uint64_t turns = (top + (static_cast<uint64_t>(1) << 61)) >> 62;
   int64_t rest = static_cast<int64_t>(top - (turns << 62));
   float high = static_cast<float>(rest >> 32) * 2.32830644e-10f * 4.0f;
@@ -794,7 +795,7 @@ inline twofold log(twofold x) {
 }
 
 inline twofold log1p(twofold x) {
-  // Near 0, where log(1 + x) would lose digits of x.
+  // Near 0, where log(1 + x) would lose accuracy.
   if (native::fabs(x.hi) < 0.25f) {
     return x.hi == 0 ? twofold(x) : detail::twice_atanh(x / (x + 2.0f));
   }

@@ -1,9 +1,9 @@
-// Formulas under mx.compile(shapeless=True): traced once, then run with arrays
-// of other shapes. MLX's own graph is wrong or ends the process there in two
-// cases: the gradient of a broadcast sums over the axes that were broadcast
-// when traced, and a reduction crashes if all of its axes have length 1. The
-// functions here are MLX's, but for such traces, where they build primitives
-// that decide when they run. What cannot be traced shapeless is refused.
+// Formulas under mx.compile(shapeless=True), which are traced once and then run
+// with arrays of other shapes. In two cases MLX's own graph is wrong or
+// crashes: the gradient of a broadcast sums over the axes that were broadcast
+// in the trace, and a reduction crashes if all of its axes have size 1. The
+// functions here replace MLX's in such traces: they build primitives that
+// decide at run time. Anything that cannot be traced shapeless is rejected.
 
 #pragma once
 
@@ -15,10 +15,11 @@ namespace mlxgen {
 
 namespace mx = mlx::core;
 
-/** Whether a graph is being traced that will run with other shapes, too. */
+/** Return true while a graph is traced that will also run with other shapes. */
 bool is_shapeless();
 
-/** Raise in such a trace that the operator keeps the shapes of the first call.
+/** Raise an error in such a trace: the operator keeps the shapes of the first
+ * call.
  */
 [[noreturn]] void no_shapeless(const char* op, const char* why);
 
@@ -28,7 +29,7 @@ inline void refuse_shapeless(const char* op, const char* why) {
   }
 }
 
-/** What an operator gives; in such a trace its gradient raises as above. */
+/** The result of an operator; in such a trace its gradient raises an error. */
 mx::array refuse_shapeless_gradient(
     const char* op,
     const char* why,
@@ -41,7 +42,7 @@ std::vector<mx::array> refuse_shapeless_gradient(
     std::vector<mx::array> outputs,
     mx::StreamOrDevice s);
 
-/** Arrays broadcast together; gradients are summed to the shapes at run time.
+/** Broadcast arrays together; gradients are summed to the shapes at run time.
  */
 std::vector<mx::array> broadcast_together(
     const std::vector<mx::array>& inputs,
@@ -74,7 +75,7 @@ mx::array without_axes(
 
 } // namespace shapeless
 
-// MLX's reductions: over axes, over one, over all.
+// MLX's reductions: over several axes, over one, over all.
 #define MLXGEN_REDUCTION(name)                                             \
   inline mx::array name(                                                   \
       const mx::array& a,                                                  \
@@ -134,7 +135,7 @@ MLXGEN_BROADCAST(logaddexp)
 
 #undef MLXGEN_BROADCAST
 
-// Their gradients are zeros in the shapes of the trace.
+// Their gradients are zeros with the shapes of the trace.
 #define MLXGEN_COMPARISON(name)                                         \
   inline mx::array name(                                                \
       const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {   \

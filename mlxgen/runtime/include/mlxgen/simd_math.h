@@ -1,24 +1,24 @@
-// Elementary functions for CPU kernels, in forms that a loop can be vectorised
-// over: mlxgen::math::exp(x) and the like, for float and double.
+// Elementary functions for CPU kernels, in a form that vectorizes:
+// mlxgen::math::exp(x) and others, for float and double.
 //
-// On Linux x86-64 a loop over them runs 10 to 20 times faster than one over
-// std::exp. glibc's libmvec holds SIMD variants of many functions of <cmath>
-// (errors below 4 ulp), and gcc calls those in a vectorised loop once the
-// function's declaration carries the `simd` attribute. Which variants exist
-// depends on the glibc, so the build links a loop over each function below and
-// defines MLXGEN_VEC_<NAME> for those that link. Without the macro, and on
-// every other system, these are the functions of <cmath>.
+// On Linux x86-64, a loop over these functions is 10 to 20 times faster than
+// one over std::exp. glibc's libmvec contains SIMD variants of many functions
+// of <cmath> (errors below 4 ulp). gcc calls them in a vectorized loop if the
+// declaration of the function has the `simd` attribute. The available variants
+// depend on the glibc. The build therefore links a loop over each function
+// below, and defines MLXGEN_VEC_<NAME> for those that link. Without the macro,
+// and on every other system, these are the functions of <cmath>.
 //
-// clang has lists of its own of what vector libraries hold, chosen by -fveclib:
-// all of these functions on Linux arm64 (glibc 2.40); on macOS all but erfc,
-// exp2, expm1, hypot and the logarithms; on Linux x86-64 sin, cos, tan, exp,
-// log and pow only. Loops over the others are scalar there, unless they call
-// what is not of <cmath>, as mlxops' special functions do.
+// clang has its own lists of vector functions, which -fveclib selects: on Linux
+// arm64 (glibc 2.40) all of these functions; on macOS all except erfc, exp2,
+// expm1, hypot and the logarithms; on Linux x86-64 only sin, cos, tan, exp, log
+// and pow. Loops over the others are scalar there. Functions that do not call
+// <cmath>, such as mlxops' special functions, are not affected.
 //
-// A loop is vectorised only when its body is straight-line code: compute all
+// A loop is vectorized only if its body is straight-line code: compute all
 // alternatives and choose with `c ? a : b`. Compile with -fno-math-errno and
-// -fno-trapping-math; under the latter's opposite gcc keeps such choices as
-// branches, because the alternative not taken could raise an exception.
+// -fno-trapping-math. With -ftrapping-math, gcc keeps such choices as branches,
+// because the unused alternative could raise an exception.
 
 #pragma once
 
@@ -136,7 +136,7 @@ namespace mlxgen::math {
     return std::name(x, y);                \
   }
 
-// Vectorised where libmvec has them.
+// Vectorized if libmvec has them.
 MLXGEN_MATH_1(acos)
 MLXGEN_MATH_1(acosh)
 MLXGEN_MATH_1(asin)
@@ -162,7 +162,7 @@ MLXGEN_MATH_2(atan2)
 MLXGEN_MATH_2(hypot)
 MLXGEN_MATH_2(pow)
 
-// Single instructions, or short sequences, everywhere.
+// Single instructions or short sequences on every system.
 MLXGEN_MATH_1(ceil)
 MLXGEN_MATH_1(fabs)
 MLXGEN_MATH_1(floor)
@@ -173,8 +173,8 @@ MLXGEN_MATH_2(copysign)
 
 #ifdef __clang__
 /**
- * exp(x), to 1.1 units in the last place. clang knows no vector variant for
- * AVX-512, and around calls of any registers are saved.
+ * exp(x), to 1.1 ulp. clang knows no vector variant for AVX-512, and a call
+ * saves all registers.
  */
 template <typename T>
 inline T inlined_exp(T x) {
@@ -182,14 +182,14 @@ inline T inlined_exp(T x) {
   using Bits = std::conditional_t<narrow, uint32_t, uint64_t>;
   constexpr int digits = narrow ? 23 : 52;
   constexpr int terms = narrow ? 7 : 13;
-  // Beyond, the result is 0 or infinite. NaN remains.
+  // Beyond these limits the result is 0 or infinite. NaN remains NaN.
   constexpr T least = narrow ? -104 : -746;
   constexpr T most = narrow ? 89 : 710;
   T inside = x < least ? least : x > most ? most : x;
-  // The sum with it has the integer nearest to a number in its last bits.
+  // The last bits of a sum with it are the integer nearest to the number.
   constexpr T shift = T(1.5) * (Bits(1) << digits);
   T k = (inside * T(0x1.71547652b82fep0) + shift) - shift;
-  // log 2 in two parts: the product with the first is exact.
+  // log 2 in two parts: the product with the first part is exact.
   T r = inside - k * (narrow ? T(0x1.62e4p-1) : T(0x1.62e42feep-1));
   r = r - k * (narrow ? T(0x1.7f7d1cp-20) : T(0x1.a39ef35793c76p-33));
   T factorial = narrow ? T(5040) : T(6227020800);
@@ -223,20 +223,20 @@ MLXGEN_MATH_1(exp)
 /** x rounded to the nearest integer, halves away from zero. */
 template <typename T>
 inline T round(T x) {
-  // std::round is a library call on x86. Where |x| is so large that adding a
-  // half rounds, x is an integer already.
+  // std::round is a library call on x86. If |x| is so large that adding a half
+  // rounds, x is already an integer.
   T whole = trunc(x);
   T up = whole + copysign(T(1), x);
   return fabs(x - whole) >= T(0.5) ? up : whole;
 }
 
-/** The smaller of two; the other one where one is NaN. */
+/** The smaller of two numbers; if one is NaN, the other one. */
 template <typename T>
 inline T fmin(T x, T y) {
   return x < y || y != y ? x : y;
 }
 
-/** The larger of two; the other one where one is NaN. */
+/** The larger of two numbers; if one is NaN, the other one. */
 template <typename T>
 inline T fmax(T x, T y) {
   return x > y || y != y ? x : y;

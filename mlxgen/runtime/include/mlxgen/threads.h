@@ -1,11 +1,11 @@
 // The threads that share the work of a large kernel. MLX computes on one thread
-// per stream; a kernel that takes its time is worth all cores.
+// per stream; a long-running kernel uses all cores.
 //
-// There are as many threads as cores that the process may use, unless the
-// environment says otherwise in MLXGEN_NUM_THREADS or OMP_NUM_THREADS, and they
-// sleep between tasks. One task has them at a time: a second stream computes
-// alone meanwhile, so that there are never more busy threads than cores and
-// streams.
+// The number of threads is that of the cores that the process may use, unless
+// the environment variable MLXGEN_NUM_THREADS or OMP_NUM_THREADS sets another.
+// The threads sleep between tasks. One task uses them at a time; meanwhile a
+// second stream computes on its own thread, so that there are never more busy
+// threads than cores and streams.
 
 #pragma once
 
@@ -27,7 +27,7 @@
 
 namespace mlxgen::cpu {
 
-/** How many threads take part in a large task, that of the stream included. */
+/** The number of threads for a large task, including the stream's own. */
 inline int thread_count() {
   for (const char* variable : {"MLXGEN_NUM_THREADS", "OMP_NUM_THREADS"}) {
     if (const char* text = std::getenv(variable)) {
@@ -51,9 +51,9 @@ inline int thread_count() {
 class Workers {
  public:
   /**
-   * Those of this library in this process: a child that was forked has none of
-   * its parent's threads, while their locks may be as they were held. They are
-   * never stopped: the process just ends.
+   * The workers of this library in this process. A forked child has none of its
+   * parent's threads, but may have locks in the locked state. Workers are never
+   * stopped: the process just ends.
    */
   static Workers& get() {
     static std::atomic<Workers*> current = nullptr;
@@ -65,14 +65,14 @@ class Workers {
     if (current.compare_exchange_strong(workers, fresh)) {
       return *fresh;
     }
-    delete fresh; // another stream was first
+    delete fresh; // another stream has created them meanwhile
     return *workers;
   }
 
   /**
-   * Call part(first, last) for all of `count` portions, several at a time or
-   * each alone, in any order, here and on the workers; return when all are
-   * done. `part` must not throw.
+   * Call part(first, last) for all of `count` chunks, several or one at a time,
+   * in any order, on this thread and on the workers; return when all are done.
+   * `part` must not throw.
    */
   void run(int64_t count, const std::function<void(int64_t, int64_t)>& part) {
     std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
@@ -86,14 +86,15 @@ class Workers {
       std::lock_guard<std::mutex> lock(mutex_);
       part_ = &part;
       count_ = count;
-      // Several portions at a time, so many that all end at about the same.
+      // Several chunks at a time, so that all threads end at about the same
+      // time.
       most_ = std::max<int64_t>(1, count / (16 * (size_ + 1)));
       next_ = 0;
       ++task_;
     }
     wake_.notify_all();
     work(part, count, most_);
-    // Whoever wakes up from now on finds nothing to do.
+    // Threads that wake up from now on find no work.
     std::unique_lock<std::mutex> lock(mutex_);
     part_ = nullptr;
     idle_.wait(lock, [&] { return active_ == 0; });
@@ -106,7 +107,7 @@ class Workers {
       try {
         std::thread([this] { serve(); }).detach();
       } catch (const std::system_error&) {
-        break; // the system allows no more threads
+        break; // the system allows no further threads
       }
     }
   }
@@ -141,10 +142,10 @@ class Workers {
   }
 
   const pid_t process_ = getpid();
-  std::mutex busy_; // held while a task has the workers, guards the next two
+  std::mutex busy_; // held while a task uses the workers; guards the next two
   bool started_ = false;
   int size_ = 0;
-  std::mutex mutex_; // guards what follows
+  std::mutex mutex_; // guards the members below
   std::condition_variable wake_;
   std::condition_variable idle_;
   const std::function<void(int64_t, int64_t)>* part_ = nullptr;
@@ -160,9 +161,9 @@ class Workers {
 namespace mlxgen {
 
 /**
- * For kernels over whole arrays: part(first, last) for all of `count` items, on
- * all cores if that is worth waking them. An item takes about `cost`
- * operations. Not to be called inside of a part, which must not throw.
+ * For kernels over whole arrays: call part(first, last) for all of `count`
+ * items, on all cores if the work is large enough. An item takes about `cost`
+ * operations. `part` must not throw, and must not call this function.
  */
 inline void share(
     int64_t count,

@@ -1,10 +1,10 @@
-// A substitute for MLX's Metal device that runs kernels on the CPU. It stands
-// in front of MLX's own header on the include path where a package is built
-// with MLXGEN_EMULATE_METAL, so that the launchers that mlxgen generates run
+// A substitute for MLX's Metal device that runs kernels on the CPU. In a
+// package that is built with MLXGEN_EMULATE_METAL, the include path finds it
+// before MLX's own header, so that the launchers that mlxgen generates run
 // unchanged on a machine without a GPU.
 //
-// Only what launchers call is here; all else is in emulator/device.cpp, which
-// is compiled once and not with every operator.
+// It declares only the functions that launchers call; emulator/device.cpp,
+// which is compiled once and not with every operator, contains the rest.
 
 #pragma once
 
@@ -59,10 +59,11 @@ using MTLFCList =
 
 namespace emulation {
 
-/** Tell that an output has a value before the kernel runs. */
+/** Record that an output has a value before the kernel runs. */
 void keep(const array& out);
 
-/** The operators' libraries: name, and what makes the source. */
+/** The operators' libraries: the name and the function that returns the source.
+ */
 std::vector<std::pair<std::string, std::function<std::string()>>>& libraries();
 
 template <typename T>
@@ -95,7 +96,7 @@ class CommandEncoder {
   explicit CommandEncoder(Stream stream);
   ~CommandEncoder();
 
-  /** Forget what is bound: another operator begins. */
+  /** Remove all bindings, because another operator begins. */
   void begin();
 
   void set_compute_pipeline_state(MTL::ComputePipelineState* kernel);
