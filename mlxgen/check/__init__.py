@@ -1,1 +1,1 @@
-"""What entries mean: every decision of the generator, and every message about what does not fit."""
+"""Resolves entries: makes every decision of the generator and reports every mismatch."""

@@ -1,4 +1,4 @@
-"""The arguments of an entry: their names in C++, their dtypes and documentation."""
+"""Resolves the arguments of an entry: C++ names, dtypes, axes and documentation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ..read.names import clash
 from .axes import another, why_no_axis
 from .context import GENERATED, Context, Path
 
-# What generated functions use themselves, by the form of the operator: an argument of such a name
-# gets a suffix in C++. A test finds what is missing.
+# Local names of generated functions, by the form of the operator. An argument of such a name gets a
+# suffix in C++. A test finds missing names.
 LOCALS = GENERATED["locals"]
 OF_ARRAYS, OF_ELEMENTS = (
     LOCALS | GENERATED["locals of kernels"] | GENERATED[f"locals of {kind}"]
@@ -35,7 +35,7 @@ HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
 def read_arguments(context: Context) -> Arguments:
-    """The parameters of an entry and its dtype rules."""
+    """Return the parameters of an entry and its dtype rules."""
     fixed, group = _dtypes(context)
     params = tuple(_parameters(context, fixed))
     arrays = [p for p in params if p.type.is_array]
@@ -54,7 +54,7 @@ def read_arguments(context: Context) -> Arguments:
 
 
 def _check_axes(context: Context, arguments: Arguments) -> None:
-    """Report axes that cannot be read, or whose length nothing says."""
+    """Report invalid axes, and axes whose size cannot be inferred."""
     axes, by_name = context.axes, arguments.by_name
     outputs = context.output_names if context.form is Form.KERNELS else []
     shapes, seen = context.keys("shape"), set[str]()
@@ -87,7 +87,7 @@ def _check_axes(context: Context, arguments: Arguments) -> None:
 
 
 def _place(text: str, axis: str) -> tuple[int, int] | None:
-    """Where an axis stands, or a name in one; None for all of the text."""
+    """Return the location of an axis, or of a name in one; None for the whole text."""
     for pattern in (r"(?<![^\s|])%s(?![^\s|])", r"\b%s\b") if axis else ():
         if found := re.search(pattern % re.escape(axis), text):
             return found.span()
@@ -95,14 +95,14 @@ def _place(text: str, axis: str) -> tuple[int, int] | None:
 
 
 def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
-    """What an argument with a dtype of its own may be given in."""
+    """Return the dtype rule of an argument that is not promoted."""
     if dtype == ACCUMULATOR:
         return DtypeRule(p.rule, FLOATING, Integers.FLOAT32, (p,))
     return DtypeRule(p.rule, (dtype,), Integers.KEEP, (p,))
 
 
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
-    """The arguments as C++ sees them, and where arrays are among a primitive's inputs."""
+    """Yield the arguments with their C++ names, and arrays with their input positions."""
     place, after = 0, list[Parameter]()
     for arg, cpp in zip(context.signature.args, _cpp_names(context), strict=True):
         if not arg.type.is_array:
@@ -126,7 +126,7 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
 
 
 def _locals(context: Context) -> set[str]:
-    """The names that generated code of an operator uses."""
+    """Return the names that an operator's generated code uses."""
     own = {f"{context.name}_{part}" for part in HELPERS} | {camel(context.name)}
     if context.form is not Form.KERNELS:
         return own | LOCALS
@@ -134,7 +134,7 @@ def _locals(context: Context) -> set[str]:
 
 
 def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[str, Length]]:
-    """The lengths of axes, with names of locals."""
+    """Yield the sizes of named axes, with names for C++ variables."""
     taken = _locals(context).union(*(_derived(p.cpp) for p in params))
     for name, length in context.axes.lengths.items():
         cpp = name
@@ -144,10 +144,10 @@ def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[st
 
 
 def _cpp_names(context: Context) -> Iterator[str]:
-    """What generated C++ calls each argument: its name, with a suffix where that is taken.
+    """Yield the C++ name of each argument: its name, with a suffix if that is in use.
 
-    Taken are the locals of generated functions, and what they are called after other arguments
-    and outputs, such as ``alpha_`` for the member that keeps ``alpha``.
+    Names in use are the locals of generated functions, and names derived from other arguments and
+    outputs, such as ``alpha_`` for the member that stores ``alpha``.
     """
     taken = {*_locals(context)}
     if len(context.signature.outputs) > 1:
@@ -162,14 +162,14 @@ def _cpp_names(context: Context) -> Iterator[str]:
 
 @cache
 def _derived(cpp: str) -> frozenset[str]:
-    """What generated C++ calls after an argument, and the argument."""
+    """Return the name of an argument, and all names that generated C++ derives from it."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
     suffixes = ("at", "place", "scalar", "is_scalar", "value", "values", "dtype")
     return frozenset(members) | {f"{cpp}_{what}" for what in suffixes} | {f"k{camel(cpp)}Dtypes"}
 
 
 def _integers(context: Context, group: tuple[str, ...]) -> Integers:
-    """What integer inputs become."""
+    """Return the handling of integer inputs."""
     given = context.raw.integers
     has_integers = any(d in INTEGER for d in group)
     if given == "float32" and "float32" not in group:
@@ -182,7 +182,7 @@ def _integers(context: Context, group: tuple[str, ...]) -> Integers:
 
 
 def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Dtypes fixed per argument, and those of the promoted group."""
+    """Return the dtypes of arguments with a single one, and the dtypes of the promoted group."""
     given = context.raw.dtypes
     fixed: dict[str, str] = {}
     group: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:
-    """The dtypes that a list names, its categories spelled out."""
+    """Return the dtypes of a list, with its categories expanded."""
     found: dict[str, None] = {}
     words = [{"bool": "bool_", "any": "generic"}.get(name, name) for name in names]
     context.not_twice(words, path)
@@ -226,6 +226,6 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
         known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
         known += [ACCUMULATOR] if len(path) > 1 and len(words) == 1 else []
         guess = did_you_mean(name, known)
-        listed = f"dtypes: {', '.join(DTYPES)}; categories: {', '.join(CATEGORIES)}"
-        context.error("unknown_dtype", (*path, i), name=name, guess=guess, known=listed)
+        about = {"dtypes": ", ".join(DTYPES), "categories": ", ".join(CATEGORIES)}
+        context.error("unknown_dtype", (*path, i), name=name, guess=guess, **about)
     return tuple(found)

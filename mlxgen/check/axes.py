@@ -1,7 +1,7 @@
-"""Axes by name, ``axes: {q: B T H D, mask: B T}``: which lengths belong together.
+"""Named axes: ``axes: {q: B T H D, mask: B T}``. Axes of the same name have the same size.
 
-All formulas can name the lengths. What else the key says becomes formulas: of conditions that
-arguments have these axes, and of the shapes of outputs.
+All formulas can use the sizes by name. The key is otherwise translated to formulas: conditions that
+arguments have these axes, and the shapes of outputs.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ MOST = 32  # axes of an array
 _WORD = re.compile(r"\w+", re.ASCII)
 _AXIS = re.compile(r"(\b([A-Za-z_]\w*|0|[1-9]\d{0,8})\b|[-+*/()])+", re.ASCII)
 
-# Names that some formulas have besides; the kernels' element type is none of theirs.
+# Further names with a meaning in formulas; T is not one, because only kernels use it.
 _OF_FORMULAS = RESERVED.keys() - {"T"}
 
 
 class Axes(NamedTuple):
-    """The axes that an array has, or may have: names, numbers, terms such as ``(D+1)//2``, and once
-    ``...`` for any others."""
+    """One form of an array's axes.
+
+    An axis is a name, a number or an expression such as ``(D+1)//2``. ``...``, at most once,
+    represents any other axes.
+    """
 
     names: tuple[str, ...]
 
     @classmethod
     def read(cls, text: str) -> Axes:
-        """Of one of the alternatives of the key."""
+        """Parse one of the alternatives of the key."""
         return cls(() if text.strip() == "()" else tuple(text.split()) or ("",))
 
     @property
     def others(self) -> int | None:
-        """Where the others are."""
+        """The index of ``...``, if any."""
         return self.names.index(OTHERS) if OTHERS in self.names else None
 
     def place(self, i: int) -> int:
-        """Along which axis an array has the i-th length, from the end behind the others."""
+        """Return the array's axis for the i-th entry; after ``...`` it counts from the end."""
         return i if self.others is None or i < self.others else i - len(self.names)
 
     def places(self, name: str) -> list[str]:
-        """Formulas of the lengths that an array of that name has; of the others, of their shape."""
+        """Return formulas for the size of each axis of an array; for ``...``, of its shape."""
         at, count = self.others, len(self.names)
         found = [f"{name}.shape[{self.place(i)}]" for i in range(count)]
         if at is not None:
@@ -82,7 +85,7 @@ class NamedAxes:
         outputs = [output.name for output in signature.outputs]
         arrays = [arg.name for arg in signature.arrays]
         self.taken |= {*outputs, *made(arrays, outputs), *_OF_FORMULAS}
-        # Arrays that are always there, and always have the same axes, say how long these are.
+        # Required arrays with a single form determine the sizes of their axes.
         self.sure = {
             arg.name: self.of[arg.name][0]
             for arg in self.args
@@ -91,7 +94,7 @@ class NamedAxes:
 
     @cached_property
     def lengths(self) -> Mapping[str, Length]:
-        """The lengths, by name."""
+        """The sizes of axes by name."""
         found: dict[str, Length] = {}
         for name, axes in self.sure.items():
             for axis, place in self._own(axes).items():
@@ -100,7 +103,7 @@ class NamedAxes:
 
     @cached_property
     def others(self) -> tuple[str, str]:
-        """The array whose other axes are those of all, and a formula of their shape."""
+        """The array that determines the axes ``...``, and a formula of their shape."""
         for name, axes in self.sure.items():
             if axes.others is not None:
                 return name, axes.places(name)[axes.others]
@@ -108,11 +111,11 @@ class NamedAxes:
 
     @property
     def fixed(self) -> list[str]:
-        """Arrays that cannot have more axes in front, such as those of a batch."""
+        """Arrays that cannot have additional leading axes, such as a batch axis."""
         return [n for n, several in self.of.items() if any(axes.others != 0 for axes in several)]
 
     def ranks(self) -> Iterator[tuple[str, tuple[str, int]]]:
-        """The ranks of arrays: a number of axes, or as many as another array has."""
+        """Yield the ranks of arrays: a number, or the rank of another array."""
         for name in (arg.name for arg in self.args if not any(self.problems(arg.name))):
             several, other = self.of[name], self.others[0]
             axes = several[0]
@@ -122,13 +125,13 @@ class NamedAxes:
                 yield name, (other, 0)
 
     def shown(self, name: str) -> str:
-        """The axes of an array for people: ``(B, T) or (B, T, H)``."""
+        """Return the axes of an array for messages: ``(B, T) or (B, T, H)``."""
         return shown_axes(axes.names for axes in self.of[name])
 
     def conditions(self) -> Iterator[tuple[str, str, str]]:
-        """That arguments have their axes: which, the formula, and what is wrong if it is not so.
+        """Yield the conditions that arguments have their axes: argument, formula, error message.
 
-        Those come first of which lengths are taken.
+        Arrays that determine sizes come first.
         """
         pending = [arg for arg in self.args if not any(self.problems(arg.name))]
         known = set[str]()
@@ -139,7 +142,7 @@ class NamedAxes:
             pending = [arg for arg in pending if arg not in ready]
 
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
-        """What is wrong with the axes of an array: a line of messages.txt, and of which axis."""
+        """Yield the problems of an array's axes: a name in messages.txt, and the axis."""
         is_output = name in self.outputs
         if is_output and len(self.of[name]) > 1:
             yield "several_axes", ""
@@ -162,13 +165,13 @@ class NamedAxes:
                     yield "no_length", unknown[0]
 
     def shape(self, output: str) -> str:
-        """The rule of an output's shape."""
+        """Return the rule of an output's shape."""
         if any(self.problems(output)):
-            return "[]"  # it was reported
+            return "[]"  # reported elsewhere
         return self._shape(self.of[output][0], self.sure)
 
     def _own(self, axes: Axes) -> dict[str, int]:
-        """The axes that an array names itself, with their places."""
+        """Return the axes that an array itself names, with their positions."""
         found: dict[str, int] = {}
         for i, axis in enumerate(axes.names):
             if axis != OTHERS and axis.isidentifier() and axis not in self.ints:
@@ -176,7 +179,7 @@ class NamedAxes:
         return found
 
     def _taken(self, name: str) -> set[str]:
-        """Other arrays of which the lengths are that an array's axes must have."""
+        """Return the other arrays that determine the sizes of an array's axes."""
         names = [axis for axes in self.of[name] for axis in axes.names]
         words = {word for axis in names for word in _WORD.findall(axis)}
         found = {self.lengths[word].array for word in words & self.lengths.keys()}
@@ -196,7 +199,7 @@ class NamedAxes:
         return name, text, f"{what}, where {where}." if others else f"{what}."
 
     def _test(self, name: str, axes: Axes) -> str:
-        """The condition that an array has these axes."""
+        """Return the condition that an array has these axes."""
         mine: dict[str, int | None] = {OTHERS: None} if self.others[0] in ("", name) else {}
         for axis, place in self._own(axes).items():
             if self.lengths.get(axis, (name, place))[:2] == (name, place):
@@ -205,7 +208,7 @@ class NamedAxes:
             return f"{name}.shape == {self._shape(axes, self._taken(name))}"
         fixed = len(axes.names) - (OTHERS in axes.names)
         tests = [f"{name}.ndim {'==' if axes.others is None else '>='} {fixed}"]
-        # The lengths that it says itself are no locals yet.
+        # The sizes that this array determines are not yet C++ variables.
         lengths = {axis: f"{name}.shape[{place}]" for axis, place in mine.items()}
         for i, (axis, text) in enumerate(zip(axes.names, axes.places(name), strict=True)):
             if axis == OTHERS and OTHERS not in mine:
@@ -215,7 +218,7 @@ class NamedAxes:
         return " and ".join(tests)
 
     def _shape(self, axes: Axes, of: Collection[str]) -> str:
-        """The formula of a shape, that of one of these arguments where it is the same."""
+        """Return the formula of a shape; the shape of an argument in ``of`` if it is equal."""
         for name, others in self.sure.items():
             if others == axes and name in of:
                 return f"{name}.shape"
@@ -227,40 +230,40 @@ class NamedAxes:
 
 
 def another(axis: str) -> str:
-    """Another name for an axis, since something else has this one."""
+    """Return another name for an axis whose name is in use."""
     return axis[:1].upper() + axis[1:] if axis.islower() else f"{axis}n"
 
 
 def why_no_axis(text: str) -> tuple[str, str, str]:
-    """What is wrong with the text of an axis: a key of its help, the reason, and a better text."""
+    """Return the problem of an axis: the key of a help, the reason, and a corrected text."""
     if not text:
-        return "nothing", ": there is nothing", ""
+        return "nothing", ": it is empty", ""
     if text == OTHERS:
-        return "others", ", as it is there twice", ""
+        return "others", ": it occurs twice", ""
     if text == "()":
-        return "alone", " beside others", ""
+        return "alone", ": it means an array without axes", ""
     if text.count("(") != text.count(")"):
-        return "brackets", ": its brackets do not close", ""
+        return "brackets", ": its brackets are not balanced", ""
     if "," in text:
         parts = " ".join(re.split(r"[,()]+", text)).strip()
-        return "comma", ": axes have no commas between them", parts
+        return "comma", ": axes are separated by spaces, not by commas", parts
     if re.search(r"(?<!/)/(?!/)", text):
-        return "divide", ": / may give a fraction", re.sub(r"(?<!/)/(?!/)", "//", text)
+        return "divide", ": the result of / can be a fraction", re.sub(r"(?<!/)/(?!/)", "//", text)
     if power := re.fullmatch(r"(\w+)\*\*2", text):
-        return "power", ": it is a power", f"{power[1]}*{power[1]}"
+        return "power", ": powers are not supported", f"{power[1]}*{power[1]}"
     if re.fullmatch(r"\d[\d_]*", text):
-        return "number", ": a number has no zeros in front and no underscores", str(int(text))
+        return "number", ": a number cannot have leading zeros or underscores", str(int(text))
     if text.isidentifier():
-        return "word", ": it is a word of Python", another(text)
+        return "word", ": it is a Python keyword", another(text)
     if text.startswith("-"):
-        return "negative", ": no length is negative", ""
+        return "negative", ": a size cannot be negative", ""
     if "//" in text and _AXIS.fullmatch(text):
-        return "zero", ": it divides by zero or less", ""
+        return "zero", ": it divides by zero or by a negative number", ""
     return "", "", ""
 
 
 def _is_axis(text: str) -> bool:
-    """Whether it is a name, a number or a term of them."""
+    """Return whether the text is a name, a number or an expression of these."""
     try:
         return _AXIS.fullmatch(text) is not None and _is_term(parsed(text))
     except (Wrong, RecursionError):
@@ -280,5 +283,5 @@ def _is_term(node: ast.expr) -> bool:
 
 
 def _term(axis: str, lengths: Mapping[str, str]) -> str:
-    """The formula of an axis' length."""
+    """Return the formula of an axis' size."""
     return _WORD.sub(lambda word: lengths.get(word[0], word[0]), axis)

@@ -1,11 +1,10 @@
-"""Whether formulas of shapes hold with a batch axis in front of every array, as `vmap: batch` calls
-the operator.
+"""Checks that formulas of shapes stay valid if `vmap: batch` adds an axis in front of every array.
 
-The operator was called without the batch first, so that a formula may rely on the checks and on
-indices that were in range. A value is the same with a batch, or differs in one of the ways below.
-Whatever is not known to do so is refused: `x.shape[0]`, which is the batch's, and a condition that
-may become another one. The launch sees whole arrays in any case, so that sizes count as the same
-there.
+The operator was first called without the batch, so a formula may rely on the checks and on indices
+that were in range. With a batch, the value of a formula is the same or changes in one of the ways
+below. A formula is rejected unless its change is known: for example `x.shape[0]`, which becomes the
+size of the batch, and conditions that may become false. In formulas of the launch, sizes count as
+unchanged, because a launch always uses the sizes of whole arrays.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from .context import Context, Path
 from .results import texts_by_output
 
 SAME = "same"
-FRONT = "front"  # a shape, with one length more in front
-COUNT = "count"  # a number of axes: one more
-TOTAL = "total"  # such as x.size: so many times as much
-MORE = "more"  # a number that does not get less, or a condition that stays true
-LESS = "less"  # a number that does not get more, or a condition that stays false
+FRONT = "front"  # a shape that gets a leading axis
+COUNT = "count"  # a rank: it increases by one
+TOTAL = "total"  # a number such as x.size, which is multiplied by the size of the batch
+MORE = "more"  # a number that does not decrease, or a condition that stays true
+LESS = "less"  # a number that does not increase, or a condition that stays false
 ARRAY, ARRAYS = "array", "arrays"
 
 _OF_ARRAYS = {"shape": FRONT, "ndim": COUNT, "size": TOTAL, "nbytes": TOTAL}
@@ -37,14 +36,14 @@ _RISING = {0: SAME, 1: MORE, -1: LESS}
 
 
 class _Varies(Exception):
-    """A part that may be another one with a batch; ``key`` of what to write instead."""
+    """Raised for a part whose value may change with a batch; ``key`` selects the help."""
 
     def __init__(self, at: ast.expr, key: str = "", condition: str = "") -> None:
         self.at, self.key, self.condition = at, key, condition
 
 
 def check_batch(context: Context, arguments: Arguments) -> None:
-    """Report formulas that may be wrong for a batch."""
+    """Report formulas whose values may be wrong with a batch."""
     formula = _Formula(context, arguments.arrays)
     for path, text, allowed in _formulas(context):
         formula.in_launch = path[0] == "dispatch"
@@ -58,13 +57,13 @@ def check_batch(context: Context, arguments: Arguments) -> None:
             key = "" if wrong.key == "ndim" and path[0] != "checks" else wrong.key
             context.error("vmap_formula", path, key, at=at, condition=wrong.condition)
         except (Wrong, RecursionError):
-            continue  # which is reported
+            continue  # reported elsewhere
         if path[2:3] == ("constants",):
             formula.names[str(path[3])] = kind
 
 
 def _formulas(context: Context) -> Iterator[tuple[Path, str, Sequence[str]]]:
-    """Formulas of shapes that the entry writes, and how their values may differ."""
+    """Yield the entry's formulas of shapes, and the changes that each allows."""
     for key, allowed in (("shape", (FRONT,)), ("dtype", (SAME,))):
         given, keys = getattr(context.raw, key), context.keys(key)
         texts = texts_by_output(context, key)
@@ -80,7 +79,7 @@ def _formulas(context: Context) -> Iterator[tuple[Path, str, Sequence[str]]]:
 
 
 def _launch(metal: KernelEntry) -> Iterator[tuple[Path, str]]:
-    """Formulas of the launch, those first whose names the others use."""
+    """Yield the formulas of the launch, the constants that others use first."""
     yield from ((("constants", name), text) for name, text in metal.constants.items())
     for key, texts in (("grid", metal.grid), ("threadgroup", metal.threadgroup)):
         yield from (((key, i), text) for i, text in enumerate(texts or ()))
@@ -88,7 +87,7 @@ def _launch(metal: KernelEntry) -> Iterator[tuple[Path, str]]:
 
 
 class _Formula:
-    """How the parts of an entry's formulas differ."""
+    """The analysis of an entry's formulas: how the value of each part changes with a batch."""
 
     def __init__(self, context: Context, arrays: Sequence[Parameter]) -> None:
         self.names = {p.name: ARRAYS if p.is_list else ARRAY for p in arrays}
@@ -96,7 +95,7 @@ class _Formula:
         self.optional = {p.name for p in arrays if p.type.optional}
         self.lengths = context.axes.lengths
         self.in_launch = False
-        # The least number of axes that the arrays have, by their formulas.
+        # The minimum rank of each array.
         self.ranks: defaultdict[str, int] = defaultdict(int)
         for name, several in context.axes.of.items():
             self.ranks[name] = min(len(axes.names) - 1 for axes in several)
@@ -109,7 +108,7 @@ class _Formula:
             self.ranks[name] = max(self.ranks[name], self.length(_tree(text)))
 
     def kind(self, node: ast.expr) -> str:
-        """How a part differs with a batch."""
+        """Return how the value of a part changes with a batch."""
         match node:
             case ast.Name(name):
                 if name in self.lengths and name not in self.names:
@@ -148,27 +147,27 @@ class _Formula:
         return SAME
 
     def same(self, *nodes: ast.expr) -> None:
-        """Hold that parts are the same with a batch."""
+        """Require that the values of parts do not change with a batch."""
         for node in nodes:
             if self.kind(node) != SAME:
                 raise _Varies(node)
 
     def trend(self, node: ast.expr) -> int:
-        """Whether a number or condition gets more (1) or less (-1), or stays the same."""
+        """Return 1 for a number that may increase, -1 for one that may decrease, else 0."""
         kind = self.kind(node)
         if kind not in _TRENDS:
             raise _Varies(node)
         return _TRENDS[kind]
 
     def joint(self, nodes: Sequence[ast.expr], at: ast.expr) -> str:
-        """How the sum, the greatest or one of several differs."""
+        """Return how a sum, a maximum or one of several numbers changes."""
         trends = {self.trend(node) for node in nodes} - {0}
         if len(trends) > 1:
             raise _Varies(at)
         return _RISING[trends.pop() if trends else 0]
 
     def least(self, node: ast.expr) -> float:
-        """The least that a number of axes can be."""
+        """Return a lower bound of a rank."""
         match node:
             case ast.Constant(int(number)):
                 return number
@@ -183,7 +182,7 @@ class _Formula:
         return -math.inf
 
     def length(self, shape: ast.expr) -> int:
-        """The least number of axes that a shape has."""
+        """Return a lower bound of a shape's length."""
         match shape:
             case ast.Attribute(value, "shape"):
                 return self.ranks[ast.unparse(value)]
@@ -198,7 +197,7 @@ class _Formula:
         return 0
 
     def from_end(self, index: ast.expr, shape: ast.expr, bound: bool) -> bool:
-        """Whether an index, or the bound of a slice, counts from the end of a shape."""
+        """Return whether an index, or the bound of a slice, counts from the end of a shape."""
         array = ast.unparse(shape).removesuffix(".shape")
         if number := _from_end(index):
             if bound and self.length(shape) < number:
@@ -210,11 +209,11 @@ class _Formula:
             return True
         if self.kind(index) != COUNT:
             return False
-        # Of no axes the last is an error, but a slice up to it is not.
+        # Without axes, indexing the last one is an error, but a slice up to it is valid.
         return self.least(index) >= 0 or (ast.unparse(index) == f"{array}.ndim - 1" and not bound)
 
     def item(self, node: ast.Subscript) -> str:
-        """``x.shape[-1]``, ``x.shape[:-1]``"""
+        """Return the change of ``x.shape[-1]`` or ``x.shape[:-1]``."""
         listed, index = self.kind(node.value), node.slice
         if listed != FRONT:
             if isinstance(index, ast.Slice):
@@ -238,7 +237,7 @@ class _Formula:
         return FRONT if begins else SAME
 
     def joined(self, node: ast.BinOp) -> str:
-        """``a + b`` and so on, of numbers and of lists."""
+        """Return the change of ``a + b`` and other operators on numbers or lists."""
         a, b = kinds = self.kind(node.left), self.kind(node.right)
         match node.op:
             case ast.Add() if kinds == (FRONT, SAME):
@@ -272,7 +271,7 @@ class _Formula:
         return SAME
 
     def positive(self, node: ast.expr) -> bool:
-        """Whether a number is known not to be negative, such as the length of an axis."""
+        """Return whether a number is known not to be negative, such as the size of an axis."""
         match node:
             case ast.Constant(value):
                 return isinstance(value, int | float) and value >= 0
@@ -289,7 +288,7 @@ class _Formula:
         return False
 
     def _is_shape(self, node: ast.expr) -> bool:
-        """Whether it is the shape of an array, or a part of one."""
+        """Return whether the node is the shape of an array, or a slice of it."""
         match node:
             case ast.Attribute(value, "shape"):
                 return self.kind(value) == ARRAY
@@ -298,7 +297,7 @@ class _Formula:
         return False
 
     def compared(self, node: ast.Compare) -> str:
-        """``x.shape == y.shape``, ``x.ndim >= 2``"""
+        """Return the change of ``x.shape == y.shape`` or ``x.ndim >= 2``."""
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             return SAME
         found = {0}
@@ -321,7 +320,7 @@ class _Formula:
         return _RISING[max(found, key=abs)]
 
     def listed(self, items: Sequence[ast.expr]) -> str:
-        """A tuple or list as written."""
+        """Return the change of a tuple or list."""
         parts = [i.value if isinstance(i, ast.Starred) else i for i in items]
         kinds = {self.kind(part) for part in parts}
         if kinds == {ARRAY}:
@@ -331,7 +330,7 @@ class _Formula:
         return FRONT if front else SAME
 
     def comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> tuple[str, str]:
-        """How the list differs over which ``[f(a) for a in arrays]`` goes, and how its items do."""
+        """Return the changes of ``arrays`` and of the items in ``[f(a) for a in arrays]``."""
         loop, before = node.generators[0], dict(self.names)
         over = self.kind(loop.iter)
         if over not in (ARRAYS, FRONT, SAME):
@@ -349,7 +348,7 @@ class _Formula:
             self.names = before
 
     def call(self, node: ast.Call) -> str:
-        """``len(x.shape)``, ``prod(x.shape[:-1])``, ``max(n, 1)``"""
+        """Return the change of ``len(x.shape)``, ``prod(x.shape[:-1])`` or ``max(n, 1)``."""
         function = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         function = node.func.id if isinstance(node.func, ast.Name) else function
         args = [arg.value if isinstance(arg, ast.Starred) else arg for arg in node.args]
@@ -395,7 +394,7 @@ class _Formula:
 
 
 def _from_end(index: ast.AST) -> int | None:
-    """How far from the end a negative constant counts."""
+    """Return n for the constant index -n, else None."""
     match index:
         case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
             return number
@@ -403,7 +402,7 @@ def _from_end(index: ast.AST) -> int | None:
 
 
 def _tree(text: str) -> ast.expr:
-    """The syntax tree of a formula; of one that is none, which is reported, that of None."""
+    """Parse a formula; an invalid one, which is reported elsewhere, counts as None."""
     try:
         return parsed(text)
     except (Wrong, RecursionError):
@@ -411,7 +410,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def _least(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The least numbers of axes, by array, that follow from a condition that holds."""
+    """Yield lower bounds of ranks, by array, that follow from a true condition."""
     match node:
         case ast.BoolOp(ast.And(), values):
             for value in values:
@@ -426,7 +425,7 @@ def _least(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _needed(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The numbers of axes, by array, that indices need which are computed in any case."""
+    """Yield lower bounds of ranks, by array, that follow from indices that are always computed."""
     match node:
         case ast.Subscript(ast.Attribute(value, "shape"), index) if number := _from_end(index):
             yield ast.unparse(value), number

@@ -1,7 +1,7 @@
-"""One entry with its keys and signature, and how its mistakes are reported.
+"""The context of an entry: its keys and signature, and methods that report errors.
 
-Every phase of ``check`` gets the ``Context`` of its entry, and the results of the phases before it.
-It reports through the context, at a key or value. An entry with an error gives no operator.
+Every phase of ``check`` receives the ``Context`` of its entry and the results of earlier phases. It
+reports errors through the context, at a key or value. An entry with an error yields no operator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 TABLE = FilePath(__file__).parent / "messages.txt"
 
-# The keys of signatures, and how they are spelled.
+# The keys of signatures, and their spellings.
 SIGNATURES: dict[str, Spelling] = {
     "signature": "any",
     "cpp_signature": "cpp",
@@ -38,11 +38,11 @@ SIGNATURES: dict[str, Spelling] = {
 }
 
 _NAMES = rows(TABLE.with_name("names.txt"))
-# Names that generated code has, by where it has them.
+# Reserved names of generated code, by location.
 GENERATED = {where[0]: frozenset(names.split()) for *where, names in _NAMES}
-# Names that no operator can have: why, and a pattern of them.
+# Names that no operator can have: reason, pattern.
 FORMS = [(row[1], re.compile(row[2].replace(" ", "|"))) for row in _NAMES if row[0] == "operators"]
-# Words of C++ that Metal has not, and what they ask for.
+# C++ keywords that Metal lacks: the unsupported feature, and the keywords.
 METAL = [row for row in _NAMES if row[0] == "metal"]
 
 ARRAY = Type(Kind.ARRAY)
@@ -55,22 +55,22 @@ Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
 
 @dataclass
 class Surroundings:
-    """What all entries of a file are looked at with."""
+    """The state shared by all entries of a file."""
 
     settings: Settings
     sources: Sources
     diags: Diagnostics
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
-    degrees: Degrees = lambda *_: ()  # how their results depend on a cotangent
-    pure: Callable[[str], bool] = lambda _: False  # whether that depends on arguments alone
+    degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
+    pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
     cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
     class_names: set[str] = field(default_factory=set)  # their classes
-    broken: set[str] = field(default_factory=set)  # names of entries whose signature is not known
+    broken: set[str] = field(default_factory=set)  # names of entries with unknown signature
 
 
 @dataclass(frozen=True, eq=False)
 class Named:
-    """An entry by what it is called; nothing else of it is looked at."""
+    """An entry of which only the name has been read."""
 
     entry: Entry
     name: str
@@ -79,35 +79,35 @@ class Named:
 
     @property
     def ok(self) -> bool:
-        """Whether no error was reported so far."""
+        """True if no error has been reported."""
         return not self.failed
 
     def fail(self, path: Path) -> None:
-        """Note an error at a value of the entry."""
+        """Record an error at a value of the entry."""
         self.failed.add(path[0] if path else "")
 
     def text(self, key: str) -> str:
-        """The text of a key; empty where there is none."""
+        """Return the text of a key; empty if it is absent."""
         return next(iter(self.entry.words(key)), "")
 
     @property
     def python_name(self) -> str:
-        """Its name in Python."""
+        """The name in Python."""
         return self.text("python_name") or self.name
 
     @property
     def label(self) -> str:
-        """How messages about other entries name it."""
+        """The entry's name in messages about other entries."""
         return f"op '{self.name}'"
 
     @property
     def at_name(self) -> Path:
-        """The key that has its name, if it is not in the signature."""
+        """The path of the key `name`; empty if the name comes from the signature."""
         return ("name",) if self.text("name") else ()
 
     @property
     def name_span(self) -> Span:
-        """Where its name stands."""
+        """The location of the name."""
         if self.at_name:
             return self.entry.span(self.at_name)
         for key in SIGNATURES:
@@ -118,8 +118,11 @@ class Named:
     def report(
         self, code: str, message: str, path: Path = (), help: Help = None, **more: Any
     ) -> None:
-        """Report at a value of the entry, with ``key=True`` at its key, or ``at`` a slice of that;
-        for () at its name. ``clear``: what is meant is clear all the same."""
+        """Report a problem at a value of the entry; for an empty path at its name.
+
+        ``key=True``: at the key instead of the value. ``at``: at a slice of it. ``clear``: the
+        value can be used despite the error.
+        """
         clear = more.pop("clear", False)
         if more.get("severity") != "warning":
             self.fail(() if clear else path)
@@ -131,14 +134,14 @@ class Named:
     def report_in(
         self, path: Path, code: str, message: str, start: int, end: int, help: Help
     ) -> None:
-        """Report inside of the text at ``path``."""
+        """Report a problem inside the string at ``path``."""
         span = self.entry.text_span(path, start, end)
         self.diags.error(code, message, span, help=help, op=self.name or None)
 
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
-        """Report what messages.txt says of this, in the same way."""
+        """Report a message of messages.txt; options as in ``report``."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
         more = {
             name: about[name]
@@ -147,18 +150,18 @@ class Named:
         }
         self.report(code, message, path, help, key=key, **more)
 
-    # The same for what may be right, and fails nothing.
+    # A warning does not fail the entry.
     warning = partialmethod(error, severity="warning")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Context(Named):
-    """An entry with its keys and signature read."""
+    """An entry with its keys and signature."""
 
     around: Surroundings
     raw: OpEntry
     signature: Signature
-    left_out: frozenset[str]  # keys that have an error, and are therefore not in `raw`
+    left_out: frozenset[str]  # keys with errors, which are missing in `raw`
 
     def __post_init__(self) -> None:
         self.failed.update(self.left_out)
@@ -175,12 +178,12 @@ class Context(Named):
 
     @cached_property
     def output_names(self) -> list[str]:
-        """The names of its outputs."""
+        """The names of the outputs."""
         return [output.name for output in self.signature.outputs]
 
     @cached_property
     def form(self) -> Form:
-        """How the forward is given."""
+        """The form of the forward computation."""
         raw = self.raw
         if raw.dispatch is not None:
             return Form.KERNELS
@@ -190,17 +193,17 @@ class Context(Named):
 
     @cached_property
     def elementwise(self) -> bool:
-        """Whether it has kernels without a rule for shapes."""
+        """True if the entry has kernels but no rule for shapes."""
         shaped = self.raw.shape is not None or bool(self.axes.outputs)
         return self.form is Form.KERNELS and not shaped
 
     @cached_property
     def axes(self) -> NamedAxes:
-        """The axes of its arrays, by name."""
+        """The named axes of the arrays."""
         return NamedAxes(self.raw.axes, self.signature)
 
     def keys(self, mapping: str) -> dict[str, str]:
-        """The keys of a mapping of the entry by the names in them."""
+        """Return the keys of a mapping by the names that they contain."""
         given = getattr(self.raw, mapping)
         return {name: key for name, key, _ in listed(given if isinstance(given, dict) else ())}
 
@@ -214,25 +217,24 @@ class Context(Named):
         key: bool = True,
         at: tuple[int, int] | None = None,
     ) -> bool:
-        """Whether a name that the entry mentions is one of those it has; reports it if not."""
+        """Check that a name is one of the known ones."""
         if name not in known:
             guess = did_you_mean(name, list(known))
-            message = f"there is no {what} '{name}'{guess}"
-            help = guess.advice(f"{what}s: {', '.join(known)}" if known else None)
+            message = f"unknown {what} '{name}'{guess}"
+            help = guess.advice(f"use one of the {what}s: {', '.join(known)}" if known else None)
             self.report(code, message, path, help, key=key, at=at)
         return name in known
 
     def known(
         self, code: str, names: Iterable[str], known: Collection[str], what: str, path: Path
     ) -> list[str]:
-        """Those keys of the mapping at ``path`` that the entry knows; reports the others."""
+        """Return the known keys of the mapping at ``path``; report the others."""
         return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
 
     def known_in(
         self, code: str, mapping: str, known: Collection[str], what: str
     ) -> dict[str, list[str]]:
-        """Those names in the keys of a mapping that the entry knows, by key; reports the others,
-        and names that are there twice."""
+        """Return the known names in the keys of a mapping, by key; report others and duplicates."""
         found: dict[str, list[str]] = {}
         seen: set[str] = set()
         for name, key, at in listed(getattr(self.raw, mapping)):
@@ -245,7 +247,7 @@ class Context(Named):
         return found
 
     def not_twice(self, items: Sequence[str], path: Path) -> None:
-        """Report items of the list at ``path`` that were there before."""
+        """Report duplicates in the list at ``path``."""
         seen: set[str] = set()
         for i, item in enumerate(items):
             if item in seen:
@@ -255,7 +257,7 @@ class Context(Named):
     # Formulas
 
     def scope(self, names: Mapping[str, Name], stream: bool = True) -> Scope:
-        """What a formula of the entry may refer to."""
+        """Return the scope of a formula of the entry."""
         around = self.around
         release = around.settings.mlx
         lengths = self.axes.lengths
@@ -265,43 +267,44 @@ class Context(Named):
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True
     ) -> Expr | None:
-        """Compile a formula of the entry; problems are reported inside its text.
+        """Compile a formula of the entry; report problems at their location in it.
 
-        Without a stream it is about shapes, dtypes and attributes, and cannot compute arrays.
+        Without a stream, a formula uses shapes, dtypes and attributes, and cannot compute arrays.
         """
 
         def report(code: str, message: str, start: int, end: int, help: Help) -> None:
             self.fail(path)
-            if text[start:end] not in self.around.broken:  # an entry that has errors of its own
+            if text[start:end] not in self.around.broken:  # that entry's errors are reported
                 self.report_in(path, code, message, start, end, help)
 
         scope = self.scope(names, stream)
-        if self.elementwise and path[0] not in ("axes", "checks"):  # arrays are broadcast there
+        # Formulas other than conditions see broadcast arrays, whose axes have no names.
+        if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})
         return compile_formula(text, scope, want, report)
 
     def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
-        """What a formula for all outputs gives."""
+        """Return the expected result of a formula for all outputs."""
         return Want.arrays([o.type.kind is Kind.ARRAYS for o in self.signature.outputs], needs)
 
 
 @dataclass(frozen=True)
 class Known:
-    """The names in formulas of an entry, with the facts about them."""
+    """The names in an entry's formulas, with facts about them."""
 
     arguments: Arguments
-    facts: Mapping[str, Fact] = field(default_factory=dict)  # of the arrays, ...
-    results: Sequence[Fact] = ()  # ... and of the outputs
+    facts: Mapping[str, Fact] = field(default_factory=dict)  # about the arrays
+    results: Sequence[Fact] = ()  # about the outputs
     free: frozenset[str] = frozenset()  # arrays that `checks` do not mention
 
     def names(self) -> dict[str, Name]:
-        """Arguments by name."""
+        """Return the arguments by name."""
         return {p.name: Name(p.type, fact=self.facts.get(p.name)) for p in self.arguments.params}
 
     def need(
         self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: str
     ) -> Need:
-        """What an array has to be that has the rank of another."""
+        """Return the requirements on an array with the rank of another."""
         every = context.elementwise and not context.raw.checks
         summed = sort == "gradient" and context.form is not Form.KERNELS
         return Need(sort, name, fact.rank, dtype, linear, summed, self.free, every)

@@ -1,4 +1,4 @@
-"""One item of `dispatch`: a kernel that an entry names for a backend."""
+"""An item of `dispatch`: the kernel that an entry names for a backend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .fit import Asked
 
 MAX_BUFFERS = 31  # that Metal binds
 
-# Dtypes for which a concept or type trait of the standard library holds.
+# The dtypes that satisfy a concept or type trait of the standard library.
 _CONCEPTS = {
     "floating_point": ("float32", "float64"),
     "integral": ("bool_", *CATEGORIES["integer"]),
@@ -39,53 +39,53 @@ _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|
 
 @dataclass
 class Dispatch(Asked):
-    """A kernel as an entry names it."""
+    """A kernel as named by an entry."""
 
     backend: Backend
     spec: KernelEntry
     known: Known
-    rules: Sequence[Rule | None]  # of the outputs' dtypes; None: the kernel's
-    beside: frozenset[str]  # arguments that formulas use, but those of its launch
+    rules: Sequence[Rule | None]  # dtypes of the outputs; None: the dtype of the kernel
+    beside: frozenset[str]  # arguments used in formulas, except those of its launch
     codes = ("MG502", "MG503")
 
     def at(self, *path: str | int) -> Path:
-        """The place of something beside the function's name."""
+        """Return the path of a key next to the function's name."""
         return (*self.path[:-1], *path)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Those that the kernel is compiled for, if its backend has them."""
+        """The dtypes that the kernel is compiled for, as far as the backend supports them."""
         return self.group or (next(iter(self.fixed.values()), "float32"),)
 
     @property
     def fixed(self) -> dict[str, str]:
-        """Those of the other arguments."""
+        """The dtypes of arguments that are not promoted, by name."""
         return {p.name: p.dtype for p in self.arguments.arrays if p.dtype}
 
     @property
     def arguments(self) -> Arguments:
-        """Those of the entry."""
+        """The arguments of the entry."""
         return self.known.arguments
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Those of the arguments that are promoted together."""
+        """The dtypes of the arguments that are promoted together."""
         return self.arguments.group.dtypes if self.arguments.group else ()
 
     @property
     def metal_dtypes(self) -> list[str]:
-        """Those that Metal has."""
+        """The dtypes that Metal supports."""
         return [d for d in self.dtypes if d in METAL_TYPES]
 
     def numbers(self, type: Type, types: Iterable[CppType]) -> tuple[CppType, ...]:
-        """Those types of a kernel's parameter that hold every value; T may be an integer."""
+        """Return the types of a kernel parameter that can represent every value of ``type``."""
         cut = [ELEMENT, element_type(ACCUMULATOR)] if computes_integers(self.dtypes) else []
         cut += [DOUBLE] if self.backend == "metal" else []
         return tuple(t for t in type.wide(types) if t not in cut)
 
     @cached_property
     def outputs(self) -> tuple[str | None, ...] | None:
-        """The dtype of each output, None for the kernel's; None when something was reported."""
+        """The dtype of each output, None for the kernel's; None if an error was reported."""
         context, keys = self.context, self.context.keys("dtype")
         own = {p.name: p.dtype or "T" for p in self.arguments.arrays}
         found: list[str | None] = []
@@ -108,26 +108,26 @@ class Dispatch(Asked):
         return tuple(map(element_type, self.outputs or ()))
 
     def template_problem(self, function: Function) -> str | None:
-        """Why a function is no template over the dtypes of the entry."""
+        """Return the reason why a function is not a template over the entry's dtypes, if any."""
         dtypes = self.metal_dtypes if self.backend == "metal" else self.dtypes
         kinds, elementwise = function.template_kinds, self.context.elementwise
         if not kinds and not elementwise and len(dtypes) > 1:
-            return f"it must be a template, as the entry allows {', '.join(dtypes)}"
+            return f"it must be a template, because the entry allows {', '.join(dtypes)}"
         if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
             return "its first template parameter must be the dtype: `typename T`"
         asked = f"{' '.join(kinds)} {function.requires}"
         if re.search(r"!|\|\||\bnot\b|\bor\b", asked):
             return None
-        # Scalar functions compute half precision in float; to Metal it is floating.
+        # Scalar functions compute half precision in float; in Metal, half is a floating type.
         as_float = FLOATING[:2] if elementwise or self.backend == "metal" else ()
         for concept in _CONCEPT.findall(asked):
             for dtype in dtypes:
                 if ("float32" if dtype in as_float else dtype) not in _CONCEPTS[concept]:
-                    return f"its template is for `{concept}` types, which {dtype} is not"
+                    return f"its template accepts only `{concept}` types, but the entry has {dtype}"
         return None
 
     def has_dtype(self, dtypes: Sequence[str]) -> bool:
-        """Whether a dtype is left to run the kernel for; reports it if not."""
+        """Check that at least one dtype remains for the kernel."""
         if not dtypes:
             given = ", ".join(self.group)
             self.error("no_dtypes", given=given)

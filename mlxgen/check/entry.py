@@ -1,4 +1,4 @@
-"""One entry by itself: its keys and signature read, and what its keys mean together."""
+"""Reads a single entry: its keys and signature, and checks which keys can be combined."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ..read.yaml import Entry
 from .context import GENERATED, SIGNATURES, Context, Named, Path, Surroundings
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-DEEPEST = 10  # submodules below each other, each a folder in one
-# Keys without which an entry cannot be understood further.
+DEEPEST = 10  # nested submodules, each a folder
+# Keys that must be valid before the forward computation can be resolved.
 _FORM_KEYS = frozenset(
     {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
 )
 _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
 
 _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
-_SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys about manual parts
+_SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys that define these parts
 
 
 def read_entry(entry: Entry, around: Surroundings) -> Context | None:
-    """The entry with its keys and signature read; None if it has no name or no signature."""
+    """Read the keys and signature of an entry; return None if it has no name or signature."""
     diags = around.diags
     raw, left_out = validate(entry, entry.name, diags)
     signature = _signature(entry, raw, left_out, diags) if raw else None
@@ -43,7 +43,7 @@ def read_entry(entry: Entry, around: Surroundings) -> Context | None:
     if name is None:
         if "name" not in left_out:
             help = "add `name: my_op`, or write the name in the signature"
-            diags.error("MG107", "an entry without name", entry.span(), help=help)
+            diags.error("MG107", "the entry has no name", entry.span(), help=help)
         return None
     context = Context(
         entry, name, diags, around=around, raw=raw, signature=signature, left_out=left_out
@@ -55,14 +55,14 @@ def read_entry(entry: Entry, around: Surroundings) -> Context | None:
 def _signature(
     entry: Entry, raw: OpEntry, left_out: frozenset[str], diags: Diagnostics
 ) -> Signature | None:
-    """The signature that an entry spells in one key, or in two."""
+    """Parse the signature of an entry, which one or two keys define."""
     named = Named(entry, entry.name or "", diags)
     given = [key for key in SIGNATURES if getattr(raw, key) is not None]
     if "signature" in given and len(given) > 1:
         named.error("two_signatures", (given[1],), key=True, other=given[1])
         return None
     if not given and left_out.isdisjoint(SIGNATURES) and (raw.model_fields_set or not left_out):
-        named.error("no_signature", what="no" if entry.name else "an entry without")
+        named.error("no_signature")
     reports = {key: partial(named.report_in, (key,)) for key in given}
     found = [parse_signature(getattr(raw, k), SIGNATURES[k], reports[k]) for k in given]
     if len(found) == 2 and found[0] and found[1]:
@@ -71,23 +71,23 @@ def _signature(
 
 
 def _dotted(name: str) -> list[str]:
-    """The key of the help for names such as ``special.erf``."""
+    """Return the key of the help for names such as ``special.erf``."""
     return ["dotted"] * all(map(_IDENTIFIER.match, (name + ".x").split("."))) * ("." in name)
 
 
 def _last(name: str) -> dict[str, Any]:
-    """A name, its module and its last part, for messages."""
+    """Return a name, its module and its last part, for messages."""
     module, _, last = name.rpartition(".")
     return {"name": name, "module": module, "last": last}
 
 
 def _check_names(context: Context) -> None:
-    """The entry's names by themselves, in C++ and in Python."""
+    """Check the entry's names in C++ and in Python, independently of other entries."""
     raw, name, signature = context.raw, context.name, context.signature
     reason = clash(name, "an operator") if raw.name else None
     problem = f"cannot be used: {reason}" if reason else None
     if raw.name and not _IDENTIFIER.match(name):
-        problem = "is not an identifier of C++"
+        problem = "is not a C++ identifier"
     if problem:
         context.error("bad_name", ("name",), *_dotted(name), **_last(name), problem=problem)
     elif raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
@@ -106,44 +106,44 @@ def _check_names(context: Context) -> None:
     for part in parts[:DEEPEST]:
         problem = _python_problem(part)
         if len(parts) > DEEPEST:
-            part, problem = parts[DEEPEST], f"is below {DEEPEST} others"
+            part, problem = parts[DEEPEST], f"is nested more than {DEEPEST} levels deep"
         if problem:
             context.error("bad_module", ("module",), module=raw.module, part=part, problem=problem)
             break
 
 
 def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
-    """Why ``name`` cannot be a public name in Python, if it cannot."""
+    """Return the reason why ``name`` cannot be a public name in Python, if any."""
     if not _IDENTIFIER.match(name):
         return "is not an identifier"
     if keyword.iskeyword(name):
-        return "is a reserved word of Python"
+        return "is a Python keyword"
     if name.startswith("_"):
-        return "is private, by its underscore"
+        return "is private, because it begins with an underscore"
     if len(name) > 200:
-        return "has more than 200 characters, and files are called after it"
+        return "has more than 200 characters, which is too long for a file name"
     if name in GENERATED["packages"]:
-        return "is taken in every package"
+        return "is reserved in every package"
     return "is a type in the generated stubs" if name in types else None
 
 
 def form_known(context: Context) -> bool:
-    """Whether no key has an error that says how the forward is given."""
+    """Return whether all keys that define the forward computation are valid."""
     return not context.left_out & _FORM_KEYS
 
 
 def check_keys(context: Context) -> bool:
-    """Check the entry's keys against its form; whether more can be said of it."""
+    """Check the entry's keys against its form; return whether it can be resolved further."""
     raw, error, form = context.raw, context.error, context.form
-    reason = "a composite takes it from MLX"
+    reason = "a composite gets it from MLX"
     if form is Form.BIND:
-        reason = "a bound function brings its own"
+        reason = "a bound function has its own"
     for key in _KERNEL_KEYS if form is not Form.KERNELS else ():
         if getattr(raw, key) not in (None, []):
             error("for_kernels", (key,), key=True, what=key, reason=reason)
     if raw.cpp is not None and form is not Form.BIND:
-        beside = "dispatch" if raw.dispatch else "composite"
-        error("cpp_beside", ("cpp",), key=True, beside=beside)
+        other = "dispatch" if raw.dispatch else "composite"
+        error("cpp_beside", ("cpp",), key=True, other=other)
     for key in ("tags", "variants", "manual"):
         context.not_twice(getattr(raw, key), (key,))
     if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
@@ -155,7 +155,7 @@ def check_keys(context: Context) -> bool:
 
 
 def _check_arrays(context: Context) -> bool:
-    """Whether there are the arrays that kernels and gradients need."""
+    """Check that the signature has the arrays that kernels and gradients need."""
     signature, kernels = context.signature, context.form is Form.KERNELS
     if kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs):
         context.error("list_of_kernel", ("signature",))
@@ -167,7 +167,7 @@ def _check_arrays(context: Context) -> bool:
 
 
 def _check_method(context: Context) -> None:
-    """Whether the op can be a method of mx.array."""
+    """Check that the op can be a method of mx.array."""
     args, name = context.signature.args, context.python_name
     path = ("variants",)
     if "function" not in context.raw.variants:
@@ -179,7 +179,7 @@ def _check_method(context: Context) -> None:
 
 
 def _check_manual(context: Context) -> None:
-    """Parts written by hand of which the entry says something all the same."""
+    """Report manual parts that the entry defines anyway."""
     raw = context.raw
     dispatch: Any = raw.dispatch
     for part in raw.manual:

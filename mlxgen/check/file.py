@@ -1,12 +1,12 @@
-"""From entries as written to operators as meant: every decision of the generator is made here.
+"""Resolves the entries of a file to operators (``model.Op``).
 
-The entries of a file are read first, each by itself, and their names compared (names.py). Then
-each is looked at closely, with the others' signatures at hand: its arguments, formulas, gradients
-and kernels become a ``model.Op``. Whatever is wrong is reported at its place in the YAML, all of it
-in one run; an op with an error is left out of the result.
+Each entry is first read by itself, and the names of all entries are compared (names.py). Each entry
+is then resolved: its arguments, formulas, gradients and kernels, which may refer to the signatures
+of other entries. One run reports all errors at their locations in the YAML, and omits operators
+with errors from the result.
 
-``resolve`` with ``only`` looks closely at some entries. Of the others nothing is read but their
-names, and the signatures of those that are called.
+``resolve`` with ``only`` resolves some of the entries. Of the others it reads only the names, and
+the signatures of those that are called.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def resolve(
     diags: Diagnostics,
     only: Collection[str | None] | None = None,
 ) -> list[Op]:
-    """The operators of a file without errors, in the order of the file.
+    """Return the operators of a file that have no errors, in the order of the file.
 
     Args:
         document: The parsed YAML.
         settings: Package name, namespace and paths.
         sources: The hand-written C++ and Metal sources.
-        diags: Collects what is wrong.
-        only: Names of the entries that are wanted (None: those without one); all if absent.
+        diags: Collects errors and warnings.
+        only: Names of the entries to resolve (None: entries without a name); all if absent.
     """
     with suppress(TooMany):
         file = _File(document, Surroundings(settings, sources, diags), only)
@@ -65,7 +65,7 @@ def resolve(
 
 
 class _File(Mapping[str, Signature]):
-    """The entries of a file; as a mapping, their signatures, each read when it is asked for."""
+    """The entries of a file. As a mapping: their signatures by name, read on first access."""
 
     def __init__(
         self, document: Document, around: Surroundings, only: Collection[str | None] | None
@@ -83,7 +83,7 @@ class _File(Mapping[str, Signature]):
             if named is None:
                 around.broken |= {entry.name} if entry.name else set()
             elif (known := self.entries.setdefault(named.name, named)) is not named:
-                first = Related("the first one", known.name_span)
+                first = Related("it is first defined here", known.name_span)
                 named.error("defined_twice", named.at_name, related=[first])
         if not document.complete:
             around.broken.update(document.names() - self.entries.keys())
@@ -103,7 +103,7 @@ class _File(Mapping[str, Signature]):
         return len(self.entries)
 
     def context(self, name: str) -> Context | None:
-        """An entry with its keys and signature; None if there is none, or it has errors there."""
+        """Return an entry with its keys and signature, or None if these are missing or invalid."""
         named = self.entries.get(name)
         if named is None or isinstance(named, Context) or name in self.around.broken:
             return named if isinstance(named, Context) else None
@@ -115,19 +115,21 @@ class _File(Mapping[str, Signature]):
         return context
 
     def composite_calls(self, name: str) -> Iterable[str]:
-        """The entries that the composite of an entry calls which is not looked at closely."""
+        """Return the entries that the composite of an unresolved entry calls."""
         if self.only is None or name in self.only or not (context := self.context(name)):
-            return ()  # it has errors
+            return ()  # resolved, or it has errors
         expr = _composed(context, {})
         return expr.ops if expr else ()
 
     def degrees(self, name: str, given: Mapping[str, int]) -> Sequence[Fact]:
-        """What is known of an entry's results by the degrees of its arguments, from its composite
-        or the function that it binds; nothing of what kernels give."""
+        """Return the facts about an entry's results, given the degrees of its arguments.
+
+        They follow from its composite or the function that it binds. Kernels have no facts.
+        """
         key, context = (name, frozenset(given.items())), self.context(name)
         if key in self._degrees or context is None:
             return self._degrees.get(key, ())
-        self._degrees[key] = ()  # while it is found out: composites may call each other in a circle
+        self._degrees[key] = ()  # for the recursion below: composites may form a cycle
         expr = _composed(context, given)
         found: Sequence[Fact] = (expr.known or ()) if expr else ()
         if not expr and context.raw.jvp == "linear":  # in all of its arrays together
@@ -139,16 +141,16 @@ class _File(Mapping[str, Signature]):
         return found
 
     def pure(self, name: str) -> bool:
-        """Whether an entry gives the same for the same arguments; a function of csrc may not."""
+        """Return whether the results depend only on the arguments; bound csrc functions may not."""
         if name not in self._pure and (context := self.context(name)):
-            self._pure[name] = False  # while it is found out
+            self._pure[name] = False  # for the recursion below
             expr, kernels = _composed(context, {}), context.raw.dispatch or context.raw.manual
             self._pure[name] = all(map(self.pure, expr.ops)) if expr else bool(kernels)
         return self._pure.get(name, False)
 
 
 def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
-    """The composite of an entry, or the call of the function of MLX that it binds."""
+    """Compile the composite of an entry, or the call of the MLX function that it binds."""
     composite = context.raw.composite
     texts = results.bound_texts(context) if composite is None else [composite]
     names = {
@@ -156,7 +158,7 @@ def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
         for arg in context.signature.args
     }
     scope = context.scope(names)
-    if composite is None:  # MLX's function, not the entry of its name
+    if composite is None:  # the name refers to MLX's function, not to this entry
         scope = scope._replace(ops={})
     want = context.want_outputs()
     found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)
@@ -164,7 +166,7 @@ def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
 
 
 def _operator(context: Context, path: str) -> Op | None:
-    """The operator that an entry describes, or None when something was reported."""
+    """Return the operator that an entry describes, or None if an error was reported."""
     if not form_known(context):
         return None
     usable = check_keys(context)
@@ -178,7 +180,7 @@ def _operator(context: Context, path: str) -> Op | None:
     forward = results.forward(context, known)
     if context.form is not Form.KERNELS:
         known = replace(known, results=(forward.expr and forward.expr.known) or ())
-    elif context.failed.isdisjoint(_OF_DTYPES):  # else it is not known what kernels compute
+    elif context.failed.isdisjoint(_OF_DTYPES):  # else the dtypes of kernels are unknown
         forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
     derivatives = gradients.derivatives(context, known)
     check_calls(context, arguments, samples, rules.shapes, checks)
@@ -206,11 +208,11 @@ def _operator(context: Context, path: str) -> Op | None:
 
 
 def _check_cycles(ops: list[Op], file: _File) -> None:
-    """Composites that call each other without end."""
+    """Report composites that call each other in a cycle."""
     exprs = {op.name: op.forward.expr for op in ops}
     calls: dict[str, Iterable[str]] = {name: e.ops if e else () for name, e in exprs.items()}
     pending = [name for called in calls.values() for name in called]
-    for name in pending:  # which grows
+    for name in pending:  # grows in the loop
         if name not in calls:
             calls[name] = file.composite_calls(name)
             pending += calls[name]
@@ -219,12 +221,12 @@ def _check_cycles(ops: list[Op], file: _File) -> None:
         try:
             return TopologicalSorter(calls).prepare()
         except CycleError as error:
-            cycle: list[str] = error.args[1][:0:-1]  # from the called to the caller
+            cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
         first = cycle.index(min(cycle, key=order.index))
         cycle = [*cycle[first:], *cycle[: first + 1]]
-        what = "composites call each other in a circle: " + " -> ".join(cycle)
+        what = "composites call each other in a cycle: " + " -> ".join(cycle)
         if len(cycle) == 2:
-            what = "a composite that calls itself"
+            what = "the composite calls itself"
         file.entries[cycle[0]].error("circle", ("composite",), what=what)
         for name in cycle:
             calls[name] = ()

@@ -1,9 +1,9 @@
-"""What a hand-written function must look like to fit an entry: one description for all of them.
+"""Expected declarations of hand-written functions, and the search for functions that match.
 
-``Expected`` lists the parameters of a function that an entry binds, of a gradient (both here), of a
-CPU kernel or scalar function (kernels.py), or of a ``[[kernel]]`` (metal.py). It compares a
-declaration with the entry, and gives the one that would fit. ``Asked`` looks for such a function,
-and reports what is wrong with those of its name.
+``Expected`` describes any function that an entry can name: a bound function or a gradient (both
+here), a CPU kernel or scalar function (kernels.py), or a ``[[kernel]]`` (metal.py). It compares a
+declaration with the entry, and prints the declaration that would match. ``Asked`` looks up the
+functions of a name and reports their mismatches.
 """
 
 from __future__ import annotations
@@ -44,45 +44,47 @@ _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
 _NO_TYPE = re.compile(r"(?<![<,] )(?<![<,])\bconst\b|&|\s+")
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
 _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
-_SHARED = ("device", "constant", "threadgroup")  # where no local of a kernel is
+_SHARED = ("device", "constant", "threadgroup")  # address spaces without a kernel's locals
 _CPP_SAME = {"int32_t": "int"}
 
 
 @cache
 def plain(type: str, metal: bool = False) -> str:
-    """A type in one spelling: without namespaces, const and reference, and by one name."""
+    """Normalize the spelling of a type: remove namespaces, const and reference; unify synonyms."""
     text, same = (type, METAL_SAME) if metal else (_NAMESPACE.sub("", type), _CPP_SAME)
     return re.sub(r"\w+", lambda match: same.get(match[0], match[0]), _NO_TYPE.sub("", text))
 
 
 @cache
 def _plain(type: CppType, metal: bool = False) -> str:
-    """An expected type in that spelling."""
+    """Return an expected type in the spelling of ``plain``."""
     value = type._replace(mark="", const=False, space="")
     return value.text(NO_NAMESPACES, METAL_SAME if metal else _CPP_SAME)
 
 
 def _is_passed(type: CppType, param: Param) -> bool:
-    """Whether a parameter is passed like one of this type: by value or as a const reference, by
-    reference, or as a pointer."""
+    """Return whether a parameter is passed like this type: by value, reference or pointer.
+
+    A const reference counts as by value.
+    """
     mark = "*" if param.pointer else "&" if param.reference else ""
     if _SEVERAL.search(param.type):
         return False
     if not type.mark or type == type.by_reference:
         return param.space not in _SHARED and (not mark or (mark == "&" and param.const))
-    same_const = param.const == type.const or type.space == "constant"  # which implies it
+    same_const = param.const == type.const or type.space == "constant"  # implies const
     return mark == type.mark and (param.space or "") == type.space and same_const
 
 
 class Wanted(NamedTuple):
-    """A parameter that the entry needs."""
+    """A parameter of the expected function."""
 
     name: str
-    types: tuple[CppType, ...]  # those that fit, the usual one first; T: the element's
-    is_output: bool = False  # whether the function writes to it
-    note: str = ""  # what messages say of it
-    # Of a [[kernel]], whose parameters are known by their names: whether the entry needs it, and
-    # what the launch binds there, as Binding has it.
+    types: tuple[CppType, ...]  # accepted types, the usual one first; T: the element type
+    is_output: bool = False  # the function writes to it
+    note: str = ""  # for messages
+    # For a [[kernel]], whose parameters are identified by name: whether it is required, and the
+    # data that the launch binds to it, as in Binding.
     needed: bool = True
     holds: Holds | None = None
     of: str = ""
@@ -90,10 +92,10 @@ class Wanted(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A function that fits an entry.
+    """The signature of a function that matches an entry.
 
-    ``template``: its parameters, if it may be one. ``elements``: what T, the first of them, may be
-    in a function that is none. ``also``: what else there is to say of a function.
+    ``template``: its template parameters, if it may be a template. ``elements``: the types that may
+    replace T, the first of them, in a function without a template. ``also``: a further check.
     """
 
     params: Sequence[Wanted]
@@ -106,15 +108,15 @@ class Expected(NamedTuple):
     also: Callable[[Function], str | None] = lambda function: None
 
     def declaration(self, name: str) -> Declaration:
-        """The function of that name that would fit."""
+        """Return the declaration of a function of that name that would match."""
         params = tuple(Declared(p.types[0], p.name, p.is_output) for p in self.params if p.needed)
         about = self.namespaces, self.template, self.is_kernel
         return Declaration(last_name(name), self.result, params, *about)
 
     def problems(self, function: Function) -> list[Related]:
-        """Why a function does not fit."""
+        """Return the mismatches of a function."""
         given, wanted = len(function.params), len(self.params)
-        number = f"it takes {given} parameter{'s' * (given != 1)}, the entry needs {wanted}"
+        number = f"it has {given} parameter{'s' * (given != 1)}, but the entry requires {wanted}"
         names = [want.name for want in self.params]
         pairs = list(zip(self.params, function.params, strict=False))
         moved = any(param.name in names and param.name != want.name for want, param in pairs)
@@ -125,7 +127,7 @@ class Expected(NamedTuple):
                 problem = "it is a template"
             elif moved and given == wanted:
                 listed = ", ".join(param.name or param.type for param in function.params)
-                problem = f"its parameters are in the order {listed}"
+                problem = f"its parameters are in the wrong order: {listed}"
             else:
                 found = [self.mismatch(function, *pair) for pair in pairs]
                 if given == wanted or not any(found):
@@ -134,7 +136,7 @@ class Expected(NamedTuple):
         return [Related(problem, function.span)]
 
     def mismatch(self, function: Function, want: Wanted, param: Param) -> Related | None:
-        """Why a parameter does not fit."""
+        """Return the mismatch of a parameter, if any."""
         element = self.element(function)
         elements = (element,) if function.template or element in self.elements else self.elements
         types = dict.fromkeys(type.filled(e) for type in want.types for e in elements)
@@ -150,7 +152,7 @@ class Expected(NamedTuple):
         return Related(f"{what} must be {shown}, not `{param.type}`", param.span)
 
     def other_result(self, function: Function) -> Related | None:
-        """Why a function returns something else."""
+        """Return the mismatch of a function's return type, if any."""
         result = self.result.filled(self.element(function))
         if plain(function.result, self.metal) == _plain(result, self.metal):
             return None
@@ -158,7 +160,10 @@ class Expected(NamedTuple):
         return Related(f"it must return `{shown}`, not `{function.result}`", function.span)
 
     def ambiguity(self, overloads: Sequence[Function]) -> str | None:
-        """Which numbers overloads take in other types, so that none of them fits a call best."""
+        """Return the reason why a call of these overloads would be ambiguous, if any.
+
+        Overloads may differ only in element types, not in the types of other parameters.
+        """
         for i, want in enumerate(self.params):
             bases = [(CppType(f.params[i].base), self.element(f)) for f in overloads]
             if len({plain(base.name) for base, element in bases if base != element}) > 1:
@@ -166,7 +171,7 @@ class Expected(NamedTuple):
         return None
 
     def element(self, function: Function) -> CppType:
-        """What T is in a function; without a template what its first array is of."""
+        """Return the type of T in a function; without a template, of its first array."""
         if function.template:
             return CppType(function.template[0])
         pairs = zip(self.params, function.params, strict=False)
@@ -175,12 +180,12 @@ class Expected(NamedTuple):
 
 
 def declared_at(span: Span) -> Related:
-    """The place of a hand-written function, for messages."""
+    """Return the location of a hand-written function, for messages."""
     return Related("it is declared here", span)
 
 
 def spelled(context: Context, function: Function) -> str:
-    """A function's name in generated code, where arguments and classes may have a part of it."""
+    """Return a function's name in generated code, where an argument or class could hide it."""
     name = function.qualified_name
     hidden = "::" not in name or name.split("::")[0] in context.around.class_names
     return f"::{name}" if hidden else name
@@ -188,12 +193,12 @@ def spelled(context: Context, function: Function) -> str:
 
 @dataclass
 class Asked:
-    """A hand-written function that an entry names."""
+    """The lookup of a hand-written function that an entry names."""
 
     context: Context
     name: str
     path: Path  # where the entry names it
-    codes = ("MG511", "MG512")  # of errors: it is missing, it does not fit
+    codes = ("MG511", "MG512")  # of errors: missing function, mismatch
 
     def error(self, wrong: str, /, **about: Any) -> None:
         """Report at the function's name."""
@@ -202,22 +207,22 @@ class Asked:
     def missing(
         self, names: Iterable[str], folder: FilePath, what: str, expected: Expected
     ) -> None:
-        """Report that there is no such function, unless a file that may have it was not read."""
+        """Report a missing function, unless an unparsed file may contain it."""
         sources = self.context.sources
         if sources.unread:
             self.context.fail(self.path)
             return
         guess = did_you_mean(self.name, sorted(set(names)))
-        message = f"no {what} '{self.name}' in {self.context.settings.relative(folder)}{guess}"
+        message = f"{self.context.settings.relative(folder)} has no {what} '{self.name}'{guess}"
         wanted = expected.declaration(self.name)._replace(missing_in=folder)
-        help = guess.advice(f"expected: {wanted}", certain=False)  # it may be yet to be written
+        help = guess.advice(f"expected: {wanted}", certain=False)  # it may not be written yet
         more = {"related": sources.unread_places(self.name), "expected": wanted}
         self.context.report(self.codes[0], message, self.path, help, **more)
 
     def misfit(
         self, function: Function, problems: str | Sequence[Related], expected: Expected
     ) -> None:
-        """Report all that does not fit, with its places in the function's file."""
+        """Report mismatches with their locations in the function's file."""
         if isinstance(problems, str):
             problems = [Related(problems, function.span)]
         count, wanted = len(problems), expected.declaration(self.name)
@@ -227,7 +232,7 @@ class Asked:
             "notes": [f"and {count - 20} more"] * (count > 20),
             "expected": wanted,
         }
-        message = f"'{self.name}' does not fit{what}"
+        message = f"'{self.name}' does not match the entry{what}"
         self.context.report(self.codes[1], message, self.path, f"expected: {wanted}", **more)
 
     def fitting(
@@ -236,7 +241,7 @@ class Asked:
         expected: Expected,
         header: Callable[[Function], object] = bool,
     ) -> list[Function]:
-        """The overloads that fit, one that generated code sees first; reports what is wrong."""
+        """Return the matching overloads, those in a header first; report problems."""
         fitting = [f for f in found if not expected.problems(f)]
         names = sorted({f.qualified_name for f in fitting})
         if len(names) > 1:
@@ -252,9 +257,9 @@ class Asked:
         elif not seen:
             problem = "it must be in a header (.h), so that generated code can use it"
         elif not any(f.is_definition for f in usable):
-            problem = "it is declared, and defined nowhere"
+            problem = "it is declared but not defined"
         elif any(f.is_definition and expected.element(f) not in inline for f in seen):
-            problem = "it must be `inline`, as more than one source may include its header"
+            problem = "it must be `inline`, because several sources may include its header"
         elif not fitting[0].template:
             problem = expected.ambiguity(fitting)
         if problem:
@@ -267,7 +272,7 @@ class Asked:
     def once(
         self, functions: Iterable[Function], meant: Callable[[Function], object] = lambda _: None
     ) -> bool:
-        """Whether functions that would mean the same are defined once; reports it if not."""
+        """Check that functions with the same ``meant`` are defined at most once."""
         alike: dict[object, list[Related]] = {}
         for function in functions:
             if function.is_definition:
@@ -277,7 +282,7 @@ class Asked:
         return several is None
 
     def in_csrc(self, expected: Expected) -> list[Function]:
-        """The overloads that fit, one in a header first; reports it where there is none."""
+        """Return the matching overloads in csrc, those in a header first; report if none match."""
         sources, settings = self.context.sources, self.context.settings
         found = sources.find(self.name) if QUALIFIED.fullmatch(self.name) else []
         if not found:
@@ -291,7 +296,7 @@ class Asked:
 
 
 def _by_hand(context: Context, result: CppType, **others: CppType) -> Expected:
-    """A function of csrc, which takes the entry's arguments and, after the others, a stream."""
+    """Return the expected function in csrc: the entry's arguments, ``others``, and a stream."""
     types = {a.name: a.type.cpp_param for a in context.signature.args} | others
     types["s"] = CppType("StreamOrDevice", "mlx")
     params = [Wanted(name, (type,)) for name, type in types.items()]
@@ -299,15 +304,14 @@ def _by_hand(context: Context, result: CppType, **others: CppType) -> Expected:
 
 
 def own_function(context: Context, name: str, path: Path) -> Function | None:
-    """The hand-written function that an entry binds."""
+    """Find the hand-written function that an entry binds."""
     outputs = context.signature.outputs
     single = len(outputs) == 1 and outputs[0].type.kind is Kind.ARRAY
     return _found(context, name, _by_hand(context, ARRAY if single else ARRAYS), path)
 
 
 def gradient_function(context: Context, name: str, path: Path) -> tuple[str, str]:
-    """A hand-written gradient, which returns one array per gradient: its qualified name and
-    header."""
+    """Find a hand-written gradient function; return its qualified name and header."""
     given = ARRAYS.by_reference
     expected = _by_hand(context, ARRAYS, cotangents=given, outputs=given)
     function = _found(context, name, expected, path)
@@ -321,7 +325,7 @@ def _found(context: Context, name: str, expected: Expected, path: Path) -> Funct
 
 
 def check_own_name(context: Context) -> None:
-    """The C++ function that is generated for an op must not be written by hand already."""
+    """Report a hand-written function with the name and type of the generated one."""
     settings = context.settings
     asked = Asked(context, f"{settings.namespace}::{context.name}", context.at_name)
     for function in context.sources.find(asked.name, everywhere=False):
@@ -333,7 +337,7 @@ def check_own_name(context: Context) -> None:
 
 
 def check_manual(context: Context, part: Part) -> None:
-    """A part written by hand must be defined in csrc, as a member of the primitive's class."""
+    """Check that csrc defines a manual part, as a member of the primitive's class."""
     sources, settings, name = context.sources, context.settings, f"{camel(context.name)}::{part}"
     if sources.defines_member(camel(context.name), part):
         return

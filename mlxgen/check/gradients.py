@@ -1,4 +1,4 @@
-"""How an operator is transformed: gradients, jvp and vmap."""
+"""Resolves the transformations of an operator: gradients, jvp and vmap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
 
 
 def derivatives(context: Context, known: Known) -> Derivatives:
-    """The gradients, the jvp and vmap."""
+    """Return the gradients, the jvp and the vmap rule."""
     grads = _gradients(context, known)
     own = context.raw.grad is not None and context.form is not Form.KERNELS
     jvp, tangents = _jvp(context, known, grads)
@@ -56,7 +56,7 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
     missing = [p for p in arrays if p.name not in seen]
     unknown = seen - known.arguments.by_name.keys()
     if unknown and len(unknown) >= len([p for p in missing if not p.integral]):
-        missing = []  # they are there, misspelt
+        missing = []  # they are probably misspelled
     for p in missing:
         if p.integral:
             grads.append(Grad((p,), GradKind.NONE, "none (integers)"))
@@ -70,7 +70,7 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
 
 
 def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str]) -> list[Parameter]:
-    """The arrays that a key of `grad` names: one, or several with commas."""
+    """Return the arrays that a key of `grad` names, separated by commas."""
     path: Path = ("grad", key)
     by_name, arrays = arguments.by_name, [p.name for p in arguments.arrays]
     names = list(listed([key]))
@@ -93,7 +93,7 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
 def _declared(
     context: Context, known: Known, key: str, params: list[Parameter], value: str | GradFunction
 ) -> list[Grad]:
-    """The gradients that an item of `grad` gives to its arguments."""
+    """Return the gradients that an item of `grad` defines."""
     path: Path = ("grad", key)
     if len(params) > 1 and any(p.is_list for p in params):
         context.error("gradient_of_list", path, key=True)
@@ -113,7 +113,7 @@ def _declared(
     linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
     dtype = _floating(context, known.arguments)
     needs = [
-        Need("gradient", p.name)  # which is reported
+        Need("gradient", p.name)  # reported above
         if p.integral
         else known.need(context, "gradient", p.name, known.facts[p.name], dtype, linear)
         for p in params
@@ -132,7 +132,7 @@ def _declared(
 
 
 def _without_integers(params: list[Parameter], text: str) -> str:
-    """What an item of `grad` should be instead, in which some arguments are integers."""
+    """Return a correct replacement for an item of `grad` with integer arguments."""
     try:
         tree = FormulaText(text).parse()
     except Wrong:
@@ -144,7 +144,7 @@ def _without_integers(params: list[Parameter], text: str) -> str:
     if isinstance(tree, ast.Tuple) and len(tree.elts) == len(params):
         spans = [FormulaText(text).span(element) for element in tree.elts]
         parts = [text[start:end] for start, end in spans]
-    for p in params:  # only a formula of several arguments asks
+    for p in params:  # only formulas of several arguments use these names
         wanted = str(not p.integral)
         parts = [re.sub(rf"\basked_{p.name}\b", wanted, part) for part in parts]
     none = ", ".join(p.name for p in params if p.integral)
@@ -156,7 +156,7 @@ def _without_integers(params: list[Parameter], text: str) -> str:
 
 
 def _floating(context: Context, arguments: Arguments) -> str:
-    """The category of gradients; empty where arrays are never floating."""
+    """Return the category of gradients; empty if no array is floating."""
     dtypes = arguments.group.dtypes if arguments.group else ()
     if context.form is not Form.KERNELS or "complex64" in dtypes:
         return "inexact"
@@ -164,20 +164,20 @@ def _floating(context: Context, arguments: Arguments) -> str:
 
 
 def _given(names: dict[str, Name], p: Parameter) -> None:
-    """An optional array is there when its own derivative is asked for."""
+    """Mark an optional array as present in the formula of its own derivative."""
     if p.type.optional:
         names[p.name] = Name(ARRAY, fact=names[p.name].fact)
 
 
 def _gradient_names(context: Context, known: Known) -> dict[str, Name]:
-    """What gradient formulas may refer to."""
+    """Return the names that gradient formulas may use."""
     signature, names = context.signature, known.names()
     count = len(signature.outputs)
     found = [*known.results, *[Fact()] * count][:count]
     for word, degree, uses in (("grad", 1, frozenset[str]()), ("result", 0, RESULT)):
         facts = [fact._replace(degree=degree, uses=uses) for fact in found]
         each = signature.each_output(word)
-        if len(each) == 1:  # how many arrays a list holds, only the call knows
+        if len(each) == 1:  # the length of a list depends on the call
             names |= dict.fromkeys(each, Name(ARRAYS, None, facts[0]))
             continue
         items = [f"{word}_{name}" for name in context.output_names]
@@ -191,7 +191,7 @@ def _gradient_names(context: Context, known: Known) -> dict[str, Name]:
 def _jvp(
     context: Context, known: Known, grads: list[Grad]
 ) -> tuple[Jvp, list[tuple[Parameter, Expr]]]:
-    """How the op is differentiated forwards, and the formulas of it."""
+    """Return the kind of the jvp, and its formulas."""
     given = context.raw.jvp
     if "jvp" in context.raw.manual:
         return Jvp.MANUAL, []
@@ -221,7 +221,7 @@ def _jvp(
 
 
 def _check_linear(context: Context, grads: list[Grad]) -> None:
-    """Report gradients that depend on arrays, those of a linear op do not."""
+    """Report gradients that depend on arrays, which cannot be if the op is linear."""
     for grad in grads:
         used = frozenset[str]().union(*(f.uses for f in grad.expr.known)) if grad.expr else ()
         if used:
@@ -232,12 +232,12 @@ def _check_linear(context: Context, grads: list[Grad]) -> None:
 def _jvp_formulas(
     context: Context, known: Known, given: dict[str, str], grads: list[Grad]
 ) -> list[tuple[Parameter, Expr]]:
-    """The formulas of `jvp`, one per argument."""
+    """Compile the formulas of `jvp`, one per argument."""
     by_name = known.arguments.by_name
     smooth = [p.name for g in grads for p in g.params if g.kind not in _NO_GRADIENT]
     missing = [name for name in smooth if name not in given]
     if len(missing) <= len(given.keys() - by_name.keys()):
-        missing = []  # they are there, misspelt
+        missing = []  # they are probably misspelled
     for name in missing:
         context.error("no_jvp", ("jvp",), key=True, name=name)
     found, cotangents = [], context.signature.each_output("grad")
@@ -248,7 +248,7 @@ def _jvp_formulas(
     for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
         param, text = by_name[name], given[name]
         if text.strip() == "none":
-            continue  # asking for it is an error
+            continue  # differentiating raises
         if param.is_list:
             context.error("jvp_of_list", ("jvp", name), key=True, name=name)
             continue
@@ -265,7 +265,7 @@ def _jvp_formulas(
 
 
 def _vmap(context: Context, arguments: Arguments) -> Vmap:
-    """How the op is vectorized."""
+    """Return the vmap rule."""
     given = context.raw.vmap
     if "vmap" in context.raw.manual:
         return Vmap.MANUAL

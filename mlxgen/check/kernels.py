@@ -1,8 +1,8 @@
-"""Hand-written kernels held against their entries: does what `dispatch` names exist, and fit?
+"""Finds the kernels that `dispatch` names, and compares their declarations with the entry.
 
-On the CPU a *scalar function* (elementwise op) or a function over *views* (``mlxgen/kernel.h``); on
-Metal a scalar function, or a ``[[kernel]]`` (metal.py). What does not fit is reported here, in the
-words of the entry, so that neither the C++ compiler nor Metal ever gets to complain about it.
+A CPU kernel is a *scalar function* (elementwise op) or a function over *views*
+(``mlxgen/kernel.h``). A Metal kernel is a scalar function or a ``[[kernel]]`` (metal.py). Every
+mismatch is reported here, in terms of the entry, so that the compilers never have to report one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def match_kernels(
     rules: OutputRules,
     checks: Sequence[Condition],
 ) -> tuple[Kernel, ...]:
-    """The op's kernels, each checked against the entry and the dtypes of its outputs; reports what
-    does not fit."""
+    """Return the op's kernels that match the entry; report mismatches."""
     exprs = [rule.expr for rule in (*checks, *rules.shapes, *rules.dtypes) if rule]
     beside = frozenset(name for expr in exprs for name in expr.names)
     given = context.raw.dispatch or {}
@@ -54,7 +53,7 @@ def match_kernels(
 
 
 def _shared(item: Dispatch) -> tuple[Kernel, ...]:
-    """The kernels of all backends around one scalar function of csrc."""
+    """Return the kernels of all backends for one scalar function in csrc."""
     context, name = item.context, item.name
     if not context.elementwise:
         item.error("serves_all")
@@ -78,25 +77,25 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
     return cpu, cpu._replace(backend="metal", dtypes=dtypes, shared=True, elements=())
 
 
-# What fits
+# Expected functions
 
 
 def _scalar_function(item: Dispatch) -> Expected:
-    """A function of one element of every array, which returns one, or writes several."""
+    """Return the expected scalar function: it returns one element, or writes several."""
     context, metal = item.context, item.backend == "metal"
 
     def problem(function: Function) -> str | None:
         if _has_views(function):
-            return "it is a function over whole arrays, for which the entry needs a `shape`"
+            return "it is a function over whole arrays, which requires a `shape` rule in the entry"
         if problem := item.template_problem(function):
             return problem
         if len(function.template) > 1 and not _by_sign(function):
             return (
-                "beside the dtype it can have one template parameter, `bool positive = false`, "
-                "which is true where all inputs are above 0"
+                "its only template parameter after the dtype can be `bool positive = false`, "
+                "which is true if all inputs are above 0"
             )
         if _by_sign(function) and "complex64" in item.group:
-            return "'positive' is for real numbers, and the entry allows complex64"
+            return "'positive' requires real numbers, but the entry allows complex64"
         return None
 
     params = []
@@ -113,11 +112,11 @@ def _scalar_function(item: Dispatch) -> Expected:
 
 
 def _view_function(item: Dispatch) -> Expected:
-    """A function over whole arrays."""
+    """Return the expected function over whole arrays."""
 
     def problem(function: Function) -> str | None:
         if not _has_views(function):
-            return "it is a scalar function, and an op with a `shape` needs one over views"
+            return "it is a scalar function, but an op with a `shape` rule needs one over views"
         several = "it has more than one template parameter" if function.template[1:] else None
         return item.template_problem(function) or several
 
@@ -145,13 +144,13 @@ def _has_views(function: Function) -> bool:
 
 
 def _by_sign(function: Function) -> bool:
-    """Whether a scalar function can be compiled for positive inputs."""
+    """Return whether a scalar function can be compiled for positive inputs."""
     second = (function.template[1:], function.template_kinds[1:], function.template_defaults[1:])
     return second == (("positive",), ("bool",), ("false",))
 
 
 def _can_take(item: Dispatch) -> bool:
-    """Whether kernels of the op's sort can take its arguments at all."""
+    """Check that this kind of kernel supports the types of the op's arguments."""
     scalar = item.context.elementwise
     for p in item.arguments.params:
         kind, optional = p.type.kind, p.type.optional
@@ -166,8 +165,8 @@ def _can_take(item: Dispatch) -> bool:
 
 
 def _has_buffers(item: Dispatch) -> bool:
-    """Whether Metal has as many buffers as the launch of an elementwise kernel takes."""
-    # Arguments, outputs; for arrays with strides: shape, strides, number of axes.
+    """Check that Metal has enough buffers for the launch of an elementwise kernel."""
+    # Arguments, outputs; for arrays with strides: shape, strides, ndim.
     count = len(item.arguments.params) + len(item.context.output_names) + 3
     if count > MAX_BUFFERS:
         item.error("too_many_buffers", count=count, limit=MAX_BUFFERS)
@@ -175,20 +174,20 @@ def _has_buffers(item: Dispatch) -> bool:
 
 
 def _check_no_geometry(item: Dispatch) -> None:
-    """Launch geometry means nothing for a function that generated code calls."""
+    """Report launch geometry of a function that generated code calls."""
     why = "a CPU kernel has no launch geometry"
     if item.backend == "metal":
-        why = "the launch around a scalar function is generated"
+        why = "mlxgen generates the launch of a scalar function"
     for key in ("grid", "threadgroup", "constants", "template", "zero"):
         if getattr(item.spec, key):
             item.context.error("geometry", item.at(key), key=True, what=key, why=why)
 
 
-# What is there
+# Functions found
 
 
 def _cpu(item: Dispatch) -> Kernel | None:
-    """A kernel in csrc."""
+    """Return the kernel of a function in csrc."""
     context, sources = item.context, item.context.sources
     _check_no_geometry(item)
     expected = _scalar_function(item) if context.elementwise else _view_function(item)
@@ -198,7 +197,7 @@ def _cpu(item: Dispatch) -> Kernel | None:
     for other in sources.find(item.name) if fitting and not context.elementwise else ():
         alike = _has_views(other) and len(other.params) == len(fitting[0].params)
         if fitting[0].template and alike and not other.template:
-            problem = "it is no template, and the template of its name is called for every dtype"
+            problem = "it is not a template, but a template of its name is called for every dtype"
             item.misfit(other, problem, expected)
             return None
     include = str(sources.header_of(fitting[0])) if fitting else ""
@@ -208,11 +207,11 @@ def _cpu(item: Dispatch) -> Kernel | None:
 def _kernel(
     item: Dispatch, expected: Expected, fitting: Sequence[Function], include: str
 ) -> Kernel | None:
-    """The kernel around a function that generated code calls, if it computes any dtype."""
+    """Return the kernel of a function that generated code calls, if it computes any dtype."""
     context, cpu, function = item.context, item.backend == "cpu", fitting[0]
     dtypes = item.dtypes if cpu else item.metal_dtypes
     if context.elementwise and not function.template:
-        # Overloads instead of a template: the dtypes are those that they compute.
+        # Overloads instead of a template compute their own dtypes only.
         types = {expected.element(f) for f in fitting}
         computed = ("float32", "float16", "bfloat16") * (FLOAT in types)
         dtypes = [d for d in dtypes if d in computed or (d == "float64" and DOUBLE in types)]
@@ -233,13 +232,13 @@ def _kernel(
 
 
 def _metal(item: Dispatch) -> Kernel | None:
-    """A kernel in a .metal file."""
+    """Return the kernel of a function in a .metal file."""
     context, sources = item.context, item.context.sources
     expected = _scalar_function(item) if context.elementwise else kernel_function(item)
     named = [n for n in sources.metal.named(item.name) if find_function([n[2]], item.name)]
     named.sort(key=lambda n: not n[2].is_definition)
     kernels = [n for n in named if n[2].is_kernel]
-    # One function for each file; kernels cannot be overloaded.
+    # A file may overload a scalar function, but not a kernel.
     places = {(n[2].span if kernels else n[2].span.file): n[2] for n in kernels or named}
     if not item.once(places.values()):
         return None
@@ -250,7 +249,7 @@ def _metal(item: Dispatch) -> Kernel | None:
         what = "[[kernel]]" if expected.is_kernel else "function or [[kernel]]"
         item.missing(declared, context.settings.metal, what, expected)
     elif expected.is_kernel:
-        problem = "it is a scalar function, and an op with a `shape` rule needs a [[kernel]]"
+        problem = "it is a scalar function, but an op with a `shape` rule needs a [[kernel]]"
         item.misfit(named[0][2], problem, expected)
     else:
         _check_no_geometry(item)

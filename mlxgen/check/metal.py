@@ -1,26 +1,24 @@
-"""Hand-written ``[[kernel]]``s: their buffers, their launch and the dtypes they are there for.
+"""Checks hand-written ``[[kernel]]`` functions: buffers, launch and dtypes.
 
-A parameter is named after what it holds, and bound by that name:
+Parameters are bound by name:
 
 =====================  ==========================================  =========================
-name                   declaration                                 holds
+name                   declaration                                 value
 =====================  ==========================================  =========================
-an argument            ``device const T* x``                       an array
-an output              ``device T* out``, ``device atomic<float>*``  what the kernel writes
+an argument            ``device const T* x``                       elements of the array
+an output              ``device T* out``, ``device atomic<float>*``  elements to write
 an attribute           ``constant float& eps``                     a number, bool or choice
 a constant             ``constant int& rows``                      a formula of the entry
-``has_<argument>``     ``constant bool& has_weight``               whether it was given
-``<array>_shape``      ``constant const int* x_shape``             its lengths
-``<array>_strides``    ``constant const int64_t* x_strides``       its strides
-``<array>_ndim``       ``constant int& x_ndim``                    how many axes it has
-``<array>_size``       ``constant int64_t& x_size``                how many elements
+``has_<argument>``     ``constant bool& has_weight``               true if it was passed
+``<array>_shape``      ``constant const int* x_shape``             shape
+``<array>_strides``    ``constant const int64_t* x_strides``       strides
+``<array>_ndim``       ``constant int& x_ndim``                    rank
+``<array>_size``       ``constant int64_t& x_size``                number of elements
 =====================  ==========================================  =========================
 
-Of an optional array that is absent the last two are 0, and there is nothing in those before.
-
-``kernel_function`` is this table for one entry.
-Arrays come in the order of the entry, arguments before outputs. All problems of a kernel are
-collected, each with its place in the Metal file.
+For an absent optional array, ndim and size are 0, and its data, shape and strides are empty. Arrays
+must follow the order of the entry, arguments before outputs. All problems of a kernel are reported
+together, each at its location in the Metal file.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ MAX_THREADS = 1024  # of a threadgroup
 
 MAX_GRID = 2**32 - 1  # threads along an axis
 
-# Positions of threads; the first and the fourth are one number.
+# Positions of threads; the first and the fourth are scalars.
 _POSITIONS = tuple(CppType(f"{name}{n}") for name in ("uint", "ushort") for n in ("", 2, 3))
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
@@ -59,7 +57,7 @@ def _constant(*types: CppType, mark: str = "&") -> tuple[CppType, ...]:
 
 
 _INTEGER = _constant(*map(CppType, METAL_INTS))
-# Properties of an array, and how a kernel declares them.
+# Properties of an array, and their types in a kernel.
 _PROPERTIES = {
     Property.SHAPE: _constant(INT, mark="*"),
     Property.STRIDES: _constant(INT64, mark="*"),
@@ -69,7 +67,7 @@ _PROPERTIES = {
 
 
 def kernel_function(item: Dispatch, function: Function | None = None) -> Expected:
-    """The kernel that fits an entry; a template, unless it is for this one, which is none."""
+    """Return the expected kernel; a template, unless ``function`` is a valid one without."""
     is_template = not function or bool(function.template) or len(item.metal_dtypes) > 1
     named: dict[str, Wanted] = {}
     for want in _parameters(item, None if is_template else item.metal_dtypes[0]):
@@ -83,13 +81,15 @@ def kernel_function(item: Dispatch, function: Function | None = None) -> Expecte
 
 
 def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
-    """What a kernel may take, in the order in which it is expected; without types what it cannot.
-    ``only``: the dtype of a kernel without template."""
+    """Yield the possible parameters of a kernel, in the expected order.
+
+    A parameter without types is not supported. ``only``: the dtype of a kernel without template.
+    """
     context = item.context
 
     def array(dtype: str | None) -> CppType:
         of = dtype or only
-        if of == ACCUMULATOR:  # without float64, all sums are float
+        if of == ACCUMULATOR:  # Metal has no float64
             of = "float32"
         element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
         return element._replace(mark="*", space="device")
@@ -124,12 +124,12 @@ def _array_names(item: Dispatch) -> list[str]:
 
 
 def _refused(p: Parameter) -> bool:
-    """Whether no kernel can take an argument."""
+    """Return whether no kernel can take an argument."""
     return not p.type.is_array and (p.type.optional or not KINDS[p.type.kind].metal)
 
 
 def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
-    """The kernel with what the entry says of the launch."""
+    """Return the kernel with its launch, without bindings."""
     names = _names(item)
     templates = _templates(item, function)
     for name in (*item.spec.template, MOST):
@@ -157,7 +157,7 @@ def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
 
 
 def _has_dtypes(item: Dispatch) -> bool:
-    """Whether Metal has the entry's dtypes."""
+    """Check that Metal supports the entry's dtypes."""
     if item.outputs is None or not item.has_dtype(item.metal_dtypes):
         return False
     written = zip(item.context.output_names, item.outputs, strict=True)
@@ -169,7 +169,7 @@ def _has_dtypes(item: Dispatch) -> bool:
 
 
 def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Kernel | None:
-    """The kernel with its buffers and grid."""
+    """Return the kernel with its bindings and launch; None if an error was reported."""
     context, spec = item.context, item.spec
     if lists := [p.name for p in item.arguments.arrays if p.is_list]:
         item.error("takes_list", name=lists[0])
@@ -183,7 +183,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         return None
     bindings, problems = _bind(item, function, expected)
     if not function.is_definition:
-        problems.append(Related("it is declared, and defined nowhere", function.span))
+        problems.append(Related("it is declared but not defined", function.span))
     zero = _zero(item)
     if function.template and spec.template.keys() <= {*function.template}:
         problems += _not_given_template(item, function, kernel.templates)
@@ -192,19 +192,19 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         item.misfit(function, problems, expected)
     others = {f.name for f in file.functions if f.is_kernel}
     if taken := next((name for name in kernel.variants if name in others), None):
-        item.misfit(function, f"the file has another kernel '{taken}'", expected)
+        item.misfit(function, f"the file already has a kernel '{taken}'", expected)
     return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
 
 
 def _bind(
     item: Dispatch, function: Function, expected: Expected
 ) -> tuple[list[Binding], list[Related]]:
-    """What binds the parameters of a kernel, and what is wrong with them."""
+    """Return the bindings of a kernel's parameters, and the problems."""
     wanted = {want.name: want for want in expected.params}
     bindings: list[Binding] = []
     problems: list[Related] = []
     used: dict[int, str] = {}
-    following = 0  # the index of a parameter that has none
+    following = 0  # the index of the next parameter without one
     for param in function.params:
         name = param.name
         is_position = not (POSITIONS | SCALAR_POSITIONS).isdisjoint(param.attributes)
@@ -235,61 +235,66 @@ def _bind(
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
-        whole.append(f"it has {len(used)} buffers, and Metal allows {MAX_BUFFERS}")
+        whole.append(f"it has {len(used)} buffers, but Metal allows {MAX_BUFFERS}")
     whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
     if given != (in_order := [name for name in arrays if name in names]):
-        whole.append(f"its arrays are in the order {', '.join(given)}, not {', '.join(in_order)}")
+        order = f"{', '.join(in_order)}, not {', '.join(given)}"
+        whole.append(f"its arrays must be in the order {order}")
     problems += (Related(what, function.span) for what in whole)
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
 
 
 def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Related]:
-    """Numbers and the like that reach neither the kernel nor a formula beside it."""
+    """Yield attributes that neither the kernel nor a formula uses."""
     raw = item.context.raw
     used = item.beside | {param.name for param in function.params} | kernel.uses
     for p in item.arguments.params:
         if not (p.type.is_array or p.name in used or p.name in raw.unused):
-            how = "pass numbers made from it as `constants`" if _refused(p) else "add the parameter"
-            what = f"'{p.name}' does not reach it; {how}, or give a reason under `unused`"
+            how = "add the parameter"
+            if _refused(p):
+                how = "pass numbers computed from it as `constants`"
+            what = f"it does not use '{p.name}'; {how}, or give a reason under `unused`"
             yield Related(what, function.span)
 
 
 def _not_given(param: Param, is_position: bool) -> str | None:
-    """Why the launch has nothing for such a parameter."""
+    """Return the reason why the launch cannot bind a parameter with such attributes, if any."""
     name, index = param.name, param.attributes.get("buffer", 0)
     if unknown := next(filter(None, map(unknown_attribute, param.attributes)), None):
         return unknown
     if "threadgroup" in param.attributes:
-        what = f"'{name}' is threadgroup memory given by the launch"
+        what = f"the launch cannot allocate '{name}' as threadgroup memory"
         return f"{what}; declare an array of fixed size inside the kernel"
     if other := {*param.attributes} - {"buffer", *POSITIONS, *SCALAR_POSITIONS}:
-        return f"'{name}' has [[{min(other)}]], and the launch gives buffers only"
+        return f"'{name}' has [[{min(other)}]], but the launch binds only buffers"
     if not isinstance(index, int):
         shown = "" if index is None else f"({index})"
-        return f"[[buffer{shown}]] must have a number: [[buffer(0)]]"
-    return None if name or is_position else f"`{param.type}` needs a name, by which it is bound"
+        return f"[[buffer{shown}]] needs a number, as in [[buffer(0)]]"
+    if name or is_position:
+        return None
+    return f"`{param.type}` needs a name, because parameters are bound by name"
 
 
 def _unknown(item: Dispatch, name: str, wanted: Iterable[Wanted]) -> str:
-    """Why the launch has nothing for a parameter of such a name."""
+    """Return the reason why the launch cannot bind a parameter of such a name."""
     for p in item.arguments.params:
         if p.name == name:
             return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
         if p.type.is_array and name == f"has_{p.name}":
-            return f"'{p.name}' is always there, so that nothing is called '{name}'"
+            return f"'{name}' does not exist, because '{p.name}' is not optional"
     guess = did_you_mean(name, [want.name for want in wanted if want.needed])
     hint = "name it after an argument or output, or list it under `constants`"
-    return f"nothing is called '{name}'{guess}; {hint}"
+    return f"unknown parameter '{name}'{guess}; {hint}"
 
 
 def _names(item: Dispatch) -> dict[str, Name]:
-    """Names in launch geometry: arguments, and outputs for their shapes and sizes."""
+    """Return the names in launch formulas: arguments, and outputs for their shapes and sizes."""
     outputs = item.context.signature.outputs
     return item.known.names() | {output.name: Name(output.type) for output in outputs}
 
 
 def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, Bounds]:
-    """The least and the greatest values of names in the launch, where they are known."""
+    """Return the known bounds of names in the launch."""
     known: dict[str, Bounds] = {name: (0, math.inf) for name in item.context.axes.lengths}
     known |= {name: (t.values[0], t.values[-1]) for name, t in item.spec.template.items()}
     known[MOST] = (1, MAX_THREADS)
@@ -300,12 +305,12 @@ def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, 
 
 
 def _between(text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
-    """The least and the greatest int that a formula gives."""
+    """Return the bounds of an integer formula."""
     same = {name: least for name, (least, most) in known.items() if least == most}
     if expr.names <= same.keys():
         try:
             value = evaluated(text, same, None)
-        except Impossible:  # which C++ says at the first call
+        except Impossible:  # C++ reports it at the first call
             value = None
         if isinstance(value, int):
             return value, value
@@ -315,7 +320,7 @@ def _between(text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
 def _geometry(
     item: Dispatch, key: str, names: Mapping[str, Name], known: Mapping[str, Bounds]
 ) -> list[Rule]:
-    """Up to three integers, the missing ones 1."""
+    """Compile up to three integer formulas; missing ones mean 1."""
     context, path = item.context, item.at(key)
     texts: list[str] = getattr(item.spec, key) or []
     rules, ok = [], True
@@ -342,8 +347,7 @@ def _geometry(
 def _constants(
     item: Dispatch, function: Function, names: dict[str, Name]
 ) -> list[tuple[str, Expr]]:
-    """Integers that the launch computes first: for parameters of these names, and for formulas that
-    follow."""
+    """Compile the integers that the launch computes first, for parameters and later formulas."""
     context = item.context
     found = []
     for name, text in item.spec.constants.items():
@@ -359,7 +363,7 @@ def _constants(
 
 
 def _taken(item: Dispatch, function: Function, name: str) -> str | None:
-    """What has the name of a constant or template parameter already, if anything has."""
+    """Return the existing meaning of a constant's or template parameter's name, if any."""
     context = item.context
     if any(p.name == name for p in item.arguments.params):
         return "an argument"
@@ -382,7 +386,7 @@ def _check_constants(item: Dispatch, function: Function, exprs: Sequence[Expr]) 
 
 
 def _templates(item: Dispatch, function: Function) -> list[Template]:
-    """The integer template parameters that the entry gives, in the kernel's order."""
+    """Compile the entry's integer template parameters, in the kernel's order."""
     context, known = (
         item.context,
         dict(zip(function.template, function.template_kinds, strict=True)),
@@ -415,19 +419,19 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
 def _not_given_template(
     item: Dispatch, function: Function, templates: Sequence[Template]
 ) -> Iterator[Related]:
-    """Template parameters without which the launcher cannot instantiate a kernel."""
+    """Yield the template parameters that need values for an instantiation but have none."""
     given = {t.name for t in templates}
     rest = list(zip(function.template, function.template_defaults, strict=True))[1:]
     while rest and rest[-1][0] not in given and rest[-1][1] is not None:
         rest.pop()
     for name, _ in rest:
         if name not in given and name not in item.spec.template:
-            what = "is not known; give it values under `template`"
+            what = "has no values; list them under `template`"
             yield Related(f"its template parameter '{name}' {what}", function.span)
 
 
 def _zero(item: Dispatch) -> list[int]:
-    """Which outputs are filled with zeros before the launch."""
+    """Return the indices of the outputs that are zero-filled before the launch."""
     context, names, zero = item.context, item.context.output_names, item.spec.zero
     context.not_twice(zero, item.at("zero"))
     return [

@@ -1,8 +1,8 @@
-"""Finds names in Metal source that neither Metal nor the source itself has (MG808).
+"""Finds unknown functions, types and attributes in Metal source (MG808).
 
-Functions and types are looked up by their words alone, in all that a file includes: a name is
-unknown if it is not Metal's (metal.txt) and stands nowhere but where it is called, or used as a
-type. What the parser does not understand counts as known, so that nothing correct is refused.
+Names are looked up without scopes, in a file and everything that it includes. A name is unknown if
+it is not part of Metal (metal.txt) and occurs only as a call or as a type. Code that the parser
+does not understand counts as a declaration, so that correct source is never rejected.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ TYPES = [
 ]
 _OWN = frozenset([*FUNCTIONS, *TYPES])
 _NAMESPACES = frozenset(_named("namespaces"))
-# An attribute, and what it is given; those of compilers have a namespace.
+# An attribute and its arguments; compiler-specific attributes have a namespace.
 _ATTRIBUTE = re.compile(r"([A-Za-z_]\w*)(\s*::\s*\w+)?\s*(\((?:[^()]|\([^()]*\))*\))?")
 
 
 class Unknown(NamedTuple):
-    """A name that nothing has: what is wrong with it, and where it stands."""
+    """A message about an unknown name, and its location."""
 
     message: str
     span: Span
 
 
 def unknown_attribute(name: str) -> str | None:
-    """What is wrong with an attribute that Metal does not have."""
+    """Return a message about an attribute that Metal does not have, else None."""
     if name in ATTRIBUTES:
         return None
     return f"Metal has no attribute [[{name}]]{did_you_mean(name, ATTRIBUTES)}"
 
 
 def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[Unknown]:
-    """The attributes, functions and types of a file and its project's headers that nothing has.
+    """Yield the unknown attributes, functions and types of a file and its project's headers.
 
-    ``shared``: the file is compiled as C++, too.
+    ``shared``: the file is also compiled as C++.
     """
     for file in unit.files:
         yield from _attributes(file)
@@ -71,27 +71,29 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[Unknown]
     if any(
         path is None and not name.startswith(("metal", "simd")) for name, path in headers.items()
     ):
-        return  # a header that is not known
+        return  # an unknown header may declare anything
     known = set(_OWN).union(*(file.names.others for file in unit.files))
     known |= {function.name for function in unit.functions}
     for source in read:
         known |= source.macros.keys() if source.path in own else source.words
-    where = "that C++ and Metal share" if shared else "in Metal's library or the files read"
+    where = "in code shared by C++ and Metal"
+    if not shared:
+        where = "which neither Metal's library nor the included files define"
     for file in unit.files:
         for what, used in (("function", file.names.calls), ("type", file.names.types)):
             for scope, name, place in used:
                 if what == "type" and scope and scope not in _NAMESPACES:
-                    continue  # of a class
+                    continue  # a member of a class
                 if name in known or name.startswith("_"):
                     continue
-                known.add(name)  # once is enough
+                known.add(name)  # report it once
                 meant = TYPES
                 if what == "function":
                     declared = (
                         f.name for source in read for f in reader.file(source.path).functions
                     )
                     meant = [*FUNCTIONS, *declared]
-                message = f"there is no {what} '{name}' {where}{did_you_mean(name, meant)}"
+                message = f"unknown {what} '{name}', {where}{did_you_mean(name, meant)}"
                 yield Unknown(message, file.source.span(*place))
 
 

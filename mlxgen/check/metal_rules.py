@@ -1,7 +1,7 @@
-"""Refuses what a C++ compiler takes and Metal's does not (MG801 to MG808).
+"""Reports code that a C++ compiler accepts and Metal's compiler rejects (MG801 to MG808).
 
-A kernel's file is read with the project's headers that it includes; those of MLX and of mlxgen are
-known to be right. Whether address spaces fit is for `mlxgen.emulator.spaces` to say.
+The rules apply to a kernel's file and the project's headers that it includes. Headers of MLX and of
+mlxgen are known to be correct. `mlxgen.emulator.spaces` checks conversions of address spaces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FORBIDDEN = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SPACES = "device, constant, threadgroup or thread"
-# A pointer or reference that is declared where a statement begins: `float* p = x;`
+# A pointer or reference declared at the beginning of a statement: `float* p = x;`
 _LOCAL = re.compile(
     r"(?<=[;{}])\s*(?:(?:const|volatile|static|unsigned|signed)\s+)*"
     r"(?!(?:device|constant|threadgroup|thread|auto|return|delete|throw|case|else|goto|do|using)\b)"
@@ -42,8 +42,8 @@ _LIBRARY = re.compile(
     r"|atomic_fetch_add_explicit)\s*(?=\(|::)"
 )
 
-# What a header has instead that is compiled as C++, too.
-_BOTH = "mlxgen/scalar.h has functions for C++ and Metal: write e.g. mlxgen::math::exp(x)"
+# Help for a header that is also compiled as C++.
+_BOTH = "use the functions of mlxgen/scalar.h for C++ and Metal, e.g. mlxgen::math::exp(x)"
 
 THREADGROUP_BYTES = 32 * 1024
 _SIZES = {"size_t": 8, "complex64_t": 8} | {
@@ -51,13 +51,13 @@ _SIZES = {"size_t": 8, "complex64_t": 8} | {
     for dtype, spellings in METAL_TYPES.items()
     for spelled in spellings
 }
-# `threadgroup T a[N][M], b[N];` and what names in it stand for.
+# `threadgroup T a[N][M], b[N];` and definitions of the names in it.
 _ARRAYS = re.compile(r"\bthreadgroup\s+([\w\s:<>,]+?)\s*\b(\w+\s*(?:\[[^;]*?)?)\s*(?=[;={])")
 _CONSTANT = re.compile(r"\b(?:using|constexpr)\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+);")
 
 
 class BrokenRule(SourceError):
-    """A rule of Metal that source breaks."""
+    """A violation of a rule of Metal."""
 
     def __init__(self, code: str, message: str, span: Span, help: str | None = None) -> None:
         super().__init__(message, span, help)
@@ -65,11 +65,10 @@ class BrokenRule(SourceError):
 
 
 def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[BrokenRule]:
-    """The rules of Metal that a file and its project's headers break, in their order.
+    """Return the violations of Metal's rules in a file and its project's headers, by location.
 
-    ``kernels`` are those in it that their launchers instantiate.
-
-    Raises `SourceError` for a file that cannot be read.
+    ``kernels``: the kernels in the file that launchers instantiate. Raises `SourceError` for a file
+    that cannot be read.
     """
     unit = reader.unit(path)
     kernels = list(kernels)
@@ -88,7 +87,7 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
 def _words(file: File, shared: bool) -> Iterator[BrokenRule]:
     for match in _FORBIDDEN.finditer(file.source.text):
         if match.lastindex:
-            taken = f"'{match[2]}' is a keyword of Metal; name the variable otherwise"
+            taken = f"'{match[2]}' is a keyword of Metal and cannot name a variable"
             message = _WORDS.get(match[1], taken)
             help = None
             if shared and match[1] == "std":
@@ -115,20 +114,22 @@ def _parameters(function: Function) -> Iterator[BrokenRule]:
             yield BrokenRule("MG805", f"{what} needs an address space: {_SPACES}", param.span)
     buffers = sum(param.space != "threadgroup" for param in shared)
     if function.is_kernel and buffers > MAX_BUFFERS:
-        message = f"{function.name} takes {buffers} buffers; Metal has {MAX_BUFFERS}"
+        message = f"{function.name} takes {buffers} buffers, but Metal allows {MAX_BUFFERS}"
         yield BrokenRule("MG803", message, function.span)
 
 
 def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
-    """Metal's names need its header, and its functions a using-directive or `metal::`. A header
-    that C++ shares has them by names of mlxgen's."""
+    """Report uses of Metal's library without its header, or without `metal::` or a using-directive.
+
+    A header that C++ shares uses the functions of mlxgen/scalar.h instead.
+    """
     read = reader.closure(unit.files[0].source.path, libraries=True)
     if not any(name.startswith("metal_") for source in read for name in source.includes):
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):
-            message = "no #include <metal_stdlib>: Metal's library is unknown"
+            message = "a Metal file must include <metal_stdlib>"
             if shared:
-                message = 'no #include "mlxgen/scalar.h", as a header for every backend needs'
+                message = 'a header for every backend must include "mlxgen/scalar.h"'
             yield BrokenRule("MG807", message, source.span(*first.span()))
         if shared:
             return
@@ -138,9 +139,9 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
     for file in unit.files:
         for match in _LIBRARY.finditer(file.source.text):
             if match[1] not in declared:
-                message = f"{match[1]} is metal::{match[1]}: add `using namespace metal;`"
+                message = f"{match[1]} is in namespace metal; add `using namespace metal;`"
                 if shared:
-                    message = f"Metal has no {match[1]} outside of its namespace"
+                    message = f"Metal has no {match[1]} outside of namespace metal"
                 at = file.source.span(*match.span(1))
                 yield BrokenRule("MG807", message, at, _BOTH if shared else None)
                 return
@@ -154,9 +155,9 @@ def _bodies(unit: Unit) -> Iterator[tuple[Function, str]]:
 
 
 def _recursion(unit: Unit) -> Iterator[BrokenRule]:
-    """Functions that call themselves, directly or over others.
+    """Report functions that call themselves, directly or through others.
 
-    An overloaded name does not tell which function is called: those are left out.
+    Overloaded functions are skipped, because a call does not show which overload it means.
     """
     named = defaultdict(list)
     for function, body in _bodies(unit):
@@ -173,15 +174,15 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
     }
     for name, (function, _) in single.items():
         reached = [*calls[name]]
-        for callee in reached:  # which grows
+        for callee in reached:  # grows in the loop
             reached += calls[callee].difference(reached)
         if name in reached:
-            message = f"{name} calls itself: Metal has no recursion"
+            message = f"{name} calls itself, but Metal does not support recursion"
             yield BrokenRule("MG802", message, function.span)
 
 
 def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
-    """Instantiations of kernels that declare more threadgroup memory than there is."""
+    """Report instantiations of kernels that declare too much threadgroup memory."""
     constants = {
         name: f"({value})"
         for file in unit.files
@@ -208,21 +209,21 @@ def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
                 found.append((total, host_name))
         if found:
             total, name = max(found, key=lambda each: each[0])
-            others = f" (and {len(found) - 1} more of its instantiations too many)"
+            others = f" ({len(found) - 1} more of its instantiations also declare too many)"
             message = f"{name} declares {total} bytes of threadgroup memory"
-            message += f"; there are {THREADGROUP_BYTES}{others * (len(found) > 1)}"
+            message += f", but Metal allows {THREADGROUP_BYTES}{others * (len(found) > 1)}"
             yield BrokenRule("MG804", message, kernel.span)
 
 
 def _resolved(text: str, names: Mapping[str, str]) -> str:
-    """The text with what its names stand for."""
-    for _ in range(6):  # names of names
+    """Replace the names in ``text`` by their definitions."""
+    for _ in range(6):  # definitions may contain names
         text = _NAME.sub(lambda m: names.get(m[0], m[0]), text)
     return text
 
 
 def _size(kind: str, names: Mapping[str, str]) -> int:
-    """The bytes of a type; 0 where they are not known here, so that the launch has to tell."""
+    """Return the bytes of a type; 0 if unknown, which leaves the error to the launch."""
     kind = re.sub(r"\b(const|volatile)\b|\bmetal::|[\s()]", "", _resolved(kind, names))
     if match := re.fullmatch(r"vec<(.+),(.+)>|([a-z]+)([234])", kind):
         lanes = _value(match[2] or match[4], names)
@@ -233,6 +234,6 @@ def _size(kind: str, names: Mapping[str, str]) -> int:
 
 
 def _value(text: str, names: Mapping[str, str]) -> int:
-    """An integer expression's value; 0 where it is not as simple as that."""
+    """Return the value of an integer expression; 0 if it cannot be computed."""
     text = re.sub(r"\bsizeof\s*\(([^()]*)\)", lambda m: str(_size(m[1], names)), text)
     return calculated(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _resolved(text, names))) or 0

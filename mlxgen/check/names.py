@@ -1,7 +1,6 @@
-"""Names that two entries, or one and the package, would share: in C++, in files, in Python.
+"""Reports name clashes of entries with each other and with the package: in C++, files and Python.
 
-All entries of the file are looked at, also where only some are resolved, and nothing of them but
-their names.
+The names of all entries are compared, even if only some entries are resolved.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from .entry import DEEPEST
 
 
 def check_names(entries: Mapping[str, Named], settings: Settings, sources: Sources) -> None:
-    """Report names that are taken, at the entry that comes later."""
+    """Report names that are already in use, at the later entry."""
     _check_cpp_names(entries, settings, _taken(settings, sources))
     _check_python_names(entries.values())
 
 
 def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
-    """Names that the package has itself, and why an operator cannot be called so."""
+    """Return the names of the package's own files, each with the reason for a message."""
     package, files = settings.name, [(settings.metal, path) for path in sources.metal_files()]
     files += [(settings.csrc, path) for path in sources.cpp_files()]
     taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
     for folder, path in files:
         stem = metal_stem(path.relative_to(folder).as_posix())
-        taken[f"metal_{stem}"] = f"the source of {settings.relative(path)} is called so"
+        taken[f"metal_{stem}"] = f"the generated source of {settings.relative(path)} has this name"
     return taken
 
 
 def _check_cpp_names(
     entries: Mapping[str, Named], settings: Settings, taken: Mapping[str, str]
 ) -> None:
-    """Classes, functions and files."""
+    """Report clashes of C++ classes, functions and files."""
     classes: dict[str, Named] = {}
     files: dict[str, Named] = {}
     for name, entry in entries.items():
@@ -45,15 +44,15 @@ def _check_cpp_names(
         forms = (why for why, form in FORMS if form.fullmatch(name))
         reason = taken.get(name) or next(forms, None)
         if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
-            reason = "its class would be called so as well; begin it with a small letter"
-        if reason and not clash(name, "an operator"):  # which was reported
+            reason = "its class would have the same name; begin it with a lower-case letter"
+        if reason and not clash(name, "an operator"):  # a clash was already reported
             problem = f"cannot be used: {reason}"
             entry.error("bad_name", entry.at_name, name=name, problem=problem)
             continue
         shared = {
             class_name: f"has the same C++ class name '{class_name}'",
-            name.lower(): "differs in capital letters only, and some file systems cannot tell "
-            "their sources apart",
+            name.lower(): "differs only in case, and some file systems cannot distinguish their "
+            "sources",
         }
         for (key, what), owners in zip(shared.items(), (classes, files), strict=False):
             other = owners.setdefault(key, entry)
@@ -62,12 +61,12 @@ def _check_cpp_names(
                 break
         stem, _, part = name.rpartition("_")
         if part in HELPERS and stem in entries:
-            what = f"the C++ of {entries[stem].label} has a function '{name}' as well"
+            what = f"the generated C++ of {entries[stem].label} also has a function '{name}'"
             entry.error("taken_in_cpp", entry.at_name, what=what)
 
 
 def _check_python_names(entries: Iterable[Named]) -> None:
-    """Functions, their aliases and submodules."""
+    """Report clashes of Python functions, aliases and submodules."""
     modules: dict[str, Named] = {}
     for entry in entries:
         parts = entry.text("module").split(".", DEEPEST)

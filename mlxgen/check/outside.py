@@ -1,9 +1,9 @@
-"""What an entry depends on outside of its own text, for whoever keeps what was found out about it.
+"""Dependencies of an entry on the rest of its file. Used for cache keys.
 
-An operator stays as it is while its entry's ``key`` and ``Outside.of`` do, and with them mlxgen,
-the settings and all hand-written files: the other entries that its formulas call, it names. What
-these give for a cotangent, and whether it is the same each time, follows from their composites,
-which name others.
+A resolved operator can be reused while all of these are unchanged: the entry's ``key``, the result
+of ``Outside.of`` for the entry, mlxgen, the settings, and all hand-written files. ``Outside.of``
+covers the other entries that the entry names: their names and signatures and, for gradients, their
+composites, because linearity follows from these. A composite can name further entries.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NAMESPACE = re.compile(r"namespace\s+([\w:]+)")
 
 
 class Outside:
-    """The signatures of a file's entries, by the words that name them."""
+    """The entries of a file, as far as other entries can depend on them."""
 
     def __init__(self, document: Document, sources: Sources) -> None:
-        first = reversed(document.entries)  # which others call, where a name is there twice
+        first = reversed(document.entries)  # of two entries with one name, calls mean the first
         self.entries: Mapping[str, Entry] = {e.name: e for e in first if e.name}
         namespaces = {
             part
@@ -38,14 +38,14 @@ class Outside:
             for part in name.split("::")
         }
         classes = map(camel, self.entries)
-        self.hidden = sorted(namespaces.intersection(classes))  # by classes of the same name
+        self.hidden = sorted(namespaces.intersection(classes))  # classes hide these namespaces
 
     def of(self, entry: Entry) -> str:
-        """What the words of an entry name, as text, and what the composites there name."""
+        """Return the dependencies of an entry as a string."""
         text = entry.key
-        if "\\" in text or not text.isascii():  # escapes, and letters that Python reads as others
+        if "\\" in text or not text.isascii():  # YAML escapes; identifiers, which Python normalizes
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
-        linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # what it gives for a cotangent matters
+        linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # needs the linearity of others
         named: dict[str, list[str]] = {}
         pending = [text]
         while pending:
@@ -63,7 +63,7 @@ class Outside:
 
     @cached_property
     def impure(self) -> set[str]:
-        """The entries whose composites reach a function of csrc, which may draw random numbers."""
+        """Entries whose composites call csrc functions, which may draw random numbers."""
         callers: dict[str, list[str]] = {}
         for name, entry in self.entries.items():
             for word in self.entries.keys() & _WORD.findall(_composite(entry)):
@@ -83,7 +83,7 @@ def _composite(entry: Entry) -> str:
 
 
 def _texts(data: Any) -> Iterator[str]:
-    """Keys and values at any depth."""
+    """Yield keys and values at any depth."""
     if isinstance(data, dict):
         data = [*data, *data.values()]
     if not isinstance(data, list):

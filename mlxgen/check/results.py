@@ -1,5 +1,6 @@
-"""What an entry gives: its forward, the shapes and dtypes of its outputs, its checks; and what is
-known of its arrays when generating.
+"""Resolves the results of an entry: forward, shapes and dtypes of outputs, and checks.
+
+Also collects the facts about arrays that are known at generation time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .fit import QUALIFIED, own_function, spelled
 
 
 def forward(context: Context, known: Known) -> Forward:
-    """The composite or the call of the bound function, yet without kernels."""
+    """Compile the composite or the call of the bound function; kernels are added later."""
     text, names, form = context.raw.composite, known.names(), context.form
     if text is None:
         return _bound_call(context, known) if form is Form.BIND else Forward(form)
@@ -51,7 +52,7 @@ def forward(context: Context, known: Known) -> Forward:
 
 
 def bound_texts(context: Context) -> list[str]:
-    """The calls that an entry which binds a function of MLX may mean; none for other entries."""
+    """Return the possible calls of an entry that binds an MLX function; none for other entries."""
     raw = context.raw
     if raw.composite or raw.dispatch or {"eval_cpu", "eval_gpu"} & set(raw.manual):
         return []
@@ -68,7 +69,7 @@ def bound_texts(context: Context) -> list[str]:
 
 
 def _bound_call(context: Context, known: Known) -> Forward:
-    """The call of the function that the entry names, checked against MLX's API."""
+    """Compile the call of the bound function, checked against MLX's API."""
     target = context.raw.cpp or f"mlx::core::{context.name}"
     path: Path = ("cpp",) if context.raw.cpp else context.at_name
     if not QUALIFIED.fullmatch(target):
@@ -82,21 +83,21 @@ def _bound_call(context: Context, known: Known) -> Forward:
     def note(code: str, message: str, start: int, end: int, help: Help) -> None:
         problems.append((code, message, help))
 
-    # MLX's function, not the entry of its name.
+    # The name refers to MLX's function, not to this entry.
     scope = context.scope(known.names())._replace(ops={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:
             return Forward(context.form, expr, text)
-    code, message, hint = problems[0] if problems else ("", "it does not fit the signature", None)
-    if code != "MG306":  # else it is about the arguments; other helps are for who writes formulas
-        hint = "give `cpp`, `composite` or `dispatch`, or mend the signature"
+    code, message, hint = problems[0] if problems else ("", "the signature does not match", None)
+    if code != "MG306":  # only this help is about the arguments; the others are about formulas
+        hint = "add `cpp`, `composite` or `dispatch`, or correct the signature"
     context.error("unbound", path, target=target, message=message, hint=hint)
     return Forward(context.form)
 
 
 def _own_call(context: Context, arguments: Arguments, target: str, path: Path) -> Forward:
-    """The call of a hand-written C++ function from csrc."""
+    """Return the call of a hand-written C++ function in csrc."""
     function = own_function(context, target, path)
     if function is None:
         return Forward(context.form)
@@ -109,7 +110,7 @@ def _own_call(context: Context, arguments: Arguments, target: str, path: Path) -
 
 
 def texts_by_output(context: Context, key: str) -> dict[str, str]:
-    """A rule's text by output name."""
+    """Return the text of a rule by output name."""
     given = getattr(context.raw, key)
     if isinstance(given, str):
         return dict.fromkeys(context.output_names, given)
@@ -118,19 +119,19 @@ def texts_by_output(context: Context, key: str) -> dict[str, str]:
 
 
 def _outputs_known(context: Context, key: str) -> bool:
-    """Whether a mapping names outputs alone; reports other names."""
+    """Check that a mapping names only outputs."""
     if isinstance(getattr(context.raw, key), dict):
         context.known_in("MG124", key, context.output_names, "output")
     return context.keys(key).keys() <= set(context.output_names)
 
 
 def rules(context: Context, known: Known) -> OutputRules:
-    """The rules of the outputs' shapes and dtypes."""
+    """Compile the rules of the outputs' shapes and dtypes."""
     return OutputRules(_shapes(context, known), _dtypes(context, known))
 
 
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
-    """A rule per output, None for those without one."""
+    """Compile a rule per output, None for outputs without one."""
     texts, keys = texts_by_output(context, key), context.keys(key)
     rules: list[Rule | None] = []
     for name in context.output_names:
@@ -144,7 +145,7 @@ def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> li
 
 
 def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
-    """The rules of the outputs' shapes; none for an elementwise op."""
+    """Compile the rules of the outputs' shapes; an elementwise op has none."""
     texts = texts_by_output(context, "shape")
     if not texts:
         return ()
@@ -158,7 +159,7 @@ def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
 
 
 def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
-    """The rules of the outputs' dtypes; None for the promoted one."""
+    """Compile the rules of the outputs' dtypes; None for the promoted dtype."""
     texts = texts_by_output(context, "dtype")
     if not texts:
         return (None,) * len(context.signature.outputs)
@@ -172,7 +173,7 @@ def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
 
 
 def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...], Known]:
-    """The conditions that the arguments must meet, and the facts that they give."""
+    """Compile the conditions on the arguments; also return the facts that follow from them."""
     names = Known(arguments).names()
     found: list[Condition] = []
     ranks = dict(context.axes.ranks())
@@ -191,7 +192,7 @@ def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...
 
 
 def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
-    """The ranks that a condition says, by the arrays' names."""
+    """Yield the ranks that follow from a condition, by array."""
     match node:
         case ast.BoolOp(ast.And(), parts):
             for part in parts:
@@ -211,7 +212,7 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _whole(node: ast.expr) -> Iterator[str]:
-    """The arrays that are integers, or bools, if a condition holds."""
+    """Yield the arrays that must be integers or bools for a condition to be true."""
     match node:
         case ast.BoolOp(ast.And(), parts):
             for part in parts:
@@ -230,12 +231,12 @@ def _whole(node: ast.expr) -> Iterator[str]:
 def _facts(
     context: Context, arguments: Arguments, ranks: Mapping[str, tuple[str, int]]
 ) -> dict[str, Fact]:
-    """The facts about the arrays; those of elementwise kernels have one shape."""
+    """Return the facts about the arrays; those of elementwise kernels share one shape."""
     arrays, facts = arguments.arrays, dict[str, Fact]()
     dtype, first = _promoted(context, arguments), arrays[0].name if arrays else ""
     for p in arrays:
         rank = ranks.get(p.name, (p.name, 0))
-        rank = ranks.get(rank[0], rank)  # that of an array of the same shape
+        rank = ranks.get(rank[0], rank)  # the rank of an array of equal shape
         known = None if p.is_list else (first, 0) if context.elementwise else rank
         own = "floating" if p.dtype == ACCUMULATOR else p.dtype
         facts[p.name] = Fact(known, own or dtype, 0, frozenset([p.name]))
@@ -243,7 +244,7 @@ def _facts(
 
 
 def _promoted(context: Context, arguments: Arguments) -> str:
-    """What is known of the dtype that arrays of kernels have together."""
+    """Return the dtype or category that arrays of kernels are promoted to."""
     rule = arguments.group if context.form is Form.KERNELS else None
     group = rule.dtypes if rule else ()
     return group[0] if len(group) == 1 else category(*group)
@@ -252,9 +253,9 @@ def _promoted(context: Context, arguments: Arguments) -> str:
 def with_outputs(
     context: Context, known: Known, rules: OutputRules, checks: Sequence[Condition]
 ) -> Known:
-    """The facts about the outputs of kernels too, and the arrays that may have any ndim."""
+    """Add the facts about the outputs of kernels, and the arrays that may have any rank."""
     arguments = known.arguments
-    # Of several arrays some may be meant as scalars, unless their axes are spoken of.
+    # An array may be intended as a scalar, unless it is the only one or formulas use its axes.
     free = (
         {*known.facts} if len(known.facts) == 1 else {n for r in rules.shapes for n in r.expr.sized}
     )
@@ -268,5 +269,5 @@ def with_outputs(
         ranks = [(arguments.arrays[0].name, 0)] * count
     dtypes = [r.expr.known if r else _promoted(context, arguments) for r in rules.dtypes]
     found = [Fact(*pair) for pair in zip(ranks, dtypes, strict=False)]
-    # There are fewer where rules have errors.
+    # Rules with errors are missing.
     return replace(known, results=found if len(found) == count else [Fact()] * count)

@@ -1,8 +1,9 @@
-"""The samples of an entry: what the generated checks will call it with.
+"""Checks the samples of an entry: the inputs with which the generated checks call the operator.
 
-Values are held to the types of their arguments, and what they make together to what the entry says
-itself: its dtypes, and its `checks` and `shape` rules, evaluated as Python on shapes, dtypes and
-attributes. Where something is not known when generating, nothing is said.
+Each value must match the type of its argument. The values of a sample together must satisfy the
+entry itself: its dtypes, its `checks` and its `shape` rules. The rules are evaluated as Python on
+shapes, dtypes and attributes. A rule that depends on something unknown at generation time is not
+checked.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from .context import Context, Path
 
 LARGEST = 10_000_000  # elements of a sample's arrays, and of an output
 AXES = 32
-DISTANCE = 0.1  # from the points of `away_from`: DISTANCE in testing/cases.py
-_ENOUGH = 0.05  # of a domain must be that far from them, or no numbers are found
+DISTANCE = 0.1  # minimum distance from the points of `away_from`: DISTANCE in testing/cases.py
+_ENOUGH = 0.05  # the part of a domain that must be so far from them, to find numbers
 
 _LIMITS = {
     "bool_": (0, 1),
@@ -33,16 +34,15 @@ _LIMITS = {
     "float16": (-65504, 65504),
     "float64": (-1e300, 1e300),
 }
-_SINGLE = (-3.4e38, 3.4e38)  # of all others
+_SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 
 _USUAL = ArraySample()
 
-Problem = tuple[Path, str]  # where in a value something is wrong, and what
+Problem = tuple[Path, str]  # path inside the value, and message
 
 
 def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
-    """The samples whose values fit, by position; reports what does not, and arguments without a
-    value."""
+    """Return the valid samples by position; report invalid and missing values."""
     types = {p.name: p.type for p in arguments.params}
     needed = {p.name for p in arguments.attributes if not (p.type.optional or p.arg.default)}
     fitting: dict[int, Sample] = {}
@@ -64,7 +64,7 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
 
 
 def _problems(type: Type, value: Any) -> Iterator[Problem]:
-    """What is wrong with a sample's value for an argument of this type."""
+    """Yield the problems of a sample's value for an argument of this type."""
     if value is None:
         if not type.optional:
             yield (), f"{with_article(type)} cannot be None"
@@ -73,33 +73,33 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
             yield from _array_problems(value)
         else:
             like = "{shape: [3, 4], low: 0, high: 1}"
-            yield (), f"an array is described by a mapping, such as {like}"
+            yield (), f"an array must be described by a mapping, such as {like}"
     elif type.kind is Kind.ARRAYS:
         if isinstance(value, list) and all(isinstance(v, ArraySample) for v in value):
             for i, item in enumerate(value):
                 yield from (((i, *path), problem) for path, problem in _array_problems(item))
         else:
-            yield (), "a list of arrays is a list of mappings, such as [{low: 0}, {low: 1}]"
+            yield (), "a list of arrays must be a list of mappings, such as [{low: 0}, {low: 1}]"
     else:
         if isinstance(value, int) and (type.kind is Kind.AXES or type.length):
             value = [value] * (type.length or 1)
-        wanted = with_article(type) + f", {type.length} of them," * bool(type.length)
+        wanted = with_article(type) + f" of length {type.length}" * bool(type.length)
         if type.kind is Kind.INT and isinstance(value, int):
             wanted += " of 64 bits" if type.int64 else " of 32 bits"
-        wanted = f"it is one of {type.listed_choices}" if type.choices else f"{wanted} is wanted"
+        wanted = f"one of {type.listed_choices}" if type.choices else wanted
         if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
-            yield (), wanted
+            yield (), f"expected {wanted}"
         elif type.kind is Kind.FLOAT and abs(value) > 1e308 and math.isfinite(value):
-            yield (), "it is too large"
+            yield (), "the number is too large"
 
 
 def _array_problems(sample: ArraySample) -> Iterator[Problem]:
-    """What is wrong with the description of an array, whatever it is for."""
+    """Yield the problems of an array's description that do not depend on the argument."""
     if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
         yield ("dtype",), f"unknown dtype '{sample.dtype}'{did_you_mean(sample.dtype, DTYPES)}"
     shape = sample.shape or []
     if len(shape) > AXES or any(not 0 <= n < 1 << 31 for n in shape):
-        yield ("shape",), f"{shape} is no shape of at most {AXES} axes"
+        yield ("shape",), f"{shape} is not a valid shape of at most {AXES} axes"
     points: list[tuple[Path, float]] = [(("low",), sample.low), (("high",), sample.high)]
     points += [(("away_from", i), point) for i, point in enumerate(sample.away_from)]
     for path, point in points:
@@ -107,17 +107,17 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
             yield path, f"{path[0]} cannot be {point}"
     if not sample.low <= sample.high:
         default = {"low", "high"} - sample.model_fields_set
-        also = f"; {min(default)} is its default" if default else ""
+        also = f"; {min(default)} has its default value" if default else ""
         yield (), f"low ({sample.low}) is above high ({sample.high}){also}"
     if sample.values is not None:
         if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
-            yield (), "values are given, so that shape, low, high and away_from say nothing"
+            yield (), "`values` cannot be combined with shape, low, high or away_from"
         if _shape_of(sample.values) is None:
-            yield ("values",), "values are numbers in lists of equal lengths"
+            yield ("values",), "`values` must be numbers in nested lists of equal lengths"
 
 
 def _shape_of(values: Any) -> tuple[int, ...] | None:
-    """The shape of nested lists of numbers, or None if they are no table."""
+    """Return the shape of nested lists of numbers, or None if their lengths differ."""
     if isinstance(values, (bool, int, float)):
         return ()
     if not isinstance(values, list):
@@ -129,7 +129,7 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What the values make together
+# Combinations of values
 # -------------------------------------------------------------------------------------------------
 
 
@@ -140,14 +140,14 @@ def check_calls(
     shapes: Sequence[Rule],
     conditions: Sequence[Condition],
 ) -> None:
-    """Report samples with which the entry cannot be called, by what it says itself."""
+    """Report samples that violate the entry's dtypes, `checks` or `shape` rules."""
     for i, sample in samples.items():
         if not (sample or shapes or conditions):
-            continue  # usual arrays, which fit
+            continue  # default arrays are always valid
         if found := next(_call_problems(context, arguments, sample, shapes, conditions), None):
             path, problem = found
             if i < 0:
-                if context.ok:  # else what is wrong comes first
+                if context.ok:  # other errors come first
                     context.warning("bad_default", problem=problem)
                 continue
             wrong, name = ("bad_sample", path[0]) if path else ("bad_call", "")
@@ -161,32 +161,32 @@ def _call_problems(
     shapes: Sequence[Rule],
     conditions: Sequence[Condition],
 ) -> Iterator[Problem]:
-    """Why an entry cannot be called with a sample, and where in it that is."""
+    """Yield the reasons why an entry cannot be called with a sample."""
     names = {p.name: _attribute(p, sample) for p in arguments.params}
     extents: dict[Path, tuple[int, ...]] = {}
     for rule in _rules(context, arguments):
         drawn = list(_drawn(rule, sample))
-        several = len({dtype for *_, dtype in drawn}) > 1  # which MLX promotes
+        several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
         for path, given, dtype in drawn:
             yield from (((*path, *at), problem) for at, problem in _misfits(given, dtype))
             resolved = _resolved(rule, dtype)
             if not (resolved or several):
                 known = ", ".join(rule.dtypes)
-                yield (*path, "dtype"), f"{dtype} is none of its dtypes ({known})"
+                yield (*path, "dtype"), f"{dtype} is not one of its dtypes ({known})"
             name, *index = path
             extents[path] = _extents(given)
             facts = ArrayFacts(extents[path], None if several else resolved)
             names[str(name)] = (*names[str(name)], facts) if index else facts
     if (count := sum(map(math.prod, extents.values()))) > LARGEST:
-        yield (), f"the arrays have {count:,} elements, and {LARGEST:,} are the most"
+        yield (), f"the arrays have {count:,} elements, but at most {LARGEST:,} are allowed"
     if context.elementwise or "elementwise" in context.raw.tags:
         try:
             broadcast(*extents.values())
         except Impossible:
             shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
-            yield (), f"the shapes do not broadcast: {', '.join(shown)}"
+            yield (), f"the shapes cannot be broadcast: {', '.join(shown)}"
     for axis, length in context.axes.lengths.items():
-        with suppress(Impossible):  # too few axes, which a condition says
+        with suppress(Impossible):  # too few axes, which a condition reports
             names.setdefault(axis, evaluated(length.text, names, None))
     for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
         try:
@@ -195,15 +195,16 @@ def _call_problems(
             yield (), f"`{text}` cannot be computed: {error}"
             continue
         if message and not value:
-            yield (), f"a check refuses it: {message.rstrip('.')}"
+            yield (), f"a check fails: {message.rstrip('.')}"
         elif not message and min(value, default=0) < 0:
-            yield (), f"the shape `{text}` is {value}"
+            yield (), f"the shape `{text}` has a negative size: {value}"
         elif not message and math.prod(value) > LARGEST:
-            yield (), f"an output has {math.prod(value):,} elements, and {LARGEST:,} are the most"
+            count = math.prod(value)
+            yield (), f"an output has {count:,} elements, but at most {LARGEST:,} are allowed"
 
 
 def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
-    """What formulas know of an argument that is no array; of a list of arrays, that it is empty."""
+    """Return the value of an argument that is not an array; lists of arrays start empty."""
     value = sample.get(p.name, p.arg.default.value if p.arg.default is not None else None)
     if p.type.is_array:
         return () if p.is_list else None
@@ -213,14 +214,14 @@ def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
 
 
 def _rules(context: Context, arguments: Arguments) -> Sequence[DtypeRule]:
-    """What dtypes arrays may have together; any of their own where MLX promotes them."""
+    """Return the dtype rules of the arrays; without kernels, MLX promotes any dtypes."""
     if context.form is Form.KERNELS:
         return arguments.rules
     return [DtypeRule("", DTYPES, Integers.KEEP, (p,)) for p in arguments.arrays]
 
 
 def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, ArraySample, str]]:
-    """The arrays of a rule; without a dtype of their own float32, which is tested first."""
+    """Yield the arrays of a rule with their dtypes; the default is float32 if allowed."""
     usual = "float32" if "float32" in rule.dtypes else rule.dtypes[0]
     for p in rule.params:
         value = sample.get(p.name)
@@ -233,7 +234,7 @@ def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, A
 
 
 def _resolved(rule: DtypeRule, dtype: str) -> str | None:
-    """The dtype that the operator makes of one, if it takes it (runtime/src/op.cpp)."""
+    """Return the dtype that the operator converts one to, if it accepts it (runtime/src/op.cpp)."""
     if dtype in rule.dtypes:
         return dtype
     if dtype not in (*INTEGER, "bool_"):
@@ -251,7 +252,7 @@ def _extents(given: ArraySample) -> tuple[int, ...]:
 
 
 def _misfits(given: ArraySample, dtype: str) -> Iterator[Problem]:
-    """Numbers that an array cannot hold, and a domain without any."""
+    """Yield numbers that the dtype cannot represent, and domains without valid numbers."""
     low, high = _LIMITS.get(dtype, _SINGLE if given.dtype else _LIMITS["float64"])
     whole = dtype in INTEGER or dtype == "bool_"
     ends = {"low", "high"} & given.model_fields_set
@@ -259,16 +260,16 @@ def _misfits(given: ArraySample, dtype: str) -> Iterator[Problem]:
     for path, number in [*numbers, *_flat(given.values, ("values",))]:
         fits = low <= number <= high and not (whole and path[0] == "values" and number % 1)
         if not fits and (whole or math.isfinite(number)):
-            yield path, f"{number} is no {dtype.rstrip('_')}"
+            yield path, f"{number} is not a valid {dtype.rstrip('_')}"
     if given.values is None and whole and math.ceil(given.low) > math.floor(given.high):
-        yield (), f"there is no whole number from {given.low} to {given.high}"
+        yield (), f"the interval from {given.low} to {given.high} contains no integer"
     if given.away_from and dtype in FLOATING and _free(given) < _ENOUGH:
-        away = f"hardly any number from {given.low} to {given.high} is {DISTANCE} away from these"
-        yield ("away_from",), away
+        near = f"nearly all numbers from {given.low} to {given.high} are within {DISTANCE} of these"
+        yield ("away_from",), near
 
 
 def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
-    """The numbers of nested lists with their places."""
+    """Yield the numbers of nested lists with their paths."""
     if isinstance(values, list):
         for i, value in enumerate(values):
             yield from _flat(value, (*path, i))
@@ -277,6 +278,6 @@ def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
 
 
 def _free(given: ArraySample) -> float:
-    """About which part of the domain is far enough from the points of `away_from`."""
+    """Estimate the part of the domain that is far enough from the points of `away_from`."""
     tried = [given.low + (given.high - given.low) * i / 200 for i in range(201)]
     return sum(all(abs(x - p) >= DISTANCE for p in given.away_from) for x in tried) / 201

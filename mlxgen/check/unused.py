@@ -1,6 +1,6 @@
-"""What an entry takes or is given, and uses nowhere: probably forgotten, so that it is a warning.
+"""Warns of unused arguments and cotangents, which were probably forgotten.
 
-The key `unused` gives reasons, such as ``{alpha: torch's signature has it}``.
+The key `unused` lists exceptions with reasons, such as ``{alpha: torch's signature has it}``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .context import Context
 
 
 def check_unused(context: Context, op: Op) -> None:
-    """Warn of arguments and cotangents that formulas should use and do not."""
+    """Warn of arguments and cotangents that formulas should use but do not."""
     cotangents = [f"grad_{name}" for name in context.output_names if not op.single]
     given = context.raw.unused
     names = [*(p.name for p in op.arguments.params), *cotangents]
@@ -23,14 +23,17 @@ def check_unused(context: Context, op: Op) -> None:
     for name in reasons:
         if name not in unused and name not in _left_out(op):
             context.warning("unused_is_used", ("unused", name), key=True, name=name)
-    for name, key in unused.items() if len(reasons) == len(given) else ():  # or one is misspelt
+    for name, key in unused.items() if len(reasons) == len(given) else ():  # else one is misspelled
         if name not in reasons:
             context.warning(f"unused_in_{key}", (key,), key=True, name=name)
 
 
 def _arguments(op: Op) -> Iterator[str]:
-    """Arguments that the composite does not use. Beside kernels it should use what they take, by
-    itself it may leave some to its gradients and checks."""
+    """Yield the arguments that the composite does not use.
+
+    Next to kernels, a composite should use every kernel argument. Alone, it may leave arguments to
+    the gradients and checks.
+    """
     if op.forward.expr is None or op.forward.form is Form.BIND:
         return
     exprs = [op.forward.expr]
@@ -44,7 +47,7 @@ def _arguments(op: Op) -> Iterator[str]:
 
 
 def _left_out(op: Op) -> set[str]:
-    """Numbers that a [[kernel]] and its launch do not use (metal.py wants a reason for those)."""
+    """Return the attributes that a [[kernel]] does not use; metal.py requires a reason for them."""
     kernel = op.forward.kernel("metal")
     if kernel is None or kernel.scalar:
         return set()
@@ -53,7 +56,7 @@ def _left_out(op: Op) -> set[str]:
 
 
 def _cotangents(op: Op) -> Iterator[int]:
-    """Of several outputs those whose cotangent no gradient uses, where all are formulas."""
+    """Yield the outputs whose cotangent no gradient uses, if all gradients are formulas."""
     if len(op.outputs) < 2:
         return
     exprs = [grad.expr for grad in op.derivatives.grads if grad.expr]

@@ -1,7 +1,7 @@
-"""Errors are the product: how mlxgen says what is wrong, where, and what to write instead.
+"""Diagnostics: codes, messages, locations and fixes.
 
-A message has a stable code (``MG104``), which errors.md explains, and a ``Span``, which reaches
-inside the strings of the YAML file (``Entry.text_span``). ``Diagnostics`` collects them.
+A diagnostic has a stable code (``MG104``), which errors.md explains, and a ``Span``, which can
+point inside a string of the YAML file (``Entry.text_span``). ``Diagnostics`` collects all of them.
 """
 
 from .collect import Diagnostic as Diagnostic

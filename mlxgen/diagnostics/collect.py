@@ -1,7 +1,7 @@
-"""The collector of messages, and how they are shown: as text, in colours, and as JSON.
+"""Collects diagnostics and shows them as text, in color or as JSON.
 
-Every stage reports here and goes on, so that one run shows all mistakes, sorted by position. Of
-very many the first are shown, and a file that has nothing else is not read to its end.
+Every stage reports here and continues, so that one run shows all mistakes, sorted by position. The
+number of diagnostics shown is limited. After a larger number of errors, processing stops.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .span import Span, Text
 
 
 class Related(NamedTuple):
-    """Another place that a message is about, and what is there."""
+    """A second location that a message refers to, and a note about it."""
 
     message: str
     span: Span
 
 
 class Diagnostic(NamedTuple):
-    """One thing that is wrong, or may be: a code, what it is, where, and what would be right."""
+    """An error or a warning: its code, message, location, help and fix."""
 
     code: str
     message: str
@@ -45,12 +45,12 @@ class Diagnostic(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The message with the operator it is about: ``op 'axpby': unknown key 'varients'``."""
+        """The message with its operator: ``op 'axpby': unknown key 'varients'``."""
         return f"op '{self.op}': {self.message}" if self.op else self.message
 
 
 class TooMany(Exception):
-    """There are more errors than anybody reads; whoever goes through a file ends with this."""
+    """Raised at the error limit, to stop processing."""
 
 
 _ENOUGH = 1000
@@ -58,7 +58,7 @@ _QUOTED = re.compile(r"(?<!\w)(['\"]).*?\1(?!\w)", re.DOTALL)
 
 
 def _one_line(text: str, most: int = 80) -> str:
-    """With what it quotes cut to a length that can be read, and line breaks and such as escapes."""
+    """Shorten long quotations, and escape line breaks and other control characters."""
 
     def cut(quoted: re.Match[str]) -> str:
         return quoted[0] if len(quoted[0]) <= most else f"{quoted[0][: most - 4]}...{quoted[1]}"
@@ -69,14 +69,14 @@ def _one_line(text: str, most: int = 80) -> str:
 
 
 class Diagnostics:
-    """Collects what all stages report; the same thing said twice is kept once.
+    """The diagnostics of all stages, without duplicates.
 
-    Of errors, and of warnings, ``limit`` are shown (0: all), and some more are collected.
+    At most ``limit`` errors and ``limit`` warnings are shown (0: all); more are collected.
     """
 
     def __init__(self, limit: int = 50) -> None:
         self.limit = limit
-        self._left = max(limit, _ENOUGH) if limit else inf  # how many errors more are taken
+        self._left = max(limit, _ENOUGH) if limit else inf  # errors until TooMany
         self._items: dict[Diagnostic, None] = {}
         self._sources: dict[str, Text] = {}
 
@@ -93,14 +93,14 @@ class Diagnostics:
         related: Sequence[Related] = (),
         expected: Declaration | None = None,
     ) -> None:
-        """Report an error, or with ``severity="warning"`` what may be right and fails nothing.
+        """Report an error or, with ``severity="warning"``, a warning, which does not fail the run.
 
-        ``ValueError`` when errors.md does not explain the code.
+        Raises ``ValueError`` if errors.md does not explain the code.
         """
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
         said, instead, certain = help if isinstance(help, Advice) else (help, None, False)
-        # What stands in several lines may have comments between them.
+        # Several lines may contain comments, which the fix would remove.
         certain &= span.line == span.end_line
         fix = Fix(span, instead, certain) if instead is not None else None
         said, op = (said and _one_line(said, 400)) or None, op and _one_line(f"'{op}'")[1:-1]
@@ -110,34 +110,34 @@ class Diagnostics:
         self.repeat(Diagnostic(code, text, span, said, notes, op, severity, places, fix, expected))
 
     def repeat(self, item: Diagnostic) -> None:
-        """Report what another collector has, perhaps at another place."""
+        """Report a diagnostic of another collector, possibly at a new location."""
         self._items[item] = None
         self._left -= item.severity == "error"
         if self._left <= 0:
             raise TooMany
 
     def add(self, other: Diagnostics) -> None:
-        """Report all that another collector has."""
+        """Add all diagnostics of another collector."""
         self._items |= other._items
 
     def add_source(self, file: str, text: str) -> None:
-        """Keep the text of a file, to be shown under messages (else it is read from the disk)."""
+        """Store the text of a file for excerpts; without it, excerpts are read from the disk."""
         self._sources[file] = Text(file, text)
 
     @property
     def ok(self) -> bool:
-        """No error so far."""
+        """True if no error has been reported."""
         return all(item.severity != "error" for item in self._items)
 
     def __len__(self) -> int:
         return len(self._items)
 
     def sorted(self) -> list[Diagnostic]:
-        """All diagnostics by file and position; where equal, in the order they were reported."""
+        """Return all diagnostics by file and position, then in the order of the reports."""
         return sorted(self._items, key=lambda item: item.span)
 
     def summary(self) -> str:
-        """``2 errors, 1 warning``, or an empty string."""
+        """Return the counts, such as ``2 errors, 1 warning``, or an empty string."""
         counts = sorted(Counter(item.severity for item in self._items).items())
         return self._more_than + ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts)
 
@@ -146,7 +146,7 @@ class Diagnostics:
         return "" if self._left > 0 else "more than "
 
     def _shown(self) -> list[Diagnostic]:
-        """The first errors and warnings, and how many more there are."""
+        """Return the first errors and warnings, and a note with the number of the others."""
         shown: list[Diagnostic] = []
         left: list[Diagnostic] = []
         counts = Counter[str]()
@@ -156,12 +156,12 @@ class Diagnostics:
             (shown if kept else left).append(item)
         if left:
             message = f"and {self._more_than}{len(left)} more"
-            help = "--max-errors 0 shows all"
+            help = "use `--max-errors 0` to show all"
             shown.append(Diagnostic("", message, left[0].span, help, severity="note"))
         return shown
 
     def to_json(self) -> str:
-        """A JSON array with one object a diagnostic, for editors and CI."""
+        """Return a JSON array with one object per diagnostic, for editors and CI."""
         flat = []
         for shown in self._shown():
             item = shown._asdict()
@@ -177,13 +177,13 @@ class Diagnostics:
         return json.dumps(flat, indent=2, ensure_ascii=False)
 
     def render_text(self, color: bool = False) -> str:
-        """All diagnostics for people, each with its line and carets; with ANSI colours if asked."""
+        """Return all diagnostics as text, each with its source line; optionally in ANSI colors."""
         segments = [part for item in self._shown() for part in self._segments(item)]
         if segments:
             segments.append((f"{self.summary()}\n", "bold"))
         if not color:
             return "".join(text for text, _ in segments)
-        from rich.console import Console  # only terminals need it, and it takes long to import
+        from rich.console import Console  # slow to import, and only terminals need it
         from rich.text import Text
 
         console = Console(force_terminal=True, color_system="standard", highlight=False)
@@ -192,12 +192,12 @@ class Diagnostics:
         return capture.get()
 
     def print(self, stream: TextIO | None = None) -> None:
-        """Write ``render_text`` to ``stream`` (default stderr), coloured on a terminal."""
+        """Write ``render_text`` to ``stream`` (default stderr), in color on a terminal."""
         out = stream or sys.stderr
         out.write(self.render_text(color=out.isatty() and "NO_COLOR" not in os.environ))
 
     def _segments(self, item: Diagnostic) -> list[tuple[str, str]]:
-        """The text of one diagnostic in pieces, each with its rich style."""
+        """Return the text of one diagnostic as segments, each with its rich style."""
         color = "bold red" if item.severity == "error" else "bold yellow"
         parts = [
             (f"{item.span}: ", "bold"),
@@ -215,7 +215,7 @@ class Diagnostics:
         return parts
 
     def _shown_at(self, span: Span, color: str) -> list[tuple[str, str]]:
-        """The line that a span begins in, with carets under it."""
+        """Return the segments of the first line of a span, with carets under it."""
         excerpt = self._excerpt(span)
         if excerpt is None:
             return []
@@ -227,7 +227,7 @@ class Diagnostics:
         ]
 
     def _excerpt(self, span: Span) -> tuple[str, str, str] | None:
-        """The line a span begins in, the blanks before it and its carets, by display width."""
+        """Return the first line of a span, its indentation and its carets, by display width."""
         if span.file not in self._sources:
             try:
                 path = Path(span.file)
@@ -242,7 +242,7 @@ class Diagnostics:
         start = min(span.column - 1, len(line))
         end = len(line) if span.end_line > span.line else min(span.end_column - 1, len(line))
         first = 0
-        if len(line) > _LINE_LIMIT:  # show the part of a long line around the span
+        if len(line) > _LINE_LIMIT:  # a long line is shown only around the span
             first = max(0, min(start - _LINE_LIMIT // 4, len(line) - _LINE_LIMIT))
         shown = _CONTROL.sub(" ", line[first : first + _LINE_LIMIT])
         dots = "..." if first else ""
@@ -252,11 +252,11 @@ class Diagnostics:
 
 
 _LINE_LIMIT = 160
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # tabs, and what moves the cursor
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # characters that move the cursor
 
 
 def _width(text: str) -> int:
-    """Terminal columns of ``text``: wide East Asian characters take two, combining ones none."""
+    """Return the terminal columns of ``text``: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -1,8 +1,8 @@
-"""Fixes: what would be right, as data.
+"""Fixes: replacements for wrong text, as data.
 
-A help is for people, a ``Fix`` for programs: an editor offers it, and `mlxgen check --fix` applies
-those that are certain. It comes from ``Advice``, which is made where the message is made: by a line
-``=> text`` of a table of messages (messages.py), by a ``Guess``, or by hand.
+People read the help of a message; programs use its ``Fix``. An editor offers every fix, and `mlxgen
+check --fix` applies the certain ones. A fix is created from an ``Advice``, which comes from a line
+``=> text`` in a table of messages (messages.py), from a ``Guess``, or from the reporting code.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from .span import Span, Text
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A replacement: this text for what is at this place. One that is not certain has to be seen
-    by somebody, as it may mean something else."""
+    """A replacement of the text at a location.
+
+    A person must confirm a fix that is not certain, because it may change the meaning.
+    """
 
     span: Span
     text: str
@@ -25,7 +27,7 @@ class Fix:
 
 
 class Advice(NamedTuple):
-    """A help with the text that replaces the place it is about, and whether that is certain."""
+    """A help with its replacement text; ``certain`` if the replacement needs no confirmation."""
 
     text: str | None
     instead: str
@@ -40,9 +42,9 @@ Help = str | Advice | None
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A word that was probably meant; its text is `` (did you mean 'x'?)`` or, without one, empty.
+    """The word that the user probably meant. As text `` (did you mean 'x'?)``, or empty.
 
-    ``form`` is how the word stands in the place that the message is about, such as ``mx.{}``.
+    ``form`` is the spelling of the word in the user's text, such as ``mx.{}``.
     """
 
     word: str | None
@@ -56,14 +58,17 @@ class Guess:
         return bool(self.word)
 
     def advice(self, text: str | None, certain: bool = True) -> Help:
-        """A help with the word as its fix, if there is one."""
+        """Return a help with the word, if any, as its fix."""
         if not self.word:
             return text
         return Advice(text, self.form.format(self.word), certain and self.certain)
 
 
 def applied(path: str, text: str, fixes: Iterable[Fix]) -> tuple[str, list[Fix]]:
-    """A file's text with fixes applied, and those of them: where two overlap, the first alone."""
+    """Apply fixes to a file's text, skipping those that overlap an earlier one.
+
+    Returns the new text and the applied fixes.
+    """
     source = Text(path, text)
     done: list[Fix] = []
     places: list[tuple[int, int, str]] = []

@@ -1,7 +1,7 @@
-"""Commands that install what is missing: a C++ compiler, MLX, packages of Python.
+"""Commands that install missing requirements: a C++ compiler, MLX, Python packages.
 
-Messages end with them, so they fit the system at hand and can be pasted. This module needs the
-standard library only: the build backend asks it before anything else is installed.
+Messages end with these commands, so they match the current system and can be pasted. This module
+uses only the standard library, because the build backend calls it before anything is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _OS_RELEASE = Path("/etc/os-release")
 
-# By ID or ID_LIKE of os-release, the most common first.
+# By ID or ID_LIKE of os-release.
 _COMPILERS = {
     "debian": "apt install g++",
     "ubuntu": "apt install g++",
@@ -28,7 +28,7 @@ _COMPILERS = {
 
 
 def compiler() -> str:
-    """Return advice for whoever has no C++ compiler: ``run `sudo apt install g++```."""
+    """Return advice for installing a C++ compiler: ``run `sudo apt install g++```."""
     if sys.platform == "darwin":
         return "run `xcode-select --install`"
     about = _os_release()
@@ -40,12 +40,12 @@ def compiler() -> str:
 
 
 def mlx(release: str = "") -> str:
-    """Return advice for whoever has no MLX, or needs another: ``==0.32.4``, ``>=0.31.0``."""
+    """Return advice for installing MLX, or a release of it: ``==0.32.4``, ``>=0.31.0``."""
     return f"run {pip(f'mlx{release}' if sys.platform == 'darwin' else f'mlx[cpu]{release}')}"
 
 
 def no_mlx() -> str:
-    """Return the sentence for whoever has no MLX."""
+    """Return the message for a missing MLX."""
     return f"MLX is not installed for {sys.executable}: {mlx()}"
 
 

@@ -1,16 +1,15 @@
-"""Messages as data: a table has their texts, and the code says which it is and about what.
+"""Messages as data: tables contain the wording, and code refers to it by name.
 
   name  code  message
       [keys] help
-      => text in the place of what is wrong
+      => replacement text
 
-All are templates of what the message is about. The first help is given that has one of the keys
-of what is wrong, else the one without keys. A text after ``=>`` belongs to the help before it: it
-is the fix (fix.py); after ``~>`` one that is not certain. Without one it is the {guess} of the
-message, if there is one. Lines that begin with # are comments.
+All three are format templates. The help is the first one with a key that the code passes, else the
+one without keys. ``=> text`` is the fix (fix.py) of the help above it; ``~> text`` is a fix that is
+not certain. Without either, the fix is the {guess} of the message, if any. # starts a comment.
 
-What the codes mean is in errors.md, which is written by hand: every section has a title, an
-explanation, an example that has the error and one that has not; the examples are tested.
+errors.md explains the codes. Each section has a title, an explanation, an example with the error
+and a corrected example. Tests run the examples.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .fix import Advice, Guess, Help
 
 
 def rows(table: Path, sign: str = ": ", most: int = -1) -> list[list[str]]:
-    """The lines of a table that are no comments, in the parts between a sign."""
+    """Return the lines of a table without comments, split at a separator."""
     lines = table.read_text(encoding="utf-8").splitlines()
     return [
         [part.strip() for part in line.split(sign, most)]
@@ -39,21 +38,21 @@ _SECTION = re.compile(r"^### (?P<code>MG\d{3}): .*?(?=^##|\Z)", re.MULTILINE | r
 
 @cache
 def sections() -> dict[str, str]:
-    """All codes, in order, and their sections of errors.md."""
+    """Return all codes, in order, and their sections of errors.md."""
     text = (Path(__file__).parent / "errors.md").read_text(encoding="utf-8")
     return {section["code"]: section[0].rstrip() + "\n" for section in _SECTION.finditer(text)}
 
 
 class Message(NamedTuple):
-    """Templates of a message and its helps by key."""
+    """The templates of a message and of its helps, by key."""
 
     code: str
     text: str
     helps: dict[str, str]
-    fixes: dict[str, tuple[str, bool]]  # and whether they are certain
+    fixes: dict[str, tuple[str, bool]]  # text, certain
 
     def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> tuple[str, str, Help]:
-        """Code, message and help about something; the help is ``Advice`` where there is a fix."""
+        """Fill in the templates; return code, message and help (an ``Advice`` if it has a fix)."""
         key = next((key for key in (*keys, "") if key in self.helps), "")
         text = self.helps[key].format(**about) if key in self.helps else None
         help: Help = text
@@ -68,7 +67,7 @@ class Message(NamedTuple):
 
 @cache
 def messages(table: Path) -> Mapping[str, Message]:
-    """The messages of a table by name."""
+    """Return the messages of a table by name."""
     found: dict[str, Message] = {}
     helps: dict[str, str] = {}
     fixes: dict[str, tuple[str, bool]] = {}

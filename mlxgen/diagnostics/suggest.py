@@ -1,11 +1,11 @@
-"""What somebody probably meant to write: for "did you mean".
+"""Finds the word that the user probably meant, for "did you mean".
 
-elsewhere.txt has words that other languages and libraries use, each line after our own; those after
-a | may mean something else, too.
+Each line of elsewhere.txt lists one of our words and the words that other languages and libraries
+use for it. Words after a | can also have another meaning.
 
-The measure is difflib's ratio, which takes 20 us a pair, and a file with a thousand unknown names
-has thousands of candidates for each. So candidates are sorted by a bound of the ratio, which is
-cheap, and looked at until none that follows can be better.
+Similarity is difflib's ratio. It takes 20 us per pair, and a file with a thousand unknown names has
+thousands of candidates for each. Candidates are therefore sorted by a cheap upper bound of the
+ratio, and compared until none of the rest can be better.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .fix import Guess
 from .messages import rows
 
 _CUTOFF = 0.65
-_CLOSE = 0.82  # a letter more, less or another, in a word of some length
+_CLOSE = 0.82  # one inserted, deleted or replaced letter in a word of medium length
 _ROWS = rows(Path(__file__).parent / "elsewhere.txt")
 _ELSEWHERE = [(ours, theirs.split()) for ours, theirs in _ROWS]
-# What names differ in that are alike on purpose: log2, q_scale.
+# The parts in which deliberately similar names differ: log2, q_scale.
 _MARKS = re.compile(r"\d|(?<![a-z])[a-z]")
 
 
 def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> Guess:
-    """The candidate that ``word`` was probably meant to be, if there is one.
+    """Return the candidate that the user probably meant by ``word``, if any.
 
-    It is certain if it alone is so close that only a slip of the fingers lies between.
+    The guess is certain if exactly one candidate is close enough for a typing error.
     """
     lower, size, letters = _letters(word)
     candidates = list(candidates)
@@ -64,11 +64,11 @@ def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> Gues
 
 @lru_cache(maxsize=1 << 16)
 def _letters(word: str) -> tuple[str, int, int]:
-    """``word`` in lower case, its length, and its letters as bits.
+    """Return ``word`` in lower case, its length, and its letters as bits.
 
-    A letter's n-th occurrence has a bit of its own, so that two words have at least as many bits in
-    common as difflib finds letters in common. Letters that share bits make the bound worse, never
-    wrong; a word with more than 8 of one letter has all bits.
+    Each occurrence of a letter has its own bit, so that two words have at least as many bits in
+    common as difflib finds letters in common. Letters that share bits make the bound looser but
+    keep it valid. A word with more than 8 of one letter has all bits.
     """
     lower = word.lower()
     bits = 0
