@@ -3,7 +3,7 @@
 ``make bench`` runs all of them, ``python -m benchmarks calls kernels`` some, with ``--quick`` for
 smaller sizes. Every ratio is taken between things measured in turns, in one run, as the median over
 the rounds: the machine may have other work, which slows both. ``--write`` puts the results, with
-the machine, into ``docs/benchmarks.md``. No test asserts anything of this.
+the machine, into ``docs/benchmark-results.md``. No test asserts anything of this.
 """
 
 import sys

@@ -28,7 +28,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--write", action="store_true", help="write them to docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmark-results.md")
     parser.add_argument(
         "--only", default="", metavar="NAMES", help="of the special functions these: lgamma,erf"
     )

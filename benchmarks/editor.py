@@ -89,7 +89,7 @@ def measure(options: Options) -> Iterator[Result]:
         yield Result("editor", f"{SIZE} entries opened", duration(seconds), data=data)
         for what, wrong, reported in (
             ("one edited", FORMULA.replace("scale", "{} * scale"), False),
-            ("one with a misspelt name", FORMULA.replace("scale", "scal{}"), True),
+            ("one with a misspelled name", FORMULA.replace("scale", "scal{}"), True),
             ("one that is no YAML", FORMULA.replace("scale", "{{{} * scale"), True),
             ("one edited again", FORMULA.replace("scale", "{} * scale"), False),
         ):

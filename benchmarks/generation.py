@@ -113,7 +113,7 @@ def _from_nothing(project: Project, times: int) -> Result:
     return Result(
         "generation",
         f"{project.size:,} entries ({lines:,} lines, {written / 1e6:.1f} MB generated)",
-        f"{duration(each)} of processor time an entry ({duration(best.user)} in all, and "
+        f"{duration(each)} of CPU time per entry ({duration(best.user)} in all, and "
         f"{duration(best.system)} of the system, to make files)",
         "at most 1 ms" if project.size > 1000 else "",
         each <= 1e-3 if project.size > 1000 else None,
@@ -170,8 +170,8 @@ def _mistakes(project: Project) -> Result:
     ratio = times["broken"] / times["clean"]
     return Result(
         "generation",
-        f"`mlxgen check` of {project.size:,} entries with {count:,} misspelt names",
-        f"{ratio:.2f}x of the time without ({duration(times['clean'])} of processor time)",
+        f"`mlxgen check` of {project.size:,} entries with {count:,} misspelled names",
+        f"{ratio:.2f}x of the time without ({duration(times['clean'])} of CPU time)",
         "at most 2x",
         ratio <= 2,
         {"ratio": ratio, **times},

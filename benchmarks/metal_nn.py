@@ -469,6 +469,6 @@ def beside_others() -> Iterator[Result]:
     """All of them."""
     for who, rows in (("mlx-lm", MLX_LM), ("MLX", MLX_OWN)):
         for what, costs in rows.items():
-            yield beside(f"{what}, beside {who}'s", *costs())
+            yield beside(f"{what}, against {who}'s", *costs())
     for what, costs in ALONE.items():
         yield beside(what, *costs())

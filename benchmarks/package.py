@@ -45,7 +45,7 @@ def measure(options: Options) -> Iterator[Result]:
             _, took = _run(BUILD, _project(Path(scratch, place)), environment)
             yield Result(
                 "package",
-                f"a package of one operator, the {place} on a machine: processor time",
+                f"a package of one operator, the {place} on a machine: CPU time",
                 duration(took),
                 f"at most {aim} s" if aim else "",
                 took <= aim if aim else None,
@@ -60,7 +60,7 @@ def measure(options: Options) -> Iterator[Result]:
     yield Result(
         "package",
         "`mlxgen.load` of a new operator",
-        f"{duration(new)} ({duration(took)} of processor time, Python and MLX included)",
+        f"{duration(new)} ({duration(took)} of CPU time, Python and MLX included)",
         "at most 5 s on two cores",
         new <= 5,
         {"seconds": new, "processor": took},

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from rich.markup import escape
 from rich.table import Table
 
 from .measure import Result
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmark-results.md"
 
 TITLES = {
     "generation": "Generation",
@@ -54,10 +55,11 @@ def _cells(result: Result) -> dict[str, str]:
 def update_page(results: Sequence[Result], machine: Mapping[str, str]) -> None:
     """Write the page's tables of the groups that were measured, and leave the rest as it is."""
     text = PAGE.read_text(encoding="utf-8")
+    where = ", ".join(map(" ".join, machine.items()))
     for group, rows in _groups(results):
         columns = list(_cells(rows[0]))
         lines = [
-            f"`python -m benchmarks {group}` on: " + ", ".join(map(" ".join, machine.items())),
+            fill(f"`python -m benchmarks {group}` on: {where}", 100, break_on_hyphens=False),
             "",
             f"| | {' | '.join(columns)} |",
             "|---" * (len(columns) + 1) + "|",

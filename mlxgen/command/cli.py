@@ -285,7 +285,8 @@ def say(text: str, language: str) -> None:
     from rich.console import Console
     from rich.syntax import Syntax
 
-    Console().print(Syntax(text, language, background_color="default"))
+    wrapped = language == "markdown"
+    Console().print(Syntax(text, language, background_color="default", word_wrap=wrapped))
 
 
 @command("file", "project", "select", "exclude", "format", name="list")

@@ -16,6 +16,8 @@ from textwrap import dedent
 import builds
 import pytest
 
+from mlxgen.read.keys import OpEntry
+
 FORMS = {
     "first": """
         - name: add
@@ -144,7 +146,8 @@ SOURCES = {
 }
 # The examples of docs/language.md: entries of my_ops, and files that begin with their name.
 PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
-EXAMPLES = PAGE.partition("\n## Written by hand\n")[2].partition("\n## The rest\n")[0]
+EXAMPLES = PAGE.partition("\n## Hand-written members\n")[2]
+EXAMPLES = EXAMPLES.partition("\n## Documentation and tests\n")[0]
 FORMS["my_ops"] = dedent(FORMS["my_ops"]) + "".join(
     re.findall(r"^```yaml\n(.*?)^```$", EXAMPLES, re.MULTILINE | re.DOTALL)
 )
@@ -170,6 +173,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (root / path).write_text(text)
         builds.install(builds.build_wheel(root), site)
     return site
+
+
+def test_index_has_all_keys() -> None:
+    index = PAGE.partition("\n## Keys\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?) \|", index, re.MULTILINE)
+    keys = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+    assert sorted(keys) == sorted(OpEntry.model_fields)
 
 
 def _run(site: Path, script: str) -> None:

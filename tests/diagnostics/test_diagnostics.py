@@ -369,7 +369,7 @@ def test_suggestions_are_those_of_difflib(word, candidates):
 @pytest.mark.parametrize("code", sections())
 def test_codes_are_explained(code):
     page = PAGES[code]
-    assert page.title and not page.title.endswith(".")
+    assert 2 <= len(page.title.split()) <= 6 and not page.title.endswith(".")
     assert page.explanation.endswith(".")
     assert page.bad.strip() and page.good.strip() and page.bad != page.good
     text = sections()[code]

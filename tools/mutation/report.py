@@ -37,8 +37,8 @@ _END = "<!-- mutants: end -->"
 _FOUND = ("checks", "results", "endless", "refused")
 _COLUMNS = ("mutants", *_FOUND, "equivalent", "missed")
 _HEAD = (
-    "| operator | of its | mutants | found by checks | by results | endless | "
-    "do not compile | change nothing | missed |"
+    "| operator | part | mutants | killed by checks | by results | timeout | "
+    "do not compile | equivalent | survived |"
 )
 _ROW = re.compile(r"^\| (\w+) \| (kernel|launcher|cpu) \| ([\d |]+) \|$", re.M)
 _SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may take its time
