@@ -41,11 +41,17 @@ class Passage(NamedTuple):
 
 
 def _files() -> list[str]:
-    """Files with prose, relative to the root; generated files and test data are not read."""
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
-    skipped = (*RULES["generated"], "tests/render/golden/*", "tests/prose/*", "tests/check/cases/*")
+    """Return the files with prose, relative to the root.
+
+    Git knows them; a source distribution has no other files until it is built.
+    """
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        names = listed.stdout.splitlines()
+    else:
+        names = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file()]
+    built = (".*", "build/*", "mlxgen/build/*", "*.egg-info/*")
+    skipped = (*RULES["skipped"], *built)
     suffixes = (".md", ".py", ".h", ".cpp", ".metal", "messages.txt", ".yaml")
     return [
         name
