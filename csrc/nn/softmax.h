@@ -180,7 +180,7 @@ struct LogSumExp {
   A most = -std::numeric_limits<A>::infinity();
   A others = -1; // the sum of exponentials, less 1 for the largest element
 
-  /** The reference of exponents: infinite only if all elements are. */
+  /** The reference of exponents: the largest element, or 0 if all are -inf. */
   A shift() const {
     return most == -std::numeric_limits<A>::infinity() ? A(0) : most;
   }
