@@ -1,5 +1,5 @@
-"""Mutation testing of kernels: do the tests notice planted mistakes?
+"""Mutation testing of kernels: do the tests kill all mutants?
 
-``python -m tools.mutation`` runs it for Metal kernels and their launchers, ``python -m
-tools.mutation.cpu`` for C++ kernels; docs/mutation.md says what is changed, and has the results.
+``python -m tools.mutation`` tests Metal kernels and their launchers, and ``python -m
+tools.mutation.cpu`` tests C++ kernels. docs/mutation.md lists the mutations and the results.
 """
