@@ -1,16 +1,16 @@
-# Every task of the project, each making what it needs: `make` lists them.
+# All tasks of the project; each one builds what it needs. `make` lists them.
 #
-# Needed beforehand: Python 3.10 or newer, make and a C++20 compiler. Everything
-# else, CMake and Ninja too, is installed by pip into .venv. A second run builds
-# nothing again: .venv/.ready says that the tools are there, .venv/.built that
-# mlxops is installed as the sources are.
+# Requirements: Python 3.10 or newer, make and a C++20 compiler. pip installs
+# everything else, including CMake and Ninja, into .venv. A second run builds
+# nothing again: .venv/.ready marks the installed tools, .venv/.built an
+# installation of mlxops from the current sources.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST_ARGS ?=
 ACCURACY_ARGS ?=
-# Whole files, in the order in which tests/conftest.py puts them.
+# Whole files, in the order that tests/conftest.py defines.
 PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
@@ -29,7 +29,7 @@ help: ## Show this list
 demo: .venv/.built ## Fit a negative binomial regression with mlxops
 	@$(BIN)/python examples/negative_binomial.py
 
-test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": some tests, alone)
+test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \
 	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
 
@@ -37,14 +37,14 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
 	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
 
-integrations: .venv/.built ## Run the tests in other libraries' models: mlx-lm's
+integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm
 	@$(PIP) install --group integrations
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),tests/programs/test_mlx_lm.py tests/programs/test_mlx_lm_dtypes.py)
 
-# The operators once more, with what g++ checks while they run: bounds and undefined behaviour of all,
-# then the order in which threads use memory. Python and MLX are as they are, so g++'s library is loaded
-# before them, and libstdc++, whose exceptions it must know beforehand. Leaks are not looked for: MLX and
-# Python keep what they have until the process ends.
+# The operators with g++'s sanitizers: first bounds and undefined behavior of all operators, then the
+# order in which threads access memory. Python and MLX are unchanged, so that g++'s library must be
+# loaded before them, and also libstdc++, whose exceptions the library must know first. Leaks are not
+# detected, because MLX and Python keep memory until the process ends.
 sanitize: build/sanitize/address/.built build/sanitize/thread/.built ## Run operators' tests with sanitizers
 	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/ops tests/nn tests/special tests/testing \
 	  $(PARALLEL); status=$$?; \
@@ -66,9 +66,10 @@ sanitized = LD_PRELOAD='$(shell $(CXX) -print-file-name=lib$(2).so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
   TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize_thread.txt
 
-# The operators as clang compiles them for arm64, where clang, QEMU and the arm64 packages of Debian or Ubuntu are
-# or can be installed. cmake and ninja are those of this processor; clang-format is for people.
-arm64: build/arm64/.built ## Run operators' tests as on arm64, emulated (PYTEST_ARGS)
+# The operators compiled by clang for arm64. This needs clang, QEMU and the arm64 packages of Debian or
+# Ubuntu, installed or installable. cmake and ninja are those of this processor; clang-format is not
+# needed.
+arm64: build/arm64/.built ## Run operators' tests on emulated arm64 (PYTEST_ARGS)
 	@PYTHONPATH='$(CURDIR)' build/arm64/bin/python -m pytest -p no:cacheprovider \
 	  $(or $(PYTEST_ARGS),tests/ops tests/nn tests/special tests/testing $(PARALLEL))
 
@@ -95,37 +96,37 @@ lint: .venv/.ready ## Check style and types
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
-format: .venv/.ready ## Bring Python, C++ and Metal sources into style
+format: .venv/.ready ## Format Python, C++ and Metal sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(CPP_SOURCES)
 
-bench: .venv/.built ## Measure against MLX alone
+bench: .venv/.built ## Run the benchmarks against MLX
 	@$(BIN)/python -m benchmarks
 
-accuracy: .venv/.built ## Measure mlxops.special against mpmath (ACCURACY_ARGS=--write: the page)
+accuracy: .venv/.built ## Measure mlxops.special against mpmath (ACCURACY_ARGS=--write: write the page)
 	@$(BIN)/python -m benchmarks.accuracy $(ACCURACY_ARGS)
 
-docs: .venv/.ready ## Write the reference of the operators, and the schema
+docs: .venv/.ready ## Write the operator reference and the schema
 	@$(BIN)/mlxgen docs
 
-# Sphinx starts anew each time: it does not know what the pictures and the contents are made of.
+# Sphinx starts from scratch each time, because it does not know the inputs of the plots and contents.
 SPHINX = $(BIN)/python -m sphinx --conf-dir tools/site --fresh-env --fail-on-warning --keep-going --quiet --jobs auto
 
-site: .venv/.built .venv/.site ## Make the site of README.md and docs/ (build/site), and open it in Chromium
+site: .venv/.built .venv/.site ## Build the site from README.md and docs/ (build/site), and test it in Chromium
 	@rm -rf build/site
 	@$(SPHINX) --builder html --doctree-dir build/site-doctrees . build/site
 	@SITE=build/site $(BIN)/python -m pytest -q tests/site
 
-links: .venv/.built .venv/.site ## Ask whether the pages' links to other hosts work
+links: .venv/.built .venv/.site ## Check the pages' links to other hosts
 	@$(SPHINX) --builder linkcheck --define nb_execution_mode=off --doctree-dir build/site-doctrees . build/site-links
 
 build: .venv/.built ## Generate, compile and install mlxops into .venv
 
-clean: ## Remove everything that was built, and .venv
+clean: ## Remove all build products and .venv
 	rm -rf .venv build dist mlxgen/build mlxgen/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
-# The environment: the generator as it lies here, what building needs for the
+# The environment: the generator in editable mode, the build requirements for the
 # MLX that pyproject.toml pins, and the tools.
 .venv/.ready: pyproject.toml mlxgen/pyproject.toml mlxgen/package/backend.py mlxgen/package/compat.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -1,6 +1,6 @@
 """The command line: ``python -m benchmarks [GROUP ...] [--quick] [--json] [--write]``.
 
-Interrupted (Control-C, or SIGTERM), it reports what it has measured and writes nothing.
+When interrupted (Control-C, or SIGTERM), it reports the results so far and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from .report import TITLES, tables, update_page
 
 
 def main() -> int:
-    """Measure and report. The exit status says nothing about the aims."""
+    """Measure and report. The exit status does not depend on the aims."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure and report.")
     parser.add_argument(
-        "groups", nargs="*", metavar="GROUP", help=f"all if none is given: {', '.join(TITLES)}"
+        "groups", nargs="*", metavar="GROUP", help=f"all by default: {', '.join(TITLES)}"
     )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--write", action="store_true", help="write docs/benchmark-results.md")
     parser.add_argument(
-        "--only", default="", metavar="NAMES", help="of the special functions these: lgamma,erf"
+        "--only", default="", metavar="NAMES", help="only these special functions: lgamma,erf"
     )
     args = parser.parse_args()
     unknown = set(args.groups) - set(TITLES)
     if unknown:
         parser.error(f"no such group: {', '.join(sorted(unknown))}")
     if args.write and args.quick:
-        parser.error("the page holds full sizes: --write does not go with --quick")
+        parser.error("the page contains full sizes: --write cannot be combined with --quick")
 
     if args.write and args.only:
-        parser.error("the page holds all functions: --write does not go with --only")
+        parser.error("the page contains all functions: --write cannot be combined with --only")
 
-    # One core, as MLX's CPU backend, NumPy and SciPy use.
+    # One core, like MLX's CPU backend, NumPy and SciPy.
     os.environ.setdefault("MLXGEN_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     results: list[Result] = []

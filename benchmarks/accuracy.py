@@ -1,8 +1,8 @@
-"""How exact the special functions are: ``python -m benchmarks.accuracy [FUNCTION ...]``.
+"""Measures the accuracy of the special functions: ``python -m benchmarks.accuracy [FUNCTION ...]``.
 
-The records of tests/special say what is right and where it is asked; this measures it with many
-more points than the tests: the largest error and its argument per function, dtype and region, and
-SciPy's error beside it. ``--write`` makes docs/accuracy.md of it, with a plot per function.
+The records of tests/special define the exact values and the regions. This program uses many more
+points than the tests. It reports the largest error and its argument per function, dtype and region,
+and SciPy's error for comparison. ``--write`` writes docs/accuracy.md, with a plot per function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def write_results(wanted: Sequence[Task], path: Path) -> None:
-    """This mlxops' results at the tasks' points; it is the emulated one for --metal."""
+    """Write the results of this mlxops (the emulated one for --metal) at the tasks' points."""
     results = {}
     for task in wanted:
         if task.format == "float64":
@@ -41,7 +41,7 @@ def write_results(wanted: Sequence[Task], path: Path) -> None:
 
 
 def emulated_results(arguments: Sequence[str]) -> dict[str, np.ndarray]:
-    """The results of the Metal kernels under the emulation that `mlxgen metal-test` built."""
+    """Return the results of the Metal kernels in the emulation that `mlxgen metal-test` built."""
     from mlxgen.diagnostics import Diagnostics
     from mlxgen.emulator.package import EmulatedPackage
     from mlxgen.read.settings import load as load_settings
@@ -61,7 +61,7 @@ def emulated_results(arguments: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def table(items: Sequence[Measured]) -> Table:
-    """One line per function, region and dtype."""
+    """Return a table with one row per function, region and dtype."""
     out = Table("function", "region", "dtype", "points", "largest error", "at", "SciPy", "Metal")
     for i, item in enumerate(items):
         if i and item.task.record != items[i - 1].task.record:
@@ -87,13 +87,13 @@ def table(items: Sequence[Measured]) -> Table:
 def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
-    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help="all if none is given")
+    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help="all by default")
     parser.add_argument("--points", type=int, default=1000, help="per region (default 1000)")
     parser.add_argument(
-        "--seconds", type=float, default=10, help="of mpmath per region and dtype (default 10)"
+        "--seconds", type=float, default=10, help="for mpmath, per region and dtype (default 10)"
     )
-    parser.add_argument("--processes", type=int, default=2, help="that compute (default 2)")
-    parser.add_argument("--metal", action="store_true", help="the emulated Metal kernels as well")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes (default 2)")
+    parser.add_argument("--metal", action="store_true", help="also measure emulated Metal kernels")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md and its plots")
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -102,7 +102,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such function: {', '.join(sorted(unknown))}")
     if args.write and args.functions:
-        parser.error("the page holds all functions: --write does not go with names")
+        parser.error("the page contains all functions: --write cannot be combined with names")
 
     wanted = tasks(names, args.points, args.seconds)
     if args.results:
@@ -114,7 +114,7 @@ def main() -> int:
     items = list(
         track(measure(wanted, args.processes, {}), "mpmath", len(wanted), console=progress)
     )
-    if args.metal:  # their exact values are in the cache now
+    if args.metal:  # the exact values are cached now
         items = list(measure(wanted, args.processes, emulated_results(asked)))
     console.print(table(items))
     if args.write:

@@ -1,4 +1,4 @@
-"""docs/accuracy.md: what ``python -m benchmarks.accuracy --write`` measured, with plots."""
+"""Writes docs/accuracy.md, the results of ``python -m benchmarks.accuracy --write``, with plots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import matplotlib
 
-matplotlib.use("Agg")  # files are written, no window opened
+matplotlib.use("Agg")  # writes files without a window
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,7 +22,7 @@ from .errors import Measured, compared, number
 from .measure import machine
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
-FLOOR, CEILING = 0.03, 1e7  # of the plots; what is beyond stands at the edge
+FLOOR, CEILING = 0.03, 1e7  # limits of the plots; values beyond are drawn at the edge
 BINS = 160
 
 INTRODUCTION = f"""# Accuracy of mlxops.special
@@ -49,7 +49,7 @@ not been run on a Mac; the workflow in `.github/workflows` does, with Apple's cl
 
 
 def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
-    """The page, and a plot per function in a folder beside it that has its name."""
+    """Write the page, and a plot per function to the folder with the page's name."""
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.png"):
@@ -97,7 +97,7 @@ def _largest(errors: np.ndarray | None) -> str:
 
 
 def _summary(by_function: dict[str, list[Measured]], metal: bool) -> str:
-    """One row per function: the largest errors of its regions; of float64 the conditioned apart."""
+    """Return one row per function: the largest errors; float64 without and with conditioning."""
     columns = ["float32", "SciPy", "float64", "SciPy", "conditioned", "float16", "bfloat16"]
     columns += ["Metal float32 (emulated)"] * metal
     lines = [
@@ -132,7 +132,7 @@ def _hard(item: Measured) -> bool:
 
 
 def _regions(group: Sequence[Measured], metal: bool) -> str:
-    """One row per region and dtype; the half precisions, which are one like the other, together."""
+    """Return one row per region and dtype; the two half precisions are alike and share a row."""
     lines = [
         "| region | dtype | points | ulp | at | SciPy |" + " Metal |" * metal,
         "|---|---|---|---|---|---|" + "---|" * metal,
@@ -157,7 +157,7 @@ def _regions(group: Sequence[Measured], metal: bool) -> str:
 
 
 def plot(name: str, group: Sequence[Measured], path: Path) -> None:
-    """The largest error among neighbouring arguments, ours and SciPy's, in float32 and float64."""
+    """Plot the largest error of neighboring arguments, ours and SciPy's, in float32 and float64."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained", sharey=True)
     for axis, format in zip(axes, ("float32", "float64"), strict=True):
         items = [i for i in group if i.task.format == format and len(i.ours)]
@@ -180,12 +180,12 @@ def plot(name: str, group: Sequence[Measured], path: Path) -> None:
     data = io.BytesIO()
     figure.savefig(data, dpi=85)
     plt.close(figure)
-    # Few colours: a third of the bytes.
+    # A small palette saves two thirds of the bytes.
     Image.open(data).convert("RGB").quantize(32, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def maxima(place: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest error in each of many bins along the axis."""
+    """Return the largest error in each of many bins along the axis."""
     bins = ((place - place.min()) / (np.ptp(place) or 1) * BINS).astype(int)
     order = np.lexsort((errors, bins))
     last = order[np.append(np.diff(bins[order]) > 0, True)]
@@ -193,7 +193,7 @@ def maxima(place: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 class Scale:
-    """Places on an axis: linear for a small range; else roots of decades, widest around 1."""
+    """Positions on an axis: linear for a small range, else roots of decades, widest around 1."""
 
     def __init__(self, x: np.ndarray) -> None:
         sizes = np.abs(x[x != 0])
@@ -202,7 +202,7 @@ class Scale:
         self.exponents = np.log10([sizes.min(), sizes.max()]) if len(sizes) else np.zeros(2)
 
     def place(self, x: np.ndarray) -> np.ndarray:
-        """Where arguments stand."""
+        """Return the positions of arguments."""
         if self.linear:
             return x
         exponent = np.log10(np.where(x == 0, 1, np.abs(x)))
@@ -210,7 +210,7 @@ class Scale:
         return np.where(x == 0, 0, np.sign(x) * from_zero)
 
     def ticks(self) -> tuple[np.ndarray, list[str]]:
-        """Places and labels."""
+        """Return the positions and labels of ticks."""
         if self.linear:
             places = plt.MaxNLocator(7).tick_values(self.low, self.high)
             return places, [f"{x:g}" for x in places]
@@ -225,7 +225,7 @@ class Scale:
         for d in decades:
             for s in signs:
                 place = float(self.place(np.array([s * 10.0**d]))[0])
-                # The most telling ones, as far as there is room.
+                # Less important ticks are added if there is enough space.
                 if all(abs(place - other) > 0.09 * (ends[1] - ends[0]) for other in places):
                     places.append(place)
                     labels.append(f"{'-' if s < 0 else ''}1e{d}" if d else f"{s}")
@@ -233,5 +233,5 @@ class Scale:
 
 
 def _root(exponent: np.ndarray | float) -> np.ndarray:
-    """Of decades, so that 600 of them leave room for those around 1."""
+    """Return the root of decades, so that 600 of them leave enough space for those around 1."""
     return np.cbrt(exponent)

@@ -1,11 +1,12 @@
-"""What an element costs on Apple's M1, estimated: nobody here has one.
+"""Estimates the time per element on Apple's M1, for development without one.
 
 The clang of the `ziglang` package compiles the loops of all elementwise operators for macOS on
-arm64, with the flags of CMakeLists.txt. The innermost loop is taken from the assembler, and
-llvm-mca simulates a hundred turns of it on two processors: LLVM's `apple-m1`, and Arm's Neoverse
-V1, which has as many units for vectors as an M1. docs/benchmarks.md says what that shows.
+arm64, with the flags of CMakeLists.txt. The innermost loop is extracted from the assembly, and
+llvm-mca simulates a hundred iterations of it on two processors: LLVM's `apple-m1`, and Arm's
+Neoverse V1, which has as many vector units as an M1. docs/benchmarks.md discusses the results.
 
-Beside each stands the same function for one number at a time, as the C library's functions work.
+For comparison, the same function is measured for one number at a time, as the C library's functions
+work.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from loops import TARGETS, Source, compile_loops, generate_loops
 from .measure import Options, Result
 
 GHZ = 3.2
-AIM = 3.0  # ns for an element of float32, in the loops of these operators
+AIM = 3.0  # ns per element of float32, in the loops of these operators
 AIMED = """lgamma digamma erf erfc erfcx erfinv erfcinv ndtr log_ndtr ndtri i0 i0e""".split()  # noqa: SIM905
 PROCESSORS = ("apple-m1", "neoverse-v1")
-UNITS = 4  # for vectors, in an M1
+UNITS = 4  # vector units of an M1
 ONE_BY_ONE = "-fno-vectorize -fno-slp-vectorize -DMLXGEN_INDEPENDENT="
 TURNS = 100
-CLOSE = 1.1  # times the cycles for which a kind of units is busy: then there are too few of them
+CLOSE = 1.1  # cycles relative to the busy cycles of a kind of units, below which they are too few
 
 _FUNCTION = re.compile(r"^_\w+:.*?^\t\.cfi_endproc$", re.M | re.S)
 _BLOCK = re.compile(r"^(?=LBB|; %bb)", re.M)
@@ -50,8 +51,8 @@ class Loop:
     """The innermost loop of an operator.
 
     Attributes:
-        text: its assembler.
-        elements: what a turn computes.
+        text: Its assembly.
+        elements: The number of elements per iteration.
     """
 
     text: str
@@ -59,31 +60,31 @@ class Loop:
 
     @property
     def calls(self) -> list[str]:
-        """The functions that it calls, which no estimate includes."""
+        """The functions that it calls, which the estimates do not include."""
         return sorted(set(_CALL.findall(self.text)))
 
     @property
     def least(self) -> float:
-        """Cycles for an element if all vector units always have work, and copies cost nothing."""
+        """Cycles per element if all vector units always have work, and copies are free."""
         return len(_VECTOR.findall(self.text)) / UNITS / self.elements
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cycles for an element, and what makes them so many: too few units of a kind, instructions
-    that can begin in a cycle (`width`), or the wait for results (`latency`)."""
+    """Cycles per element, and their cause: too few units of a kind, the number of instructions that
+    can begin in a cycle (`width`), or waiting for results (`latency`)."""
 
     cycles: float
     bound: str
 
 
 def innermost(source: Source, assembler: str) -> dict[str, Loop]:
-    """The loops that store what they compute, by operator and type."""
+    """Return the loops that store their results, by operator and type."""
     found: dict[str, Loop] = {}
     for function in _FUNCTION.findall(assembler):
         head = function.partition(":")[0]
         for name in source.loops:
-            # In a function of loop.h around the operator's element, unless that is inlined.
+            # In a function of loop.h around the operator's element, unless it is inlined.
             if f"{len(name)}{name}2Op" in head or f"{len(name)}{name}3run" in head:
                 loops = [_loop(text, name, source.loops[name]) for text in _turns(function)]
                 longest = max(filter(None, loops), key=lambda loop: len(loop.text), default=None)
@@ -93,7 +94,7 @@ def innermost(source: Source, assembler: str) -> dict[str, Loop]:
 
 
 def _turns(function: str) -> Iterator[str]:
-    """The innermost loops of a function: the blocks of which clang's comments say so."""
+    """Yield the innermost loops of a function: the blocks that clang's comments mark."""
     blocks = _BLOCK.split(function)
     for header in blocks:
         if "Inner Loop Header" in header:
@@ -113,11 +114,11 @@ def _loop(text: str, name: str, source: str) -> Loop | None:
 
 
 def estimate(loops: Mapping[str, Loop], processor: str, mca: str) -> dict[str, Estimate]:
-    """What llvm-mca says of each loop."""
+    """Return llvm-mca's estimate for each loop."""
     text = "".join(
         f"; LLVM-MCA-BEGIN {name}\n{loop.text}; LLVM-MCA-END\n" for name, loop in loops.items()
     )
-    for label in sorted(set(re.findall(r"\bLBB\w+$", text, re.M))):  # to jump out of a loop
+    for label in sorted(set(re.findall(r"\bLBB\w+$", text, re.M))):  # jumps out of a loop
         if f"\n{label}:" not in text:
             text += f"{label}:\n"
     command = [mca, "-mtriple=arm64-apple-macos14", f"-mcpu={processor}", f"-iterations={TURNS}"]
@@ -148,7 +149,7 @@ def estimate(loops: Mapping[str, Loop], processor: str, mca: str) -> dict[str, E
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group; none, and a sentence, where llvm-mca is missing."""
+    """Yield the results of this group; if llvm-mca is missing, print a message and yield none."""
     mca = shutil.which("llvm-mca-19") or shutil.which("llvm-mca")
     if mca is None:
         print("python -m benchmarks apple needs llvm-mca, of the package llvm-19.", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a call costs in Python, before anything is computed.
+"""The time of a call in Python, before anything is computed.
 
-MLX is lazy: a call builds a node of the graph. The nodes are dropped here, so that binding, checks,
-promotion and the node itself are timed, on arrays of one element.
+MLX is lazy: a call builds a node of the graph. The nodes are dropped here, so that the measurements
+include the binding, checks, promotion and the node itself, on arrays of one element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .measure import Options, Result, alternate, duration, run_command
 SOURCE = Path(__file__).parent / "handwritten"
 BUILD = Path(__file__).resolve().parents[1] / "build" / "benchmarks" / "handwritten"
 
-# What is compared: the call, with what, and at most how many times as long it may take.
+# The call, its competitor, and the maximum ratio of their times.
 COMPARISONS = (
     ("mlxops.add(a, b)", "mx.add(a, b)", 1.05),
     ("mlxops.axpby(a, b, 2, 3)", "mx.add(a, b)", 1.05),
@@ -35,7 +35,7 @@ COMPARISONS = (
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     options.progress("build the hand-written extension")
     extension = handwritten()
     options.progress("time calls")
@@ -70,7 +70,7 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def handwritten() -> ModuleType:
-    """The extension of ``handwritten/``, built unless that was done before."""
+    """Return the extension of ``handwritten/``; build it on first use."""
     toolchain = compat.find()
     run_command(
         [
@@ -90,7 +90,7 @@ def handwritten() -> ModuleType:
 
 
 def custom() -> Callable[..., object]:
-    """axpby as users define it in Python today, with its gradient."""
+    """Return axpby as users define it in Python today, with its gradient."""
 
     @mx.custom_function
     def axpby(x: mx.array, y: mx.array) -> mx.array:

@@ -1,9 +1,10 @@
 """Special functions composed of MLX's operations, as PyTensor's MLX backend has to compute them.
 
-MLX has none of them, so PyTensor evaluates series over whole arrays, every branch for every element
-(``pytensor/link/mlx/dispatch/scalar``, 1,651 lines). These have the same structure: the same
-branches and about as many terms, in the dtype of the argument. The coefficients are fitted here, to
-SciPy's values; how exact they are does not matter, what it costs does.
+MLX lacks these functions, so that PyTensor evaluates series over whole arrays, with every branch
+for every element (``pytensor/link/mlx/dispatch/scalar``, 1,651 lines). The functions here have the
+same
+structure: the same branches and about as many terms, in the dtype of the argument. Their
+coefficients are fitted to SciPy's values; their accuracy does not matter, only their cost does.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import mlx.core as mx
 import numpy as np
 import scipy.special
 
-LANCZOS = 7.0  # its parameter g
+LANCZOS = 7.0  # the parameter g
 
 
 @cache
 def _fit(function: Callable[[np.ndarray], np.ndarray], low: float, high: float, terms: int):
-    """Coefficients of the Chebyshev series that is a function between two arguments."""
+    """Return Chebyshev coefficients of a function between two arguments."""
     series = np.polynomial.Chebyshev.interpolate(function, terms - 1, domain=[low, high])
     return tuple(series.coef)
 
 
 @cache
 def _lanczos() -> tuple[float, ...]:
-    """Coefficients of Lanczos' sum with nine terms (SIAM J. Numer. Anal. 1, 1964)."""
+    """Return the coefficients of Lanczos' sum with nine terms (SIAM J. Numer. Anal. 1, 1964)."""
     w = np.linspace(0, 40, 400)
     base = w + LANCZOS + 0.5
     wanted = np.exp(scipy.special.gammaln(w + 1) - (w + 0.5) * np.log(base) + base)
@@ -42,12 +43,12 @@ def _number(x: mx.array) -> Callable[[float], mx.array]:
 
 
 def _exp(x: mx.array) -> mx.array:
-    """Of all digits in float64 too: mx.exp has those of float32."""
+    """exp, also accurate in float64, where mx.exp has the accuracy of float32."""
     return mx.power(_number(x)(math.e), x)
 
 
 def _series(coefficients: Sequence[float], x: mx.array, low: float, high: float) -> mx.array:
-    """A Chebyshev series by Clenshaw's recurrence, with the argument kept between its ends."""
+    """A Chebyshev series by Clenshaw's recurrence, with the argument clamped to the interval."""
     number = _number(x)
     t = mx.minimum(mx.maximum(x, number(low)), number(high))
     t = (t - number((low + high) / 2)) * number(4 / (high - low))

@@ -1,7 +1,7 @@
-"""mlxops.special on all cores, against itself on one and against compositions of MLX's ops.
+"""mlxops.special on all cores, against one core and against compositions of MLX's ops.
 
-MLX's CPU backend computes on one thread per stream, and so do its ops in a composition. A process
-has one number of threads, so there is one process per number: this module, run as a program.
+MLX's CPU backend computes on one thread per stream, also for compositions. The number of threads of
+a process is fixed, so that each number has its own process: this module, run as a program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DTYPES = ("float32", "float64")
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -47,7 +47,7 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def _times(name: str, dtype: str, size: int, threads: int) -> tuple[float, float]:
-    """Seconds of the wall for a number, and those of the composition."""
+    """Return wall seconds per number, and those of the composition."""
     command = [sys.executable, "-m", __name__, name, dtype, str(size)]
     ours, composition = json.loads(run_command(command, MLXGEN_NUM_THREADS=str(threads)))
     return ours / size, composition / size

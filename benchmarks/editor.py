@@ -1,7 +1,7 @@
-"""How long after a keystroke the editor shows what is wrong: `mlxgen lsp`, sent what editors send.
+"""Time from an edit to its diagnostics in `mlxgen lsp`, which receives the messages of an editor.
 
-From the notification of an edit until the diagnostics of the text arrive, the server's own wait for
-a further edit (50 ms) included.
+The time runs from the notification of an edit to the arrival of the diagnostics, and includes the
+server's own delay for further edits (50 ms).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Editor:
         self.send("initialized", {})
 
     def send(self, method: str, params: Any, **more: Any) -> None:
-        """A request or a notification."""
+        """Send a request or a notification."""
         text = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
         assert self.server.stdin
         self.server.stdin.write(b"Content-Length: %d\r\n\r\n" % len(text) + text)
         self.server.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """What the server says next."""
+        """Return the next message of the server."""
         assert self.server.stdout
         length = 0
         while line := self.server.stdout.readline().strip():
@@ -52,7 +52,7 @@ class Editor:
         return message
 
     def write(self, text: str) -> tuple[float, int]:
-        """Make the file have a text: seconds until something is said of it, and how many things."""
+        """Set the file's text; return the seconds until its diagnostics, and their number."""
         file: dict[str, Any] = {"uri": self.uri, "version": self.version}
         start = time.perf_counter()
         if self.version == 0:
@@ -70,7 +70,7 @@ class Editor:
                     return time.perf_counter() - start, len(params["diagnostics"])
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self.send("shutdown", None, id=2)
         self.receive()
         self.send("exit", None)
@@ -78,7 +78,7 @@ class Editor:
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     with tempfile.TemporaryDirectory() as folder:
         options.progress(f"edit one of {SIZE} entries in an editor")
         yaml = write_project(Path(folder), SIZE, version("mlx")).resolve()

@@ -1,8 +1,8 @@
 """Speed of emulated Metal kernels: elements per second on one core, in threadgroups of 256.
 
-An elementwise kernel shows what starting a thread costs, MLX's softmax what barriers and simdgroup
-operations do, and a histogram what atomics do. The time includes copying the buffers between their
-guards.
+An elementwise kernel shows the cost of starting a thread, MLX's softmax that of barriers and
+simdgroup operations, and a histogram that of atomics. The time includes copying the buffers between
+their guard pages.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ kernel void histogram(
 instantiate_kernel("softmax", softmax_single_row, float)
 """
 GROUP = 256
-WIDTH = 4 * GROUP  # a row of softmax: four elements to a thread
+WIDTH = 4 * GROUP  # a row of softmax: four elements per thread
 AIM = 4e6
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     options.progress("emulated kernels")
     size = 2**14 if options.quick else 2**20
     include = Path(next(iter(mlx.__path__)), "include")

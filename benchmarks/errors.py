@@ -1,7 +1,6 @@
-"""The errors of the special functions, measured with points and exact values of tests/special.
+"""Measures the errors of the special functions, at the points of tests/special.
 
-mpmath takes its time: several processes compute, and what they found is kept, as special/exact.py
-says.
+mpmath is slow: several processes compute the exact values, which are cached (special/exact.py).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from special.reference import (
 )
 
 SHARE = {"float16": 0.25, "bfloat16": 0.25, "float32": 1.0, "float64": 1.0}  # of the points
-SMALL_FACTOR = 4  # times SciPy's error, or as many units: not worth a word
+SMALL_FACTOR = 4  # times SciPy's error, or this many ulp: not reported
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,13 @@ class Task:
 
     @property
     def key(self) -> str:
-        """As a name in a file."""
+        """The task as a file name."""
         return f"{self.record}|{self.region}|{self.format}"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The errors of a task in units in the last place, and where they are largest."""
+    """The errors of a task in ulp, and the arguments of the largest errors."""
 
     task: Task
     points: tuple[np.ndarray, ...]
@@ -63,7 +62,7 @@ class Measured:
 
 
 def largest(errors: np.ndarray, points: Sequence[np.ndarray]) -> tuple[float, str]:
-    """The largest error, and the arguments it belongs to as text."""
+    """Return the largest error, and its arguments as text."""
     if not len(errors):
         return 0.0, ""
     worst = int(np.argmax(errors))
@@ -74,9 +73,9 @@ def largest(errors: np.ndarray, points: Sequence[np.ndarray]) -> tuple[float, st
 
 
 def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
-    """The points of a task and the exact values there; from the cache if they are known.
+    """Return the points of a task and their exact values, cached if they are known.
 
-    There are fewer points than asked for where the reference would need more than the task's time.
+    There are fewer points than requested if the reference would exceed the task's time.
     """
     record, head = RECORDS[task.record], RECORDS[task.record].head_of(task.region)
     points = record.points(task.region, FORMATS[task.format], task.points)
@@ -87,7 +86,7 @@ def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
         return tuple(x[kept["chosen"]] for x in points), exact
     count = len(points[0])
     chosen = np.arange(count)
-    if count > 16:  # how long a few take
+    if count > 16:  # measures the time for a few points
         few = chosen[:: count // 8]
         start = time.perf_counter()
         evaluate(record, head, [x[few] for x in points])
@@ -102,7 +101,7 @@ def exact_values(task: Task) -> tuple[tuple[np.ndarray, ...], Exact]:
 
 
 def tasks(names: Sequence[str], points: int, seconds: float) -> list[Task]:
-    """All tasks of the functions."""
+    """Return all tasks of the functions."""
     return [
         Task(name, region, format, max(8, int(points * SHARE[format])), seconds)
         for name in names
@@ -115,24 +114,24 @@ def tasks(names: Sequence[str], points: int, seconds: float) -> list[Task]:
 
 
 def scipy_results(record: Record, task: Task, points: Sequence[np.ndarray]) -> np.ndarray | None:
-    """What SciPy computes in the same dtype; None where it has no function or no such dtype."""
+    """Return SciPy's results in the same dtype; None if it lacks the function or the dtype."""
     if record.scipy is None or task.format not in ("float32", "float64"):
         return None
     arrays = [x.astype(task.format) for x in points]
     try:
         out = record.scipy_call(record.head_of(task.region), *arrays)
-    except TypeError:  # a function of float64 alone
+    except TypeError:  # a function of float64 only
         return None
     if np.iscomplexobj(out):
         return None
-    # Some of SciPy's functions return float64 for float32: what the user of float32 gets of it.
+    # Some of SciPy's functions return float64 for float32; users of float32 round the result.
     return FORMATS[task.format].round(out.astype(np.float64))
 
 
 def measure(
     wanted: Sequence[Task], processes: int, metal: dict[str, np.ndarray]
 ) -> Iterator[Measured]:
-    """The errors of each task, in their order."""
+    """Return the errors of each task, in order."""
     with mx.stream(mx.cpu), ExitStack() as stack:
         found: Iterator[tuple[tuple[np.ndarray, ...], Exact]]
         if processes > 1:
@@ -156,14 +155,14 @@ def measure(
 
 
 def number(error: float) -> str:
-    """An error for people: 0.5, 12, 3e+05."""
+    """Format an error: 0.5, 12, 3e+05."""
     if math.isinf(error):
         return "wrong"
     return f"{error:.2f}" if error < 10 else f"{error:.3g}"
 
 
 def compared(item: Measured) -> str:
-    """Whether we are worse than SciPy, and what the record says of it."""
+    """Return the record's reason if the error is worse than SciPy's, else ""."""
     if item.scipy is None or not len(item.ours):
         return ""
     ours, theirs = float(item.ours.max()), float(item.scipy.max())

@@ -1,8 +1,8 @@
-"""What the commands of mlxgen cost on a large file: from nothing, after an edit, with mistakes.
+"""The time of mlxgen's commands on a large file: from scratch, after an edit, with mistakes.
 
-Whole commands are timed, the start of Python included; of several runs the least counts, since
-other processes only add to a time. Where all entries are generated it is the time of the processor,
-which depends less on the disk and on what else the machine does.
+Whole commands are timed, including the start of Python. Of several runs the minimum is reported,
+because other processes only add to a time. The generation of all entries is measured in CPU time,
+which depends less on the disk and on other work of the machine.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ NAME = re.compile(r"^- (?:name: |signature: \"?)(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Run:
-    """A command that was run."""
+    """A finished command."""
 
     seconds: float
-    user: float  # time of the processor,
-    system: float  # and for what the system does, which is to make files
+    user: float  # CPU seconds of the process
+    system: float  # CPU seconds of the system for it, mostly to create files
     output: str
 
     @property
     def processor(self) -> float:
-        """All time of the processor."""
+        """The total CPU time."""
         return self.user + self.system
 
 
 class Project:
-    """A synthetic project, and what was generated of it."""
+    """A synthetic project and its generated files."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder = folder
@@ -73,13 +73,13 @@ class Project:
         self.yaml.write_text(text, encoding="utf-8")
 
     def sources(self) -> dict[str, int]:
-        """When each C++ file was written."""
+        """Return the modification time of each C++ file."""
         files = (path for path in self.output.rglob("*") if path.suffix in (".h", ".cpp"))
         return {str(path): path.stat().st_mtime_ns for path in files}
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     per_entry = {}
     for size in SIZES[: 1 if options.quick else None]:
         options.progress(f"generate {size:,} entries")
@@ -122,7 +122,7 @@ def _from_nothing(project: Project, times: int) -> Result:
 
 
 def _edits(project: Project) -> Iterator[Result]:
-    """What the second run costs, by what has changed."""
+    """Yield the times of the second run, after several kinds of changes."""
     project.generate()
     text, entries = project.text, f"{project.size:,} entries"
     formula = "    x: scale * grad_wave"
@@ -160,7 +160,7 @@ def _command(what: str, run: Callable[[], Run], most: float) -> Result:
 
 
 def _mistakes(project: Project) -> Result:
-    """``mlxgen check`` where everything is right, and where a name in many entries is not."""
+    """Compare ``mlxgen check`` on a valid file and on one with a wrong name in many entries."""
     broken, count = re.subn(r"(?<=[ (])x(?=[ ),])(?!:)", "xx", project.text, count=MISTAKES)
     times = {}
     for name, text in (("clean", project.text), ("broken", broken)):

@@ -1,9 +1,10 @@
-"""CPU kernels on 4M numbers of float32, against NumPy or SciPy, and what MLX has without them.
+"""CPU kernels on 4M numbers of float32, against NumPy or SciPy, and against MLX without them.
 
-All as a user writes them, each call allocating its result. MLX's composition is timed as it is and
-through ``mx.compile``. Beside that stands the share of the speed at which the machine copies
-memory: an operator that reaches 1 cannot be faster, however little it computes. ``softcap`` has no
-kernel, it is a composite: it shows what compiling alone gives.
+All functions are written as users would write them; each call allocates its result. MLX's
+composition is timed directly and through ``mx.compile``. The results include the fraction of the
+speed at which the machine copies memory: an operator that reaches 1 cannot be faster, even if it
+computes little. ``softcap`` is a composite without a kernel: it shows the effect of compilation
+alone.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .measure import Options, Result, alternate, duration
 
 Function = Callable[..., object]
 
-AT_SPEED = 1.05  # of NumPy's time: no slower, within what the measurement can tell
-AT_BANDWIDTH = 0.8  # of the speed of copying
-EIGHTFOLD = ("swiglu",)  # exp, tanh or erf inside, and a kernel of their own
+AT_SPEED = 1.05  # times NumPy's time: not slower, within the precision of the measurement
+AT_BANDWIDTH = 0.8  # times the speed of copying
+EIGHTFOLD = ("swiglu",)  # operators with exp, tanh or erf, and with a kernel
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ class Case:
     ours: Function
     reference: Function  # NumPy or SciPy
     composition: Function  # MLX
-    outputs: int = 1  # how many arrays of the first input's size are written
-    # What of the inputs is used, as MLX and NumPy spell it: strided or broadcast.
+    outputs: int = 1  # number of written arrays of the first input's size
+    # The used views of the inputs, in MLX and NumPy: strided or broadcast.
     views: Callable[..., tuple[Any, ...]] = lambda *inputs: inputs
 
 
 def cases(size: int) -> list[Case]:
-    """What is measured, with ``size`` numbers each."""
+    """Return the cases, with ``size`` numbers each."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(2, size)).astype(np.float32)
     positive = random.uniform(0.1, 20, size).astype(np.float32)
@@ -153,12 +154,12 @@ def cases(size: int) -> list[Case]:
 
 
 def broadcast_to(a: Any, shape: tuple[int, ...]) -> Any:
-    """In NumPy or MLX."""
+    """Broadcast in NumPy or MLX."""
     return (np if isinstance(a, np.ndarray) else mx).broadcast_to(a, shape)
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     size = 2**18 if options.quick else 2**22
     with mx.stream(mx.cpu):
         for case in cases(size):
@@ -204,7 +205,7 @@ def _result(case: Case, rounds: int) -> Result:
 
 
 def lgamma(x: mx.array) -> mx.array:
-    """For x > 0, what one would write: Lanczos' approximation (Numerical Recipes, 6.1.5)."""
+    """Lanczos' approximation for x > 0, a typical composition (Numerical Recipes, 6.1.5)."""
     coefficients = (
         76.18009173,
         -86.50532033,
@@ -241,7 +242,7 @@ def segment_sum(x: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def map_coordinates(x: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Bilinear sampling in SciPy, a channel at a time; zeros outside, to half a pixel."""
+    """Bilinear sampling in SciPy, channel by channel; zeros outside, up to half a pixel."""
     _, height, width, channels = x.shape
     column = (grid[0, ..., 0] + 1) * width / 2 - 0.5
     row = (grid[0, ..., 1] + 1) * height / 2 - 0.5

@@ -1,8 +1,8 @@
-"""Elementwise kernels on operands that lie in memory in every way people make them lie.
+"""Elementwise kernels on operands with all common memory layouts.
 
-Against MLX: ``mx.add``, or the composition of MLX's ops that one would write and that composition
-through ``mx.compile``; and against NumPy or SciPy. What these are for an operator says
-``kernels.py``. One process computes on one thread, a second one on all cores.
+The competitors are ``mx.add`` or a composition of MLX's ops, directly and through ``mx.compile``,
+and NumPy or SciPy; ``kernels.py`` defines them for each operator. One process computes on one
+thread, a second one on all cores.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import numpy as np
 from . import kernels
 from .measure import Options, Result, alternate, keep_memory, run_command
 
-# With an array of r rows of c numbers, and so many numbers in all.
+# The shape (r, c) of an array, by the total number of elements.
 SHAPES = {1: (1, 1), 1000: (20, 50), 100_000: (400, 250), 2**22: (2048, 2048)}
 OPERATORS = ("add", "axpby", "swiglu", "lgamma")  # lgamma has one operand, the first
 DTYPES = ("float32", "float16")
-AT_SPEED = 1.1  # of what is compared with: no slower, within what the measurement can tell
+AT_SPEED = 1.1  # times the competitor's time: not slower, within the measurement's precision
 
 BUDGET = 0.2  # seconds of rounds for an operator, dtype, layout and size
 ROUNDS = 40
-TOGETHER = 50_000  # numbers: of small arrays many are computed in one call of mx.eval
+TOGETHER = 50_000  # numbers per call of mx.eval: small arrays are computed together
 
 Make = Callable[..., Any]  # an array of this shape, of MLX or of NumPy
 LAYOUTS: dict[str, Callable[[Make, int, int], tuple[Any, Any]]] = {
@@ -49,19 +49,19 @@ LAYOUTS: dict[str, Callable[[Make, int, int], tuple[Any, Any]]] = {
     "transposed and scalar": lambda new, r, c: (new(c, r).swapaxes(0, 1), 2.0),
     "transposed and row": lambda new, r, c: (new(c, r).swapaxes(0, 1), new(c)),
 }
-# Those in which the second operand is what matters, or one array has no layout.
+# Layouts that depend on the second operand, or of which one array has none.
 WITH_ONE_OPERAND = {"dense", *list(LAYOUTS)[7:12]}
 SMALLEST = ("dense", "scalar")
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     for threads in (1, cores):
         for size in SHAPES:
-            # Few numbers are not worth more than one thread.
+            # Small arrays use only one thread.
             if (options.quick and size == 2**22) or (threads > 1 and size < 100_000):
                 continue
             number = f"{size:,}" if size < 2**20 else f"{size >> 20}M"
@@ -75,7 +75,7 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def _result(what: str, times: Mapping[str, Mapping[str, float]]) -> Result:
-    """A row of the table, of the seconds that everything took."""
+    """Return a row of the table from all times in seconds."""
     cells, data, all_met = {}, {}, True
     ranges: dict[str, list[float]] = {"composition": [], "NumPy": []}
     for dtype in DTYPES:
@@ -99,7 +99,7 @@ def _result(what: str, times: Mapping[str, Mapping[str, float]]) -> Result:
 
 
 def _run(layout: str, size: int, budget: float) -> dict[str, dict[str, float]]:
-    """Seconds that each operator takes for arrays of a layout and size, by name and dtype."""
+    """Return each operator's time in seconds for a layout and size, by name and dtype."""
     random = np.random.default_rng(0)
     found = {}
     for dtype in DTYPES:
@@ -140,22 +140,22 @@ def _times(
     if case.name != "add":
         functions["compiled"] = many(mx.compile(case.composition))
     for function in functions.values():
-        function()  # mx.compile calls a compiler the first time
-    # Of the processor, to which other processes add little; not where several threads share work.
+        function()  # mx.compile runs a compiler on the first call
+    # CPU time is less affected by other processes; it cannot be used with several threads.
     clock = time.process_time if thread_count() == 1 else time.perf_counter
     timings = alternate(functions, rounds=ROUNDS, budget=budget, clock=clock)
     return {name: timings.quartile(name) / times for name in functions}
 
 
 def thread_count() -> int:
-    """On how many threads this process computes."""
+    """Return the number of threads on which this process computes."""
     return int(os.environ.get("MLXGEN_NUM_THREADS", "1"))
 
 
 def main(size: int, budget: float) -> None:
     """Measure all layouts of a size, and print the seconds."""
     keep_memory()
-    gc.freeze()  # what is there now need not be looked at in every round
+    gc.freeze()  # existing objects are not scanned in every round
     with mx.stream(mx.cpu):
         layouts = LAYOUTS if size > 1 else SMALLEST
         print(json.dumps({layout: _run(layout, size, budget) for layout in layouts}))

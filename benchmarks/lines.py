@@ -1,4 +1,4 @@
-"""Lines that a developer writes for axpby, beside those of MLX's tutorial on extensions."""
+"""The lines that a developer writes for axpby, against MLX's tutorial on extensions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TUTORIAL = 578
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     options.progress("count lines")
     entry = _block(ROOT / "mlx_ops.yaml", r"^- name: axpby\n(?:(?!- name).*\n)*")
     cpu = _block(ROOT / "csrc" / "elementwise.h", r"^template <.*\nT axpby\((?:.*\n)*?}\n")

@@ -1,4 +1,4 @@
-"""Timing side by side, and what a measurement is: a value, an aim and whether it is met."""
+"""Alternating measurements, and their results: a value, an aim, and whether the aim is met."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Result:
     what: str
     value: str
     aim: str = ""
-    met: bool | None = None  # None: there is no aim
+    met: bool | None = None  # None: without an aim
     data: Mapping[str, float] = field(default_factory=dict)  # the numbers, for --json
-    cells: Mapping[str, str] = field(default_factory=dict)  # columns in place of value and aim
+    cells: Mapping[str, str] = field(default_factory=dict)  # columns instead of value and aim
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says to every measurement."""
+    """The command-line options for all measurements."""
 
     quick: bool
     progress: Callable[[str], None]
@@ -46,20 +46,20 @@ class Timings:
         self.rounds = rounds
 
     def seconds(self, name: str) -> float:
-        """The median."""
+        """Return the median."""
         return statistics.median(self.rounds[name])
 
     def least(self, name: str) -> float:
-        """The least, for what takes long: other processes only add to a time."""
+        """Return the minimum, for slow functions: other processes only add to a time."""
         return min(self.rounds[name])
 
     def quartile(self, name: str) -> float:
-        """The lower one, for times of the processor, of which some are too short."""
+        """Return the lower quartile, for CPU times, some of which are too short."""
         times = sorted(self.rounds[name])
         return times[len(times) // 4]
 
     def ratio(self, name: str, to: str) -> float:
-        """``name`` as a multiple of ``to``: the median over the rounds."""
+        """Return ``name`` as a multiple of ``to``: the median over the rounds."""
         pairs = zip(self.rounds[name], self.rounds[to], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
@@ -74,18 +74,17 @@ def alternate(
     turn: float = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timings:
-    """Time functions in turns.
+    """Time functions alternately.
 
     Args:
-        functions: What to time, by name. Each is called once beforehand.
-        rounds: How often the turn goes round.
-        calls: Calls in a row that one timing is the mean of.
-        collect: Let Python's garbage collector run during the calls, as it does for everybody.
-        budget: Seconds after which no round begins any more. Where the calls beforehand have taken
-            that long already, they are the only round.
-        turn: Seconds that a function has in each round: what is quicker is timed several times.
-        clock: Gives the seconds: of the wall, or of the processor (``time.process_time``), which
-            goes on for this process alone.
+        functions: The functions by name. Each is called once beforehand.
+        rounds: The number of rounds.
+        calls: The number of consecutive calls over which a timing is averaged.
+        collect: Let Python's garbage collector run during the calls, as in normal use.
+        budget: Seconds after which no new round begins. If the calls beforehand have taken that
+            long, they are the only round.
+        turn: Seconds for a function in each round: quick functions are timed several times.
+        clock: Returns the wall time, or the CPU time (``time.process_time``) of this process.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     begin = clock()
@@ -99,7 +98,7 @@ def alternate(
     for i in range(rounds):
         if i and clock() - begin > budget:
             break
-        # Nobody is always the first, or behind the same one: memory that it has just used is near.
+        # In random order, because a function profits from memory that its predecessor has used.
         for name, function in random.Random(i).sample(list(functions.items()), len(functions)):
             gc.collect()
             if not collect:
@@ -118,10 +117,10 @@ def alternate(
 
 
 def keep_memory() -> None:
-    """Let this process keep what it frees, where the C library is glibc.
+    """Let this process keep freed memory, if the C library is glibc.
 
-    Otherwise arrays of 32 MB are new memory at every call: what the kernel takes to hand it out
-    differs from minute to minute, and is more than what the fastest functions take.
+    Otherwise arrays of 32 MB are new memory in every call. The time that the kernel needs to
+    provide it varies from minute to minute, and exceeds the time of the fastest functions.
     """
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
@@ -131,9 +130,9 @@ def keep_memory() -> None:
 
 
 def run_command(command: list[str], **variables: str) -> str:
-    """Run a program to its end, with variables of the environment; what it printed.
+    """Run a program with environment variables; return its output.
 
-    ``RuntimeError`` with that when it fails.
+    If it fails, raise ``RuntimeError`` with the output.
     """
     env = {**os.environ, **variables}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
@@ -143,7 +142,7 @@ def run_command(command: list[str], **variables: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Format seconds."""
     if seconds >= 180:
         return f"{seconds / 60:.0f} min"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -153,7 +152,7 @@ def duration(seconds: float) -> str:
 
 
 def machine() -> dict[str, str]:
-    """What the results depend on."""
+    """Describe the machine and the versions that affect the results."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),

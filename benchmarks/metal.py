@@ -1,8 +1,8 @@
-"""What Metal kernels cost beside MLX's own, in instructions, as there is no GPU here.
+"""The cost of Metal kernels against MLX's own, in instructions, without a GPU.
 
-`metal_ir` counts them for one thread in the middle of the work, that is on the way that nearly all
-threads take; what it does once is shared among the elements that the thread has. The dispatches are
-counted, too: of MLX's nearest operators, composed to do the same.
+`metal_ir` counts the instructions of one thread in the middle of the work, on the path that nearly
+all threads take; work that a thread does once is divided by its number of elements. The dispatches
+of MLX's nearest operators, composed to compute the same, are counted, too.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from .metal_ir import Argument, Kernels
 
 
 def in_row(threads: int) -> list[Argument]:
-    """The positions of our kernels of rows."""
+    """Return the positions for our row kernels."""
     return [(0, 0, 0), (THREAD, 0, 0), (threads, 1, 1), THREAD, 0, threads // 32]
 
 
 def norm(dtype: type) -> Cost:
-    """rms_norm_residual, where each thread has four elements."""
+    """Return the cost of rms_norm_residual with four elements per thread."""
     name = np.dtype(dtype).name
     numbers = (np.bool_(True), np.float32(1e-5), np.uint32(WIDTH))
     arguments = [*rows(5, dtype), *numbers, *in_row(WIDTH // 4)]
@@ -52,7 +52,7 @@ def norm(dtype: type) -> Cost:
 
 
 def norm_vjp(dtype: type) -> Cost:
-    """Its gradient, for 16 rows."""
+    """Return the cost of its gradient for 16 rows."""
     name = np.dtype(dtype).name
     sums = np.zeros(WIDTH, np.float32)
     numbers = (np.bool_(True), np.float32(1e-5), np.uint32(WIDTH), np.uint32(ROWS))
@@ -62,7 +62,7 @@ def norm_vjp(dtype: type) -> Cost:
 
 
 def mlx_norm(source: str, dtype: type) -> Cost:
-    """MLX's rms_norm of a sum."""
+    """Return the cost of MLX's rms_norm of a sum."""
     x, w, out = rows(3, dtype)
     numbers = (np.float32(1e-5), np.uint32(WIDTH), np.uint32(1))
     run = Kernels(source, [INCLUDE]).run(
@@ -72,7 +72,7 @@ def mlx_norm(source: str, dtype: type) -> Cost:
 
 
 def mlx_norm_vjp(source: str, dtype: type) -> Cost:
-    """The gradient of that; what flows into the sum is added to what comes from the norm."""
+    """Return the cost of its gradient; the cotangent of the sum is added to the norm's."""
     numbers = (np.float32(1e-5), *map(np.uint32, (WIDTH, 1, ROWS, ROWS)))
     run = Kernels(source, [INCLUDE], {"has_w": "true"}).run(
         f"vjp_rms{np.dtype(dtype).name}", [*rows(5, dtype), *numbers, 0, THREAD, THREAD, 0]
@@ -81,7 +81,7 @@ def mlx_norm_vjp(source: str, dtype: type) -> Cost:
 
 
 def sample(kernel: str, channels: int) -> Cost:
-    """grid_sample or its gradient, at a point inside of the image."""
+    """Return the cost of grid_sample or its gradient, at a point inside of the image."""
     x = np.zeros((1, 20, 20, channels), np.float32)
     points = np.zeros((1, 5, 5, 2), np.float32)
     out = np.zeros((1, 5, 5, channels), np.float32)
@@ -95,16 +95,16 @@ def sample(kernel: str, channels: int) -> Cost:
 
 @dataclass(frozen=True)
 class Layout:
-    """How two arrays lie in memory, and the kernels for it: ours, and MLX's for two numbers.
+    """The memory layout of two arrays, and the kernels for it: ours, and MLX's for two numbers.
 
     Attributes:
-        what: in words.
-        kind: our kernel's name, after the operator's.
-        arguments: what ours is instantiated with, after the element's type.
+        what: A description.
+        kind: The end of our kernel's name, after the operator's name.
+        arguments: The template arguments of our kernel after the element's type.
         theirs: MLX's kernel.
-        same: what MLX's is instantiated with, after the element's types and the operation.
-        strides: of each array, if there are any.
-        scalar: whether the second array is one number.
+        same: The template arguments of MLX's kernel after the element's types and the operation.
+        strides: The strides of each array, if any.
+        scalar: True if the second array is one number.
     """
 
     what: str
@@ -117,7 +117,7 @@ class Layout:
 
     @property
     def each(self) -> int:
-        """How many elements a thread of ours has."""
+        """The number of elements per thread of our kernel."""
         return int(self.arguments.rpartition(" ")[2])
 
 
@@ -125,7 +125,7 @@ SHAPE = (6, 5, 4, 3, 64)
 
 
 def layouts(dtype: type) -> Iterator[Layout]:
-    """What the runtime (mlxgen/runtime/src/metal.cpp) and MLX tell apart."""
+    """Yield the layouts that the runtime (mlxgen/runtime/src/metal.cpp) and MLX distinguish."""
     n = 8 // np.dtype(dtype).itemsize
     for second, scalar in ((" arrays", False), (" array and a number", True)):
         one = "binary_vs" if scalar else "binary_vv"
@@ -163,7 +163,7 @@ def layouts(dtype: type) -> Iterator[Layout]:
 
 
 def arrays_of(layout: Layout, dtype: type) -> tuple[list[np.ndarray], list[Argument]]:
-    """Memory for two inputs and an output, and the positions of a thread in the middle."""
+    """Return memory for two inputs and an output, and the position of a thread in the middle."""
     size = 2 * int(np.prod(SHAPE))
     axes = len(layout.strides[0]) if layout.strides else 0
     if not axes:
@@ -181,13 +181,13 @@ TYPES = {np.float32: "float", np.float16: "half"}
 
 
 def names(layout: Layout, dtype: type) -> str:
-    """A kernel's name, after the operator's."""
+    """Return the end of a kernel's name, after the operator's name."""
     return f"{layout.kind}_{np.dtype(dtype).name}"
 
 
 @cache
 def generated_kernels(name: str, scalar: bool) -> Kernels:
-    """The kernels around an operator's scalar function, for all layouts and dtypes."""
+    """Return the kernels around an operator's scalar function, for all layouts and dtypes."""
     op = next(op for op in operators() if op.name == name)
     kernel = op.forward.kernel("metal")
     assert kernel is not None
@@ -203,7 +203,7 @@ def generated_kernels(name: str, scalar: bool) -> Kernels:
 
 
 def generated(name: str, layout: Layout, dtype: type) -> Cost:
-    """A kernel that is generated around an operator's scalar function."""
+    """Return the cost of a kernel that is generated around an operator's scalar function."""
     arrays, position = arrays_of(layout, dtype)
     index = np.int64 if "int64_t" in layout.arguments else np.int32
     numbers: list[Argument] = [index(arrays[0].size)]
@@ -219,9 +219,9 @@ def generated(name: str, layout: Layout, dtype: type) -> Cost:
 
 @cache
 def mlx_binary_kernels() -> Kernels:
-    """MLX's kernels of addition."""
+    """Return MLX's kernels of addition."""
     kernels = (INCLUDE / MLX / "binary.h").read_text(encoding="utf-8")
-    # a vector is not made so in OpenCL
+    # OpenCL has another syntax for this vector.
     kernels = re.sub(r"\{(N \* index\.x, index\.y, index\.z)\}", r"uint3(\1)", kernels)
     text = ADD.partition(BINARY)[0] + kernels
     for dtype, type in TYPES.items():
@@ -233,7 +233,7 @@ def mlx_binary_kernels() -> Kernels:
 
 
 def mlx_binary(layout: Layout, dtype: type) -> Cost:
-    """MLX's addition of such arrays."""
+    """Return the cost of MLX's addition of such arrays."""
     arrays, position = arrays_of(layout, dtype)
     numbers: list[Argument]
     if not layout.strides:
@@ -252,7 +252,7 @@ def mlx_binary(layout: Layout, dtype: type) -> Cost:
     return Cost(mlx_binary_kernels().run(name, [*arrays, *numbers, *position]), layout.each)
 
 
-# alpha * x + beta * y as mlx/backend/metal/compiled.cpp writes it, with its numbers in the text.
+# alpha * x + beta * y as mlx/backend/metal/compiled.cpp writes it, with literal numbers.
 COMPILED = """
 template <typename T>
 inline T computed(T x, T y) {
@@ -310,7 +310,7 @@ template <typename T, typename I, int NDIM, int N>
 
 @cache
 def mlx_compiled_kernels() -> Kernels:
-    """What mx.compile makes, for all layouts and dtypes."""
+    """Return the kernels that mx.compile generates, for all layouts and dtypes."""
     text = ADD.partition("struct Add")[0] + COMPILED
     for dtype, type in TYPES.items():
         for layout in layouts(dtype):
@@ -319,13 +319,13 @@ def mlx_compiled_kernels() -> Kernels:
             axes = len(layout.strides[0]) if layout.strides else 0
             arguments = f"{axes}, {layout.each}" if axes else str(layout.each)
             instance = f"{'strided' if axes else 'contiguous'}, {type}, {offsets}, {arguments}"
-            if not layout.scalar:  # a number is in the text
+            if not layout.scalar:  # a number is a literal in the source
                 text += f'instantiate_kernel("{names(layout, dtype)}", {instance})\n'
     return Kernels(text, [INCLUDE])
 
 
 def mlx_compiled(layout: Layout, dtype: type) -> Cost:
-    """What mx.compile makes of the same."""
+    """Return the cost of mx.compile's kernel for the same."""
     (x, y, out), position = arrays_of(layout, dtype)
     if layout.strides:
         lengths = np.array(SHAPE[len(SHAPE) - len(layout.strides[0]) :], np.int32)
@@ -338,7 +338,7 @@ def mlx_compiled(layout: Layout, dtype: type) -> Cost:
 
 
 def elementwise() -> Iterator[Result]:
-    """Kernels around scalar functions for every kind of arrays, beside MLX's."""
+    """Compare kernels around scalar functions with MLX's, for every kind of arrays."""
     for name, peer in (("add", mlx_binary), ("axpby", mlx_compiled)):
         for dtype in TYPES:
             for layout in layouts(dtype):
@@ -349,7 +349,7 @@ def elementwise() -> Iterator[Result]:
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     options.progress("instructions of Metal kernels")
     yield from elementwise()
     source = mlx_kernels("rms_norm.metal")

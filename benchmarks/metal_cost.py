@@ -1,6 +1,6 @@
-"""What Metal kernels cost, by column of the page, and which of them are ours.
+"""The cost of Metal kernels by column of the page, and our kernels.
 
-`metal_ir` counts instructions for one thread; they are shared among the elements that it has.
+`metal_ir` counts instructions of one thread; they are divided by its number of elements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INCLUDE = Path(next(iter(mlx.__path__)), "include")
 OURS = ROOT / "kernels" / "metal"
 MLX = "mlx/backend/metal/kernels"
 
-# Columns in which ours must not be more than MLX's.
+# Columns in which our number must not exceed MLX's.
 BOUNDED = ("loads", "bytes", "stores", "bytes stored", "divisions", "barriers", "dispatches")
 
 
@@ -51,48 +51,48 @@ instantiate_kernel("vvfloat16", binary_vv, half, half, Add, 4)
 
 
 def rows(count: int, dtype: type) -> list[np.ndarray]:
-    """Arrays of rows."""
+    """Return arrays of rows."""
     return list(np.zeros((count, ROWS, WIDTH), dtype))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an element costs in a thread, over all dispatches."""
+    """The cost per element in a thread, over all dispatches."""
 
     total: Counts
     elements: int
     dispatches: int = 1
 
     def moved(self, name: str) -> float:
-        """Bytes that are loaded or stored for each element."""
+        """Return the bytes that are loaded or stored per element."""
         sizes: Counter[int] = getattr(self.total, name)
         return sum(size * n for size, n in sizes.items()) / self.elements
 
     def each(self, name: str) -> float:
-        """Instructions of a kind for each element."""
+        """Return the instructions of a kind per element."""
         value = getattr(self.total, name)
         return (value if isinstance(value, int) else sum(value.values())) / self.elements
 
     @property
     def barriers(self) -> float:
-        """For each element."""
+        """Barriers per element."""
         return self.total.calls["threadgroup_barrier"] / self.elements
 
     @property
     def atomics(self) -> float:
-        """For each element."""
+        """Atomic operations per element."""
         atomics = (n for name, n in self.total.calls.items() if name.startswith("atomic_"))
         return sum(atomics) / self.elements
 
     def __add__(self, other: Cost) -> Cost:
-        """Both, one after the other, on the same elements."""
+        """Return the cost of both in sequence, on the same elements."""
         total = Counts()
         total.add(self.total, other.elements)
         total.add(other.total, self.elements)
         return Cost(total, self.elements * other.elements, self.dispatches + other.dispatches)
 
     def numbers(self) -> dict[str, float]:
-        """All of it for each element, by column of the page."""
+        """Return all costs per element, by column of the page."""
         return {
             "loads": self.each("loads"),
             "bytes": self.moved("loads"),
@@ -110,14 +110,14 @@ class Cost:
 
 
 def mlx_kernels(name: str) -> str | None:
-    """A file of MLX's that is not in its wheels: from the folder MLX_SOURCE, if that is there."""
+    """Return an MLX file that its wheels lack, from the folder MLX_SOURCE, if it exists."""
     path = Path(ROOT, os.environ.get("MLX_SOURCE", ""), MLX, name)
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 @cache
 def operators() -> Sequence[Op]:
-    """All of mlxops."""
+    """Return all operators of mlxops."""
     settings = load_settings(ROOT, diags := Diagnostics())
     assert settings is not None
     return load(settings, diags)[0]
@@ -125,7 +125,7 @@ def operators() -> Sequence[Op]:
 
 @cache
 def ours(file: str) -> Kernels:
-    """The kernels of one of our files, instantiated as their launchers do it."""
+    """Return the kernels of one of our files, instantiated as by their launchers."""
     text = (OURS / file).read_text(encoding="utf-8") + f'#include "{MLX}/defines.h"\n'
     for kernel in (op.forward.kernel("metal") for op in operators()):
         for name, arguments in (
@@ -137,14 +137,14 @@ def ours(file: str) -> Kernels:
 
 
 def mlx_add(dtype: type) -> Cost:
-    """MLX's add of two arrays without gaps."""
+    """Return the cost of MLX's add of two arrays without gaps."""
     arguments = [*rows(3, dtype), np.uint32(ROWS * WIDTH), THREAD]
     run = Kernels(ADD, [INCLUDE]).run(f"vv{np.dtype(dtype).name}", arguments)
     return Cost(run, 8 // np.dtype(dtype).itemsize)
 
 
 def beside(what: str, mine: Cost, other: Cost | None = None) -> Result:
-    """A line: ours, and MLX's, which is not to be exceeded; nor is anything divided in 64 bits."""
+    """Return a result: ours, with MLX's as the limit; 64-bit divisions are not allowed either."""
     met = not mine.total.divisions[64]
     cells = {}
     theirs = other.numbers() if other else {}

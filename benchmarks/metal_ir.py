@@ -1,12 +1,12 @@
-"""What a Metal kernel costs, from the LLVM IR that clang makes of it: no GPU is needed.
+"""The cost of a Metal kernel from clang's LLVM IR, without a GPU.
 
 Apple's compiler starts from LLVM IR, as clang does. A kernel is rewritten as OpenCL C++, as for the
-check of address spaces (mlxgen.emulator.spaces), and compiled to optimised IR, whose instructions
-are counted. A thread's way through loops and branches is not guessed but taken: the IR is compiled
-for this machine with a counter in each basic block, and run for one thread.
+check of address spaces (mlxgen.emulator.spaces), and compiled to optimized IR, whose instructions
+are counted. The path of a thread through loops and branches is not estimated but executed: the IR
+is compiled for this machine with a counter in each basic block, and run for one thread.
 
-Functions of Metal's library are calls here, and those of a simdgroup return the thread's own value.
-clang has no bfloat in OpenCL, where double stands for it: count other dtypes.
+Functions of Metal's library are calls here; simdgroup functions return the thread's own value.
+clang has no bfloat in OpenCL, so that double replaces it: use other dtypes for counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OPENCL = (
     *("-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", "spir64"),
     *("-cl-single-precision-constant", "-cl-ext=+all", "-S", "-emit-llvm"),
     "-Wno-c++11-narrowing",  # as in float2(1, 0)
-    "-fno-builtin",  # a loop that copies is no memcpy
+    "-fno-builtin",  # a copy loop must not become memcpy
     *("-mllvm", "-inline-threshold=1000000"),  # Metal inlines everything
 )
 _DEFINE = re.compile(r"^define [^@]*@(?P<name>[\w.]+)\((?P<params>.*)\)")
@@ -60,16 +60,16 @@ _LIBRARY = re.compile(r"@_ZN5metal(?:4fast|7precise)?(\d+)(\w+)")
 
 @dataclass
 class Counts:
-    """Instructions; those on vectors count once for each lane, but loads and stores once.
+    """Numbers of instructions. Vector instructions count once per lane, but loads and stores once.
 
     Attributes:
-        divisions: by how many bits they have, remainders among them.
-        loads, stores: of device memory, by how many bytes each has.
-        shared: loads and stores of threadgroup memory.
-        arithmetic: of at most 32 bits, comparisons too.
-        wide: the same of 64 bits, but for offsets of pointers.
-        branches: those that depend on something.
-        calls: of functions of Metal's library, by name.
+        divisions: Divisions and remainders by number of bits.
+        loads, stores: Accesses to device memory by number of bytes.
+        shared: Loads and stores of threadgroup memory.
+        arithmetic: Operations of at most 32 bits, including comparisons.
+        wide: Operations of 64 bits, except offsets of pointers.
+        branches: Conditional branches.
+        calls: Calls of functions of Metal's library, by name.
     """
 
     divisions: Counter[int] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Counts:
     calls: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts, times: int = 1) -> None:
-        """Add another's, so many times."""
+        """Add another count, multiplied by ``times``."""
         if times == 0:
             return
         for f in fields(self):
@@ -100,7 +100,7 @@ def count(
     kernels: Sequence[str],
     constants: Mapping[str, str] | None = None,
 ) -> dict[str, Counts]:
-    """The instructions that kernels consist of, each counted once."""
+    """Return the instructions of kernels, each counted once."""
     compiled = Kernels(source, include_dirs, constants)
     return {name: compiled.instructions(name) for name in kernels}
 
@@ -112,15 +112,15 @@ class _Function:
 
 
 class Kernels:
-    """The kernels of some Metal source, compiled.
+    """The compiled kernels of some Metal source.
 
     Args:
-        source: The text.
-        include_dirs: Where its includes are.
+        source: The source.
+        include_dirs: The folders of its includes.
         constants: Values of its function constants, as written in C++; others are 0.
 
     Raises:
-        RuntimeError: for what clang does not take as OpenCL C++.
+        RuntimeError: If clang does not accept the source as OpenCL C++.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Kernels:
         self._blocks: list[Counts] = []
         functions = self._read()
         self._symbols: dict[str, str] = {}
-        for name, function in opencl.kernels:  # in the order in which they are emitted
+        for name, function in opencl.kernels:  # in output order
             last = function.rpartition("::")[2]
             here = re.compile(rf"_Z\w*?{len(last)}{last}")
             taken = self._symbols.values()
@@ -150,25 +150,25 @@ class Kernels:
         return list(self._functions)
 
     def instructions(self, kernel: str) -> Counts:
-        """What a kernel consists of, each instruction counted once."""
+        """Return the instructions of a kernel, each counted once."""
         total = Counts()
         for block in self._functions[kernel].blocks:
             total.add(self._blocks[block])
         return total
 
     def run(self, kernel: str, arguments: Sequence[Argument]) -> Counts:
-        """What one thread does.
+        """Return the executed instructions of one thread.
 
         Args:
             kernel: Its host name.
-            arguments: For each parameter an array, a NumPy scalar where a reference is wanted, or
-                the thread's position: a number or three.
+            arguments: For each parameter an array, a NumPy scalar for a reference, or the thread's
+                position: one number or three.
         """
         params = self._functions[kernel].params
         if len(params) != len(arguments):
             raise ValueError(f"{kernel} takes {len(params)} arguments, not {len(arguments)}")
         slots = np.zeros((len(arguments), 16), np.uint8)
-        kept = []  # until the call is over
+        kept = []  # references that keep memory alive until the call ends
         for slot, argument in zip(slots, arguments, strict=True):
             if isinstance(argument, np.ndarray | np.generic):
                 kept.append(np.asarray(argument))
@@ -186,7 +186,7 @@ class Kernels:
         return total
 
     def _read(self) -> dict[str, _Function]:
-        """Counts the instructions of each block, and notes which block each one is."""
+        """Count the instructions of each block, and record the index of each block."""
         functions: dict[str, _Function] = {}
         function: _Function | None = None
         for line in self._ir.splitlines():
@@ -205,10 +205,10 @@ class Kernels:
 
     @cached_property
     def _executable(self) -> str:
-        """A shared object of the IR for this machine, in which blocks count how often they run."""
+        """Return a shared object of the IR for this machine; its blocks count their executions."""
         out = [f"@hits = global [{len(self._blocks)} x i64] zeroinitializer"]
         block = -1
-        waiting = False  # for the first instruction of a block that is no phi
+        waiting = False  # for the first instruction of a block that is not a phi
         for line in self._ir.splitlines():
             if line.startswith(("target ", "source_filename")):
                 continue
@@ -249,12 +249,12 @@ def _compile(text: str, name: str, options: Sequence[str], to: Path | None = Non
 
 
 def _types(params: str) -> list[str]:
-    """LLVM's types of parameters, without their attributes."""
+    """Return LLVM's parameter types without their attributes."""
     return re.findall(rf"(?:^|, )({_TYPE_NAME})", params)
 
 
 def _size(type: str) -> tuple[int, int]:
-    """Lanes, and bits of each."""
+    """Return the number of lanes and the bits of each."""
     match = _TYPE.match(type)
     if match is None:  # an array or a structure
         return 1, 0
@@ -292,7 +292,7 @@ def _count(opcode: str, rest: str, to: Counts) -> None:
 
 
 def _defined(line: str, number: int) -> str:
-    """A definition in place of a declaration: the first argument, or else 0, or some memory."""
+    """Define a declared function: it returns its first argument, or else 0, or some memory."""
     match = _DECLARE.match(line)
     if match is None:
         return line

@@ -1,8 +1,8 @@
-"""What the kernels of mlxops.nn cost beside those of mlx-lm and MLX for the same operators.
+"""The cost of mlxops.nn's kernels against those of mlx-lm and MLX for the same operators.
 
-Arguments are given by name. What else the parameters of a kernel say, shapes and positions, is made
-here. mlx-lm's kernels are taken from where it is installed: its text is what it would give
-`metal_kernel`. Of MLX's, `rope` and `layer_norm` are in none of its wheels (`mlx_kernels`).
+Arguments are given by name. Further parameters of a kernel, shapes and positions, are computed
+here. mlx-lm's kernels come from its installation: their source is what it would pass to
+`metal_kernel`. MLX's `rope` and `layer_norm` are missing in its wheels (`mlx_kernels`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """How many threads a threadgroup has, and which one of the first simdgroup is counted."""
+    """The threads of a threadgroup, and the counted thread of the first simdgroup."""
 
     threads: tuple[int, int, int]
     groups: tuple[int, int, int] = (1, 1, 1)
     thread: int = THREAD
 
     def place(self, attribute: str, one: bool) -> Argument:
-        """A position or size that a kernel is told, as one number or three."""
+        """Return the value of a position or size attribute, as one number or three."""
         x, y, z = self.threads
         number = {
             "thread_index_in_threadgroup": self.thread,
@@ -65,7 +65,7 @@ class Launch:
 def arguments(
     text: str, function: str, values: Mapping[str, Value], launch: Launch
 ) -> list[Argument]:
-    """What a kernel is given, of whose source this is the text."""
+    """Return the arguments of a kernel with this source."""
     match = re.search(rf"\[\[kernel[^;{{}}]*? void\s+{function}\((.*?)\)\s*{{", text, re.DOTALL)
     assert match is not None, function
     given: list[Argument] = []
@@ -95,7 +95,7 @@ def arguments(
 
 @dataclass(frozen=True)
 class Peer:
-    """Someone else's kernel: of a text the kernel `function`, instantiated under a name."""
+    """Another library's kernel: the kernel `function` of a source, instantiated under a name."""
 
     text: str
     function: str
@@ -103,7 +103,7 @@ class Peer:
     constants: Mapping[str, str] = field(default_factory=dict)
 
     def cost(self, values: Mapping[str, Value], launch: Launch, elements: int) -> Cost:
-        """What it costs."""
+        """Return its cost."""
         given = arguments(self.text, self.function, values, launch)
         return Cost(Kernels(self.text, [INCLUDE], self.constants).run(self.name, given), elements)
 
@@ -111,14 +111,14 @@ class Peer:
 def mine(
     file: str, function: str, variant: str, values: Mapping[str, Value], launch: Launch, each: int
 ) -> Cost:
-    """What a kernel of ours costs, each of whose threads has so many elements."""
+    """Return the cost of one of our kernels, whose threads have this number of elements."""
     given = arguments((OURS / "nn" / file).read_text(encoding="utf-8"), function, values, launch)
     return Cost(ours(f"nn/{file}").run(f"{function}_{variant}", given), each)
 
 
 @cache
 def _mlx_lm(module: str) -> Mapping[str, object] | None:
-    """A module of mlx-lm, where it is installed, in which kernels are what makes them."""
+    """Return a module of mlx-lm, if installed, with records of its kernels instead of kernels."""
     try:
         found = importlib.util.find_spec(f"mlx_lm.{module}")
     except ImportError:
@@ -143,7 +143,7 @@ def mlx_lm(
     launch: Launch,
     each: int,
 ) -> Cost | None:
-    """What a kernel of mlx-lm costs; its parameters are written as MLX does it."""
+    """Return the cost of a kernel of mlx-lm; its parameters are written as by MLX."""
     names = _mlx_lm(module)
     if names is None:
         return None
@@ -187,7 +187,7 @@ def mlx_lm(
 
 
 def zeros(*shape: int) -> np.ndarray:
-    """Numbers."""
+    """Return an array of zeros."""
     return np.zeros(shape, np.float32)
 
 
@@ -198,8 +198,8 @@ WORDS = 1 << 15
 
 
 def gated_delta(channels: bool, masked: bool, many: bool = False) -> tuple[Cost, Cost | None]:
-    """Where a lane has four rows of the state; `many` is mlx-lm's kernel for many steps, which has
-    neither a mask nor a `g` for each channel.
+    """Compare for four rows of the state per lane; `many` selects mlx-lm's kernel for many steps,
+    which has neither a mask nor a `g` for each channel.
     """
     q, k, v, y = np.zeros((4, 1, STEPS, HEADS, CHANNELS), np.float32)
     state, last = np.zeros((2, 1, HEADS, CHANNELS, CHANNELS), np.float32)
@@ -227,7 +227,7 @@ def gated_delta(channels: bool, masked: bool, many: bool = False) -> tuple[Cost,
 
 
 def wkv7() -> tuple[Cost, Cost | None]:
-    """Where a lane has four rows of the state."""
+    """Compare for four rows of the state per lane."""
     size = 64
     names = ("r", "w", "k", "v", "a", "b", "y")
     values = dict(zip(names, np.zeros((7, 1, STEPS, HEADS, size), np.float32), strict=True))
@@ -242,7 +242,7 @@ def wkv7() -> tuple[Cost, Cost | None]:
 
 
 def ssm() -> tuple[Cost, Cost | None]:
-    """A step, which is all that mlx-lm's kernel takes; a lane has eight columns of four rows."""
+    """Compare for a single step, which is the limit of mlx-lm's kernel."""
     heads, size, states = 4, 64, 128
     x = zeros(1, 1, heads, size)
     key = zeros(1, 1, 1, states)
@@ -265,7 +265,7 @@ def ssm() -> tuple[Cost, Cost | None]:
 
 
 def divergence(kernel: str, gradient: bool) -> tuple[Cost, Cost | None]:
-    """kl_div_loss or js_div_loss, a threadgroup of 1024 threads for each row."""
+    """Return the cost of kl_div_loss or js_div_loss, with 1024 threads for each row."""
     names = ("logits", "target_logits", "other", "out", "logits_q", "logits_p", "out_q")
     values: dict[str, Value] = {name: zeros(1, WORDS) for name in names}
     values |= {"scale": 1.0, "width": WORDS, "beta": 0.5, "rest": 0.5, "of_target": 0}
@@ -286,7 +286,7 @@ def divergence(kernel: str, gradient: bool) -> tuple[Cost, Cost | None]:
 
 
 def expert_routing() -> tuple[Cost, Cost | None]:
-    """8 of 256 experts by the sigmoid of their logits; a simdgroup has a token."""
+    """Compare for 8 of 256 experts by the sigmoid of their logits, one token per simdgroup."""
     experts, k = 256, 8
     values: dict[str, Value] = {"logits": zeros(1, experts), "bias": zeros(experts)}
     values |= {"weights": zeros(1, k), "indices": np.zeros((1, k), np.uint32), "k": k}
@@ -302,7 +302,7 @@ def expert_routing() -> tuple[Cost, Cost | None]:
 
 
 def rms_norm_gate() -> tuple[Cost, Cost | None]:
-    """Behind attention: a sigmoid as the gate, and no weight."""
+    """Compare for the use after attention: a sigmoid as the gate, and no weight."""
     heads = 4
     x = zeros(1, heads, 1, CHANNELS)
     g = zeros(1, 1, heads * CHANNELS)
@@ -318,7 +318,7 @@ def rms_norm_gate() -> tuple[Cost, Cost | None]:
 
 
 def norm_add_norm() -> tuple[Cost, Cost | None]:
-    """mlx-lm's multiplies both parts of the sum by weights, too."""
+    """Compare; mlx-lm's kernel also multiplies both parts of the sum by weights."""
     row = zeros(1, WIDTH)
     values: dict[str, Value] = dict.fromkeys(("x", "residual", "w1", "w2"), row)
     values |= {"y": row.copy(), "h": row.copy(), "eps": 1e-6, "width": WIDTH}
@@ -333,8 +333,8 @@ def norm_add_norm() -> tuple[Cost, Cost | None]:
 
 
 def norm_rope() -> tuple[Cost, Cost | None]:
-    """The kernel of qk_norm_rope for one of q and k from position 0 on; mlx-lm's has both of them,
-    and an offset as a constant.
+    """Compare the kernel of qk_norm_rope for q or k from position 0 on; mlx-lm's kernel computes
+    both, with the offset as a constant.
     """
     heads = 32
     x = zeros(1, STEPS, heads, CHANNELS)
@@ -357,7 +357,7 @@ def norm_rope() -> tuple[Cost, Cost | None]:
 
 
 def rope(source: str | None) -> tuple[Cost, Cost | None]:
-    """A thread turns a pair of each of four heads, as MLX's does."""
+    """Compare for one pair of each of four heads per thread, as in MLX."""
     heads = 8
     x = zeros(1, heads, STEPS, CHANNELS)
     offset = np.zeros(1, np.int32)
@@ -376,7 +376,7 @@ def rope(source: str | None) -> tuple[Cost, Cost | None]:
 
 
 def layer_norm(source: str | None, gradient: bool) -> tuple[Cost, Cost | None]:
-    """layer_norm_residual or its gradient, for 16 rows; MLX's adds before or behind it."""
+    """Compare layer_norm_residual or its gradient, for 16 rows; MLX adds before or after it."""
     names = ("x", "residual", "y", "h", "out", "g", "gx", "gw", "grad_x", "grad_y", "grad_h")
     values: dict[str, Value] = {name: zeros(16, WIDTH) for name in names}
     values |= dict.fromkeys(("w", "b", "weight", "bias"), zeros(WIDTH))
@@ -394,7 +394,7 @@ def layer_norm(source: str | None, gradient: bool) -> tuple[Cost, Cost | None]:
 
 
 def cross_entropy(gradient: bool) -> tuple[Cost, Cost]:
-    """Of a row. MLX's has neither weights nor a softcap."""
+    """Compare for one row. MLX's kernel has neither weights nor a softcap."""
     values: dict[str, Value] = {name: zeros(1, WORDS) for name in ("logits", "in")}
     values |= {"targets": np.zeros(1, np.int32), "out": zeros(1, WORDS), "softcap": 0.0}
     values |= {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "words": 0}
@@ -418,7 +418,7 @@ def cross_entropy(gradient: bool) -> tuple[Cost, Cost]:
 
 
 def linear_cross_entropy() -> tuple[Cost, None]:
-    """The forward: 64 rows and a part of the words, of which a lane has 32 logits at a time."""
+    """Return the cost of the forward: 64 rows and a part of the words, 32 logits per lane."""
     rows, words, depth = 64, 2048, 256
     values: dict[str, Value] = {"x": zeros(rows, depth), "weight": zeros(words, depth)}
     values |= {"targets": np.zeros(rows, np.int32), "softcap": 0.0, "ignore_index": -100}
@@ -466,7 +466,7 @@ ALONE: Mapping[str, Callable[[], Costs]] = {
 
 
 def beside_others() -> Iterator[Result]:
-    """All of them."""
+    """Yield all comparisons."""
     for who, rows in (("mlx-lm", MLX_LM), ("MLX", MLX_OWN)):
         for what, costs in rows.items():
             yield beside(f"{what}, against {who}'s", *costs())

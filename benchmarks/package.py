@@ -1,6 +1,6 @@
-"""What one operator costs: as a package, the first and second on a machine, and by `mlxgen.load`.
+"""The build time of one operator: as the first and second package, and by `mlxgen.load`.
 
-The cache is an empty one. Processor time counts what all processes take together.
+The cache is empty at the start. CPU time is the sum over all processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ print(time.perf_counter() - start)
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     rounds = 2 if options.quick else 5
     with tempfile.TemporaryDirectory() as scratch:
         environment = {**os.environ, "MLXGEN_CACHE": str(Path(scratch, "cache"))}
@@ -76,7 +76,7 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def _project(folder: Path) -> Path:
-    """What `mlxgen new` makes, with one operator."""
+    """Make a package of one operator with `mlxgen new`."""
     name = f"{folder.name}-ops"
     command = [sys.executable, "-m", "mlxgen", "new", name, "--folder", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
@@ -84,7 +84,7 @@ def _project(folder: Path) -> Path:
 
 
 def _run(script: str, folder: Path, environment: Mapping[str, str]) -> tuple[str, float]:
-    """What a script prints, and the processor time of all that it runs."""
+    """Return a script's output, and the CPU time of all its processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-c", script]
     done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Edit one formula among many entries, and build again: which share of the clean build it takes.
+"""The time to edit one formula among many entries and build again, relative to a clean build.
 
-Both builds are what ``pip install`` does: CMake with mlxgen's CMakeLists.txt, which generates, then
+Both builds are those of ``pip install``: CMake with mlxgen's CMakeLists.txt, which generates, then
 Ninja.
 """
 
@@ -22,7 +22,7 @@ from .synthetic import write_project
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     size = 30 if options.quick else 300
     options.progress(f"build {size} entries, change one, build again")
     with tempfile.TemporaryDirectory() as folder:
@@ -47,11 +47,11 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def build_again(folder: Path, size: int) -> tuple[float, float, int, int]:
-    """Builds, edits, and builds again.
+    """Build, edit, and build again.
 
     Returns:
-        Seconds of the clean build, and of the one after a formula was edited; how many files that
-        compiled, and how many were compiled after a line was inserted at the top.
+        Seconds of the clean build, and of the build after a formula was edited; the number of files
+        compiled by the latter, and after a line was inserted at the top.
     """
     yaml = write_project(folder, size, version("mlx"))
     build = folder / "build"

@@ -1,4 +1,4 @@
-"""Results as a table for the terminal, and as the results page of the documentation."""
+"""Shows results as tables in the terminal, and writes them to the results page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TITLES = {
 
 
 def tables(results: Sequence[Result]) -> Iterator[Table]:
-    """All results, one table for each group."""
+    """Yield all results, one table for each group."""
     for title, rows in _groups(results):
         out = Table("", *_cells(rows[0]), title=TITLES[title])
         for result in rows:
@@ -47,13 +47,13 @@ def _groups(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
 
 
 def _cells(result: Result) -> dict[str, str]:
-    """What stands beside the name, by column."""
+    """Return the cells after the name, by column."""
     met = {True: "yes", False: "no", None: ""}[result.met]
     return {**(result.cells or {"measured": result.value, "aim": result.aim}), "met": met}
 
 
 def update_page(results: Sequence[Result], machine: Mapping[str, str]) -> None:
-    """Write the page's tables of the groups that were measured, and leave the rest as it is."""
+    """Write the page's tables of the measured groups; leave the other parts unchanged."""
     text = PAGE.read_text(encoding="utf-8")
     where = ", ".join(map(" ".join, machine.items()))
     for group, rows in _groups(results):
@@ -69,6 +69,6 @@ def update_page(results: Sequence[Result], machine: Mapping[str, str]) -> None:
         before, found, rest = text.partition(begin)
         _, found_end, after = rest.partition(end)
         if not (found and found_end):
-            raise LookupError(f"{PAGE} has no marks for '{group}'")
+            raise LookupError(f"{PAGE} has no markers for '{group}'")
         text = "\n".join([before + begin, *lines, end + after])
     PAGE.write_text(text, encoding="utf-8")

@@ -1,14 +1,14 @@
 """mlxops.special on 4M numbers of float32 and float64, against SciPy and compositions of MLX's ops.
 
-Everything in one process on one core, each call allocating its result, from memory that the process
-keeps. The compositions are those of ``compositions.py``, what PyTensor's MLX backend has to do;
-they are timed as they are and through ``mx.compile``. Memory is what MLX holds at most beside the
-inputs, in units of the output.
+All functions run in one process on one core; each call allocates its result, in memory that the
+process keeps. The compositions are those of ``compositions.py``, which correspond to PyTensor's MLX
+backend; they are timed directly and through ``mx.compile``. Memory is MLX's maximum in addition to
+the inputs, in units of the output.
 
-Times are of the processor, not of the wall: on one core they are the same but for what other
-processes take. A function is timed in turns with what it is compared with until that has taken
-``BUDGET`` seconds, so that all of them take ten minutes: what is slow is timed once, what is fast
-in five rounds, for ``TURN`` seconds in each. The least counts.
+Times are CPU times; on one core they differ from wall times only by other processes. A function and
+its competitors are timed alternately for up to ``BUDGET`` seconds, so that all of them take ten
+minutes: slow functions are timed once, fast ones in five rounds, for ``TURN`` seconds in each. The
+minimum is reported.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from special.reference import Record
 from .compositions import COMPOSITIONS
 from .measure import Options, Result, alternate, duration, keep_memory
 
-AT_SPEED = 1.05  # of SciPy's time: no slower, within what the measurement can tell
-COPY_SHARE = 0.8  # of the speed of copying memory: no function can be much faster
+AT_SPEED = 1.05  # times SciPy's time: not slower, within the precision of the measurement
+COPY_SHARE = 0.8  # times the speed of copying memory: no function can be much faster
 ROUNDS = 5
 BUDGET = 3  # seconds of rounds for a function and dtype
 TURN = 0.1  # seconds for one of them in a round
-# Compositions of hundreds of ops, for each few of which mx.compile runs a compiler: for minutes.
+# Compositions of hundreds of ops: mx.compile runs a compiler for every few of them, for minutes.
 HUGE = {"gammainc", "gammaincc", "betainc"}
-SMALL = 2**14  # numbers to warm up with, and to measure a composition's memory with
+SMALL = 2**14  # numbers for warming up, and for measuring a composition's memory
 FIVEFOLD = {
     *("lgamma", "gammaln", "digamma", "psi", "i0", "i0e", "i1", "i1e", "ndtri"),
     *("erf", "erfc", "erfcx", "erfinv", "erfcinv"),
 }
-TWENTYFOLD = 20  # against the composition
-MEMORY = 1.05  # of the output
+TWENTYFOLD = 20  # times the composition's speed
+MEMORY = 1.05  # times the output
 
-# Where the arguments lie: uniform between two numbers, one pair per argument.
+# The ranges of the arguments: uniform between two numbers, one pair per argument.
 DEFAULT = (0.1, 5.0)
 ARGUMENTS: dict[str, Sequence[tuple[float, float]]] = {
     "lgamma": [(0.1, 20)],
@@ -95,10 +95,10 @@ ARGUMENTS: dict[str, Sequence[tuple[float, float]]] = {
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group. ``LookupError`` where one that is asked for is unknown."""
+    """Yield the results of this group; raise ``LookupError`` for an unknown function."""
     records: dict[str, Record] = {}
     for record in RECORDS.values():
-        records.setdefault(_key(record), record)  # of several outputs one
+        records.setdefault(_key(record), record)  # one of several outputs
     unknown = options.only - set(records)
     if unknown:
         raise LookupError(f"no such function: {', '.join(sorted(unknown))}")
@@ -113,19 +113,19 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def _key(record: Record) -> str:
-    """Its name; `zeta[Riemann]` is zeta of one argument."""
+    """Return the name of a record; `zeta[Riemann]` is zeta of one argument."""
     return record.id if record.id in ARGUMENTS else record.name
 
 
 def inputs(record: Record, dtype: str, size: int) -> list[np.ndarray]:
-    """Arguments of a function."""
+    """Return the arguments of a function."""
     random = np.random.default_rng(0)
     given = ARGUMENTS.get(_key(record), [DEFAULT] * record.arity)
     return [random.uniform(low, high, size).astype(dtype) for low, high in given]
 
 
 def peak(function, arrays: Sequence[mx.array]) -> float:
-    """Bytes that MLX holds at most during a call, beside what it held before."""
+    """Return MLX's maximum memory during a call in bytes, relative to its start."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -158,10 +158,10 @@ def _result(record: Record, dtype: str, size: int) -> Result:
             compiled = mx.compile(composition)
             mx.eval(compiled(*small))  # a compiler runs
             functions["compiled"] = lambda: mx.eval(compiled(*arrays))
-    functions["ours"]()  # what is quick suffers from memory that is new
+    functions["ours"]()  # new memory would slow fast functions
     times = alternate(functions, rounds=ROUNDS, budget=BUDGET, turn=TURN, clock=time.process_time)
 
-    # All of a function's outputs are computed, whichever is looked at.
+    # A function computes all of its outputs, whichever is measured.
     outputs = len(_outputs(record, small))
     memory = peak(lambda *x: _outputs(record, x), arrays) / (arrays[0].nbytes * outputs)
     moved = sum(x.nbytes for x in numbers) + arrays[0].nbytes * outputs
@@ -195,7 +195,7 @@ def _result(record: Record, dtype: str, size: int) -> Result:
 
 
 def _factor(ratio: float) -> str:
-    """Two digits, and those before the point."""
+    """Format with two digits, or more before the decimal point."""
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
 
 

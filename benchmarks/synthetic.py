@@ -1,9 +1,9 @@
-"""Projects of any size for the measurements: an ``mlx_ops.yaml`` of mixed entries, and the kernels.
+"""Synthetic projects of any size: an ``mlx_ops.yaml`` of mixed entries, and the kernels.
 
 Entry ``i`` depends on ``i`` only, so that a smaller project is the beginning of a larger one. Of
-twenty entries five bind a function of MLX, seven are composites (one to six steps long, some
-calling others), four are elementwise kernels with a gradient, two have two outputs, two a shape
-rule. Every kernel is a function of its own, for the CPU and for Metal; half of the entries are
+twenty entries, five bind an MLX function, seven are composites (one to six steps, some of which
+call others), four are elementwise kernels with a gradient, two have two outputs, and two a shape
+rule. Every kernel is a separate function, for the CPU and for Metal; half of the entries are
 documented.
 """
 
@@ -47,7 +47,7 @@ NOUNS = ("values", "scores", "weights", "tokens", "features", "angles", "counts"
 
 @dataclass(frozen=True)
 class Entry:
-    """One operator: its YAML and, if it has kernels, those."""
+    """One operator: its YAML and its kernels, if any."""
 
     yaml: str
     cpu: str = ""
@@ -55,7 +55,7 @@ class Entry:
 
 
 def entry(i: int) -> Entry:
-    """The entry number ``i``."""
+    """Return entry number ``i``."""
     random = Random(i)
     kind = "bcebcosbcecebcsbceoc"[i % 20]
     make = {
@@ -94,7 +94,7 @@ def _bind(i: int, random: Random) -> Entry:
 
 
 def _steps(random: Random, count: int) -> str:
-    """An expression in x, y and alpha."""
+    """Return an expression in x, y and alpha."""
     text = "x"
     for _ in range(count):
         form = random.choice(
@@ -115,7 +115,7 @@ def _steps(random: Random, count: int) -> str:
 
 def _composite(i: int, random: Random) -> Entry:
     formula = _steps(random, random.randint(1, 6))
-    for name in ("y", "alpha"):  # what is unused is a warning
+    for name in ("y", "alpha"):  # unused arguments cause warnings
         if not re.search(rf"\b{name}\b", formula):
             formula = f"{name} * ({formula})"
     if i >= 20 and random.random() < 0.3:  # an earlier composite: entries 1, 21, 41, ...
@@ -222,7 +222,7 @@ def _shape_rule(i: int, random: Random) -> Entry:
 
 
 def _files(entries: list[Entry]) -> Iterator[tuple[str, str]]:
-    """Kernel files by path, some kernels in each."""
+    """Yield kernel files by path, with several kernels in each."""
     kernels = [e for e in entries if e.cpu]
     for number, first in enumerate(range(0, len(kernels), KERNELS_PER_FILE)):
         group = kernels[first : first + KERNELS_PER_FILE]
@@ -241,7 +241,7 @@ def _files(entries: list[Entry]) -> Iterator[tuple[str, str]]:
 
 
 def write_project(folder: Path, count: int, mlx: str) -> Path:
-    """Write the project ``synthetic`` of ``count`` operators; gives the path of its YAML file."""
+    """Write the project ``synthetic`` of ``count`` operators; return the path of its YAML file."""
     entries = [entry(i) for i in range(count)]
     yaml = folder / "mlx_ops.yaml"
     files = {

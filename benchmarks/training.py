@@ -1,9 +1,9 @@
 """Kernels for training: an operator and its gradients on all cores, in float32.
 
-Beside the same with MLX's operations, as it is and compiled, with MLX's own fused operation where
-there is one, and with torch's on the CPU where torch is installed. Each case has a process of its
-own, which says how much memory of MLX's it takes at most, without its inputs and cotangents, and
-how much of this is neither a result nor a gradient: this module, run as a program.
+The competitors are MLX's operations, directly and compiled, MLX's own fused operation if it exists,
+and torch on the CPU if it is installed. Each case has its own process: this module, run as a
+program. It reports MLX's maximum memory without the inputs and cotangents, and the part of it that
+is neither a result nor a gradient.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from .measure import Options, Result, alternate, duration, run_command
 ROUNDS = 5
 BUDGET = 20  # seconds of rounds for a case
 COLUMNS = ("mlxops", "MLX's operations", "compiled", "MLX's own", "torch")
-RECURRENCE = (5, 20)  # aims: how many times the speed, and how much less working memory
+RECURRENCE = (5, 20)  # aims: the factors of speed and of working memory
 LOSS = (10, 10)
 ATTENTION = (3, 0)
 NO_AIM = (0, 0)
 
-Function = Callable[..., Any]  # an array, or several
+Function = Callable[..., Any]  # returns one or several arrays
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed of which inputs."""
+    """A computation and its inputs."""
 
     aims: tuple[float, float]
-    inputs: tuple[mx.array, ...]  # all of them have gradients
-    functions: tuple[Function, ...]  # ours, with MLX's operations, MLX's own
+    inputs: tuple[mx.array, ...]  # all of them with gradients
+    functions: tuple[Function, ...]  # ours, a composition of MLX's operations, MLX's own
     compiled: bool = True  # a loop of many steps takes minutes to compile
-    torch: Callable[..., Any] | None = None  # of torch.nn.functional and tensors
+    torch: Callable[..., Any] | None = None  # receives torch.nn.functional and tensors
 
 
 def over_time(step: Callable[..., tuple[Any, ...]], state: Any) -> Function:
-    """A loop over the second axis: ``step(state, *arrays)`` gives the next state and results."""
+    """Loop over the second axis: ``step(state, *arrays)`` returns the next state and results."""
 
     def call(*arrays: mx.array) -> list[mx.array]:
         s, results = state, []
@@ -115,7 +115,7 @@ def _gru(x: mx.array, weight: mx.array) -> list[mx.array]:
 
 
 def _divergence(p: mx.array, q: mx.array) -> mx.array:
-    """Of distributions, from their logarithms."""
+    """Return the divergence of distributions from their logarithms."""
     return mx.sum(mx.exp(p) * (p - q), axis=-1)
 
 
@@ -144,7 +144,7 @@ def _rms_norm(x: mx.array, weight: mx.array, eps: float = 1e-6) -> mx.array:
 
 
 def _heads(norm: Function) -> Function:
-    """Queries and keys, behind the norm and turned, in one array."""
+    """Return queries and keys, after the norm and the rotation, in one array."""
 
     def call(q: mx.array, k: mx.array, *weights: mx.array) -> mx.array:
         normed = (norm(x, w, 1e-6).swapaxes(1, 2) for x, w in zip((q, k), weights, strict=True))
@@ -180,7 +180,7 @@ def _tensor(x: mx.array) -> Any:
 
 
 def _with_torch(case: Case, cotangent: mx.array) -> Callable[[], object]:
-    """The case's gradients by torch; ``ImportError`` where that is not installed."""
+    """Return the case's gradients by torch; raise ``ImportError`` if it is not installed."""
     import torch
 
     function = case.torch
@@ -197,18 +197,18 @@ def _with_torch(case: Case, cotangent: mx.array) -> Callable[[], object]:
 
 
 def results(function: Function, *inputs: mx.array) -> list[mx.array]:
-    """What a function gives, as a list."""
+    """Return the results of a function as a list."""
     result = function(*inputs)
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
 def cotangents(case: Case) -> list[mx.array]:
-    """Random ones, for all results."""
+    """Return random cotangents for all results."""
     return [mx.random.uniform(-1, 1, y.shape) for y in results(case.functions[0], *case.inputs)]
 
 
 def gradients(function: Function, cotangents: list[mx.array]) -> Callable[..., list[mx.array]]:
-    """A function of the same arguments, which gives its results and the gradients."""
+    """Return a function of the same arguments that returns its results and the gradients."""
 
     def call(*inputs: mx.array) -> list[mx.array]:
         outputs, vjps = mx.vjp(lambda *x: results(function, *x), inputs, cotangents)
@@ -218,7 +218,7 @@ def gradients(function: Function, cotangents: list[mx.array]) -> Callable[..., l
 
 
 def cases(quick: bool) -> Mapping[str, Case]:
-    """All that is measured; arrays are computed when they are used."""
+    """Return all cases; their arrays are computed on first use."""
     steps, tokens, words, length = (32, 32, 500, 64) if quick else (512, 1024, 32_000, 1024)
     wide = (64, 128) if quick else (4096, 2048)
     targets = mx.random.randint(0, words, (tokens,))
@@ -405,7 +405,7 @@ def cases(quick: bool) -> Mapping[str, Case]:
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """The results of this group."""
+    """Yield the results of this group."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for name, case in cases(options.quick).items():
         options.progress(f"time {name}")
@@ -425,7 +425,7 @@ def measure(options: Options) -> Iterator[Result]:
 
 
 def _run(name: str, quick: bool) -> dict[str, tuple[float, ...]]:
-    """Seconds, and bytes of memory: without results and gradients, and with them."""
+    """Return seconds, and bytes of memory: without results and gradients, and with them."""
     mx.set_default_device(mx.cpu)
     case = cases(quick)[name]
     functions = dict(zip((*COLUMNS[:2], COLUMNS[3]), case.functions, strict=False))

@@ -13,8 +13,8 @@ using mlxgen::In;
 using mlxgen::Out;
 
 /**
- * The arrays along the diagonal, zeros elsewhere. Arrays of one axis are rows,
- * scalars are 1 x 1.
+ * The arrays along the diagonal, zeros elsewhere. An array of one axis is a
+ * row, a scalar is a 1 x 1 matrix.
  */
 template <typename T>
 void block_diag(const std::vector<In<T>>& arrays, Out<T> out) {

@@ -1,4 +1,4 @@
-// The gradient of block_diag: offsets add up from block to block.
+// The gradient of block_diag. The offsets of the blocks accumulate.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// CPU kernels of the simple elementwise ops: one scalar function each. The loop
-// around them is generated, and vectorised.
+// CPU kernels of the simple elementwise ops: one scalar function each. mlxgen
+// generates the vectorized loop around each function.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace mlxops::cpu {
 
-/** Signed integers, too, overflow as MLX's do: C++ does not define it. */
+/** Signed integers wrap on overflow, as MLX's do; C++ leaves this undefined. */
 template <typename T>
 T add_cpu(T a, T b) {
   if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
@@ -28,7 +28,7 @@ T axpby(T x, T y, T alpha, T beta) {
 /** x * silu(gate), where silu(g) = g * sigmoid(g). */
 template <typename T>
 T swiglu(T x, T gate) {
-  // exp of a negative number only: no overflow, and full accuracy in the tail
+  // exp of a negative number does not overflow, and is accurate in the tail,
   // where sigmoid is small.
   T e = mlxgen::math::exp(-mlxgen::math::fabs(gate));
   T sigmoid = (gate < 0 ? e : T(1)) / (1 + e);
@@ -37,9 +37,9 @@ T swiglu(T x, T gate) {
 
 template <typename T>
 void sincos(T x, T& sin, T& cos) {
-  // Given the same argument twice, gcc makes one call of the two, of a function
+  // With the same argument for both, gcc merges the two calls into one function
   // without a vector variant; it also sees through fabs and minus. Adding 0
-  // turns -0 to 0, so it is kept, and cos does not mind.
+  // changes -0 to 0, so that gcc must keep it, and cos is the same for both.
   sin = mlxgen::math::sin(x);
   cos = mlxgen::math::cos(x + T(0));
 }

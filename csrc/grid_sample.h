@@ -1,9 +1,9 @@
-// CPU kernels of grid sampling: an image read at arbitrary points, and its
-// gradients.
+// CPU kernels of grid sampling: an image is interpolated at arbitrary points,
+// with gradients.
 //
-// The meaning of a coordinate, of the modes and of the paddings is that of
-// torch.nn.functional.grid_sample, for channels-last arrays. That holds for
-// points outside of the image, at infinity, and NaN too:
+// Coordinates, modes and paddings have the meaning of
+// torch.nn.functional.grid_sample, for channels-last arrays. This includes
+// points outside of the image, at infinity, and NaN:
 //
 //   padding   forward                  gradient of the grid
 //   zeros     0; NaN where a           0 or NaN
@@ -30,21 +30,22 @@ using mlxgen::Out;
 
 namespace grid_sample_detail {
 
-// The choices of the string arguments, in the order of their declaration.
+// The values of the string arguments, in the order of their declaration.
 enum Mode { bilinear, nearest };
 enum Padding { zeros, border, reflection };
 
-/** A coordinate in pixels, and its derivative by the coordinate in the grid. */
+/** A coordinate in pixels, and its derivative with respect to the grid
+ * coordinate. */
 template <typename A>
 struct Coordinate {
   A value;
   A slope;
 };
 
-/** Where `from`, -1 to 1 over an axis of the given size, lies. */
+/** The position of `from`, which is -1 to 1 along an axis of the given size. */
 template <typename A>
 Coordinate<A> locate(A from, int size, int padding, bool align_corners) {
-  // -1 and 1 are the centres of the outer pixels, or else their outer edges.
+  // -1 and 1 are the centers of the outer pixels, or else their outer edges.
   A slope = (align_corners ? A(size - 1) : A(size)) / 2;
   A value = align_corners ? (from + 1) * slope : (from + 1) * slope - A(0.5);
   if (padding == reflection) {
@@ -69,16 +70,18 @@ Coordinate<A> locate(A from, int size, int padding, bool align_corners) {
   return {value, slope};
 }
 
-/** The four pixels around a point, and where it lies between them. */
+/** The four pixels around a point, and the weights of the point between them.
+ */
 template <typename T>
 struct Neighbours {
   using A = accum_t<T>;
   int64_t offset[4]; // upper left, upper right, lower left, lower right
   bool inside[4];
-  A right; // weight of the right ones, NaN if there is no such point
+  A right; // weight of the right pixels, NaN if there is no such point
   A lower;
 
-  /** In an image of the given size; offsets are of its first element. */
+  /** For an image of the given size; offsets are relative to its first element.
+   */
   Neighbours(A x, A y, int width, int height, int channels) {
     A left = std::floor(x);
     A top = std::floor(y);
@@ -96,7 +99,8 @@ struct Neighbours {
   }
 };
 
-/** The element of the pixel nearest to a point; negative outside. */
+/** The element of the pixel nearest to a point; negative outside of the image.
+ */
 template <typename A>
 int64_t nearest_offset(A x, A y, int width, int height, int channels) {
   A column = std::rint(x);
@@ -111,8 +115,8 @@ int64_t nearest_offset(A x, A y, int width, int height, int channels) {
 } // namespace grid_sample_detail
 
 /**
- * x (N, H, W, C) read at grid (N, Ho, Wo, 2), whose last axis is the column and
- * the row: out (N, Ho, Wo, C).
+ * x (N, H, W, C) interpolated at grid (N, Ho, Wo, 2), whose last axis contains
+ * the column and the row: out (N, Ho, Wo, C).
  */
 template <typename T>
 void grid_sample(
@@ -164,8 +168,8 @@ void grid_sample(
 }
 
 /**
- * Gradients of grid_sample by x and grid. The first is a sum of many terms and
- * stays in the accumulation type.
+ * Gradients of grid_sample by x and grid. The gradient with respect to x is a
+ * sum of many terms and stays in the accumulator type.
  */
 template <typename T>
 void grid_sample_vjp(

@@ -1,4 +1,4 @@
-// CPU kernels of RMS normalisation fused with a residual connection.
+// CPU kernels of RMS normalization fused with a residual connection.
 
 #pragma once
 
@@ -17,7 +17,7 @@ using mlxgen::Out;
 
 /**
  * h = x + residual and y = h / sqrt(mean(h^2) + eps) * weight, over the last
- * axis. y is computed from h as it is stored, rounded to T.
+ * axis. y is computed from h as stored, rounded to T.
  */
 template <typename T>
 void rms_norm_residual(
@@ -57,19 +57,20 @@ void rms_norm_residual(
   }
 }
 
-// How many rows each row of rms_norm_residual_vjp's grad_weight sums up.
+// The number of rows that each row of rms_norm_residual_vjp's grad_weight sums.
 constexpr int64_t rows_per_sum = 16;
 
 /**
- * Gradients of rms_norm_residual. With n = h / sqrt(mean(h^2) + eps) and
- * d = grad_y * weight,
+ * Gradients of rms_norm_residual. With n = h / sqrt(mean(h^2) + eps) and d =
+ * grad_y * weight,
  *
  *   grad_x = grad_h + (d - n mean(d n)) / sqrt(mean(h^2) + eps)
  *
- * for x and residual alike. That of weight is the sum of grad_y n over all
- * rows; row i of grad_weight is the part from rows_per_sum rows, from
- * i * rows_per_sum on. Metal's threadgroups can compute parts without waiting
- * for each other, and the result does not depend on their order.
+ * for x and residual alike. The gradient with respect to weight is the sum of
+ * grad_y n over all rows; row i of grad_weight is the sum over rows_per_sum
+ * rows, from i * rows_per_sum on. Metal's threadgroups can compute these parts
+ * without waiting for each other, and the result does not depend on their
+ * order.
  */
 template <typename T>
 void rms_norm_residual_vjp(

@@ -7,8 +7,8 @@
 namespace mlxops::cpu {
 
 /**
- * term(0) + ... + term(n - 1), as 16 interleaved sums. Without the freedom to
- * reorder a sum the compiler cannot vectorise it; this order is also more
+ * term(0) + ... + term(n - 1), as 16 interleaved sums. The compiler may not
+ * reorder a sum, and therefore could not vectorize it; this order is also more
  * accurate.
  */
 template <typename A, typename F>

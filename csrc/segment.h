@@ -15,7 +15,7 @@ using mlxgen::Out;
 
 /**
  * out[s] = sum of the x[i] with segment_ids[i] == s, for 0 <= s < num_segments;
- * other ids are ignored. The rows are added in their order.
+ * other ids are ignored. The rows are added in order.
  */
 template <typename T>
 void segment_sum(
@@ -26,8 +26,8 @@ void segment_sum(
   using A = accum_t<T>;
   int64_t rows = segment_ids.size();
   int64_t width = rows == 0 ? 0 : x.size() / rows;
-  // In half precision small numbers would be lost beside a large sum: add in
-  // float, then round once.
+  // In half precision a large sum would absorb small numbers: add in float,
+  // then round once.
   std::vector<A> wide;
   A* sums;
   if constexpr (std::is_same_v<T, A>) {
@@ -55,7 +55,7 @@ void segment_sum(
   }
 }
 
-/** The same, which has no use for an order of the rows by their ids. */
+/** The same with an order of the rows by their ids, which the CPU ignores. */
 template <typename T>
 void segment_sum_sorted(
     In<T> x,

@@ -1,14 +1,14 @@
-"""The regression of negative_binomial.py, its rows shared among processes by ``mx.distributed``.
+"""The regression of negative_binomial.py with rows distributed over processes, ``mx.distributed``.
 
     mlx.launch -n 2 .venv/bin/python examples/distributed.py
 
-Each of n processes has every n-th row and computes these rows' part of likelihood, gradient and
-Hessian, through ``mlxops.lgamma`` and its derivatives. Newton's method sees sums over all of them,
-so that all take the same steps. Nothing else changes: an operator computes where its arrays are.
-Processes of one machine talk over the loopback address (MLX's backend "ring"); with the option
-``--hosts`` of ``mlx.launch`` they are on several.
+Each of n processes has every n-th row and computes the contribution of its rows to the likelihood,
+gradient and Hessian, through ``mlxops.lgamma`` and its derivatives. Newton's method uses sums over
+all processes, so that all of them take the same steps. Nothing else changes, because an operator
+computes where its arrays are. Processes on one machine communicate over the loopback address (MLX's
+backend "ring"); the option ``--hosts`` of ``mlx.launch`` distributes them over several machines.
 
-The first process fits all rows alone, too. The exit status is 0 if both fits agree.
+The first process also fits all rows alone. The exit status is 0 if both fits agree.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from negative_binomial import TOLERANCE, fit, load
 
 
 def main() -> int:
-    """Run the example; 0 if the fits agree."""
+    """Run the example; return 0 if the fits agree."""
     mx.set_default_device(mx.cpu)  # float64 exists on the CPU only, on every system
-    group = mx.distributed.init()  # a process that was started alone is a group of one
+    group = mx.distributed.init()  # a process that is started alone is a group of one
     rank, size = group.rank(), group.size()
     x, y, names = load()
     mine = slice(rank, None, size)

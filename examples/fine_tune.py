@@ -1,11 +1,11 @@
-"""Fine-tune tiny models of mlx-lm with recurrences, whose kernels have no gradient of their own.
+"""Fine-tune tiny recurrent models of mlx-lm, whose own kernels have no gradient.
 
     pip install "mlx-lm>=0.32.2,<0.33"
     .venv/bin/python examples/fine_tune.py [qwen3_next] [mamba2] [rwkv7] [--steps 30]
 
 Each model starts from random weights and learns the bytes of this repository's README, through
 ``mlxops.mlx_lm``, on the CPU. The loss of the first step and its gradients are compared with those
-of mlx-lm's own compositions. The exit status is 0 if they agree and all models have learnt.
+of mlx-lm's own compositions. The exit status is 0 if they agree and all models have learned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import mlx.optimizers
 from mlx.utils import tree_flatten
 
 WORDS = 256  # bytes
-# As the files config.json of models say it, with the number of words left out.
+# As in the files config.json of models, without the vocabulary size.
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "qwen3_next": {
         **{"hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 48},
@@ -48,23 +48,23 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         **{"gate_low_rank_dim": 8, "decay_low_rank_dim": 8},
     },
 }
-CLOSE = 1e-4  # of the largest number of a gradient
+CLOSE = 1e-4  # relative to the largest number of a gradient
 
 
 def build(name: str, words: int = WORDS) -> Any:
-    """A model with random weights, those too that start at zero."""
+    """Return a model with random weights, also for weights that start at zero."""
     module = importlib.import_module(f"mlx_lm.models.{name}")
     configuration = {"model_type": name, "vocab_size": words, **CONFIGURATIONS[name]}
     model = module.Model(module.ModelArgs.from_dict(configuration))
     for key, value in tree_flatten(model.trainable_parameters()):
-        if not value.any():  # so that something depends on it
+        if not value.any():  # random, so that the weight affects the result
             model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
     model.train()
     return model
 
 
 def gradients(model: Any, batch: Any, loss: Any) -> dict[str, mx.array]:
-    """The loss of a batch of mlx-lm's trainer, and the gradients by the names of weights."""
+    """Return the loss of a batch by mlx-lm's trainer, and the gradients by name of the weight."""
     (mean, count), found = mlx.nn.value_and_grad(model, loss)(model, *batch)
     found = {"loss": mean, "count": count.astype(mx.float32), **dict(tree_flatten(found))}
     mx.eval(found)
@@ -72,7 +72,7 @@ def gradients(model: Any, batch: Any, loss: Any) -> dict[str, mx.array]:
 
 
 def difference(found: dict[str, mx.array], expected: dict[str, mx.array]) -> float:
-    """The largest of all gradients, as a share of the largest number of each."""
+    """Return the largest difference of all gradients, relative to the largest number of each."""
     return max(
         mx.abs(found[key] - value).max().item() / max(mx.abs(value).max().item(), 1e-3)
         for key, value in expected.items()
@@ -80,16 +80,16 @@ def difference(found: dict[str, mx.array], expected: dict[str, mx.array]) -> flo
 
 
 def batch_of(text: mx.array, size: int, length: int) -> tuple[mx.array, mx.array]:
-    """Random pieces of a text, and from where to where each counts."""
+    """Return random parts of the text, and the range of each that counts."""
     begins = mx.random.randint(0, text.size - length, (size, 1))
     return text[begins + mx.arange(length)], mx.array([[1, length - 1]] * size)
 
 
 def main() -> int:
-    """Run the example; 0 if the gradients agree and every model has learnt."""
+    """Run the example; return 0 if the gradients agree and every model has learned."""
     parser = argparse.ArgumentParser(description="Fine-tune tiny models of mlx-lm.")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(CONFIGURATIONS))
-    parser.add_argument("--steps", type=int, default=30, help="of training (default 30)")
+    parser.add_argument("--steps", type=int, default=30, help="training steps (default 30)")
     args = parser.parse_args()
     if unknown := set(args.models) - set(CONFIGURATIONS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")

@@ -7,9 +7,9 @@ Trivedi, "Regression Analysis of Count Data", 2013, section 3.3): ``y`` has mean
 ``mu = exp(X beta)`` and variance ``mu + alpha mu**2``.
 
 Its likelihood contains the logarithm of the gamma function at ``1 / alpha``, and ``alpha`` is
-fitted: gradient and Hessian need digamma and trigamma. MLX has none of the three. Here
-``mlxops.lgamma`` is the forward; the rest follows from the gradients that its entry and that of
-``digamma`` declare in ``mlx_ops.yaml``.
+fitted: the gradient and Hessian need digamma and trigamma. MLX lacks all three. Here
+``mlxops.lgamma`` is the forward; the derivatives follow from the gradients that the entries of
+``lgamma`` and ``digamma`` declare in ``mlx_ops.yaml``.
 
 The data and the reference, statsmodels' own fit, come with statsmodels. The exit status is 0 if
 both fits agree.
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import matplotlib
 
-matplotlib.use("Agg")  # a file is written, no window opened
+matplotlib.use("Agg")  # writes a file without a window
 
 import matplotlib.pyplot as plt
 import mlx.core as mx
@@ -41,7 +41,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-# Differences between the two fits that are taken for rounding, in standard errors.
+# Differences between the two fits that count as rounding, in standard errors.
 TOLERANCE = 1e-6
 CONVERGED = 1e-10  # largest entry of the mean gradient
 
@@ -58,14 +58,14 @@ class Fit:
 
 
 def load() -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Regressors, shape (20190, 10), counts, shape (20190,), and the names of all parameters."""
+    """Return regressors of shape (20190, 10), counts of shape (20190,), and parameter names."""
     data = sm.datasets.randhie.load()
     exog = sm.add_constant(data.exog.astype(float))
     return exog.to_numpy(), data.endog.to_numpy(dtype=float), [*exog.columns, "alpha"]
 
 
 def exp(x: mx.array) -> mx.array:
-    """exp in double precision: of a float64 MLX's own has 7 correct digits on Linux, power all."""
+    """exp in float64: MLX's own has 7 correct digits on Linux, power has all."""
     return mx.power(mx.array(math.e, dtype=x.dtype), x)
 
 
@@ -87,14 +87,14 @@ def fit(
     progress: Callable[[int, float, float], None],
     total: Callable[[mx.array], mx.array] = lambda array: array,
 ) -> Fit:
-    """Maximise the likelihood with Newton's method.
+    """Maximize the likelihood with Newton's method.
 
     Args:
         x: Regressors, shape (n, k), float64.
         y: Counts, shape (n,), float64.
         progress: Called with the iteration, the log-likelihood and the size of the gradient.
-        total: Where the rows are shared among processes (distributed.py): the sum of an array over
-            these. All processes then take the same steps.
+        total: If processes share the rows (distributed.py), returns the sum of an array over them.
+            All processes then take the same steps.
 
     Returns:
         The estimates; standard errors are those of the observed information.
@@ -110,7 +110,7 @@ def fit(
     design, counts = mx.array(x / scale[:k], dtype=mx.float64), mx.array(y, dtype=mx.float64)
 
     def loss(theta: mx.array) -> mx.array:
-        """These rows' part of minus the mean log-likelihood, at beta and log(alpha)."""
+        """Return the contribution of these rows to minus the mean log-likelihood."""
         return -mx.sum(log_probability(counts, exp(design @ theta[:k]), exp(theta[k]))) / n
 
     def directional(theta: mx.array, direction: mx.array) -> mx.array:
@@ -131,7 +131,7 @@ def fit(
         progress(iteration, -n * float(value), size)
         if size < CONVERGED:
             break
-        # Far from the optimum the Hessian may be indefinite: then its eigenvalues' sizes count.
+        # Far from the optimum the Hessian may be indefinite: then absolute eigenvalues are used.
         eigenvalues, vectors = np.linalg.eigh(curvature)
         step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(eigenvalues), 1e-12))
         length = 1.0
@@ -156,7 +156,7 @@ def fit(
 
 
 def fit_with_progress(x: np.ndarray, y: np.ndarray, console: Console) -> Fit:
-    """``fit`` with a bar that fills as the gradient's exponent falls."""
+    """Run ``fit`` with a progress bar that fills as the gradient decreases."""
     columns = (
         TextColumn("fitting"),
         BarColumn(),
@@ -179,12 +179,12 @@ def fit_with_progress(x: np.ndarray, y: np.ndarray, console: Console) -> Fit:
 
 
 def operators_table() -> Table:
-    """What mlxops has, read from the ``ops.json`` that was generated with it."""
+    """Return a table of mlxops' operators, read from its generated ``ops.json``."""
     table = Table(
         "operator", "signature", "backends", "gradient", title="mlxops", title_justify="left"
     )
     for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8")):
-        if "internal" in op["tags"]:  # not a function of Python
+        if "internal" in op["tags"]:  # not public in Python
             continue
         backends = ", ".join(sorted(op["kernels"])) or f"all ({op['form']})"
         gradients = [f"{argument}: {text}" for argument, text in op["grad"].items()]
@@ -196,7 +196,7 @@ def operators_table() -> Table:
 
 
 def comparison_table(names: list[str], ours: Fit, theirs: Fit) -> Table:
-    """The two fits side by side."""
+    """Return a table of the two fits."""
     table = Table(
         title="Negative binomial (NB2), mdvis: outpatient visits to a doctor", title_justify="left"
     )
@@ -220,7 +220,7 @@ def comparison_table(names: list[str], ours: Fit, theirs: Fit) -> Table:
 
 
 def plot(x: np.ndarray, y: np.ndarray, names: list[str], ours: Fit, path: Path) -> None:
-    """Observed and fitted frequencies of the counts, and the coefficients with 95% intervals."""
+    """Plot observed and fitted frequencies, and the coefficients with 95% intervals."""
     shown = np.arange(21)
     mu = exp(mx.array(x @ ours.params[:-1], dtype=mx.float64))
     support = mx.array(shown, dtype=mx.float64)[:, None]
@@ -250,13 +250,13 @@ def plot(x: np.ndarray, y: np.ndarray, names: list[str], ours: Fit, path: Path) 
 
 
 def main() -> int:
-    """Run the example; 0 if the fits agree."""
+    """Run the example; return 0 if the fits agree."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--plot",
         type=Path,
         default=Path(__file__).resolve().parents[1] / "build" / "negative_binomial.png",
-        help="where the plot is written",
+        help="path of the plot",
     )
     args = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 130)

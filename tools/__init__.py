@@ -1,1 +1,1 @@
-"""What maintainers of mlxgen run, from the root of the repository: ``python -m tools.<name>``."""
+"""Tools for maintainers of mlxgen; run from the repository's root: ``python -m tools.<name>``."""

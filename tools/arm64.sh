@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Most users have a Mac with an arm64 processor. This makes a place on x86-64 Linux where the operators can be
-# built and run for arm64 all the same: `make arm64` calls it with a folder, and gets there
+# Most users have a Mac with an arm64 processor. This script prepares a folder on x86-64 Linux in which the
+# operators can be built and run for arm64. `make arm64` calls it with the folder, which then contains
 #
-#   root/       Python, the C and the C++ library of this Debian or Ubuntu for arm64, unpacked
-#   bin/python  that Python in QEMU: of a virtual environment, which the folder is
-#   bin/g++     clang for arm64, on this processor: builds mlxops, and is what mx.compile runs
+#   root/       Python and the C and C++ libraries of this Debian or Ubuntu for arm64, unpacked
+#   bin/python  this Python in QEMU; the folder is its virtual environment
+#   bin/g++     clang for arm64, running on this processor: builds mlxops, and compiles for mx.compile
 #
-# Only the compiler, the linker and QEMU come from the machine. As root they are installed where they are missing.
+# Only the compiler, the linker and QEMU belong to the machine. If they are missing, root installs them.
 set -eu
 
 need() {
@@ -14,8 +14,8 @@ need() {
   exit 1
 }
 
-[ $# = 1 ] || need "calls tools/arm64.sh with a folder."
-[ "$(uname -m)" = x86_64 ] || need "is for x86-64: on other processors \`make test\` runs the operators as they are."
+[ $# = 1 ] || need "must call tools/arm64.sh with a folder."
+[ "$(uname -m)" = x86_64 ] || need "needs x86-64; on other processors, use \`make test\`."
 mkdir -p "$1"/{apt/lists/partial,apt/archives/partial,bin,root,tmp}
 here=$(realpath "$1")
 clang=19
@@ -25,7 +25,7 @@ ID='' VERSION_CODENAME=''
 case $ID in
   debian) source="http://deb.debian.org/debian $VERSION_CODENAME main" ;;
   ubuntu) source="http://ports.ubuntu.com/ubuntu-ports $VERSION_CODENAME main universe" ;;
-  *) need "takes packages of Debian or Ubuntu, and this is neither." ;;
+  *) need "needs packages of Debian or Ubuntu, but this system is neither." ;;
 esac
 
 missing=()
@@ -33,13 +33,13 @@ command -v clang++-$clang > /dev/null || missing+=(clang-$clang)
 command -v ld.lld-$clang > /dev/null || missing+=(lld-$clang)
 command -v qemu-aarch64-static > /dev/null || missing+=(qemu-user-static)
 if [ ${#missing[@]} != 0 ]; then
-  [ "$(id -u)" = 0 ] || need "needs what an administrator can install: apt-get install ${missing[*]}"
+  [ "$(id -u)" = 0 ] || need "needs packages that an administrator can install: apt-get install ${missing[*]}"
   { apt-get update -qq && apt-get install -qq -y --no-install-recommends "${missing[@]}"; } > "$here/apt/log" 2>&1 ||
-    need "needs packages that apt-get does not get here: ${missing[*]} ($here/apt/log)"
+    need "needs packages that apt-get cannot install here: ${missing[*]} ($here/apt/log)"
 fi
 
-# apt with a memory of its own, in which nothing is installed: so it finds all that these packages need, needs no
-# rights, and leaves this system's own packages alone.
+# apt with its own state, in which nothing is installed: it therefore finds all dependencies of these packages, needs
+# no privileges, and does not change this system's own packages.
 echo "deb [signed-by=/usr/share/keyrings/$ID-archive-keyring.gpg] $source" > "$here/apt/sources.list"
 : > "$here/apt/status"
 apt() {
@@ -52,14 +52,14 @@ apt() {
   gcc=$(apt apt-cache depends g++ | sed -n 's/.*Depends: g++-\([0-9]*\)$/\1/p')
   apt apt-get install -y --no-install-recommends --download-only python3 libpython3-dev "libstdc++-$gcc-dev"
 } > "$here/apt/log" 2>&1 || need "cannot download the arm64 packages of $ID ($here/apt/log)"
-# Newer releases have all in usr; that they call it so is in none of these packages.
+# Newer releases contain everything in usr, but none of these packages has the symbolic link.
 mkdir -p "$here/root/usr/lib"
 [ -e "$here/root/lib" ] || ln -s usr/lib "$here/root/lib"
 for package in "$here"/apt/archives/*.deb; do
   dpkg -x "$package" "$here/root"
 done
 
-# What is temporary is kept apart: MLX keeps compiled functions there, under names that say nothing of processors.
+# A separate temporary folder: MLX stores compiled functions there, under names that do not include the processor.
 cat > "$here/bin/python" << END
 #!/bin/sh
 export PATH="$here/bin:\$PATH" TMPDIR="$here/tmp"

@@ -1,4 +1,4 @@
-"""What the table of functions has to be; tools/functions.txt explains the words."""
+"""The schema of the table of functions; tools/functions.txt explains the terms."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Operation = tuple[list[Slot], Result, str, str]
 
 
 def is_overload(text: str) -> str:
-    """``sum(a:array, axis:ints)``, of slots that there are."""
+    """Check an overload, ``sum(a:array, axis:ints)``, with valid slots."""
     match = re.fullmatch(r"[\w:]+\((.+)\)", text)
     for slot in match[1].split(", ") if match else [""]:
         if slot.startswith("="):
@@ -87,20 +87,20 @@ def is_overload(text: str) -> str:
 
 
 def is_degree(text: str) -> str:
-    """A word, or sums and products of parameters."""
+    """Check a degree: a word, or sums and products of parameters."""
     if not re.fullmatch(r"\w+([*+]\w+)*", text):
         raise ValueError(f"{text!r} is not a degree")
     return text
 
 
 class Strict(BaseModel):
-    """Takes what it knows and no more."""
+    """A model that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Effect(Strict):
-    """What a function makes of what is known of its operands."""
+    """The facts about a function's result, from those about its operands."""
 
     rank: RankEffect = ""
     dtype: DtypeEffect = ""
@@ -110,7 +110,7 @@ class Effect(Strict):
 
 
 class FromMLX(Strict):
-    """What MLX says of a function."""
+    """The facts about a function that MLX determines."""
 
     signatures: list[Signature] = []
     result: str | None = Field(None, pattern=r"^((array|arrays|tuple|flags)(:[1-9])?|bool)!?$")
@@ -129,7 +129,7 @@ class Record(FromMLX):
 
 
 class Older(Strict):
-    """What differs in an older release from the next newer one."""
+    """The differences of an older release from the next newer one."""
 
     functions: dict[str, FromMLX | None]
     aliases: dict[str, str | None]

@@ -1,12 +1,12 @@
-"""MLX's releases: what mlxgen knows of each, and whether packages can be built for it.
+"""MLX's releases: updates the tables of each release, and tests package builds for it.
 
 ::
 
-    python -m tools.mlx_releases                    # compare the tables with what PyPI has
+    python -m tools.mlx_releases                    # compare the tables with PyPI's releases
     python -m tools.mlx_releases --write            # store them, and pin the newest release
     python -m tools.mlx_releases check [RELEASE...] # build and test a package with each release
 
-All of it happens in ``build/mlx``. A new release of MLX is ``--write``, then ``check --write``.
+All files are in ``build/mlx``. For a new release of MLX, run ``--write``, then ``check --write``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """What a program printed; raises ``ClickException`` with that if it failed."""
+    """Return the output of a program; if it fails, raise ``ClickException`` with the output."""
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, capture_output=True, text=True, errors="replace"
     )
@@ -48,19 +48,19 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
 
 
 def releases() -> list[str]:
-    """Those that PyPI has and mlxgen works with, newest first."""
+    """Return the releases on PyPI that mlxgen supports, newest first."""
     listed = run(sys.executable, "-m", "pip", "index", "versions", "mlx")
     found = re.findall(r"[\d.]+", listed.partition("Available versions:")[2].splitlines()[0])
     return [release for release in found if numbers(release) >= numbers(OLDEST_MLX)]
 
 
 def fetched(release: str) -> Path:
-    """The folder of a release: its headers, stubs and libraries."""
+    """Return the folder of a release with its headers, stubs and libraries."""
     folder = WORK / release
     if not folder.is_dir():
         half = WORK / f"{release}.half"
         run(sys.executable, *PIP, "install", "--target", half, f"mlx[cpu]=={release}")
-        if not (half / "mlx" / "core" / "__init__.pyi").is_file():  # 0.32.0 came without
+        if not (half / "mlx" / "core" / "__init__.pyi").is_file():  # 0.32.0 has no stubs
             stubgen = (sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", "mlx.core")
             run(*stubgen, "-i", half, "-O", half / "mlx")
         half.rename(folder)
@@ -71,7 +71,7 @@ def fetched(release: str) -> Path:
 @click.option("--write", is_flag=True, help="Store the tables, and pin the newest release.")
 @click.pass_context
 def main(context: click.Context, write: bool) -> None:
-    """Compare what mlxgen knows of MLX's releases with what PyPI has."""
+    """Compare mlxgen's facts about MLX's releases with PyPI."""
     if context.invoked_subcommand:
         return
     found = releases()
@@ -91,7 +91,7 @@ def main(context: click.Context, write: bool) -> None:
 
 
 def _tell(release: str, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
-    """Say what of the API that formulas use is new, different or gone."""
+    """Print the new, changed and removed parts of the API that formulas use."""
     for part in PARTS:
         there, before = changed(old[part], new[part]), old[part]
         for name, value in sorted(there.items()):
@@ -100,7 +100,7 @@ def _tell(release: str, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
 
 
 def _add_to_compat(release: str) -> None:
-    """Note which of nanobind's internals a release has."""
+    """Record the version of nanobind's internals that a release uses."""
     (core,) = fetched(release).glob("core.*.so")
     internals = compat.internals_version(compat.abi_tag(core))
     path = Path(compat.__file__)
@@ -109,8 +109,8 @@ def _add_to_compat(release: str) -> None:
     text, count = row.subn(lambda m: f'{m[1]}, "{release}"' if m[1] else f'"{release}",', text)
     if not count:
         raise click.ClickException(
-            f"MLX {release} has version {internals} of nanobind's internals, which {path} does not "
-            "know: add it, with the releases of nanobind that have NB_INTERNALS_VERSION "
+            f"MLX {release} uses version {internals} of nanobind's internals, which {path} "
+            "lacks: add it, with the releases of nanobind that have NB_INTERNALS_VERSION "
             f"{internals} in src/nb_abi.h"
         )
     path.write_text(text, encoding="utf-8")
@@ -118,7 +118,7 @@ def _add_to_compat(release: str) -> None:
 
 
 def _pin(release: str) -> None:
-    """Name another release wherever the project's files say what it is built for."""
+    """Replace the pinned release in all files of the project that name it."""
     pin = re.compile(r"(mlx\[cpu\]==)[\d.]+\d")
     found = run("git", "grep", "-lE", r"mlx\[cpu\]==[0-9.]+[0-9]", "--", ":!tests")
     for name in found.splitlines():
@@ -137,7 +137,7 @@ def _pin(release: str) -> None:
 @click.argument("which", nargs=-1, metavar="[RELEASE]...")
 @click.option("--write", is_flag=True, help="Write the table in docs/own-package.md.")
 def check(which: Sequence[str], write: bool) -> None:
-    """Build a new package for each release, and run its tests and what concerns MLX in mlxgen's."""
+    """Build a new package for each release; run its tests and those of mlxgen that concern MLX."""
     rows: list[tuple[str, ...]] = []
     failed = []
     for release in which or releases():
@@ -161,7 +161,7 @@ def check(which: Sequence[str], write: bool) -> None:
 
 
 def checked(release: str) -> tuple[str, ...]:
-    """What a row of the table says of a release."""
+    """Return the table row of a release."""
     env, package = WORK / f"env-{release}", WORK / f"package-{release}" / "sample"
     python = env / "bin" / "python"
     if not python.is_file():

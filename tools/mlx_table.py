@@ -1,13 +1,14 @@
-"""Writes the table of functions, mlxgen/formula/data/functions.json: from MLX's releases, and from
-what is written by hand in tools/functions.txt, whose first lines explain all of it.
+"""Writes the table of functions, mlxgen/formula/data/functions.json.
 
-``python -m tools.mlx_releases`` brings the releases here, and compares or stores the table. It has
-the newest release, and for each older one what is different there from the next newer one.
-``python -m tools.mlx_table`` puts the hand-written part into the stored table anew.
+The table combines facts from MLX's releases with hand-written ones from tools/functions.txt, whose
+first lines explain all of them. ``python -m tools.mlx_releases`` downloads the releases, and
+compares or stores the table. It contains the newest release and, for each older one, the
+differences from the next newer one. ``python -m tools.mlx_table`` updates only the hand-written
+part of the stored table.
 
 The parameters of a stub (``mlx/core/*.pyi``) are aligned with those of each C++ overload in the
-headers: by name, else in order among those of a fitting type. What cannot be read off (functions
-whose binding does more than pass its arguments on) is written by hand.
+headers: by name, or else in order among those of a matching type. Functions whose binding does more
+than pass its arguments on cannot be derived, and are written by hand.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from .functions import Functions
 
 HEADERS = ("ops.h", "einsum.h", "linalg.h", "fft.h", "random.h", "fast.h")
 WRITTEN = Path(__file__).with_name("functions.txt")
-FROM_MLX = ("signatures", "result", "overloads", "method")  # keys of a record that MLX decides on
+FROM_MLX = ("signatures", "result", "overloads", "method")  # keys of a record from MLX
 
 
 def section(name: str) -> list[list[str]]:
-    """The rows of a section of the hand-written table."""
+    """Return the rows of a section of the hand-written table."""
     return _sections()[name]
 
 
@@ -44,14 +45,14 @@ def _sections() -> dict[str, list[list[str]]]:
     for parts in rows(WRITTEN, " : "):
         if parts[0].startswith("["):
             found[parts[0][1:-1]] = listed = []
-        else:  # without names it has those of the row before
+        else:  # a row without names continues the names of the previous row
             row = parts if parts[0] else [a or b for a, b in zip(parts, row, strict=True)]
             listed.append(row)
     return found
 
 
 def _by_name(name: str) -> dict[str, list[list[str]]]:
-    """The rows of a section, without the name, by it."""
+    """Return the rows of a section, without the name, by name."""
     found: dict[str, list[list[str]]] = {}
     for names, *rest in section(name):
         for each in names.split():
@@ -60,7 +61,7 @@ def _by_name(name: str) -> dict[str, list[list[str]]]:
 
 
 def written() -> dict[str, dict[str, Any]]:
-    """What the hand-written table has of the records."""
+    """Return the hand-written parts of the records."""
     found: dict[str, dict[str, Any]] = {name: {} for name in _by_name("operations")}
     for name, lines in _by_name("effects").items():
         (text,) = lines
@@ -87,15 +88,15 @@ def written() -> dict[str, dict[str, Any]]:
 
 def _operation(name: str, takes: str, gives: str, cpp: str) -> list[Any]:
     text = cpp.replace("{name}", name)
-    called = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)  # what takes a stream is MLX's
+    called = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)  # functions with a stream are MLX's
     return [takes.split(), gives, text, called[1] if called else ""]
 
 
 def derive(root: Path) -> dict[str, Any]:
-    """What MLX decides on of the table, for the release in the folder ``root``.
+    """Return the part of the table that MLX determines, for the release in the folder ``root``.
 
-    Raises ``ValueError`` when the overloads of a function of the stubs can neither be derived nor
-    are written down, and it is not omitted.
+    Raises ``ValueError`` if the overloads of a function in the stubs can neither be derived nor are
+    hand-written, unless the function is omitted.
     """
     overloads = _overloads(root / "include" / "mlx")
     omitted, special = _by_name("omitted"), _by_name("overloads")
@@ -123,7 +124,7 @@ def derive(root: Path) -> dict[str, Any]:
                     functions[name] = _derive_function(name, node, overloads)
                 except ValueError as error:
                     problems.append(f"{name}: {error}")
-    if "astype" not in functions:  # until 0.31.2 a method only
+    if "astype" not in functions:  # only a method until 0.31.2
         functions["astype"] = _written_function("astype", _written_signatures("astype"))
     if problems:
         raise ValueError("no C++ overload found for " + "; ".join(problems))
@@ -148,7 +149,7 @@ def _gives_arrays(node: ast.FunctionDef) -> bool:
 
 
 def _methods(node: ast.ClassDef) -> dict[str, Any]:
-    """Methods of the array class by name, with their parameters after ``self``."""
+    """Return methods of the array class by name, with their parameters after ``self``."""
     found = {}
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
@@ -187,12 +188,12 @@ def _derive_function(
 
 
 def _written_signatures(name: str) -> list[list[PythonParam]]:
-    """The signatures of a function that are written down, if any."""
+    """Return the hand-written signatures of a function, if any."""
     return [_parsed(text) for (text,) in _by_name("signatures").get(name, ())]
 
 
 def _written_function(name: str, signatures: list[list[PythonParam]]) -> dict[str, Any]:
-    """A function whose overloads are written down; without parameters that a release lacks."""
+    """Return a function with hand-written overloads, without parameters that a release lacks."""
     names = {param.name for params in signatures for param in params}
     listed = _by_name("overloads")[name]
     return _function(
@@ -210,7 +211,7 @@ def _function(
 
 
 def _of_release(overload: str, names: set[str]) -> str:
-    """An overload without the parameters that an older release does not have."""
+    """Return an overload without the parameters that an older release lacks."""
     head, _, rest = overload.partition("(")
     slots = rest[:-1].split(", ")
     own = [s for s in slots if s[0] in "='" or s.partition(":")[0].partition(".")[0] in names]
@@ -218,7 +219,7 @@ def _of_release(overload: str, names: set[str]) -> str:
 
 
 def _settle(overloads: list[str]) -> list[str]:
-    """Shorter ones first; an int stands for a list only where none takes an int."""
+    """Sort shorter ones first; an int may replace a list only if no overload takes an int."""
     for param in set(re.findall(r"(\w+):int\b", " ".join(overloads))):
         overloads = [re.sub(rf"\b{param}:(ints|shape)1", rf"{param}:\1", o) for o in overloads]
     overloads = [o.replace(":weak", ":value") if o.count(":weak") == 1 else o for o in overloads]
@@ -226,7 +227,7 @@ def _settle(overloads: list[str]) -> list[str]:
 
 
 def _parsed(text: str, untyped: str = "array") -> list[PythonParam]:
-    """The parameters of a signature in text."""
+    """Return the parameters of a signature in text form."""
     function = ast.parse(f"def f({text}): ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     return _params(function.args, untyped)
@@ -238,7 +239,7 @@ def _pack(param: PythonParam) -> list[str | None]:
 
 
 def _params(args: ast.arguments, untyped: str = "array") -> list[PythonParam]:
-    """The parameters of a stub, without ``stream``."""
+    """Return the parameters of a stub, without ``stream``."""
     out = []
     positional = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
@@ -253,10 +254,10 @@ def _params(args: ast.arguments, untyped: str = "array") -> list[PythonParam]:
 
 def _param(arg: ast.arg, kind: str, default: ast.expr | None, untyped: str) -> PythonParam:
     alternatives = _flat(arg.annotation) if arg.annotation else [untyped]
-    if "None" in alternatives:  # last, wherever a release has it
+    if "None" in alternatives:  # always last, for any order in the release
         alternatives = [*(a for a in alternatives if a != "None"), "None"]
     annotation = " | ".join(dict.fromkeys(alternatives))
-    strings = dict(section("strings"))  # the documentation has them, and the stubs do not
+    strings = dict(section("strings"))  # from the documentation; the stubs lack them
     if annotation == "str" and arg.arg in strings:
         annotation = f"Literal{strings[arg.arg].split()!r}"
     written = ast.unparse(default) if default is not None else None
@@ -264,7 +265,7 @@ def _param(arg: ast.arg, kind: str, default: ast.expr | None, untyped: str) -> P
 
 
 def _flat(annotation: ast.expr) -> list[str]:
-    """The alternatives of ``Union[None, int]``, ``Optional[int]`` and ``int | None``."""
+    """Return the alternatives of ``Union[None, int]``, ``Optional[int]`` and ``int | None``."""
     match annotation:
         case ast.BinOp(left, ast.BitOr(), right):
             return [*_flat(left), *_flat(right)]
@@ -279,7 +280,7 @@ def _flat(annotation: ast.expr) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _CppParam:
     name: str
-    type: str  # slot type, "stream", or "" for one that no formula can give
+    type: str  # slot type, "stream", or "" for a type that formulas cannot use
     default: str | None
 
 
@@ -317,7 +318,7 @@ CPP_RESULTS = {
 
 
 def _overloads(include: Path) -> dict[str, list[tuple[str, list[_CppParam]]]]:
-    """Result and parameters of each overload in MLX's headers, by name (``linalg::norm``)."""
+    """Return the result and parameters of each overload in MLX's headers, by its C++ name."""
     found: dict[str, list[tuple[str, list[_CppParam]]]] = {}
     results = "|".join(re.escape(r) for r in CPP_RESULTS)
     head = re.compile(rf"(?:^|[;}}])\s*(?:MLX_API|inline)\s+({results})\s+(\w+)\s*\(")
@@ -338,7 +339,7 @@ def _overloads(include: Path) -> dict[str, list[tuple[str, list[_CppParam]]]]:
 
 
 def _without_bodies(text: str) -> str:
-    """Function bodies and classes replaced by ``;`` (default arguments such as ``{}`` stay)."""
+    """Replace function bodies and classes by ``;`` (default arguments such as ``{}`` stay)."""
     out, depth, parens = [], 0, 0
     for c in text:
         if depth == 0 and c in "()":
@@ -388,7 +389,7 @@ def _cpp_param(text: str) -> _CppParam:
     return _CppParam(name, CPP_TYPES.get(type_, ""), default.strip() or None)
 
 
-# What a C++ parameter of a slot type can take, by alternative of the Python annotation.
+# The slot types that accept an alternative of a Python annotation.
 _ALTERNATIVES = {
     "array": {"array"},
     "scalar": {"array"},
@@ -409,7 +410,7 @@ _ALTERNATIVES = {
 
 
 def _align(cpp: str, params: Sequence[PythonParam], cpp_params: Sequence[_CppParam]) -> str | None:
-    """One overload as text, or None if it does not take what the Python function gives."""
+    """Return one overload as text, or None if it rejects the Python function's arguments."""
     targets = [p for p in cpp_params if p.type != "stream"]
     chosen: dict[int, PythonParam] = {}
     free = list(params)
@@ -461,7 +462,7 @@ def _slot_type(param: PythonParam, type_: str) -> str:
 
 
 def combined(tables: Sequence[Mapping[str, Any]]) -> str:
-    """The tables of all releases, newest first, as JSON with one function a line."""
+    """Return the tables of all releases, newest first, as JSON with one function per line."""
     older = {
         old["mlx"]: {part: changed(new[part], old[part]) for part in PARTS}
         for new, old in itertools.pairwise(tables)
@@ -470,13 +471,13 @@ def combined(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """What to set, or with None to take away, to come from the newer table to the older one."""
+    """Return the changes from the newer table to the older one; None removes a value."""
     here = {name: old[name] for name in sorted(old) if new.get(name) != old[name]}
     return {**here, **dict.fromkeys(sorted(new.keys() - old.keys()))}
 
 
 def from_mlx() -> dict[str, Any]:
-    """What MLX decided on of the stored table, as ``derive`` gives it for the newest release."""
+    """Return the part of the stored table that MLX determines, as ``derive`` does for a release."""
     functions = {
         name: {key: record[key] for key in FROM_MLX if key in record}
         for name, record in stored()["functions"].items()
@@ -486,7 +487,7 @@ def from_mlx() -> dict[str, Any]:
 
 
 def as_text(newest: Mapping[str, Any], older: Mapping[str, Any]) -> str:
-    """The table as JSON: what is derived, together with what is written down."""
+    """Return the table as JSON: the derived and the hand-written part."""
     derived, own = newest["functions"], written()
     names = dict.fromkeys([*sorted(derived), *own])
     lines = WRITTEN.read_text(encoding="utf-8").splitlines()
@@ -506,7 +507,7 @@ def as_text(newest: Mapping[str, Any], older: Mapping[str, Any]) -> str:
 
 
 def _json(value: Any, levels: int, indent: str) -> str:
-    """JSON in which so many levels have a line for each item."""
+    """Return JSON in which the first ``levels`` levels have a line for each item."""
     if not levels or not value:
         return json.dumps(value)
     if isinstance(value, list):

@@ -3,7 +3,7 @@
 ::
 
     python -m tools.release 0.2.0           # write the version, and close the changelog's section
-    python -m tools.release --check v0.2.0  # whether a tag, the versions and the changelog agree
+    python -m tools.release --check v0.2.0  # compare a tag, the versions and the changelog
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OPEN = "## Unreleased\n"
 
 
 def versions(root: Path) -> dict[str, str]:
-    """The version in each file that has one."""
+    """Return the version in each file that has one."""
     texts = {place: (root / place).read_text(encoding="utf-8") for place in PLACES}
     return {place: found[2] for place, text in texts.items() if (found := VERSION.search(text))}
 
 
 def problems(root: Path, version: str) -> list[str]:
-    """What keeps a version from being released; the versions and the changelog must name it."""
+    """Return the reasons why a version cannot be released: wrong versions, no changelog section."""
     found = [
         f"{place} has version {there}, not {version}"
         for place, there in versions(root).items()
@@ -35,12 +35,12 @@ def problems(root: Path, version: str) -> list[str]:
     ]
     log = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(rf"^## {re.escape(version)} \(.*\)\n\n- ", log, re.MULTILINE):
-        found.append(f"CHANGELOG.md says nothing of {version}")
+        found.append(f"CHANGELOG.md has no section for {version}")
     return found
 
 
 def write(root: Path, version: str, today: str) -> None:
-    """Set the version; what is unreleased in the changelog becomes its section."""
+    """Set the version; the changelog's unreleased section becomes its section."""
     log = root / "CHANGELOG.md"
     text = log.read_text(encoding="utf-8")
     if f"{OPEN}\n- " not in text:
@@ -54,13 +54,13 @@ def write(root: Path, version: str, today: str) -> None:
 
 @click.command()
 @click.argument("version")
-@click.option("--check", is_flag=True, help="Write nothing; say what does not fit the version.")
+@click.option("--check", is_flag=True, help="Write nothing; report mismatches with the version.")
 def main(version: str, check: bool) -> None:
-    """Write VERSION, or compare a tag with what is written."""
+    """Write VERSION, or compare a tag with the files."""
     version = version.removeprefix("v")
     if not re.fullmatch(r"\d+(\.\d+){2}((a|b|rc)\d+)?", version):
         raise click.ClickException(
-            f"'{version}' is no version: write one such as 0.2.0 or 0.2.0rc1"
+            f"'{version}' is not a valid version: write one such as 0.2.0 or 0.2.0rc1"
         )
     if not check:
         write(ROOT, version, date.today().isoformat())

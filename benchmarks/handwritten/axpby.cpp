@@ -1,6 +1,6 @@
-// axpby as an extension that somebody wrote by hand, with the care that a fair
-// comparison of call overhead needs and no more: the binding takes arrays only,
-// the op promotes, broadcasts and creates the primitive.
+// axpby as a hand-written extension, with the features that a fair comparison
+// of call overhead needs: the binding takes arrays only, and the op promotes,
+// broadcasts and creates the primitive.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/variant.h>

@@ -1,7 +1,7 @@
-// What benchmarks/metal_ir.py has to know of Metal's library beyond the
-// declarations of mlxgen/emulator/opencl/metal.h: what is no function on a GPU,
-// what decides how often a loop runs, and which functions do nothing but
-// compute.
+// Replacements in Metal's library for benchmarks/metal_ir.py, in addition to
+// the declarations of mlxgen/emulator/opencl/metal.h: operations that are not
+// functions on a GPU, functions that determine the number of iterations, and
+// pure functions.
 
 #pragma once
 
@@ -24,7 +24,7 @@ template <typename To, typename From>
 To as_type(From from) {
   if constexpr (sizeof(To) == sizeof(From)) {
     return __builtin_bit_cast(To, from);
-  } else { // bfloat, which is double here
+  } else { // bfloat, which is replaced by double
     return To(from);
   }
 }

@@ -1,4 +1,4 @@
-// Activations that layers have inside: for loops that vectorise.
+// Activation functions inside of layers, for vectorized loops.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace mlxops::cpu {
 
-// The choices of an operator's argument `activation`, in its order.
+// The values of an operator's argument `activation`, in order.
 namespace activation {
 constexpr int silu = 0;
 constexpr int sigmoid = 1;

@@ -1,15 +1,15 @@
-// CPU kernels of attention that never hold the whole matrix of scores.
+// CPU kernels of attention that never store the whole matrix of scores.
 //
 // Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
-// Partitioning" (2023), algorithms 1 and 2: scores are computed a block at a
-// time, beside the maximum and the sum of exponentials of those before, and
-// again for the gradients. Those of queries and of keys are two kernels, here
-// and on Metal, so that threads need not add to the same numbers.
+// Partitioning" (2023), algorithms 1 and 2: scores are computed block by block,
+// together with the running maximum and sum of exponentials, and again for the
+// gradients. The gradients of queries and of keys are two kernels, here and on
+// Metal, so that threads need not add to the same numbers.
 //
-// Queries do not read keys that they do not see, whatever these are. Their
-// scores are selected. A product with a probability of 0 is NaN for a value
-// that is infinite or NaN: sums with a NaN are computed again, without the
-// products of pairs that do not see each other.
+// Queries ignore keys that they do not see, whatever values these have. Their
+// scores are selected. The product of a probability of 0 with an infinite or
+// NaN value would be NaN: sums that contain NaN are therefore computed again,
+// without the products of pairs that do not see each other.
 
 #pragma once
 
@@ -38,7 +38,7 @@ constexpr int64_t key_block = 128;
 template <typename A>
 constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
-/** Whether any of the numbers is NaN. */
+/** Return true if any of the numbers is NaN. */
 template <typename A>
 MLXGEN_MULTIVERSION bool any_nan_here(const A* x, int64_t count) {
   int found = 0;
@@ -53,7 +53,7 @@ bool any_nan(const std::vector<A>& x, int64_t count) {
   return mlxgen::multiversion([&] { return any_nan_here(x.data(), count); });
 }
 
-/** What the kernels have in common: queries, keys, and who sees whom. */
+/** The common part of the kernels: queries, keys, and the visible pairs. */
 template <typename T>
 struct Scores {
   using A = accum_t<T>;
@@ -61,9 +61,9 @@ struct Scores {
   const In<T>& q; // (batch, heads, queries, size)
   const In<T>& k; // (batch, key heads, keys, size)
   const In<int32_t>&
-      segments; // (2, queries): the first key, that behind the last
-  const In<T>& mask; // added to scores; its axes may have length 1
-  const In<bool>& seen; // likewise
+      segments; // (2, queries): the first key, and the one after the last
+  const In<T>& mask; // added to scores; its axes may have size 1
+  const In<bool>& seen; // likewise, selects the visible pairs
   A scale;
   A softcap; // 0: none
   bool causal;
@@ -72,7 +72,8 @@ struct Scores {
   int64_t batch = q.dim(0), heads = q.dim(1), queries = q.dim(2);
   int64_t key_heads = k.dim(1), keys = k.dim(2), size = q.dim(3);
 
-  /** Row `at` of a head's matrix in an array like q; or k, by its own head. */
+  /** Row `at` of a head's matrix in an array like q; for k, by the head of k.
+   */
   template <typename V>
   Matrix<T> rows(const V& array, int64_t b, int64_t h, int64_t at) const {
     int64_t head = array.dim(1) == heads ? h : h * key_heads / heads;
@@ -80,12 +81,12 @@ struct Scores {
     return {array.data + row * array.dim(3), array.dim(3)};
   }
 
-  /** The first key that a query may see. */
+  /** The first key that a query sees. */
   int64_t first(int64_t query) const {
     int64_t from = window == 0 ? 0 : own(query) + 1 - window;
     return std::max<int64_t>({from, segments ? segments[query] : 0, 0});
   }
-  /** The key behind the last one. */
+  /** The key after the last one that a query sees. */
   int64_t last(int64_t query) const {
     int64_t to = causal ? own(query) + 1
         : window == 0   ? keys
@@ -94,7 +95,7 @@ struct Scores {
         {to, segments ? segments[queries + query] : keys, keys});
   }
 
-  /** Whether any of these queries sees any of these keys. */
+  /** Return true if any of these queries sees any of these keys. */
   bool meet(int64_t query, int64_t n, int64_t key, int64_t m) const {
     for (int64_t i = query; i < query + n; ++i) {
       if (std::max(first(i), key) < std::min(last(i), key + m)) {
@@ -104,7 +105,7 @@ struct Scores {
     return false;
   }
 
-  /** Whether this query sees this key. */
+  /** Return true if this query sees this key. */
   bool sees(int64_t b, int64_t h, int64_t query, int64_t key) const {
     return key >= first(query) && key < last(query) &&
         (!seen || *from(seen, b, h, query, key)) &&
@@ -112,8 +113,9 @@ struct Scores {
   }
 
   /**
-   * The scores of n queries and m keys of a head; -inf where a query does not
-   * see a key. With a softcap also their derivative by the scaled product.
+   * The scores of n queries and m keys of a head; -inf if a query does not see
+   * a key. With a softcap, also their derivative with respect to the scaled
+   * product.
    */
   void compute(
       int64_t b,
@@ -140,7 +142,7 @@ struct Scores {
   }
 
  private:
-  /** The key at the query's place. */
+  /** The key at the position of the query. */
   int64_t own(int64_t query) const {
     return query + keys - queries;
   }
@@ -171,7 +173,7 @@ struct Scores {
         }
       }
     }
-    // Selected, not added: the sum of NaN and -inf is NaN.
+    // Selected, not added, because the sum of NaN and -inf is NaN.
     if (added != nullptr) {
       int64_t across = mask.dim(3) == 1 ? 0 : 1;
       for (int64_t j = 0; j < m; ++j) {
@@ -189,8 +191,8 @@ struct Scores {
 };
 
 /**
- * sums += factors rows, for factors of (n, m) and rows of (m, width); where
- * `seen_only`, without the products of which sees(i, j) is false.
+ * sums += factors rows, for factors of (n, m) and rows of (m, width); with
+ * `seen_only`, without the products for which sees(i, j) is false.
  */
 template <typename A, typename T, typename Sees>
 void add_rows(
@@ -236,8 +238,8 @@ void add_rows(
 }
 
 /**
- * A row's scores become exponentials, of differences to the largest so far. The
- * result is what numbers from before must be multiplied by.
+ * Replace a row's scores by exponentials relative to the largest score so far.
+ * Return the factor for earlier numbers.
  */
 template <typename A>
 MLXGEN_MULTIVERSION A exponentials(A* scores, int64_t m, A& largest, A& sum) {
@@ -257,7 +259,7 @@ MLXGEN_MULTIVERSION A exponentials(A* scores, int64_t m, A& largest, A& sum) {
   for (A one : most) {
     found = std::max(found, one);
   }
-  // Where nothing is seen, all differences are to 0, and exponentials 0.
+  // If no key is visible, the base is 0, and exponentials are 0.
   A base = found == -kInfinity<A> ? A(0) : found;
   for (j = 0; j < m; ++j) {
     scores[j] = mlxgen::math::exp(scores[j] - base);
@@ -282,8 +284,8 @@ MLXGEN_MULTIVERSION A exponentials(A* scores, int64_t m, A& largest, A& sum) {
 }
 
 /**
- * From scores and the cotangents' products with values: probabilities, and the
- * scores' cotangents, times scale.
+ * Compute probabilities and the scores' cotangents, times scale, from scores
+ * and the products of cotangents and values.
  */
 template <typename A>
 MLXGEN_MULTIVERSION void cotangents(
@@ -300,7 +302,7 @@ MLXGEN_MULTIVERSION void cotangents(
     }
     delta = 0;
   }
-  // What is not seen is 0, also where lse, products or slopes are NaN.
+  // Pairs that are not visible are 0, even if lse, products or slopes are NaN.
   for (int64_t j = 0; j < m; ++j) {
     A p = mlxgen::math::exp(scores[j] - lse);
     A ds = p * (products[j] - delta) * scale;
@@ -317,7 +319,8 @@ void store(const std::vector<A>& from, int64_t count, T* to) {
   }
 }
 
-/** Of a block of queries and one of keys: probabilities, scores' cotangents. */
+/** Probabilities and scores' cotangents of a block of queries and one of keys.
+ */
 template <typename T>
 struct Backward {
   using A = accum_t<T>;
@@ -363,9 +366,9 @@ struct Backward {
 } // namespace flash
 
 /**
- * The first key of each query's own sequence, and that behind the last; none
- * before the first sequence and behind the last. `starts` ascend: if they do
- * not, keys are others, but the same ones on Metal.
+ * The first key of each query's own sequence, and the key after its last; empty
+ * before the first sequence and after the last. `starts` must ascend; otherwise
+ * the keys are unspecified, but the same as on Metal.
  */
 template <typename T>
 void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
@@ -382,9 +385,9 @@ void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
 
 /**
  * out = softmax(scores) v, and lse, the logarithm of the sum of the scores'
- * exponentials; 0 and -inf where a query sees nothing. scores are scale q k^T,
- * of which softcap tanh(scores / softcap) is taken and to which the mask is
- * added.
+ * exponentials; 0 and -inf if a query sees no key. The scores are scale q k^T.
+ * If there is a softcap, they become softcap tanh(scores / softcap); then the
+ * mask is added.
  */
 template <typename T>
 void attention_parts(
@@ -467,8 +470,8 @@ void attention_parts(
 }
 
 /**
- * The gradient in q. With p = exp(scores - lse) and delta = sum(grad * out),
- * the scores' cotangent is p * (grad v^T - delta).
+ * The gradient with respect to q. With p = exp(scores - lse) and delta =
+ * sum(grad * out), the scores' cotangent is p * (grad v^T - delta).
  */
 template <typename T>
 void attention_vjp_queries(
@@ -531,7 +534,8 @@ void attention_vjp_queries(
   mlxgen::share(scores.batch * scores.heads * blocks, cost, part);
 }
 
-/** The gradients in k and v: sums over the queries of all heads of theirs. */
+/** The gradients with respect to k and v: sums over the queries of all heads
+ * that share them. */
 template <typename T>
 void attention_vjp_keys(
     In<T> q,

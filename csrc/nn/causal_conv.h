@@ -1,6 +1,6 @@
-// CPU kernels of causal_conv1d, a short convolution over time of every channel
-// by itself. They go through a stretch of time for some channels at a time,
-// which are the elements of vectors, and keep the last inputs in the cache.
+// CPU kernels of causal_conv1d, a short convolution over time for every channel
+// separately. They process a stretch of time for several channels, which are
+// the elements of vectors, and keep the last inputs in the cache.
 
 #pragma once
 
@@ -12,21 +12,22 @@
 
 namespace mlxops::cpu {
 
-// The choices of causal_conv1d's argument `activation`.
+// A value of causal_conv1d's argument `activation`.
 constexpr int silu_of_convolution = 1;
 
-// How many steps each row of a weight's gradient sums up, as in
+// The number of steps that each row of a weight's gradient sums, as in
 // kernels/metal/nn/causal_conv.metal.
 constexpr int64_t steps_per_sum = 64;
 
-/** The inputs of a sequence: those of the state, then x. */
+/** The inputs of a sequence: those of the state, followed by x. */
 template <typename T>
 class CausalInputs {
  public:
   CausalInputs(In<T> x, In<T> state, int64_t taps)
       : x_(x), state_(state), before_(taps - 1) {}
 
-  /** Channels from `channel` on at a step, counted from the state's first. */
+  /** Channels from `channel` on at a step, which counts from the state's first.
+   */
   template <typename A>
   void load(int64_t sequence, int64_t step, int64_t channel, A* to, int64_t n)
       const {
@@ -55,7 +56,7 @@ namespace causal {
 
 constexpr int64_t block = 256; // channels
 
-/** The last `taps` rows of a sequence of them. */
+/** The last `taps` rows of a sequence of rows. */
 template <typename A>
 class Window {
  public:
@@ -85,7 +86,7 @@ inline void multiply_add(const A* a, const A* b, A* __restrict to, int64_t n) {
 
 MLXGEN_END_INLINED
 
-/** The weight, a row for each tap, and below these the bias, or 0. */
+/** The weight, a row for each tap, followed by the bias, or 0. */
 template <typename T>
 std::vector<accum_t<T>> by_taps(In<T> weight, In<T> bias) {
   int64_t channels = weight.dim(0);
@@ -102,7 +103,7 @@ std::vector<accum_t<T>> by_taps(In<T> weight, In<T> bias) {
   return to;
 }
 
-/** At how many places a sequence is divided: at least one stretch. */
+/** The number of parts of a sequence: at least one stretch. */
 inline int64_t stretches(int64_t steps) {
   return std::max<int64_t>(1, (steps + steps_per_sum - 1) / steps_per_sum);
 }
@@ -110,8 +111,9 @@ inline int64_t stretches(int64_t steps) {
 } // namespace causal
 
 /**
- * y[t] = act(bias + sum over k of weight[k] input[t + k]), where input has the
- * state in front of x; next_state is what a later call needs, its end.
+ * y[t] = act(bias + sum over k of weight[k] input[t + k]), where input is the
+ * state followed by x; next_state is the end of the input, which the next call
+ * needs.
  */
 template <typename T>
 void causal_conv1d(
@@ -173,10 +175,11 @@ void causal_conv1d(
 }
 
 /**
- * Gradients. With d[t] that of the sum at step t, the gradient of input[s] is
- * the sum over k of weight[k] d[s - k], and that of weight[k] the sum over t of
- * d[t] input[t + k]: rows of `sums` add up to it, and to the bias's behind the
- * last tap.
+ * Gradients. Let d[t] be the gradient with respect to the sum at step t. The
+ * gradient by input[s] is the sum over k of weight[k] d[s - k], and the
+ * gradient with respect to weight[k] is the sum over t of d[t] input[t + k].
+ * The rows of `sums` add up to the latter and, after the last tap, to the
+ * gradient with respect to the bias.
  */
 template <typename T>
 void causal_conv1d_vjp(
@@ -215,7 +218,7 @@ void causal_conv1d_vjp(
           for (int64_t c = 0; c < channels; c += causal::block) {
             int64_t n = std::min(causal::block, channels - c);
             slopes.clear();
-            // Steps before the first are computed for what they give it.
+            // Steps before the first one contribute to its gradients.
             int64_t start = std::max<int64_t>(0, first - before);
             for (int64_t s = start; s < start + before; ++s) {
               inputs.load(sequence, s, c, window.row(s), n);

@@ -1,5 +1,5 @@
 // CPU kernels of the cross entropy of logits with words as targets: one pass
-// over the logits for the loss, one for its gradient.
+// over the logits for the loss, and one for the gradient.
 
 #pragma once
 
@@ -19,21 +19,20 @@ using mlxgen::accum_t;
 using mlxgen::In;
 using mlxgen::Out;
 
-/** About what an element of a row costs, for mlxgen::share. */
+/** The approximate cost of a row's element, for mlxgen::share. */
 constexpr int64_t cost_of_exp = 8;
 
-/** What a row's loss is made of, block by block. */
+/** The intermediate results for a row's loss, accumulated block by block. */
 template <typename A>
 struct RowOfLogits {
   LogSumExp<A> all;
-  A target = std::numeric_limits<A>::quiet_NaN(); // its logit, if it is there
+  A target = std::numeric_limits<A>::quiet_NaN(); // its logit, if found
   A weight = 0; // of the words so far
   A total = 0; // of weight_c z_c, relative to all.shift()
 
   /**
-   * Take in n logits, which are lost; `y` is the target's place among them, if
-   * it is one of them. `weights` may be null; `sums` says whether `total` is
-   * asked for.
+   * Add n logits, which are overwritten; `y` is the index of the target among
+   * them, if it is one of them. `weights` may be null; `sums` requests `total`.
    */
   void add(A* z, int64_t n, int64_t y, const A* weights, bool sums) {
     if (y >= 0 && y < n) {
@@ -51,7 +50,7 @@ struct RowOfLogits {
     total += shifted_sum(z, weights, n, all.shift());
   }
 
-  /** Take in what another part of the row has. */
+  /** Add the results for another part of the row. */
   void join(RowOfLogits other) {
     A before = all.shift();
     A other_before = other.all.shift();
@@ -65,7 +64,7 @@ struct RowOfLogits {
   }
 
  private:
-  /** Make `total` relative to all.shift(), which was `before`. */
+  /** Make `total` relative to all.shift(); it was relative to `before`. */
   void move(A before) {
     if (weight != 0) {
       total += weight * (before - all.shift());
@@ -73,7 +72,7 @@ struct RowOfLogits {
   }
 };
 
-/** Options of a loss, and what the outputs of a row are made of. */
+/** The options of a loss, and the outputs of a row. */
 template <typename A>
 struct Loss {
   A smoothing;
@@ -81,10 +80,10 @@ struct Loss {
   int64_t words;
 
   /**
-   * The outputs of a row: its loss, the weight of its target, the largest
+   * Write the outputs of a row: its loss, the weight of its target, the largest
    * logit, the logarithm of the sum of exponentials relative to it, and the
-   * part of the loss's derivative by that logarithm that stays when the target
-   * is certain. All logits may lack the same number, `base`.
+   * part of the loss's derivative with respect to that logarithm that remains
+   * if the target is certain. All logits may lack the same number, `base`.
    */
   void write(
       const RowOfLogits<A>& row,
@@ -118,9 +117,9 @@ struct Loss {
  *
  *   w_y ((1 - s) (lse - z_y) + z_loss lse^2) + s / V sum_c w_c (lse - z_c)
  *
- * for lse = log(sum_c exp(z_c)), the target y, the smoothing s and V words. All
- * outputs are 0 in rows whose target is ignored, which are not read. A target
- * that is no word gives NaN. For the others see Loss.
+ * for lse = log(sum_c exp(z_c)), the target y, the smoothing s and V words.
+ * Rows whose target is ignored are not read, and all their outputs are 0. A
+ * target that is not a word yields NaN. Loss describes the other outputs.
  */
 template <typename T>
 void cross_entropy_rows(
@@ -200,17 +199,17 @@ MLXGEN_MULTIVERSION void logit_gradient_here(
 
 } // namespace block
 
-/** What a row's gradient takes. */
+/** The factors of a row's gradient. */
 template <typename A>
 struct RowGradient {
   A most;
   A log_sum;
-  A of_target; // what the target's own part is multiplied by
-  A extra; // what all words' is, beside
-  A share; // what the weights are, and taken off
+  A of_target; // factor of the target's own part
+  A extra; // additional factor of all words
+  A share; // factor of the weights, which are subtracted
 
-  /** Out of the cotangent of a row's loss, the weight of its target, and what
-   * Loss::write gave. */
+  /** Return them for the cotangent of a row's loss, the weight of its target,
+   * and the outputs of Loss::write. */
   static RowGradient of(
       A cotangent,
       A weight,
@@ -228,20 +227,20 @@ struct RowGradient {
   }
 
   /**
-   * Replace a block of n logits, as they are after the softcap, by the loss's
-   * derivatives for them,
+   * Replace a block of n logits (after the softcap) by the derivatives of the
+   * loss by them,
    *
    *   of_target (p_c - [c = y]) + extra p_c - share weight_c
    *
    * with the probabilities p, times that of the softcap, 1 - (z_c / cap)^2. `y`
-   * is the target's place in the block, if it is in there; `weight` may be
+   * is the index of the target in the block, if it is there; `weight` may be
    * null.
    */
   void apply(A* z, int64_t n, int64_t y, const A* weight, A cap) const {
     A own = 0;
     bool here = y >= 0 && y < n;
     if (here) {
-      // Not p - 1, which has no digits where the target is nearly certain.
+      // Not p - 1, which is inaccurate if the target is nearly certain.
       A log_p = (z[y] - most) - log_sum;
       A tanh = cap != 0 ? z[y] / cap : A(0);
       own = of_target * std::expm1(log_p) + extra * std::exp(log_p) -
@@ -268,9 +267,9 @@ struct RowGradient {
 };
 
 /**
- * The gradient of cross_entropy_rows; NaN where the target is no word. If
- * `words` is not 0, the logits are those of some of so many words, and the
- * target may be one of the others.
+ * The gradient of cross_entropy_rows; NaN if the target is not a word. If
+ * `words` is not 0, the logits are a part of that many words, and the target
+ * may be one of the others.
  */
 template <typename T>
 void cross_entropy_rows_vjp(

@@ -1,7 +1,7 @@
-// CPU kernels of the recurrences whose state is a matrix that takes up outer
+// CPU kernels of the recurrences whose state is a matrix that accumulates outer
 // products: gated_delta and wkv7, and the gradients of ssm_scan.
 //
-// All are the same for a row s of the state, of its v, and of its y:
+// Each row s of the state, with its elements of v and y, follows the same rule:
 //
 //   p = s . a
 //   s <- s w + p b + v k          wkv7
@@ -9,15 +9,15 @@
 //   s <- s w + v k                ssm_scan, which does not read p
 //   y = s . r                     (r is gated_delta's q)
 //
-// so rows do not know of each other, and w, a, b, k and r are for all of them.
-// What is different is how a step's numbers are read, and where their gradients
-// go: that is in GatedDelta, Wkv7 and SsmScan.
+// Rows are therefore independent of each other; w, a, b, k and r are common to
+// all rows. GatedDelta, Wkv7 and SsmScan define how a step's numbers are read
+// and where their gradients are written.
 //
-// The backward needs the states in reverse order. It has the inputs alone, and
-// computes the states three times: once to keep that in front of each stretch
-// of n^2 steps, then those of a stretch's chunks of n steps, and then those of
-// a chunk, from the last to the first. With n the cube root of T that takes
-// memory for 3 n states.
+// The backward needs the states in reverse order. It receives only the inputs
+// and computes the states three times: first the state before each stretch of
+// n^2 steps, which it stores; then the states before each chunk of n steps in a
+// stretch; then the states of a chunk, from the last to the first. With n the
+// cube root of T this takes memory for 3 n states.
 
 #pragma once
 
@@ -36,13 +36,13 @@ using mlxgen::accum_t;
 using mlxgen::In;
 using mlxgen::Out;
 
-// Rows that are computed together, so that none waits for its sums.
+// Rows that are computed together, so that a row need not wait for its sums.
 constexpr int64_t delta_rows = 4;
 
-/** The numbers of a step, filled up with zeros to whole vectors and rows. */
+/** The numbers of a step, padded with zeros to whole vectors and rows. */
 template <typename A>
 struct DeltaStep {
-  int64_t width; // of a row, a multiple of the lanes
+  int64_t width; // of a row, a multiple of the vector size
   int64_t rows; // a multiple of delta_rows
   A* w;
   A* a;
@@ -82,11 +82,11 @@ void narrow_to(T* to, const A* from, int64_t count) {
   }
 }
 
-/** Whether a row is read at `a` before it changes. */
+/** True if a row is read at `a` before it changes. */
 template <typename Rule>
 constexpr bool reads = Rule::corrects || Rule::adds;
 
-/** A step of all rows, and if asked their y. The states may be the same. */
+/** A step of all rows, with y if requested. The two states may be the same. */
 template <typename Rule, int bytes, bool asked, typename A>
 void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
   using Vector = typename Vectors<A, bytes>::type;
@@ -135,8 +135,9 @@ void advance(const DeltaStep<A>& step, const A* before, A* after, A* y) {
 }
 
 /**
- * A step backwards: from the gradient of the state behind it to that of the
- * state before, and the sums over the rows that are the step's gradients.
+ * A backward step: from the gradient of the state after it to the gradient of
+ * the state before it, and the sums over rows, which are the gradients of the
+ * step.
  */
 template <typename Rule, int bytes, typename A>
   requires reads<Rule>
@@ -220,7 +221,7 @@ void retreat(
 }
 
 /**
- * The same where rows are not read and have one decay, whose gradient is in
+ * The same for rows that are not read and share one decay, whose gradient is in
  * sums.beta.
  */
 template <typename Rule, int bytes, typename A>
@@ -241,7 +242,7 @@ void retreat(
     A* g = grad + row * width;
     const A* u = step.v + row;
     const A* dy = step.grad_y + row;
-    A taken = 0; // of k, by what is read
+    A taken = 0; // factor of k in the gradient with respect to r
     for (int64_t i = 0; i < group; ++i) {
       taken += dy[i] * u[i];
     }
@@ -292,7 +293,7 @@ constexpr int64_t round_up(int64_t x, int64_t unit) {
   return (x + unit - 1) / unit * unit;
 }
 
-/** The first whole vector: a vector that is in two cache lines costs twice. */
+/** The first aligned vector: a vector across two cache lines costs twice. */
 template <typename A>
 A* aligned(A* from) {
   constexpr uintptr_t unit = vector_bytes;
@@ -366,7 +367,7 @@ void unpad(
   }
 }
 
-/** A step of all rows, if it is not masked. */
+/** A step of all rows, unless it is masked. */
 template <int bytes, bool asked, typename Rule, typename A>
 bool forward(
     const Rule& rule,
@@ -417,13 +418,13 @@ void backward_rows(
     DeltaPlace place) {
   DeltaBuffer<A> buffer(place);
   auto& [step, sums, y, grad, size, memory] = buffer;
-  // The states in front of all stretches; of one's chunks, but for the first;
-  // and behind the steps of one of these.
+  // The states before all stretches, before the chunks of a stretch except the
+  // first, and after the steps of a chunk.
   int64_t chunks = (place.steps + chunk - 1) / chunk;
   int64_t stretches = (chunks + chunk - 1) / chunk;
   A* in_stretch = states + stretches * size;
   A* in_chunk = in_stretch + (chunk - 1) * size;
-  // Go from a step to another, and keep every so many states.
+  // Compute steps first to last, and store every `every`-th state.
   auto go = [&](int64_t first, int64_t last, int64_t every, A* from, A* kept) {
     for (int64_t t = first; t < last; ++t) {
       A* next = kept + (t - first) / every * size;
@@ -458,7 +459,7 @@ void backward_rows(
         const T* dy = grad_y.data + place.at * grad_y.dim(3) + place.first;
         widen_to(step.grad_y, dy, place.rows);
         retreat<Rule, bytes>(step, before(t), before(t + 1), grad, sums);
-      } else { // without what another step has left there, such as NaN
+      } else { // clears values of another step, such as NaN
         std::fill_n(step.w, 5 * step.width, A(0));
       }
       rule.write(place, step, sums, grads);
@@ -469,7 +470,7 @@ void backward_rows(
 
 MLXGEN_END_INLINED
 
-/** f<bytes>(place) for all blocks of rows of all states, on all cores. */
+/** Call f<bytes>(place) for all blocks of rows of all states, on all cores. */
 template <typename A, typename F>
 void each_block(Out<A> state, int64_t steps, int64_t block, const F& f) {
   int64_t heads = state.dim(1), values = state.dim(2), length = state.dim(3);
@@ -505,8 +506,8 @@ void delta_forward(const Rule& rule, In<A> state, Out<T> y, Out<A> last) {
 }
 
 /**
- * The recurrence backward, with memory for the states of each block of rows.
- * What is summed over rows is summed over those of a block.
+ * The backward recurrence, with memory for the states of each block of rows.
+ * Sums over rows are sums over the rows of a block.
  */
 template <typename Rule, typename T, typename A>
 void delta_backward(

@@ -1,15 +1,15 @@
-// CPU kernels of divergences between the distributions that two arrays of
-// logits stand for, as in distillation. Rows are gone through in blocks.
+// CPU kernels of divergences between the distributions of two arrays of logits,
+// as in distillation. Rows are processed in blocks.
 //
-// P is the softmax of `target_logits` and Q that of `logits`, both times
-// `scale`. Rows that `mask` leaves out are 0, and not read.
+// P is the softmax of `target_logits` and Q that of `logits`, both scaled by
+// `scale`. Rows that `mask` excludes are 0, and are not read.
 //
-// Averages over a distribution are those of differences to the element of the
-// largest probability: where it is nearly certain, an average is nearly that
-// element's own number, and only their difference has digits left.
+// Averages over a distribution are averages of differences from the element of
+// the largest probability. If this element is nearly certain, the average is
+// nearly its value, and only the difference is accurate.
 //
-// Where P and Q are nearly the same, what makes up a divergence or its gradient
-// nearly cancels, so that few digits of floats are left: such rows are computed
+// If P and Q are nearly equal, the terms of a divergence or of its gradient
+// nearly cancel, so that floats would lose accuracy: such rows are computed
 // again, in double.
 
 #pragma once
@@ -27,7 +27,7 @@
 
 namespace mlxops::cpu {
 
-/** Whether a divergence is so small that floats have too few digits for it. */
+/** Return true if a divergence is so small that floats are too inaccurate. */
 template <typename A>
 bool is_too_small(A divergence, A scale = 1) {
   return std::is_same_v<A, float> && divergence < scale / 8;
@@ -49,18 +49,18 @@ struct Softmaxes {
 };
 
 /**
- * A distribution in a mixture M: log(own / M) of elements, less that of the own
- * largest one.
+ * A distribution in a mixture M: log(own / M) of elements, relative to the own
+ * largest element.
  */
 template <typename A>
 struct Mixture {
   A of_largest = 0; // its log(own / M)
   A shift = 0;
-  A own = 0; // parts of M at the largest element
+  A own = 0; // fractions of M at the largest element
   A other = 0;
 
   /**
-   * For M = part own + rest other, and `apart`, the logarithm of other / own at
+   * For M = part own + rest other; `apart` is the logarithm of other / own at
    * the largest element.
    */
   static Mixture of(A apart, A part, A rest) {
@@ -73,14 +73,14 @@ struct Mixture {
 
   /** For the logarithm of other / own at an element. */
   A operator()(A apart) const {
-    // M / own, divided by that of the largest: own + exp(above), and if that is
-    // more than 1, exp(above) (1 + own exp(-above)).
+    // M / own, divided by its value at the largest element: own + exp(above)
+    // or, if this exceeds 1, exp(above) (1 + own exp(-above)).
     A above = apart + shift;
     bool far = above > 0;
     A up = far ? above : A(0);
     A e = mlxgen::math::exp(above - 2 * up) * (far ? own : A(1));
     A sum = e + (far ? A(1) : own);
-    A more = e - (far ? A(0) : other); // sum - 1, as own + other is 1
+    A more = e - (far ? A(0) : other); // sum - 1, because own + other is 1
     A rounded = sum - 1;
     A log = mlxgen::math::log(sum) * (more / rounded);
     return -up - (rounded == 0 ? more : log);
@@ -89,7 +89,7 @@ struct Mixture {
 
 namespace block {
 
-// What has no probability adds nothing, however far apart the logits are.
+// Elements without probability add nothing, for any difference of the logits.
 
 template <typename A>
 MLXGEN_MULTIVERSION void
@@ -100,7 +100,7 @@ times_difference_here(A* e, const A* p, const A* q, int64_t n, A p_0, A q_0) {
   }
 }
 
-// Loops are vectorised over numbers, not over members.
+// Loops are vectorized over local variables, not over members.
 
 template <typename A>
 MLXGEN_MULTIVERSION void kl_gradient_here(
@@ -113,7 +113,7 @@ MLXGEN_MULTIVERSION void kl_gradient_here(
     A cotangent,
     bool of_target) {
   auto [factor, most_q, log_sum_q, most_p, log_sum_p] = of;
-  // A difference of numbers that may be nearly 1.
+  // A difference of two numbers that may be nearly 1.
   A of_largest = std::expm1(-log_sum_q) - std::expm1(-log_sum_p);
   if (of_target) {
     for (int64_t i = 0; i < n; ++i) {
@@ -133,8 +133,8 @@ MLXGEN_MULTIVERSION void kl_gradient_here(
 }
 
 /**
- * The terms of KL(Q || M) and KL(P || M), less those of the largest elements,
- * beside which the other's logits are p_0 and q_0.
+ * The terms of KL(Q || M) and KL(P || M) relative to those of the largest
+ * elements, at which the other distribution has the logits p_0 and q_0.
  */
 template <typename A>
 MLXGEN_MULTIVERSION void js_terms_here(
@@ -187,7 +187,7 @@ MLXGEN_MULTIVERSION void js_gradient_here(
 
 } // namespace block
 
-/** All blocks of two rows, widened: block(first, n, x, y). */
+/** Call block(first, n, x, y) for all blocks of two rows, widened. */
 template <typename A, typename T, typename F>
 void over_blocks(const T* x, const T* y, int64_t width, F block) {
   A x_[block_of_row];
@@ -200,7 +200,8 @@ void over_blocks(const T* x, const T* y, int64_t width, F block) {
   }
 }
 
-/** row(i, start) on all cores, where start is that of its elements. */
+/** Call row(i, start) on all cores; `start` is the index of the first element.
+ */
 template <typename F>
 void share_rows(int64_t count, int64_t width, F row) {
   mlxgen::share(
@@ -216,10 +217,10 @@ template <typename A>
 struct TwoRows {
   LogSumExp<A> all_q;
   LogSumExp<A> all_p;
-  A q_0 = 0; // logit of Q where that of P is largest
-  A p_0 = 0; // the other way round
+  A q_0 = 0; // logit of Q at the largest logit of P
+  A p_0 = 0; // logit of P at the largest logit of Q
 
-  /** Take in a block. The exponentials, and the result for P, are as in
+  /** Add a block. The exponentials, and the result for P, are those of
    * LogSumExp::add. */
   A add(const A* q, const A* p, int64_t n, A* e_q, A* e_p) {
     A before_q = all_q.most;
@@ -249,8 +250,8 @@ struct TwoRows {
 template <typename A>
 struct KLRow {
   Softmaxes<A> of;
-  A q_0 = 0; // a logit where that of P is largest; 0 where it is infinite
-  A mean = 0; // of log(P / Q) over P, less that of P's largest element
+  A q_0 = 0; // logit of Q at the largest logit of P; 0 if that is infinite
+  A mean = 0; // of log(P / Q) over P, relative to P's largest element
   A loss = 0;
 
   template <typename T>
@@ -285,7 +286,7 @@ struct KLRow {
 
 /**
  * The divergence KL(P || Q) of each row, the largest elements, the logarithms
- * of the sums of exponentials relative to them, and what else KLRow has.
+ * of the sums of exponentials relative to them, and the other numbers of KLRow.
  */
 template <typename T>
 void kl_div_rows(
@@ -322,7 +323,7 @@ void kl_div_rows(
   });
 }
 
-/** Its gradient in `logits`, or in `target_logits`. */
+/** The gradient with respect to `logits`, or by `target_logits`. */
 template <typename T>
 void kl_div_rows_vjp(
     In<T> logits,
@@ -377,9 +378,9 @@ void kl_div_rows_vjp(
 template <typename A>
 struct JSRow {
   Softmaxes<A> of;
-  A q_0 = 0; // logit of Q where that of P is largest
-  A p_0 = 0; // the other way round
-  A mean_q = 0; // of log(Q / M) over Q, less that of Q's largest element
+  A q_0 = 0; // logit of Q at the largest logit of P
+  A p_0 = 0; // logit of P at the largest logit of Q
+  A mean_q = 0; // of log(Q / M) over Q, relative to Q's largest element
   A mean_p = 0; // likewise
   A loss = 0;
 
@@ -416,8 +417,8 @@ struct JSRow {
 
 /**
  * The divergence beta KL(P || M) + (1 - beta) KL(Q || M) of each row from the
- * mixture M = beta P + (1 - beta) Q, and what else JSRow has. The others are as
- * those of kl_div_rows.
+ * mixture M = beta P + (1 - beta) Q, and the other numbers of JSRow. The
+ * remaining outputs are those of kl_div_rows.
  */
 template <typename T>
 void js_div_rows(
@@ -461,8 +462,9 @@ void js_div_rows(
 }
 
 /**
- * Its gradient in `logits`; in `target_logits` where the two, and what belongs
- * to them, have changed places. `beta` is the part of `logits` in the mixture.
+ * The gradient with respect to `logits`; to get the gradient with respect to
+ * `target_logits`, exchange the two and everything that belongs to them. `beta`
+ * is the fraction of `logits` in the mixture.
  */
 template <typename T>
 void js_div_rows_vjp(

@@ -1,4 +1,4 @@
-// CPU kernels of embedding_bag: rows of a table, added up a bag at a time.
+// CPU kernels of embedding_bag: rows of a table are summed for each bag.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace mlxops::cpu {
 
-/** Which items each bag has: a row of the indices, or from offset to offset. */
+/** The items of each bag: a row of the indices, or a range between offsets. */
 class Bags {
  public:
   Bags(In<int32_t> indices, In<int32_t> offsets)
@@ -35,7 +35,7 @@ class Bags {
   int64_t length(int64_t bag) const {
     return std::max<int64_t>(0, first(bag + 1) - first(bag));
   }
-  /** That of an item; -1 for one in front of the first bag. */
+  /** The bag of an item; -1 for an item before the first bag. */
   int64_t of(int64_t item) const {
     if (!offsets_) {
       return item / length_;
@@ -51,7 +51,7 @@ class Bags {
   int64_t length_;
 };
 
-/** Items whose index is not one of a row are left out. */
+/** Items whose index is not a row of the table are left out. */
 template <typename T>
 void embedding_bag_sum(
     In<T> weight,
@@ -89,7 +89,7 @@ void embedding_bag_sum(
   });
 }
 
-/** Also the item of each maximum, -1 in an empty bag. */
+/** Also returns the item of each maximum, -1 in an empty bag. */
 template <typename T>
 void embedding_bag_max(
     In<T> weight,
@@ -134,9 +134,10 @@ void embedding_bag_max(
 }
 
 /**
- * The gradient of the table. Items are sorted by their index first, so that
- * every row is written once, and by one thread. `places` are those of maxima,
- * which alone have a part. An order of the items is for Metal.
+ * The gradient with respect to the table. Items are sorted by index first, so
+ * that every row is written once and by one thread. `places` are the items of
+ * maxima, which alone contribute. Only the Metal kernel uses an order of the
+ * items.
  */
 template <typename T>
 void embedding_bag_weight_vjp(
@@ -201,7 +202,7 @@ void embedding_bag_weight_vjp(
   });
 }
 
-/** The gradient of per_sample_weights. */
+/** The gradient with respect to per_sample_weights. */
 template <typename T>
 void embedding_bag_sample_vjp(
     In<T> cotangent,

@@ -8,7 +8,7 @@ namespace mlxops::cpu {
 
 MLXGEN_BEGIN_INLINED
 
-/** How a step of gated_delta is read, and its gradients written. */
+/** Reads the steps of gated_delta and writes their gradients. */
 template <typename T>
 struct GatedDelta {
   using A = accum_t<T>;

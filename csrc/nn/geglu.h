@@ -1,5 +1,5 @@
 // CPU kernels of gated linear units with a GELU gate: scalar functions, around
-// which the loop is generated.
+// which mlxgen generates the loop.
 
 #pragma once
 
@@ -10,10 +10,10 @@ namespace mlxops::cpu {
 
 namespace gelu {
 
-// The choices of geglu's argument `approximate`.
+// A value of geglu's argument `approximate`.
 constexpr int by_tanh = 1;
 
-/** The normal distribution at x, and its density or what stands for it. */
+/** The normal distribution at x and its density, or their approximations. */
 template <typename T>
 struct Normal {
   T value;

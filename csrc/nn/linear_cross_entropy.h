@@ -1,5 +1,5 @@
-// CPU kernels of the cross entropy of linear outputs, x weight^T + bias, whose
-// logits are never all there: Wijmans, Huval, Hertzberg, Koltun and
+// CPU kernels of the cross entropy of linear outputs, x weight^T + bias. The
+// logits are never all stored: Wijmans, Huval, Hertzberg, Koltun and
 // Kraehenbuehl, "Cut Your Losses in Large-Vocabulary Language Models" (2024).
 //
 // Rows whose target is ignored are left out of all products.
@@ -19,7 +19,7 @@
 
 namespace mlxops::cpu {
 
-/** The rows of x whose targets count, one after the other. */
+/** The rows of x whose targets count, contiguous. */
 template <typename T>
 struct CountedRows {
   std::vector<int64_t> places;
@@ -50,9 +50,9 @@ struct CountedRows {
 };
 
 /**
- * A number that all logits lack: the largest bias, as the loss does not depend
- * on it, but sums with a large number lose digits. A softcap needs all of a
- * logit.
+ * A number that is subtracted from all logits: the largest bias. The loss does
+ * not depend on it, but sums with a large number would lose accuracy. With a
+ * softcap, nothing may be subtracted.
  */
 template <typename T>
 accum_t<T> base_of(In<T> bias, double softcap) {
@@ -65,7 +65,7 @@ accum_t<T> base_of(In<T> bias, double softcap) {
   return std::isfinite(most) ? most : A(0);
 }
 
-/** As linear_cross_entropy_rows takes it from all biases. */
+/** The number that linear_cross_entropy_rows subtracts, from all biases. */
 template <typename T>
 void bias_base(In<T> bias, double softcap, Out<accum_t<T>> out) {
   out[0] = base_of(bias, softcap);
@@ -96,13 +96,13 @@ void some_logits(
   multiply(rows, depth, words, x, w.transposed(), to, stride, bool(bias));
 }
 
-// How many words are a part of a row, and how many rows and words of one are
-// computed at a time.
+// The number of words in a part of a row, and the numbers of rows and words of
+// a part that are computed at a time.
 constexpr int64_t words_of_part = 2048;
 constexpr int64_t rows_at_once = 384;
 constexpr int64_t words_at_once = 256;
 
-/** As cross_entropy_rows, of the logits x weight^T + bias. */
+/** The outputs of cross_entropy_rows for the logits x weight^T + bias. */
 template <typename T>
 void linear_cross_entropy_rows(
     In<T> x,
@@ -189,11 +189,11 @@ void linear_cross_entropy_rows(
 }
 
 /**
- * Gradients of linear_cross_entropy_rows, of which `of_x` and `of_weight` say
- * whether they are asked for. For a block of the words, and of the
- * rows, all cores compute the gradient of its logits, each for words of its
- * own, whose gradients it then has; and then the rows' gradients, each for rows
- * and columns of its own.
+ * Gradients of linear_cross_entropy_rows; `of_x` and `of_weight` request them.
+ * For a block of words and a block of rows, all cores first compute the
+ * gradient with respect to the logits, each for its own words, and the gradient
+ * by these words. Then they compute the gradient with respect to the rows, each
+ * for its own rows and columns.
  */
 template <typename T>
 void linear_cross_entropy_rows_vjp(
@@ -215,8 +215,8 @@ void linear_cross_entropy_rows_vjp(
     Out<T> grad_weight,
     Out<accum_t<T>> grad_bias) {
   using A = accum_t<T>;
-  // Of the gradient of logits, and of weights where they are not accumulated in
-  // place.
+  // The maximum size of the gradient with respect to logits, and of the
+  // gradient with respect to weights if that is not accumulated in place.
   constexpr int64_t largest_block = int64_t(1) << 22;
   constexpr int64_t rows_of_share = 256;
   constexpr int64_t columns_of_share = 256;

@@ -1,19 +1,20 @@
-// The gradient of the cross entropy of linear outputs where there is no kernel
-// for all of it, as on GPUs: for one block of the words after the other MLX
-// multiplies matrices, and the kernel of cross_entropy's gradient does the
-// rest. Blocks wait for each other, so that there are few of them at a time.
+// The gradient of the cross entropy of linear outputs for backends without a
+// kernel for all of it, such as GPUs: block by block of the words, MLX
+// multiplies matrices and the kernel of cross_entropy's gradient computes the
+// rest. Each block waits for the previous one, so that only few are in memory
+// at a time.
 //
-// Tiles whose logits stay in registers, as in the forward, would not do here:
-// the gradients of a tile's 64 rows and 64 words are sums over all of D, which
-// no threadgroup holds. Split along D, each part would multiply for the logits
-// again, D / 128 times; added up in memory, each tile would add 128 D numbers
-// by atomics for 3 * 2 * 64 * 64 * D operations, 48 for a byte, which is about
-// what a GPU's memory keeps up with if these adds cost nothing. A block in
-// memory costs some 20 bytes for 6 D operations: with D = 2048 above 600 for a
-// byte, so that MLX's products are what takes the time.
+// Tiles whose logits stay in registers, as in the forward, are not suitable
+// here. The gradients of a tile's 64 rows and 64 words are sums over all of D,
+// which does not fit into a threadgroup. With D split, each part would compute
+// the logits again, D / 128 times. With sums in memory, each tile would add 128
+// D numbers by atomics for 3 * 2 * 64 * 64 * D operations, 48 per byte: even if
+// these additions were free, this is about the limit of a GPU's memory. A block
+// in memory costs some 20 bytes for 6 D operations. With D = 2048 these are
+// more than 600 per byte, so that MLX's products take most of the time.
 //
-// In what is compiled `shapeless` there is one block of all words: how many
-// these are is not known before the kernels run.
+// A graph that is compiled `shapeless` has one block of all words, because the
+// number of words is not known before the kernels run.
 
 #pragma once
 
@@ -32,19 +33,20 @@ namespace mlxops::blocks {
 
 namespace mx = mlx::core;
 
-/** What is the same for all blocks of words. */
+/** The common data of all blocks of words. */
 struct LinearBlocks {
-  // A block of logits has up to so many elements, and at least so many words.
+  // The maximum number of elements in a block of logits, and the minimum of
+  // words.
   static constexpr int64_t largest = int64_t(1) << 22;
   static constexpr int64_t fewest_words = 256;
 
   mx::StreamOrDevice s;
-  mx::Dtype dtype; // of sums; all is computed in it
+  mx::Dtype dtype; // of all computations: the accumulator dtype
   mx::array weight;
-  std::optional<mx::array> bias; // less the number that all logits lack
+  std::optional<mx::array> bias; // minus the number subtracted from all logits
   mx::array targets;
   mx::array counted;
-  mx::array x; // 0 in rows that do not count: they may be infinite
+  mx::array x; // 0 in rows that do not count, which may be infinite
   int words; // of a block
 
   LinearBlocks(
@@ -81,7 +83,7 @@ struct LinearBlocks {
     return mx::where(condition, a, mx::array(other, dtype), s);
   }
 
-  /** Whether the target is one of these words. */
+  /** True if the target is one of these words. */
   mx::array between(int first, int last) const {
     return mx::logical_and(
         mx::greater_equal(targets, mx::array(first), s),
@@ -94,10 +96,10 @@ struct LinearBlocks {
     int last;
     mx::array weight;
     mx::array logits;
-    mx::array targets; // from the first word on
+    mx::array targets; // relative to the first word
   };
 
-  // What targets of a block are in rows that do not count, and elsewhere.
+  // The target in rows that do not count, and outside of the block.
   static constexpr int ignored = -2;
   static constexpr int elsewhere = -1;
 
@@ -106,7 +108,7 @@ struct LinearBlocks {
     return first == 0 && last == weight.shape(0);
   }
 
-  /** Rows of `a`, from the first word of a block on. */
+  /** The rows of `a` from the first word of a block on. */
   mx::array part(const mx::array& a, int first, int last) const {
     if (is_all(first, last)) {
       return a;
@@ -118,7 +120,7 @@ struct LinearBlocks {
     return mx::slice(a, start, stop, s);
   }
 
-  /** `all`, with these rows from the first word of a block on. */
+  /** `all`, with these rows from the first word of a block on replaced. */
   mx::array with_part(
       const std::optional<mx::array>& all,
       const mx::array& rows,
@@ -137,7 +139,7 @@ struct LinearBlocks {
         all ? *all : mx::zeros_like(like, s), narrow, start, stop, s);
   }
 
-  /** Words from `first` on, after what is computed `before`. */
+  /** Words from `first` on; they are computed after `before`. */
   Block from(int first, const std::vector<mx::array>& before) const {
     int last = std::min(first + words, weight.shape(0));
     auto some = part(weight, first, last);
@@ -223,8 +225,8 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
       before.push_back(*grad_weight);
     }
     if (bias) {
-      // Not a sum, which cannot be over one row in a shapeless graph, and not
-      // ones_like, which has the shape of the first call.
+      // Not a sum, which cannot reduce a single row in a shapeless graph, and
+      // not ones_like, which has the shape of the first call.
       auto ones = mx::astype(mx::equal(targets, targets, s), blocks.dtype, s);
       ones = mx::expand_dims(mx::flatten(ones, s), 0, s);
       auto part = mx::squeeze(mx::matmul(ones, rows, s), 0, s);

@@ -1,8 +1,9 @@
 // CPU kernels of the linear recurrence h_t = a_t h_{t-1} + b_t along an axis.
 //
-// Steps follow each other; channels are independent, so vectors and cores are
-// filled with channels. Where neighbours in memory are steps rather than
-// channels, a tile of both is copied first, with the channels side by side.
+// Each step depends on the previous one. Channels are independent, so that
+// vectors and cores process different channels. If neighbors in memory are
+// steps rather than channels, a tile of both is first copied in the order of
+// channels.
 
 #pragma once
 
@@ -22,7 +23,7 @@ using mlxgen::Out;
 
 namespace recurrence {
 
-// Channels that are computed together, and the steps of a tile that is copied.
+// The number of channels computed together, and of steps in a copied tile.
 constexpr int64_t block = 256;
 constexpr int64_t tile_channels = 32;
 constexpr int64_t tile_steps = 32;
@@ -60,7 +61,7 @@ MLXGEN_MULTIVERSION void forward_here(
 
 /**
  * Steps of the gradient, from the last to the first: `state` is a_{t+1} times
- * the gradient of h_{t+1} before, `before` has h_{t-1}.
+ * the gradient of the previous h_{t+1}, `before` contains h_{t-1}.
  */
 template <typename T, typename A>
 MLXGEN_MULTIVERSION void backward_here(
@@ -87,10 +88,10 @@ MLXGEN_MULTIVERSION void backward_here(
   }
 }
 
-/** Where the channels of an array are, and their steps. */
+/** The location of an array's channels and of their steps. */
 struct Layout {
   int64_t steps;
-  int64_t inner; // channels that are neighbours in memory
+  int64_t inner; // channels that are contiguous in memory
   int64_t channels;
   bool reverse;
 
@@ -114,7 +115,7 @@ struct Layout {
     return reverse ? -inner : inner;
   }
 
-  /** The steps of neighbouring channels. */
+  /** The steps of contiguous channels. */
   template <typename T>
   Rows<T> rows(T* data, int64_t channel) const {
     return {data + (steps > 0 ? at(channel, 0) : 0), stride()};
@@ -122,7 +123,7 @@ struct Layout {
 
   /**
    * Call each(first, count) for blocks of channels, on all cores. The channels
-   * of a block are neighbours in memory, or else fit into a tile.
+   * of a block are contiguous in memory, or else fit into a tile.
    */
   template <typename F>
   void share(F each) const {
@@ -232,12 +233,11 @@ void linear_recurrence(
 }
 
 /**
- * The gradients, of which `reverse` is the recurrence's and `h` what it
- * gave. With G_t
- * that of h_t in all that follows,
+ * The gradients; `reverse` is that of the recurrence and `h` its result. Let
+ * G_t be the gradient with respect to h_t including all later steps. Then
  *
- *   G_t = cotangent_t + a_{t+1} G_{t+1},  grad_b_t = G_t,  grad_a_t = G_t
- * h_{t-1}.
+ *   G_t = cotangent_t + a_{t+1} G_{t+1},  grad_b_t = G_t,
+ *   grad_a_t = G_t h_{t-1}.
  */
 template <typename T>
 void linear_recurrence_vjp(

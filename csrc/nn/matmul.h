@@ -1,10 +1,10 @@
-// A product of matrices for CPU kernels that need one inside, of blocks that
-// fit into the cache: attention, and losses over a vocabulary. MLX's own takes
-// whole arrays.
+// A product of matrices for CPU kernels that multiply blocks in the cache:
+// attention, and losses over a vocabulary. MLX's own product requires whole
+// arrays.
 //
 // As in Goto and van de Geijn, "Anatomy of High-Performance Matrix
-// Multiplication" (2008): blocks of both matrices are copied, in the order in
-// which they are read, and a tile of the result is added up in registers.
+// Multiplication" (2008), blocks of both matrices are copied in the order in
+// which they are read, and a tile of the result is accumulated in registers.
 
 #pragma once
 
@@ -41,8 +41,8 @@ constexpr int64_t block_inner = 256;
 constexpr int64_t block_columns = 256;
 
 /**
- * A tile of the product, `vectors` vectors of so many bytes wide, from `inner`
- * columns of a and rows of b, that follow each other in memory.
+ * A tile of the product, `vectors` vectors of `bytes` bytes wide, from `inner`
+ * contiguous columns of a and rows of b.
  */
 template <typename A, int bytes, int vectors>
 __attribute__((always_inline)) inline void
@@ -75,14 +75,14 @@ tile(int64_t inner, const A* a, const A* b, A* to) {
   }
 }
 
-/** tile(), and how many columns it has. */
+/** tile() and its number of columns. */
 template <typename A>
 struct Tile {
   void (*compute)(int64_t inner, const A* a, const A* b, A* to);
   int64_t columns;
 };
 
-// Vectors of the processor's own size: g++ splits larger ones badly.
+// Vectors of the processor's own size; g++ splits larger vectors badly.
 #ifdef MLXGEN_AVX2
 template <typename A>
 __attribute__((target(MLXGEN_AVX512))) void
@@ -117,9 +117,8 @@ Tile<A> best_tile() {
 }
 
 /**
- * Copy `count` lines of `inner` elements each, `width` lines at a time, the
- * elements with the same index beside each other; zeros for lines that are not
- * there.
+ * Copy `count` lines of `inner` elements each, `width` lines at a time, with
+ * the elements of the same index next to each other; missing lines are zeros.
  */
 template <typename A, typename T>
 MLXGEN_MULTIVERSION void pack_lines(
@@ -150,8 +149,8 @@ MLXGEN_MULTIVERSION void pack_lines(
 }
 
 /**
- * As pack_lines, into memory that begins with a cache line: a vector that lies
- * in two of them takes longer to load.
+ * Like pack_lines, into memory aligned to cache lines, because loading a vector
+ * across two cache lines takes longer.
  */
 template <typename A, typename T>
 A* pack(
@@ -174,8 +173,8 @@ A* pack(
 
 /**
  * c = a b, or c += a b, for a of (rows, inner), b of (inner, columns) and c of
- * (rows, columns), whose rows are `stride` apart. On one thread: kernels share
- * blocks among threads themselves.
+ * (rows, columns), whose rows are `stride` apart. It runs on one thread,
+ * because kernels distribute blocks among threads.
  */
 template <typename A, typename TA, typename TB>
 void multiply(

@@ -1,6 +1,6 @@
-// CPU kernels of normalisation fused with what stands beside it in a model: a
-// gate, a residual stream, a second normalisation. csrc/nn/rows.h says how rows
-// are computed.
+// CPU kernels of normalization fused with adjacent operations of a model: a
+// gate, a residual connection, a second normalization. csrc/nn/rows.h explains
+// how rows are computed.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace mlxops::cpu {
 
 /**
- * y = n weight act(gate) with n = x / sqrt(mean(x^2) + eps), or with the gate
- * first y = n weight with n = v / sqrt(mean(v^2) + eps) of v = x act(gate).
+ * y = n weight act(gate) with n = x / sqrt(mean(x^2) + eps) or, with the gate
+ * first, y = n weight with n = v / sqrt(mean(v^2) + eps) and v = x act(gate).
  */
 template <typename T>
 void rms_norm_gate(
@@ -44,7 +44,8 @@ void rms_norm_gate(
   });
 }
 
-/** Gradients; the rows of grad_weight add up to that of weight. */
+/** Gradients; the rows of grad_weight add up to the gradient with respect to
+ * weight. */
 template <typename T>
 void rms_norm_gate_vjp(
     In<T> x,
@@ -64,7 +65,7 @@ void rms_norm_gate_vjp(
       rows::count(x.shape), n, [&](int64_t first, int64_t last, int64_t sum) {
         std::vector<A> scratch(4 * n);
         A* v = scratch.data();
-        A* d = v + n; // gradient of v / scale
+        A* d = v + n; // gradient with respect to v, divided by scale
         A* g = d + n;
         A* s = g + n; // sigmoid(g)
         A* dw = grad_weight.data + sum * n;
@@ -74,10 +75,10 @@ void rms_norm_gate_vjp(
           const T* dy = cotangent.data + row * n;
           rows::load(gate.data + row * n, g, n);
           rows::fill(s, n, [=](int64_t i) { return sigmoid(g[i]); });
-          auto inner = [=](int64_t i) { // what x is multiplied by in v
+          auto inner = [=](int64_t i) { // the factor of x in v
             return norm_before_gate ? A(1) : act(g[i], s[i], activation);
           };
-          auto outer = [=](int64_t i) { // and the normalised v in the output
+          auto outer = [=](int64_t i) { // the factor of the normalized v in y
             return norm_before_gate ? act(g[i], s[i], activation) : A(1);
           };
           rows::fill(v, n, [=](int64_t i) {
@@ -106,8 +107,8 @@ void rms_norm_gate_vjp(
 }
 
 /**
- * h = residual + w1 x / sqrt(mean(x^2) + eps), y = w2 h / sqrt(mean(h^2) +
- * eps), of h as it is stored, rounded to T.
+ * h = residual + w1 x / sqrt(mean(x^2) + eps) and y = w2 h / sqrt(mean(h^2) +
+ * eps), with h as stored, rounded to T.
  */
 template <typename T>
 void norm_add_norm(
@@ -144,7 +145,8 @@ void norm_add_norm(
   });
 }
 
-/** Gradients; the rows of grad_w1 and grad_w2 add up to those of weights. */
+/** Gradients; the rows of grad_w1 and grad_w2 add up to those of the weights.
+ */
 template <typename T>
 void norm_add_norm_vjp(
     In<T> x,
@@ -207,8 +209,8 @@ void norm_add_norm_vjp(
 }
 
 /**
- * h = x + residual and y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias,
- * over the last axis, of h as it is stored, rounded to T.
+ * h = x + residual and y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias
+ * over the last axis, with h as stored, rounded to T.
  */
 template <typename T>
 void layer_norm_residual(
@@ -244,7 +246,7 @@ void layer_norm_residual(
   });
 }
 
-/** Gradients; the rows of grad_weight and grad_bias add up to those. */
+/** Gradients; the rows of grad_weight and grad_bias add up to the gradients. */
 template <typename T>
 void layer_norm_residual_vjp(
     In<T> h,

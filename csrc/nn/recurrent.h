@@ -1,6 +1,6 @@
 // CPU kernels of recurrent networks over time: a long short-term memory, and
 // gated recurrent units. The caller has multiplied the input by its weights.
-// Gradients compute the gates again, for a few steps at a time.
+// The gradients compute the gates again, for a few steps at a time.
 
 #pragma once
 
@@ -30,8 +30,8 @@ A sigmoid(A x) {
 
 /**
  * The hidden states before every step, for `count` rows of a batch from `first`
- * on, and their products with a matrix, which are computed for some steps at a
- * time. Steps go from the last to the first.
+ * on, and their products with a matrix, which are computed for several steps at
+ * a time. Steps run from the last to the first.
  */
 template <typename T, typename A>
 class StatesBefore {
@@ -106,8 +106,9 @@ MLXGEN_MULTIVERSION void lstm_here(
 }
 
 /**
- * A step of the gradient. `grad` is that of the gates; of_h and of_c are what
- * comes from the step after, and of_c then what goes to the one before.
+ * A step of the gradient. `grad` is the gradient with respect to the gates;
+ * of_h and of_c come from the next step, and of_c then passes to the previous
+ * one.
  */
 template <typename T, typename A>
 MLXGEN_MULTIVERSION void lstm_back_here(
@@ -250,7 +251,8 @@ void lstm_vjp(
 
 namespace recurrent {
 
-/** From r, z and n: h = (1 - z) n + z h, where n has r times its product. */
+/** From r, z and n: h = (1 - z) n + z h, where n includes r times its product.
+ */
 template <typename T, typename A>
 MLXGEN_MULTIVERSION void gru_here(
     int64_t width,
@@ -269,9 +271,10 @@ MLXGEN_MULTIVERSION void gru_here(
 }
 
 /**
- * A step of the gradient: that of the product. That of x differs in n, where it
- * is grad_n. of_h comes from the step after, and then has what goes to the one
- * before past the product.
+ * A step of the gradient with respect to the product. The gradient with respect
+ * to x differs only in n, where it is grad_n. of_h comes from the next step,
+ * and then contains the part for the previous step that does not pass through
+ * the product.
  */
 template <typename T, typename A>
 MLXGEN_MULTIVERSION void gru_back_here(
@@ -300,7 +303,7 @@ MLXGEN_MULTIVERSION void gru_back_here(
   }
 }
 
-/** As numbers to compute with; zeros for an array that is not there. */
+/** An array widened to the computing type; zeros for an absent array. */
 template <typename T>
 std::vector<accum_t<T>> widened(In<T> x, int64_t first, int64_t count) {
   std::vector<accum_t<T>> to(count);
@@ -352,7 +355,8 @@ void gru(In<T> x, In<T> weight, In<T> bias, In<T> hidden, Out<T> out) {
   });
 }
 
-/** Gradients of x, of n's product with its bias, and of the first state. */
+/** Gradients with respect to x, by n's product with its bias, and by the first
+ * state. */
 template <typename T>
 void gru_vjp(
     In<T> x,
@@ -415,9 +419,9 @@ void gru_vjp(
 }
 
 /**
- * The gradient of the first `rows` rows of a weight, from those of its products
- * with the states before every step. `states` are those after every step, and
- * `first` is the one before all of them.
+ * The gradient with respect to the first `rows` rows of a weight, from the
+ * gradients with respect to its products with the states before every step.
+ * `states` are those after every step; `first` is the state before all of them.
  */
 template <typename T>
 void step_weight_vjp(

@@ -1,6 +1,6 @@
-// CPU kernels of rotary position embeddings, alone and behind a norm of every
-// head. Sines and cosines of a position serve all of its heads, and are those
-// of angles in double: these have many turns.
+// CPU kernels of rotary position embeddings, alone and after a norm of every
+// head. All heads share the sines and cosines of a position, which are computed
+// from angles in double, because these comprise many turns.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace mlxops::cpu {
 
-// How many heads each row of a weight's gradient sums up, as in
+// The number of heads that each row of a weight's gradient sums, as in
 // kernels/metal/nn/rotary.metal.
 constexpr int64_t heads_per_sum = 32;
 
@@ -22,7 +22,8 @@ namespace rotary {
 
 MLXGEN_BEGIN_INLINED
 
-/** Turn pairs of neighbours, or of elements half of `turned` apart. */
+/** Rotate pairs of neighbors, or of elements that are half of `turned` apart.
+ */
 template <typename From, typename To, typename A>
 inline void turn(
     const From* from,
@@ -91,7 +92,7 @@ class Turn {
 
 MLXGEN_END_INLINED
 
-/** What the angle of each pair grows by from position to position. */
+/** The angle between consecutive positions, for each pair. */
 template <typename A>
 std::vector<double>
 frequencies(int64_t turned, double base, double scale, In<A> freqs) {
@@ -104,7 +105,8 @@ frequencies(int64_t turned, double base, double scale, In<A> freqs) {
   return to;
 }
 
-/** Given for each step, or for the first of them, of all sequences or each. */
+/** Positions for each step or for the first step, of all sequences or of each.
+ */
 class Positions {
  public:
   Positions(In<int32_t> offset, In<int32_t> positions, int64_t steps)
@@ -238,7 +240,8 @@ void norm_rope(
       });
 }
 
-/** Gradients; the rows of grad_weight add up to that of weight. */
+/** Gradients; the rows of grad_weight add up to the gradient with respect to
+ * weight. */
 template <typename T>
 void norm_rope_vjp(
     In<T> x,
@@ -259,7 +262,7 @@ void norm_rope_vjp(
   int64_t heads = x.dim(2);
   int64_t steps = x.dim(1);
   int64_t turned = dims.value_or(size);
-  // The other way round.
+  // The inverse rotation.
   auto frequencies = rotary::frequencies(turned, base, -scale, freqs);
   rotary::Positions place(offset, positions, steps);
   auto w = rows::weight_of(weight, size);

@@ -1,5 +1,5 @@
-// CPU kernels of expert_routing: which experts each token goes to, and with
-// which weights.
+// CPU kernels of expert_routing: they select the experts of each token and
+// compute their weights.
 
 #pragma once
 
@@ -15,13 +15,13 @@ namespace mlxops::cpu {
 
 namespace routing {
 
-// The choices of expert_routing's argument `score`.
+// A value of expert_routing's argument `score`.
 constexpr int by_softmax = 0;
 
-// Keeps a sum of sigmoids that all are 0 from being divided by.
+// Prevents a division by 0 if all sigmoids of a sum are 0.
 constexpr double least = 1e-20;
 
-/** Whether NaN or not, numbers have an order, in which NaN is inf. */
+/** A sort key: the score, or inf for NaN, so that all scores are ordered. */
 template <typename A>
 A key_of(A score) {
   return std::isnan(score) ? std::numeric_limits<A>::infinity() : score;
@@ -41,7 +41,7 @@ void scores_of(const A* logits, int64_t experts, int score, A* to) {
   }
 }
 
-/** The scores of the chosen experts, of whose logits there are k. */
+/** The scores of the chosen experts, from their k logits. */
 template <typename A>
 void normalised(const A* logits, int64_t k, int score, A* to) {
   scores_of(logits, k, score, to);
@@ -54,8 +54,8 @@ void normalised(const A* logits, int64_t k, int score, A* to) {
 } // namespace routing
 
 /**
- * The k experts with the largest score + bias, in this order; of equal ones the
- * first. The bias has no part in the weights.
+ * The k experts with the largest score + bias, in this order; ties go to the
+ * first. The bias does not affect the weights.
  */
 template <typename T>
 void expert_routing(
@@ -83,7 +83,7 @@ void expert_routing(
           if (bias || !normalize) {
             routing::scores_of(logit, experts, score, scores);
           }
-          // Without a bias the order is that of the logits.
+          // Without a bias, scores have the order of the logits.
           rows::fill(keys, experts, [&](int64_t i) {
             return routing::key_of(bias ? scores[i] + added[i] : logit[i]);
           });
@@ -112,7 +112,7 @@ void expert_routing(
       });
 }
 
-/** The gradient of the logits. */
+/** The gradient with respect to the logits. */
 template <typename T>
 void expert_routing_vjp(
     In<T> logits,
@@ -153,7 +153,7 @@ void expert_routing_vjp(
             }
           } else {
             std::fill_n(scores, experts, A(0));
-            A total = 1; // what weights are divided by
+            A total = 1; // divisor of the weights
             routing::scores_of(chosen, k, score, own);
             std::copy_n(own, k, weight);
             if (normalize) {

@@ -1,4 +1,4 @@
-// Targets of losses as kernels take them.
+// Targets of losses in the form that kernels expect.
 
 #pragma once
 
@@ -11,8 +11,8 @@ namespace mlxops::targets {
 namespace mx = mlx::core;
 
 /**
- * Targets as int32. One that does not fit is no word, and is not ignored: a
- * conversion would make it any other.
+ * Targets as int32. A target out of range becomes a number that is neither a
+ * word nor ignored, because a plain conversion could yield any word.
  */
 inline mx::array
 to_int32(const mx::array& targets, int ignore_index, mx::StreamOrDevice s) {

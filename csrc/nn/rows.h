@@ -1,6 +1,6 @@
-// What the CPU kernels of layers that normalise rows have in common: rows are
-// shared among the cores, and a row is computed in the type of sums, in buffers
-// that stay in the cache, so that every array is read and written once.
+// Common code of the CPU kernels of layers that normalize rows. The cores share
+// the rows. A row is computed in the accumulator type, in buffers that stay in
+// the cache, so that every array is read and written once.
 
 #pragma once
 
@@ -21,9 +21,10 @@ using mlxgen::Out;
 
 namespace rows {
 
-// How many rows each row of a weight's gradient sums up, before these are added
-// up, too: they can be computed at the same time, and do not depend on how many
-// threads there are. As in kernels/metal/nn/rows.h.
+// The number of rows that each row of a weight's gradient sums, before these
+// are summed, too. The parts can be computed at the same time, and do not
+// depend on the number of threads. The same number as in
+// kernels/metal/nn/rows.h.
 constexpr int64_t per_sum = 16;
 
 inline int64_t count(const mlxgen::Shape& shape) {
@@ -53,8 +54,8 @@ inline void load(const T* from, A* __restrict to, int64_t n) {
 }
 
 /**
- * x[i] = value(x[i]): apart from loading and storing for functions that libmvec
- * has, as gcc does not vectorise calls in loops over elements of two sizes.
+ * x[i] = value(x[i]), separately from loads and stores, for functions in
+ * libmvec: gcc does not vectorize calls in loops over elements of two sizes.
  */
 template <typename A, typename F>
 inline void apply(A* x, int64_t n, F value) {
@@ -79,7 +80,7 @@ inline void add(A* __restrict to, int64_t n, F value) {
   }
 }
 
-/** a[0] b[0] + ... in 16 interleaved sums, which make a vector. */
+/** a[0] b[0] + ... in 16 interleaved sums, which form a vector. */
 template <typename A>
 inline A dot(const A* a, const A* b, int64_t n) {
   constexpr int lanes = 16;
@@ -126,7 +127,7 @@ inline A rms_scale(const A* v, int64_t n, double eps) {
   return 1 / std::sqrt(dot(v, v, n) / n + static_cast<A>(eps));
 }
 
-/** v = x - mean(x); gives 1 / sqrt(mean(v^2) + eps). */
+/** v = x - mean(x); returns 1 / sqrt(mean(v^2) + eps). */
 template <typename T, typename A>
 inline A centre(const T* x, A* v, int64_t n, double eps) {
   load(x, v, n);
@@ -137,7 +138,7 @@ inline A centre(const T* x, A* v, int64_t n, double eps) {
 
 MLXGEN_END_INLINED
 
-/** An optional weight, in the type of sums; `otherwise` where there is none. */
+/** An optional weight in the accumulator type; `otherwise` if it is absent. */
 template <typename T>
 std::vector<accum_t<T>>
 weight_of(In<T> weight, int64_t width, accum_t<T> otherwise = 1) {
@@ -154,7 +155,7 @@ MLXGEN_MULTIVERSION void here(F& f, int64_t first, int64_t last) {
 }
 
 /**
- * f(first, last) on all cores for all of `count` items, each of so many
+ * Call f(first, last) on all cores for all of `count` items, each of `elements`
  * elements, compiled for several instruction sets.
  */
 template <typename F>
@@ -164,7 +165,7 @@ void share(int64_t count, int64_t elements, F f) {
   });
 }
 
-/** f(first, last, i) for row i of the sums: the rows of which these are. */
+/** Call f(first, last, i) for row i of the sums and the rows that it sums. */
 template <typename F>
 void share_sums(int64_t count, int64_t elements, F f) {
   int64_t sums = (count + per_sum - 1) / per_sum;

@@ -1,8 +1,8 @@
-// CPU kernels of Mamba's selective scan, where each element of the state has a
-// decay of its own.
+// CPU kernels of Mamba's selective scan, in which each element of the state has
+// its own decay.
 //
-// Channels do not know of each other: a block of them is an item for a core,
-// and they fill the vectors. Most of the time is spent on exponentials.
+// Channels are independent of each other: a block of them is an item for a
+// core, and they fill the vectors. Exponentials take most of the time.
 
 #pragma once
 
@@ -23,10 +23,11 @@ using mlxgen::Out;
 
 namespace selective {
 
-// Channels of a block. As many add up to a part of the gradients of B and C.
+// Channels of a block, which share a part of the gradients with respect to B
+// and C.
 constexpr int64_t width = 32;
 
-/** A number for each channel of a block, 0 for those that are not there. */
+/** A number for each channel of a block, 0 for missing channels. */
 template <typename A>
 struct Row {
   A at[width] = {};
@@ -66,7 +67,7 @@ void store_columns(const Row<A>* from, int64_t count, int64_t states, A* to) {
   }
 }
 
-/** The sum, in a vector's order on every processor. */
+/** The sum in a fixed order of vector elements, equal on every processor. */
 template <typename A>
 __attribute__((always_inline)) inline A sum(Row<A>& x) {
   for (int64_t half = width / 2; half > 0; half /= 2) {
@@ -105,7 +106,7 @@ MLXGEN_MULTIVERSION void step_here(
   y = total;
 }
 
-/** Factors of y and of its gradient: silu(z) and silu'(z). */
+/** The factor of y and of its gradient: silu(z) and silu'(z). */
 template <typename A>
 MLXGEN_MULTIVERSION void
 silu_here(const Row<A>& z, Row<A>& value, Row<A>& slope) {
@@ -128,8 +129,8 @@ struct Gradients {
 };
 
 /**
- * A step of the gradient. `carry` is the gradient of the state after it, and
- * then of the state before it.
+ * A step of the gradient. `carry` is the gradient with respect to the state
+ * after the step, and then by the state before it.
  */
 template <typename A>
 MLXGEN_MULTIVERSION void back_here(
@@ -182,7 +183,7 @@ struct Block {
   In<T> C_in;
   In<A> D_in;
   In<T> z_in;
-  int64_t batch = 0; // which of them
+  int64_t batch = 0; // index in the batch
   int64_t first = 0;
   int64_t count = 0;
   std::vector<Row<A>> rate{};
@@ -206,7 +207,7 @@ struct Block {
   int64_t at(int64_t t) const {
     return (batch * steps() + t) * channels() + first;
   }
-  /** ... in a state. */
+  /** The first element of the block, in a state. */
   int64_t state() const {
     return (batch * channels() + first) * states();
   }
@@ -312,11 +313,11 @@ void selective_scan(
 }
 
 /**
- * The gradients. `scratch` has, for each block, the states at the beginning of
- * each stretch of the steps, and then those after each step of the stretch on
- * which the gradient is. grad_A and grad_D are sums over the steps, of which
- * those over the batch are the gradients; grad_B and grad_C are sums over the
- * channels of a block.
+ * The gradients. `scratch` contains, for each block, the states at the
+ * beginning of each stretch of steps, followed by those after each step of the
+ * current stretch. grad_A and grad_D are sums over the steps; their sums over
+ * the batch are the gradients. grad_B and grad_C are sums over the channels of
+ * a block.
  */
 template <typename T>
 void selective_scan_vjp(
@@ -362,7 +363,7 @@ void selective_scan_vjp(
             return t % stretch == 0 ? starts + t / stretch * states
                                     : after(t - 1);
           };
-          // The first pass writes where the stretch has its states, too.
+          // The first pass uses the memory for the stretch's states, too.
           if (state) {
             load_columns(
                 state.data + block.state(), block.count, states, starts);

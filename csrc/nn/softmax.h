@@ -1,6 +1,5 @@
-// Softmax over the words of a vocabulary, for CPU kernels of losses: rows are
-// so long that they are gone through in blocks, of numbers in the type in which
-// they are computed.
+// Softmax over the words of a vocabulary, for CPU kernels of losses. Rows are
+// so long that they are processed in blocks, in the computing type.
 
 #pragma once
 
@@ -16,7 +15,7 @@
 
 namespace mlxops::cpu {
 
-// How many elements of a row are widened at a time: they stay in the
+// The number of a row's elements that are widened at a time: they stay in the
 // first-level cache.
 constexpr int64_t block_of_row = 1024;
 
@@ -85,7 +84,8 @@ shifted_dot_here(const A* z, const A* weight, int64_t n, A shift) {
   return sum_over<A>(n, [=](int64_t i) { return (z[i] - shift) * weight[i]; });
 }
 
-/** How many are 1, and the sum of the others, all of which are smaller. */
+/** The count of ones, and the sum of the other numbers, all of which are
+ * smaller. */
 template <typename A>
 struct OnesAndOthers {
   A ones = 0;
@@ -102,7 +102,7 @@ MLXGEN_MULTIVERSION OnesAndOthers<A> ones_and_others_here(
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     for (int j = 0; j < lanes; ++j) {
-      A one = static_cast<A>(e[i + j] >= 1); // with `?` gcc makes jumps
+      A one = static_cast<A>(e[i + j] >= 1); // gcc compiles `?` to a branch
       ones[j] += one;
       others[j] += e[i + j] - one;
     }
@@ -169,10 +169,10 @@ A shifted_sum(const A* z, const A* weight, int64_t n, A shift) {
  * The logarithm of the sum of exp(factor z), block by block: Milakov and
  * Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
  *
- * The largest element and the logarithm of the sum relative to it stay apart:
- * their sum has no digits left for the second where elements are large. The
- * largest element's own exponential, 1, is left out of the sum of the others,
- * which may be far below it.
+ * The largest element and the logarithm of the sum relative to it are separate,
+ * because their sum would lose the accuracy of the second if elements are
+ * large. The sum omits the largest element's own exponential, 1, because the
+ * others may be far below it.
  */
 template <typename A>
 struct LogSumExp {
@@ -180,8 +180,7 @@ struct LogSumExp {
   A most = -std::numeric_limits<A>::infinity();
   A others = -1; // the sum of exponentials, less 1 for the largest element
 
-  /** What exponents are taken relative to: never infinite where they are not.
-   */
+  /** The reference of exponents: the largest element, or 0 if all are -inf. */
   A shift() const {
     return most == -std::numeric_limits<A>::infinity() ? A(0) : most;
   }
@@ -196,15 +195,15 @@ struct LogSumExp {
     return std::log1p(others);
   }
 
-  /** The exponential of a smaller one relative to shift(). */
+  /** The exponential of a smaller element relative to shift(). */
   A scale_of(A before) const {
     return std::exp((before - shift()) * factor);
   }
 
   /**
-   * Take in a block; `to`, which may be the same, has the exponentials
-   * afterwards, relative to shift(). Returns what earlier ones are to be
-   * multiplied by.
+   * Add a block; afterwards `to`, which may be the same memory, contains the
+   * exponentials relative to shift(). Returns the factor for earlier
+   * exponentials.
    */
   A add(const A* z, int64_t n, A* to) {
     A largest = mlxgen::multiversion([&] { return block::largest_here(z, n); });
@@ -223,7 +222,7 @@ struct LogSumExp {
     return scale;
   }
 
-  /** Take in what another one has. */
+  /** Add the results of another part. */
   void join(const LogSumExp& other) {
     bool raised = other.most > most;
     LogSumExp low = raised ? *this : other;

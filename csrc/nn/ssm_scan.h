@@ -1,11 +1,12 @@
-// CPU kernels of the scan of Mamba-2: a state that decays and takes up outer
+// CPU kernels of the scan of Mamba-2: a state that decays and accumulates outer
 // products.
 //
-// A head's state is a matrix. Its rows do not know of each other, so some rows
-// of a head are an item for a core, and stay in its cache from step to step.
-// The gradient is that of delta.h: each step's decay has the inner product of
-// the state before it and the gradient of the state behind it, so it keeps its
-// digits however strong or weak the decay is.
+// A head's state is a matrix. Its rows are independent of each other, so that
+// several rows of a head are an item for a core and stay in its cache from step
+// to step. delta.h computes the gradient: the gradient with respect to each
+// step's decay is the inner product of the state before the step and the
+// gradient with respect to the state after it, so that it is accurate for
+// strong and weak decays.
 
 #pragma once
 
@@ -26,8 +27,8 @@ namespace ssm {
 constexpr int64_t rows_per_item = 16;
 
 /**
- * S = decay S + x k^T for some rows of S, then y = S q. The sums have the order
- * of a vector's elements, on every processor.
+ * S = decay S + x k^T for some rows of S, then y = S q. The order of the sums
+ * is that of a vector's elements, on every processor.
  */
 template <int rows, typename A>
 __attribute__((always_inline)) inline void step(
@@ -38,12 +39,12 @@ __attribute__((always_inline)) inline void step(
     const A* q,
     A* state,
     A* y) {
-  // What AVX2 has: g++ splits larger ones badly, and with AVX-512 these are as
-  // fast.
+  // AVX2's vector size: g++ splits larger vectors badly, and with AVX-512 these
+  // are equally fast.
   typedef A Vector __attribute__((vector_size(32)));
   constexpr int lanes = 32 / sizeof(A);
   auto load = [](const A* from, Vector& to) {
-    std::memcpy(&to, from, sizeof(to)); // rows begin anywhere
+    std::memcpy(&to, from, sizeof(to)); // rows may be unaligned
   };
   Vector sums[rows] = {};
   int64_t n = 0;
@@ -103,7 +104,7 @@ MLXGEN_MULTIVERSION void step_here(
 }
 
 /**
- * The tangent of a step, in a decay and in what is taken up: Z = decay Z +
+ * The tangent of a step by its decay and its outer product: Z = decay Z +
  * of_decay S + of_x k^T, and y = Z q, before S = decay S + x k^T.
  */
 template <typename A>
@@ -130,7 +131,7 @@ MLXGEN_MULTIVERSION void tangent_here(
   }
 }
 
-/** Numbers to compute with: these, or a copy. */
+/** Numbers in the computing type: the array itself, or a copy. */
 template <typename T, typename A = accum_t<T>>
 const A* widened(const T* from, int64_t count, std::vector<A>& to) {
   if constexpr (std::is_same_v<T, A>) {
@@ -143,7 +144,7 @@ const A* widened(const T* from, int64_t count, std::vector<A>& to) {
   }
 }
 
-/** The scan, or its tangent in decays and weights of steps. */
+/** The scan, or its tangent with respect to the decays and weights of steps. */
 template <bool tangents, typename T, typename A = accum_t<T>>
 void scan(
     In<T> x,
@@ -253,7 +254,7 @@ void ssm_scan(
   ssm::scan<false>(x, A_log, B, C, D, dt, state, mask, {}, {}, y, last);
 }
 
-/** Its tangent in A_log and dt. */
+/** Its tangent with respect to A_log and dt. */
 template <typename T>
 void ssm_scan_decay_jvp(
     In<T> x,
@@ -273,7 +274,7 @@ void ssm_scan_decay_jvp(
 
 MLXGEN_BEGIN_INLINED
 
-/** How a step of ssm_scan is read, and its gradients written. */
+/** Reads the steps of ssm_scan and writes their gradients. */
 template <typename T>
 struct SsmScan {
   using A = accum_t<T>;
@@ -340,7 +341,7 @@ struct SsmScan {
     A of_decay = step.w[0] * sums.beta;
     A rate = -std::exp(A_log[place.head]);
     to.dt[at] = of_dt + rate * of_decay;
-    // A block's sums over the steps: no other block writes them.
+    // A block's sums over the steps: no other block writes to them.
     at = (place.block * x.dim(0) + place.batch) * place.heads + place.head;
     to.A_log[at] += rate * step.beta * of_decay;
     to.D[at] += of_D;

@@ -1,5 +1,5 @@
-// The derivatives of ssm_scan_vjp, and ssm_scan's jvp for its decays: of
-// formulas that have the states of all steps.
+// The derivatives of ssm_scan_vjp, and ssm_scan's jvp by its decays: formulas
+// over the states of all steps.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace mlxops {
 
 namespace mx = mlx::core;
 
-/** exp, in float64 to its digits: MLX's own has but those of float32 there. */
+/** exp, accurate in float64; MLX's has only float32's accuracy there. */
 inline mx::array exponential(const mx::array& x, mx::StreamOrDevice s) {
   return x.dtype() == mx::float64
       ? mx::power(mx::array(std::numbers::e, mx::float64), x, s)
@@ -25,8 +25,9 @@ inline mx::array exponential(const mx::array& x, mx::StreamOrDevice s) {
 }
 
 /**
- * Whether a graph for any shape is traced. MLX does not export the function
- * that says so, but broadcasts with the other arrays as inputs there.
+ * Return true while a graph for any shape is traced. MLX does not export the
+ * function that reports this, but in such a trace its broadcasts have the other
+ * arrays as inputs.
  */
 inline bool is_shapeless(mx::StreamOrDevice s) {
   auto joined = mx::broadcast_arrays(
@@ -58,7 +59,7 @@ steps_of(const mx::array& a, int first, int end, mx::StreamOrDevice s) {
   return mx::slice(a, start, stop, s);
 }
 
-/** What the steps of ssm_scan are made of, wide and for each head. */
+/** The terms of ssm_scan's steps, wide and for each head. */
 struct ScanSteps {
   const std::optional<mx::array>& mask;
   mx::array rate; // the decay's logarithm, divided by dt
@@ -70,7 +71,7 @@ struct ScanSteps {
       mx::StreamOrDevice s)
       : mask(mask), rate(mx::negative(exponential(A_log, s), s)), s(s) {}
 
-  /** An array of steps, 0 where one is left out. */
+  /** An array of steps, 0 for omitted steps. */
   mx::array taken(mx::array a) const {
     a = mx::astype(a, rate.dtype(), s);
     if (mask) {
@@ -82,14 +83,14 @@ struct ScanSteps {
     return a;
   }
 
-  /** That of B or C, as rows. */
+  /** B or C of each step, as rows. */
   mx::array of_groups(const mx::array& a) const {
     int share = rate.shape(0) / a.shape(2);
     auto wide = taken(a);
     return row(share == 1 ? wide : mx::repeat(wide, share, 2, s), s);
   }
 
-  /** States behind all steps, which decay by a and take up b. */
+  /** The states after all steps, which decay by a and add b. */
   mx::array recurrence(
       const mx::array& a,
       const mx::array& b,
@@ -99,7 +100,7 @@ struct ScanSteps {
     return linear_recurrence(factor, b, initial, 1, reverse, s);
   }
 
-  /** The states in front of all steps and behind the last one. */
+  /** The states before all steps, and after the last one. */
   mx::array states(
       const mx::array& decay,
       const mx::array& value,
@@ -113,7 +114,7 @@ struct ScanSteps {
   }
 };
 
-/** The tangent of ssm_scan in A_log and dt, as a formula. */
+/** The tangent of ssm_scan by A_log and dt, as a formula. */
 inline std::vector<mx::array> tangents_of_ssm_scan(
     const mx::array& x,
     const mx::array& A_log,
@@ -156,7 +157,8 @@ inline std::vector<mx::array> tangents_of_ssm_scan(
       mx::squeeze(last, 1, s)};
 }
 
-/** What ssm_scan_vjp gives for x, A_log, B, C, D, dt, state and cotangents. */
+/** The results of ssm_scan_vjp for x, A_log, B, C, D, dt, state and cotangents.
+ */
 inline std::vector<mx::array> parts_of_ssm_scan_vjp(
     const std::vector<mx::array>& arrays,
     const std::optional<mx::array>& mask,
@@ -191,7 +193,7 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
   auto after = from(states, 1, steps + 1);
   auto ones = mx::ones({decay.shape(0), 1, heads}, decay.dtype(), s);
   auto factors = mx::concatenate({decay, ones}, 1, s);
-  // The gradients of the states behind each step.
+  // The gradients with respect to the states after each step.
   auto of_after = scan.recurrence(
       from(factors, 1, steps + 1), times(column(grad), C), last, true);
   auto of_state =
@@ -227,7 +229,7 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
       mx::squeeze(of_state, 1, s)};
 }
 
-/** Gradients of ssm_scan_vjp's arrays: a formula's, which MLX derives. */
+/** Gradients of ssm_scan_vjp's arrays, which MLX derives from a formula. */
 inline std::vector<mx::array> second_gradients_of_ssm_scan(
     const mx::array& x,
     const mx::array& A_log,

@@ -1,6 +1,6 @@
-// The product with the same matrix in every step of a recurrent network, for
-// some rows of the batch: those are an item for a core, from the first step to
-// the last. The matrix is packed once.
+// The product with the same matrix in every step of a recurrent network. Some
+// rows of the batch are an item for a core, from the first step to the last.
+// The matrix is packed once.
 
 #pragma once
 
@@ -34,7 +34,7 @@ class StepProduct {
     return columns_;
   }
 
-  /** Vectors lie beside each other: element i of the r-th is i * most + r. */
+  /** Vectors are interleaved: element i of vector r has index i * most + r. */
   void operator()(const A* vectors, int64_t count, A* to, int64_t stride)
       const {
     A part[most * 128 / sizeof(A)];
@@ -51,7 +51,7 @@ class StepProduct {
 
   /**
    * Call each(first, count) for some rows of a batch at a time, on all cores.
-   * What becomes of a row does not depend on those beside it.
+   * The result for a row does not depend on the other rows.
    */
   template <typename F>
   void share(int64_t batch, int64_t steps, F each) const {
@@ -72,7 +72,7 @@ class StepProduct {
   int64_t columns_;
   product::Tile<A> tile_;
   std::vector<A> memory_;
-  const A* packed_; // in the memory
+  const A* packed_; // in memory_
 };
 
 } // namespace mlxops::cpu

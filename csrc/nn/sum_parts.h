@@ -1,5 +1,5 @@
-// CPU kernels of sum_parts, the sums of what blocks of rows or channels gave,
-// and of its gradient.
+// CPU kernels of sum_parts, the sums of partial results of blocks of rows or
+// channels, and of its gradient.
 
 #pragma once
 
@@ -16,8 +16,8 @@ using mlxgen::In;
 using mlxgen::Out;
 
 /**
- * Sums over the axes of x in front of those of `like`, and over the heads of x
- * that share one of `like`'s, its last axis but one.
+ * Sums over the leading axes of x that `like` lacks, and over the heads of x
+ * that share a head of `like`, its last axis but one.
  */
 template <typename T>
 void sum_parts(In<accum_t<T>> x, In<T> like, Out<T> out) {
@@ -29,7 +29,7 @@ void sum_parts(In<accum_t<T>> x, In<T> like, Out<T> out) {
   int64_t width = like.dim(ndim - 1);
   int64_t rows = out.size() / width;
   int64_t share = ndim > 1 ? x.dim(x.ndim() - 2) / like.dim(ndim - 2) : 1;
-  // Without heads that share one there is nothing to add.
+  // Without shared heads there is nothing to add.
   int64_t parts = x.size() / std::max<int64_t>(out.size() * share, 1);
   mlxgen::share(rows, width * share * parts, [&](int64_t begin, int64_t end) {
     constexpr int64_t most = 64;
@@ -54,7 +54,7 @@ void sum_parts(In<accum_t<T>> x, In<T> like, Out<T> out) {
   });
 }
 
-/** The gradient: each part has that of its sum. */
+/** The gradient: each part has the gradient of its sum. */
 template <typename T>
 void spread_parts(In<T> sums, In<accum_t<T>> like, Out<accum_t<T>> out) {
   if (out.size() == 0) {

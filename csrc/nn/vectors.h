@@ -1,6 +1,6 @@
-// Vectors of the processor's own size, for kernels whose sums a compiler would
-// leave alone: to vectorise a loop it may not change the order of a sum, and
-// loops over parts of it are vectorised in one place and not in another.
+// Vectors of the processor's own size, for kernels with sums. A compiler may
+// not change the order of a sum to vectorize a loop, and it vectorizes loops
+// over parts of a sum inconsistently.
 //
 //   with_vectors([&]<int bytes>() { kernel<A, bytes>(...); });
 
@@ -14,14 +14,14 @@
 
 namespace mlxops::cpu {
 
-// Rows that are filled up to so many bytes consist of whole vectors anywhere.
+// Rows padded to this many bytes consist of whole vectors on every processor.
 constexpr int64_t vector_bytes = 64;
 
 template <typename A, int bytes>
 struct Vectors {
   static constexpr int64_t count = bytes / sizeof(A);
   typedef A type __attribute__((vector_size(bytes)));
-  // As it lies in memory, anywhere.
+  // Loaded from memory without alignment.
   typedef A loose
       __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
 };
@@ -70,7 +70,7 @@ __attribute__((target(MLXGEN_AVX2), flatten)) void with_32_bytes(const F& f) {
 } // namespace detail
 #endif
 
-/** f<bytes>(), compiled for this processor's vectors. */
+/** Call f<bytes>(), compiled for this processor's vectors. */
 template <typename F>
 void with_vectors(const F& f) {
 #ifdef MLXGEN_AVX2

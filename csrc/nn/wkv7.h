@@ -8,7 +8,7 @@ namespace mlxops::cpu {
 
 MLXGEN_BEGIN_INLINED
 
-/** How a step of wkv7 is read, and its gradients written. */
+/** Reads the steps of wkv7 and writes their gradients. */
 template <typename T>
 struct Wkv7 {
   using A = accum_t<T>;

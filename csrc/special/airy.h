@@ -4,10 +4,9 @@
 //   2 < x        e^-xi or e^xi with xi = 2/3 x^(3/2), and a function of 1/xi
 //   x < -2       modulus and phase, functions of 1/xi^2
 //
-// On the negative axis the angle is about xi, which is computed with as many
-// digits as its reduction modulo 2 pi takes. Numbers such as (9.8.1) are
-// equations of the Digital Library of Mathematical Functions,
-// https://dlmf.nist.gov.
+// On the negative axis the angle is about xi, which is computed with the digits
+// that its reduction modulo 2 pi needs. Numbers such as (9.8.1) are equations
+// of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 
 #pragma once
 
@@ -24,7 +23,8 @@ namespace math = mlxgen::math;
 using bessel_detail::add_turns;
 using mlxgen::wide;
 
-// From here on the digits of xi / pi before the point are not known well.
+// The limit of x up to which the digits of xi / pi before the point are
+// accurate.
 //
 // 2/3 x^(3/2) as a sum of two, and xi / pi modulo 2, for x >= 0.
 
@@ -79,7 +79,7 @@ constexpr double turns_limit(double) {
   return 1e19;
 }
 
-/** x sqrt(x), and what it lacks to the exact value. */
+/** x sqrt(x), and its rounding error. */
 inline double three_halves_power(double x, double& rest) {
   double root = std::sqrt(x);
   double lacking = std::fma(-root, root, x) / (2 * root);
@@ -139,7 +139,7 @@ inline void monotone(
   W rest;
   W size = xi(x, rest);
   if (!(size < 1e4f)) {
-    // Over- and underflow; NaN stays.
+    // Overflow and underflow; NaN remains.
     bool known = x > 2;
     ai = known ? W(0) : W(x);
     aip = known ? W(-0.0f) : W(x);
@@ -149,7 +149,7 @@ inline void monotone(
   }
   W u = 1 / size;
   W root = math::sqrt(math::sqrt(x));
-  // In halves, since they over- and underflow where the results need not.
+  // In halves, which overflow and underflow later than the results.
   W growth = math::exp(0.5f * size);
   W decay = math::exp(-0.5f * size);
 
@@ -174,7 +174,7 @@ inline void monotone(
   bip = infinite ? W(growth) : bip * root * (1 + rest) * growth * growth;
 }
 
-/** Of -x, for 2 < x. */
+/** At -x, for 2 < x. */
 template <typename T>
 inline void oscillating(
     wide<T> x,
@@ -213,8 +213,8 @@ inline void oscillating(
 } // namespace airy_detail
 
 /**
- * Ai(x), Ai'(x), Bi(x) and Bi'(x). NaN at -inf, and for x so far below that the
- * digits of x do not tell the place between two zeros.
+ * Ai(x), Ai'(x), Bi(x) and Bi'(x). NaN at -inf, and for x so far below 0 that
+ * its digits do not determine the position between two zeros.
  */
 template <typename T>
 void airy(

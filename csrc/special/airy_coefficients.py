@@ -14,13 +14,13 @@ from minimax import DIGITS, Fit, Function, Precision, Table, limit, main, parts
 from mpmath import mpf
 
 GUARD = 30
-"""Digits more than usual, for the oscillating functions."""
+"""Additional digits for the oscillating functions."""
 
 SMALL = mpf(2)
-"""Up to this |x| the functions are polynomials in x; none has two zeros there."""
+"""The limit of |x| for polynomials in x; no function has two zeros below it."""
 
 MIDDLE = mpf(5)
-"""Up to this x Bi is e^xi times a polynomial in x, beyond one in 1/xi."""
+"""The limit of x up to which Bi is e^xi times a polynomial in x; above, in 1/xi."""
 
 CENTRE = (SMALL + MIDDLE) / 2
 
@@ -35,7 +35,7 @@ def xi_of(x: mpf) -> mpf:
 
 
 def x_of(xi: mpf) -> mpf:
-    """The x for which that is xi."""
+    """The x with this xi."""
     return (3 * xi / 2) ** (mpf(2) / 3)
 
 
@@ -70,12 +70,12 @@ def scaled_bi(x: mpf, derivative: int) -> mpf:
 
 
 def bi_middle(derivative: int) -> Function:
-    """The same in x - 3.5."""
+    """Bi or Bi', scaled, in x - 3.5."""
     return lambda t: scaled_bi(CENTRE + t, derivative)
 
 
 def bi_large(derivative: int) -> Function:
-    """The same in 1/xi; 9.7.7 and 9.7.8."""
+    """Bi or Bi', scaled, in 1/xi; 9.7.7 and 9.7.8."""
 
     def f(u: mpf) -> mpf:
         if u < mpf(1) / 160:

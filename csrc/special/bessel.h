@@ -1,24 +1,24 @@
 // Bessel functions: modified and ordinary ones of orders 0 and 1.
 //
 // All of them are straight-line code, so that the generated loops over them are
-// vectorised: a power series' best approximation near 0, the expansion for
-// large arguments beyond, and a choice at the end.
+// vectorized: the best approximation of a power series near 0, the expansion
+// for large arguments, and a selection at the end.
 //
 //   I  a polynomial in x^2, for x <= 8, or 5 in float; then e^x / sqrt(x) and
-//   one in 1/x K  polynomials in x^2 and log(x), for x <= 1; then e^-x /
-//   sqrt(x) and a
+//      one in 1/x
+//   K  polynomials in x^2 and log(x), for x <= 1; then e^-x / sqrt(x) and a
 //      rational function of 1/x
 //   J  polynomials in x^2 with the zero factored out, for x < 3; then modulus
 //   Y  and phase, rational functions of 1/x^2
 //
 // Modulus and phase follow Harrison, "Fast and accurate Bessel function
-// computation" (2009): the zeros are where phase and argument, reduced exactly,
-// make a multiple of pi, so that nothing cancels there. Numbers such as
-// (10.18.4) are equations of the Digital Library of Mathematical Functions,
-// https://dlmf.nist.gov.
+// computation" (2009): zeros are points where the phase and the argument,
+// reduced exactly, add up to a multiple of pi, so that nothing cancels there.
+// Numbers such as (10.18.4) are equations of the Digital Library of
+// Mathematical Functions, https://dlmf.nist.gov.
 //
-// I is computed in float where that is the result. Roots are taken of x, not of
-// 1/x: on Metal that can be below what it has.
+// For a result in float, I is computed in float. Roots are taken of x, not of
+// 1/x, which can underflow on Metal.
 
 #pragma once
 
@@ -89,7 +89,7 @@ inline double modified_i0(double x) {
   if (scaled) {
     return small ? near * wide_exp<double>(-z) : far;
   }
-  // (10.40.1); in two halves, as e^z overflows before the result does.
+  // (10.40.1); in two halves, because e^z overflows before the result does.
   double root = wide_exp<double>(0.5f * z);
   double product = root == math::infinity() ? root : far * root * root;
   return small ? near : product;
@@ -105,7 +105,7 @@ inline double modified_i1(double x) {
   if (scaled) {
     return small ? near * wide_exp<double>(-z) : math::copysign(far, x);
   }
-  // (10.40.1); in two halves, as e^z overflows before the result does.
+  // (10.40.1); in two halves, because e^z overflows before the result does.
   double root = wide_exp<double>(0.5f * z);
   double product = root == math::infinity() ? root : far * root * root;
   return small ? near : math::copysign(product, x);
@@ -127,7 +127,8 @@ inline wide<T> modified_k0(wide<T> x) {
   // (10.40.2)
   W far = math::polynomial(MLXGEN_COEFFICIENTS(T, k0_large_p), u) /
       (math::polynomial(MLXGEN_COEFFICIENTS(T, k0_large_q), u) * math::sqrt(x));
-  // In two halves, as e^-x underflows by steps where the result does.
+  // In two halves, because e^-x underflows in steps near the underflow of the
+  // result.
   W root =
       wide_exp<T>(small ? (scaled ? W(x) : W(0)) : (scaled ? W(0) : -0.5f * x));
   W result = small ? (scaled ? near * root : W(near)) : far * root * root;
@@ -212,13 +213,13 @@ T k1e(T x) {
 namespace bessel_detail {
 
 // x / pi + offset for x >= 3, reduced: the nearest integer is subtracted, and
-// `sign` is -1 if it was odd, else 1. What remains is as accurate as its type
-// allows even where it is small.
+// `sign` is -1 if it was odd, else 1. The remainder is as accurate as its type
+// allows, even if it is small.
 //
 // The products of x and 24 binary digits of 1/pi are exact, in parts; multiples
-// of 2 are dropped from each part. Its multiples of a fixed unit are summed
-// exactly, and the rest by itself. Payne and Hanek, "Radian reduction for
-// trigonometric functions" (1983).
+// of 2 are dropped from each part. The multiples of a fixed unit in it are
+// summed exactly, and the rest separately. Payne and Hanek, "Radian reduction
+// for trigonometric functions" (1983).
 
 #ifdef MLXGEN_TWOFOLD
 
@@ -275,8 +276,8 @@ half_turns(mlxgen::twofold x, float offset, MLXGEN_OUT(mlxgen::twofold) sign) {
 #ifndef __METAL_VERSION__
 
 /**
- * c ? x : y by bits. With the operator gcc moves what only y needs into a
- * branch, and does not vectorise a loop where that looks something up.
+ * c ? x : y by bits. For the operator, gcc moves the computation of y into a
+ * branch, and does not vectorize a loop if that contains a table lookup.
  */
 template <typename T>
 inline double chosen(bool c, double x, double y) {
@@ -295,15 +296,15 @@ inline void add_turns(double part, double& units, double& rest) {
 
 template <typename T>
 inline double half_turns(double x, double offset, double& sign) {
-  // x in two parts, so that products with 24 to 26 bits are exact. A float is
-  // short enough.
+  // x in two parts, so that products with 24 to 26 bits are exact. A float
+  // needs no split.
   constexpr bool split = sizeof(T) == sizeof(double);
   auto bits = std::bit_cast<uint64_t>(x);
   auto top = [](uint64_t b) {
     return std::bit_cast<double>(split ? b >> 27 << 27 : b);
   };
 
-  // While 1/pi in three parts is enough.
+  // As long as 1/pi in three parts is sufficient.
   using for_double::reciprocal_pi;
   bool is_near = x < 0x1p30;
   double high = top(bits);
@@ -343,8 +344,8 @@ inline double half_turns(double x, double offset, double& sign) {
 #endif
 
 /**
- * modulus sin(pi (x / pi + offset + phase)) for x >= 3, where modulus and phase
- * come already divided by sqrt(x) and x.
+ * modulus sin(pi (x / pi + offset + phase)) for x >= 3; modulus and phase are
+ * already divided by sqrt(x) and x.
  */
 template <typename T>
 inline wide<T> wave(wide<T> x, float offset, wide<T> modulus, wide<T> phase) {
@@ -370,10 +371,10 @@ inline wide<T> small_j1(wide<T> x) {
   return x * math::polynomial(MLXGEN_COEFFICIENTS(T, j1_small), x * x);
 }
 
-/** log(x / zero), accurate near the zero too; less = x - zero. */
+/** log(x / zero), also accurate near the zero; less = x - zero. */
 template <typename W>
 inline W log_ratio(W x, W less, W zero, W log_zero) {
-  // Near it the quotient's rounding error is added, else log(zero) subtracted.
+  // Near the zero, add the quotient's rounding error; else subtract log(zero).
   bool close = x > 0.5f * zero;
   W quotient = x / zero;
   W error = (less - (quotient - 1) * zero) / zero;

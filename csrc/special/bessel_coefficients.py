@@ -14,26 +14,26 @@ from minimax import DIGITS, Fit, Function, Narrow, Precision, Table, limit, main
 from mpmath import mpf
 
 GUARD = 30
-"""Digits more than usual, for functions whose definitions cancel."""
+"""Additional digits for functions whose definitions cancel."""
 
 I_SPLIT = mpf(8)
-"""Where I changes from a polynomial in x^2 to one in 1/x."""
+"""The x at which I changes from a polynomial in x^2 to one in 1/x."""
 
 FLOAT_SPLIT = mpf(5)
-"""The same where I is computed in float: up to 8 the rounding of x^2 would be several times that of
-the result."""
+"""The same for I in float: up to 8, the rounding error of x^2 would be several times that of the
+result."""
 
 K_SPLIT = mpf(1)
-"""Where K changes likewise."""
+"""The x at which K changes in the same way."""
 
 J_SPLIT = mpf(3)
-"""Where J and Y change to modulus and phase: below it none of them has two zeros."""
+"""The x at which J and Y change to modulus and phase: none of them has two zeros below it."""
 
 DEBYE = {"full": 12, "half": 8}
-"""Terms of the expansions for large orders, beside the first."""
+"""Number of terms in the expansions for large orders, without the first."""
 
 WORDS = {"full": 47, "half": 10}
-"""Numbers of 24 bits that hold as much of 1/pi as the reduction of any argument takes."""
+"""Numbers of 24 bits that contain as much of 1/pi as the reduction of any argument needs."""
 
 with mp.workdps(DIGITS + GUARD):
     J0_ZERO = mp.besseljzero(0, 1)
@@ -49,13 +49,13 @@ def hankel_term(n: int, k: int) -> mpf:
     return product
 
 
-# Computing K and Y takes longest by far, and of order 1 longer still. Both are needed several times
-# for the same arguments.
+# K and Y take most of the time, especially for order 1. Both are needed several times for the same
+# arguments.
 
 
 @cache
 def besselk(n: int, x: mpf, digits: int) -> mpf:
-    """K_n(x) for n = 0 and 1, that one from 10.28.2."""
+    """K_n(x) for n = 0 and 1, the latter from 10.28.2."""
     with mp.workdps(digits):
         if n == 0:
             return mp.besselk(0, x)
@@ -64,7 +64,7 @@ def besselk(n: int, x: mpf, digits: int) -> mpf:
 
 @cache
 def bessely(n: int, x: mpf) -> mpf:
-    """Y_n(x) for n = 0 and 1, that one from 10.5.2."""
+    """Y_n(x) for n = 0 and 1, the latter from 10.5.2."""
     with mp.workdps(DIGITS + 2 * GUARD):
         if n == 0:
             return mp.bessely(0, x)
@@ -191,7 +191,7 @@ def temme_2(w: mpf) -> mpf:
 
 
 def debye(count: int) -> list[mpf]:
-    """The coefficients of U_k(p) / p^k in p^2, k = 1 to count, one after the other; 10.41.9."""
+    """The coefficients of U_k(p) / p^k in p^2, k = 1 to count, in sequence; 10.41.9."""
     out: list[mpf] = []
     u = [mpf(1)]  # in p
     for _ in range(count):
@@ -344,7 +344,7 @@ FITS = [
 ]
 
 
-# What is computed in float.
+# Tables for computations in float.
 NARROW = [
     Narrow(name, f, 0 * UNIT, high, (degree, 0), about)
     for name, f, high, degree, about in (
@@ -357,7 +357,7 @@ NARROW = [
 
 
 def more(precision: Precision) -> Sequence[Table]:
-    """Constants, and what is known in closed form."""
+    """Constants, and tables with a closed form."""
     if precision == "narrow":
         return []
     bits = 53 if precision == "full" else 24

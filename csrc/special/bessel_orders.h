@@ -1,17 +1,17 @@
 // Modified Bessel functions of real order, I_v(x) and K_v(x).
 //
-// I_v for v >= 0 has four methods, which overlap widely:
+// I_v for v >= 0 has four methods, whose domains overlap widely:
 //
 //   large x         Hankel's expansion (10.40.1)
 //   large v         the uniform expansion in 1/v (10.41.3)
 //   small x         the power series (10.25.2)
-//   what remains    the uniform expansion at v + n, then the recurrence down
+//   otherwise       the uniform expansion at v + n, then the recurrence down
 //                   (10.29.1), in which nothing cancels
 //
-// K_v has Temme's series for x <= 2 and Steed's continued fraction beyond, both
-// for |m| <= 1/2 and then the recurrence up, in which nothing cancels either;
-// and the uniform expansion (10.41.4). Negative orders follow by reflection
-// (10.27.2), (10.27.3).
+// K_v uses Temme's series for x <= 2 and Steed's continued fraction above, both
+// for |m| <= 1/2 and followed by the recurrence up, in which nothing cancels
+// either; for large v it uses the uniform expansion (10.41.4). Negative orders
+// follow by reflection (10.27.2), (10.27.3).
 //
 // Temme, "On the numerical evaluation of the modified Bessel function of the
 // third kind" (1975); Thompson and Barnett, "Coulomb and Bessel functions of
@@ -19,7 +19,7 @@
 // of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 //
 // Results are computed as a product of a number and e^exponent, because the
-// factors leave the range where the product does not.
+// factors can be out of range when the product is not.
 
 #pragma once
 
@@ -35,7 +35,7 @@ namespace bessel_order_detail {
 namespace math = mlxgen::math;
 using mlxgen::wide;
 
-/** What depends on the precision of the result. */
+/** Constants that depend on the precision of the result. */
 template <typename T>
 struct Precision {
 #ifdef __METAL_VERSION__
@@ -43,11 +43,11 @@ struct Precision {
 #else
   enum : bool { is_float = sizeof(T) == sizeof(float) };
 #endif
-  // From where on the uniform expansion serves, and its terms.
+  // The smallest order for the uniform expansion, and its number of terms.
   enum : int { large_order = is_float ? 12 : 30, terms = is_float ? 8 : 12 };
-  // From where on Hankel's expansion has enough digits before it diverges.
+  // The x from which on Hankel's expansion is accurate before it diverges.
   enum : int { large_x = is_float ? 14 : 25 };
-  /** Where a sum may end. */
+  /** The relative size of a negligible term. */
   static float small() {
     return is_float ? 5e-12f : 1e-17f;
   }
@@ -74,7 +74,7 @@ inline wide<T> debye_sum(wide<T> p, wide<T> signed_v) {
   return sum;
 }
 
-/** What the uniform expansions of I_v(x) and K_v(x) have in common. */
+/** The common part of the uniform expansions of I_v(x) and K_v(x). */
 template <typename W>
 struct Uniform {
   W p; // 1 / sqrt(1 + z^2), z = x / v
@@ -86,7 +86,7 @@ template <typename W>
 inline Uniform<W> uniform(W v, W x) {
   W z = x / v;
   W root = math::sqrt(1 + z * z);
-  // log((1 + root) / z), accurate for large z too
+  // log((1 + root) / z), also accurate for large z
   W logarithm = z <= 1 ? math::log((1 + root) / z)
                        : math::log1p((1 + 1 / (z + root)) / z);
   Uniform<W> out;
@@ -97,8 +97,8 @@ inline Uniform<W> uniform(W v, W x) {
 }
 
 /**
- * number e^(sign eta), or with scaled number e^(sign (eta - x)): as a number,
- * returned, and an exponent.
+ * number e^(sign eta), or if scaled number e^(sign (eta - x)), as the returned
+ * number and an exponent.
  */
 template <typename W>
 inline W split_exponent(
@@ -108,7 +108,7 @@ inline W split_exponent(
     W x,
     bool scaled,
     MLXGEN_OUT(W) exponent) {
-  // x is exact and eta is not, so that it is the better exponent.
+  // x is exact and eta is not, so that x is the better exponent.
   bool moderate = math::fabs(at.eta_less_z) < 60;
   if (moderate) {
     exponent = scaled ? W(0) : sign * x;
@@ -144,7 +144,7 @@ first_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
     W m = v - n;
     W gamma = math::polynomial(MLXGEN_COEFFICIENTS(T, temme_2), m * m) -
         m * math::polynomial(MLXGEN_COEFFICIENTS(T, temme_1), m * m);
-    // A power of 2, so that only what is too small in the end becomes so.
+    // A power of 2, so that nothing underflows before the result does.
     constexpr float large = 1125899906842624.0f; // 2^50
     W halved = 0.5f * x;
     W product = large * gamma * math::pow(halved, m);
@@ -178,7 +178,7 @@ first_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
   if (more == 0) {
     return number;
   }
-  // I of the orders, relative to the first.
+  // I for the two orders, relative to the first.
   W above_order = order + 1;
   Uniform<W> next = uniform(above_order, x);
   W above = debye_sum<T>(next.p, above_order) / sum *
@@ -247,7 +247,7 @@ inline void steed_fraction(
     MLXGEN_OUT(wide<T>) above) {
   using W = wide<T>;
   if (x > 1e18f) {
-    // (10.40.2); b would overflow.
+    // (10.40.2), because b would overflow.
     here = W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) / math::sqrt(x);
     above = here;
     return;
@@ -267,8 +267,8 @@ inline void steed_fraction(
     a = a - static_cast<float>(2 * (k - 1));
     c = -(a * c) / static_cast<float>(k);
     if (math::fabs(c) > 1e25f) {
-      // c grows as k! and what it is multiplied with falls: by 2^64, out of
-      // float's way.
+      // c grows like k!, and its factor decreases: scale by 2^64 to stay in
+      // float's range.
       c = c * 5.42101086e-20f;
       before = before * 1.84467441e19f;
       now = now * 1.84467441e19f;
@@ -331,7 +331,7 @@ second_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
   }
   W twice = 2 / x;
   for (int k = 1; k <= static_cast<int>(n); ++k) {
-    // Where 2 / x overflows K_m+2 does.
+    // If 2 / x overflows, K_m+2 does, too.
     W next =
         k == static_cast<int>(n) ? W(above) : here + (m + k) * twice * above;
     here = above;
@@ -340,7 +340,7 @@ second_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
   return here;
 }
 
-/** number e^exponent; over- and underflows only where the product does. */
+/** number e^exponent; overflows or underflows only if the product does. */
 template <typename W>
 inline W raised(W number, W exponent) {
   W root = math::exp(0.5f * exponent);

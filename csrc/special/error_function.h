@@ -1,7 +1,8 @@
 // The error function, the normal distribution, and their inverses.
 //
-// Everything is straight-line code, so that the generated loops are vectorised.
-// In double there are two approximations forward and two back:
+// Everything is straight-line code, so that the generated loops are vectorized.
+// In double there are two approximations each for the functions and their
+// inverses:
 //
 //   erf(x) / x      for |x| <= 1, a polynomial in x^2
 //   erfcx(x)        for x >= 0, which is (x + 3)^-1 times a polynomial in
@@ -11,18 +12,18 @@
 //
 // In float
 //
-//   erf(x) / x      as above; beyond, -log(1 - erf(x)) is a polynomial in x
-//   erfcx(x)        for x >= 1/2, which is (x + 1/2)^-1 times a polynomial in
+//   erf(x) / x      as above; for larger x, -log(1 - erf(x)) is a polynomial in
+//   x erfcx(x)        for x >= 1/2, which is (x + 1/2)^-1 times a polynomial in
 //                   (x - 2) / (x + 2); in ndtr the same for x / sqrt(2)
 //   erfinv(y) / y   the root of pi / 4 + w - w r(w), with a rational function
 //                   of w = -log(1 - y^2); one up to w = 16, one for all w
 //
-// The last has the variable of Giles, "Approximating the erfinv function", GPU
-// Computing Gems 2 (2012). Shepherd and Laframboise,
+// The last uses the variable of Giles, "Approximating the erfinv function", GPU
+// Computing Gems 2 (2012). The second is based on Shepherd and Laframboise,
 // "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < infinity",
-// Math. Comp. 36 (1981), had the idea of the second; that of the fourth in
-// double is in Wichura, "Algorithm AS 241", Appl. Statist.
-// 37 (1988). Numbers such as (7.2.3) are equations of https://dlmf.nist.gov.
+// Math. Comp. 36 (1981), and the fourth in double on Wichura, "Algorithm AS
+// 241", Appl. Statist. 37 (1988). Numbers such as (7.2.3) are equations of
+// https://dlmf.nist.gov.
 
 #pragma once
 
@@ -59,7 +60,7 @@ inline float tail_of_ndtr(float x) {
   return y / (x + 0.75f);
 }
 
-/** erfinv(y) / y at w = -log(1 - y^2), where that is not above 16. */
+/** erfinv(y) / y at w = -log(1 - y^2) <= 16. */
 inline float erfinv_ratio(float w) {
   float rest = math::polynomial(erfinv_p, w) / math::polynomial(erfinv_q, w);
   return math::sqrt((quarter_pi[0] + w) - w * rest);
@@ -83,7 +84,7 @@ inline float erf_of(float x) {
 
 inline float erfc_of(float x) {
   float z = math::fabs(x);
-  float end = z > 10.125f ? 10.125f : z; // where it is 0
+  float end = z > 10.125f ? 10.125f : z; // the result is 0 from here on
   float tail = exp_of_square(end, -1, large_erfcx(end));
   float large = x < 0 ? 2 - tail : tail;
   return z < 0.5f ? 1 - small_erf(x) : large;
@@ -98,7 +99,7 @@ inline float erfcx_of(float x) {
 
 inline float erfinv_of(float x) {
   float z = math::fabs(x);
-  // Outside of its domain, the root of a negative number.
+  // Outside of the domain this is the root of a negative number.
   float y = x * erfinv_ratio(minus_log_of_product(1 - z, 1 + z, 0));
   return z == 1 ? math::copysign(math::infinity(), x) : y;
 }
@@ -122,7 +123,7 @@ inline float ndtri_of(float x) {
 
 inline float ndtr_of(float x) {
   float z = math::fabs(x);
-  float end = z > 14.5f ? 14.5f : z; // where it is 0
+  float end = z > 14.5f ? 14.5f : z; // the result is 0 from here on
   float tail = exp_of_square(end, -0.5f, tail_of_ndtr(end));
   float small = 0.5f + x * math::polynomial(ndtr_small, x * x);
   float large = x < 0 ? tail : 1 - tail;
@@ -135,7 +136,7 @@ inline float log_ndtr_of(float x) {
   float left = short_log(ratio, 0) - 0.5f * x * x;
   float tail = exp_of_square(z > 14.5f ? 14.5f : z, -0.5f, ratio);
   float square = tail * tail;
-  // 0 without a sign where the tail is.
+  // Positive 0 if the tail is 0.
   float right = 0 - (tail + square * math::polynomial(log_ndtr_large, tail));
   float y = x < 0 ? left : right;
   return ((x > -1) & (x < 0.5f)) ? math::polynomial(log_ndtr_small, x) : y;
@@ -175,7 +176,7 @@ inline double rest_of_square(double x, double square) {
 }
 #endif
 #ifdef MLXGEN_TWOFOLD
-/** Below the precision of what is made of it. */
+/** 0, because the rest is below the precision that results need. */
 inline mlxgen::twofold rest_of_square(mlxgen::twofold, mlxgen::twofold) {
   return 0.0f;
 }
@@ -186,8 +187,9 @@ template <typename T>
 inline wide<T> exp_of_square(wide<T> x, float c) {
   wide<T> square = x * x;
   wide<T> y = wide_exp<T>(c * square);
-  // The result has the error of the exponent as its relative error: for double
-  // that of the square counts, up to where the result is 0 or infinite.
+  // The relative error of the result is the error of the exponent. For double
+  // the rounding error of the square matters, until the result is 0 or
+  // infinite.
   if (sizeof(T) == 8) {
     y = y * (1 + c * rest_of_square(x, square));
   }
@@ -355,8 +357,8 @@ T ndtri(T p) {
 }
 
 /**
- * The first or second derivative of erfcx, for order 1 or 2: 2 x erfcx(x) -
- * 2 / sqrt(pi) and 2 erfcx(x) + 2 x erfcx'(x) without their loss of digits.
+ * The first or second derivative of erfcx, for order 1 or 2: 2 x erfcx(x) - 2 /
+ * sqrt(pi) and 2 erfcx(x) + 2 x erfcx'(x), but without loss of accuracy.
  */
 template <typename T>
 T erfcx_derivative(int order, T value) {

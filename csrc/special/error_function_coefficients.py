@@ -1,7 +1,7 @@
 """Compute the coefficients of error_function.h.
 
-Run it to write `error_function_coefficients.h`; minimax.py, which it stands on, says more. Numbers
-such as 7.12.1 are equations of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
+Run it to write `error_function_coefficients.h`; minimax.py explains the method. Numbers such as
+7.12.1 are equations of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from minimax import DIGITS, Fit, Narrow, Precision, Table, main
 from mpmath import mpf
 
 SMALL_ERF = 1
-"""Up to where erf is a polynomial."""
+"""The limit up to which erf is a polynomial."""
 
 SHIFT = 3
 """The k in erfcx's variable 1 - 2 k / (x + k); 3 and 4 need the fewest coefficients."""
 
 SMALL_ERFINV = mpf(3) / 4
-"""Up to where erfinv is rational in its argument."""
+"""The limit up to which erfinv is rational in its argument."""
 
 LARGEST_ROOT = mpf("27.3")
 """sqrt(-log p) of the smallest subnormal p, rounded up."""
 
 LARGEST_LOGARITHM, LARGEST_OF_ERFINV = mpf(104), mpf(16)
-"""-log(1 - y^2) where 1 - y is the smallest subnormal float, and where y is the largest float below
-1, rounded up."""
+"""-log(1 - y^2) for 1 - y the smallest subnormal float, and for y the largest float below 1,
+rounded up."""
 
 FOLD_OF_ERFCX, FOLD_OF_NDTR = 2, 3
 """The k in (x - k) / (x + k), the variable in which tails are fitted for float."""
 
 TINY = mpf("1e-9")
-"""Stands for 0 where a limit would be needed."""
+"""Used instead of 0 if a limit would be needed."""
 
 
 def erf_over_x(z: mpf) -> mpf:
@@ -158,7 +158,7 @@ def folded_erfcx(t: mpf) -> mpf:
 
 
 def folded_ndtr(t: mpf) -> mpf:
-    """(x + 3/4) exp(x^2 / 2) ndtr(-x), likewise."""
+    """(x + 3/4) exp(x^2 / 2) ndtr(-x) in the same variable."""
     if t == 1:
         return 1 / mp.sqrt(2 * mp.pi)
     x = FOLD_OF_NDTR * (1 + t) / (1 - t)
@@ -226,9 +226,9 @@ INVERSE_FITS = [
         "erfcinv(p) / s in s = sqrt(-log p), p <= 1/4",
     ),
 ]
-"""For results in double alone."""
+"""For results in double only."""
 
-# What is computed in float.
+# Tables for computations in float.
 NARROW = [
     Narrow(
         "erf_small",

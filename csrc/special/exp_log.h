@@ -1,15 +1,15 @@
 // exp, expm1, log, log1p and powers for the scalar functions of this folder, in
-// forms that a loop can be vectorised over on every system: straight-line code,
-// with no call. The C library's have vector variants on some systems only, and
-// take twice the time.
+// a form that vectorizes on every system: straight-line code without calls. The
+// C library's functions have vector variants on some systems only, and take
+// twice the time.
 //
 //   wide_exp<T>(x)    x and the result are wide<T>, with the precision that a
 //                     result in T needs
 //   power_in_parts<T>(x, y, shift)
 //                     exp(y log x + shift), which may be out of range
 //
-// Where wide<T> is twofold they are those of mlxgen/scalar.h. Numbers such as
-// (4.6.1) are equations of https://dlmf.nist.gov.
+// If wide<T> is twofold, they are the functions of mlxgen/scalar.h. Numbers
+// such as (4.6.1) are equations of https://dlmf.nist.gov.
 
 #pragma once
 
@@ -19,7 +19,7 @@
 namespace mlxops {
 namespace special {
 
-/** x 2^exponent, where x is near 1 and the whole may be out of range. */
+/** x 2^exponent, where x is near 1 and the product may be out of range. */
 template <typename W>
 struct Scaled {
   W x;
@@ -29,8 +29,8 @@ struct Scaled {
 #ifndef __METAL_VERSION__
 
 /**
- * c ? x : y. gcc makes a branch of that where x is a constant from which much
- * follows, and a loop with branches is not vectorised.
+ * c ? x : y. If x is a constant with many consequences, gcc compiles the
+ * operator to a branch, and a loop with branches is not vectorized.
  */
 inline double choose(bool c, double x, double y) {
   uint64_t mask = -static_cast<uint64_t>(c);
@@ -41,7 +41,7 @@ inline double choose(bool c, double x, double y) {
 
 namespace detail {
 
-// The sum with it has the integer nearest to a number in its last bits.
+// The last bits of a sum with it are the integer nearest to the number.
 inline constexpr double to_integer = 0x1.8p52;
 
 /** 2^k for an integer k, |k| <= 1022. */
@@ -50,18 +50,19 @@ inline double two_to_the(double k) {
   return std::bit_cast<double>((bits << 52) + std::bit_cast<uint64_t>(1.0));
 }
 
-/** x 2^k for an integer k, |k| <= 1200, as far as results of type T reach. */
+/** x 2^k for an integer k, |k| <= 1200, within the range of results of type T.
+ */
 template <typename T>
 inline double scaled(double x, double k) {
   if (sizeof(T) == 4) {
     return x * two_to_the(k);
   }
-  // In two steps, since the result may be subnormal.
+  // In two steps, because the result may be subnormal.
   double half = (0.5 * k + to_integer) - to_integer;
   return x * two_to_the(half) * two_to_the(k - half);
 }
 
-/** From where on exp(x) is infinite in T, and exp(-x) is 0. */
+/** The x from which on exp(x) is infinite in T, and exp(-x) is 0. */
 template <typename T>
 inline constexpr double exp_end = sizeof(T) == 4 ? 700 : 800;
 
@@ -75,7 +76,7 @@ inline double expm1_without_powers(double x, double& k) {
   return r * mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, exp_series), r);
 }
 
-/** exp(x + low) for |x| <= 1e6, and a low much below x. */
+/** exp(x + low) for |x| <= 1e6, and |low| much smaller than |x|. */
 template <typename T>
 inline Scaled<double> exp_in_parts(double x, double low) {
   const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
@@ -90,16 +91,16 @@ inline Scaled<double> exp_in_parts(double x, double low) {
 /** The mantissa of x > 0, from sqrt(1/2) to sqrt(2), and its exponent. */
 template <typename T>
 inline Scaled<double> split(double x) {
-  // From the bits of x: how many exponents x is above sqrt(1/2). 1023 more
-  // makes it positive for the shift.
+  // From the bits of x: the number of exponents from sqrt(1/2) to x. 1023 is
+  // added to make it positive for the shift.
   constexpr uint64_t sqrt_half = 0x3fe6a09e667f3bcd;
   constexpr uint64_t one = uint64_t{1023} << 52;
   bool tiny = sizeof(T) == 8 && x < 0x1p-1000;
   auto bits = std::bit_cast<uint64_t>(tiny ? x * 0x1p200 : x);
   uint64_t exponent = (bits - sqrt_half + one) >> 52;
   auto m = std::bit_cast<double>(bits - (exponent << 52) + one);
-  // To double, through the last bits of 2^52: there is no instruction for
-  // 64-bit integers before AVX-512.
+  // Conversion to double through the last bits of 2^52: before AVX-512 there is
+  // no instruction for 64-bit integers.
   constexpr double two_52 = 0x1p52;
   auto k = std::bit_cast<double>(std::bit_cast<uint64_t>(two_52) | exponent);
   return {m, k - (two_52 + (tiny ? 1023 + 200 : 1023))};
@@ -108,7 +109,7 @@ inline Scaled<double> split(double x) {
 /** Double's log(1 + g) - g for a mantissa 1 + g. */
 inline double log_tail(double g) {
   // (4.6.6): with f = g / (g + 2) the logarithm is 2 f + f^3 polynomial(f^2),
-  // where 2 f = g - f g: the rounding of f then matters little.
+  // where 2 f = g - f g, so that the rounding error of f has little effect.
   double f = g / (g + 2);
   double z = f * f;
   double square = 0.5 * g * g;
@@ -116,7 +117,7 @@ inline double log_tail(double g) {
   return f * (square + rest) - square;
 }
 
-/** log(x) + more for x > 0, where |more| is small beside x. */
+/** log(x) + more for x > 0, where |more| is small compared with x. */
 template <typename T>
 inline double log_and_more(double x, double more) {
   const auto& log_2 = MLXGEN_COEFFICIENTS(T, log_2_parts);
@@ -157,7 +158,7 @@ inline double wide_expm1(double x) {
   return x == 0 ? x : y;
 }
 
-/** The logarithm y as found for x, unless x is 0, infinite, negative or NaN. */
+/** Select the logarithm y of x, unless x is 0, infinite, negative or NaN. */
 inline double checked_log(double x, double y) {
   y = choose(x < mlxgen::math::infinity(), y, x);
   y = choose(x == 0, -mlxgen::math::infinity(), y);
@@ -171,8 +172,8 @@ inline double wide_log(double x) {
 
 /**
  * log(x) for 0 < x < infinity, else some number or NaN. For results in float
- * that are differences of logarithms: with double's digits, where wide_log has
- * ten.
+ * that are differences of logarithms: accurate to double, while wide_log has
+ * ten digits.
  */
 template <typename T>
 inline double fine_log(double x) {
@@ -186,7 +187,7 @@ inline double fine_log(double x) {
   }
 }
 
-/** log(x + y), where what the sum loses by rounding counts: |x| >= |y|. */
+/** log(x + y) including the rounding error of the sum: |x| >= |y|. */
 template <typename T>
 inline double wide_log_of_sum(double x, double y) {
   double sum = x + y;
@@ -204,10 +205,10 @@ inline double wide_log1mexp(double x) {
   double y = detail::expm1_without_powers<T>(x, k);
   double power = detail::scaled<T>(1 + y, k);
   power = x < -detail::exp_end<T> ? 0 : power;
-  // From -log(2) / 2 on of -expm1(x).
+  // From -log(2) / 2 on, the logarithm of -expm1(x).
   bool near = k == 0;
   double sum = choose(near, -y, 1 - power);
-  // What the difference loses counts where it is near 1.
+  // The rounding error of the difference matters if it is near 1.
   double rest = choose(near, 0, (1 - sum) - power);
   double log = detail::log_and_more<T>(sum, rest);
   double end = choose(x == 0, -mlxgen::math::infinity(), mlxgen::math::nan());
@@ -242,10 +243,9 @@ inline double reciprocal_power(double x, double y) {
 }
 
 /**
- * exp(y log x + shift) for x > 0 and any y, to some units in the last place
- * however large the exponent is; for NaN of anything NaN. Where it is known
- * that y, y log x and the shift are below 1e4, `moderate` leaves out the
- * checks.
+ * exp(y log x + shift) for x > 0 and any y, to some ulp for any size of the
+ * exponent; NaN if an argument is NaN. `moderate` omits the checks; it requires
+ * y, y log x and the shift to be below 1e4.
  */
 template <typename T, bool moderate = false>
 inline Scaled<double> power_in_parts(double x, double y, double shift) {
@@ -261,13 +261,13 @@ inline Scaled<double> power_in_parts(double x, double y, double shift) {
     double z = 1 + detail::expm1_without_powers<T>(e, k);
     return {z, k};
   } else {
-    // log x = k log 2 + high + low, where high has 26 bits, and so has the
-    // upper part of y: their product is exact, as is that of k.
+    // log x = k log 2 + high + low. high and the upper part of y have 26 bits,
+    // so that their product is exact, as is the product with k.
     Scaled<double> s = detail::split<T>(x);
     double k = s.exponent;
     double g = s.x - 1;
     double tail = detail::log_tail(g);
-    constexpr double grid = 0x1.8p26; // what is added is rounded to 2^-26
+    constexpr double grid = 0x1.8p26; // rounds a sum with it to 2^-26
     double high = (g + tail + grid) - grid;
     double low = (g - high) + tail;
     double part = y * 134217729; // 2^27 + 1
@@ -283,8 +283,8 @@ inline Scaled<double> power_in_parts(double x, double y, double shift) {
     const auto& log_2 = for_double::log_2_parts;
     lost += fraction * (log_2[0] + log_2[1]) + (y_low * high + y * low);
     if (!moderate) {
-      // The power is 0 or infinite long before, and what is lost no longer
-      // below the sum.
+      // For such exponents the power is 0 or infinite, and the remainder is no
+      // longer smaller than the sum.
       bool large = mlxgen::math::fabs(sum) > 1e6;
       sum = choose(large, mlxgen::math::copysign(1e6, sum), sum);
       lost = choose(large, 0, lost);

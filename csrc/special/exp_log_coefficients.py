@@ -1,7 +1,7 @@
 """Compute the coefficients of exp_log.h.
 
-Run it to write `exp_log_coefficients.h`; minimax.py, which it stands on, says more. Numbers such as
-4.6.1 are equations of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
+Run it to write `exp_log_coefficients.h`; minimax.py explains the method. Numbers such as 4.6.1 are
+equations of the Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 // polygamma, the zeta functions, the beta functions.
 //
 // They are straight-line code, so that the generated loops over them are
-// vectorised: every alternative is computed, then one is chosen. Most have
+// vectorized: every alternative is computed, then one is selected. Most have
 // three ranges for z = |x|,
 //
 //   z < 1        one step of the recurrence, up to 1 <= z < 2
 //   1 <= z < 6   a rational function, with the zeros of the result factored out
 //   6 <= z       the asymptotic (Stirling) expansion, a polynomial in 1/z^2
 //
-// and negative x follow by reflection. Where a function is told that arguments
-// are `positive`, the compiler removes what is for the others; results are the
-// same. Numbers such as (5.5.3) are equations of the Digital Library of
-// Mathematical Functions, https://dlmf.nist.gov.
+// and negative x follow by reflection. If a function is instantiated for
+// `positive` arguments, the compiler removes the code for other arguments; the
+// results are the same. Numbers such as (5.5.3) are equations of the Digital
+// Library of Mathematical Functions, https://dlmf.nist.gov.
 //
 // For results in float, lgamma and digamma are computed in float above 0, with
 // other ranges:
@@ -23,8 +23,8 @@
 // and below 0 from a logarithm and a rational function without ranges.
 //
 // Near their zeros on the negative axis, lgamma, digamma and polygamma are
-// differences, with errors of a few units in the last place of the terms that
-// cancel; results in float are made of terms with more digits.
+// differences with errors of a few ulp of the terms that cancel; results in
+// float are computed from more accurate terms.
 
 #pragma once
 
@@ -43,9 +43,10 @@ namespace math = mlxgen::math;
 
 namespace detail {
 
-// Where the asymptotic expansions begin; they are fitted for it.
+// The start of the asymptotic expansions, which are fitted for it.
 MLXGEN_NUMBER float large_z = 6.0f;
-// Where the rests of the expansions for negative x do not count any more.
+// The |x| from which on the rests of the expansions for negative x are
+// negligible.
 MLXGEN_NUMBER float rest_end = 1000000.0f;
 
 /** log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2 for large z (5.11.1). */
@@ -55,12 +56,12 @@ inline mlxgen::wide<T> stirling_correction(mlxgen::wide<T> z) {
   return r * math::polynomial(MLXOPS_TABLE(lgamma_large), r * r);
 }
 
-/** log Gamma(z) for 0 <= z < 6; of which below 1 log z is to be subtracted. */
+/** log Gamma(z) for 0 <= z < 6; if z < 1, log z must be subtracted. */
 template <typename T>
 inline mlxgen::wide<T> lgamma_middle(mlxgen::wide<T> z) {
   using W = mlxgen::wide<T>;
   // Gamma(1 + z) = z Gamma(z) (5.5.1). log Gamma is zero at 1 and 2; the
-  // factors t - 1 and t - 2 are exact where they matter.
+  // factors t - 1 and t - 2 are exact near these zeros.
   bool small = z < 1;
   W t = small ? z + 1 : W(z);
   W zeros = (small ? W(z) : z - 1) * (small ? z - 1 : z - 2);
@@ -84,15 +85,15 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
 
 namespace in_float {
 
-// What is added last makes most of an error: in both functions that is a number
-// with hardly any, and something smaller.
+// The last addition causes most of an error. In both functions it adds a number
+// with a very small error and a smaller number.
 
 /** log Gamma(x) for x > 0. */
 inline float positive_lgamma(float x) {
   bool small = x < 1;
   bool large = x >= 3;
-  // log Gamma(z) = t (t - 1) / 2 (1 + more) where t = z - 1; of which below 1
-  // log x is to be subtracted (5.5.1).
+  // log Gamma(z) = t (t - 1) / 2 (1 + more), where t = z - 1; if x < 1, log x
+  // must be subtracted (5.5.1).
   float z = small ? x + 1 : x;
   float t = small ? x : x - 1;
   float above = math::polynomial(lgamma_middle_p, z);
@@ -101,7 +102,7 @@ inline float positive_lgamma(float x) {
   float more = lgamma_slope[0] + (t - 1.25f) * quotient;
 
   // (5.11.1): (x - 1/2) (log x - 1) and more, where log x - 1 = sum + rest; for
-  // small x that is log x.
+  // small x this is log x.
   float end = x > 1e38f ? 1e38f : x;
   Logarithm log = log_in_parts(small ? x * 16777216.0f : end, small ? 24 : 0);
   float less = log.high - (large ? 1.0f : 0.0f);
@@ -112,8 +113,8 @@ inline float positive_lgamma(float x) {
   float correction =
       quotient * math::polynomial(lgamma_large, quotient * quotient);
 
-  // The product x sum or t/2 (t - 1), which is high and low: that of their
-  // first bits is exact.
+  // The product x sum or t/2 (t - 1), which is high and low: the product of
+  // their leading bits is exact.
   float u = large ? end : 0.5f * t;
   float v = large ? sum : t - 1;
   float high_u = first_bits(u);
@@ -161,7 +162,7 @@ namespace detail {
 /** log |Gamma(x)| for x <= 0, for results in float. */
 inline mlxgen::wide<float> negative_lgamma(mlxgen::wide<float> x) {
   using W = mlxgen::wide<float>;
-  // With z = -x that is log((1 + z) (2 + z)) - log(|sin(pi z)| / pi)
+  // With z = -x this is log((1 + z) (2 + z)) - log(|sin(pi z)| / pi)
   // - log Gamma(3 + z) (5.5.1, 5.5.3), the last by Stirling's formula for
   // y = z + 5/2 and a rest.
   W z = math::fabs(x);
@@ -181,7 +182,7 @@ inline mlxgen::wide<float> negative_lgamma(mlxgen::wide<float> x) {
 template <bool positive>
 inline float lgamma_of(float x) {
 #ifdef __METAL_VERSION__
-  if (x > 0) { // so that a GPU leaves out the rest
+  if (x > 0) { // a branch, so that a GPU skips the rest
     return in_float::positive_lgamma(x);
   }
 #endif
@@ -212,8 +213,8 @@ inline double lgamma_of(double x) {
   double body = large ? asymptotic : quotient;
   double direct = body - (small ? log_z : 0);
 
-  // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1,
-  // z and the subtracted log z cancel.
+  // log Gamma(-z) = -log(z |sin(pi z)| / pi) - log Gamma(z) (5.5.3). Below 1, z
+  // and the subtracted log z cancel.
   double sine = math::fabs(sine_over_pi<double>(z));
   double other = -body - fine_log<double>(small ? sine : z * sine);
   other = sine == 0 ? math::infinity() : other;
@@ -244,7 +245,7 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   bool large = z >= large_z;
   bool negative = !positive && x < 0;
 
-  // psi(1 + z), or psi(z) where z >= 1.
+  // psi(1 + z), or psi(z) if z >= 1.
   W t = small ? z + 1 : W(z);
   W zero =
       (t - W(MLXOPS_TABLE(digamma_root)[0])) - W(MLXOPS_TABLE(digamma_root)[1]);
@@ -272,13 +273,13 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
 
   W result = (body + poles) - (negative ? W(rest) : W(0));
   result = negative && r == 0 ? W(math::nan()) : W(result);
-  return x == math::infinity() ? x : result; // fine_log is not for that
+  return x == math::infinity() ? x : result; // fine_log excludes infinity
 }
 
 /** psi(x) for x < 0, for results in float. */
 inline mlxgen::wide<float> negative_digamma(mlxgen::wide<float> x) {
   using W = mlxgen::wide<float>;
-  // With z = -x that is psi(3 + z) - 1/(1 + z) - 1/(2 + z) + pi cot(pi z)
+  // With z = -x this is psi(3 + z) - 1/(1 + z) - 1/(2 + z) + pi cot(pi z)
   // (5.5.2, 5.5.4), the last with z = integer + r: 1/r - r polynomial(r^2).
   W z = math::fabs(x);
   W r = z - math::rint(z);
@@ -326,7 +327,7 @@ T digamma(T x) {
 
 namespace detail {
 
-/** (p(x) - p(y)) / (x - y) of a polynomial, without subtracting. */
+/** (p(x) - p(y)) / (x - y) for a polynomial p, without a subtraction. */
 template <typename W, typename C, int N>
 inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
   W value = W(c[N - 1]);
@@ -342,7 +343,8 @@ inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
 } // namespace detail
 
 /**
- * psi(a) - psi(a + b), which is small beside either where b is small beside a.
+ * psi(a) - psi(a + b), which is much smaller than both if b is much smaller
+ * than a.
  */
 template <typename T, bool positive = false>
 T digamma_difference(T value_a, T value_b) {
@@ -350,7 +352,7 @@ T digamma_difference(T value_a, T value_b) {
   W a = value_a;
   W b = value_b;
   W s = a + b;
-  // Where both are positive, all terms are b times something positive: those of
+  // If both are positive, all terms are b times something positive: those of
   //   psi(z) = psi(z + 6) - 1/z - 1/(z + 1) - ... - 1/(z + 5)   (5.5.2)
   //   psi(z) = log z - 1 / (2 z) - w p(w), w = 1/z^2            (5.11.2)
   W steps = 0;
@@ -407,7 +409,7 @@ inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
 
 /**
  * psi'(x), the derivative of digamma; positive. Infinite at the poles and, as
- * scipy.special.polygamma has it, at -inf.
+ * in scipy.special.polygamma, at -inf.
  */
 template <typename T, bool positive = false>
 T trigamma(T value) {
@@ -421,8 +423,8 @@ T trigamma(T value) {
 namespace detail {
 
 /**
- * Gamma(x), or its reciprocal; not for the poles on the negative axis. Where it
- * is known that |x| is below 1000, `moderate` leaves out some checks.
+ * Gamma(x) or its reciprocal; not for the poles on the negative axis.
+ * `moderate` omits some checks; it requires |x| below 1000.
  */
 template <typename T, bool positive, bool moderate>
 inline Scaled<mlxgen::wide<T>> gamma_in_parts(
@@ -433,12 +435,13 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   bool small = z < large_z;
   bool negative = !positive && x < 0;
 
-  // With t = z, or z + 6 below 6 (5.5.1),
+  // With t = z, or z + 6 if z < 6 (5.5.1),
   //   Gamma(z) = Gamma(t) / (z (z + 1) ... (z + 5))
   //   Gamma(t) = sqrt(2 pi) t^(t - 1/2) exp(-t) g(1/t)   (5.11.3)
-  // and 1 / Gamma(-z) = -z Gamma(z) sin(pi z) / pi (5.5.3). Positive x have
-  // Gamma(z) from this and negative x the reciprocal, or else 1 over it, which
-  // changes the signs of exponents and the sides of a quotient.
+  // and 1 / Gamma(-z) = -z Gamma(z) sin(pi z) / pi (5.5.3). For positive x,
+  // Gamma(z) follows from this directly; negative x have the reciprocal. The
+  // opposite result changes the signs of exponents and exchanges the sides of a
+  // quotient.
   bool upright = negative == reciprocal;
   W t = choose(small, z + large_z, z);
   W sign = upright ? W(1) : W(-1);
@@ -450,10 +453,10 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   above = negative ? above * (small ? -sine : -z * sine) : W(above);
   W product = (z + 1) * (z + 2) * ((z + 3) * (z + 4)) * (z + 5);
   W below = small ? (negative ? W(product) : product * x) : W(1);
-  // What z + 6 has lost of z, to first order: psi(t) is nearly a line.
+  // The rounding error of z + 6, to first order: psi(t) is nearly linear.
   W lost = small ? z - (t - large_z) : W(0);
   above = above + above * (lost * (t * 0.125f + 1));
-  // Where products of x might be subnormal, Gamma(x) = 1/x (5.7.1).
+  // If products of x may be subnormal, Gamma(x) = 1/x (5.7.1).
   bool tiny = z < 1e-18f;
   W numerator = choose(tiny, W(1), choose(upright, above, below));
   W denominator = choose(tiny, x, choose(upright, below, above));
@@ -464,11 +467,11 @@ inline Scaled<mlxgen::wide<T>> gamma_in_parts(
   return y;
 }
 
-/** The same as a number. */
+/** Gamma(x) or its reciprocal as a number. */
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
   using W = mlxgen::wide<T>;
-  // At 200 every result has long been 0 or infinite, and at -200 so it is with
+  // Results at 200 and above are 0 or infinite. The same holds at -200, with
   // signs that alternate between the poles.
   x = choose(x > 200, W(200), x);
   if (!positive) {
@@ -482,7 +485,7 @@ inline mlxgen::wide<T> gamma_or_reciprocal(mlxgen::wide<T> x, bool reciprocal) {
 
 /**
  * Gamma(x). NaN at the poles -1, -2, ... and -inf, infinite at 0 with its sign,
- * as scipy.special.gamma has it.
+ * as in scipy.special.gamma.
  */
 template <typename T, bool positive = false>
 T gamma(T value) {
@@ -528,7 +531,7 @@ T rgamma_derivative(int order, T value) {
 /** The sign of Gamma(x): 1 or -1, NaN at the poles -1, -2, ... and -inf. */
 template <typename T>
 T gammasgn(T value) {
-  // Half of the integer below x tells whether that is even.
+  // Half of the integer below x shows whether that integer is even.
   T below = math::floor(value) * T(0.5f);
   T sign = below == math::floor(below) ? T(1) : T(-1);
   sign = value < 0 ? sign : math::copysign(T(1), value);
@@ -543,7 +546,7 @@ T gammasgn(T value) {
 namespace detail {
 
 /**
- * The sum over k >= 0 of (size / (a + k))^s / size from the first of these
+ * The sum over k >= 0 of (size / (a + k))^s / size, from the first of these
  * powers, for a >= 5.
  */
 template <typename T>
@@ -553,8 +556,8 @@ inline mlxgen::wide<T> zeta_tail(
     mlxgen::wide<T> size,
     mlxgen::wide<T> extra) {
   // Euler-Maclaurin summation (25.11.5 with further terms): an integral and
-  // corrections. With so many of them and of the terms before, the error is
-  // below that of rounding for all s and a.
+  // corrections. With this number of corrections and of leading terms, the
+  // error is below the rounding error for all s and a.
   using W = mlxgen::wide<T>;
   constexpr int corrections = sizeof(T) == sizeof(float) ? 10 : 16;
   W s = extra + 1;
@@ -566,7 +569,7 @@ inline mlxgen::wide<T> zeta_tail(
     rest = rest + W(MLXOPS_TABLE(bernoulli)[j]) * factor;
     factor = factor * ((s + (2 * j + 1)) * (s + (2 * j + 2)) * square);
   }
-  // The corrections overflow where they are nothing.
+  // The corrections overflow where they are negligible.
   W tail = last * a / size / extra + last / size * rest;
   return last == 0 ? W(last) : W(tail);
 }
@@ -591,7 +594,7 @@ zeta_sum(mlxgen::wide<T> x, mlxgen::wide<T> size, mlxgen::wide<T> extra) {
   return sum / size + zeta_tail<T>(a, last, size, extra);
 }
 
-/** zeta(1 + extra), with the powers of primes alone. */
+/** zeta(1 + extra), from powers of primes only. */
 template <typename T>
 inline mlxgen::wide<T> zeta_of_primes(mlxgen::wide<T> extra) {
   using W = mlxgen::wide<T>;
@@ -605,7 +608,7 @@ inline mlxgen::wide<T> zeta_of_primes(mlxgen::wide<T> extra) {
   return 1 + (sum + zeta_tail<T>(W(8), two * four, W(1), extra));
 }
 
-// For sums that may cancel: wide<T> with all of its digits.
+// For sums that may cancel: wide<T> with its full precision.
 #ifdef MLXGEN_TWOFOLD
 template <typename T>
 using fine = T;
@@ -614,7 +617,7 @@ template <typename T>
 using fine = double;
 #endif
 
-/** Where the sum over k >= 0 of (x + k)^-s has its largest term: |x + k|. */
+/** |x + k| for the largest term of the sum over k >= 0 of (x + k)^-s. */
 template <bool positive, typename W>
 inline W distance_to_pole(W x) {
   bool near = !positive && x < 0.5f;
@@ -622,9 +625,9 @@ inline W distance_to_pole(W x) {
 }
 
 /**
- * size^(s - 1) times the sum over k >= 0 of (x + k)^-s, with size the distance
- * of x to its nearest pole and s = 1 + extra, which is whole for negative x;
- * parity is (-1)^s.
+ * size^(s - 1) times the sum over k >= 0 of (x + k)^-s, where size is the
+ * distance of x from its nearest pole and s = 1 + extra, which is an integer
+ * for negative x; parity is (-1)^s.
  */
 template <typename T, bool positive>
 inline mlxgen::wide<T> zeta_near_pole(
@@ -649,7 +652,7 @@ inline mlxgen::wide<T> zeta_near_pole(
 
 /**
  * The n-th derivative of digamma for n >= 2, (-1)^(n+1) n! zeta(n + 1, x)
- * (5.15.1), with scipy's values at poles: infinite, and positive for odd n,
+ * (5.15.1), with SciPy's values at poles: infinite, positive for odd n and
  * negative for even n.
  */
 template <typename T, bool positive = false>
@@ -660,7 +663,7 @@ T higher_polygamma(int n, T value) {
   W parity = n % 2 != 0 ? W(1) : W(-1);
   W sum = detail::zeta_near_pole<T, positive>(x, size, W(n), parity);
 
-  // n! = sqrt(2 pi n) (n / e)^n g(1/n) (5.11.3): it alone may be out of range.
+  // n! = sqrt(2 pi n) (n / e)^n g(1/n) (5.11.3): only n! may be out of range.
   W order = n;
   W factor = math::sqrt(order) * W(MLXOPS_TABLE(sqrt_two_pi)[0]) *
       math::polynomial(MLXOPS_TABLE(factorial), 1 / order);
@@ -677,15 +680,15 @@ T higher_polygamma(int n, T value) {
 
 /**
  * zeta(s, x), the sum over k >= 0 of (x + k)^-s (25.11.1), for s > 1. Infinite
- * at s = 1 and where x is 0, -1, -2, ...; else, as scipy.special.zeta has it,
- * NaN for s < 1, and for negative x unless s is whole.
+ * at s = 1 and if x is 0, -1, -2, ...; otherwise, as in scipy.special.zeta, NaN
+ * for s < 1, and for negative x unless s is an integer.
  */
 template <typename T, bool positive = false>
 T hurwitz_zeta(T value_s, T value_x) {
   using W = mlxgen::wide<T>;
   W given = value_s;
   W x = value_x;
-  // Long before this, every power is 0, 1 or infinite.
+  // For any larger s, every power is 0, 1 or infinite.
   W s = given > 1e30f ? W(1e30f) : W(given);
   W size = detail::distance_to_pole<positive>(x);
   W halved = s * 0.5f;
@@ -741,9 +744,9 @@ namespace detail {
 
 /**
  * log B(a, b) = log Gamma(a) + log Gamma(b) - log Gamma(a + b) (5.12.1) for
- * positive a and b; of which log `divisor` remains to be subtracted.
+ * positive a and b; the caller must subtract log `divisor`.
  *
- * Where Stirling's expansion holds for b, the larger one, differences of large
+ * If Stirling's expansion holds for b, the larger one, differences of large
  * terms are taken before anything is computed, as in DiDonato and Morris,
  * "Algorithm 708: significant digit computation of the incomplete beta function
  * ratios" (1992).
@@ -769,7 +772,7 @@ inline mlxgen::wide<T> log_beta(
   W log_1 = wide_log<T>(large_q ? q : s);
   bool large_s = s >= large_z;
   W large_body_s = (s - 0.5f) * (log_1 - 1) + (half_log - 0.5f + correction_s);
-  // q < 6: three times log Gamma, each without log z below 1.
+  // q < 6: three values of log Gamma, each without log z below 1.
   W direct = body_p + body_q - (large_s ? large_body_s : body_s);
   W below_1 = p < 1 ? W(p) : W(1);
   W others = (q < 1 ? W(q) : W(1)) / (s < 1 ? W(s) : W(1));
@@ -783,7 +786,7 @@ inline mlxgen::wide<T> log_beta(
       correction_q - correction_s - (p * log_1p + (q - 0.5f) * log_1p);
   W mixed = body_p - p * (log_1 - 1) + difference;
 
-  // Both large.
+  // Both are large.
   W both = (p - 0.5f) * wide_log<T>(h) - 0.5f * log_1 +
       (half_log + stirling_correction<T>(p) + difference);
   W result = large_p ? both : large_q ? mixed : direct;
@@ -793,7 +796,7 @@ inline mlxgen::wide<T> log_beta(
 
 /**
  * B(a, b) = above / below exp(result), for any signs; `s` is a + b. `turned` is
- * a, or differs from it by an even number, and may have digits that a has not.
+ * a, or differs from it by an even number and may have digits that a lacks.
  */
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> signed_log_beta(
@@ -811,7 +814,7 @@ inline mlxgen::wide<T> signed_log_beta(
   W falls = choose(negative, choose(s <= 0, W(1), W(0)), W(0));
   bool falling = choose(both, W(0), falls) > 0;
 
-  // By reflection (5.5.3) of those of p, q and s that are negative:
+  // By reflection (5.5.3) of the negative ones among p, q and s:
   //   q > 0 >= s   B(q, 1 - s) sin(pi s) / sin(pi p)
   //   q, s > 0     pi / (q sin(pi p) B(1 - p, s))
   //   q < 0        pi sin(pi s) / ((1 - s) sin(pi p) sin(pi q) B(1 - p, 1 - q))
@@ -825,7 +828,7 @@ inline mlxgen::wide<T> signed_log_beta(
   W sine_p = sine_over_pi<T>(a < b ? turned : b);
   W sine_q = sine_over_pi<T>(a < b ? b : turned);
   W sine_s = sine_over_pi<T>(s);
-  // Where all are whole, the quotient of the sines is (-1)^q.
+  // If all are integers, the quotient of the sines is (-1)^q.
   bool whole = math::fabs(sine_p) + math::fabs(sine_s) == 0;
   W halved = q * 0.5f;
   W sign = halved == math::rint(halved) ? W(1) : W(-1);
@@ -846,8 +849,8 @@ inline mlxgen::wide<T> signed_log_beta(
 }
 
 /**
- * The order of Gamma's pole at x: 1 at 0, -1, -2, ..., else 0. A number, since
- * gcc does not vectorise much arithmetic of bool.
+ * The order of Gamma's pole at x: 1 at 0, -1, -2, ..., else 0. It is a floating
+ * number, because gcc does not vectorize much bool arithmetic.
  */
 template <bool positive = false, typename W>
 inline W pole_at(W x) {
@@ -875,7 +878,7 @@ T betaln(T a, T b) {
 
 namespace detail {
 
-/** Whether Gamma(x) is negative, for an x that is no pole. */
+/** True if Gamma(x) is negative, for an x that is not a pole. */
 template <typename W>
 inline bool gamma_is_negative(W x) {
   W halved = math::floor(x) * 0.5f;
@@ -886,8 +889,8 @@ inline bool gamma_is_negative(W x) {
 
 /**
  * B(a, b) = Gamma(a) Gamma(b) / Gamma(a + b) (5.12.1). Signs at poles are those
- * of scipy.special.beta: Gamma is positive there, but with two poles above the
- * result is (-1)^b infinite.
+ * of scipy.special.beta: Gamma is positive there, but with two poles in the
+ * numerator the result is (-1)^b infinite.
  */
 template <typename T, bool positive = false>
 T beta(T value_a, T value_b) {
@@ -919,13 +922,14 @@ T beta(T value_a, T value_b) {
 
 namespace detail {
 
-/** As pole_at; `turned` is x less an even number, with digits that x lacks. */
+/** Like pole_at; `turned` is x minus an even number, with digits that x lacks.
+ */
 template <bool positive = false, typename W>
 inline W pole_of_sum(W x, W turned) {
   return choose(turned == math::rint(turned), pole_at<positive>(x), W(0));
 }
 
-/** x, less an even number; 0 for infinite ones. */
+/** x minus an even number; 0 for infinite x. */
 template <typename W>
 inline W less_turns(W x) {
   W y = x - 2 * math::rint(0.5f * x);
@@ -933,8 +937,8 @@ inline W less_turns(W x) {
 }
 
 /**
- * factor / B(a, b), for any signs; 0 at the poles of B. `s` and `turned` are as
- * signed_log_beta has them.
+ * factor / B(a, b), for any signs; 0 at the poles of B. `s` and `turned` are
+ * those of signed_log_beta.
  */
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> over_beta(
@@ -950,13 +954,13 @@ inline mlxgen::wide<T> over_beta(
   Scaled<W> e = power_in_parts<T>(W(1), W(0), -y);
   e.x = e.x * (below / above) * factor.x;
   e.exponent = e.exponent + factor.exponent;
-  // Poles of B are those of a and b, unless they are cancelled by one of s.
+  // The poles of B are those of a and b, unless a pole of s cancels them.
   W order = pole_of_sum<positive>(a, turned) + pole_at<positive>(b);
   order = order - pole_at<positive>(s);
   return choose(order > 0, W(0), unscaled(e));
 }
 
-/** x, or if y and z are whole the integer next to it, where that is certain. */
+/** x or, if y and z are integers, the nearest integer, if it is certain. */
 template <typename W>
 inline W made_whole(W x, W y, W z) {
   W whole = choose(math::fabs(x) < 1e12f, math::rint(x), x);
@@ -968,20 +972,20 @@ inline W made_whole(W x, W y, W z) {
 
 /**
  * The rising factorial, Gamma(x + m) / Gamma(x) (5.2.5), for any m. Infinite at
- * the poles of Gamma(x + m), 0 at those of Gamma(x), where both are the limit
- * for whole m, as scipy.special.poch has it.
+ * the poles of Gamma(x + m) and 0 at those of Gamma(x); if both have poles, the
+ * limit for integer m, as in scipy.special.poch.
  */
 template <typename T, bool positive = false>
 T poch(T value_x, T value_m) {
   using W = mlxgen::wide<T>;
   W x = value_x;
   W m = value_m;
-  // Gamma(m) / B(x, m) for positive m, or one over it from x + m up to x.
+  // Gamma(m) / B(x, m) for positive m, or the reciprocal from x + m up to x.
   bool down = !positive && m < 0;
   W size = positive ? W(m) : math::fabs(m);
   W start = choose(down, x + m, x);
   W end = choose(down, x, x + m);
-  // Of x + m there may be more digits after the point.
+  // x + m may need more digits after the point.
   W turned = detail::less_turns(x) + detail::less_turns(m);
   Scaled<W> factor = detail::gamma_in_parts<T, true, false>(size, false);
   W up = detail::over_beta<T, positive>(
@@ -1003,7 +1007,7 @@ T poch(T value_x, T value_m) {
 
 /**
  * The binomial coefficient, Gamma(n + 1) / (Gamma(k + 1) Gamma(n - k + 1))
- * (1.2.6), for any n and k; NaN where n is -1, -2, ...
+ * (1.2.6), for any n and k; NaN if n is -1, -2, ...
  */
 template <typename T>
 T binom(T value_n, T value_k) {
@@ -1011,7 +1015,7 @@ T binom(T value_n, T value_k) {
   W n = value_n;
   W k = value_k;
   Scaled<W> factor = {1 / (n + 1), W(0)};
-  // Beside a large k, n - k has fewer digits after the point than n.
+  // For a large k, n - k has fewer digits after the point than n.
   W turned = detail::less_turns(n + 1) - detail::less_turns(k);
   W y = detail::over_beta<T>(factor, n - k + 1, k + 1, n + 2, turned);
   y = detail::made_whole(y, n, k);

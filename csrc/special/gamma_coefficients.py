@@ -1,7 +1,7 @@
 """Compute the coefficients of the gamma function and its relatives: writes gamma_coefficients.h.
 
-See `minimax.py` for how they are found. Numbers such as 5.11.1 are equations of the Digital Library
-of Mathematical Functions, https://dlmf.nist.gov.
+`minimax.py` explains the method. Numbers such as 5.11.1 are equations of the Digital Library of
+Mathematical Functions, https://dlmf.nist.gov.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from minimax import DIGITS, Fit, Function, Narrow, Precision, Table, limit, main
 from mpmath import mpf
 
 LARGE = 6
-"""Where the asymptotic expansions take over from the rational functions."""
+"""The start of the asymptotic expansions, which replace the rational functions."""
 
 END_OF_RESTS = 1000000
-"""Up to where a rational function of all positive numbers is more than nothing."""
+"""The limit up to which the rests, rational functions of positive numbers, are not negligible."""
 
 with mp.workdps(DIGITS):
     ROOT_OF_DIGAMMA = mp.findroot(mp.digamma, mpf("1.4616"))
@@ -219,11 +219,11 @@ FITS = [
 ]
 
 TINY = mpf("1e-9")
-"""Stands for 0 where a limit would be needed."""
+"""Used instead of 0 if a limit would be needed."""
 
 MIDDLE = mpf(5) / 4
-"""The z - 1 of 1 to 3 around which log Gamma(z) without its zeros is a line: where that is smaller
-than at 1, errors count more."""
+"""The z - 1 of 1 to 3 around which log Gamma(z) without its zeros is treated as a line: errors
+count more where it is smaller than at 1."""
 
 lgamma_without_zeros = limit(lambda t: lgamma_middle(1 + t), mpf(0), mpf(1))
 digamma_without_zero = limit(lambda t: digamma_middle(ROOT_OF_DIGAMMA + t), mpf(0))
@@ -277,7 +277,7 @@ NARROW = [
 ]
 
 BERNOULLI_TERMS: dict[Precision, int] = {"full": 16, "half": 10}
-"""Terms of the Euler-Maclaurin tail of the zeta function."""
+"""Number of terms in the Euler-Maclaurin tail of the zeta function."""
 
 
 def more(precision: Precision) -> list[Table]:

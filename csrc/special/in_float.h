@@ -1,22 +1,21 @@
-// exp and log in float, for the functions of this folder that are computed in
-// float where that is their result: a vector holds twice as many of them as of
-// double, and a GPU has nothing else.
+// exp and log in float, for functions of this folder that are computed in float
+// for results in float: a vector holds twice as many floats as doubles, and a
+// GPU has no doubles.
 //
-// Errors are a few units in the last place, with and without fused products and
-// sums. Where an argument counts for more than its digits hold, it comes in two
-// parts: exp(x + low).
+// Errors are a few ulp, with and without fused multiply-adds. An argument that
+// needs more digits is passed in two parts: exp(x + low).
 //
-// What is exact is so in any case: products of numbers with few bits, sums of
-// numbers of which the larger one comes first. Numbers such as (4.6.6) are
-// equations of https://dlmf.nist.gov.
+// Exact operations are exact on every system: products of numbers with few
+// bits, and sums of numbers whose larger one comes first. Numbers such as
+// (4.6.6) are equations of https://dlmf.nist.gov.
 
 #pragma once
 
 #include "exp_log_coefficients.h"
 #include "mlxgen/scalar.h"
 
-// Before a loop that is to be unrolled, as the loop around it is not vectorised
-// otherwise.
+// For a loop that must be unrolled, because otherwise the loop around it is not
+// vectorized.
 #if defined(__GNUC__) && !defined(__clang__)
 #define MLXOPS_UNROLL _Pragma("GCC unroll 32")
 #elif !defined(__METAL_VERSION__)
@@ -31,7 +30,7 @@ namespace in_float {
 
 namespace math = mlxgen::math;
 
-// The sum with it has the integer nearest to a number in its last bits.
+// The last bits of a sum with it are the integer nearest to the number.
 MLXGEN_NUMBER float to_integer = 12582912.0f; // 1.5 2^23
 MLXGEN_NUMBER uint32_t one = 0x3f800000u; // the bits of 1
 
@@ -75,8 +74,7 @@ inline float exp_of_square(float z, float c, float factor) {
   return scaled(factor + factor * y, k);
 }
 
-/** log x = high + g + tail, where high and g are exact and tail is the least.
- */
+/** log x = high + g + tail; high and g are exact, and tail is the smallest. */
 struct Logarithm {
   float high;
   float g;
@@ -107,7 +105,8 @@ inline Logarithm log_in_parts(float x, int32_t shift) {
   return {k * log_2_parts[0], g, tail};
 }
 
-/** log(2^-shift x) for x >= 2^-126, to 1e-7 of itself or of 1. */
+/** log(2^-shift x) for x >= 2^-126, with an absolute or relative error of 1e-7.
+ */
 inline float short_log(float x, int32_t shift) {
   float k;
   float g = mantissa_less_1(x, shift, k);
@@ -116,8 +115,9 @@ inline float short_log(float x, int32_t shift) {
   return k * log_2[0] + f * (2 + z * math::polynomial(log_series, z));
 }
 
-/** -log(2^power x y) for 0 < x <= 1, which may be subnormal, and y near 1: to
- * 1e-7 of itself or of 1.
+/**
+ * -log(2^power x y) for 0 < x <= 1, which may be subnormal, and y near 1, with
+ * an absolute or relative error of 1e-7.
  */
 inline float minus_log_of_product(float x, float y, int32_t power) {
   return -short_log(x * 16777216.0f * y, 24 - power);

@@ -1,24 +1,24 @@
-// The incomplete gamma functions P(a, x), Q(a, x) and beta function I_x(a, b),
-// regularised, and their derivatives in every argument. Numbers such as
-// (8.12.3) are equations of the Digital Library of Mathematical Functions,
+// The regularized incomplete gamma functions P(a, x), Q(a, x) and beta function
+// I_x(a, b), and their derivatives with respect to every argument. Numbers such
+// as (8.12.3) are equations of the Digital Library of Mathematical Functions,
 // https://dlmf.nist.gov.
 //
 // Of two complementary parts the smaller one, the tail, is computed:
 //
 //   parameters large, x near the middle   an expansion that is uniform in x
 //   x small                               a power series
-//   else                                  a continued fraction
+//   otherwise                             a continued fraction
 //
 // A tail is a power such as x^a exp(-x), prepared so that nothing cancels,
-// times a sum or fraction. All of it is templated over the type N of its
-// numbers: with `Dual` ones, which carry a derivative along, the same text
-// gives the derivative in a parameter. That is stable, because in a tail the
-// derivatives of the power and of the sum or fraction have the same sign, but
-// for b < 1, where they cancel by a small factor.
+// times a sum or fraction. All functions are templates over the type N of their
+// numbers: with `Dual` numbers, which carry a derivative, the same code
+// computes the derivative with respect to a parameter. This is stable, because
+// in a tail the derivatives of the power and of the sum or fraction have the
+// same sign, except for b < 1, where they cancel by a small factor.
 //
-// Results in double have relative errors of some 1e-15, up to 1e-14 where they
-// come from 1 less the power for a or b below 1. To that the power of a tail
-// adds as much as rounding its arguments would: 1e-13 for results of 1e-300.
+// Results in double have relative errors of about 1e-15, and up to 1e-14 if
+// they are 1 minus the power for a or b below 1. The power of a tail adds as
+// much error as rounding its arguments: 1e-13 for results of 1e-300.
 
 #pragma once
 
@@ -39,7 +39,7 @@ using mlxgen::wide;
 // Numbers with a derivative
 ///////////////////////////////////////////////////////////////////////////////
 
-/** A number and its derivative in some parameter. */
+/** A number and its derivative with respect to some parameter. */
 template <typename W>
 struct Dual {
   W value;
@@ -91,7 +91,7 @@ struct Dual {
   }
 };
 
-// What is the same for plain numbers and for those with a derivative.
+// Operations that are common to plain numbers and those with a derivative.
 
 template <typename W>
 W value_of(W x) {
@@ -151,7 +151,7 @@ N sqrt_of(N x) {
   return number_like(x, y, rate_of(x) / (2 * y));
 }
 
-/** A number out of a table. */
+/** A number from a table. */
 #ifdef MLXGEN_TWOFOLD
 inline mlxgen::twofold entry(MLXGEN_IN_CONSTANT const mlxgen::Pair& c) {
   return mlxgen::twofold(c.hi, c.lo);
@@ -163,7 +163,7 @@ inline double entry(const double& c) {
 }
 #endif
 
-/** yes or no. Metal does not mix variables and results of calls in a ?:. */
+/** yes or no. Metal's ?: cannot mix variables and results of calls. */
 template <typename N>
 N choose(bool condition, N yes, N no) {
   return condition ? yes : no;
@@ -183,7 +183,8 @@ N polynomial_of(MLXGEN_IN_CONSTANT const C (&c)[n], N x) {
 // Gamma functions and powers
 ///////////////////////////////////////////////////////////////////////////////
 
-// How far from 1 a series' next term or a fraction's change is negligible.
+// The relative size of a series' term or a fraction's change that is
+// negligible.
 template <typename T>
 struct Limits {
   // Below exp(-exponent) a tail is zero in T.
@@ -210,10 +211,10 @@ struct Limits<float> {
   }
 };
 
-// More steps than any argument takes: at most 60 in a scan of the whole domain.
+// An upper limit: a scan of the whole domain found at most 60 steps.
 MLXGEN_NUMBER int most_steps = 200;
 
-// From here on, Gamma by gamma_star.
+// From here on, Gamma is computed by gamma_star.
 MLXGEN_NUMBER float large = 8;
 
 /** Gamma(z) / (sqrt(2 pi / z) (z / e)^z) from 1 / z, for z >= large (5.11.3).
@@ -236,7 +237,7 @@ N reciprocal_gamma_less_1(N r) {
 //     = exp(Z - z log Z) Z^(-17/2) (z + 1) ... (z + 8) /
 //       (sqrt(2 pi) gamma_star(Z)),
 //
-// without a loop, whose length no processor foresees.
+// without a loop, whose length a processor could not predict.
 
 MLXGEN_NUMBER float shift = 9;
 
@@ -268,14 +269,14 @@ N log_gamma_plus_1(N r) {
   return -log1p_of<T>(reciprocal_gamma_less_1<T>(r));
 }
 
-/** How far a ratio is from 1, in two measures. */
+/** The deviation of a ratio from 1, in two measures. */
 template <typename W>
 struct Deviation {
   W phi; // (ratio - 1) - log(ratio), not negative
   W log; // log(ratio)
 };
 
-/** Of ratio = 1 + t, which of the two is given more precisely. */
+/** For ratio = 1 + t, from the one of both that is given more precisely. */
 template <typename T>
 Deviation<wide<T>> deviation(wide<T> t, wide<T> ratio) {
   using W = wide<T>;
@@ -291,9 +292,9 @@ Deviation<wide<T>> deviation(wide<T> t, wide<T> ratio) {
 }
 
 /**
- * A factor root * rest * root. In parts, because the root of a tail that float
- * represents only coarsely, or not at all, is an ordinary number. Its
- * logarithmic derivative is that of rest plus slope.
+ * A factor root * rest * root, in parts: if a float represents a tail
+ * inaccurately or not at all, the root of the tail is still an ordinary number.
+ * Its logarithmic derivative is that of rest plus slope.
  */
 template <typename W, typename N>
 struct Scale {
@@ -305,7 +306,7 @@ struct Scale {
 template <typename W, typename N>
 N scaled(Scale<W, N> scale, N x) {
   if (scale.root == 0) {
-    // Where x may be infinite.
+    // x may be infinite here.
     return N(W(0.0f));
   }
   N y = scale.rest * x;
@@ -314,14 +315,14 @@ N scaled(Scale<W, N> scale, N x) {
       x, scale.root * value_of(y) * scale.root, scale.root * rate * scale.root);
 }
 
-/** The part of a distribution below x, or else the part above x. */
+/** The part of a distribution below x, or the part above x. */
 template <typename N>
 struct Tail {
   N part;
   bool below;
 };
 
-/** The part asked for. */
+/** The requested part. */
 template <typename T, typename W>
 T part_of(Tail<W> tail, bool below) {
   return static_cast<T>(
@@ -361,10 +362,10 @@ W rate_of_tail(Tail<Dual<W>> tail) {
 // algorithms for the computation and inversion of the incomplete gamma function
 // ratios" (2012), section 2.3.
 
-// From here on, and for |zeta| <= 1, the terms in the tables suffice.
+// From here on, and for |zeta| <= 1, the terms in the tables are sufficient.
 MLXGEN_NUMBER float uniform_nu = 12;
 
-/** The recurrence, downwards. */
+/** The recurrence, downward. */
 template <typename W, typename N>
 struct UniformSum {
   N zeta;
@@ -426,14 +427,14 @@ UniformSum<wide<T>, N> uniform_beta(N nu, N zeta, N r) {
 }
 
 /**
- * The tail. `log` is the derivative of -nu zeta^2 / 2 in the parameter that
- * dual numbers vary, `over_zeta` the same divided by zeta, with its limit at 0.
+ * The tail. `log` is the derivative of -nu zeta^2 / 2 by the parameter that
+ * dual numbers vary; `over_zeta` is `log` divided by zeta, with its limit at 0.
  */
 template <typename T, typename W>
 Tail<W>
 uniform_tail(W nu, W zeta, UniformSum<W, W> series, W half_square, W, W) {
-  // exp(z^2) erfc(z) / 2 by a rational function, at z^2 = nu zeta^2 / 2, and
-  // the correction, over one denominator.
+  // exp(z^2) erfc(z) / 2 by a rational function at z^2 = nu zeta^2 / 2, and the
+  // correction, over one denominator.
   W v = 1 / (1 + math::sqrt(half_square) / 2);
   W p = v * polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_p), v);
   W q = 2 * polynomial_of(MLXGEN_COEFFICIENTS(T, scaled_erfc_q), v);
@@ -455,7 +456,7 @@ Tail<Dual<W>> uniform_tail(
     W log,
     W over_zeta) {
   Dual<W> sum = series.sum / series.divisor();
-  // The derivative of erfc is elementary, and no erfc is needed.
+  // The derivative of erfc is elementary, so that no erfc is needed.
   W rate = -over_zeta -
       (log * sum.value - sum.value * nu.rate / (2 * nu.value) + sum.rate);
   W size = entry(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]) * math::sqrt(nu.value);
@@ -467,7 +468,7 @@ Tail<Dual<W>> uniform_tail(
 // Continued fractions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** Numbers below this may be multiplied by some thousands eight times. */
+/** Numbers below this can be multiplied by some thousands eight times. */
 #ifdef MLXGEN_TWOFOLD
 inline float far_from_overflow(mlxgen::twofold) {
   return 1e10f;
@@ -503,8 +504,8 @@ struct Fraction {
   }
 
   /**
-   * Whether the value has settled since the last time, its derivative compared
-   * with weight * value.
+   * Return true if the value has converged since the last call; its derivative
+   * is compared with weight * value.
    */
   bool settle(MLXGEN_OUT(N) last, W weight, float tolerance) {
     N value = top / bottom;
@@ -524,7 +525,7 @@ struct Fraction {
   }
 };
 
-// Steps between two looks at the value. The terms of all fractions here are
+// Steps between two convergence tests. The terms of all fractions here are
 // below some thousands, so that nothing overflows in between.
 MLXGEN_NUMBER int steps_per_look = 4;
 
@@ -532,7 +533,7 @@ MLXGEN_NUMBER int steps_per_look = 4;
 // Incomplete gamma functions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** x^a exp(-x) / Gamma(a + 1), for a not large. */
+/** x^a exp(-x) / Gamma(a + 1), for small or moderate a. */
 template <typename T, typename N>
 Scale<wide<T>, N> small_gamma_scale(N a, wide<T> x) {
   using W = wide<T>;
@@ -546,7 +547,7 @@ Scale<wide<T>, N> small_gamma_scale(N a, wide<T> x) {
       log + shift * value_of(inverse)};
 }
 
-/** The same for a >= large, from the deviation of x / a. */
+/** The same for a >= large, from the deviation of x / a from 1. */
 template <typename T, typename N>
 Scale<wide<T>, N> large_gamma_scale(N a, Deviation<wide<T>> x) {
   using W = wide<T>;
@@ -566,7 +567,7 @@ N gamma_series(N a, wide<T> x) {
   N d = a;
   W x4 = x * x * (x * x);
   for (int n = 0; n < most_steps; n += 4) {
-    // Four terms with one division, which need not wait for those before.
+    // Four terms with one division, which does not wait for the previous ones.
     N d1 = d + 1;
     N d2 = d + 2;
     N d3 = d + 3;
@@ -606,8 +607,8 @@ N gamma_fraction(N a, wide<T> x, wide<T> weight) {
 
 /**
  * For a <= 1, x <= 2: Q(a, x) from P(a, x) = x^a / Gamma(1 + a) (1 + a S)
- * without the difference from 1, S = the sum of (-x)^n / (n! (a + n)) for
- * n >= 1 (8.7.1).
+ * without the difference from 1; S is the sum of (-x)^n / (n! (a + n)) for n >=
+ * 1 (8.7.1).
  */
 template <typename T, typename N>
 Tail<N> gamma_near_zero(N a, wide<T> x) {
@@ -700,8 +701,8 @@ T gamma_part(T a, T x, bool want_below) {
 ///////////////////////////////////////////////////////////////////////////////
 
 /**
- * Where x lies: y = 1 - x, and the middle is at x0 = a / (a + b). The smaller
- * one of x and y is exact, and everything is computed from that.
+ * The position of x: y = 1 - x, and the middle is x0 = a / (a + b). The smaller
+ * one of x and y is exact, and everything is computed from it.
  */
 template <typename W>
 struct Place {
@@ -710,7 +711,8 @@ struct Place {
   W excess; // a y - b x, which is (a + b) (x0 - x)
 };
 
-/** a - (a + b) x. In double, with the sum's and the product's rounding. */
+/** a - (a + b) x. In double, with the rounding errors of the sum and product.
+ */
 template <typename W>
 W excess_of(W a, W b, W x) {
   return a - (a + b) * x;
@@ -738,9 +740,9 @@ Place<W> mirrored(Place<W> at) {
 /**
  * x^a y^b / B(a, b).
  *
- * Stirling's formula for Gamma(a + b) and those of Gamma(a), Gamma(b) whose
- * argument is large makes of the powers exp(-a phi(t) - b phi(u)), where
- * 1 + t = x / x0, 1 + u = y / y0 and a t + b u = 0.
+ * Stirling's formula for Gamma(a + b), and for Gamma(a) and Gamma(b) if their
+ * argument is large, changes the powers to exp(-a phi(t) - b phi(u)), where 1 +
+ * t = x / x0, 1 + u = y / y0 and a t + b u = 0.
  */
 template <typename T, typename N>
 Scale<wide<T>, N> beta_scale(N a, N b, Place<wide<T>> at) {
@@ -829,11 +831,11 @@ N beta_fraction(N a, N b, Place<wide<T>> at, wide<T> weight) {
   return last;
 }
 
-/** log(Gamma(z + a) / Gamma(z)) for 0 <= a <= 1 <= z, relative to a. */
+/** log(Gamma(z + a) / Gamma(z)) for 0 <= a <= 1 <= z, divided by a. */
 template <typename T, typename N>
 N log_gamma_ratio(N z, N a) {
   using W = wide<T>;
-  // Upwards to large z: the product of 1 + a / (z + j), less 1.
+  // Up to large z: the product of 1 + a / (z + j), minus 1.
   N product = N(W(0.0f));
   while (value_of(z) < large) {
     N factor = a / z;
@@ -845,8 +847,8 @@ N log_gamma_ratio(N z, N a) {
   N phi =
       number_like(a, ratio.phi, rate_of(v) * value_of(v) / (1 + value_of(v)));
   N log = number_like(a, ratio.log, rate_of(v) / (1 + value_of(v)));
-  // gamma_star(z + a) - gamma_star(z): the polynomial's difference, divided by
-  // that of its arguments.
+  // gamma_star(z + a) - gamma_star(z): the difference of the polynomial,
+  // divided by the difference of its arguments.
   MLXGEN_IN_CONSTANT const auto& c = MLXGEN_COEFFICIENTS(T, gamma_star);
   N w0 = 1 / z;
   N w1 = 1 / (z + a);
@@ -918,7 +920,7 @@ Tail<N> incomplete_beta(N a, N b, wide<T> x, wide<T> y) {
       zeta = math::copysign(zeta, -at.excess);
       W x0 = a_value / s;
       W y0 = b_value / s;
-      // Derivatives of nu and of -nu zeta^2 / 2 in the varied parameter.
+      // Derivatives of nu and of -nu zeta^2 / 2 by the varied parameter.
       W nu_rate = rate_of(a) * y0 * y0 + rate_of(b) * x0 * x0;
       W log = rate_of(a) * from_x.log + rate_of(b) * from_y.log;
       W over_zeta =
@@ -948,20 +950,20 @@ Tail<N> incomplete_beta(N a, N b, wide<T> x, wide<T> y) {
   if (scale.root == 0) {
     return Tail<N>{N(W(0.0f)), below};
   }
-  // The derivative of the logarithm of the scale, for the size of the whole.
+  // The derivative of the scale's logarithm, for the size of the whole.
   W weight = math::fabs(scale.slope);
   N part = below ? beta_fraction<T>(a, b, at, weight)
                  : beta_fraction<T>(b, a, mirrored(at), weight);
   return Tail<N>{scaled(scale, part), below};
 }
 
-/** A factor for a and b that are too large to be added. */
+/** A factor for a and b whose sum would overflow. */
 template <typename T>
 wide<T> huge_scale(T a, T b) {
   return wide<T>(a + b == math::infinity() ? 0.25f : 1.0f);
 }
 
-/** Whether I_x(a, b) is NaN, as SciPy has it, but for NaN as an argument. */
+/** True if I_x(a, b) is NaN, as in SciPy, for arguments that are not NaN. */
 template <typename T>
 bool beta_undefined(T a, T b, T x) {
   bool valid = a >= 0 && b >= 0 && x >= 0 && x <= 1;
@@ -991,7 +993,7 @@ T beta_part(T a, T b, T x, bool want_below) {
       want_below);
 }
 
-/** The derivative of I_x(a, b) in a or in b. */
+/** The derivative of I_x(a, b) by a or by b. */
 template <typename T>
 T beta_rate(T a, T b, T x, bool in_a) {
   using W = wide<T>;
@@ -1004,8 +1006,8 @@ T beta_rate(T a, T b, T x, bool in_a) {
   W scale = huge_scale(a, b);
   W a_value = W(a) * scale;
   W b_value = W(b) * scale;
-  // By the logarithm of a large parameter: the derivative of 1 / a in a may be
-  // below the smallest number where the result is not.
+  // By the logarithm of a large parameter: the derivative of 1 / a by a may
+  // underflow where the result does not.
   W varied = choose<W>(in_a, a_value, b_value);
   W unit = choose<W>(varied > 1, varied, W(1.0f));
   Tail<Dual<W>> tail = incomplete_beta<T>(
@@ -1019,8 +1021,8 @@ T beta_rate(T a, T b, T x, bool in_a) {
 } // namespace incomplete_detail
 
 /**
- * P(a, x), the lower incomplete gamma function divided by Gamma(a) (8.2.4).
- * NaN for negative arguments, and where both are 0 or both infinite.
+ * P(a, x), the lower incomplete gamma function divided by Gamma(a) (8.2.4). NaN
+ * for negative arguments, and if both are 0 or both infinite.
  */
 template <typename T>
 T gammainc(T a, T x) {
@@ -1033,7 +1035,7 @@ T gammaincc(T a, T x) {
   return incomplete_detail::gamma_part(a, x, false);
 }
 
-/** The derivative of P(a, x) in a; never positive. At a = 0, from the right. */
+/** The derivative of P(a, x) by a; never positive. At a = 0, from the right. */
 template <typename T>
 T gammainc_grad_a(T a, T x) {
   using namespace incomplete_detail;
@@ -1049,7 +1051,7 @@ T gammainc_grad_a(T a, T x) {
       rate_of_tail(incomplete_gamma<T>(Dual<W>(W(a), W(1.0f)), W(x))));
 }
 
-/** The derivative of P(a, x) in x: x^(a-1) exp(-x) / Gamma(a). */
+/** The derivative of P(a, x) by x: x^(a-1) exp(-x) / Gamma(a). */
 template <typename T>
 T gammainc_grad_x(T a, T x) {
   using namespace incomplete_detail;
@@ -1072,7 +1074,7 @@ T gammainc_grad_x(T a, T x) {
     Scale<W, W> scale = large_gamma_scale<T>(a_value, deviation<T>(t, ratio));
     return static_cast<T>(scaled(scale, 1 / ratio));
   }
-  // Without the factor x, which can underflow where the result does not.
+  // Without the factor x, which can underflow when the result does not.
   W inverse = 1 / (a_value + shift);
   W exponent = (a_value - 1) * math::log(x_value) +
       a_value * math::log(inverse) + ((a_value - x_value) + shift);
@@ -1083,7 +1085,7 @@ T gammainc_grad_x(T a, T x) {
 
 /**
  * I_x(a, b), the incomplete beta function divided by B(a, b) (8.17.2). NaN for
- * negative a or b, x outside of [0, 1], and where a and b are both 0 or both
+ * negative a or b, for x outside of [0, 1], and if a and b are both 0 or both
  * infinite.
  */
 template <typename T>
@@ -1097,19 +1099,19 @@ T betaincc(T a, T b, T x) {
   return incomplete_detail::beta_part(a, b, x, false);
 }
 
-/** The derivative of I_x(a, b) in a; never positive. */
+/** The derivative of I_x(a, b) by a; never positive. */
 template <typename T>
 T betainc_grad_a(T a, T b, T x) {
   return incomplete_detail::beta_rate(a, b, x, true);
 }
 
-/** The derivative of I_x(a, b) in b; never negative. */
+/** The derivative of I_x(a, b) by b; never negative. */
 template <typename T>
 T betainc_grad_b(T a, T b, T x) {
   return incomplete_detail::beta_rate(a, b, x, false);
 }
 
-/** The derivative of I_x(a, b) in x: x^(a-1) (1-x)^(b-1) / B(a, b). */
+/** The derivative of I_x(a, b) by x: x^(a-1) (1-x)^(b-1) / B(a, b). */
 template <typename T>
 T betainc_grad_x(T a, T b, T x) {
   using namespace incomplete_detail;

@@ -1,7 +1,7 @@
 """Compute the coefficients of the incomplete gamma and beta functions' approximations.
 
 python csrc/special/incomplete_coefficients.py           # rewrite incomplete_coefficients.h
-python csrc/special/incomplete_coefficients.py --check   # exit with 1 if that is out of date
+python csrc/special/incomplete_coefficients.py --check   # exit with 1 if it is out of date
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from minimax import DIGITS, Fit, Precision, Table, limit, main
 from mpmath import mpf
 
 LARGE = 8
-"""From here on Gamma is Stirling's formula times `gamma_star`."""
+"""From here on, Gamma is Stirling's formula times `gamma_star`."""
 
 UNIFORM_TERMS: dict[Precision, int] = {"full": 32, "half": 16}
-"""How many f_n the uniform expansions take: enough for nu >= 12 and |zeta| <= 1."""
+"""Number of f_n in the uniform expansions: enough for nu >= 12 and |zeta| <= 1."""
 
 
 def atanh_rest(z: mpf) -> mpf:
@@ -129,7 +129,7 @@ def uniform_series(count: int) -> list[Polynomial]:
     d: list[Polynomial] = [[Fraction(0)], [Fraction(1)]]
     for n in range(2, count + 2):
         # The coefficient of zeta^n on both sides. d d' is half the derivative of d^2, whose
-        # coefficient n + 1 holds 2 d_n, and known ones.
+        # coefficient n + 1 consists of 2 d_n and known numbers.
         right = plus(times(r, d[n - 1]), times(minus_p, convolved(d, d, n - 1)))
         known = convolved(d[2:], d[2:], n - 3) if n >= 3 else [Fraction(0)]
         scaled = [c * Fraction(2, n + 1) for c in right]

@@ -1,17 +1,18 @@
-"""Best approximations, and the headers that hold them: shared by all families of special functions.
+"""Best approximations and the headers that contain them, for all families of special functions.
 
-A family's script, `<family>_coefficients.py` beside this file, says which functions it approximates
-where, as a list of `Fit`; this module finds the coefficients, with the Remez algorithm in multiple
-precision, and writes `<family>_coefficients.h`. Nothing is copied from a library, and anyone can
-repeat it:
+A family's script, `<family>_coefficients.py` in this folder, lists the functions and the intervals
+of their approximations as `Fit`s. This module finds the coefficients with the Remez algorithm in
+multiple precision, and writes `<family>_coefficients.h`. No numbers are copied from a library, and
+anyone can repeat the computation:
 
     python csrc/special/gamma_coefficients.py           # rewrite the header
-    python csrc/special/gamma_coefficients.py --check   # exit with 1 if that one is out of date
+    python csrc/special/gamma_coefficients.py --check   # exit with 1 if the header is out of date
 
-There are two sets: `full` for results in double, and `half` for results in float. The second serves
-the CPU, which evaluates it in double, and Metal, which evaluates it in pairs of floats: its numbers
-are written as such pairs. What is evaluated in float, everywhere, has coefficients of its own
-(`Narrow`): floats that are best together, since rounding each by itself costs more than the fit.
+There are two sets of coefficients: `full` for results in double, and `half` for results in float.
+The second serves the CPU, which evaluates it in double, and Metal, which evaluates it in pairs of
+floats; its numbers are written as such pairs. Approximations that every backend evaluates in float
+have their own coefficients (`Narrow`): floats that are optimal together, because rounding each of
+them separately costs more accuracy than the fit.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ DIGITS = 50
 """Decimal digits of the computations."""
 
 SAMPLING = Decimal("1e-24")
-"""Relative error allowed of a polynomial in a function's place: far below those of the fits."""
+"""Relative error of a polynomial that replaces a function: far below the errors of the fits."""
 
 
 # --- Remez ----------------------------------------------------------------------------------------
-# In decimal numbers of Python's library, ten times as fast as mpmath's.
+# In decimal numbers of Python's library, which are ten times as fast as mpmath's.
 
 
 def decimal(x: mpf) -> Decimal:
-    """The same number."""
+    """x as a Decimal."""
     return Decimal(mp.nstr(x, DIGITS + 10))
 
 
@@ -67,10 +68,10 @@ def chebyshev(low: mpf, high: mpf, count: int) -> list[Decimal]:
 def sampled(
     f: Function, low: mpf, high: mpf, scale: Callable[[Decimal], Decimal] | None
 ) -> Sampled:
-    """f, of which few values are computed: the polynomial through those, if it is accurate.
+    """f, computed at few points: their interpolating polynomial, if it is accurate.
 
-    It is compared with f at as many points between, relative to scale, by default f. Where f has a
-    singularity close by, it is computed at every point.
+    It is compared with f at as many points between them, relative to scale, which is f by default.
+    If f has a singularity close by, it is computed at every point.
     """
     known: dict[Decimal, Decimal] = {}
 
@@ -99,7 +100,7 @@ def sampled(
 
         return value
 
-    # Of the points that are twice as many, every second one is known.
+    # Every second point of the doubled set is already known.
     nodes = chebyshev(low, high, 24)
     while len(nodes) < 200:
         coarse = through(nodes)
@@ -117,7 +118,7 @@ def sampled(
 
 
 def solve(rows: list[list[Decimal]]) -> list[Decimal]:
-    """The solution of linear equations, each the coefficients and the right-hand side."""
+    """The solution of linear equations, given as rows of coefficients and the right-hand side."""
     count = len(rows)
     for k in range(count):
         best = max(range(k, count), key=lambda i: abs(rows[i][k]))
@@ -153,7 +154,7 @@ def remez(
 def exchanged(
     f: Sampled, low: mpf, high: mpf, m: int, n: int, scale: Sampled
 ) -> tuple[list[Decimal], list[Decimal], Decimal]:
-    """What remez returns."""
+    """The result of remez."""
     count = m + n + 2
     grid = chebyshev(low, high, 24 * count)
     values = [f(x) for x in grid]
@@ -161,8 +162,8 @@ def exchanged(
     points = chebyshev(low, high, count - 1)
     q = [Decimal(1)] + [Decimal(0)] * n
     for _ in range(40):
-        # p = (f + s e w) q with alternating signs s and w = scale has unknowns p, q and e, and is
-        # not linear in the last two together: Newton's method.
+        # p = (f + s e w) q with alternating signs s and w = scale has the unknowns p, q and e. It
+        # is nonlinear in q and e together, hence Newton's method.
         level = Decimal(0)
         for _ in range(20 if n else 1):
             rows = []
@@ -192,7 +193,7 @@ def exchanged(
 
 
 def exchange(grid: list[Decimal], errors: list[Decimal], count: int) -> list[Decimal]:
-    """The places of `count` successive extrema of alternating sign, the largest there are."""
+    """The positions of `count` successive extrema of alternating sign, the largest ones."""
     runs: list[list[int]] = [[0]]
     for i in range(1, len(grid)):
         if errors[i] * errors[i - 1] < 0:
@@ -232,14 +233,14 @@ def limit(f: Function, *removable: mpf) -> Function:
     return filled
 
 
-# --- What a header holds --------------------------------------------------------------------------
+# --- The contents of a header ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
     """One approximation: a table `name` of its coefficients, or `name_p` and `name_q`.
 
-    A zero of f between low and high, if any, belongs divided out of f, or in scale.
+    Divide a zero of f between low and high out of f, or include it in scale.
     """
 
     name: str
@@ -249,10 +250,10 @@ class Fit:
     full: tuple[int, int] | None
     """Degrees of numerator and denominator for double; None if only float needs it."""
     half: tuple[int, int] | None
-    """The same for float; None if only double needs it."""
+    """The degrees for float; None if only double needs it."""
     about: str
     scale: Function | None = None
-    """What the error is relative to; by default f."""
+    """The error is relative to this; by default to f."""
     fold: mpf | None = None
     """As in Narrow."""
 
@@ -274,7 +275,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers to be written under a name. A constant is a table of one, `name[0]`."""
+    """Numbers to write under a name. A constant is a table of one, `name[0]`."""
 
     name: str
     values: Sequence[mpf]
@@ -285,8 +286,8 @@ class Table:
 class Narrow:
     """One approximation that is evaluated in float, for low <= x <= high.
 
-    Where that is a wide range, `fold` says that the coefficients are found in u = x / (x + fold),
-    of which all x >= 0 make 0 to 1.
+    For a wide range, `fold` selects the variable u = x / (x + fold) in which the coefficients are
+    found; it maps all x >= 0 to 0 to 1.
     """
 
     name: str
@@ -329,7 +330,7 @@ def folded_remez(
     scale: Function | None,
     fold: mpf | None,
 ) -> tuple[list[mpf], list[mpf], mpf]:
-    """What remez returns, found in u = x / (x + fold)."""
+    """The result of remez, found in u = x / (x + fold)."""
     if fold is None:
         return remez(f, low, high, m, n, scale)
     k = fold
@@ -362,7 +363,7 @@ def in_floats(
 ) -> tuple[list[mpf], float]:
     """The coefficients of p / (1 + x q) as floats, and the largest error relative to scales.
 
-    Each is moved to the float above or below as long as that makes the error less.
+    Each is moved to the float above or below as long as this reduces the error.
     """
 
     points = [tuple(map(float, point)) for point in zip(at, exact, scales, strict=True)]
@@ -405,18 +406,18 @@ def _next_float(x: float, direction: int) -> float:
 
 
 def rounded(x: mpf, bits: int) -> mpf:
-    """The number of so many significant bits that is nearest to x."""
+    """The nearest number to x with `bits` significant bits."""
     with mp.workprec(bits):
         return +x
 
 
 def parts(x: mpf, bits: int) -> list[mpf]:
-    """x as the number of so many bits nearest to it, and the rest."""
+    """The nearest number to x with `bits` bits, and the rest."""
     return [rounded(x, bits), x - rounded(x, bits)]
 
 
 def number(x: mpf, precision: Precision) -> str:
-    """x as C++ has it: a double, a pair of floats, or a float."""
+    """x in C++: a double, a pair of floats, or a float."""
     if precision == "full":
         return repr(float(x))
     high, low = parts(x, 24)
@@ -429,7 +430,7 @@ def number(x: mpf, precision: Precision) -> str:
 
 
 def declaration(table: Table, precision: Precision) -> str:
-    """One table in C++, one number a line."""
+    """One table in C++, one number per line."""
     start = f"MLXGEN_TABLE({table.name}, {len(table.values)})"
     if precision == "full":
         start = f"inline constexpr double {table.name}[{len(table.values)}]"
@@ -511,7 +512,7 @@ def main(
     more: Callable[[Precision], Sequence[Table]] | None = None,
     narrow: Sequence[Narrow] = (),
 ) -> int:
-    """Write, or with --check compare, the header beside a family's script; the exit status."""
+    """Write the header of a family's script, or compare it (--check); return the exit status."""
     parser = argparse.ArgumentParser(description="Compute coefficients and write their header.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check

@@ -1,5 +1,5 @@
-// The neighbours of floating-point numbers, found in their bits: in the dtype
-// that they have, which is not the type that kernels compute half precision in.
+// The neighbors of floating-point numbers, by their bits. They depend on the
+// array's own dtype, not on the type in which kernels compute half precision.
 
 #pragma once
 
@@ -9,12 +9,12 @@ namespace mlxops {
 namespace special {
 
 /**
- * The bits of the number next to x in the direction of y, of numbers whose
- * significands have so many bits stored (10 in float16).
+ * The bits of the number next to x in the direction of y, for numbers with this
+ * many stored significand bits (10 in float16).
  */
 template <typename T>
 T next_bits(int mantissa, T x, T y) {
-  // The sign bit and a magnitude, in the order of numbers.
+  // The sign bit and a magnitude, in the order of the numbers.
   T sign = static_cast<T>(static_cast<T>(1) << (8 * sizeof(T) - 1));
   T magnitude = static_cast<T>(x & ~sign);
   T other = static_cast<T>(y & ~sign);

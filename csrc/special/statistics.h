@@ -1,6 +1,6 @@
-// Functions of statistics and machine learning whose plain formulas lose digits
-// or lack the limits at the edges of their domains: logistic functions,
-// entropies, power transformations, losses.
+// Functions of statistics and machine learning whose plain formulas lose
+// accuracy or lack the limits at the edges of their domains: logistic
+// functions, entropies, power transformations, losses.
 //
 // Numbers such as (4.2.19) are equations of https://dlmf.nist.gov.
 
@@ -80,7 +80,7 @@ T logaddexp2(T first, T second) {
   W log_2 = MLXGEN_COEFFICIENTS(T, log_of_2)[0];
   W more = wide_log1p<T>(wide_exp<T>(-log_2 * mlxgen::math::fabs(x - y)));
   W sum = choose(x > y, x, y) + more / log_2;
-  // Where both are infinite, too; NaN if one of them is.
+  // Both may be infinite; NaN if one of them is NaN.
   sum = choose(x == y, x + 1, sum);
   return static_cast<T>(choose(x != x, x, sum));
 }
@@ -121,8 +121,8 @@ T entr(T value) {
 namespace detail {
 
 /**
- * log(x / y) for positive numbers. Where they are near each other also
- * excess = x / y - 1.
+ * log(x / y) for positive numbers. If they are close to each other, also excess
+ * = x / y - 1.
  */
 template <typename T>
 inline mlxgen::wide<T> log_of_ratio(
@@ -131,9 +131,9 @@ inline mlxgen::wide<T> log_of_ratio(
     MLXGEN_OUT(bool) near,
     MLXGEN_OUT(mlxgen::wide<T>) excess) {
   using W = mlxgen::wide<T>;
-  // x - y is exact there.
+  // x - y is exact for such numbers.
   near = x < 2 * y && y < 2 * x;
-  // The quotient may be out of range where its logarithm is not.
+  // The quotient may be out of range when its logarithm is not.
   const int shift = sizeof(T) == 8 ? 512 : 64;
   W small = mlxgen::math::ldexp(W(1.0f), -shift);
   W large = mlxgen::math::ldexp(W(1.0f), shift);
@@ -160,7 +160,7 @@ T log_ratio(T x, T y) {
   return static_cast<T>(detail::log_of_ratio<T>(W(x), W(y), near, excess));
 }
 
-/** x log(x / y), 0 where x is 0 and y is not negative, else inf. */
+/** x log(x / y), 0 if x is 0 and y is not negative, else inf. */
 template <typename T>
 T rel_entr(T first, T second) {
   using W = mlxgen::wide<T>;
@@ -174,7 +174,7 @@ T rel_entr(T first, T second) {
   return static_cast<T>(choose(x != x || y != y, x + y, result));
 }
 
-/** x log(x / y) - x + y, y where x is 0 and y is not negative, else inf. */
+/** x log(x / y) - x + y, y if x is 0 and y is not negative, else inf. */
 template <typename T>
 T kl_div(T first, T second) {
   using W = mlxgen::wide<T>;
@@ -222,7 +222,7 @@ T exprel_derivative(int n, T value) {
     return x < 0 ? 0 : value;
   }
   if (z < n + 40) {
-    // (8.7.1), in the form of which all terms are positive.
+    // (8.7.1), in the form with positive terms only.
     bool negative = x < 0;
     W sum = W(1.0f) / (n + 1);
     W term = negative ? W(sum) : W(1.0f);
@@ -236,7 +236,7 @@ T exprel_derivative(int n, T value) {
     }
     return static_cast<T>(negative ? sum * wide_exp<T>(x) : W(sum));
   }
-  // By parts.
+  // Integration by parts.
   W y = wide_expm1<T>(x) / x;
   W e = wide_exp<T>(x);
   for (int k = 1; k <= n; ++k) {
@@ -298,7 +298,7 @@ T sinc_derivative(T value) {
   using W = mlxgen::wide<T>;
   W x = value;
   W pi = MLXGEN_COEFFICIENTS(T, pi)[0];
-  // Where the formula cancels, the series (4.19.1) term by term.
+  // Where the formula cancels, the derivative of the series (4.19.1).
   W u = pi * x;
   W sum = 1.0f;
   for (int k = 12; k > 0; --k) {
@@ -324,7 +324,7 @@ inline mlxgen::wide<T> power_difference(
   return choose(small, x, wide_expm1<T>(lmbda * x) / lmbda);
 }
 
-/** log(1 + lmbda x) / lmbda, and its limit at lmbda = 0: the inverse of that.
+/** log(1 + lmbda x) / lmbda, and its limit at lmbda = 0: the inverse function.
  */
 template <typename T>
 inline mlxgen::wide<T> log_quotient(mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
@@ -385,7 +385,7 @@ T pseudo_huber(T delta, T r) {
   using W = mlxgen::wide<T>;
   W d = delta;
   W z = mlxgen::math::fabs(W(r));
-  // Without the difference: z^2 / (1 + root), or with the roles exchanged.
+  // Without the difference: z^2 / (1 + root), or with z and d exchanged.
   bool small = z <= d;
   W ratio = choose(small, z, d) / choose(small, d, z);
   W root = mlxgen::math::sqrt(1 + ratio * ratio);
@@ -401,7 +401,7 @@ T hypot(T first, T second) {
   W x = mlxgen::math::fabs(W(first));
   W y = mlxgen::math::fabs(W(second));
   W plain = mlxgen::math::sqrt(x * x + y * y);
-  // The squares may be out of range where the root is not.
+  // The squares may be out of range when the root is not.
   W large = choose(x > y, x, y);
   W ratio = choose(x > y, y, x) / large;
   W scaled = large * mlxgen::math::sqrt(1 + ratio * ratio);

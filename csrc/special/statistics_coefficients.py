@@ -1,6 +1,6 @@
 """Compute the coefficients of statistics.h.
 
-Run it to write `statistics_coefficients.h`; minimax.py, which it stands on, says more.
+Run it to write `statistics_coefficients.h`; minimax.py explains the method.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// Several neighbouring elements per thread, computed in float: what the kernels
-// around it have in common.
+// Several neighboring elements per thread, computed in float: common code of
+// the kernels.
 
 #pragma once
 
@@ -7,12 +7,12 @@
 
 using namespace metal;
 
-// How many elements a thread reads or writes at a time, as in MLX's kernels.
-// They are not read as a vector: rows, and arrays that begin inside of another
-// one, are aligned for single elements only.
+// The number of elements that a thread reads or writes at a time, as in MLX's
+// kernels. They are not read as a vector, because rows, and arrays that begin
+// inside of another array, are aligned for single elements only.
 static constant constexpr const int per_thread = 4;
 
-/** The elements at `from`, of which `left` are there; 0 for the others. */
+/** The elements at `from`; only `left` of them exist, the others are 0. */
 template <typename T>
 inline float4 read(device const T* from, int left) {
   float to[per_thread] = {0, 0, 0, 0};
@@ -30,10 +30,10 @@ inline float4 read(device const T* from, int left) {
   return float4(to[0], to[1], to[2], to[3]);
 }
 
-/** Write the elements at `to`, of which `left` are there. */
+/** Write the elements to `to`, at most `left` of them. */
 template <typename T>
 inline void write(float4 from, device T* to, int left) {
-  // Elements of a vector are not to be chosen by an index that varies.
+  // Elements of a vector should not be selected by a variable index.
   T values[per_thread] = {
       static_cast<T>(from.x),
       static_cast<T>(from.y),
@@ -52,7 +52,7 @@ inline void write(float4 from, device T* to, int left) {
   }
 }
 
-/** The elements as they are stored. */
+/** The elements as stored. */
 template <typename T>
 inline float4 rounded(float4 x) {
   return float4(
@@ -68,10 +68,10 @@ inline float sum(float4 x) {
 }
 
 /**
- * The sum of the values of all threads of a threadgroup, for each of them, with
- * one barrier: every simdgroup adds up the partial sums. So `sums`, one for
- * each simdgroup, can be used again behind the next barrier only. A simdgroup
- * that is alone waits for nobody.
+ * The sum of the values of all threads of a threadgroup, for every thread, with
+ * one barrier: each simdgroup adds up the partial sums. `sums`, with one
+ * element for each simdgroup, can therefore be reused only after the next
+ * barrier. A single simdgroup does not wait.
  */
 template <typename V>
 inline V threadgroup_sum(

@@ -1,5 +1,5 @@
-// Metal kernels of the simple elementwise ops: one scalar function each. The
-// [[kernel]]s around them are generated; half and bfloat are computed in float.
+// Metal kernels of the simple elementwise ops: one scalar function each. mlxgen
+// generates the [[kernel]]s around them; half and bfloat are computed in float.
 
 #include <metal_stdlib>
 
@@ -18,7 +18,7 @@ T axpby_metal(T x, T y, T alpha, T beta) {
 /** x * silu(gate), where silu(g) = g * sigmoid(g). */
 template <typename T>
 T swiglu_metal(T x, T gate) {
-  // exp of a negative number only: no overflow, and full accuracy in the tail
+  // exp of a negative number does not overflow, and is accurate in the tail,
   // where sigmoid is small.
   T e = precise::exp(-fabs(gate));
   T sigmoid = (gate < 0 ? e : T(1)) / (1 + e);

@@ -1,4 +1,4 @@
-// Metal kernels of grid sampling: the definitions of csrc/grid_sample.h.
+// Metal kernels of grid sampling, with the definitions of csrc/grid_sample.h.
 
 #include <metal_atomic>
 #include <metal_stdlib>
@@ -7,11 +7,11 @@
 
 using namespace metal;
 
-// The choices of the string arguments, in the order of their declaration.
+// The values of the string arguments, in the order of their declaration.
 enum GridMode { bilinear_mode, nearest_mode };
 enum GridPadding { zeros_padding, border_padding, reflection_padding };
 
-/** Where a coordinate of the grid lies, in pixels, and its derivative. */
+/** The position of a grid coordinate in pixels, and its derivative. */
 struct GridCoordinate {
   float value;
   float slope;
@@ -19,7 +19,7 @@ struct GridCoordinate {
 
 inline GridCoordinate
 locate(float from, int size, int padding, bool align_corners) {
-  // -1 and 1 are the centres of the outer pixels, or else their outer edges.
+  // -1 and 1 are the centers of the outer pixels, or else their outer edges.
   float slope = (align_corners ? float(size - 1) : float(size)) / 2;
   float value = align_corners ? (from + 1) * slope : (from + 1) * slope - 0.5f;
   if (padding == reflection_padding) {
@@ -44,11 +44,12 @@ locate(float from, int size, int padding, bool align_corners) {
   return {value, slope};
 }
 
-/** The pixels around a point: what does not depend on the channel. */
+/** The pixels around a point: everything that does not depend on the channel.
+ */
 struct Corners {
   ptrdiff_t offset[4]; // upper left, upper right, lower left, lower right
   bool inside[4];
-  float right; // weight of the right ones; NaN if there is no such point
+  float right; // weight of the right pixels; NaN if there is no such point
   float lower;
 
   float across(int k) const {
@@ -59,15 +60,15 @@ struct Corners {
   }
 };
 
-/** A coordinate as an integer, one outside of all images if it is no number. */
+/** A coordinate as an integer; for NaN, one that is outside of all images. */
 inline int pixel(float coordinate) {
   return int(clamp(coordinate, -2.0f, 2147483520.0f));
 }
 
 /**
- * The pixels around (column, row), all offsets in elements. They are 64-bit
- * numbers, computed once for all channels, so that nothing is divided and
- * images of any size are right.
+ * The pixels around (column, row), with offsets in elements. The offsets have
+ * 64 bits and are computed once for all channels, so that nothing is divided
+ * and images of any size are supported.
  */
 inline Corners corners_of(
     float column,
@@ -100,8 +101,8 @@ inline Corners corners_of(
 }
 
 /**
- * Threads for each point, along x, share its channels; then points of an image
- * along y, images along z.
+ * The threads of a point, along x, share its channels; the points of an image
+ * are along y, and images along z.
  */
 template <typename T>
 [[kernel]] void grid_sample(
@@ -133,7 +134,7 @@ template <typename T>
   uint step = threads.x * per_thread;
   for (uint i = position.x * per_thread; i < uint(channels); i += step) {
     int left = int(uint(channels) - i);
-    // 0, or NaN where a coordinate is not finite.
+    // 0, or NaN if a coordinate is not finite.
     float4 result = float4(0 * corners.right + 0 * corners.lower);
     for (int k = 0; k < 4; ++k) {
       if (corners.inside[k]) {
@@ -146,12 +147,13 @@ template <typename T>
 }
 
 /**
- * As grid_sample, with one thread for each point or eight, which are lanes of
- * the same simdgroup.
+ * Like grid_sample, with one thread per point or eight, which are lanes of the
+ * same simdgroup.
  *
- * Points may share pixels, and only the numbers in the grid tell which ones.
- * So their parts of grad_x are added atomically, in an order that varies from
- * run to run: a sum in a fixed order would need the points sorted by pixel.
+ * Points may share pixels, but only the values of the grid determine which.
+ * Their contributions to grad_x are therefore added atomically, in an order
+ * that varies between runs: a sum in a fixed order would require sorting the
+ * points by pixel.
  */
 template <typename T>
 [[kernel]] void grid_sample_vjp(
@@ -182,7 +184,7 @@ template <typename T>
       locate(static_cast<float>(grid[1]), height, padding_mode, align_corners);
   Corners corners =
       corners_of(column.value, row.value, mode, height, width, channels);
-  // Of each corner, the sum over the channels of cotangent * x.
+  // For each corner, the sum over the channels of cotangent * x.
   float products[4] = {0, 0, 0, 0};
   uint step = threads.x * per_thread;
   for (uint i = position.x * per_thread; i < uint(channels); i += step) {
@@ -205,7 +207,7 @@ template <typename T>
   }
   float2 slope = float2(0);
   if (mode == bilinear_mode) {
-    // 0, or NaN where the other coordinate is not finite.
+    // 0, or NaN if the other coordinate is not finite.
     slope = float2(0 * corners.lower, 0 * corners.right);
     for (int k = 0; k < 4; ++k) {
       if (corners.inside[k]) {

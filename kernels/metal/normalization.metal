@@ -1,10 +1,10 @@
-// Metal kernels of RMS normalisation fused with a residual connection: the
+// Metal kernels of RMS normalization fused with a residual connection: the
 // formulas of csrc/normalization.h.
 //
-// A thread has `per_thread` neighbouring columns. These it keeps in registers,
-// which is all there is to do for rows of up to 4096 elements. In wider ones it
-// has further columns, a stretch of the threadgroup after the other, which it
-// reads twice.
+// A thread has `per_thread` neighboring columns. It keeps these in registers,
+// which suffices for rows of up to 4096 elements. In wider rows it has further
+// columns, at a distance of one stretch of the threadgroup, which it reads
+// twice.
 
 #include <metal_stdlib>
 
@@ -12,7 +12,7 @@
 
 using namespace metal;
 
-/** A thread's part of h = x + residual, as it is stored. */
+/** A thread's part of h = x + residual, as stored. */
 template <typename T>
 inline float4
 add_part(device const T* x, device const T* residual, device T* h, int left) {
@@ -65,9 +65,9 @@ template <typename T>
 }
 
 /**
- * One threadgroup, of whole simdgroups, per row of grad_weight, that is for
- * rows_per_sum rows. A thread has the same columns in every row: it adds up
- * their parts of grad_weight by itself.
+ * One threadgroup, of whole simdgroups, per row of grad_weight, which sums
+ * rows_per_sum rows. A thread has the same columns in every row and adds up
+ * their parts of grad_weight without other threads.
  */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm_residual_vjp(
@@ -88,8 +88,8 @@ template <typename T>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
   constexpr uint rows_per_sum = 16; // as in csrc/normalization.h
-  // Rows use one half and the other in turn: while a thread still adds up the
-  // last row's, others write this row's.
+  // Rows use the two halves alternately: a thread may still add up the sums of
+  // one row while others write those of the next row.
   threadgroup float2 sums[2 * 32];
   uint first_row = group.y * rows_per_sum;
   uint last_row = min(first_row + rows_per_sum, rows);

@@ -8,12 +8,13 @@
 using namespace metal;
 
 /**
- * out[s] = sum of the x[i] with segment_ids[i] == s, added up in float; the ids
- * ascend in the order of the rows that `order` lists.
+ * out[s] = sum of the x[i] with segment_ids[i] == s, accumulated in float; the
+ * ids ascend in the order of the rows in `order`.
  *
- * No atomics, and the same result in every run: a threadgroup of one simdgroup
- * or eight has up to 32 columns of a segment. Eight threads share a row, or one
- * has it for itself where it is short, and the next ones have the next rows.
+ * It uses no atomics, so that every run returns the same result: a threadgroup
+ * of one simdgroup or eight computes up to 32 columns of a segment. Eight
+ * threads share a row or, if it is short, one thread computes it; the next
+ * threads compute the next rows.
  */
 template <typename T>
 [[kernel]] void segment_sum_sorted(
@@ -63,7 +64,7 @@ template <typename T>
     }
     return;
   }
-  // The eight simdgroups' sums: a simdgroup adds up those of four columns.
+  // The sums of eight simdgroups: a simdgroup adds up those of four columns.
   if (lane < sharing) {
     for (int i = 0; i < per_thread; ++i) {
       sums[simdgroup * most * per_thread + column + i] = total[i];

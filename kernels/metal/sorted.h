@@ -1,5 +1,5 @@
-// Where an id stands in an order by ids: for kernels that reduce what belongs
-// together without atomics.
+// The position of an id in a sorted order of ids, for kernels that reduce equal
+// ids without atomics.
 
 #pragma once
 
@@ -8,9 +8,9 @@
 using namespace metal;
 
 /**
- * How many of the n ids, which ascend in this order, are below `bound`. The 32
- * lanes of a simdgroup look for it together: each step leaves less than a 32nd
- * part, where bisection leaves a half.
+ * The number of the n ids below `bound`; the ids ascend in this order. The 32
+ * lanes of a simdgroup search together: each step leaves less than a 32nd of
+ * the range, while bisection leaves a half.
  */
 inline uint count_below(
     device const int* ids,
@@ -18,7 +18,7 @@ inline uint count_below(
     uint n,
     int bound,
     uint lane) {
-  uint first = 0; // ids in front of it are below
+  uint first = 0; // all ids before it are below the bound
   while (n > 0) {
     uint step = (n + 31) / 32;
     uint place = lane * step;

@@ -155,7 +155,7 @@ def test_errors():
         op(x[0], weight)
     with pytest.raises(ValueError, match=r"^\[causal_conv1d\] weight must be \(channels, taps\)"):
         op(x, weight.T)
-    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] there are 1 to 8 taps"):
+    with pytest.raises(ValueError, match=r"^\[causal_conv1d\] weight must have 1 to 8 taps"):
         op(x, mx.ones((3, 9)))
     with pytest.raises(ValueError, match=r"^\[causal_conv1d\] bias must be \(channels,\)"):
         op(x, weight, mx.ones((4,)))

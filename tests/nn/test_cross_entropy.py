@@ -233,7 +233,7 @@ def test_errors():
             {},
             r"weight must be \(V,\), where logits is \(\.\.\., V\)",
         ),
-        ((mx.ones((4, 0)), targets), {}, "there must be words"),
+        ((mx.ones((4, 0)), targets), {}, "the number of words must not be 0"),
         ((mx.array(1.0), mx.array(0)), {}, r"logits must be \(\.\.\., V\)"),
         ((logits, targets), {"label_smoothing": 1.5}, "label_smoothing must be between 0 and 1"),
         (

@@ -289,7 +289,7 @@ def test_errors(op):
     cases = [
         ((x, x[:3]), {}, shapes),
         ((x, x[:, :2]), {}, shapes),
-        ((x[:, :0], x[:, :0]), {}, "there must be words"),
+        ((x[:, :0], x[:, :0]), {}, "the number of words must not be 0"),
         ((mx.array(1.0), mx.array(1.0)), {}, r"logits must be \(\.\.\., V\)"),
         ((x, x, mx.ones(3, mx.bool_)), {}, r"mask must be \(\.\.\.\), where"),
         ((x, x, mx.ones(4)), {}, "mask must be an array of bools"),

@@ -304,7 +304,7 @@ def test_errors():
         ),
         ((x, weight, targets.astype(mx.float32)), {}, "targets must be integers"),
         ((x, weight[0], targets), {}, r"weight must be \(V, D\), where x is \(\.\.\., D\)"),
-        ((x, weight[:0], targets), {}, "there must be words"),
+        ((x, weight[:0], targets), {}, "the number of words must not be 0"),
         ((x, weight[:, :2], targets), {}, r"weight must be \(V, D\)"),
         (
             (x, weight, targets, mx.ones(4)),

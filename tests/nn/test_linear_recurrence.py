@@ -159,9 +159,9 @@ def test_errors():
     a = mx.ones((2, 5, 3))
     for args, kwargs, message in [
         ((a, a[:1]), {}, r"b must be \(\.\.\.\), as a is"),
-        ((mx.array(1.0), mx.array(1.0)), {"axis": 0}, "a has no such axis"),
-        ((a, a), {"axis": 3}, "a has no such axis"),
-        ((a[0, 0], a[0, 0]), {}, "a has no such axis"),
+        ((mx.array(1.0), mx.array(1.0)), {"axis": 0}, "axis is out of range for a"),
+        ((a, a), {"axis": 3}, "axis is out of range for a"),
+        ((a[0, 0], a[0, 0]), {}, "axis is out of range for a"),
         ((a, a, a[:, 0]), {"axis": 0}, "initial must have the shape of a without the axis"),
     ]:
         with pytest.raises(ValueError, match=rf"^\[linear_recurrence\] .*{message}"):

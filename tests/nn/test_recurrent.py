@@ -226,7 +226,7 @@ def test_errors(op):
                 "x": mx.ones((2, 3, gates * 1025)),
                 **dict.fromkeys(arrays.keys() - {"weight", "x"}),
             },
-            "there are at most 1024 units",
+            "at most 1024 units",
         ),
         {
             "lstm": ({"cell": mx.ones((2, 5))}, r"cell must be \(batch, width\)"),

@@ -134,7 +134,7 @@ def test_what_is_skipped(run, tmp_path):
     assert not report.left and report.noticed == 0
     report = run(text, "skipped: {ops: [f, g, h], why: slope is C++}")
     assert report.left and report.unskipped == ["g", "h"]
-    assert "can be tried: h" in report.text()
+    assert "can be tested: h" in report.text()
 
 
 def test_arguments_that_are_absent_or_not_numbers(run, tmp_path):

@@ -346,9 +346,9 @@ def test_report(tmp_path):
     assert report.missed == [outcomes[2]]
     assert report.idle == ["f: never"]
     assert report.summary().splitlines() == [
-        "5 mutants: 2 found, 2 change no result, 1 missed",
-        "missed: f: grid.x one larger",
-        "listed, but no mutant of it was missed: f: never",
+        "5 mutants: 2 killed, 2 equivalent, 1 survived",
+        "survived: f: grid.x one larger",
+        "listed, but no mutant of it survived: f: never",
     ]
     assert report.table().splitlines()[2:] == [
         "| f | launcher | 4 | 1 | 1 | 0 | 0 | 1 | 1 |",

@@ -31,7 +31,7 @@ def test_both_packages_have_one_version() -> None:
 def test_release(root: Path) -> None:
     assert problems(root, "9.8.7") == [
         *(f"{place} has version {there}, not 9.8.7" for place, there in versions(root).items()),
-        "CHANGELOG.md says nothing of 9.8.7",
+        "CHANGELOG.md has no section for 9.8.7",
     ]
     write(root, "9.8.7", "2026-02-03")
     assert not problems(root, "9.8.7")

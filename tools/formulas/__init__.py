@@ -1,5 +1,5 @@
-"""Mutation testing of gradient formulas: do an entry's samples notice planted mistakes?
+"""Mutation testing of gradient formulas: do the samples of an entry kill all mutants?
 
-``python -m tools.formulas [FILE.yaml]`` runs it. Nothing is compiled: formulas are evaluated as
-Python, kernels called in the package that is installed.
+Run ``python -m tools.formulas [FILE.yaml]``. Nothing is compiled: formulas are evaluated in Python,
+and kernels are called in the installed package.
 """

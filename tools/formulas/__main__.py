@@ -21,18 +21,18 @@ from .trial import Trial
 
 
 @click.command()
-@click.option("--op", "ops", multiple=True, help="Change the formulas of this operator only.")
-@click.option("--package", help="The package that is installed; the project's if absent.")
+@click.option("--op", "ops", multiple=True, help="Mutate the formulas of this operator only.")
+@click.option("--package", help="The installed package; by default the project's.")
 @click.option(
     "--known",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Stand-ins and equivalent mutants; `tests/formulas.yaml` in the project if absent.",
+    help="Substitutes and equivalent mutants; by default the project's `tests/formulas.yaml`.",
 )
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 def main(file: Path | None, ops: tuple[str, ...], package: str | None, known: Path | None) -> None:
-    """Change each gradient formula of a YAML file in one place; do its samples notice?
+    """Mutate each gradient formula of a YAML file, one place at a time, and run its samples.
 
-    Fails if they miss a change that is neither equivalent nor listed as such.
+    Fails if a mutant survives that is neither equivalent nor listed as equivalent.
     """
     trial, listed = prepare(file, package, known)
     report = Report.of(trial, listed, ops)
@@ -43,7 +43,7 @@ def main(file: Path | None, ops: tuple[str, ...], package: str | None, known: Pa
 def prepare(
     file: Path | None, package: str | None = None, known: Path | None = None
 ) -> tuple[Trial, list[Mapping[str, Any]]]:
-    """The operators of a file, ready to be tried, and what is listed as equivalent."""
+    """Return the operators of a file, ready to be tested, and the listed equivalents."""
     diags = Diagnostics()
     settings = settings_of(None, file, diags)
     found = load(settings, diags)[0] if settings else []

@@ -1,4 +1,4 @@
-"""What to change in a formula, one place at a time."""
+"""The mutants of a formula, with one change each."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _TERMS = (ast.Add, ast.Sub)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A formula with one change, and what that is in words."""
+    """A formula with one change, and a description of the change."""
 
     name: str
     text: str
 
 
 def mutants(text: str, alike: Collection[Collection[str]], joint: bool = False) -> list[Mutant]:
-    """The formulas that differ from one in one place.
+    """Return the formulas that differ from a formula in one place.
 
     Args:
         text: The formula.
-        alike: Names of the same kind, each of which may stand for another.
-        joint: Whether it gives several gradients, each of which is changed as a whole.
+        alike: Groups of names of the same kind, which can replace each other.
+        joint: True for a formula of several gradients, each of which is also mutated as a whole.
     """
     tree = ast.parse(f"({text}\n)", mode="eval")
     plain = ast.unparse(tree)
@@ -74,13 +74,13 @@ def mutants(text: str, alike: Collection[Collection[str]], joint: bool = False) 
 
 
 def _replaced(tree: ast.Expression, node: ast.AST, new: ast.AST) -> ast.Expression:
-    """A copy of the tree with another part in one place."""
+    """Return a copy of the tree with one node replaced."""
 
     class Replace(ast.NodeTransformer):
         def visit(self, at: ast.AST) -> ast.AST:
             return copy.deepcopy(new) if at is node else super().visit(at)
 
-    # The transformer changes what it goes through, which is put right by what was there.
+    # The transformer changes the tree that it visits; the original is restored from the copy.
     kept = copy.deepcopy(tree)
     pairs = dict(zip(map(id, ast.walk(tree)), ast.walk(kept), strict=True))
     node = pairs[id(node)]
@@ -92,7 +92,7 @@ def _replaced(tree: ast.Expression, node: ast.AST, new: ast.AST) -> ast.Expressi
 def _changes(
     node: ast.AST, is_whole: bool, alike: Collection[Collection[str]]
 ) -> Iterator[tuple[str, ast.AST]]:
-    """What can be in place of a part of a formula, in words and as a tree."""
+    """Yield the replacements of a part of a formula, described in words and as a tree."""
     if not isinstance(node, ast.expr):
         return
     here = f"`{ast.unparse(node)}`"

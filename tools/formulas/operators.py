@@ -1,9 +1,9 @@
-"""The operators of a file as functions of Python, whose gradients are the entries' formulas.
+"""The operators of a file as Python functions whose gradients are the entries' formulas.
 
-The forward of a kernel is that of the package that is installed, else the entry's composite. For
-what Python sees neither of, such as internal kernels, there may be a stand-in; else a smooth
-function of the same arguments, which is good enough to compare two gradients, but has another
-derivative (``Operators.unknown``).
+The forward of a kernel is that of the installed package, or else the entry's composite. Python sees
+neither for some functions, such as internal kernels. These can have a substitute; otherwise a
+smooth function of the same arguments is used, which is sufficient to compare two gradients, but has
+another derivative (``Operators.unknown``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = dict[str, Any]
 
 
 class Operators:
-    """Functions by name, and the formulas of their gradients, which can be exchanged."""
+    """Functions by name, and the formulas of their gradients, which can be replaced."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Operators:
         self.ops = {op.name: op for op in ops}
         self.jvps = jvps  # the formulas of `jvp` by operator and argument
         self.installed = {op.name: _installed(installed, op) for op in ops}
-        stand_ins = stand_ins if installed else {}  # which are in terms of its functions
+        stand_ins = stand_ins if installed else {}  # they call functions of the package
         self.stand_ins = {name: formula_code(text)[0] for name, text in stand_ins.items()}
         self.unknown = {
             op.name
@@ -55,19 +55,19 @@ class Operators:
             **{name: function for name, function in self.installed.items() if function},
             "derivative": derivative,
         }
-        self.changed: dict[tuple[str, str], str] = {}  # (operator, formula): what stands for it
+        self.changed: dict[tuple[str, str], str] = {}  # (operator, formula): its replacement
 
     def evaluate(self, op: Op, text: str, values: Values) -> Any:
-        """What a formula of an operator gives."""
+        """Return the value of a formula of an operator, or of its replacement."""
         return self.evaluated(op, self.changed.get((op.name, text), text), values)
 
     def evaluated(self, op: Op, text: str, values: Values) -> Any:
-        """The same of a text that nothing stands for."""
+        """Return the value of a formula without replacement."""
         names = {**self._names, **lengths_of(op.arguments.lengths, values), **values}
         return eval(formula_code(text)[0], names)
 
     def _call(self, op: Op, *args: Any, **kwargs: Any) -> Any:
-        """An operator as formulas and tests call it."""
+        """Call an operator as formulas and tests do."""
         kwargs.pop("stream", None)
         values = {p.name: _default(p) for p in op.arguments.params}
         values |= dict(zip(values, args, strict=False)) | kwargs
@@ -124,7 +124,7 @@ class Operators:
         return function
 
     def _gradient(self, op: Op, grad: Grad, known: Values) -> Values:
-        """The gradients that one item of `grad` gives, by argument."""
+        """Return the gradients of one item of `grad`, by argument."""
         names = [p.name for p in grad.params]
         given = {name: known[name] for name in names}
         if grad.kind in (GradKind.ZERO, GradKind.NONE):
@@ -147,14 +147,14 @@ class Operators:
         return _with(dict.fromkeys(names), places, found)
 
     def calls_package(self, op: Op) -> bool:
-        """Whether the forward is that of the package that is installed."""
+        """Return true if the forward is that of the installed package."""
         return _is_compiled(op) and self.installed[op.name] is not None
 
     def _composite(self, op: Op, values: Values) -> Any:
         return self.evaluated(op, op.entry.composite or "", values)
 
     def _forward(self, op: Op, values: Values) -> Any:
-        """The outputs of an operator."""
+        """Return the outputs of an operator."""
         given = {p.name: values[p.name] for p in op.arguments.params}
         if op.forward.form is Form.BIND and not _is_compiled(op):
             return self.evaluated(op, op.forward.text, given)
@@ -170,7 +170,7 @@ class Operators:
 
 
 def _is_compiled(op: Op) -> bool:
-    """Whether a kernel computes it, or a C++ function that is not MLX's."""
+    """Return true if a kernel computes the operator, or a C++ function that is not MLX's."""
     return op.forward.form is Form.KERNELS or (
         op.forward.form is Form.BIND and "::" in op.forward.text
     )
@@ -180,7 +180,7 @@ _Place = tuple[str, int | None]  # an argument, and the index in a list of array
 
 
 def _installed(package: ModuleType | None, op: Op) -> Callable[..., Any] | None:
-    """The function of an installed package."""
+    """Return the function of an installed package."""
     found: Any = package
     for part in op.path.split("."):
         found = getattr(found, part, None)
@@ -188,7 +188,7 @@ def _installed(package: ModuleType | None, op: Op) -> Callable[..., Any] | None:
 
 
 def derivative(function: Callable[..., Any], *args: Any, of: int = 0, order: int = 1) -> mx.array:
-    """The derivative of an elementwise function in one of its arguments, for stand-ins."""
+    """Return the derivative of an elementwise function by one of its arguments, for substitutes."""
     if order == 0:
         result: mx.array = function(*args)
         return result
@@ -209,7 +209,7 @@ def _default(p: Parameter) -> Any:
 
 
 def _places(op: Op, values: Values) -> list[_Place]:
-    """The arrays of a call, in order."""
+    """Return the arrays of a call, in order."""
     found: list[_Place] = []
     for p in op.arguments.arrays:
         if p.is_list:
@@ -225,7 +225,7 @@ def _at(values: Values, place: _Place) -> Any:
 
 
 def _with(values: Values, places: Sequence[_Place], arrays: Sequence[Any]) -> Values:
-    """The arguments with these arrays."""
+    """Return the arguments with these arrays."""
     out = dict(values)
     for (name, index), a in zip(places, arrays, strict=True):
         if index is None:
@@ -242,11 +242,11 @@ def _listed(values: Any) -> Any:
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, list):
         return [function(v) for v in value]
-    return None if value is None else function(value)  # an argument that is absent
+    return None if value is None else function(value)  # None: an absent argument
 
 
 def gradient_names(op: Op, cotangents: Arrays, outputs: Arrays) -> Values:
-    """What formulas of gradients know beside the arguments."""
+    """Return the names in gradient formulas other than the arguments."""
     names: Values = {"grads": cotangents, "results": outputs}
     names |= {f"asked_{p.name}": True for p in op.arguments.arrays}
     if len(op.outputs) == 1:
@@ -257,7 +257,7 @@ def gradient_names(op: Op, cotangents: Arrays, outputs: Arrays) -> Values:
 
 
 def _like(gradient: Any, primal: mx.array) -> mx.array:
-    """A gradient in the shape and dtype of its argument, as the runtime makes it."""
+    """Return a gradient in the shape and dtype of its argument, like the runtime."""
     if not mx.issubdtype(primal.dtype, mx.inexact):
         return mx.zeros_like(primal)
     gradient = mx.array(gradient)
@@ -269,7 +269,7 @@ def _like(gradient: Any, primal: mx.array) -> mx.array:
 
 
 def _refusing(op: Op, name: str) -> Callable[[mx.array], mx.array]:
-    """The identity, without a gradient."""
+    """Return the identity without a gradient."""
 
     same: Any = mx.custom_function(lambda x: x * mx.ones_like(x))
 
@@ -281,7 +281,7 @@ def _refusing(op: Op, name: str) -> Callable[[mx.array], mx.array]:
 
 
 def _smooth(op: Op, given: Values) -> Any:
-    """Some function of the arguments, with outputs of the right shapes."""
+    """Return some smooth function of the arguments, with outputs of the right shapes."""
     phase = 0.3
     arrays: Arrays = []
     for k, p in enumerate(op.arguments.params, 1):

@@ -1,4 +1,4 @@
-"""A run over the formulas of a file: what was changed, what its samples noticed, what is left."""
+"""The results of a run over the formulas of a file: the killed and the surviving mutants."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from .trial import Formula, Trial, formulas
 
 @dataclass
 class Report:
-    """The outcome of a run; mutants by their names."""
+    """The results of a run, with mutants by name."""
 
-    broken: list[str] = field(default_factory=list)  # checks that fail without any change
+    broken: list[str] = field(default_factory=list)  # checks that fail without a mutant
     noticed: int = 0
     equivalent: int = 0
     listed: int = 0
     missed: list[str] = field(default_factory=list)
-    idle: list[str] = field(default_factory=list)  # patterns of the list that match nothing missed
+    idle: list[str] = field(default_factory=list)  # listed patterns that match no survivor
     unknown: list[str] = field(default_factory=list)
-    unskipped: list[str] = field(default_factory=list)  # listed as skipped, but can be tried
+    unskipped: list[str] = field(default_factory=list)  # listed as skipped, but can be tested
 
     @property
     def left(self) -> bool:
-        """Whether there is something to mend."""
+        """True if something must be fixed."""
         return bool(self.broken or self.missed or self.idle or self.unskipped)
 
     @classmethod
     def of(
         cls, trial: Trial, listed: Sequence[Mapping[str, Any]], ops: Collection[str] = ()
     ) -> Report:
-        """Change the formulas of a file, or of some operators, and run its checks.
+        """Mutate the formulas of a file, or of some operators, and run its checks.
 
         Args:
             trial: The operators of the file.
-            listed: Mutants that change no result, each item with `mutants` and `why`, as in
+            listed: Equivalent mutants, each item with `mutants` and `why`, as in
                 `python -m tools.mutation`.
-            ops: Names of operators; all if there are none.
+            ops: Names of operators; all if empty.
         """
         report = cls(broken=list(trial.broken(ops)))
         patterns = {pattern: False for item in listed for pattern in item["mutants"]}
@@ -66,20 +66,20 @@ class Report:
                 self.missed.append(name)
 
     def text(self) -> str:
-        """The outcome for people."""
+        """Describe the results."""
         total = self.noticed + self.equivalent + self.listed + len(self.missed)
-        lines = [*(f"fails as it is: {what}" for what in self.broken)]
-        lines += [f"not noticed: {name}" for name in self.missed]
-        lines += [f"listed, but matches nothing that is missed: {name}" for name in self.idle]
+        lines = [*(f"fails without a mutant: {what}" for what in self.broken)]
+        lines += [f"survived: {name}" for name in self.missed]
+        lines += [f"listed, but matches no survivor: {name}" for name in self.idle]
         lines += [
-            f"listed as skipped, but no operator, or one that can be tried: {name}"
+            f"listed as skipped, but not an operator, or one that can be tested: {name}"
             for name in self.unskipped
         ]
         if self.unknown:
-            lines.append(f"not known in Python, stood for by others: {', '.join(self.unknown)}")
-        counts = f"{self.noticed} noticed, {self.equivalent} equivalent, {self.listed} listed so"
+            lines.append(f"unknown in Python, replaced by others: {', '.join(self.unknown)}")
+        counts = f"{self.noticed} killed, {self.equivalent} equivalent, {self.listed} listed"
         return "\n".join(
-            [*lines, f"{total} changes of formulas: {counts}, {len(self.missed)} left"]
+            [*lines, f"{total} mutants of formulas: {counts}, {len(self.missed)} survived"]
         )
 
 

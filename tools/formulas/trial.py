@@ -1,8 +1,8 @@
-"""Whether the samples of a file notice a change of one of its formulas.
+"""Tests if the samples of a file kill a mutant of one of its formulas.
 
-The checks are those that are generated with a package, of functions whose gradients are evaluated
-in Python. What takes time are the finite differences; they do not depend on the formula that is
-changed, and are computed once.
+The checks are those that are generated with a package. They test functions whose gradients are
+evaluated in Python. Finite differences take most of the time; they do not depend on the mutated
+formula, and are computed once.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 """The generated checks that depend on formulas most directly."""
 
 DENSE = 400
-"""Random arguments on which an equivalent formula gives the same."""
+"""Random arguments for which an equivalent formula must return the same."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula of a gradient or jvp, and where it stands."""
+    """A formula of a gradient or jvp, and its location."""
 
     op: Op
-    args: str  # the arguments that it is for
+    args: str  # the arguments whose gradients it defines
     text: str
     is_jvp: bool = False
     joint: bool = False
 
     @property
     def place(self) -> str:
-        """How it is called."""
+        """The description of its location."""
         return f"{self.op.name}: {'jvp' if self.is_jvp else 'grad'} of {self.args}"
 
     def mutants(self) -> list[Mutant]:
-        """The changes of it."""
+        """Return the mutants of the formula."""
         names = [p.name for p in self.op.arguments.arrays if not (p.is_list or p.integral)]
         outputs = [o.name for o in self.op.outputs]
         alike = [names]
@@ -80,7 +80,7 @@ class Formula:
 
 
 def formulas(operators: Operators) -> list[Formula]:
-    """All formulas of gradients and jvps of a file."""
+    """Return all formulas of gradients and jvps of a file."""
     found = []
     for op in operators.ops.values():
         for grad in op.derivatives.grads:
@@ -93,7 +93,7 @@ def formulas(operators: Operators) -> list[Formula]:
 
 
 class Trial:
-    """The generated checks of all operators, to be run with changed formulas."""
+    """The generated checks of all operators, for use with mutated formulas."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Trial:
         skipped: Collection[str] = (),
     ) -> None:
         self.operators = operators
-        self.points = points  # gradients that are known: of `op` in its arrays, `at` numbers
-        self.skipped = skipped  # operators whose gradients are neither changed nor checked
+        self.points = points  # known gradients: of `op` with respect to its arrays, `at` numbers
+        self.skipped = skipped  # operators whose gradients are neither mutated nor checked
         self.subjects: dict[str, list[Subject]] = {}
         for op in operators.ops.values():
             function, about = operators.functions[op.name], op_dict(op)
@@ -125,17 +125,17 @@ class Trial:
             for op in operators.ops.values()
         }
         calls = [self.gradient_calls, evaluated]
-        # What of each operator is not known in Python, so that smooth functions stand for it.
+        # For each operator, the functions unknown to Python, which smooth functions replace.
         self.guessed = {op: _all(op, calls) & operators.unknown for op in operators.ops}
 
     def wrongly_skipped(self) -> Iterator[str]:
-        """The names of the skipped that are no operators, or depend on nothing unknown."""
+        """Yield skipped names that are not operators, or that depend on nothing unknown."""
         for name in self.skipped:
             if not self.guessed.get(name):
                 yield name
 
     def broken(self, ops: Collection[str] = ()) -> Iterator[str]:
-        """What the checks say of formulas as they are."""
+        """Yield the failures of checks without a mutant."""
         for name in ops or self.operators.ops:
             for check, subject in self._checks_of(name):
                 if problem := self._run(check, subject):
@@ -145,7 +145,7 @@ class Trial:
                     yield problem
 
     def notices(self, formula: Formula, mutant: Mutant) -> bool:
-        """Whether a check fails with the mutant in place of the formula."""
+        """Return true if a check fails with the mutant."""
         self.operators.changed = {(formula.op.name, formula.text): mutant.text}
         try:
             points = self._points_of(self._direct(formula))
@@ -155,7 +155,7 @@ class Trial:
             self.operators.changed = {}
 
     def _concerned(self, formula: Formula) -> Iterator[tuple[str, Subject]]:
-        """The checks that call a formula, those that find most first."""
+        """Yield the checks that call a formula, the most effective first."""
         name = formula.op.name
         if formula.is_jvp:
             yield from (("jvp", s) for s in self.subjects[name])
@@ -169,14 +169,14 @@ class Trial:
                 yield from (("second", s) for s in self.subjects[op])
 
     def _direct(self, formula: Formula) -> list[str]:
-        """The operators whose gradients call a formula of one."""
+        """Return the operators whose gradients call a formula of one."""
         return [op for op in self.operators.ops if formula.op.name in self._composed(op)]
 
     def _points_of(self, ops: Collection[str]) -> list[Mapping[str, Any]]:
         return [point for point in self.points if point["op"] in ops]
 
     def _wrong_at(self, point: Mapping[str, Any]) -> str:
-        """What is wrong with a gradient at a point, or nothing."""
+        """Describe the error of a gradient at a point, or return ""."""
         function = self.operators.functions[point["op"]]
         with mx.stream(mx.cpu):
             primals = [mx.array(x, dtype=mx.float32) for x in point["at"]]
@@ -189,7 +189,7 @@ class Trial:
         return f"{point['op']} at {point['at']}: the gradient is {got}, not {point['gradient']}"
 
     def _composed(self, name: str) -> set[str]:
-        """An operator and those that its composite is made of, which are differentiated with it."""
+        """Return an operator and those in its composite, which are differentiated with it."""
         return _all(name, [self.composite_calls])
 
     def _checks_of(self, name: str) -> Iterator[tuple[str, Subject]]:
@@ -200,7 +200,7 @@ class Trial:
                 yield "jvp", subject
 
     def _run(self, check: str, s: Subject) -> str:
-        """What a check says, or nothing."""
+        """Return the error of a check, or ""."""
         try:
             with self._remembered(f"{check} {s.path} {s.number}", bool(self.guessed[s.op["name"]])):
                 CHECKS[check](s)
@@ -210,11 +210,11 @@ class Trial:
 
     @contextmanager
     def _remembered(self, key: str, guessed: bool) -> Iterator[None]:
-        """With finite differences computed once for each check.
+        """Compute the finite differences only once for each check.
 
-        They are of the function, or of a gradient by the formulas of its own operator. A formula
-        that is changed is neither of these in the checks that `_concerned` gives. Where the
-        function is not known (``guessed``), the formulas as they are take their place.
+        They are differences of the function, or of a gradient by its operator's own formulas. The
+        mutated formula is neither of these in the checks of `_concerned`. If the function is
+        unknown (``guessed``), the unchanged formulas replace the differences.
         """
         compute = _by_formulas if guessed else Point._jacobian
 
@@ -232,10 +232,10 @@ class Trial:
     # Equivalent formulas
 
     def equivalent(self, formula: Formula, mutant: Mutant) -> bool:
-        """Whether a mutant gives what the formula gives, wherever that is tried.
+        """Return true if a mutant equals the formula for all tested arguments.
 
-        That is on numbers of every size, at zero, one, infinities, NaN, and where arguments are
-        equal, for every sample's attributes and shapes, and all choices of strings.
+        These are numbers of every size, zero, one, infinities, NaN, and equal arguments, for every
+        sample's attributes and shapes, and for all choices of strings.
         """
         samples = check_samples(formula.op) or [{}]
         tried = False
@@ -262,7 +262,7 @@ class Trial:
         return found
 
     def _dense(self, formula: Formula, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Values of all that a formula can name."""
+        """Yield values of all names that a formula can use."""
         op = formula.op
         given = Subject(None, op_dict(op), Case(_nothing, sample), 0)  # type: ignore[arg-type]
         shapes = [slot.shape for slot in given.slots]
@@ -289,7 +289,7 @@ def _nothing(**_: Any) -> None:
 
 
 def _attributes(op: Op, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The other arguments: those of the sample, and all choices."""
+    """Yield the other arguments: those of the sample, and all choices."""
     listed = []
     for p in op.arguments.attributes:
         usual = {Kind.INT: (0, 1, 2, 3), Kind.FLOAT: (0.7, -1.3)}.get(p.type.kind, ())
@@ -302,7 +302,7 @@ def _attributes(op: Op, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(rng: np.random.Generator, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
-    """Numbers of all sizes, and special ones."""
+    """Return numbers of all sizes, and special ones."""
     if not mx.issubdtype(dtype, mx.inexact):
         return mx.array(rng.integers(-2, 7, shape), dtype=dtype)
     size = math.prod(shape)
@@ -317,7 +317,7 @@ def _numbers(rng: np.random.Generator, shape: Sequence[int], dtype: mx.Dtype) ->
 
 
 def _numpy(value: Any) -> Any:
-    """An array, or a number, as a formula of numbers alone gives it."""
+    """Return an array, or the number that a formula of numbers alone gives."""
     return testing.to_numpy(value) if isinstance(value, mx.array) else np.asarray(value)
 
 
@@ -330,7 +330,7 @@ def _same(got: Sequence[mx.array], wanted: Sequence[mx.array]) -> bool:
 
 
 def _by_formulas(point: Point, argnum: int) -> Jacobian:
-    """What `Point._jacobian` gives, from the vjp in place of differences."""
+    """Return the result of `Point._jacobian`, from the vjp instead of differences."""
     chosen = point.rng.permutation(point.args[argnum].size)[: point.limit]
     at = sorted(chosen.tolist())
     pull = testing.pullback(point.fn, point.args, [argnum])
@@ -345,12 +345,12 @@ def _by_formulas(point: Point, argnum: int) -> Jacobian:
 
 
 def _is_composed(op: Op) -> bool:
-    """Whether an operator is differentiated through its composite."""
+    """Return true if an operator is differentiated through its composite."""
     return not op.has_primitive or any(g.kind is GradKind.COMPOSITE for g in op.derivatives.grads)
 
 
 def _all(name: str, calls: Sequence[Mapping[str, set[str]]]) -> set[str]:
-    """An operator and all that it calls, directly or not."""
+    """Return an operator and all that it calls, directly or indirectly."""
     found: set[str] = set()
     pending = [name]
     while pending:
@@ -362,5 +362,5 @@ def _all(name: str, calls: Sequence[Mapping[str, set[str]]]) -> set[str]:
 
 
 def _called(op: Op) -> set[str]:
-    """The entries that an operator's gradients call."""
+    """Return the entries that an operator's gradients call."""
     return {name for g in op.derivatives.grads if g.expr for name in g.expr.ops}

@@ -1,6 +1,6 @@
-"""Mutation testing of kernels: do the tests notice planted mistakes?
+"""Mutation testing of kernels: do the tests kill all mutants?
 
-``python -m tools.mutation`` runs it for Metal kernels and their launchers, ``python -m
-tools.mutation.cpu`` for C++ kernels; docs/mutation.md lists the mutants, docs/mutation-results.md
-the results.
+``python -m tools.mutation`` tests Metal kernels and their launchers, and ``python -m
+tools.mutation.cpu`` tests C++ kernels. docs/mutation.md lists the mutations, and
+docs/mutation-results.md the results.
 """

@@ -27,22 +27,22 @@ from .report import equivalents, run, write_page
 @click.option(
     "--build-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to build; `build/metal` in the project if absent.",
+    help="Build folder; by default the project's `build/metal`.",
 )
-@click.option("--op", "ops", multiple=True, help="Change the kernels of this operator only.")
-@click.option("--sample", default=0, help="So many mutants of each operator, drawn; 0: all.")
-@click.option("--seed", default=0, help="What the sample is drawn by.")
-@click.option("--jobs", default=os.cpu_count() or 1, help="How many mutants run at the same time.")
+@click.option("--op", "ops", multiple=True, help="Mutate the kernels of this operator only.")
+@click.option("--sample", default=0, help="Number of random mutants of each operator; 0: all.")
+@click.option("--seed", default=0, help="Seed of the sample.")
+@click.option("--jobs", default=os.cpu_count() or 1, help="Number of mutants that run in parallel.")
 @click.option(
     "--equivalent",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The mutants that change no result; `tests/mutants.yaml` in the project if absent.",
+    help="The equivalent mutants; by default the project's `tests/mutants.yaml`.",
 )
 @click.option(
     "--write",
     "page",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Put the results into this Markdown page; with --op, rows of other operators stay.",
+    help="Write the results to this Markdown page; with --op, rows of other operators stay.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def main(
@@ -56,10 +56,10 @@ def main(
     page: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Change the Metal kernels and their launchers one place at a time; do the tests notice?
+    """Mutate the Metal kernels and their launchers, one place at a time, and run the tests.
 
-    Fails if they miss a change that is not listed as one without effect. ARGUMENTS are pytest's, as
-    for `mlxgen metal-test`: which tests to run (`python -m tools.mutation -- tests/ops`).
+    Fails if a mutant survives that is not listed as equivalent. ARGUMENTS are passed to pytest, as
+    in `mlxgen metal-test`, and select the tests (`python -m tools.mutation -- tests/ops`).
     """
     diags = Diagnostics()
     settings = project_settings.load(project, diags)

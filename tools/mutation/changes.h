@@ -1,6 +1,6 @@
-// What C++ kernels with planted mistakes call (cpp.py): all mistakes are in one
-// library, and mlxgen_change says which one is made. mlxgen_reached says which
-// places a test came by.
+// The functions that mutated C++ kernels call (cpp.py). One library contains
+// all mutants; mlxgen_change selects the active one, and mlxgen_reached records
+// the places that a test reaches.
 
 #pragma once
 
@@ -20,7 +20,7 @@ MLXGEN_CHANGES bool is(int number) {
   return number == mlxgen_change;
 }
 
-/** x, or -x; what has no sign stays. */
+/** x or -x; unsigned values stay. */
 template <typename X>
 MLXGEN_CHANGES X sign(int number, const X& x) {
   if constexpr (requires { X(-x); } && !std::is_same_v<X, bool>) {

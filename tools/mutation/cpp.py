@@ -1,9 +1,9 @@
 """Mutants of C++ kernels for the CPU.
 
-``changed`` puts all mutants of some functions into their sources: each place calls a function of
-``changes.h`` that makes its mistake if its number is switched on, so that everything is compiled
-once. tree-sitter finds the places; what is known when the compiler runs, such as sizes and
-template arguments, stays.
+``changed`` inserts all mutants of some functions into their sources. Each mutated place calls a
+function of ``changes.h``, which makes the change if its number is active, so that everything is
+compiled once. tree-sitter finds the places. Compile-time constants, such as sizes and template
+arguments, are not mutated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOVED = {
     "||": "&&",
 }
 _EXTREMES = {"std::max": "std::min", "std::min": "std::max"}
-# What is known when the compiler runs, and what a loop ends by.
+# Compile-time constants, and conditions that end a loop.
 _CONSTANT = {
     "template_argument_list",
     "template_parameter_list",
@@ -48,14 +48,14 @@ _CONSTANT = {
 
 @dataclass(slots=True)
 class Changed:
-    """Sources with all mutants in them, and the mutants' names: number n is names[n - 1]."""
+    """Sources with all mutants, and the mutants' names: number n is names[n - 1]."""
 
     names: list[str] = field(default_factory=list)
     texts: dict[Path, str] = field(default_factory=dict)
 
 
 def changed(sources: Mapping[Path, bytes], functions: Collection[str]) -> Changed:
-    """Put the mutants of these functions, and of all that they call, into the sources."""
+    """Insert the mutants of these functions, and of all that they call, into the sources."""
     trees = {path: _PARSER.parse(source).root_node for path, source in sources.items()}
     reached = _reached(trees, functions)
     result = Changed()
@@ -69,7 +69,7 @@ def changed(sources: Mapping[Path, bytes], functions: Collection[str]) -> Change
 
 
 def included(header: Path, folder: Path) -> dict[Path, bytes]:
-    """A header and those of the folder that it includes, by their paths in the folder."""
+    """Return a header and the headers of the folder that it includes, by path in the folder."""
     found: dict[Path, bytes] = {}
     pending = [header]
     while pending:
@@ -85,7 +85,7 @@ def included(header: Path, folder: Path) -> dict[Path, bytes]:
 
 
 def _reached(trees: Mapping[Path, Node], functions: Collection[str]) -> set[int]:
-    """The ids of the definitions that are called, by name alone."""
+    """Return the ids of the definitions that are called, matched by name."""
     definitions = [
         (_name(node), _owner(node), node)
         for tree in trees.values()
@@ -115,7 +115,7 @@ def _text(node: Node | None) -> str:
 
 
 def _name(node: Node) -> str:
-    """Of a function's definition."""
+    """Return the name of a function definition."""
     inner = node.child_by_field_name("declarator")
     while inner is not None and inner.type != "function_declarator":
         inner = inner.child_by_field_name("declarator") or next(iter(inner.named_children), None)
@@ -124,7 +124,7 @@ def _name(node: Node) -> str:
 
 
 def _owner(node: Node) -> str:
-    """The struct that a function is defined in, or nothing."""
+    """Return the struct that defines a function, or ""."""
     at = node.parent
     while at is not None and at.type not in ("struct_specifier", "class_specifier"):
         at = at.parent
@@ -132,16 +132,16 @@ def _owner(node: Node) -> str:
 
 
 class _Writer:
-    """Writes a source again, with the mutants of the functions that are reached."""
+    """Rewrites a source with the mutants of the reached functions."""
 
     def __init__(self, source: bytes, reached: set[int], names: list[str]) -> None:
         self.source = source
         self.reached = reached
         self.names = names
-        self.function = ""  # in which we are; nothing is changed outside
+        self.function = ""  # the current one; nothing outside of functions is mutated
 
     def text(self, node: Node) -> str:
-        """A node with the mutants in it."""
+        """Return the text of a node with its mutants."""
         outside = self.function
         if node.type == "function_definition" and not outside and node.id in self.reached:
             constant = any(_text(child) == "constexpr" for child in node.children)
@@ -166,7 +166,7 @@ class _Writer:
         return node.type == "condition_clause" and "constexpr" in map(_text, parent.children)
 
     def _inside(self, node: Node) -> str:
-        """A node whose children have mutants."""
+        """Return the text of a node whose children have mutants."""
         written, at = "", node.start_byte
         for child in node.children:
             written += self.source[at : child.start_byte].decode() + self.text(child)

@@ -1,9 +1,9 @@
-"""The command ``python -m tools.mutation.cpu``: do the tests notice mistakes in CPU kernels?
+"""The command ``python -m tools.mutation.cpu``: do the tests kill mutants of CPU kernels?
 
-The operator's source is compiled once more, with all mutants of its kernel in it (``cpp``), and
-linked with the rest of the package that was built. The tests then run as for Metal kernels: each
-mutant in a forked child, which runs the tests that come by the place that is changed, until one
-fails. A first child runs all tests without a mutant, and records which places each comes by.
+The operator's source is compiled once more, with all mutants of its kernel (``cpp``), and linked
+with the rest of the built package. The tests then run as for Metal kernels: each mutant in a forked
+child, which runs the tests that reach the mutated place until one fails. A first child runs all
+tests without a mutant, and records the places that each test reaches.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CHANGES = Path(__file__).with_name("changes.h")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the plugin is to do: mutants by name, those to be tried, and where results go."""
+    """The plugin's options: mutants by name, the selected ones, and the files for results."""
 
     op: str
     names: tuple[str, ...]
@@ -69,7 +69,7 @@ class Options:
 
 
 class Builder:
-    """Libraries of a package that was built, with another source of one operator."""
+    """Libraries of a built package with another source of one operator."""
 
     def __init__(self, root: Path) -> None:
         diags = Diagnostics()
@@ -84,10 +84,10 @@ class Builder:
         self.commands = {Path(item["file"]).stem: item for item in commands}
 
     def made(self, name: str, folder: Path) -> tuple[list[str], Path]:
-        """The names of an operator's mutants, and the folder with the package that has them."""
+        """Return the names of an operator's mutants, and the folder of the package with them."""
         kernel = self.ops[name].forward.kernel("cpu")
         if kernel is None:
-            raise EmulationError(f"{name} has no kernel for the CPU")
+            raise EmulationError(f"{name} has no CPU kernel")
         csrc = self.settings.csrc
         sources = included(Path(kernel.include), csrc)
         result = changed(sources, [kernel.function.rpartition("::")[2]])
@@ -136,7 +136,7 @@ class Builder:
 def tried(
     builder: Builder, name: str, sample: int, seed: int, jobs: int, arguments: Sequence[str]
 ) -> list[Outcome]:
-    """The outcomes of an operator's mutants, all or a sample of them."""
+    """Return the results for an operator's mutants, all or a sample of them."""
     with tempfile.TemporaryDirectory(prefix="mlxgen-cpu-") as temporary:
         folder = Path(temporary)
         names, library = builder.made(name, folder)
@@ -163,10 +163,10 @@ def tried(
         subprocess.run([*command, "-n0", *arguments], cwd=builder.settings.root, env=env)
         found = json.loads(results.read_text()) if results.exists() else {}
         if found.get("key") != key:
-            raise EmulationError(f"the mutation run of {name} did not come to its end")
+            raise EmulationError(f"the mutation run of {name} was aborted")
         called = set(found["called"])
         if left := sorted({names[n - 1].partition(":")[0] for n in chosen} - called):
-            click.echo(f"{name}: left out, as no test comes by: {', '.join(left)}")
+            click.echo(f"{name}: left out, because no test reaches it: {', '.join(left)}")
         chosen = [n for n in chosen if names[n - 1].partition(":")[0] in called]
         return [
             Outcome(name, "cpu", names[n - 1], *found["outcomes"][names[n - 1]]) for n in chosen
@@ -186,7 +186,7 @@ class _Runner:
         self.folder = Path(options.library).parents[3]
         self.found = Counter[int]()
         self.seconds: dict[int, float] = {}
-        self.reached: dict[int, list[int]] = {}  # by number of the place: the tests
+        self.reached: dict[int, list[int]] = {}  # tests by number of the place
 
     def _watcher(self) -> _Watcher:
         self.config.pluginmanager.unregister(
@@ -206,14 +206,14 @@ class _Runner:
             following = self.items[number + 1] if number + 1 < len(self.items) else None
             failures, seconds = watcher.run(item, following)
             if failures:
-                print("left out, as it fails:", item.nodeid)
+                print("left out, because it fails without a mutant:", item.nodeid)
                 continue
             tests.append([number, seconds, [n for n, hit in enumerate(places.raw) if hit]])
         (self.folder / "record.json").write_text(json.dumps(tests))
         return 0
 
     def run(self) -> None:
-        """Try all that were chosen, and keep each outcome as soon as it is known."""
+        """Test all selected mutants, and store each result immediately."""
         _, status = os.waitpid(_fork(self._record, self.folder / "record.log"), 0)
         if status or not (self.folder / "record.json").exists():
             raise EmulationError((self.folder / "record.log").read_text()[-4000:])
@@ -229,7 +229,7 @@ class _Runner:
             while waiting and len(running) < self.options.jobs:
                 number = waiting.pop(0)
                 if number not in self.reached:
-                    self._keep(outcomes, number, "missed", "no test comes by")
+                    self._keep(outcomes, number, "missed", "no test reaches it")
                     continue
                 running[self._start(number)] = number, time.monotonic() + _HANGS
             time.sleep(_PAUSE)
@@ -272,7 +272,7 @@ class _Runner:
         def work() -> int:
             resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            faulthandler.disable()  # a signal is an outcome like others
+            faulthandler.disable()  # a signal is an ordinary result
             ctypes.c_int.in_dll(ctypes.CDLL(self.options.library), "mlxgen_change").value = number
             watcher = self._watcher()
             for k, test in enumerate(tests):
@@ -287,7 +287,7 @@ class _Runner:
 
 
 def pytest_runtestloop(session: Any) -> bool | None:
-    """In place of running the tests once: run them on mutants."""
+    """Run the tests on mutants instead of once."""
     if OPTIONS not in os.environ:
         return None
     given = json.loads(os.environ[OPTIONS])
@@ -297,15 +297,15 @@ def pytest_runtestloop(session: Any) -> bool | None:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--op", "ops", multiple=True, required=True, help="Change this operator's kernel.")
-@click.option("--sample", default=0, help="So many mutants of each operator, drawn; 0: all.")
-@click.option("--seed", default=0, help="What the sample is drawn by.")
-@click.option("--jobs", default=os.cpu_count() or 1, help="How many mutants run at the same time.")
+@click.option("--op", "ops", multiple=True, required=True, help="Mutate this operator's kernel.")
+@click.option("--sample", default=0, help="Number of random mutants of each operator; 0: all.")
+@click.option("--seed", default=0, help="Seed of the sample.")
+@click.option("--jobs", default=os.cpu_count() or 1, help="Number of mutants that run in parallel.")
 @click.option(
     "--write",
     "page",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Put the results into this Markdown page; rows of other operators stay.",
+    help="Write the results to this Markdown page; rows of other operators stay.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def main(
@@ -316,9 +316,9 @@ def main(
     page: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Change the C++ of CPU kernels in one place at a time; do the tests notice?
+    """Mutate the C++ of CPU kernels, one place at a time, and run the tests.
 
-    Fails if they miss a change that tests/mutants_cpu.yaml does not list. ARGUMENTS are pytest's.
+    Fails if a mutant survives that tests/mutants_cpu.yaml does not list. ARGUMENTS are pytest's.
     """
     builder = Builder(Path.cwd())
     outcomes: list[Outcome] = []

@@ -1,21 +1,21 @@
-"""What to change in kernels and launchers, one place at a time, to see whether tests notice.
+"""The mutants of Metal kernels and launchers, with one change each.
 
-`source_mutants` changes a kernel's source: each barrier removed, each index and pointer offset one
-higher, each comparison moved by one (`<` to `<=`, `>=` to `>`), each instantiation of another dtype
-or gone. Only functions that the wanted kernels call are changed, and no included headers of MLX;
-the scalar functions of elementwise operators are not, since they have no index, and tests of their
-accuracy.
+`source_mutants` mutates a kernel's source: it removes each barrier; increments each index and
+pointer offset; shifts each comparison by one (`<` to `<=`, `>=` to `>`); and changes the dtype of
+each instantiation or removes it. It mutates only functions that the selected kernels call, and no
+headers of MLX. It does not mutate the scalar functions of elementwise operators, which have no
+index and have tests of their accuracy.
 
-All changes of a library go into one text, in which the number of a change switches it on
-(`Switched`, changes.h): it is compiled once, not once for each.
+All mutants of a library are in one source, in which the number of a mutant activates it
+(`Switched`, changes.h). It is therefore compiled once, not once per mutant.
 
-`launch_mutants` changes what a launcher asks for, as recorded launches show it: each binding
-dropped, exchanged with another one, or bound as an output in place of an input; each set_bytes of
-another size or with other numbers; each dimension of the grid and the threadgroup; each dtype's
-kernel. These are instructions to the substitute of MLX's Metal device (mutation.h), so that nothing
-is compiled again.
+`launch_mutants` mutates launches, from records of them: each binding is dropped, exchanged with
+another one, or bound as an output instead of an input; each set_bytes gets another size or other
+numbers; and each dimension of the grid and the threadgroup, and the dtype of the kernel, changes.
+These are instructions to the substitute for MLX's Metal device (mutation.h), so that nothing is
+compiled again.
 
-`plugin` runs tests on them.
+`plugin` runs the tests on the mutants.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _FROM_MLX = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change.
+    """A mutant.
 
     Attributes:
-        name: what is changed, in words: unique among the mutants of an operator.
-        kernels: the host names of the kernels that it may concern.
-        source: the source of the kernels' library with this change alone, or None for a change of
+        name: A description of the change, unique among the mutants of an operator.
+        kernels: The host names of the kernels that it may affect.
+        source: The source of the kernels' library with this change only, or None for a change of
             launches.
-        number: what switches the change on in the library's switched source.
-        launch: the change of launches ($MLXGEN_METAL_MUTATE), or None. With a source, how launches
-            reach the change in the switched one.
+        number: The number that activates the change in the library's switched source.
+        launch: The change of launches ($MLXGEN_METAL_MUTATE), or None. With a source: the change
+            that makes launches use it in the switched source.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """New text in place of the characters from `start` to `end`, `{}` in it for the switch."""
+    """A replacement for the characters from `start` to `end`; `{}` in it is the switch."""
 
     start: int
     end: int
@@ -86,7 +86,7 @@ class _Edit:
 class _Body:
     """A function's definition: its name, the tokens in its braces, and its parameters.
 
-    A struct's function has an owner. Operators have its name.
+    A member function has an owner. Operators have its name.
     """
 
     name: str
@@ -98,20 +98,20 @@ class _Body:
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """The mutants of a library's source, and the text that holds them all."""
+    """The mutants of a library's source, and the source that contains all of them."""
 
     mutants: list[Mutant]
     text: str
 
 
 def source_mutants(text: str, functions: Collection[str], kernels: Sequence[str]) -> Switched:
-    """The mutants of a library's source.
+    """Return the mutants of a library's source.
 
     Args:
         text: Metal source with its includes embedded (`mlxgen.read.embed`).
-        functions: the names of the kernel functions that are wanted; of other functions, those
-            that these call are changed.
-        kernels: the host names of the kernels, for `Mutant.kernels`.
+        functions: The names of the selected kernel functions; the functions that they call are
+            mutated, too.
+        kernels: The host names of the kernels, for `Mutant.kernels`.
     """
     file = _File(text)
     mutants: list[Mutant] = []
@@ -136,7 +136,7 @@ def _switch(number: int) -> str:
 
 
 def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """The text with other text in these places."""
+    """Return the text with these replacements."""
     pieces, at = [], 0
     for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
         pieces += [text[at:start], new]
@@ -145,7 +145,7 @@ def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 
 
 def _unique(names: Iterable[str]) -> Iterator[str]:
-    """Names, numbered where there are several of one."""
+    """Yield names, numbered if a name occurs several times."""
     seen: Counter[str] = Counter()
     for name in names:
         seen[name] += 1
@@ -153,7 +153,7 @@ def _unique(names: Iterable[str]) -> Iterator[str]:
 
 
 class _File:
-    """One library's source in tokens, without directives."""
+    """A library's source as tokens, without directives."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -164,7 +164,7 @@ class _File:
         self._scan()
 
     def _scan(self) -> None:
-        """Find the functions, also those of structs, and the other statements."""
+        """Find the functions, including member functions, and the other statements."""
         i = start = 0
         owner, owner_ends = "", 0
         while i < len(self.tokens):
@@ -203,7 +203,7 @@ class _File:
         return self.tokens[i].text if i < len(self.tokens) else ""
 
     def _is_macro(self, start: int, stop: int) -> bool:
-        """Whether these tokens are a macro's call without a semicolon, alone on its lines."""
+        """Return true if these tokens are a macro call without a semicolon on its own lines."""
         return (
             self.tokens[start].kind == "name"
             and self._text(start + 1) == "("
@@ -213,7 +213,7 @@ class _File:
         )
 
     def _parameters(self, start: int, brace: int) -> int | None:
-        """The `(` of the function whose body opens at `brace`, in front of its initializers."""
+        """Return the `(` of the function whose body opens at `brace`, before its initializers."""
         last = brace - 1
         while last > start and self.tokens[last].kind == "name":
             last -= 1  # const
@@ -249,9 +249,9 @@ class _File:
         return any(start <= offset < stop for start, stop in self._foreign)
 
     def called(self, functions: Collection[str]) -> list[_Body]:
-        """The definitions of these functions, and of all that they call.
+        """Return the definitions of these functions, and of all that they call.
 
-        A struct's function is called where its struct is named, too.
+        A member function counts as called if its struct is named.
         """
         wanted, found = {(name, False) for name in functions}, []
         open_bodies = [body for body in self.bodies if not self._is_foreign(body.start)]
@@ -268,7 +268,7 @@ class _File:
         return sorted(found, key=lambda body: body.start)
 
     def _names_in(self, body: _Body) -> set[tuple[str, bool]]:
-        """What a function may call, and whether as a member of a struct.
+        """Return the names that a function may call, each with a flag for member functions.
 
         A generated kernel's scalar function does not count.
         """
@@ -286,9 +286,9 @@ class _File:
         return self.text[start:end].split("//")[0].strip()
 
     def changes(self, body: _Body) -> Iterator[tuple[str, list[_Edit]]]:
-        """What can be changed in one function, in words and as edits."""
+        """Yield the possible changes of one function, described in words and as edits."""
         pointers = self._pointers(body)
-        size_ends = 0  # of an array, which is known when it is compiled: no switch there
+        size_ends = 0  # end of an array's size, a compile-time constant without a switch
         for i in range(body.start + 1, body.stop):
             token, where = self.tokens[i], f"in `{self._line(i)}`"
             if token.text in _BARRIERS:
@@ -310,19 +310,19 @@ class _File:
                 yield f"{token.text} + 1 {where}", [_Edit(token.end, token.end, " + 1", " + {}")]
 
     def _removed(self, i: int) -> list[_Edit]:
-        """Without the call of the function at `i`."""
+        """Return the edit that removes the call of the function at `i`."""
         start, end = self.tokens[i].offset, self.tokens[self._closing(i + 1)].end
         alone = _Edit(start, start, "(true ? void() : ", "({} ? void() : ")
         return [alone, _Edit(end, end, ")", ")")]
 
     def _higher(self, i: int) -> tuple[str, list[_Edit]]:
-        """The index in the brackets at `i`, and edits that make it one higher."""
+        """Return the index in the brackets at `i`, and edits that increment it."""
         start, end = self.tokens[i].end, self.tokens[self._closing(i)].offset
         edits = [_Edit(start, start, "(", "("), _Edit(end, end, ") + 1", ") + {}")]
         return " ".join(self.text[start:end].split()), edits
 
     def _pointers(self, body: _Body) -> set[str]:
-        """The names of the pointers that a function declares: `T* name`."""
+        """Return the names of the pointers that a function declares: `T* name`."""
         span = (*range(*body.parameters), *range(body.start, body.stop))
         return {
             self.tokens[i + 1].text
@@ -334,7 +334,7 @@ class _File:
         }
 
     def _is_index(self, i: int) -> bool:
-        """Whether the `[` at `i` subscripts: no attribute, and no array's declaration."""
+        """Return true if the `[` at `i` subscripts; false for attributes and array declarations."""
         before, after = self.tokens[i - 1], self.tokens[i + 1]
         if before.kind != "name" or after.text in ("[", "]"):
             return False
@@ -343,7 +343,7 @@ class _File:
     def instantiations(
         self, functions: Collection[str], kernels: Sequence[str]
     ) -> Iterator[tuple[Mutant, list[_Edit]]]:
-        """Each instantiation with another type, and without it."""
+        """Yield each instantiation with another type, and without it."""
         all_kernels = {body.name for body in self.bodies if not body.owner}
         for start, stop in self._statements:
             tokens = self.tokens[start:stop]
@@ -366,7 +366,7 @@ class _File:
     def _instantiated(
         self, tokens: Sequence[Token], types: Sequence[Token], kernels: Sequence[str]
     ) -> Iterator[tuple[Mutant, list[_Edit]]]:
-        """The mutants of one instantiation; in the switched source the other one has a name."""
+        """Return the mutants of one instantiation; the switched source gives it a second name."""
         start, end = tokens[0].offset, tokens[-1].end
         shown = " ".join(self.text[start:end].split())
         shown = re.sub(r"template \[\[host_name\(\"(.*?)\"\)\]\].*", r"\1", shown)
@@ -389,7 +389,7 @@ class _File:
 
 
 def _foreign_parts(text: str) -> list[tuple[int, int]]:
-    """The ranges of embedded source that come from MLX's headers."""
+    """Return the ranges of embedded source that come from MLX's headers."""
     parts = []
     opened: list[str] = []
     start = 0
@@ -412,7 +412,7 @@ def _foreign_parts(text: str) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Buffer:
-    """What launches bind to one index: kinds are input, output, filled and bytes."""
+    """The bindings of launches at one index: kinds are input, output, filled and bytes."""
 
     name: str
     kinds: set[str] = field(default_factory=set)
@@ -421,16 +421,16 @@ class Buffer:
 
 @dataclass(slots=True)
 class Launches:
-    """The launches of one function's kernels, out of one library."""
+    """The launches of one function's kernels from one library."""
 
     kernels: set[str] = field(default_factory=set)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    grid: list[int] = field(default_factory=lambda: [1, 1, 1])  # the largest
+    grid: list[int] = field(default_factory=lambda: [1, 1, 1])  # the maximum
     group: list[int] = field(default_factory=lambda: [1, 1, 1])
     several: list[bool] = field(default_factory=lambda: [False] * 3)  # threadgroups along it
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one line of a trace."""
+        """Add one line of a trace."""
         self.kernels.add(row["kernel"])
         self.grid = [max(pair) for pair in zip(self.grid, row["grid"], strict=True)]
         self.group = [max(pair) for pair in zip(self.group, row["group"], strict=True)]
@@ -443,12 +443,12 @@ class Launches:
 
 
 def launch_mutants(launches: Launches, function: str, library: Sequence[str]) -> list[Mutant]:
-    """The mutants of a launcher.
+    """Return the mutants of a launcher.
 
     Args:
-        launches: what it did.
-        function: the kernel function, for names.
-        library: all host names of that function: its other dtypes.
+        launches: Its recorded launches.
+        function: The kernel function, for names.
+        library: All host names of this function: its other dtypes.
     """
     every = ",".join(sorted(launches.kernels))
     changes = [
@@ -485,7 +485,7 @@ def _changes(launches: Launches) -> Iterator[tuple[str, str]]:
         yield f"grid.{axis} one larger", f"grid {d} 1"
         if launches.grid[d] > 1:
             yield f"grid.{axis} one smaller", f"grid {d} -1"
-        if launches.several[d]:  # else it is cut to the grid
+        if launches.several[d]:  # otherwise the threadgroup is cut to the grid
             yield f"threadgroup.{axis} doubled", f"group {d} 2 1"
         if launches.group[d] > 1:
             yield f"threadgroup.{axis} halved", f"group {d} 1 2"

@@ -1,17 +1,17 @@
 """A pytest plugin that runs tests on mutants of Metal kernels and their launchers.
 
 `python -m tools.mutation` uses it. Tests are collected once; then every run is a forked child of
-that process, which starts in milliseconds:
+the process, which starts in milliseconds:
 
-1. One child runs all tests, as `mlxgen metal-test` does. It writes down which launches each test
-   makes (mutation.h).
-2. From these the mutants follow (`mutants`); those of a library's source are compiled as one. For
-   each, a child runs the tests that launch its kernels, those that found most mutants before
-   first, until one fails.
-3. Outcomes are kept, by everything that went into them: the next run tries what is new (`_Kept`).
+1. One child runs all tests, as `mlxgen metal-test` does. It records the launches of each test
+   (mutation.h).
+2. The mutants follow from these launches (`mutants`); all mutants of a library's source are
+   compiled at once. For each mutant, a child runs the tests that launch its kernels until one
+   fails; the tests that have killed most mutants run first.
+3. Results are cached under all their inputs: the next run tests only new mutants (`_Kept`).
 
-No child inherits threads: MLX starts its own with the first computation, and the parent computes
-nothing. Tests that fail without a mutant are left out.
+No child inherits threads: MLX starts its threads with the first computation, and the parent
+computes nothing. Tests that fail without a mutant are left out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from .mutants import Launches, Mutant, Switched, launch_mutants, source_mutants
 OPTIONS = "MLXGEN_METAL_MUTATION"  # the variable with the options, as JSON
 RESULTS = "results.json"  # in the folder
 
-_PATIENCE = 10  # seconds of CPU time beyond three times what the tests took: a loop without end
-_HANGS = 600.0  # seconds on the clock
+_PATIENCE = 10  # extra seconds of CPU time beyond three times that of the tests: an endless loop
+_HANGS = 600.0  # seconds of wall time
 _PAUSE = 0.005
 
 _OUT_OF_TIME = (signal.SIGXCPU, signal.SIGKILL)
@@ -53,15 +53,15 @@ _PASSED, _FAILED, _NOT_COMPILED = 0, 7, 8
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the plugin is to do.
+    """The plugin's options.
 
     Attributes:
-        folder: an empty one, for the results and everything on the way.
-        kept: where outcomes stay for the next run.
-        ops: the operators whose kernels are changed; all if empty.
-        jobs: how many mutants run at the same time.
-        sample: how many mutants of each operator are drawn; all if 0.
-        seed: what the sample is drawn by.
+        folder: An empty folder for the results and all intermediate files.
+        kept: The folder of cached results.
+        ops: The operators whose kernels are mutated; all if empty.
+        jobs: Number of mutants that run in parallel.
+        sample: Number of random mutants of each operator; 0 for all.
+        seed: Seed of the sample.
     """
 
     folder: str
@@ -72,27 +72,28 @@ class Options:
     seed: int = 0
 
     def text(self) -> str:
-        """As the environment variable holds it."""
+        """Return the options as a string for the environment variable."""
         return json.dumps(asdict(self))
 
     @classmethod
     def given(cls) -> Options:
-        """Those in the environment."""
+        """Return the options from the environment."""
         values = json.loads(os.environ[OPTIONS])
         return cls(**values | {"ops": tuple(values["ops"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a mutant.
+    """The result for a mutant.
 
     Attributes:
-        op: the operator.
+        op: The operator.
         kind: kernel or launcher.
-        name: what was changed.
-        how: "checks" of the emulation failed, or "results" were wrong, or the kernel was "endless",
-            or "refused" by the compiler; "missed" if all tests passed.
-        by: the test that failed.
+        name: The change.
+        how: The mutant was killed because "checks" of the emulation failed, "results" were wrong,
+            the kernel was "endless" (timeout), or the compiler "refused" it; it survived, "missed",
+            if all tests passed.
+        by: The test that failed.
     """
 
     op: str
@@ -104,7 +105,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Test:
-    """What a test does without mutants."""
+    """The behavior of a test without mutants."""
 
     number: int
     name: str
@@ -121,12 +122,12 @@ class _Library:
     path: Path
     functions: dict[str, str]  # the kernel function of each host name
     launches: dict[str, Launches] = field(default_factory=dict)
-    rows: list[str] = field(default_factory=list)  # all launches, as they were recorded
+    rows: list[str] = field(default_factory=list)  # all recorded launches
     tests: list[_Test] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)  # mutants found by each test
+    found: Counter[str] = field(default_factory=Counter)  # mutants killed by each test
 
     def mutants(self) -> Iterator[tuple[str, Mutant]]:
-        """All mutants, with their kind."""
+        """Yield all mutants with their kind."""
         for mutant in self.changed().mutants:
             yield "kernel", mutant
         for function, launches in self.launches.items():
@@ -140,14 +141,14 @@ class _Library:
         return source_mutants(self.path.read_text(encoding="utf-8"), self.launches, names)
 
     def tests_of(self, mutant: Mutant) -> list[_Test]:
-        """The tests that can notice, the likeliest and shortest first."""
+        """Return the tests that can kill a mutant, the likeliest and shortest first."""
         wanted = {f"{self.name} {kernel}" for kernel in mutant.kernels}
         found = [test for test in self.tests if test.kernels & wanted]
         return sorted(found, key=lambda t: (-self.found[t.name], t.seconds))
 
 
 class _Kept:
-    """The outcomes of a library's mutants, in a file, as long as nothing that matters changes."""
+    """The cached results for a library's mutants, valid while all their inputs are unchanged."""
 
     def __init__(self, folder: str, library: _Library, items: Sequence[Any]) -> None:
         self.path = Path(folder, f"{library.op}.json")
@@ -160,7 +161,7 @@ class _Kept:
 
     @staticmethod
     def _key(library: _Library, items: Sequence[Any]) -> str:
-        """Of the kernels, what launchers did with them, the tests, and the emulation."""
+        """Hash the kernels, the launches, the tests, and the emulation."""
         tests = [items[test.number] for test in library.tests]
         files = {item.path for item in tests}
         beside = {path for file in files for path in file.parent.glob("*.py")}
@@ -173,17 +174,17 @@ class _Kept:
         return digest.hexdigest()
 
     def add(self, name: str, how: str, by: str) -> None:
-        """Keep an outcome."""
+        """Store a result."""
         self.outcomes[name] = [how, by]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"key": self.key, "outcomes": self.outcomes})
-        new = self.path.with_suffix(".new")  # in one piece, whenever the run is stopped
+        new = self.path.with_suffix(".new")  # written atomically, because the run may be stopped
         new.write_text(text, encoding="utf-8")
         new.replace(self.path)
 
 
 def _emulation() -> list[Path]:
-    """The files that emulation and mutants are made of."""
+    """Return the source files of the emulation and of the mutants."""
     emulator = Path(mlxgen.emulator.__file__).parent
     own = Path(__file__).parent.glob("*.py")
     files = [path for what in ("*.py", "*.cpp", "include/**/*.h") for path in emulator.glob(what)]
@@ -204,14 +205,14 @@ class _Watcher:
             self.failures.append(str(report.longreprtext))
 
     def run(self, item: Any, following: Any) -> tuple[list[str], float]:
-        """Run a test; its failures, and the seconds of CPU time it took."""
+        """Run a test; return its failures and its CPU time in seconds."""
         self.failures, start = [], time.process_time()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         return self.failures, time.process_time() - start
 
 
 def _fork(work: Callable[[], int], log: Path) -> int:
-    """Do the work in a child, whose output goes to a file; the child's process id."""
+    """Run a function in a child, whose output goes to a file; return the child's process id."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -237,15 +238,15 @@ class _Server:
         self.folder = Path(options.folder)
         self.terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         self.prebuilt = Path(os.environ["MLXGEN_METAL_PREBUILT"])
-        self.switched: dict[str, Path] = {}  # libraries with all mutants in them
+        self.switched: dict[str, Path] = {}  # libraries with all mutants
 
     def say(self, text: str) -> None:
-        """Tell the user."""
+        """Print a message for the user."""
         self.terminal.write_line(text)
         self.terminal.flush()
 
     def _watcher(self) -> _Watcher:
-        """In a child: in place of the terminal."""
+        """In a child, replace the terminal reporter."""
         self.config.pluginmanager.unregister(self.terminal)
         watcher = _Watcher()
         self.config.pluginmanager.register(watcher)
@@ -254,7 +255,7 @@ class _Server:
     # -- recording
 
     def record(self) -> list[_Library]:
-        """Run all tests once; the libraries that they launch kernels of."""
+        """Run all tests once; return the libraries whose kernels they launch."""
         log = self.folder / "record.log"
         child = _fork(self._record, log)
         _, status = os.waitpid(child, 0)
@@ -266,7 +267,10 @@ class _Server:
             raise EmulationError("no test launches a Metal kernel of these operators")
         self.say(
             f"{len(recorded['tests'])} tests launch kernels"
-            + "".join(f"\nleft out, as it fails: {name}" for name in recorded["failing"])
+            + "".join(
+                f"\nleft out, because it fails without a mutant: {name}"
+                for name in recorded["failing"]
+            )
         )
         return self._libraries(recorded)
 
@@ -296,7 +300,7 @@ class _Server:
         libraries: dict[str, _Library] = {}
         for row in recorded["launches"]:
             name = row["library"]
-            op = name.partition(".")[2]  # behind the package
+            op = name.partition(".")[2]  # after the package
             if self.options.ops and op not in self.options.ops:
                 continue
             if name not in libraries:
@@ -317,7 +321,7 @@ class _Server:
     # -- mutants
 
     def run(self) -> list[Outcome]:
-        """The outcomes of all mutants, in their order."""
+        """Return the results for all mutants, in order."""
         work: list[tuple[_Library, _Kept, str, Mutant]] = []
         for library in self.record():
             kept = _Kept(self.options.kept, library, self.items)
@@ -328,9 +332,9 @@ class _Server:
                 drawn = [drawn[number] for number in sorted(chosen)]
             work += [(library, kept, kind, mutant) for kind, mutant in drawn]
         new = [n for n, (_, kept, _, mutant) in enumerate(work) if mutant.name not in kept.outcomes]
-        self.say(f"{len(work)} mutants, {len(work) - len(new)} of them as in an earlier run")
+        self.say(f"{len(work)} mutants, {len(work) - len(new)} of them cached")
         self._compile({work[n][0].name: work[n][0] for n in new}.values())
-        running: dict[int, tuple[int, float]] = {}  # by process: number, and until when
+        running: dict[int, tuple[int, float]] = {}  # by process: number and deadline
         waiting = new[::-1]
         while waiting or running:
             while waiting and len(running) < self.options.jobs:
@@ -357,7 +361,7 @@ class _Server:
         ]
 
     def _compile(self, libraries: Collection[_Library]) -> None:
-        """Compile each library with all mutants in it; those that fail are compiled one by one."""
+        """Compile each library with all its mutants; if that fails, compile them one by one."""
         self.say(f"Compiling the mutants of {len(libraries)} operators")
 
         def compile_all(library: _Library) -> None:
@@ -367,7 +371,7 @@ class _Server:
                 text = f'#include "mlxgen_metal/changes.h"\n{translate(path).text}'
                 self.switched[library.name] = build(text, os.fspath(path))
             except (EmulationError, SourceError) as error:
-                self.say(f"{library.op}: the mutants compile one by one only: {error}")
+                self.say(f"{library.op}: the mutants compile only one by one: {error}")
 
         with ThreadPoolExecutor(self.options.jobs) as pool:
             list(pool.map(compile_all, libraries))
@@ -418,7 +422,7 @@ class _Server:
         return _PASSED
 
     def _put_in_place(self, folder: Path, library: _Library, made: Path) -> None:
-        """Let this compiled library be found in place of the recorded one."""
+        """Replace the recorded library with this compiled one."""
         folder.mkdir()
         for path in self.prebuilt.iterdir():
             if path.name != f"{library.name}.so":
@@ -428,7 +432,7 @@ class _Server:
 
 
 def _how_ended(folder: Path, status: int, endless: bool) -> tuple[str, str]:
-    """How a child ended that ran a mutant's tests, and the test that found it."""
+    """Return the end of a child that ran a mutant's tests, and the test that killed the mutant."""
     if endless or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OUT_OF_TIME):
         return "endless", ""
     if os.WIFEXITED(status):
@@ -447,7 +451,7 @@ def _how_ended(folder: Path, status: int, endless: bool) -> tuple[str, str]:
 
 
 def pytest_runtestloop(session: Any) -> bool | None:
-    """In place of running the tests once: run them on mutants."""
+    """Run the tests on mutants instead of once."""
     if OPTIONS not in os.environ:
         return None
     options = Options.given()

@@ -1,12 +1,12 @@
-"""A mutation run: its outcomes, those that cannot change a result, and the page.
+"""The results of a mutation run, the list of equivalent mutants, and the page with the results.
 
-Mutants that change no result are listed in a YAML file, with the reason:
+Equivalent mutants are listed in a YAML file, with the reason:
 
     - mutants: ["axpby: launch of *: grid.z one larger"]
       why: its threads write the same values once more
 
-`*` stands for any text. The run fails if a mutant is missed that is not listed, and if an item of
-the list matches no mutant that was missed: what a test finds is not equivalent.
+`*` matches any text. The run fails if a mutant survives that is not listed, and if an item of the
+list matches no surviving mutant, because a killed mutant is not equivalent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mlxgen.emulator.package import EmulatedPackage
 from . import plugin
 from .plugin import OPTIONS, RESULTS, Options, Outcome
 
-ROOT = Path(__file__).parents[2]  # where `tools` can be imported
+ROOT = Path(__file__).parents[2]  # the folder that contains `tools`
 
 _BEGIN = "<!-- mutants: written by tools.mutation --write -->"
 _END = "<!-- mutants: end -->"
@@ -41,18 +41,18 @@ _HEAD = (
     "do not compile | equivalent | survived |"
 )
 _ROW = re.compile(r"^\| (\w+) \| (kernel|launcher|cpu) \| ([\d |]+) \|$", re.M)
-_SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may take its time
+_SURVIVES = ("missed", "endless")  # of an equivalent mutant, which may also time out
 
 
 @dataclass(frozen=True, slots=True)
 class Equivalent:
-    """Mutants that change no result, by their names with `*` for any text, and the reason."""
+    """Equivalent mutants, by name with `*` for any text, and the reason."""
 
     patterns: tuple[str, ...]
     why: str
 
     def matches(self, outcome: Outcome) -> bool:
-        """Whether this is one of them."""
+        """Return true if the result is for one of these mutants."""
         name = f"{outcome.op}: {outcome.name}"
         return any(
             re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name)
@@ -61,10 +61,10 @@ class Equivalent:
 
 
 def equivalents(path: Path) -> list[Equivalent]:
-    """What the file lists; nothing if it does not exist.
+    """Return the contents of the file; nothing if it does not exist.
 
     Raises:
-        EmulationError: for a file of another form.
+        EmulationError: If the file has another form.
     """
     if not path.exists():
         return []
@@ -78,25 +78,25 @@ def equivalents(path: Path) -> list[Equivalent]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcomes of a run beside what is expected."""
+    """The results of a run and the expected equivalents."""
 
     outcomes: tuple[Outcome, ...]
     expected: tuple[Equivalent, ...]
 
     def reason(self, outcome: Outcome) -> str | None:
-        """Why the mutant changes no result, if the list says so and no test found it."""
+        """Return the listed reason why the mutant is equivalent, if no test killed it."""
         if outcome.how not in _SURVIVES:
             return None
         return next((e.why for e in self.expected if e.matches(outcome)), None)
 
     @property
     def missed(self) -> list[Outcome]:
-        """The mutants that no test found and that are not listed."""
+        """The mutants that survived and are not listed."""
         return [o for o in self.outcomes if o.how == "missed" and self.reason(o) is None]
 
     @property
     def idle(self) -> list[str]:
-        """Patterns of the list that match no mutant which was missed."""
+        """Listed patterns that match no surviving mutant."""
         return [
             pattern
             for e in self.expected
@@ -107,7 +107,7 @@ class Report:
         ]
 
     def table(self, earlier: str = "") -> str:
-        """The outcomes in Markdown, beside the other operators' rows of an earlier table."""
+        """Return the results as Markdown, with the other operators' rows of an earlier table."""
         here = {(o.op, o.kind) for o in self.outcomes}
         rows = {
             (op, kind): Counter(dict(zip(_COLUMNS, map(int, cells.split("|")), strict=True)))
@@ -124,15 +124,15 @@ class Report:
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """What was found, and all that is wrong."""
+        """Summarize the results and all problems."""
         found = sum(o.how in _FOUND and self.reason(o) is None for o in self.outcomes)
         without = sum(self.reason(o) is not None for o in self.outcomes)
         lines = [
-            f"{len(self.outcomes)} mutants: {found} found, {without} change no result, "
-            f"{len(self.missed)} missed"
+            f"{len(self.outcomes)} mutants: {found} killed, {without} equivalent, "
+            f"{len(self.missed)} survived"
         ]
-        lines += [f"missed: {o.op}: {o.name}" for o in self.missed]
-        lines += [f"listed, but no mutant of it was missed: {pattern}" for pattern in self.idle]
+        lines += [f"survived: {o.op}: {o.name}" for o in self.missed]
+        lines += [f"listed, but no mutant of it survived: {pattern}" for pattern in self.idle]
         return "\n".join(lines)
 
 
@@ -142,10 +142,10 @@ def run(
     expected: Sequence[Equivalent],
     arguments: Sequence[str],
 ) -> Report:
-    """Run the project's tests on mutants; its folders are not used.
+    """Run the project's tests on mutants; the folders in ``options`` are not used.
 
     Raises:
-        EmulationError: where the tests cannot be run.
+        EmulationError: If the tests cannot be run.
     """
     with tempfile.TemporaryDirectory(prefix="mlxgen-mutants-") as folder:
         given = replace(options, folder=folder, kept=str(package.folder / "mutants"))
@@ -156,15 +156,15 @@ def run(
         subprocess.run(command, cwd=package.settings.root, env=env, check=False)
         results = Path(folder, RESULTS)
         if not results.exists():
-            raise EmulationError("the mutation run did not come to its end")
+            raise EmulationError("the mutation run was aborted")
         outcomes = tuple(Outcome(**values) for values in json.loads(results.read_text()))
     return Report(outcomes, tuple(expected))
 
 
 def write_page(page: Path, report: Report, whole: bool) -> None:
-    """Put the table between the page's markers, or at its end where there are none.
+    """Write the table between the page's markers, or at its end if it has none.
 
-    The rows of operators that were not run stay, unless all were to be.
+    The rows of operators that were not run stay, unless ``whole``.
     """
     old = page.read_text(encoding="utf-8") if page.exists() else ""
     before, begin, rest = old.partition(_BEGIN)

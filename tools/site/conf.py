@@ -1,9 +1,9 @@
-"""How Sphinx makes a site of README.md and docs/, the very files that GitHub shows (``make site``).
+"""Sphinx settings for the site made of README.md and docs/, the files that GitHub shows.
 
-Sphinx, because it is the one generator that fails on a link to a heading that is not there, checks
-links to the outside, and runs pages (MyST-NB); furo, because it is readable on phones, has a dark
-mode, and loads nothing from other hosts. The repository's root is the source folder, so that links
-between pages, and to files that are not pages, are the ones that GitHub follows.
+``make site`` builds it. Sphinx is used because it fails on links to missing headings, checks
+external links, and runs pages (MyST-NB). The theme furo is readable on phones, has a dark mode, and
+loads nothing from other hosts. The repository's root is the source folder, so that links between
+pages, and to files that are not pages, are those that GitHub follows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
 
 extensions = ["myst_nb"]
 myst_enable_extensions = ["dollarmath"]
-html_math_renderer = "mathml"  # browsers draw it themselves; MathJax comes from another host
-myst_heading_anchors = 4  # under the names that GitHub gives them
-suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows what is no YAML or TOML
+html_math_renderer = "mathml"  # rendered by browsers; MathJax would come from another host
+myst_heading_anchors = 4  # with GitHub's names
+suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows invalid YAML and TOML
 nb_custom_formats = {"docs/tutorial.md": "tools.site.pages.notebook"}
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
@@ -48,7 +48,7 @@ linkcheck_anchors = False
 
 
 def _read(app: Any, name: str, source: list[str]) -> None:
-    """Add to a page what GitHub does not show."""
+    """Add the parts of a page that GitHub does not show."""
     if name == root_doc:
         source[0] += pages.contents(ROOT)
     elif name == "docs/operators":
@@ -56,7 +56,7 @@ def _read(app: Any, name: str, source: list[str]) -> None:
 
 
 def _finished(app: Any, error: Exception | None) -> None:
-    """The README is what comes first."""
+    """Make the README the first page."""
     if not error and app.builder.name == "html":
         shutil.copy(Path(app.outdir) / "README.html", Path(app.outdir) / "index.html")
 
@@ -73,7 +73,7 @@ def _block(translator: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    """What Sphinx calls."""
+    """Register the hooks; Sphinx calls this function."""
     app.add_lexer("metal", CppLexer)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("source-read", _read)

@@ -1,4 +1,4 @@
-"""What the site makes of the pages: the table of contents, and a notebook of the tutorial."""
+"""The site's changes to the pages: the table of contents, and a notebook of the tutorial."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CONTENTS = {
         "docs/releasing",
     ],
 }
-"""The pages in their order. Those that are not named here stand at the end of "How to"."""
+"""The pages in order. Pages that are not listed here are at the end of "How to"."""
 
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def contents(root: Path) -> str:
-    """Sphinx's table of contents, as Markdown for the end of the first page.
+    """Return Sphinx's table of contents, as Markdown for the end of the first page.
 
     Args:
         root: The folder of the repository.
@@ -61,11 +61,11 @@ def contents(root: Path) -> str:
 
 
 def notebook(text: str) -> Any:
-    """A Markdown page as a notebook, which MyST-NB runs: its Python code are the cells.
+    """Convert a Markdown page to a notebook, which MyST-NB runs: its Python code becomes the cells.
 
-    On GitHub the page is ordinary Markdown, which MyST's own format for notebooks is not.
+    On GitHub the page is ordinary Markdown; MyST's own notebook format would not be.
     """
-    v4: Any = importlib.import_module("nbformat.v4")  # only where the site is made
+    v4: Any = importlib.import_module("nbformat.v4")  # only needed for the site
     cells, starts, line = [], [], 0
     for i, part in enumerate(CODE.split(text)):
         line += i % 2  # the line that opens the code

@@ -1,7 +1,7 @@
-"""A picture of each elementwise operator and its gradient, for the page of the operators.
+"""Plots of each elementwise operator and its gradient, for the page of the operators.
 
-They are drawn when the site is made, by mlxops itself, over the ranges of the entries' samples.
-Each picture is SVG inside the page, so that its text has the page's colour, light or dark.
+mlxops itself computes them when the site is built, over the ranges of the entries' samples. Each
+plot is SVG inside the page, so that its text has the page's color, light or dark.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import yaml
 from mlxgen.testing.cases import Case, SampleArray, Subject
 
 SECTION = re.compile(r"^## (\S+)\n\n```python\n.*?\n```\n", re.MULTILINE | re.DOTALL)
-TEXT = "#010203"  # stands for the colour of the page's text
+TEXT = "#010203"  # replaced by the color of the page's text
 COLOURS = ("#2f7ed8", "#d9730d", "#1a9850", "#b04fc4")  # 3:1 or more against white and black
 STYLE: Any = {
     "svg.fonttype": "none",
-    "font.family": "DejaVu Sans",  # which comes with matplotlib
+    "font.family": "DejaVu Sans",  # included in matplotlib
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -37,7 +37,7 @@ STYLE: Any = {
 
 
 def with_plots(page: str, entries: Path) -> str:
-    """The page of the operators with pictures behind the signatures.
+    """Return the page of the operators with plots after the signatures.
 
     Args:
         page: Markdown, as ``mlxgen docs`` writes it.
@@ -62,7 +62,7 @@ def _load(entries: Path) -> list[dict[str, Any]]:
 
 
 def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:
-    """The samples of an elementwise operator; nothing for another one."""
+    """Return the samples of an elementwise operator; nothing for other operators."""
     path = ".".join(filter(None, (op["module"], op["python_name"])))
     if "internal" in op["tags"]:
         return []
@@ -74,9 +74,10 @@ def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:
 
 
 def _picture(subjects: list[Subject]) -> str:
-    """The function, and its derivative in each argument that has one, along the last argument.
+    """Plot the function, and its derivative in each argument that has one, along the last argument.
 
-    Over the range of the first sample, and below it as far again where other samples are.
+    The range is that of the first sample; if other samples are below it, it is extended downward by
+    the same length.
     """
     subject = subjects[0]
     *others, slot = subject.slots
@@ -90,7 +91,7 @@ def _picture(subjects: list[Subject]) -> str:
     panels = [_panel(name, slot.name, x, values)]
     for i in subject.argnums():
         title = f"\N{PARTIAL DIFFERENTIAL} {name} / \N{PARTIAL DIFFERENTIAL}{subject.slots[i].name}"
-        with suppress(ValueError):  # what it is composed of may have no derivative there
+        with suppress(ValueError):  # a function in its composition may have no derivative
             panels.append(_panel(title, slot.name, x, curves(subject, x, i)))
     key = [
         f'<span style="color: {colour}">\N{HORIZONTAL BAR}</span> {label}'
@@ -101,14 +102,14 @@ def _picture(subjects: list[Subject]) -> str:
 
 
 def curves(subject: Subject, x: np.ndarray, argnum: int | None = None) -> dict[str, np.ndarray]:
-    """The operator along its last argument, or with `argnum` its derivative in an argument.
+    """Return the operator along its last argument, or with `argnum` a derivative of it.
 
     Args:
         subject: A sample of an elementwise operator.
         x: Values of the last argument.
 
     Returns:
-        By its name, a curve for each of three settings of the other arguments, or for each output.
+        By name, a curve for each of three settings of the other arguments, or for each output.
     """
     others = subject.slots[:-1]
     settings = [_settings(slot)[:: -1 if i % 2 else 1] for i, slot in enumerate(others)]
@@ -124,7 +125,7 @@ def curves(subject: Subject, x: np.ndarray, argnum: int | None = None) -> dict[s
 
 
 def _values(subject: Subject, output: int, at: list[mx.array], argnum: int | None) -> mx.array:
-    """One output, or the derivative of it."""
+    """Return one output, or its derivative."""
 
     def value(*arrays: mx.array) -> mx.array:
         return subject.function(*arrays)[output]
@@ -136,18 +137,18 @@ def _values(subject: Subject, output: int, at: list[mx.array], argnum: int | Non
 
 
 def _settings(slot: SampleArray) -> np.ndarray:
-    """Three numbers of an argument's range."""
+    """Return three numbers of an argument's range."""
     return np.asarray(np.linspace(slot.low, slot.high, 7)[1::2])
 
 
 def _panel(title: str, along: str, x: np.ndarray, ys: dict[str, np.ndarray]) -> str:
-    """One pair of axes as an element of HTML."""
+    """Return one pair of axes as an HTML element."""
     finite = np.concatenate([y[np.isfinite(y)] for y in ys.values()])
     least, low, high, most = np.quantile(finite, [0, 0.1, 0.9, 1])
     margin = high - low or 1.0
     if most - least <= 6 * margin:
         low, high = least, most
-    else:  # poles: the rest is to be seen, too
+    else:  # a pole: limit the range so that the rest is visible
         low, high = max(low - margin, least), min(high + margin, most)
     figure, axes = plt.subplots(figsize=(3.3, 2.1), layout="constrained")
     for y, colour in zip(ys.values(), COLOURS, strict=False):
@@ -159,7 +160,7 @@ def _panel(title: str, along: str, x: np.ndarray, ys: dict[str, np.ndarray]) -> 
     axes.set_xlabel(along)
     axes.grid(color=TEXT, alpha=0.15, linewidth=0.6)
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": title}):  # the same names of parts in every run
+    with matplotlib.rc_context({"svg.hashsalt": title}):  # equal ids in every run
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
     svg = text.getvalue()
@@ -170,5 +171,5 @@ def _panel(title: str, along: str, x: np.ndarray, ys: dict[str, np.ndarray]) -> 
 
 
 def _rounded(path: re.Match[str]) -> str:
-    """Coordinates with two digits, which half of a page's size is otherwise."""
+    """Round coordinates to two digits, which halves the size of a page."""
     return re.sub(r"(\.\d\d)\d+", r"\1", path[0])

@@ -1,4 +1,4 @@
-// Activations that layers have inside: those of csrc/nn/activations.h.
+// Activation functions inside of layers: those of csrc/nn/activations.h.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 using namespace metal;
 
-// The choices of an operator's argument `activation`, in its order.
+// The values of an operator's argument `activation`, in order.
 enum Activation { silu_activation, sigmoid_activation };
 
 /** 1 / (1 + exp(-x)), by exp of a negative number: it does not overflow. */

@@ -1,12 +1,12 @@
-// Metal kernels of attention that never hold the whole matrix of scores: the
+// Metal kernels of attention that never store the whole matrix of scores: the
 // formulas of csrc/nn/attention.h.
 //
-// A threadgroup has 32 rows, queries or keys, and goes over those of the other
-// side 32 at a time. Each of its four simdgroups has 8 of the rows, and four 8
-// x 8 matrices of scores. More than 128 columns of results are shared among
-// threadgroups, which all compute the scores: so heads of any size fit into
-// registers. As there, sums with a NaN are computed again, without the products
-// of pairs that do not see each other.
+// A threadgroup processes 32 rows, queries or keys, and loops over the other
+// side, 32 at a time. Each of its four simdgroups computes 8 of the rows, with
+// four 8 x 8 matrices of scores. Several threadgroups share more than 128
+// columns of results, and all of them compute the scores, so that heads of any
+// size fit into registers. As on the CPU, sums that contain NaN are computed
+// again, without the products of pairs that do not see each other.
 
 #include <metal_stdlib>
 
@@ -20,12 +20,12 @@ static constant constexpr const int pitch = block + 4; // avoids bank conflicts
 static constant constexpr const int tiles = block / 8;
 static constant constexpr const int results = 128; // columns of a threadgroup
 
-/** A thread's place in the launch. */
+/** The position of a thread in the launch. */
 struct Thread {
   int index; // in the threadgroup
   int simdgroup;
   int lane;
-  int row; // among the threadgroup's
+  int row; // in the threadgroup
   int column; // the first of two, in each 8 x 8 matrix
 
   Thread(uint index_, uint simdgroup_, uint lane_)
@@ -43,7 +43,7 @@ struct Rows {
   int size;
 };
 
-/** Copy the 32 columns from `first` on, with zeros where nothing is. */
+/** Copy the 32 columns from `first` on; missing columns are zeros. */
 template <typename T>
 inline void
 copy(threadgroup float* to, Rows<T> from, int first, Thread thread_) {
@@ -118,7 +118,7 @@ inline void clear(thread Tile* sums) {
   }
 }
 
-/** Whether x is true for any thread of the threadgroup. */
+/** True if x is true for any thread of the threadgroup. */
 inline bool any_thread(bool x, threadgroup float* to, Thread thread_) {
   bool any = simd_any(x);
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -129,7 +129,7 @@ inline bool any_thread(bool x, threadgroup float* to, Thread thread_) {
   return to[0] + to[1] + to[2] + to[3] != 0;
 }
 
-/** Whether any of a thread's sums is NaN. */
+/** True if any of a thread's sums is NaN. */
 inline bool any_nan(thread Tile* sums) {
   bool found = false;
   for (int j = 0; j < results / 8; ++j) {
@@ -139,7 +139,7 @@ inline bool any_nan(thread Tile* sums) {
   return found;
 }
 
-/** Where a mask has its elements; offsets are 0 along axes of length 1. */
+/** The location of a mask's elements; offsets are 0 along axes of size 1. */
 struct Mask {
   bool given;
   int batch = 0;
@@ -164,7 +164,7 @@ struct Mask {
   }
 };
 
-/** Who sees whom in a head, and scores. */
+/** The visible pairs in a head, and their scores. */
 template <typename T>
 struct Scores {
   int queries;
@@ -180,12 +180,12 @@ struct Scores {
   Mask seen_at;
   device const bool* seen; // the head's
 
-  /** The first key that a query may see. */
+  /** The first key that a query sees. */
   int first(int query) const {
     int from = window == 0 ? 0 : own(query) + 1 - window;
     return max(from, has_segments && query < queries ? segments[query] : 0);
   }
-  /** The key behind the last one; 0 for queries that are not there. */
+  /** The key after the last one that a query sees; 0 for missing queries. */
   int last(int query) const {
     if (query >= queries) {
       return 0;
@@ -195,13 +195,13 @@ struct Scores {
     return min(to, keys);
   }
 
-  /** Whether any of 32 queries sees any of 32 keys, for all lanes alike. */
+  /** True, for all lanes, if any of 32 queries sees any of 32 keys. */
   bool meet(int query, int key, Thread thread_) const {
     int at = query + thread_.lane;
     return simd_any(max(first(at), key) < min(last(at), key + block));
   }
 
-  /** What is added to a score; -inf where the query does not see the key. */
+  /** The summand for a score; -inf if the query does not see the key. */
   float added(int query, int key) const {
     if (key < first(query) || key >= last(query) ||
         (seen_at.given && !seen[seen_at.within(query, key)])) {
@@ -218,7 +218,7 @@ struct Scores {
   float of(float product, int query, int key, thread float& slope) const {
     slope = 1;
     float more = added(query, key);
-    if (more == -INFINITY) { // whatever the product is
+    if (more == -INFINITY) { // for any value of the product
       return more;
     }
     float score = product * scale;
@@ -231,14 +231,14 @@ struct Scores {
   }
 
  private:
-  /** The key at the query's place. */
+  /** The key at the position of the query. */
   int own(int query) const {
     return query + keys - queries;
   }
 };
 
 /**
- * sums += factors b, for those columns of b that this threadgroup has; where
+ * sums += factors b, for the columns of b that this threadgroup computes; with
  * `seen_only`, without the products of rows that do not see each other.
  */
 template <typename T>
@@ -255,7 +255,7 @@ inline void add_rows(
     int query,
     int key,
     bool transposed) {
-  if (seen_only) { // a thread needs the factors that others of its row have
+  if (seen_only) { // a thread needs the factors of other threads in its row
     simdgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = 0; i < tiles; ++i) {
       simdgroup_store(
@@ -296,8 +296,8 @@ inline void add_rows(
   }
 }
 
-/** The first key of each query's own sequence, and that behind the last; none
- * outside of all sequences. */
+/** The first key of each query's own sequence, and the key after its last;
+ * empty outside of all sequences. */
 template <typename T>
 [[kernel]] void attention_segments(
     device const int* starts [[buffer(0)]],
@@ -306,7 +306,7 @@ template <typename T>
     constant int& N [[buffer(3)]],
     constant int& L [[buffer(4)]],
     uint query [[thread_position_in_grid]]) {
-  int from = 0; // how many sequences begin up to the query: starts ascend
+  int from = 0; // number of sequences that begin at or before the query
   int to = N;
   while (from < to) {
     int middle = (from + to) / 2;
@@ -422,7 +422,7 @@ template <typename T>
         }
       }
       found = row_max(found);
-      // Where nothing is seen, all differences are to 0, and exponentials 0.
+      // If no key is visible, the base is 0, and exponentials are 0.
       float base = found == -INFINITY ? 0.0f : found;
       float sum = 0;
       for (int j = 0; j < tiles; ++j) {
@@ -466,8 +466,8 @@ template <typename T>
 }
 
 /**
- * From scores and the cotangents' products with values: probabilities, and the
- * scores' cotangents, times scale.
+ * Compute probabilities and the scores' cotangents, times scale, from scores
+ * and the products of cotangents and values.
  */
 template <typename T>
 inline void cotangents(
@@ -495,7 +495,7 @@ inline void cotangents(
   }
 }
 
-/** For 32 queries: the gradient in q. */
+/** For 32 queries: the gradient with respect to q. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void attention_vjp_queries(
     device const T* q [[buffer(0)]],
@@ -614,7 +614,7 @@ template <typename T>
       thread_);
 }
 
-/** For 32 keys: the gradients in k and v. */
+/** For 32 keys: the gradients with respect to k and v. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void attention_vjp_keys(
     device const T* q [[buffer(0)]],

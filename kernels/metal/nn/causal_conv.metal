@@ -1,6 +1,6 @@
 // Metal kernels of causal_conv1d: the formulas of csrc/nn/causal_conv.h. A
-// thread has one channel for some steps, and keeps the last inputs in
-// registers; neighbouring threads have neighbouring channels.
+// thread computes one channel for several steps, and keeps the last inputs in
+// registers; neighboring threads have neighboring channels.
 
 #include <metal_stdlib>
 
@@ -12,7 +12,7 @@ static constant constexpr const int steps_per_thread = 8;
 static constant constexpr const int steps_per_sum = 64; // as on the CPU
 static constant constexpr const int silu_of_convolution = 1;
 
-/** The newest value comes last; those older than the taps are 0. */
+/** The newest value is last; values older than the taps are 0. */
 template <int K>
 struct Window {
   float values[K];
@@ -35,7 +35,7 @@ inline Window<K> empty_window() {
   return window;
 }
 
-/** The last tap's weight comes last, or the first one's. */
+/** The last tap's weight, or the first tap's, is last. */
 template <int K, typename T>
 inline Window<K> weights_of(device const T* weight, int taps, bool forwards) {
   Window<K> w = empty_window<K>();
@@ -54,7 +54,7 @@ dot(thread const Window<K>& a, thread const Window<K>& b, float start) {
   return start;
 }
 
-/** A sequence's inputs in a channel: those of the state, then x. */
+/** A sequence's inputs in a channel: those of the state, followed by x. */
 template <typename T>
 struct CausalInputs {
   device const T* x;
@@ -170,7 +170,7 @@ template <typename T, int K>
   Window<K> slopes = empty_window<K>(); // d of the last steps
   Window<K> totals = empty_window<K>();
   float bias_total = 0;
-  // Steps before the first are computed for what they give it.
+  // Steps before the first one contribute to its gradients.
   int begin = max(0, first - before);
   for (int s = begin; s < begin + before; ++s) {
     push(window, inputs.at(s), taps);

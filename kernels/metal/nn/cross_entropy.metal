@@ -1,5 +1,5 @@
 // Metal kernels of the cross entropy of logits with words as targets: the
-// formulas of csrc/nn/cross_entropy.h. A thread reads four neighbouring logits
+// formulas of csrc/nn/cross_entropy.h. A thread reads four neighboring logits
 // at a time.
 
 #include <metal_stdlib>
@@ -10,7 +10,7 @@
 
 using namespace metal;
 
-/** Logits after the softcap; -inf for those that are not there. */
+/** Logits after the softcap; -inf for missing ones. */
 template <typename T>
 inline float4 read_logits(device const T* from, int left, float cap) {
   float4 z = read(from, left);
@@ -91,7 +91,8 @@ template <typename T>
   }
 }
 
-/** A thread has some fours of elements of a row, as far apart as they are many.
+/** A thread computes several groups of four elements of a row, at a fixed
+ * distance.
  */
 template <typename T>
 [[kernel]] void cross_entropy_rows_vjp(
@@ -148,7 +149,7 @@ template <typename T>
     if (uint(y) - i < uint(per_thread)) {
       for (int k = 0; k < per_thread; ++k) {
         if (int(i) + k == y) {
-          // Not p - 1, which has no digits where the target is nearly certain.
+          // Not p - 1, which is inaccurate if the target is nearly certain.
           gradient[k] = of_target * exp_minus_one(log_p[k]) + of_all * p[k] -
               factor[k] * share;
         }

@@ -1,10 +1,10 @@
-// What the Metal kernels of gated_delta, wkv7 and the gradient of ssm_scan have
-// in common: the formulas of csrc/nn/delta.h.
+// Common code of the Metal kernels of gated_delta, wkv7 and the gradient of
+// ssm_scan: the formulas of csrc/nn/delta.h.
 //
-// A simdgroup has rows_per_simdgroup rows of the state in registers, each lane
-// every 32nd of their numbers, and takes them through time. So the forward
-// waits for nobody; the backward adds up what it sums over rows in threadgroup
-// memory, in the same order whenever it is run.
+// A simdgroup keeps rows_per_simdgroup rows of the state in registers, each
+// lane every 32nd of their numbers, and processes them through time. In the
+// forward no simdgroup waits for another. The backward accumulates sums over
+// rows in threadgroup memory, in the same order in every run.
 
 #pragma once
 
@@ -14,7 +14,7 @@ using namespace metal;
 
 static constant constexpr const uint rows_per_simdgroup = 4;
 
-/** The rows of a simdgroup, and their head. `count` of them are there. */
+/** The rows of a simdgroup, `count` of which exist, and their head. */
 struct DeltaPlace {
   uint steps;
   uint heads;
@@ -22,24 +22,24 @@ struct DeltaPlace {
   uint width;
   uint batch;
   uint head;
-  uint block; // of rows, that a threadgroup has
+  uint block; // of the rows of a threadgroup
   uint first;
   int count;
   uint lane;
   uint simdgroup;
 
-  /** An index of what every head has at every step. */
+  /** The index of a value that each head has for each step. */
   size_t at(uint t) const {
     return (size_t(batch) * steps + t) * heads + head;
   }
 
-  /** Where the rows begin in a state. */
+  /** The start of the rows in a state. */
   size_t start() const {
     return ((size_t(batch) * heads + head) * values + first) * width;
   }
 };
 
-/** The place of a simdgroup in a grid of (blocks of `rows`, heads, batch). */
+/** The rows of a simdgroup in a grid of (blocks of `rows`, heads, batch). */
 inline DeltaPlace delta_place(
     constant const int* v_shape,
     uint width,
@@ -62,7 +62,7 @@ inline DeltaPlace delta_place(
       simdgroup};
 }
 
-/** The numbers of a step: a lane's part of vectors, and each row's. */
+/** The numbers of a step: a lane's part of vectors, and one for each row. */
 template <int N>
 struct DeltaStep {
   float w[N];
@@ -72,7 +72,7 @@ struct DeltaStep {
   float r[N];
   float v[rows_per_simdgroup];
   float grad_y[rows_per_simdgroup];
-  float x[rows_per_simdgroup]; // of ssm_scan, whose v has dt as a factor
+  float x[rows_per_simdgroup]; // of ssm_scan, whose v is x times dt
   float beta;
 };
 
@@ -82,7 +82,7 @@ struct DeltaRows {
   float at[rows_per_simdgroup][N];
 };
 
-/** A lane's numbers out of `width`, and zeros where there are none. */
+/** A lane's numbers out of `width`; missing numbers are zeros. */
 template <int N, typename T>
 inline void
 read_lane(device const T* from, uint lane, uint width, thread float* to) {
@@ -103,7 +103,7 @@ inline void read_rows(
   }
 }
 
-/** The same, written; every lane has all of them. */
+/** Write a number for each row; every lane has all of them. */
 template <typename T>
 inline void write_rows(
     thread const float* from,
@@ -174,8 +174,8 @@ inline void advance(
 }
 
 /**
- * A step backwards: `grad` becomes the gradient of the state before, and `sums`
- * the gradients of the step's numbers, summed over these rows.
+ * A backward step: `grad` becomes the gradient with respect to the state before
+ * it, and `sums` the gradients of the step's numbers, summed over these rows.
  */
 template <typename Rule, int N>
 inline void retreat(
@@ -233,7 +233,7 @@ inline void retreat(
   }
 }
 
-/** A step, if it is not masked; else its y is 0. */
+/** A step, unless it is masked; a masked step's y is 0. */
 template <typename Rule, int N>
 inline void take(
     thread const Rule& rule,
@@ -251,7 +251,7 @@ inline void take(
   }
 }
 
-/** The recurrence forward, on simdgroups that do not know of each other. */
+/** The forward recurrence, on independent simdgroups. */
 template <int N, typename T, typename Rule>
 inline void delta_forward(
     thread const Rule& rule,
@@ -270,7 +270,7 @@ inline void delta_forward(
   write_state(s, place, last + place.start());
 }
 
-/** What the recurrence backward is given besides the rule. */
+/** The inputs of the backward recurrence in addition to the rule. */
 template <typename T>
 struct DeltaBackward {
   device const float* state;
@@ -279,8 +279,8 @@ struct DeltaBackward {
   device const float* grad_last;
   device T* grad_v;
   device float* grad_state;
-  // The states in front of every stretch of chunk * chunk steps; in front of
-  // the chunks of one, but for the first; and behind the steps of one of these.
+  // The states before every stretch of chunk * chunk steps, before the chunks
+  // of a stretch except the first, and after the steps of a chunk.
   device float* states;
   threadgroup float* shared; // sums of each simdgroup
   uint chunk;
@@ -291,7 +291,7 @@ struct DeltaBackward {
     return (place.steps + chunk * chunk - 1) / (chunk * chunk);
   }
 
-  /** State i of this threadgroup, and there this simdgroup's rows. */
+  /** This simdgroup's rows of state i of this threadgroup. */
   device float* at(thread const DeltaPlace& place, uint i) const {
     uint slots = stretches(place) + 2 * chunk - 1;
     size_t group = (size_t(place.batch) * place.heads + place.head) * blocks;
@@ -302,7 +302,8 @@ struct DeltaBackward {
   }
 };
 
-/** Go from a step to another, and keep every so many states from a slot on. */
+/** Compute steps first to last; store every `every`-th state, from a slot on.
+ */
 template <int N, typename T, typename Rule>
 inline void go(
     thread const Rule& rule,
@@ -324,7 +325,7 @@ inline void go(
   }
 }
 
-/** The recurrence backward, for a threadgroup's rows. */
+/** The backward recurrence, for a threadgroup's rows. */
 template <int N, typename T, typename Rule>
 inline void delta_backward(
     thread const Rule& rule,

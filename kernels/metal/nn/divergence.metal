@@ -1,6 +1,6 @@
-// Metal kernels of divergences between the distributions that two arrays of
-// logits stand for: the formulas of csrc/nn/divergence.h. A thread reads four
-// neighbouring logits at a time.
+// Metal kernels of divergences between the distributions of two arrays of
+// logits: the formulas of csrc/nn/divergence.h. A thread reads four neighboring
+// logits at a time.
 
 #include <metal_stdlib>
 
@@ -10,10 +10,10 @@
 
 using namespace metal;
 
-/** Logits; -inf for those that are not there. */
+/** Logits; -inf for missing ones. */
 template <typename T>
 inline float4 read_logits(device const T* from, int left) {
-  // All there: not four elements read one by one.
+  // If all four exist, they are not read one by one.
   float4 z = read(from, left);
   return left >= per_thread ? z : present(z, left);
 }
@@ -39,17 +39,17 @@ struct Softmaxes {
 };
 
 /**
- * A distribution in a mixture M: log(own / M) of elements, less that of the own
- * largest one. As in csrc/nn/divergence.h.
+ * A distribution in a mixture M: log(own / M) of elements, relative to the own
+ * largest element. As in csrc/nn/divergence.h.
  */
 struct Mixture {
   float of_largest; // its log(own / M)
   float shift;
-  float own; // parts of M at the largest element
+  float own; // fractions of M at the largest element
   float other;
 
   /**
-   * For M = part own + rest other, and `apart`, the logarithm of other / own at
+   * For M = part own + rest other; `apart` is the logarithm of other / own at
    * the largest element.
    */
   Mixture(float apart, float part, float rest) {
@@ -64,8 +64,8 @@ struct Mixture {
 
   /** For the logarithms of other / own at elements. */
   float4 operator()(float4 apart) const {
-    // M / own, divided by that of the largest: own + exp(above), and if that is
-    // more than 1, exp(above) (1 + own exp(-above)).
+    // M / own, divided by its value at the largest element: own + exp(above)
+    // or, if this exceeds 1, exp(above) (1 + own exp(-above)).
     float4 above = apart + shift;
     bool4 far = above > 0;
     float4 up = select(float4(0), above, far);
@@ -82,11 +82,11 @@ struct Mixture {
 struct TwoRows {
   LogSumExp all_q;
   LogSumExp all_p;
-  float q_0 = 0; // logit of Q where that of P is largest
-  float p_0 = 0; // the other way round
+  float q_0 = 0; // logit of Q at the largest logit of P
+  float p_0 = 0; // logit of P at the largest logit of Q
 
-  /** Take in four elements; what P's exponentials are, and the result, are as
-   * in LogSumExp::add. */
+  /** Add four elements; P's exponentials and the result are those of
+   * LogSumExp::add. */
   float add(float4 q, float4 p, thread float4& e_p, float factor) {
     float before_q = all_q.most;
     float before_p = all_p.most;
@@ -98,7 +98,8 @@ struct TwoRows {
     return scale;
   }
 
-  /** Make it that of all threads, as LogSumExp::join_threadgroup does. */
+  /** Combine the results of all threads, as LogSumExp::join_threadgroup does.
+   */
   float join_threadgroup(
       threadgroup float4* parts,
       uint lane,
@@ -131,7 +132,7 @@ struct TwoRows {
   }
 
  private:
-  /** What stands beside the largest element. */
+  /** The element of `other` at the largest element of x. */
   static float beside(float4 x, float most, float4 other) {
     return x.x == most ? other.x
         : x.y == most  ? other.y
@@ -185,7 +186,7 @@ template <typename T>
   logits += size_t(row) * width;
   target_logits += size_t(row) * width;
   TwoRows rows;
-  float q_0 = 0; // as rows.q_0, but 0 where that is infinite
+  float q_0 = 0; // rows.q_0, but 0 if that is infinite
   float total = 0; // of exp(p) times differences, relative to P's largest
   uint step = group_size.x * per_thread;
   for (uint i = thread_in_group.x * per_thread; i < width; i += step) {
@@ -258,7 +259,7 @@ template <typename T>
   Softmaxes of = {
       scale, most[row], log_sum[row], target_most[row], target_log_sum[row]};
   float factor = cotangent[row] * scale;
-  // A difference of numbers that may be nearly 1.
+  // A difference of two numbers that may be nearly 1.
   float of_largest =
       exp_minus_one(-of.log_sum_q) - exp_minus_one(-of.log_sum_p);
   for (uint i = first; i < width; i += step) {

@@ -1,5 +1,5 @@
 // Metal kernels of embedding_bag: the formulas of csrc/nn/embedding_bag.h. A
-// thread has some neighbouring columns.
+// thread computes several neighboring columns.
 
 #include <metal_stdlib>
 
@@ -8,7 +8,7 @@
 
 using namespace metal;
 
-/** Where the items of a bag begin. */
+/** The range of a bag's items. */
 inline uint bag_start(
     device const int* offsets,
     bool has_offsets,
@@ -32,7 +32,7 @@ inline uint bag_end(
       bag_start(offsets, has_offsets, bag + 1, bags, items));
 }
 
-/** The bag of an item; -1 for one in front of the first. */
+/** The bag of an item; -1 for an item before the first bag. */
 inline int bag_of(
     device const int* offsets,
     bool has_offsets,

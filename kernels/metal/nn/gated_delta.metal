@@ -7,7 +7,7 @@
 
 using namespace metal;
 
-/** How a step of gated_delta is read, and its gradients written. */
+/** Reads the steps of gated_delta and writes their gradients. */
 template <typename T>
 struct GatedDelta {
   static constant constexpr const bool corrects = true;
@@ -22,8 +22,8 @@ struct GatedDelta {
   bool has_mask;
   bool channels; // of g
   uint key_heads;
-  uint key_head; // that of the place's head
-  // Where gradients go: those of a block of rows.
+  uint key_head; // of the place's head
+  // The gradients' destinations, for a block of rows.
   device float* grad_q;
   device float* grad_k;
   device float* grad_g;
@@ -57,7 +57,7 @@ struct GatedDelta {
     return true;
   }
 
-  /** How many sums a step has: of q, k, g, and beta. */
+  /** The number of sums per step: of q, k, g, and beta. */
   uint columns(thread const DeltaPlace& place) const {
     return 2 * place.width + (channels ? place.width : 1) + 1;
   }
@@ -184,7 +184,7 @@ template <typename T, int D>
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  // A simdgroup for every four rows of a block.
+  // One simdgroup for every four rows of a block.
   threadgroup float shared[(D > 128 ? 8 : 16) * (3 * D + 1)];
   DeltaPlace place =
       delta_place(v_shape, q_shape[3], block, group, lane, simdgroup);

@@ -1,15 +1,15 @@
 // Metal kernels of gated linear units with a GELU gate: the formulas of
-// csrc/nn/geglu.h. The [[kernel]]s around them are generated.
+// csrc/nn/geglu.h. mlxgen generates the [[kernel]]s around them.
 
 #include <metal_stdlib>
 
-using namespace metal; // what MLX's header names are functions of it
+using namespace metal; // MLX's header uses its functions without a prefix
 
 #include "mlx/backend/metal/kernels/erf.h"
 
 static constant constexpr const int gelu_by_tanh = 1;
 
-/** The normal distribution at x, and its density or what stands for it. */
+/** The normal distribution at x and its density, or their approximations. */
 inline float2 normal_at(float x, int approximate) {
   if (approximate == gelu_by_tanh) {
     // (1 + tanh(u)) / 2 = sigmoid(2 u), and its derivative.

@@ -1,12 +1,12 @@
-// Metal kernel of the cross entropy of linear outputs, whose logits are in
-// registers only: Wijmans, Huval, Hertzberg, Koltun and Kraehenbuehl, "Cut Your
+// Metal kernel of the cross entropy of linear outputs, whose logits exist only
+// in registers: Wijmans, Huval, Hertzberg, Koltun and Kraehenbuehl, "Cut Your
 // Losses in Large-Vocabulary Language Models" (2024).
 //
-// A threadgroup has 64 rows and a part of the words, 64 at a time, of which
-// each of its four simdgroups has 32 x 32. A lane holds eight logits of each of
-// four rows, and takes them into sums of its own; lanes and simdgroups add up
-// theirs at the end. The gradient is computed otherwise, as
-// csrc/nn/linear_cross_entropy_blocks.h says.
+// A threadgroup computes 64 rows and a part of the words, 64 at a time; each of
+// its four simdgroups computes 32 x 32 of them. A lane holds eight logits of
+// each of four rows and adds them to its own sums; at the end, the sums of
+// lanes and simdgroups are combined. csrc/nn/linear_cross_entropy_blocks.h
+// computes the gradient in a different way and explains the reason.
 
 #include <metal_stdlib>
 
@@ -23,14 +23,15 @@ static constant constexpr const int pitch = deep + 4; // avoids bank conflicts
 static constant constexpr const int tiles = side / 2 / 8;
 static constant constexpr const int part_words = 2048; // as in mlx_ops.yaml
 
-/** Rows of a matrix, from one on, as deep as x. */
+/** Rows of a matrix, from a given row on, with the same number of columns as x.
+ */
 template <typename T>
 struct Rows {
   device const T* data;
   int count;
   int depth;
 
-  /** Copy `deep` columns, with zeros where nothing is: eight each thread. */
+  /** Copy `deep` columns, eight per thread; missing columns are zeros. */
   void copy(threadgroup float4* to, int first, int index) const {
     int row = index / 2;
     int column = index % 2 * 8;
@@ -82,8 +83,8 @@ inline void products(
   }
 }
 
-/** The largest bias, which all logits lack, as csrc/nn/linear_cross_entropy.h
- * has it. One threadgroup. */
+/** The largest bias, which is subtracted from all logits, as in
+ * csrc/nn/linear_cross_entropy.h. One threadgroup. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void bias_base(
     device const T* bias [[buffer(0)]],
@@ -111,7 +112,7 @@ template <typename T>
   }
 }
 
-/** Make it that of all four lanes that hold parts of a row. */
+/** Combine the results of all four lanes that hold parts of a row. */
 inline void join_row(thread LogSumExp& all) {
   float before = all.most;
   all.most = row_max(before);
@@ -121,9 +122,9 @@ inline void join_row(thread LogSumExp& all) {
 }
 
 /**
- * For each part of the words: of a row's logits the largest, the sum of
- * exponentials without the largest's own, the target's logit where it is among
- * them, and the sum, relative to the largest; and how many words these are.
+ * For each part of the words: the largest logit of a row, the sum of the other
+ * exponentials, the target's logit if it is in the part, the sum of logits
+ * relative to the largest, and the number of words in the part.
  */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void
@@ -148,12 +149,12 @@ linear_cross_entropy_parts(
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float4 x_block[side * pitch / 4];
   threadgroup float4 weight_block[side * pitch / 4];
-  threadgroup float4 halves[side]; // what is known of rows, of half the words
+  threadgroup float4 halves[side]; // results for rows, from half of the words
   threadgroup float weights[side];
   int first_row = int(group.x) * side;
   int first_word = int(group.y) * part_words;
   int last_word = min(first_word + part_words, words);
-  int row = int(simdgroup) / 2 * 32; // those of the simdgroup
+  int row = int(simdgroup) / 2 * 32; // first row of the simdgroup
   int word = int(simdgroup) % 2 * 32;
   int own_row = row + tile_row(lane);
   int own_word = word + tile_column(lane);
@@ -161,7 +162,7 @@ linear_cross_entropy_parts(
   for (int i = int(lane); i < side; i += 32) {
     counts |= first_row + i < rows && targets[first_row + i] != ignore_index;
   }
-  counts = simd_any(counts); // the same in all simdgroups
+  counts = simd_any(counts); // equal in all simdgroups
   int y[tiles];
   RowOfLogits of_rows[tiles];
   for (int i = 0; i < tiles; ++i) {
@@ -181,7 +182,7 @@ linear_cross_entropy_parts(
         row,
         word);
     for (int j = 0; j < tiles; j += 2) {
-      int place[4]; // words of the lane's in two tiles beside each other
+      int place[4]; // the lane's words in two adjacent tiles
       float4 shift = float4(0);
       for (int k = 0; k < 4; ++k) {
         place[k] = at + own_word + 8 * (j + k / 2) + k % 2;
@@ -255,7 +256,7 @@ linear_cross_entropy_parts(
   }
 }
 
-/** The losses of rows out of what is known of their parts. */
+/** The losses of rows, from the results for their parts. */
 template <typename T>
 [[kernel]] void linear_cross_entropy_joined(
     device const T* parts [[buffer(0)]],

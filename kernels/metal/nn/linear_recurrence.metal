@@ -1,12 +1,12 @@
 // Metal kernels of the linear recurrence h_t = a_t h_{t-1} + b_t along an axis.
 //
-// Two steps are one: h -> a h + b, then h -> c h + d, is h -> (c a) h + (c b +
-// d) (Martin and Cundy, "Parallelizing Linear Recurrent Neural Nets Over
-// Sequence Length" (2018), section 2.2). So where channels are neighbours in
-// memory a thread has a channel, and simdgroups share the steps if there are
-// few channels: each runs over its own from h = 0, then knows its h before
-// them, and runs again. Along the last axis a simdgroup has a channel, and a
-// lane every 32nd step.
+// Two steps can be combined: h -> a h + b, followed by h -> c h + d, is h -> (c
+// a) h + (c b + d) (Martin and Cundy, "Parallelizing Linear Recurrent Neural
+// Nets Over Sequence Length" (2018), section 2.2). If channels are neighbors in
+// memory, a thread computes a channel, and simdgroups share the steps if there
+// are few channels: each runs over its own steps from h = 0, then receives the
+// h before its steps, and runs again. Along the last axis a simdgroup computes
+// a channel, and each lane every 32nd step.
 
 #include <metal_stdlib>
 
@@ -19,7 +19,7 @@ struct Step {
   float factor;
   float term;
 
-  /** A product of many factors may be inf: nothing comes of 0 nevertheless. */
+  /** A product of many factors may be inf: its product with 0 is 0 here. */
   float operator()(float h) const {
     return h == 0 ? term : factor * h + term;
   }
@@ -43,7 +43,7 @@ struct Forward {
   }
 };
 
-/** That of its gradient, over the steps in the opposite order. */
+/** The recurrence of its gradient, over the steps in reverse order. */
 template <typename T>
 struct Backward {
   device const T* a;
@@ -52,7 +52,7 @@ struct Backward {
   device T* grad_a;
   device T* grad_b;
   device T* grad_initial;
-  float first; // h before the recurrence's first step, here the last
+  float first; // h before the recurrence's first step, which is the last here
   float initial;
   uint last;
   int64_t stride;
@@ -74,7 +74,7 @@ struct Backward {
   }
 };
 
-/** One lane runs over steps of its channel; the last h. */
+/** Run one lane over the steps of its channel; return the last h. */
 template <typename R>
 inline float run(thread const R& channel, uint begin, uint end, float h) {
   for (uint t = begin; t < end; ++t) {
@@ -85,7 +85,7 @@ inline float run(thread const R& channel, uint begin, uint end, float h) {
   return h;
 }
 
-/** A channel per lane, and simdgroups that share the steps. */
+/** One channel per lane; simdgroups share the steps. */
 template <typename R>
 inline void share_steps(
     thread const R& channel,
@@ -122,7 +122,7 @@ inline void share_steps(
   }
 }
 
-/** A channel per simdgroup, and lanes that share the steps. */
+/** One channel per simdgroup; lanes share the steps. */
 template <typename R>
 inline void scan_steps(thread const R& channel, uint steps, uint lane) {
   float h = channel.initial;
@@ -165,7 +165,7 @@ inline void run_channel(
   }
 }
 
-/** Where a thread's channel begins, and how far its steps are apart. */
+/** The start of a thread's channel, and the distance of its steps. */
 struct Place {
   uint channel;
   size_t start;
@@ -179,7 +179,8 @@ struct Place {
       uint inner,
       bool reverse) {
     channel = along_lanes ? position.y : position.x;
-    uint known = min(channel, channels - 1); // of threads that have none, too
+    uint known =
+        min(channel, channels - 1); // also for threads without a channel
     start =
         (size_t(known / inner) * steps + (reverse ? steps - 1 : 0)) * inner +
         known % inner;
@@ -239,7 +240,7 @@ template <typename T>
   threadgroup Step all[32 * 32];
   Place place(position, along_lanes, channels, steps, inner, !reverse);
   bool is_there = place.channel < channels;
-  if (steps == 0) { // nothing that a step would write
+  if (steps == 0) { // no step writes the result
     if (is_there && (along_lanes ? lane : simdgroup) == 0) {
       grad_initial[place.channel] = static_cast<T>(0.0f);
     }

@@ -1,5 +1,5 @@
-// Metal kernels of normalisation fused with what stands beside it in a model:
-// the formulas of csrc/nn/norms.h. kernels/metal/nn/rows.h says how threads
+// Metal kernels of normalization fused with adjacent operations of a model: the
+// formulas of csrc/nn/norms.h. kernels/metal/nn/rows.h explains how threads
 // share a row.
 
 #include <metal_stdlib>
@@ -9,7 +9,7 @@
 
 using namespace metal;
 
-/** Part of a row: its gate, activated, and what is normalised. */
+/** Part of a row: its activated gate, and the numbers to normalize. */
 struct Gated {
   float4 a;
   float4 v;
@@ -79,7 +79,8 @@ template <typename T>
   }
 }
 
-/** The same, what else the gradients take, and d, that of v / scale. */
+/** The same with further numbers for the gradients, and d, that of v / scale.
+ */
 struct GatedGradient {
   float4 x;
   float4 gate;
@@ -111,7 +112,7 @@ inline GatedGradient gated_gradient(
   return part;
 }
 
-/** One threadgroup per row of grad_weight, that is for rows_per_sum rows. */
+/** One threadgroup per row of grad_weight, which sums rows_per_sum rows. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm_gate_vjp(
     device const T* x [[buffer(0)]],
@@ -133,8 +134,8 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  // Rows use one half and the other in turn: while a thread still adds up the
-  // last row's, others write this row's.
+  // Rows use the two halves alternately: a thread may still add up the sums of
+  // one row while others write those of the next row.
   threadgroup float2 sums[2 * 32];
   uint first_row = group.y * rows_per_sum;
   uint last_row = min(first_row + rows_per_sum, rows);
@@ -255,7 +256,7 @@ template <typename T>
   }
 }
 
-/** One threadgroup per row of grad_w1, that is for rows_per_sum rows. */
+/** One threadgroup per row of grad_w1, which sums rows_per_sum rows. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void norm_add_norm_vjp(
     device const T* x [[buffer(0)]],
@@ -401,7 +402,7 @@ template <typename T>
   }
 }
 
-/** One threadgroup per row of grad_weight, that is for rows_per_sum rows. */
+/** One threadgroup per row of grad_weight, which sums rows_per_sum rows. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void
 layer_norm_residual_vjp(
@@ -422,7 +423,7 @@ layer_norm_residual_vjp(
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup float2 sums[2 * 32]; // a half for means, one for what they give
+  threadgroup float2 sums[2 * 32]; // a half for means, one for later sums
   uint first_row = group.y * rows_per_sum;
   uint last_row = min(first_row + rows_per_sum, rows);
   uint first = thread_in_group.x * per_thread;

@@ -1,10 +1,10 @@
 // Metal kernels of recurrent networks over time: the formulas of
 // csrc/nn/recurrent.h.
 //
-// A threadgroup has one element of the batch: each step needs all of the one
-// before. A simdgroup has a unit at a time, and its lanes share the rows of its
-// gates. Backward, gates are computed again; then `parts` threads have a unit
-// each, and share its column.
+// A threadgroup computes one element of the batch, because each step depends on
+// the whole previous step. A simdgroup computes one unit at a time, and its
+// lanes share the rows of the unit's gates. The backward computes the gates
+// again; then `parts` threads per unit share its column.
 
 #include <metal_stdlib>
 
@@ -23,7 +23,7 @@ inline float sigmoid(float x) {
 template <typename T, typename H>
 inline float4
 lstm_products(device const T* weight, H h, uint unit, uint width, uint lane) {
-  size_t gate = size_t(width) * width; // from one gate's rows to the next's
+  size_t gate = size_t(width) * width; // between the rows of two gates
   device const T* w = weight + size_t(unit) * width;
   float4 total = float4(0);
   for (uint k = lane; k < width; k += 32) {
@@ -40,7 +40,7 @@ lstm_products(device const T* weight, H h, uint unit, uint width, uint lane) {
 template <typename T, typename H>
 inline float3
 gru_products(device const T* weight, H h, uint unit, uint width, uint lane) {
-  size_t gate = size_t(width) * width; // from one gate's rows to the next's
+  size_t gate = size_t(width) * width; // between the rows of two gates
   device const T* w = weight + size_t(unit) * width;
   float3 total = float3(0);
   for (uint k = lane; k < width; k += 32) {
@@ -53,8 +53,8 @@ gru_products(device const T* weight, H h, uint unit, uint width, uint lane) {
 }
 
 /**
- * Element `unit` of grad times the weight, in the threads that have it as their
- * first; each of `parts` goes down the rows of some gates.
+ * Element `unit` of grad times the weight, in the first of the unit's threads;
+ * each of its `parts` threads processes the rows of some gates.
  */
 template <typename T>
 inline float back_through(
@@ -101,7 +101,7 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  // Of the step before and of this one, in turn.
+  // The previous and the current step, alternately.
   threadgroup float state[2 * most_units];
   size_t row = size_t(group.y) * steps;
   x += row * 4 * width;
@@ -248,7 +248,7 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  // Of the step before and of this one, in turn.
+  // The previous and the current step, alternately.
   threadgroup float state[2 * most_units];
   size_t row = size_t(group.y) * steps;
   x += row * 3 * width;

@@ -1,5 +1,5 @@
-// Metal kernels of rotary position embeddings, alone and behind a norm of every
-// head: the formulas of csrc/nn/rotary.h. A thread turns pairs of elements.
+// Metal kernels of rotary position embeddings, alone and after a norm of every
+// head: the formulas of csrc/nn/rotary.h. A thread rotates pairs of elements.
 
 #include <metal_stdlib>
 
@@ -8,7 +8,7 @@ using namespace metal;
 static constant constexpr const uint heads_per_thread = 4;
 static constant constexpr const uint heads_per_sum = 32; // as on the CPU
 
-/** The elements of a pair: those behind the turned ones are pairs, too. */
+/** The elements of a pair; elements after the rotated ones form pairs, too. */
 struct Pair {
   uint first;
   uint second;
@@ -26,7 +26,8 @@ inline Pair pair_at(uint i, uint turned, bool traditional) {
   return pair;
 }
 
-/** Given for each step, or for the first of them, of all sequences or each. */
+/** Positions for each step or for the first step, of all sequences or of each.
+ */
 inline float position_at(
     device const int* offset,
     device const int* positions,
@@ -65,7 +66,7 @@ inline float2 turn(float2 pair, float2 by) {
   return float2(pair.x * by.x - pair.y * by.y, pair.x * by.y + pair.y * by.x);
 }
 
-/** A thread per pair, step, and some heads. */
+/** One thread per pair and step, for several heads. */
 template <typename T>
 [[kernel]] void rope(
     device const T* x [[buffer(0)]],
@@ -194,7 +195,7 @@ inline float dot_of(thread const Part<D>& a, thread const Part<D>& b) {
   return simd_sum(total);
 }
 
-/** Turn a lane's pairs by a position. */
+/** Rotate a lane's pairs by a position. */
 template <int D>
 inline void turn_part(
     thread Part<D>& part,
@@ -262,7 +263,7 @@ template <typename T, int D>
   write_part(part, out + start, size, turned, traditional, lane);
 }
 
-/** A simdgroup per row of grad_weight, that is for heads_per_sum heads. */
+/** One simdgroup per row of grad_weight, which sums heads_per_sum heads. */
 template <typename T, int D>
 [[kernel]] void norm_rope_vjp(
     device const T* x [[buffer(0)]],

@@ -1,5 +1,5 @@
 // Metal kernels of expert_routing: the formulas of csrc/nn/routing.h. A
-// simdgroup has a token, and lane j its j-th expert.
+// simdgroup computes a token, and lane j its j-th expert.
 
 #include <metal_stdlib>
 
@@ -12,10 +12,10 @@ static constant constexpr const float least_total = 1e-20f; // as on the CPU
 
 static constant constexpr const int no_expert = 0x7fffffff;
 
-// Experts whose keys a lane keeps; those of others are computed in each round.
+// The number of experts whose keys a lane stores; other keys are recomputed.
 static constant constexpr const int kept_keys = 8;
 
-/** The next expert behind the last one found, among some that are looked at. */
+/** The next expert after the last one found, among the given experts. */
 struct NextExpert {
   float last_key;
   int last;
@@ -31,7 +31,7 @@ struct NextExpert {
   }
 };
 
-/** What the scores of a token's experts are computed with. */
+/** The terms of the scores of a token's experts. */
 struct Scores {
   int kind;
   float most;
@@ -60,7 +60,7 @@ scores_of(device const T* logits, uint experts, int kind, uint lane) {
   return scores;
 }
 
-/** The same among chosen experts, one for each lane that has one. */
+/** The terms for the chosen experts, one per lane. */
 inline Scores scores_of_chosen(float logit, bool has_one, int kind) {
   Scores scores = {kind, -INFINITY, 0};
   if (kind == routing_by_softmax) {
@@ -70,7 +70,7 @@ inline Scores scores_of_chosen(float logit, bool has_one, int kind) {
   return scores;
 }
 
-/** What experts are chosen by. */
+/** The sort key of an expert. */
 template <typename T>
 inline float key_of(
     device const T* logits,

@@ -1,8 +1,8 @@
-// What kernels of layers that normalise rows have in common: a threadgroup, of
-// whole simdgroups, per row or per some rows, and `per_thread` neighbouring
-// columns per thread. These it keeps in registers, which is all there is for
-// rows of up to 4096 elements. In wider ones it has further columns, a stretch
-// of the threadgroup after the other, which it reads again.
+// Common code of kernels of layers that normalize rows: a threadgroup of whole
+// simdgroups computes one row or several rows, and a thread `per_thread`
+// neighboring columns. It keeps these in registers, which suffices for rows of
+// up to 4096 elements. In wider rows a thread has further columns, at a
+// distance of one stretch of the threadgroup, which it reads again.
 
 #pragma once
 
@@ -12,10 +12,11 @@
 
 using namespace metal;
 
-// How many rows each row of a weight's gradient sums up: as in csrc/nn/rows.h.
+// The number of rows that each row of a weight's gradient sums, as in
+// csrc/nn/rows.h.
 static constant constexpr const uint rows_per_sum = 16;
 
-/** A thread's first two parts of a row; others it reads again. */
+/** A thread's first two parts of a row; it reads further parts again. */
 struct KeptParts {
   float4 first = float4(0);
   float4 second = float4(0);
@@ -34,13 +35,13 @@ struct KeptParts {
   }
 };
 
-/** A part of an optional weight; 1 where there is none. */
+/** A part of an optional weight; 1 if it is absent. */
 template <typename T>
 inline float4 weight_part(device const T* weight, bool given, int left) {
   return given ? read(weight, left) : float4(1);
 }
 
-/** The elements of which `left` are there; 0 for the others. */
+/** The elements; only `left` of them exist, the others are 0. */
 inline float4 inside(float4 x, int left) {
   return float4(
       left > 0 ? x.x : 0.0f,
@@ -50,8 +51,8 @@ inline float4 inside(float4 x, int left) {
 }
 
 /**
- * Add to a thread's part of a sum over rows: to what it keeps of its first
- * columns, and to what it has written of others.
+ * Add to a thread's part of a sum over rows: to its first columns in registers,
+ * and to the other columns in memory.
  */
 inline void add_part(
     float4 value,

@@ -1,8 +1,9 @@
 // Metal kernels of Mamba's selective scan: the formulas of
 // csrc/nn/selective_scan.h.
 //
-// Some lanes of a simdgroup share a channel: each has every so manieth element
-// of its state, at most four, in registers from the first step to the last.
+// Several lanes of a simdgroup share a channel. Each holds every n-th element
+// of its state, for n lanes, at most four, in registers from the first step to
+// the last.
 
 #include <metal_stdlib>
 
@@ -11,17 +12,17 @@
 
 using namespace metal;
 
-// Channels of a threadgroup, whose parts of the gradients of B and C it adds
-// up; as in csrc/nn/selective_scan.h.
+// The number of channels of a threadgroup, whose parts of the gradients with
+// respect to B and C it adds up; as in csrc/nn/selective_scan.h.
 static constant constexpr const uint width = 32;
 static constant constexpr const uint most_lanes = 16;
 static constant constexpr const uint most_states = most_lanes * per_thread;
 
-/** A lane's elements among those of a row, and what a step does to them. */
+/** A lane's elements of a row, and the operations of a step on them. */
 struct Lane {
   uint states;
   uint lanes; // that share a channel, a power of two
-  uint part; // of them
+  uint part; // index among these lanes
 
   template <typename T>
   float4 read(device const T* from, size_t step) const {
@@ -163,8 +164,8 @@ template <typename T>
     uint thread_in_simdgroup [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  // Steps use one half and the other in turn: while a thread still adds up the
-  // last step's, others write this step's.
+  // Steps use the two halves alternately: a thread may still add up the sums of
+  // one step while others write those of the next step.
   threadgroup float sums[2 * 2 * most_lanes * most_states];
   uint steps = u_shape[1];
   uint channels = u_shape[2];
@@ -179,7 +180,7 @@ template <typename T>
   size_t block = size_t(position.y) * groups.x + group.x;
   grad_B += block * steps * states;
   grad_C += block * steps * states;
-  size_t slot = size_t(states) * width; // of scratch, for a block's states
+  size_t slot = size_t(states) * width; // of scratch, for the states of a block
   device float* starts =
       scratch + block * 2 * stretch * slot + (thread_in_group.x >> ctz(lanes));
   device float* kept = starts + stretch * slot;

@@ -8,7 +8,7 @@
 
 using namespace metal;
 
-/** A thread's elements of a row, with -inf for those that are not there. */
+/** A thread's elements of a row; -inf for missing ones. */
 inline float4 present(float4 z, int left) {
   return float4(
       z.x,
@@ -17,13 +17,13 @@ inline float4 present(float4 z, int left) {
       left > 3 ? z.w : -INFINITY);
 }
 
-/** log(1 + x), with the digits of a small x. */
+/** log(1 + x), accurate for small x. */
 inline float log_one_plus(float x) {
   float above = 1 + x;
   return above == 1 || isinf(above) ? x : log(above) * (x / (above - 1));
 }
 
-/** exp(x) - 1, with the digits of a small x. */
+/** exp(x) - 1, accurate for small x. */
 inline float exp_minus_one(float x) {
   float above = exp(x);
   float difference = above - 1;
@@ -33,15 +33,15 @@ inline float exp_minus_one(float x) {
 }
 
 /**
- * The logarithm of a sum of exponentials, some at a time: Milakov and
+ * The logarithm of a sum of exponentials, several at a time: Milakov and
  * Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
- * As in csrc/nn/softmax.h, the largest element and the logarithm stay apart.
+ * As in csrc/nn/softmax.h, the largest element and the logarithm are separate.
  */
 struct LogSumExp {
   float most = -INFINITY;
   float others = -1; // the sum of exponentials, less 1 for the largest element
 
-  /** What exponents are relative to: never infinite where they are not. */
+  /** The reference of exponents: the largest element, or 0 if all are -inf. */
   float shift() const {
     return most == -INFINITY ? 0.0f : most;
   }
@@ -57,8 +57,8 @@ struct LogSumExp {
   }
 
   /**
-   * Take in four elements, times a factor; `e` has the exponentials afterwards,
-   * relative to shift(). Returns what earlier ones are to be multiplied by.
+   * Add four elements, times a factor; afterwards `e` contains the exponentials
+   * relative to shift(). Returns the factor for earlier exponentials.
    */
   float add(float4 z, thread float4& e, float factor = 1) {
     float before = most;
@@ -74,7 +74,7 @@ struct LogSumExp {
     return scale;
   }
 
-  /** Take in what another one has. */
+  /** Add the results of another part. */
   void join(LogSumExp other, float factor = 1) {
     bool raised = other.most > most;
     LogSumExp low = *this;
@@ -86,20 +86,20 @@ struct LogSumExp {
     others += low.sum() * exp((low.most - shift()) * factor);
   }
 
-  /** Make it that of all lanes of a simdgroup. */
+  /** Combine the results of all lanes of a simdgroup. */
   void join_simdgroup(float factor = 1) {
     float before = most;
     most = simd_max(most);
-    // The largest element's own 1 is left out once, not in each lane.
+    // The largest element's own 1 is omitted once, not in each lane.
     bool has = before == most;
     others = has ? others : sum() * exp((before - shift()) * factor);
     others = simd_sum(others) + (simd_sum(has ? 1.0f : 0.0f) - 1);
   }
 
   /**
-   * Make it that of all threads of a threadgroup, whose simdgroups have one of
-   * `parts` each, behind one barrier. Returns what this thread's own
-   * exponentials are to be multiplied by.
+   * Combine the results of all threads of a threadgroup, with one element of
+   * `parts` per simdgroup and one barrier. Returns the factor for this thread's
+   * own exponentials.
    */
   float join_threadgroup(
       threadgroup float2* parts,
@@ -121,21 +121,21 @@ struct LogSumExp {
   }
 };
 
-/** What a row's loss is made of, as in csrc/nn/cross_entropy.h. */
+/** The intermediate results for a row's loss, as in csrc/nn/cross_entropy.h. */
 struct RowOfLogits {
   LogSumExp all;
-  float target = 0; // its logit, if it is there
+  float target = 0; // its logit, if found
   float weight = 0; // of the words so far
   float total = 0; // of weight times logit, relative to all.shift()
 
-  /** Make `total` relative to all.shift(), which was `before`. */
+  /** Make `total` relative to all.shift(); it was relative to `before`. */
   void move(float before) {
     if (weight != 0) {
       total += weight * (before - all.shift());
     }
   }
 
-  /** Take in four logits, of which `left` are there, with these weights. */
+  /** Add four logits with these weights; only `left` of the logits exist. */
   void add(float4 z, int left, float4 weights, bool sums) {
     float before = all.shift();
     float4 e;
@@ -143,14 +143,14 @@ struct RowOfLogits {
     if (sums) {
       move(before);
       for (int k = 0; k < per_thread; ++k) {
-        // What is not there is infinite.
+        // A missing logit is infinite.
         weight += k < left ? weights[k] : 0.0f;
         total += k < left ? weights[k] * (z[k] - all.shift()) : 0.0f;
       }
     }
   }
 
-  /** Take in what another part of the row has. */
+  /** Add the results for another part of the row. */
   void join(RowOfLogits other) {
     float before = all.shift();
     float other_before = other.all.shift();
@@ -164,7 +164,7 @@ struct RowOfLogits {
   }
 };
 
-/** The outputs of a row: its loss and what its gradient is made of. */
+/** The outputs of a row: its loss and the terms of its gradient. */
 struct RowOutputs {
   device float* loss;
   device float* counted;
@@ -176,7 +176,7 @@ struct RowOutputs {
     loss[row] = counted[row] = most[row] = log_sum[row] = extra[row] = 0;
   }
 
-  /** As csrc/nn/cross_entropy.h has it. */
+  /** As in csrc/nn/cross_entropy.h. */
   void write(
       size_t row,
       RowOfLogits of,

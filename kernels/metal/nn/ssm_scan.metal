@@ -1,9 +1,9 @@
-// Metal kernels of the scan of Mamba-2: those of csrc/nn/ssm_scan.h.
+// Metal kernels of the scan of Mamba-2: the formulas of csrc/nn/ssm_scan.h.
 //
-// Forward, some lanes of a simdgroup share four rows of a head's state: each
-// has every so manieth column of them, at most eight, in registers from the
-// first step to the last. They add up the rows' products, and need nothing of
-// others.
+// In the forward, several lanes of a simdgroup share four rows of a head's
+// state. Each holds every n-th column of them, for n lanes, at most eight, in
+// registers from the first step to the last. The lanes add up the rows'
+// products and need no data of others.
 
 #include <metal_stdlib>
 
@@ -15,7 +15,7 @@ using namespace metal;
 
 static constant constexpr const int columns_per_lane = 8;
 
-/** Sizes of a scan, and a thread's place in it. */
+/** The sizes of a scan, and a thread's position in it. */
 struct Scan {
   uint steps;
   uint heads;
@@ -25,7 +25,7 @@ struct Scan {
   uint batch;
   uint head;
   uint first_row;
-  uint part; // of the lanes that share rows
+  uint part; // index among the lanes that share rows
 
   Scan(
       uint3 position,
@@ -53,7 +53,7 @@ struct Scan {
 
   /**
    * S_t = decay_t S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t; or the
-   * tangents of S and of y in rate and dt.
+   * tangents of S and of y with respect to rate and dt.
    */
   template <bool tangents, typename T>
   void run(
@@ -240,7 +240,7 @@ template <typename T>
       last);
 }
 
-/** How a step of ssm_scan is read, and its gradients written. */
+/** Reads the steps of ssm_scan and writes their gradients. */
 template <typename T>
 struct SsmScan {
   static constant constexpr const bool corrects = false;
@@ -256,7 +256,8 @@ struct SsmScan {
   float D;
   uint groups;
   uint group;
-  // Where gradients go: those of a block of rows, of its sums over time too.
+  // The gradients' destinations, for a block of rows and for its sums over
+  // time.
   device float* grad_A_log;
   device float* grad_B;
   device float* grad_C;
@@ -286,7 +287,7 @@ struct SsmScan {
     return true;
   }
 
-  /** How many sums a step has: of C, B, dt, A_log and D. */
+  /** The number of sums per step: of C, B, dt, A_log and D. */
   uint columns(thread const DeltaPlace& place) const {
     return 2 * place.width + 3;
   }
@@ -373,7 +374,7 @@ template <typename T, int Width>
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  // A simdgroup for every four rows of a block.
+  // One simdgroup for every four rows of a block.
   threadgroup float shared[(Width > 128 ? 8 : 16) * (2 * Width + 3)];
   DeltaPlace place =
       delta_place(x_shape, B_shape[3], block, group, lane, simdgroup);

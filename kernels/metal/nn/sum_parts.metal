@@ -1,5 +1,5 @@
-// Metal kernels of sum_parts, the sums of what blocks of rows or channels gave,
-// and of its gradient.
+// Metal kernels of sum_parts, the sums of partial results of blocks of rows or
+// channels, and of its gradient.
 
 #include <metal_stdlib>
 
@@ -7,7 +7,7 @@
 
 using namespace metal;
 
-/** A thread per sum, over parts and heads that share one. */
+/** One thread per sum, over parts and over heads that share one. */
 template <typename T>
 [[kernel]] void sum_parts(
     device const float* x [[buffer(0)]],

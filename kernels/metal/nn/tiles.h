@@ -1,5 +1,5 @@
-// What kernels that multiply 8 x 8 matrices have in common: which elements a
-// lane holds, as in MLX's own kernels, and what it does with those of a row.
+// Common code of kernels that multiply 8 x 8 matrices: the elements that a lane
+// holds, as in MLX's own kernels, and operations on those of a row.
 
 #pragma once
 
@@ -13,7 +13,7 @@ inline int tile_row(uint lane) {
   return (lane / 4 & 4) + lane / 2 % 4;
 }
 
-/** The first of two. */
+/** The first of two elements. */
 inline int tile_column(uint lane) {
   return (lane / 4 & 2) * 2 + lane % 2 * 2;
 }

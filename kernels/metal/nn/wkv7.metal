@@ -7,7 +7,7 @@
 
 using namespace metal;
 
-/** How a step of wkv7 is read, and its gradients written. */
+/** Reads the steps of wkv7 and writes their gradients. */
 template <typename T>
 struct Wkv7 {
   static constant constexpr const bool corrects = false;
@@ -19,7 +19,7 @@ struct Wkv7 {
   device const T* v;
   device const T* a;
   device const T* b;
-  // Where gradients go: those of a block of rows.
+  // The gradients' destinations, for a block of rows.
   device float* grad_r;
   device float* grad_w;
   device float* grad_k;
@@ -40,7 +40,7 @@ struct Wkv7 {
     return true;
   }
 
-  /** How many sums a step has: of r, w, k, a and b. */
+  /** The number of sums per step: of r, w, k, a and b. */
   uint columns(thread const DeltaPlace& place) const {
     return 5 * place.width;
   }
@@ -129,7 +129,7 @@ template <typename T, int Width>
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  // A simdgroup for every four rows of a block.
+  // One simdgroup for every four rows of a block.
   threadgroup float shared[(Width > 128 ? 4 : Width > 64 ? 8 : 16) * 5 * Width];
   DeltaPlace place =
       delta_place(r_shape, r_shape[3], block, group, lane, simdgroup);

@@ -47,7 +47,7 @@ mx::array embedding_bag(
   mlxgen::require(
       [&] { return mlxgen::ndim(indices) == (!offsets.has_value() ? 2 : 1); },
       "embedding_bag",
-      "indices must have 2 axes, bags and items, or one and offsets.",
+      "indices must have 2 axes, bags and items, or 1 axis with offsets.",
       mlxgen::given("indices", indices),
       mlxgen::given("offsets", offsets));
   mlxgen::require(
@@ -62,7 +62,7 @@ mx::array embedding_bag(
   mlxgen::require(
       [&] { return !per_sample_weights.has_value() || mode == "sum"; },
       "embedding_bag",
-      "per_sample_weights are for the mode \"sum\".",
+      "per_sample_weights require the mode \"sum\".",
       mlxgen::given("per_sample_weights", per_sample_weights),
       mlxgen::given("mode", mode));
   mlxgen::require(

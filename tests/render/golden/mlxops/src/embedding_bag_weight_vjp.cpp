@@ -211,7 +211,7 @@ mx::array embedding_bag_weight_vjp(
              mlxgen::size(*per_sample_weights) == items);
       },
       "embedding_bag_weight_vjp",
-      "order and per_sample_weights must be as many as indices.",
+      "order and per_sample_weights must have as many elements as indices.",
       mlxgen::given("indices", indices),
       mlxgen::given("order", order),
       mlxgen::given("per_sample_weights", per_sample_weights));

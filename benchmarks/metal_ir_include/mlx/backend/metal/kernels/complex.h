@@ -1,5 +1,5 @@
-// Complex numbers for benchmarks/metal_ir.py, in place of MLX's, which are more
-// C++ than OpenCL takes: no kernel that is counted computes with them.
+// Complex numbers for benchmarks/metal_ir.py, instead of MLX's, which OpenCL
+// cannot compile. No counted kernel computes with them.
 
 #pragma once
 

@@ -10,22 +10,23 @@ namespace mlxops {
 namespace mx = mlx::core;
 
 /**
- * Look up rows of a table and reduce them to one for each bag, without writing
- * those rows.
+ * Look up rows of a table and reduce them to one row for each bag, without
+ * storing these rows.
  *
- * As ``torch.nn.functional.embedding_bag``: a bag is a row of the indices, or
- * what stands from an offset to the next one. Empty bags give zeros, and so do
- * indices that are not of a row. Once differentiable; the gradient of the
- * maximum is the first item's that has it.
+ * Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the
+ * indices, or the indices from one offset to the next. Empty bags yield zeros,
+ * and so do indices that are not rows of the table. Once differentiable; the
+ * gradient of a maximum goes to the first item that attains it.
  *
  * Arguments:
  *
  * - ``weight`` (rows, D): The table.
- * - ``indices`` (B, N) or (N,): Rows, integers; with one axis beside offsets.
+ * - ``indices`` (B, N) or (N,): Rows of the table, integers; with offsets, they
+ *   have one axis.
  * - ``offsets`` (B,): Where each bag begins in the indices, ascending from 0.
  * - ``per_sample_weights`` (B, N) or (N,): Factors of the rows, of the shape of
  *   indices, for the mode ``sum``.
- * - ``mode``: How the rows of a bag are reduced.
+ * - ``mode``: The reduction of a bag's rows.
  *
  * Returns A row for each bag, ``(B, D)``.
  */

@@ -9,7 +9,7 @@ namespace mlxops {
 
 namespace mx = mlx::core;
 
-/** Maxima of bags, and which items have them. */
+/** Maxima of bags, and the items that attain them. */
 MLXOPS_API std::vector<mx::array> embedding_bag_max(
     const mx::array& weight,
     const mx::array& indices,

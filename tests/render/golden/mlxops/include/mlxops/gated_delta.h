@@ -12,17 +12,17 @@ namespace mx = mlx::core;
 /**
  * The gated delta rule over time.
  *
- * At every step ``S = g S``, then ``S = S + beta (v - S k) k^T``, and ``y = S
- * q``, with a state ``S`` of each head of ``v``. Yang, Kautz and Hatamizadeh,
- * "Gated Delta Networks" (2024), equation 10; with a ``g`` for each channel of
- * the keys it is the recurrence of Kimi Delta Attention (Kimi Team, "Kimi
- * Linear" (2025)). ``q`` is not scaled: a model that divides by ``sqrt(Dk)``
- * does so before. Head ``h`` of ``v`` has the query and key of head ``h // (Hv
- * // Hk)``.
+ * Every step computes ``S = g S``, then ``S = S + beta (v - S k) k^T``, and ``y
+ * = S q``, with a state ``S`` for each head of ``v``. Yang, Kautz and
+ * Hatamizadeh, "Gated Delta Networks" (2024), equation 10. With a ``g`` for
+ * each channel of the keys it is the recurrence of Kimi Delta Attention (Kimi
+ * Team, "Kimi Linear" (2025)). ``q`` is not scaled: a model that divides by
+ * ``sqrt(Dk)`` must do so before. Head ``h`` of ``v`` uses the query and key of
+ * head ``h // (Hv // Hk)``.
  *
- * A step that is masked leaves the state as it is, and is not read: its ``y``
- * and its gradients are 0. The state is float32 (float64 beside float64). The
- * gradient recomputes states from a few that it keeps; there is no second
+ * A masked step leaves the state unchanged and is not read: its ``y`` and its
+ * gradients are 0. The state is float32 (float64 with float64 inputs). The
+ * gradient recomputes the states from a few stored ones; there is no second
  * derivative.
  *
  * Arguments:
@@ -31,16 +31,16 @@ namespace mx = mlx::core;
  * - ``k`` (B, T, Hk, Dk): Keys.
  * - ``v`` (B, T, Hv, Dv): Values; ``Hv`` is a multiple of ``Hk``.
  * - ``g`` (B, T, Hv) or (B, T, Hv, Dk): Decay of the state, usually between 0
- *   and 1. It is not a logarithm.
- * - ``beta`` (B, T, Hv): How much of the error is corrected.
+ *   and 1; not its logarithm.
+ * - ``beta`` (B, T, Hv): The fraction of the error that is corrected.
  * - ``state`` (B, Hv, Dv, Dk): The state before the first step; zeros by
  *   default.
- * - ``mask`` (B, T): Which steps are taken, booleans; all by default.
+ * - ``mask`` (B, T): True for the steps to compute; all by default.
  *
  * Returns, in this order:
  *
- * - ``y`` (B, T, Hv, Dv): What the queries read
- * - ``last`` (B, Hv, Dv, Dk): The state behind the last step
+ * - ``y`` (B, T, Hv, Dv): The results for the queries
+ * - ``last`` (B, Hv, Dv, Dk): The state after the last step
  */
 MLXOPS_API std::vector<mx::array> gated_delta(
     const mx::array& q,

@@ -14,7 +14,7 @@ namespace mx = mlx::core;
  *
  * DLMF 5.2.1. Infinite at 0, -1, -2, ...; ``-inf`` at ``-inf``, as in
  * ``scipy.special.gammaln``. Near its zeros on the negative axis, float64 is
- * accurate to a few units in the last place of the terms that cancel.
+ * accurate to a few ulp of the terms that cancel.
  *
  * Arguments:
  *

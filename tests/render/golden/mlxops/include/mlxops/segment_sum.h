@@ -21,8 +21,7 @@ namespace mx = mlx::core;
  *
  * - ``x`` (rows, ...): Input array.
  * - ``segment_ids`` (rows,): Segment of each row, integers.
- * - ``num_segments``: Number of segments, and length of the output's first
- *   axis.
+ * - ``num_segments``: Number of segments, and size of the output's first axis.
  */
 MLXOPS_API mx::array segment_sum(
     const mx::array& x,

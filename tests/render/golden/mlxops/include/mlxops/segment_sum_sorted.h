@@ -9,7 +9,7 @@ namespace mlxops {
 
 namespace mx = mlx::core;
 
-/** As segment_sum, by an order of the rows in which their ids ascend. */
+/** segment_sum with an order of the rows in which their ids ascend. */
 MLXOPS_API mx::array segment_sum_sorted(
     const mx::array& x,
     const mx::array& segment_ids,

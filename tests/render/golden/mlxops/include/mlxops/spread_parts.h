@@ -10,8 +10,8 @@ namespace mlxops {
 namespace mx = mlx::core;
 
 /**
- * Give each part its sum in sum_parts. A kernel, as MLX cannot repeat in a
- * shapeless graph.
+ * Give each part its sum in sum_parts. It has a kernel because MLX cannot
+ * repeat in a shapeless graph.
  */
 MLXOPS_API mx::array spread_parts(
     const mx::array& sums,

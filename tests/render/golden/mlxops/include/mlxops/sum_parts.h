@@ -10,11 +10,11 @@ namespace mlxops {
 namespace mx = mlx::core;
 
 /**
- * Sums over the axes of x in front of those of ``like``, and over heads that
+ * Sums over the leading axes of x that ``like`` lacks, and over heads that
  * share one of its last axis but one.
  *
- * One kernel: in a shapeless graph MLX crashes in a sum over an axis of length
- * 1, as parts can be.
+ * It has a kernel because MLX crashes in a shapeless graph in a sum over an
+ * axis of size 1, as parts can have.
  */
 MLXOPS_API mx::array
 sum_parts(const mx::array& x, const mx::array& like, mx::StreamOrDevice s = {});

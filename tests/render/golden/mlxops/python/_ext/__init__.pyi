@@ -43,14 +43,14 @@ def segment_sum(x: scalar | array, segment_ids: scalar | array, num_segments: in
     """
     Sum the rows of an array that belong to the same segment.
 
-    ``out[s]`` is the sum of all ``x[i]`` with ``segment_ids[i] == s``. The ids need not be sorted; rows
-    whose id is negative or at least ``num_segments`` are left out. On the GPU the ids are sorted first, so
-    that sums do not depend on the order in which threads run.
+    ``out[s]`` is the sum of all ``x[i]`` with ``segment_ids[i] == s``. The ids need not be sorted;
+    rows whose id is negative or at least ``num_segments`` are left out. On the GPU the ids are
+    sorted first, so that sums do not depend on the order in which threads run.
 
     Args:
         x (array of shape (rows, ...)): Input array.
         segment_ids (array of shape (rows,)): Segment of each row, integers.
-        num_segments (int): Number of segments, and length of the output's first axis.
+        num_segments (int): Number of segments, and size of the output's first axis.
 
     Returns:
         array of shape (num_segments, ...): The output array.

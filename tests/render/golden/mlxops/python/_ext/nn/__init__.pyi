@@ -12,49 +12,51 @@ def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scal
     """
     The gated delta rule over time.
 
-    At every step ``S = g S``, then ``S = S + beta (v - S k) k^T``, and ``y = S q``, with a state ``S`` of each head of
-    ``v``. Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), equation 10; with a ``g`` for each channel of the
-    keys it is the recurrence of Kimi Delta Attention (Kimi Team, "Kimi Linear" (2025)). ``q`` is not scaled: a model that
-    divides by ``sqrt(Dk)`` does so before. Head ``h`` of ``v`` has the query and key of head ``h // (Hv // Hk)``.
+    Every step computes ``S = g S``, then ``S = S + beta (v - S k) k^T``, and ``y = S q``, with a
+    state ``S`` for each head of ``v``. Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024),
+    equation 10. With a ``g`` for each channel of the keys it is the recurrence of Kimi Delta
+    Attention (Kimi Team, "Kimi Linear" (2025)). ``q`` is not scaled: a model that divides by
+    ``sqrt(Dk)`` must do so before. Head ``h`` of ``v`` uses the query and key of head
+    ``h // (Hv // Hk)``.
 
-    A step that is masked leaves the state as it is, and is not read: its ``y`` and its gradients are 0. The state is
-    float32 (float64 beside float64). The gradient recomputes states from a few that it keeps; there is no second
-    derivative.
+    A masked step leaves the state unchanged and is not read: its ``y`` and its gradients are 0. The
+    state is float32 (float64 with float64 inputs). The gradient recomputes the states from a few
+    stored ones; there is no second derivative.
 
     Args:
         q (array of shape (B, T, Hk, Dk)): Queries, with ``Dk`` up to 256.
         k (array of shape (B, T, Hk, Dk)): Keys.
         v (array of shape (B, T, Hv, Dv)): Values; ``Hv`` is a multiple of ``Hk``.
         g (array of shape (B, T, Hv) or (B, T, Hv, Dk)): Decay of the state, usually between
-          0 and 1. It is not a logarithm.
-        beta (array of shape (B, T, Hv)): How much of the error is corrected.
+          0 and 1; not its logarithm.
+        beta (array of shape (B, T, Hv)): The fraction of the error that is corrected.
         state (array of shape (B, Hv, Dv, Dk), optional): The state before the first step;
           zeros by default.
-        mask (array of shape (B, T), optional): Which steps are taken, booleans; all by
+        mask (array of shape (B, T), optional): True for the steps to compute; all by
           default.
 
     Returns:
-        tuple[array, array]: y of shape (B, T, Hv, Dv): What the queries read; last of shape
-          (B, Hv, Dv, Dk): The state behind the last step
+        tuple[array, array]: y of shape (B, T, Hv, Dv): The results for the queries; last of
+          shape (B, Hv, Dv, Dk): The state after the last step
     """
 
 def embedding_bag(weight: scalar | array, indices: scalar | array, offsets: scalar | array | None = None, per_sample_weights: scalar | array | None = None, *, mode: Literal["mean", "sum", "max"] = "mean", stream: StreamOrDevice = None) -> array:
     """
-    Look up rows of a table and reduce them to one for each bag, without writing those rows.
+    Look up rows of a table and reduce them to one row for each bag, without storing these rows.
 
-    As ``torch.nn.functional.embedding_bag``: a bag is a row of the indices, or what stands from an offset to the next one.
-    Empty bags give zeros, and so do indices that are not of a row. Once differentiable; the gradient of the maximum is
-    the first item's that has it.
+    Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the indices, or the indices
+    from one offset to the next. Empty bags yield zeros, and so do indices that are not rows of the
+    table. Once differentiable; the gradient of a maximum goes to the first item that attains it.
 
     Args:
         weight (array of shape (rows, D)): The table.
-        indices (array of shape (B, N) or (N,)): Rows, integers; with one axis beside
-          offsets.
+        indices (array of shape (B, N) or (N,)): Rows of the table, integers; with offsets,
+          they have one axis.
         offsets (array of shape (B,), optional): Where each bag begins in the indices,
           ascending from 0.
         per_sample_weights (array of shape (B, N) or (N,), optional): Factors of the rows,
           of the shape of indices, for the mode ``sum``.
-        mode (Literal["mean", "sum", "max"], optional): How the rows of a bag are reduced.
+        mode (Literal["mean", "sum", "max"], optional): The reduction of a bag's rows.
           Default: ``"mean"``.
 
     Returns:

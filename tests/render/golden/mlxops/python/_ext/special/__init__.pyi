@@ -12,8 +12,8 @@ def lgamma(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     """
     Logarithm of the absolute value of the gamma function.
 
-    DLMF 5.2.1. Infinite at 0, -1, -2, ...; ``-inf`` at ``-inf``, as in ``scipy.special.gammaln``. Near its zeros on
-    the negative axis, float64 is accurate to a few units in the last place of the terms that cancel.
+    DLMF 5.2.1. Infinite at 0, -1, -2, ...; ``-inf`` at ``-inf``, as in ``scipy.special.gammaln``.
+    Near its zeros on the negative axis, float64 is accurate to a few ulp of the terms that cancel.
 
     Args:
         x (array): Input array or scalar.
