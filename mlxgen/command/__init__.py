@@ -1,1 +1,1 @@
-"""What people run: check, generate, show, list, diff, and the files that they write."""
+"""The commands check, generate, show, list, diff, and the files that they write."""

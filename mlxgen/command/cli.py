@@ -1,8 +1,8 @@
 """The commands check, generate, show, list, schema, explain, docs and diff.
 
-Every command prints for people by default (rich, on a terminal) and for programs with
-``--format json``. Exit status: 0 fine, 1 something is wrong in the project or would change, 2 wrong
-use of the command line. Heavy imports wait until a command needs them.
+Commands print text by default (with rich, on a terminal) and JSON with ``--format json``. Exit
+status: 0 success, 1 errors in the project or pending changes, 2 invalid command line. Slow imports
+are delayed until a command needs them.
 """
 
 from __future__ import annotations
@@ -33,36 +33,39 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "project": click.option(
         "--project",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Folder of the project's pyproject.toml; default: the one around the file or here.",
+        help="Folder of the project's pyproject.toml. Default: the project of the file or of the "
+        "working directory.",
     ),
     "file": click.argument("file", type=EXISTING_FILE, required=False),
     "select": click.option(
-        "--select", "-s", multiple=True, help="Only these: an operator's name, or `tag:NAME`."
+        "--select", "-s", multiple=True, help="Select operators by name or by `tag:NAME`."
     ),
-    "exclude": click.option("--exclude", "-x", multiple=True, help="All but these."),
+    "exclude": click.option(
+        "--exclude", "-x", multiple=True, help="Exclude operators by name or by `tag:NAME`."
+    ),
     "format": click.option(
         "--format",
         "form",
         type=click.Choice(["text", "json"]),
         default="text",
-        help="Output for people or for programs.",
+        help="Format of the output.",
     ),
     "max_errors": click.option(
         "--max-errors",
         type=click.IntRange(min=0),
         default=50,
         show_default=True,
-        help="Show so many errors, and so many warnings; 0: all.",
+        help="Maximum number of errors, and of warnings, to show; 0 shows all.",
     ),
 }
 
 
 class Failure(Exception):
-    """Something was reported; the process ends with status 1."""
+    """Raised after errors were reported; the process exits with status 1."""
 
 
 class Commands(click.RichGroup):
-    """Commands by their names: each is imported when it is asked for."""
+    """A group of commands by name; each command is imported on first use."""
 
     def __init__(self, *arguments: Any, places: Mapping[str, str], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -79,26 +82,27 @@ class Commands(click.RichGroup):
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a file that cannot be read or written is one message."""
+        """Run a command; report a file that cannot be read or written as one message."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # whoever read the output has gone: click ends without a word
+            raise  # the reader of the output has exited; click ends silently
         except OSError as error:
             raise click.ClickException(reason(error)) from error
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be used: ``my-ops/mlx_ops.yaml: No space left on device``."""
+    """Return the reason of a file error: ``my-ops/mlx_ops.yaml: No space left on device``."""
     name = error.filename2 or error.filename
     shown = f"{os.path.relpath(os.fsdecode(name))}: " if isinstance(name, str | bytes) else ""
     return f"{shown}{error.strerror or error}"
 
 
 def command(*options: str, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-    """A command with these options, which is handed a ``Diagnostics`` before them.
+    """Decorate a function as a command with these options.
 
-    When it fails, what it has reported is printed in the format that it was asked for.
+    Its first argument is a ``Diagnostics``. If it raises ``Failure``, the diagnostics are printed
+    in the requested format.
     """
 
     def decorate(function: Callable[..., None]) -> Any:
@@ -124,19 +128,19 @@ def command(*options: str, name: str | None = None, **settings: Any) -> Callable
 
 
 def require(value: bool) -> None:
-    """The command fails, unless ``value``."""
+    """Raise ``Failure`` if ``value`` is false."""
     if not value:
         raise Failure
 
 
 def warn(diags: Diagnostics, form: str) -> None:
-    """Print what is reported although nothing is wrong; JSON has it in its place."""
+    """Print the warnings of a successful command; JSON output already contains them."""
     if form != "json":
         diags.print()
 
 
 def settings_of(diags: Diagnostics, project: Path | None, file: Path | None = None) -> Settings:
-    """The settings of the project, or for a YAML file."""
+    """Return the settings of the project, or for a YAML file; raise ``Failure`` if invalid."""
     from . import operators
 
     settings = operators.settings_of(project, file, diags)
@@ -155,10 +159,10 @@ def load(
     strict: bool = True,
     partly: bool = False,
 ) -> tuple[list[Op], Sources, Settings]:
-    """The operators that are chosen.
+    """Return the selected operators.
 
-    Fails if anything is wrong with any entry, unless not ``strict``. With ``partly`` those that are
-    not chosen are not looked at, as long as nothing is wrong.
+    With ``strict``, an error in any entry raises ``Failure``. With ``partly``, other entries are
+    not resolved unless an error occurs.
     """
     from . import operators
 
@@ -177,7 +181,7 @@ def load(
 
 
 @command("file", "project", "select", "exclude", "format")
-@click.option("--fix", is_flag=True, help="First write the fixes that are certain into the file.")
+@click.option("--fix", is_flag=True, help="First apply all certain fixes to the file.")
 def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
     from . import operators
@@ -204,7 +208,7 @@ def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     show_default=True,
     help="Folder for the generated files.",
 )
-@click.option("--mlx", help="Release of MLX: the one that is pinned, or else installed, if absent.")
+@click.option("--mlx", help="Release of MLX. Default: the pinned one, or else the installed one.")
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
 def generate(
     diags: Diagnostics,
@@ -219,8 +223,8 @@ def generate(
 ) -> None:
     """Write the C++ sources, bindings, stubs, checks and documentation.
 
-    Only files whose text changed are written, and stale ones are removed. When anything is wrong
-    in the YAML nothing is touched.
+    Only files whose text changed are written, and stale files are removed. If the YAML has errors,
+    no file is changed.
     """
     from . import generate as generator
     from .write import Changes
@@ -259,9 +263,9 @@ def _count(operators: int) -> str:
 @command("project")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
-    """Print what an operator generates, without building.
+    """Print the generated code of an operator, without building.
 
-    PART is one of header, source, binding, stub, doc, metal, json; header and source if absent.
+    PART is one of header, source, binding, stub, doc, metal, json. Default: header and source.
     """
     from ..render import files
 
@@ -270,7 +274,7 @@ def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
         file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
     if not words or len(words) > 2 or not {*words[1:]} <= files.PARTS.keys():
         parts = ", ".join(files.PARTS)
-        raise click.UsageError(f"give [FILE] OP [PART], where PART is one of {parts}")
+        raise click.UsageError(f"expected [FILE] OP [PART]; PART is one of {parts}")
     ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
     require(bool(ops))
     for name in words[1:] or ("header", "source"):
@@ -278,7 +282,7 @@ def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
 
 
 def say(text: str, language: str) -> None:
-    """Print code; in colours on a terminal."""
+    """Print code, in color on a terminal."""
     if not sys.stdout.isatty():
         click.echo(text, nl=not text.endswith("\n"))
         return
@@ -319,16 +323,16 @@ def schema() -> None:
 @click.command()
 @click.argument("code")
 def explain(code: str) -> None:
-    """Explain an error code, such as MG403, with an example and its cure."""
+    """Explain an error code, such as MG403, with an example and its fix."""
     if code.upper() not in sections():
-        raise click.BadParameter(f"no such code: {code}")
+        raise click.BadParameter(f"unknown code {code}")
     say(sections()[code.upper()], "markdown")
 
 
 @command("project")
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
 def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
-    """Write the reference pages: operators, and the JSON Schema."""
+    """Write the reference of the operators and the JSON Schema."""
     from .generate import doc_pages
     from .write import differing, put, reported
 
@@ -349,7 +353,7 @@ def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
 @click.argument("old", type=EXISTING_FILE)
 @click.argument("new", type=EXISTING_FILE)
 def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: str) -> None:
-    """Compare two versions of the operators; exit 1 when the change breaks callers.
+    """Compare two versions of the operators; exit 1 if a change breaks callers.
 
     OLD and NEW are YAML files, or the `ops.json` of two builds.
     """

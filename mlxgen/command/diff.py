@@ -1,7 +1,7 @@
-"""What changed between two versions of the operators, and whether it breaks callers.
+"""Finds the changes between two versions of the operators, and those that break callers.
 
-Compares the resolved model (two YAML files, or ``ops.json`` of two builds), from the point of view
-of someone who calls the functions from Python.
+It compares resolved operators (of two YAML files, or ``ops.json`` of two builds) from the
+perspective of Python callers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 _join = ", ".join
 OpDict = dict[str, Any]
-# The kind of a change, in words, and whether it breaks callers.
+# The kind of a change, its description, and whether it breaks callers.
 Found = tuple[str, str, bool]
 
-# Kinds that take all that another one takes.
+# For each kind, the kinds that accept all of its values.
 _WIDER = {
     "int": ("float", "array", "axes"),
     "bool": ("int", "float", "array"),
@@ -34,11 +34,11 @@ class Change(NamedTuple):
 
 
 def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
-    """All changes, in the order of the old file and then of the new one.
+    """Return all changes, in the order of the old file and then of the new one.
 
     Args:
-        old: Operators as ``render.op_dict`` gives them.
-        new: The same, later.
+        old: Operators as returned by ``render.op_dict``.
+        new: The later version.
 
     Returns:
         The changes. Those of operators tagged ``internal`` are not breaking.
@@ -60,7 +60,7 @@ def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
 
 
 def _paths(op: OpDict) -> list[str]:
-    """How Python calls it: by its name and its aliases."""
+    """Return the operator's dotted Python names: its name and its aliases."""
     module = f"{op['module']}." if op["module"] else ""
     return [module + name for name in (op["python_name"], *op["aliases"])]
 
@@ -75,7 +75,8 @@ def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:
         yield from _argument(name, arg, after[name])
         lost = set(old["dtypes"].get(name, ())) - set(new["dtypes"].get(name, ()))
         if lost and new["form"] == "kernels":
-            yield "dtypes-removed", f"argument '{name}' no longer takes {_join(sorted(lost))}", True
+            message = f"argument '{name}' no longer accepts {_join(sorted(lost))}"
+            yield "dtypes-removed", message, True
     yield from _positions(before, after)
     was, now = ([o["type"] for o in op["outputs"]] for op in (old, new))
     if was != now:
@@ -87,7 +88,7 @@ def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:
         yield "method-removed", "no longer a method of mx.array", True
     for backend in old["kernels"]:
         if backend not in new["kernels"] and new["composite"] is None and new["form"] == "kernels":
-            yield "backend-removed", f"no kernel for {backend} any more", True
+            yield "backend-removed", f"no longer has a kernel for {backend}", True
     for name, text in old["grad"].items():
         if new["grad"].get(name) == "none" and text != "none" and name in after:
             yield "gradient-removed", f"no longer differentiable in '{name}'", True
@@ -104,19 +105,19 @@ def _argument(name: str, old: OpDict, new: OpDict) -> Iterator[Found]:
     if old["has_default"] and not new["has_default"]:
         yield "default-removed", f"{what} lost its default {old['default']}", True
     elif not old["has_default"] and new["has_default"]:
-        yield "default-added", f"{what} got the default {new['default']}", False
+        yield "default-added", f"{what} gained the default {new['default']}", False
     elif old["default"] != new["default"]:
         yield "default-changed", f"{what}: default {old['default']} -> {new['default']}", True
     if not old["kw_only"] and new["kw_only"]:
-        yield "argument-keyword-only", f"{what} is keyword-only now", True
+        yield "argument-keyword-only", f"{what} is now keyword-only", True
     if old["kw_only"] and not new["kw_only"]:
-        yield "argument-positional", f"{what} may be positional now", False
+        yield "argument-positional", f"{what} can now be positional", False
     if new.get("pos_only") and not old.get("pos_only"):
-        yield "argument-positional-only", f"{what} is positional-only now", True
+        yield "argument-positional-only", f"{what} is now positional-only", True
 
 
 def _positions(before: dict[str, OpDict], after: dict[str, OpDict]) -> Iterator[Found]:
-    """What became of the order of the arguments, and which are new."""
+    """Yield changes of the arguments' order, and new arguments."""
     old = [name for name, arg in before.items() if not arg["kw_only"] and name in after]
     new = [name for name, arg in after.items() if not arg["kw_only"]]
     if [name for name in new if name in old] != [name for name in old if name in new]:
@@ -127,13 +128,13 @@ def _positions(before: dict[str, OpDict], after: dict[str, OpDict]) -> Iterator[
         if not arg["has_default"]:
             yield "argument-required", f"new argument '{name}' has no default", True
         elif name in new and any(later in old for later in new[new.index(name) :]):
-            yield "argument-inserted", f"new argument '{name}' stands before older ones", True
+            yield "argument-inserted", f"new argument '{name}' precedes older ones", True
         else:
             yield "argument-added", f"new argument '{name}' = {arg['default']}", False
 
 
 def _takes_all(old: OpDict, new: OpDict) -> bool:
-    """Whether every value that was accepted still is."""
+    """Return whether every value that was accepted is still accepted."""
     if old["optional"] and not new["optional"]:
         return False
     if old["kind"] == new["kind"]:

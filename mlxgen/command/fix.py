@@ -1,7 +1,8 @@
-"""`mlxgen check --fix`: writes the replacements that are certain into the file of operators.
+"""Applies all certain fixes to the file of operators, for `mlxgen check --fix`.
 
-What is mended may uncover another mistake, so the text is checked again until it has no such fix
-left, and written once. An entry gets one fix at a time: two may be the same key, misspelt twice.
+A fix can reveal another mistake. The text is therefore checked again until it has no certain fix
+left, and written once. Each pass fixes at most one mistake of an entry, because two fixes may
+contradict each other, for example if one key is misspelled twice.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from .write import replace_file
 
 
 def fix_file(settings: Settings) -> int:
-    """Apply the fixes that are certain to the project's file of operators, and count them."""
+    """Apply all certain fixes to the project's file of operators; return their number."""
     path = Path(os.path.realpath(settings.yaml))
     raw = path.read_bytes()
     try:
         text = raw.decode() if len(raw) <= MAX_BYTES else ""
     except UnicodeDecodeError:
-        return 0  # which the check says
+        return 0  # the check reports it
     mark = "\ufeff" * text.startswith("\ufeff")
     text, count, seen = text.removeprefix(mark), 0, set[str]()
     sources = Sources(settings, Diagnostics(), mlx_include())
     shown = near(settings.yaml)
-    while text not in seen:  # else two fixes undo each other
+    while text not in seen:  # ends if two fixes undo each other
         seen.add(text)
         diags = Diagnostics(0)
         document = Document.parse(text, shown, diags)

@@ -1,6 +1,6 @@
-"""From a project to the files of its package: ``generate``.
+"""Generates the files of a project's package.
 
-Of entries that are as before, what they gave is in the output folder's manifest (memo.py).
+The manifest of the output folder caches the output of unchanged entries (memo.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """What ``generate`` did."""
+    """The result of ``generate``."""
 
-    changes: Changes | None  # None: nothing to do
+    changes: Changes | None  # None: everything was up to date
     operators: int
 
 
@@ -43,18 +43,18 @@ def generate(
     Args:
         settings: The project.
         output: Folder for the generated files.
-        diags: Collects what is wrong; nothing is written when anything is.
-        include: Names or ``tag:name`` to keep; all if empty. What they call is kept too.
-        exclude: Names or ``tag:name`` to leave out.
-        check: Write nothing, only compare.
+        diags: Collects errors and warnings; after an error nothing is written.
+        include: Names or ``tag:name`` to select; all if empty. Entries that they call are included.
+        exclude: Names or ``tag:name`` to exclude.
+        check: Only compare; write nothing.
 
     Returns:
-        None when an error was reported.
+        None if an error was reported.
     """
     written = (settings.yaml, settings.csrc, settings.metal, settings.python, *settings.tests)
     if other := stranger(output, written):
-        message = f"this is no folder for generated files: there is {os.path.relpath(other)}"
-        diags.error("MG607", message, COMMAND_LINE, help="choose a folder of its own")
+        message = f"cannot use this output folder, because of {os.path.relpath(other)}"
+        diags.error("MG607", message, COMMAND_LINE, help="choose a separate folder")
         return None
     with reported(output, diags), nullcontext() if check else alone(output):
         selected = sorted(include), sorted(exclude)
@@ -85,7 +85,7 @@ def generate(
         if not diags.ok:
             return None
         if len(diags):
-            after.key = ""  # the next run is to give the same warnings
+            after.key = ""  # the next run must repeat the warnings
         project = settings.root / "pyproject.toml"
         paths = [*[project] * project.is_file(), settings.yaml, *kernel_files(settings)]
         files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
@@ -95,7 +95,7 @@ def generate(
 
 
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:
-    """The pages of the docs folder that follow from the operators and from mlxgen itself."""
+    """Return the generated pages of the docs folder: reference and JSON Schema."""
     from ..read.keys import json_schema
     from ..render.files import pieces, reference
 

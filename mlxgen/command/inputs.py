@@ -1,6 +1,6 @@
-"""Hashes of what an output depends on: mlxgen itself, a project's files, anything.
+"""Hashes of the inputs of generated output: mlxgen itself, a project's files, and others.
 
-Little is imported here, since what was built before is found by a hash alone.
+This module imports little, because a cache hit needs only a hash.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..read.settings import Settings
 from .operators import mlx_include
 
 MLXGEN = Path(__file__).resolve().parents[1]
-# What its output and its builds depend on; the emulator keeps account of its own.
+# The files of mlxgen that its output and builds depend on; the emulator tracks its own files.
 _OWN = """*.py */*.py */*.txt formula/data/* render/templates/* package/cmake/**/* runtime/**/*.h
     runtime/**/*.cpp""".split()  # noqa: SIM905
 _KERNELS = ("**/*.h", "**/*.cpp", "**/*.metal")
 
 
 def digest(*parts: object) -> str:
-    """One hash of several things."""
+    """Return one hash of several values."""
     found = hashlib.sha256()
     for part in parts:
         data = part if isinstance(part, bytes) else repr(part).encode()
@@ -31,31 +31,31 @@ def digest(*parts: object) -> str:
 
 
 def files(root: Path, *patterns: str) -> list[Path]:
-    """The files below a folder, in a fixed order."""
+    """Return the files below a folder, sorted."""
     found = {path for pattern in patterns for path in root.glob(pattern)}
     return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
 
 
 def contents(root: Path, *patterns: str) -> Iterator[bytes]:
-    """The names and contents of files below a folder."""
+    """Yield the names and contents of files below a folder."""
     for path in files(root, *patterns):
         yield path.relative_to(root).as_posix().encode()
         yield path.read_bytes()
 
 
 def kernel_files(settings: Settings) -> list[Path]:
-    """The hand-written C++ and Metal."""
+    """Return the hand-written C++ and Metal files."""
     return sorted({p for at in (settings.csrc, settings.metal) for p in files(at, *_KERNELS)})
 
 
 @cache
 def mlxgen_hash() -> str:
-    """A hash of mlxgen itself."""
+    """Return a hash of mlxgen itself."""
     return digest(sys.version, *contents(MLXGEN, *_OWN))
 
 
 def base_hash(settings: Settings, *more: object) -> str:
-    """A hash of what all entries depend on: mlxgen, MLX's release, settings and kernels."""
+    """Return a hash of the inputs shared by all entries: mlxgen, MLX, settings and kernels."""
     mlx = mlx_include() or Path()
     kernels = (contents(at, *_KERNELS) for at in (settings.csrc, settings.metal))
     texts = (part for found in (contents(mlx, "mlx/version.h"), *kernels) for part in found)

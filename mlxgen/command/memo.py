@@ -1,12 +1,12 @@
-"""After an edit only what was edited is looked at: all other entries give what they gave before.
+"""Incremental checks: after an edit, only the entries that changed are resolved.
 
-So it is from one run of ``generate`` to the next, and from one keystroke to the next in an editor.
+``generate`` uses this between runs, and the editor between keystrokes.
 
-What an entry gives follows from its text, from what that names of other entries (``Outside``), and
-from what all entries depend on (``base_hash``); so it is kept under a hash of the three. Names are
-compared among all entries, as always: any two may be the same. An entry of which something is
-reported is not kept, so that the next look says it again; where something is reported of a kernel,
-no entry is that was looked at.
+The output of an entry depends on its own text, on the other entries that it names (``Outside``),
+and on the inputs shared by all entries (``base_hash``). It is therefore cached under a hash of the
+three. Names are still compared among all entries, because any two may clash. An entry with a
+diagnostic is not cached, so that the next run repeats the diagnostic. If a hand-written file has a
+diagnostic, none of the newly resolved entries is cached.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ..render.files import Pieces, pieces
 from .inputs import digest
 from .operators import check_metal, select
 
-_DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # which says how all entries are to be read
+_DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # YAML directives affect all entries
 
 T = TypeVar("T", Op, Pieces)
 
 
 class Memo(Generic[T]):
-    """What the entries of a file gave, for as long as that stays the same."""
+    """The cached output of a file's entries."""
 
     def __init__(self, kept: dict[str, T] | None = None) -> None:
-        self.kept: dict[str, T] = kept or {}  # by a hash of all that an entry depends on
+        self.kept: dict[str, T] = kept or {}  # by the hash of an entry's inputs
 
     def look(self, base: str, document: Document, sources: Sources) -> list[Op]:
-        """Resolve the entries of which nothing is kept."""
+        """Resolve the entries that are not cached."""
         self._document, self._sources = document, sources
         outside = Outside(document, sources)
         all_of = base, *_DIRECTIVE.findall(document.text)
@@ -51,11 +51,11 @@ class Memo(Generic[T]):
         return ops
 
     def keep(self, looked_at: Iterable[T]) -> list[T]:
-        """What the entries give: as before, or as they were looked at."""
+        """Return the output of all entries, cached or new; cache the new output."""
         said, entries = self._sources.diags.sorted(), self._document.entries
         lines = [entry.line for entry in entries]
         places = {bisect_right(lines, item.span.line) - 1 for item in said}
-        names = {item.op for item in said}  # whose text may be another entry's, by an alias
+        names = {item.op for item in said}  # by a YAML alias, the location may be in another entry
         covered = all(item.span.file == self._document.path for item in said) and self._covered()
         new = {value.line: value for value in looked_at}
         given, before, self.kept = [], self.kept, {}
@@ -69,7 +69,7 @@ class Memo(Generic[T]):
         return given
 
     def _covered(self) -> bool:
-        """Whether the base depends on all hand-written files that were read."""
+        """Return whether ``base_hash`` covers all hand-written files that were read."""
         sources = self._sources
         folders = tuple(os.path.join(os.path.abspath(path), "") for path in sources.metal_includes)
         readers = (sources.cpp.reader, sources.metal.reader)
@@ -78,7 +78,7 @@ class Memo(Generic[T]):
 
 
 def load(text: str) -> Memo[Pieces]:
-    """What a manifest has of the entries; an empty one where it cannot be read."""
+    """Load the cache from a manifest; return an empty one if it is invalid."""
     try:
         kept = json.loads(text)
         return Memo({key: Pieces(*values) for key, values in kept.items()})
@@ -87,13 +87,13 @@ def load(text: str) -> Memo[Pieces]:
 
 
 def dump(memo: Memo[Pieces]) -> str:
-    """The same for a manifest, without what is in files of an entry's own."""
+    """Return the cache for a manifest, without the text that is in an entry's own files."""
     kept = {key: p._replace(header="", source="") for key, p in memo.kept.items()}
     return json.dumps(kept, ensure_ascii=False)
 
 
 def edited(base: str, document: Document, sources: Sources, memo: Memo[Pieces]) -> list[Pieces]:
-    """The pieces of all entries; none if there is an error."""
+    """Render all entries incrementally; return an empty list if an error was reported."""
     ops = memo.look(base, document, sources)
     if not sources.diags.ok:
         return []
@@ -103,7 +103,7 @@ def edited(base: str, document: Document, sources: Sources, memo: Memo[Pieces]) 
 def chosen(
     document: Document, sources: Sources, include: Sequence[str], exclude: Sequence[str]
 ) -> list[Pieces]:
-    """The pieces of the chosen entries and of those that they call; none if there is an error."""
+    """Render the selected entries and those that they call; an empty list after an error."""
     settings, diags = sources.settings, sources.diags
     ops = resolve(document, settings, sources, diags)
     found = select(ops, include, exclude, diags) if diags.ok else []

@@ -1,4 +1,4 @@
-"""From a project to its operators: read, resolved, selected. What every command begins with."""
+"""Reads, resolves and selects the operators of a project, for all commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def mlx_include() -> Path | None:
-    """The include folder of the installed MLX, where its Metal kernels' headers are."""
+    """Return the include folder of the installed MLX, which has the headers of its kernels."""
     spec = importlib.util.find_spec("mlx")
     folders = spec.submodule_search_locations or () if spec else ()
     found = (Path(folder) / "include" for folder in folders)
@@ -29,7 +29,7 @@ def mlx_include() -> Path | None:
 
 
 def installed_mlx() -> str | None:
-    """The release of the installed MLX, as its headers say."""
+    """Return the release of the installed MLX, according to its headers."""
     with suppress(OSError):
         text = ((mlx_include() or Path()) / "mlx" / "version.h").read_text("utf-8")
         return (
@@ -39,10 +39,10 @@ def installed_mlx() -> str | None:
 
 
 def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> Settings | None:
-    """The settings for a YAML file or, without one, for the project's; None if reported.
+    """Return the settings for a YAML file, or for the project's; None if an error was reported.
 
-    Without ``project`` it is the one that the file or else the working directory is in; a file
-    outside of any stands alone. Without a pin it is for the installed MLX.
+    The default for ``project`` is the project of the file, or else of the working directory. A
+    file outside of any project has default settings. The default MLX release is the installed one.
     """
     here = Path.cwd()
     root = project or (find(file.resolve().parent) if file else None) or find(here)
@@ -54,7 +54,7 @@ def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> 
 
 
 def plain_settings(yaml: Path) -> Settings:
-    """Settings for a YAML file that stands alone, without a project around it."""
+    """Return the settings for a YAML file without a project."""
     folder, name = yaml.resolve().parent, "ops"
     paths = {key: folder / path.format(name=name) for key, path in PATHS.items()}
     return Settings(
@@ -72,9 +72,9 @@ def plain_settings(yaml: Path) -> Settings:
 def load(
     settings: Settings, diags: Diagnostics, only: Sequence[str] = ()
 ) -> tuple[list[Op], Sources]:
-    """Read and resolve a file: (operators, sources); operators with errors are left out.
+    """Read and resolve a file; return the operators without errors, and the sources.
 
-    With ``only`` (see ``select``) of other entries nothing is looked at but their names.
+    With ``only`` (see ``select``), only the names of other entries are checked.
     """
     from ..check.file import resolve
 
@@ -86,14 +86,14 @@ def load(
 
 
 def _called(entry: Entry) -> set[str]:
-    """All that may stand for an entry on the command line."""
+    """Return all names that select an entry on the command line."""
     name = "".join(entry.words("python_name")) or str(entry.name)
     tags = [f"tag:{tag}" for tag in entry.words("tags")]
     return {str(entry.name), name, ".".join([*entry.words("module"), name]), *tags}
 
 
 def read(settings: Settings, diags: Diagnostics) -> tuple[Document | None, Sources]:
-    """The entries of the file, if it can be read, and the hand-written sources."""
+    """Parse the file of operators, and return it with the hand-written sources."""
     from ..read.sources import Sources
     from ..read.yaml import Document
 
@@ -103,7 +103,7 @@ def read(settings: Settings, diags: Diagnostics) -> tuple[Document | None, Sourc
 
 
 def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None:
-    """Report what Metal does not take in the kernel files that operators use (MG801 to MG808)."""
+    """Report code that Metal rejects in the kernel files of operators (MG801 to MG808)."""
     from ..check.metal_rules import broken_rules
     from ..read.preprocess import SourceError
     from ..read.sources import near
@@ -113,7 +113,7 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
     for shared, name in sorted({(kernel.shared, kernel.include) for kernel in used}):
         path = near((settings.csrc if shared else settings.metal) / name)
         own = [kernel for kernel in used if (kernel.shared, kernel.include) == (shared, name)]
-        with suppress(SourceError):  # reading it has reported that
+        with suppress(SourceError):  # already reported by parsing
             for error in broken_rules(sources.metal.reader, path, own):
                 diags.error(error.code, error.message, error.span, help=error.help)
 
@@ -121,7 +121,7 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
 def select(
     ops: Sequence[Op], include: Sequence[str], exclude: Sequence[str], diags: Diagnostics
 ) -> list[Op]:
-    """The operators chosen by name or ``tag:name``; reports unknown names."""
+    """Select operators by name or ``tag:name``; report unknown names."""
     from ..read.keys import TAGS
 
     if not (include or exclude):
@@ -135,9 +135,9 @@ def select(
         if pattern not in tags and not any(pattern in names for names in called):
             diags.error(
                 "MG606",
-                f"no operator or tag '{pattern}'{did_you_mean(pattern, [*known, *tags])}",
+                f"unknown operator or tag '{pattern}'{did_you_mean(pattern, [*known, *tags])}",
                 COMMAND_LINE,
-                help="give an operator's name, or tag:NAME",
+                help="use the name of an operator, or tag:NAME",
             )
     return [
         op

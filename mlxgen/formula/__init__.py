@@ -1,1 +1,1 @@
-"""Formulas: Python expressions of the YAML, checked and compiled to calls of MLX's C++ API."""
+"""Compiles the formulas of the YAML (Python expressions) to calls of MLX's C++ API."""

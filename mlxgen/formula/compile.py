@@ -1,39 +1,14 @@
-"""Formulas: gradients, composites, shapes and launch geometry, compiled from Python expressions to
-C++.
+"""Compiles formulas (gradients, composites, shapes, launch geometry) from Python to C++.
 
-A formula is a Python expression over an operator's arguments, read with ``ast``, checked node by
-node and translated to calls of MLX's C++ API::
+A formula is parsed with ``ast``, checked node by node, and translated: ``grad * result`` becomes
+``mlxgen::multiply(cotangents[0], outputs[0], s)``. Names are holes in the C++, filled at the use.
 
-    grad * (1 - result * result)      ->   mlxgen::multiply( cotangents[0], mlxgen::subtract(1,
-    mlxgen::multiply(outputs[0], outputs[0], s), s), s)
+Invariants, which tests prove: a formula means the same as in Python after ``from mlx.core import
+*``, and the C++ of every accepted formula compiles. All errors of a formula are reported.
+docs/language.md describes the language.
 
-Names are holes in the C++, filled where the formula stands: there ``grad`` is ``cotangents[0]``.
-What a formula means is what Python would compute with ``from mlx.core import *``, and whatever
-passes compiles: these two are the contract, and the tests prove both (the text is evaluated by
-Python, the translation by a C++ compiler). Anything else is an error with the place in the text and
-what to write instead; all errors of a formula are reported.
-
-The language:
-
-- arrays: operators, comparisons, ``@``, calls of MLX's functions (``exp(x)``, ``mx.exp(x)``,
-  ``linalg.norm(x)``), their methods (``x.sum(axis=-1)``), ``.shape .ndim .size .dtype .T``, indices
-  and slices; calls of other entries
-- numbers, bools, strings, dtypes, shapes: attributes of the operator and what Python does with them
-  at run time. On numbers, ``sqrt``, ``exp``, ``maximum`` and the like give numbers. A number beside
-  an array takes the array's dtype
-- lists of arrays or ints: ``len``, ``sum``, ``min``, ``max``, ``all``, ``any``, comprehensions with
-  ``zip``, ``enumerate`` and ``range``
-- ``a if condition else b``, ``and``, ``or``, ``not`` on conditions known when the graph is built;
-  after ``w is not None`` the optional ``w`` counts as given
-
-An array that a formula computes several times is computed once, into a local of C++, unless that
-would compute what conditions and loops leave out: parts are the same if their C++ is, so that the
-formula is visited a second time, with names for these parts.
-
-Structure: this module visits the syntax tree, and ``lists`` what in it is a list; ``translator``
-has the calls, ``rules`` the table of operations, ``mlx`` MLX's functions, ``values`` the
-conversions to C++ types, ``explain`` the messages, ``source`` the text. The generated C++ needs
-``namespace mx = mlx::core;`` and ``#include "mlxgen/formula.h"``.
+An array computed several times is stored in a C++ variable, unless a condition or loop might skip
+it. A second visit of the formula inserts these variables for parts with equal C++.
 """
 
 from __future__ import annotations
@@ -83,12 +58,12 @@ from .values import (
 )
 
 LARGEST = 40_000  # characters of C++
-DEEPEST = 100  # nodes inside each other
-MOST_FORKS = 4  # conditions whose outcomes are looked at one by one
-USED = ("names", "ops", "mlx", "keys", "sized", "")  # of ``Expr``; "": what was dropped
-VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names that are no functions
+DEEPEST = 100  # nested nodes
+MOST_FORKS = 4  # conditions whose outcomes are checked separately
+USED = ("names", "ops", "mlx", "keys", "sized", "")  # fields of ``Expr``; "": dropped
+VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names other than functions
 
-# Operators: how they are written, and their name in the table of rules and in MLX.
+# Operators: AST node, symbol, and name in the table of rules and in MLX.
 _OPERATORS = """
 Add + add, Sub - subtract, Mult * multiply, Div / divide, FloorDiv // floor_divide, Mod % remainder,
 Pow ** power, MatMult @ matmul, BitAnd & bitwise_and, BitOr | bitwise_or, BitXor ^ bitwise_xor,
@@ -100,31 +75,31 @@ OPERATORS = {name: (sign, of) for name, sign, of in map(str.split, _OPERATORS.sp
 
 
 def _power(a: int, b: int) -> int:
-    return int(a ** (b if abs(a) < 2 else min(b, 64)))  # more does not fit anyway
+    return int(a ** (b if abs(a) < 2 else min(b, 64)))  # larger powers exceed 64 bits anyway
 
 
-# Computed here.
+# Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
 
-_type = cache(Type)  # there are few, and they take long to make
+_type = cache(Type)  # few types exist, and creating one is slow
 
 
 class Want(NamedTuple):
-    """What a formula has to give."""
+    """The required result of a formula."""
 
     kind: Kind
-    length: int | None = None  # ARRAYS: how many; None: any number
-    needs: Sequence[Need] = ()  # what the arrays have to be; one for all of a list
+    length: int | None = None  # ARRAYS: the number of arrays; None: any
+    needs: Sequence[Need] = ()  # requirements on the arrays; one for all arrays of a list
 
     @classmethod
     def arrays(cls, lists: Sequence[bool], needs: Sequence[Need] = ()) -> Want:
-        """Several arrays, or one, or a list of them: for each whether it is a list."""
+        """Require one or several arrays; ``lists`` tells for each whether it is a list."""
         kind = Kind.ARRAYS if len(lists) > 1 or lists[0] else Kind.ARRAY
         return cls(kind, len(lists) if len(lists) > 1 else None, needs)
 
 
 def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:
-    """The formula ``text`` as C++ that gives what is wanted, or None if anything was reported."""
+    """Compile a formula to C++ with the required result; return None if an error was reported."""
     compiler = Compiler(text, scope, report)
     try:
         return compiler.compile(want)
@@ -136,14 +111,14 @@ def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr
 
 
 class Call(NamedTuple):
-    """A part of a formula that gives arrays."""
+    """A part of a formula that computes arrays."""
 
     node: ast.AST
     cpp: str
-    inner: int  # index of the first such part in it
-    place: int  # its own
-    used: slice  # what it added to ``Translator.used``
-    certain: bool  # whether it is computed once, whatever conditions and lists are
+    inner: int  # index of the first ``Call`` inside of it
+    place: int  # its own index
+    used: slice  # its items in ``Translator.used``
+    certain: bool  # computed exactly once, regardless of conditions and lists
 
 
 class Compiler(Lists):
@@ -152,13 +127,13 @@ class Compiler(Lists):
     def __init__(self, text: str, scope: Scope, report: Report) -> None:
         super().__init__(text, scope, report)
         self.calls: list[Call] = []  # inner ones first
-        self.shared: Mapping[ast.AST, str] = {}  # parts that locals hold, by what they compute
-        self.holders: dict[str, tuple[str, Expr]] = {}  # these locals, with their names
+        self.shared: Mapping[ast.AST, str] = {}  # parts stored in variables, and their C++
+        self.holders: dict[str, tuple[str, Expr]] = {}  # these variables by C++
         self.free = (t for i in count() if (t := f"t{i}") not in {*scope.names, *scope.lengths})
-        self.uncertain = 0  # conditions around the part that is visited
+        self.uncertain = 0  # conditions around the current part
 
     def compile(self, want: Want) -> Expr | None:
-        """The formula as an expression of the wanted kind."""
+        """Compile the formula to an expression of the required kind."""
         tree = parsed(self.text)
         value = self.visit(tree)
         cpp = self.written(value, want)
@@ -187,7 +162,7 @@ class Compiler(Lists):
         )
 
     def written(self, value: Value, want: Want) -> str:
-        """The C++ of the result."""
+        """Return the C++ of the result."""
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         cpp = fit(value, slot)
         if cpp is None:
@@ -195,7 +170,7 @@ class Compiler(Lists):
         for item in value.items if want.kind is Kind.SHAPE else ():
             if item.const is not None and not 0 <= item.const <= INT_MAX:
                 raise Wrong("extent", item.at, value=item)
-        if want.length is not None and value.length is None:  # known at run time only
+        if want.length is not None and value.length is None:  # known only at run time
             return f"mlxgen::exactly({cpp}, {want.length})"
         if want.length not in (None, value.length):
             given = several(value.length or 0, "array")
@@ -203,16 +178,16 @@ class Compiler(Lists):
         return cpp
 
     def repeated(self) -> dict[ast.AST, str]:
-        """The parts that are computed several times, and can be once, with their C++."""
+        """Return the parts that can be computed once instead of several times, with their C++."""
         groups: dict[str, list[Call]] = {}
         for call in self.calls:
             if any(part in ("mlx", "ops") for part, _ in self.used[call.used]):  # not dropped
                 same = groups.setdefault(call.cpp, [])
-                while same and same[-1].place >= call.inner:  # which gives what this one got
+                while same and same[-1].place >= call.inner:  # an argument with the same C++
                     same.pop()
                 same.append(call)
-        found, inside = dict[ast.AST, str](), set[int]()  # of others that are found
-        for cpp in sorted(groups, key=len, reverse=True):  # these others first
+        found, inside = dict[ast.AST, str](), set[int]()  # parts inside of found ones
+        for cpp in sorted(groups, key=len, reverse=True):  # outer parts first
             calls = [call for call in groups[cpp] if call.place not in inside]
             if len(calls) > 1 and self.is_safe(groups[cpp]):
                 found |= {call.node: cpp for call in calls}
@@ -220,13 +195,15 @@ class Compiler(Lists):
         return found
 
     def is_safe(self, calls: Sequence[Call]) -> bool:
-        """Whether parts are computed in any case, and give the same each time: functions of MLX do,
-        since random ones have keys here."""
+        """Return whether parts are always computed and always have the same result.
+
+        Functions of MLX are deterministic, because random ones have keys in formulas.
+        """
         entries = [name for part, name in self.used[calls[0].used] if part == "ops"]
         return any(call.certain for call in calls) and all(map(self.scope.pure, entries))
 
     def result(self, value: Value, want: Want) -> object:
-        """What is known of the result, which is compared with what it has to be."""
+        """Return the facts about the result, after checking them against the requirements."""
         if want.kind in (Kind.SHAPE, Kind.DTYPE):
             return length(value) if want.kind is Kind.SHAPE else option("dtype", value)
         found = known_of(value)
@@ -244,7 +221,7 @@ class Compiler(Lists):
         return [fact for fact, _ in found]
 
     def compare_cases(self, want: Want) -> None:
-        """Compare the result in each case that conditions tell apart."""
+        """Check the result for each combination of the conditions' outcomes."""
         for outcomes in product((True, False), repeat=len(self.forks)):
             case = Compiler(self.text, self.scope, self.report)
             case.assumed = dict(zip(sorted(self.forks), outcomes, strict=True))
@@ -256,7 +233,7 @@ class Compiler(Lists):
                 return
 
     def branch(self, test: str, kind: str, yes: Value, no: Value) -> Any:
-        """What is known of one of two values of a kind."""
+        """Return the facts about a conditional value."""
         if test in self.assumed and kind in ("array", "arrays"):
             yes = no = yes if self.assumed[test] else no
         fact = joint(kind, yes, no)
@@ -266,7 +243,7 @@ class Compiler(Lists):
         return fact
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
-        """The value of a part of the formula."""
+        """Return the value of a part of the formula."""
         handler = getattr(self, f"visit_{type(node).__name__}", None)
         if handler is None:
             raise explain.foreign(node, node)
@@ -276,7 +253,7 @@ class Compiler(Lists):
         before, inner = len(self.used), len(self.calls)
         value: Value = handler(node)
         self.depth -= 1
-        if len(value.cpp) > LARGEST:  # what may be None is written twice, so that it can double
+        if len(value.cpp) > LARGEST:  # optional values are written twice, which can double the size
             raise Wrong("too_large", node)
         if value.kind not in ("array", "arrays") or level(value.cpp) == LEVEL["name"]:
             return value
@@ -321,12 +298,12 @@ class Compiler(Lists):
         return value
 
     def not_cotangent(self, name: str, node: ast.expr) -> None:
-        """Raise for a bare `grad` that is not among the names: mx.grad is not what it means."""
+        """Raise for a bare `grad` without a cotangent, which does not mean mx.grad."""
         if name == "grad":
             raise Wrong("no_cotangent", node, "jvp" * ("tangent" in self.scope.names))
 
     def constant_name(self, name: str, node: ast.expr) -> Value:
-        """A name of mlx.core that is no function."""
+        """Return the value of a name of mlx.core other than a function."""
         if name in DTYPES:
             return Value("dtype", Cpp(f"mx::{name}", "name"), node, const=name, fact=name)
         value = self.rule(name, [], node)
@@ -417,8 +394,7 @@ class Compiler(Lists):
     # Conditions
 
     def visit_knowing(self, node: ast.expr, more: Facts) -> Value:
-        """The value of a part that is computed on a condition, where more is known of optional
-        arguments."""
+        """Return the value of a conditional part, given more facts about optional arguments."""
         before, self.known = self.known, {**self.known, **more}
         self.uncertain += 1
         try:
@@ -448,7 +424,7 @@ class Compiler(Lists):
         at = node if case is None else node.body if case else node.orelse
         for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
             a, b = fit(yes, slot), fit(no, slot)
-            same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # stays what it is
+            same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # no conversion needed
             if a and b and not same:
                 count = yes.count if yes.count == no.count else None
                 fact = self.branch(test.cpp, kind, yes, no)
@@ -458,7 +434,7 @@ class Compiler(Lists):
         unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
         if not {yes.kind, no.kind} <= {kind, "none"} or unwritten:
             raise Wrong("branches", node, "+".join(sorted((yes.kind, no.kind))), yes=yes, no=no)
-        # Of one kind; one or both may be None.
+        # Both have the same kind; one or both may be None.
         type_ = "int64_t" if "int64_t" in (yes.type, no.type) else ""
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
         if kind == "str" and not optional:
@@ -484,7 +460,7 @@ class Compiler(Lists):
         return tests[0] if len(tests) == 1 else joined("&&", tests, node)
 
     def compare(self, op: str, left: Value, right: Value, node: ast.expr) -> Value:
-        """One comparison."""
+        """Return the value of one comparison."""
         if op in ("In", "NotIn"):
             return self.contained(op == "In", left, right, node)
         sign, name = OPERATORS[op]
@@ -504,7 +480,7 @@ class Compiler(Lists):
         return found
 
     def contained(self, positive: bool, left: Value, right: Value, node: ast.expr) -> Value:
-        """``left in right``"""
+        """Return the value of ``left in right`` or ``left not in right``."""
         require(left, right)
         if right.kind == "tuple" and right.items:
             op = "Eq" if positive else "NotEq"
@@ -518,7 +494,7 @@ class Compiler(Lists):
         return found if positive else replace(found, cpp=unary("!", found.cpp))
 
     def compare_none(self, node: ast.Compare) -> Value:
-        """``x is None`` and ``x is not None``"""
+        """Return the value of ``x is None`` or ``x is not None``."""
         if len(node.ops) != 1 or not is_none(node.comparators[0]):
             self.each(self.visit, node.comparators)
             raise Wrong("is", node)
@@ -548,7 +524,7 @@ class Compiler(Lists):
         return self.call_method(function, node)
 
     def visit_keyword(self, node: ast.keyword) -> Value:
-        """An argument by its name."""
+        """Return the value of a keyword argument."""
         if node.arg is None:
             raise Wrong("two_stars", node.value)
         if node.arg == "stream":
@@ -556,7 +532,7 @@ class Compiler(Lists):
         return self.visit(node.value)
 
     def call_name(self, name: str, node: ast.Call) -> Value:
-        """A function by its bare name: of the file, Python's or MLX's."""
+        """Translate a call by bare name: of an entry, a Python function or an MLX function."""
         if name in self.locals or name in self.scope.names:
             key = "function" if self.scope.api.is_function(name) else self.visit(node.func).kind
             key = "entry" if name in self.scope.ops else key
@@ -569,7 +545,7 @@ class Compiler(Lists):
         return self.call_named(name, node)
 
     def call_method(self, function: ast.Attribute, node: ast.Call) -> Value:
-        """``x.sum(axis=-1)``"""
+        """Translate a method call such as ``x.sum(axis=-1)``."""
         name = function.attr
         receiver, args = self.all(
             partial(self.visit, function.value), partial(self.arguments, node, name)
@@ -595,13 +571,13 @@ class Compiler(Lists):
 
 
 def known_of(value: Value) -> list[tuple[Fact, ast.expr]]:
-    """What is known of each array of a result, and its place."""
+    """Return the facts about each array of a result, with its node."""
     parts = value.items if value.kind == "tuple" else [value]
     return [(fact, part.at) for part in parts for fact in operands([part])]
 
 
 def promoted(value: Value) -> frozenset[str]:
-    """As ``Expr.promoted``."""
+    """Return the value of ``Expr.promoted``."""
     if value.kind not in ("dtype", "array") or value.optional:
         return frozenset()
     name = value.const or value.name or (value.of and value.of.name)
@@ -610,19 +586,19 @@ def promoted(value: Value) -> frozenset[str]:
 
 
 def last(node: ast.Attribute) -> ast.Name:
-    """The name after the dot, as a place."""
+    """Return a node for the name after the dot, as a location."""
     name = ast.copy_location(ast.Name(node.attr), node)
     name.col_offset = (node.end_col_offset or 0) - len(node.attr.encode())
     return name
 
 
 def is_none(node: ast.expr) -> bool:
-    """Whether that is None, as written."""
+    """Return whether the node is the constant None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
 def facts(node: ast.expr, holds: bool) -> Facts:
-    """What is known about optional names where the condition ``node`` holds (or does not)."""
+    """Return which optional names are None if the condition ``node`` is true (or false)."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return facts(node.operand, not holds)
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:

@@ -1,7 +1,7 @@
-"""What is wrong with a formula, and what to write instead: data/messages.txt has the texts.
+"""Errors in formulas, and the choice of their messages from data/messages.txt.
 
-``Wrong`` is raised where a part of a formula cannot be translated, and reported by whoever goes on
-with the other parts. The functions here say which message fits what is there.
+``Wrong`` is raised if a part of a formula cannot be translated. The caller reports it and continues
+with the other parts. The functions of this module select the message for a mistake.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ TABLE = Path(__file__).parent / "data" / "messages.txt"
 
 
 class Wrong(Exception):
-    """The name of a message, its place, keys of helps, what it is about.
+    """An error in a formula: name of the message, location, keys of helps, parameters.
 
-    The place is a part of the formula or a slice of its text, None for all of it. Without a name,
-    all is reported already. What is called otherwise here has a ``word``, which is the last key.
+    The location is a part of the formula or a slice of its text; None means all of it. An error
+    without a name was already reported. ``word`` is the spelling in formulas of a name from another
+    library or language; if it is given, it is also the last key.
     """
 
     def __init__(self, name: str = "", at: object = None, /, *keys: str, **about: Any) -> None:
@@ -32,24 +33,24 @@ class Wrong(Exception):
         self.keys = [key for key in (*keys, "word" * bool(about.get("word"))) if key]
 
     def written(self, here: str) -> tuple[str, str, Help]:
-        """Code, message and help; ``here`` is the text of the place."""
+        """Return code, message and help; ``here`` is the text at the location."""
         about = {"guess": "", **self.about, "here": here}
         if any(key in messages()[self.name].helps for key in self.keys):
-            about["guess"] = ""  # the help knows better
+            about["guess"] = ""  # the help is more specific
         about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
         code, message, help = messages()[self.name].filled(self.keys, about)
         if isinstance(help, Advice) and about["here"] != here:
-            help = help.text  # no part of a place stands for it
+            help = help.text  # a shortened quotation cannot be part of a fix
         return code, message, help
 
 
 def messages() -> Mapping[str, Message]:
-    """The messages about formulas by name."""
+    """Return the messages about formulas by name."""
     return table(TABLE)
 
 
 def word(name: str) -> str:
-    """What is written here for what other libraries and languages call so, or an empty text."""
+    """Return the spelling in formulas of a name from other libraries or languages, or ""."""
     return messages()["word"].helps.get(name, "")
 
 
@@ -61,20 +62,20 @@ def require(*values: Value) -> None:
 
 
 def choice(value: Value, name: str, choices: Sequence[str]) -> Wrong:
-    """A string that is none of those possible."""
+    """Return the error for a string that is not one of the choices."""
     listed, meant = ", ".join(map(repr, choices)), did_you_mean(value.const, choices, "'{}'")
     text = repr(value.const)
     return Wrong("choice", value.at, name=name, value=text, guess=meant, choices=listed)
 
 
 def foreign(what: object, at: ast.AST) -> Wrong:
-    """A part of Python that formulas do not have."""
+    """Return the error for a part of Python that formulas do not support."""
     name = type(what).__name__
     return Wrong(name if name in messages() else "foreign", at)
 
 
 def result(value: Value, slot: str, count: int | None = None) -> Wrong:
-    """A formula, or an item of a list, that gives something else than is needed."""
+    """Return the error for a result, or an item of a list, of the wrong kind."""
     require(value)
     kind, wanted = {"shape": ("int", "int64"), "arrays": ("array", "array")}.get(slot, ("", ""))
     for item in value.items:
@@ -84,12 +85,12 @@ def result(value: Value, slot: str, count: int | None = None) -> Wrong:
         key = "comma" if len(value.items) == 1 else value.kind
         return Wrong(f"no_{slot}", value.at, key, value=value)
     name = "one_array" if value.kind == "array" else "no_arrays"
-    wanted = "a list of arrays is" if count is None else f"{count} arrays are"
+    wanted = "a list of arrays" if count is None else f"{count} arrays"
     return Wrong(name, value.at, str(count), value=value, wanted=wanted)
 
 
 def pair(name: str, sign: str, left: Value, right: Value, at: ast.AST) -> Wrong:
-    """Two values that cannot be joined or compared."""
+    """Return the error for two values that cannot be joined or compared."""
     require(left, right)
     if sign == "+":
         for value, other in ((left, right), (right, left)):
@@ -102,7 +103,7 @@ def pair(name: str, sign: str, left: Value, right: Value, at: ast.AST) -> Wrong:
 
 
 def condition(value: Value) -> Wrong:
-    """Something else than a bool in the place of a condition."""
+    """Return the error for a condition that is not a bool."""
     if value.is_array:
         return Wrong("array_condition", value.at)
     kind = "list" if value.is_ints or value.is_arrays else value.kind
@@ -110,7 +111,7 @@ def condition(value: Value) -> Wrong:
 
 
 def argument(label: str, name: str, annotation: str, value: Value) -> Wrong:
-    """An argument of the wrong kind, or the item that makes a list so."""
+    """Return the error for an argument, or an item of a list argument, of the wrong kind."""
     wanted = "array" if "array" in annotation else "int"
     rest = isinstance(value.at, ast.Call)  # all further arguments of the call
     if value.kind == "tuple" and (rest or re.search(r"(Sequence|list|tuple)\[", annotation)):
@@ -127,14 +128,14 @@ def argument(label: str, name: str, annotation: str, value: Value) -> Wrong:
 
 
 def escaped(node: ast.AST) -> str:
-    """The text of a part of a formula, in which braces mean nothing else."""
+    """Return the text of a part of a formula with escaped braces, for templates."""
     return ast.unparse(node).replace("{", "{{").replace("}", "}}")
 
 
 def attribute(
     value: Value, node: ast.Attribute, attributes: Sequence[str], methods: Sequence[str]
 ) -> Wrong:
-    """An attribute that does not exist, or is none."""
+    """Return the error for an attribute that does not exist, or is a method."""
     name = "attribute"
     if value.kind == "array":
         name = "is_method" if node.attr in methods else "array_attribute"

@@ -1,11 +1,13 @@
-"""What is known of a formula's arrays when generating: rank, dtype, and degree in ``grad``.
+"""Static analysis of formulas: the rank, the dtype and the degree of each array.
 
-A rank is a number of axes above that of an array: ``("x", -1)`` is one less than x has, ``("", 2)``
-two. A dtype is its name, or a category if no more is known. The degree counts factors ``grad`` (or
-``tangent``): what is linear has 1, and zeros have that of whatever stands beside them. What a
-function makes of all that is its effect in the table of functions. A rank or dtype that is not
-known is None or "". A degree is always known: what is not shown to be linear is ``BENT``, and only
-what kernels make of ``grad`` is ``OPAQUE``, which the generated checks call.
+Rank: the number of axes, relative to an array: ``("x", -1)`` is one axis less than x has, and
+``("", 2)`` is two axes. Dtype: the name of a dtype, or of a category if only that is known. Degree:
+the number of factors ``grad`` (or ``tangent``) in each term. A linear term has degree 1. A zero
+takes the degree of the terms that it is combined with.
+
+The table of functions defines how functions propagate these facts (``effect``). An unknown rank or
+dtype is None or "". A degree is always known: ``BENT`` is everything not known to be linear, and
+``OPAQUE`` the result of a kernel, whose linearity the generated checks test.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from .explain import Wrong
 from .mlx import Degree, DtypeEffect, RankEffect, effect
 from .values import NUMBERS, Value
 
-# Degrees besides 0 and 1: of zeros, of what is not linear, of parts that differ, of kernels.
+# Degrees other than 0 and 1: zeros, nonlinear results, parts with different degrees, kernels.
 ZERO, BENT, MIXED, OPAQUE = -1, 2, 3, 4
 UNKNOWN = Fact(None, "", BENT)
-OPTIONS = ("axis", "axes", "keepdims", "shape", "dtype")  # arguments that decide on rank or dtype
+OPTIONS = ("axis", "axes", "keepdims", "shape", "dtype")  # arguments that determine rank or dtype
 CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
 WHOLE, REAL = CATEGORIES[:2], CATEGORIES[2:]
 CONSTANT = {"zero": ZERO, "one": 0}
@@ -37,7 +39,7 @@ _MEMBERS: Mapping[str, Sequence[str]] = {
 
 @cache
 def category(*dtypes: str) -> str:
-    """The smallest category of dtypes, if they have one in common."""
+    """Return the smallest common category of dtypes, or ""."""
     listed = {member for dtype in dtypes or [""] for member in _MEMBERS.get(dtype, DTYPES)}
     found = [name for name in CATEGORIES if listed <= {*_MEMBERS[name]}]
     return min(found, key=lambda name: len(_MEMBERS[name]), default="")
@@ -47,19 +49,19 @@ def category(*dtypes: str) -> str:
 
 
 def broadcast(a: Rank, b: Rank) -> Rank:
-    """The rank that two arrays have together."""
+    """Return the rank of two arrays after broadcasting."""
     if a is None or b is None or a[0] == b[0]:
         return a and b and max(a, b)
     return b if a == ("", 0) else a if b == ("", 0) else None
 
 
 def plus(rank: Rank, more: int | None) -> Rank:
-    """So many axes more."""
+    """Add axes to a rank."""
     return None if rank is None or more is None else (rank[0], rank[1] + more)
 
 
 def written(rank: tuple[str, int]) -> str:
-    """A rank as formulas write it."""
+    """Return a rank in the syntax of formulas."""
     name, more = rank
     if not name:
         return str(more)
@@ -67,7 +69,7 @@ def written(rank: tuple[str, int]) -> str:
 
 
 def length(value: Value) -> Rank:
-    """How many axes a shape gives."""
+    """Return the rank of an array with this shape."""
     if value.kind in ("tuple", "int"):
         return ("", len(value.items) if value.kind == "tuple" else 1)
     rank: Rank = value.of.fact.rank if value.of and value.of.fact else value.fact
@@ -75,7 +77,7 @@ def length(value: Value) -> Rank:
 
 
 def total(parts: Sequence[Value]) -> Rank:
-    """How many axes shapes give one after the other."""
+    """Return the rank for concatenated shapes."""
     ranks = [rank for part in parts if (rank := length(part))]
     names = [name for name, _ in ranks if name]
     known = len(ranks) == len(parts) and len(names) < 2
@@ -83,7 +85,7 @@ def total(parts: Sequence[Value]) -> Rank:
 
 
 def sliced(shape: Value, bounds: Sequence[Value]) -> Rank:
-    """How many axes a slice of a shape gives."""
+    """Return the rank for a slice of a shape."""
     rank, (start, stop, step) = length(shape), [bound.const for bound in bounds]
     known = all(bound.kind == "none" or bound.const is not None for bound in bounds)
     if rank is None or not known:
@@ -95,7 +97,7 @@ def sliced(shape: Value, bounds: Sequence[Value]) -> Rank:
 
 
 def indexed(value: Value, index: Sequence[Value], at: ast.AST) -> Rank:
-    """The rank of an array with an index."""
+    """Return the rank of an indexed array."""
     kinds = [part.kind for part in index]
     rank = value.fact.rank if value.fact and "array" not in kinds else None
     needed = kinds.count("int") + kinds.count("slice")
@@ -105,7 +107,7 @@ def indexed(value: Value, index: Sequence[Value], at: ast.AST) -> Rank:
 
 
 def axes_of(axis: Any, rank: Rank, at: object = None) -> int | None:
-    """How many axes an argument names; they have to be there."""
+    """Return the number of axes that an argument names; raise if one is out of range."""
     listed = axis if type(axis) is tuple else (axis,)
     for one in listed:
         if type(one) is not int:
@@ -116,7 +118,7 @@ def axes_of(axis: Any, rank: Rank, at: object = None) -> int | None:
 
 
 def distinct(axes: Any, rank: Rank) -> None:
-    """Hold that no axis is there twice."""
+    """Raise if an axis is listed twice."""
     if type(axes) is tuple and axes_of(axes, rank) is not None:
         counted = [one % rank[1] if rank and not rank[0] else one for one in axes]
         if twice := [one for i, one in enumerate(axes) if counted[i] in counted[:i]]:
@@ -124,7 +126,7 @@ def distinct(axes: Any, rank: Rank) -> None:
 
 
 def _rank(how: RankEffect, ranks: Sequence[Rank], options: Mapping[str, Any]) -> Rank:
-    """The rank that a function gives, by the word of the table."""
+    """Return the rank of a function's result, by the keyword of the table."""
     rank, axis, keepdims = (*ranks, None)[0], options.get("axis"), options.get("keepdims")
     if how == "given":
         return options.get("shape")
@@ -151,7 +153,7 @@ def _rank(how: RankEffect, ranks: Sequence[Rank], options: Mapping[str, Any]) ->
 
 
 def promoted(a: str, b: str) -> str:
-    """The dtype of two arrays together; a number is ``weak``, and takes that of an array."""
+    """Return the promoted dtype of two operands; a number is ``weak``, and takes the array's."""
     one, other = category(a), category(b)
     if a[:4] == "weak" or b[:4] == "weak":
         weak, array, kind = (a, b, other) if a[:4] == "weak" else (b, a, one)
@@ -162,7 +164,7 @@ def promoted(a: str, b: str) -> str:
 
 
 def _dtype(how: DtypeEffect, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
-    """The dtype that a function gives, by the word of the table."""
+    """Return the dtype of a function's result, by the keyword of the table."""
     if how == "given" and options.get("dtype") is not None:
         return str(options["dtype"])
     if how in ("given", "same"):
@@ -178,7 +180,7 @@ def _dtype(how: DtypeEffect, dtypes: Sequence[str], options: Mapping[str, Any]) 
 
 
 def _degree(how: str, degrees: Sequence[int], names: Sequence[str] = ()) -> int:
-    """The degree that a function gives, by the word of the table."""
+    """Return the degree of a function's result, by the keyword of the table."""
     if how in CONSTANT:
         return CONSTANT[how]
     if how == "second":
@@ -198,7 +200,7 @@ def _degree(how: str, degrees: Sequence[int], names: Sequence[str] = ()) -> int:
     if how == "product":
         several = [degree for degree in degrees if degree]
         return several[0] if len(several) == 1 else BENT
-    if how in ("sum", "parts"):  # a constant beside what is linear is not
+    if how in ("sum", "parts"):  # a constant plus a linear term is not linear
         found = set(degrees) - {ZERO} or {ZERO}
         return found.pop() if len(found) == 1 else BENT if how == "sum" else MIXED
     return degrees[0] if how == "linear" and max(degrees[1:], default=0) < 1 else BENT
@@ -208,7 +210,7 @@ _WORDS = get_args(Degree)
 
 
 def _of_parameters(how: str, degrees: Sequence[int], names: Sequence[str]) -> int:
-    """The degree by sums and products of parameters; in all others the function is constant."""
+    """Return the degree for sums and products of parameters, constant in all others."""
     terms = [term.split("*") for term in how.split("+")]
     given = [[d for d, name in zip(degrees, names, strict=True) if name in term] for term in terms]
     rest = [d for d, name in zip(degrees, names, strict=True) if not any(name in t for t in terms)]
@@ -222,13 +224,13 @@ def combined(
     names: tuple[str, ...] = (),
     options: tuple[tuple[str, Any], ...] = (),
 ) -> Fact:
-    """What is known of a function's result; ``names`` are the parameters of the operands."""
+    """Return the facts about a function's result; ``names`` are the parameters of the operands."""
     rank, dtype, degree, _, repeats = effect(name)
     more = dict(options)
     if not repeats:
         distinct(more.get("axis"), facts[0].rank if facts else None)
         distinct(more.get("axes"), facts[0].rank if facts else None)
-    # What it depends on: not where only the shape counts.
+    # The operands that the result depends on, without those of which only the shape counts.
     matter = facts[degree == "second" :] if degree not in CONSTANT else ()
     fact = Fact(
         _rank(rank, [fact.rank for fact in facts], more),
@@ -236,14 +238,14 @@ def combined(
         _degree(degree, [fact.degree for fact in facts], names),
         frozenset().union(*[fact.uses for fact in matter]),
     )
-    if fact.degree > 0 and category(fact.dtype) in WHOLE:  # floats are rounded
+    if fact.degree > 0 and category(fact.dtype) in WHOLE:  # rounding floats is not linear
         varied = [category(one.dtype) for one in matter if one.degree > 0]
         return fact if set(varied) <= {*WHOLE} else fact._replace(degree=BENT)
     return fact
 
 
 def each(name: str, facts: Sequence[Fact]) -> Sequence[Fact] | None:
-    """What is known of each result of a function that gives as many as it takes."""
+    """Return the facts about each result of a function with one result per operand."""
     if effect(name).degree != "each":
         return None
     whole = combined(name, tuple(facts))
@@ -251,20 +253,22 @@ def each(name: str, facts: Sequence[Fact]) -> Sequence[Fact] | None:
 
 
 def either(a: Fact, b: Fact) -> Fact:
-    """What is known of one of two arrays."""
+    """Return the facts that two arrays have in common."""
     degree = _degree("parts", [a.degree, b.degree])
     rank, dtype = a.rank if a.rank == b.rank else None, a.dtype if a.dtype == b.dtype else ""
     return Fact(rank, dtype, degree, a.uses | b.uses)
 
 
 def degree_of_all(facts: Iterable[Fact], how: str = "parts") -> int:
-    """The degree of several arrays together."""
+    """Return the common degree of several arrays."""
     return _degree(how, [fact.degree for fact in facts])
 
 
 def operands(values: Iterable[Value]) -> Iterator[Fact]:
-    """What is known of the arrays and numbers among some values, with those in lists; a list of
-    unknown length counts as two."""
+    """Yield the facts about arrays and numbers, also inside lists.
+
+    A list of unknown length counts as two arrays.
+    """
     for value in values:
         if value.kind == "array":
             yield value.fact or UNKNOWN
@@ -283,7 +287,7 @@ def operands(values: Iterable[Value]) -> Iterator[Fact]:
 
 
 def joint(kind: str, yes: Value, no: Value) -> Any:
-    """What is known of one of two values of a kind, of which one may be None."""
+    """Return the facts that two values of a kind have in common; one may be None."""
     if kind == "shape":
         return length(yes) if length(yes) == length(no) else None
     if kind == "dtype":
@@ -298,25 +302,25 @@ def joint(kind: str, yes: Value, no: Value) -> Any:
 
 
 def dtype_of(value: Value) -> str:
-    """What is known of a dtype: its name, or a category."""
+    """Return the name or category of a dtype, or ""."""
     return value.of.fact.dtype if value.of and value.of.fact else str(value.fact or "")
 
 
 def common_dtype(values: Sequence[Value]) -> str:
-    """What is known of the dtype that arrays and dtypes have together."""
+    """Return the promoted dtype or category of arrays and dtypes."""
     dtypes = [dtype_of(value) for value in values if value.kind == "dtype"]
     dtypes += [fact.dtype for fact in operands(values)]
     return reduce(promoted, dtypes) if dtypes else ""
 
 
 def category_of(values: Sequence[Value]) -> str:
-    """What is known of one of several dtypes."""
+    """Return the name or category that several dtypes have in common."""
     found = {dtype_of(value) for value in values if value.kind != "none"}
     return found.pop() if len(found) == 1 else "" if "" in found else category(*found)
 
 
 def option(name: str, value: Value) -> Any:
-    """What an argument says of rank or dtype; "?" is not known."""
+    """Return the rank, dtype or constant that an argument specifies; "?" if unknown."""
     if value.kind == "none":
         return None
     if name == "shape":
@@ -330,23 +334,23 @@ def option(name: str, value: Value) -> Any:
     return value.const if value.const is not None else "?"
 
 
-# What a formula has to give
+# Requirements on results
 
 
 class Need(NamedTuple):
-    """What an array has to be that a formula gives."""
+    """The requirements on an array that a formula computes."""
 
-    sort: str  # gradient, tangent or output: so messages begin
-    name: str  # of the argument or output
+    sort: str  # gradient, tangent or output: the prefix of message names
+    name: str  # the argument or output
     rank: Rank = None
     dtype: str = ""
-    linear: str = ""  # in what: grad, tangent; empty: it need not be
-    summed: bool = False  # axes that are too many are summed
+    linear: str = ""  # the names that it must be linear in; empty: no requirement
+    summed: bool = False  # extra axes are summed
     free: frozenset[str] = frozenset()  # arrays that can have any ndim, and are not all scalars
     every: bool = False  # all arrays have one shape, of any ndim
 
     def unmet(self, given: Fact, at: object, bent: object) -> Wrong | None:
-        """What is wrong with an array, first of all; ``bent`` is its part that is not linear."""
+        """Return the first violation; ``bent`` is the first part of the array that is nonlinear."""
         rank, key = self.rank, ""
         about = {"dtype": given.dtype, "needed": self.dtype, "linear": self.linear}
         if given.rank and rank and self.differs(given.rank, rank):
@@ -362,12 +366,12 @@ class Need(NamedTuple):
         return Wrong(f"{self.sort}_{wrong}", at, key, **about, name=self.name)
 
     def differs(self, given: tuple[str, int], rank: tuple[str, int]) -> bool:
-        """Whether an array of that rank cannot be it."""
+        """Return whether an array of rank ``given`` violates the requirement."""
         if given[0] == rank[0]:
             return given < rank or (given != rank and not self.summed)
         return not given[0] and (self.every or (rank[0] in self.free and given[1] == 0))
 
 
 def contradict(a: str, b: str) -> bool:
-    """Whether two dtypes, or categories of them, exclude each other."""
+    """Return whether two dtypes or categories exclude each other."""
     return {*_MEMBERS.get(a, DTYPES)}.isdisjoint(_MEMBERS.get(b, DTYPES))

@@ -1,7 +1,7 @@
-"""Tuples and lists, indices and slices, and comprehensions of formulas.
+"""Translates tuples, lists, indices, slices and comprehensions in formulas.
 
-A tuple written in a formula stays a list of values until its use tells whether it is a shape, a
-list of arrays, or something else. Indices of arrays go to ``mlxgen::index``, comprehensions to
+A literal tuple stays a list of values until its use determines whether it is a shape, a list of
+arrays, or something else. Indices of arrays become ``mlxgen::index``, and comprehensions become
 ``mlxgen::map`` with a lambda.
 """
 
@@ -21,21 +21,21 @@ from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
 
-MANY = 100  # items of a list that is repeated
-# What comprehensions give, by what their elements are.
+MANY = 100  # maximum number of items of a repeated list
+# The kind of a comprehension by the kind of its elements.
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
 
 
 def _is_whole(node: ast.AST) -> bool:
-    """Whether this is `:`, which leaves an axis as it is."""
+    """Return whether this is `:`, which keeps a whole axis."""
     return isinstance(node, ast.Slice) and not any((node.lower, node.upper, node.step))
 
 
 class Lists(Translator):
-    """Visits the parts of a formula that are lists, or made of them."""
+    """Visits lists and expressions with lists."""
 
     def visit_Tuple(self, node: ast.Tuple | ast.List) -> Value:
-        """A tuple or list as written, with stars: ``(*x.shape[:-1], 1)``."""
+        """Return the value of a tuple or list, which may contain stars: ``(*x.shape[:-1], 1)``."""
         if not any(isinstance(element, ast.Starred) for element in node.elts):
             return Value("tuple", "", node, items=self.each(self.visit_item, node.elts))
 
@@ -59,7 +59,7 @@ class Lists(Translator):
     visit_List = visit_Tuple
 
     def visit_item(self, node: ast.expr) -> Value:
-        """An item of a tuple or list, with what it uses: an index may drop it."""
+        """Return an item of a tuple or list with its uses, which an index may drop."""
         start = len(self.used)
         value = self.visit(node)
         return replace(value, used=(start, len(self.used)))
@@ -81,7 +81,7 @@ class Lists(Translator):
         return self.item(value, self.visit(node.slice), node)
 
     def item(self, value: Value, index: Value, node: ast.Subscript) -> Value:
-        """``list[i]``"""
+        """Return the value of ``list[i]``."""
         require(index)
         if index.kind != "int":
             raise Wrong("list_index", node.slice, value=index)
@@ -106,7 +106,7 @@ class Lists(Translator):
                 like = "name" if level(value.cpp) == LEVEL["name"] else "call"
                 return Value("array", Cpp(f"{value.cpp}[{at}]", like), node, fact=fact)
         if value.kind == "shape" and value.of is not None:
-            # Not the member shape(i), whose error names neither axis nor array.
+            # The errors of the member shape(i) name neither axis nor array.
             return Value("int", f"mlxgen::dim({value.of.cpp}, {narrow(index)})", node)
         found = self.rule("item", [value, index], node)
         if found is None:
@@ -114,7 +114,7 @@ class Lists(Translator):
         return found
 
     def slice_list(self, value: Value, slice_: ast.Slice, node: ast.expr) -> Value:
-        """``list[1:]``"""
+        """Return the value of ``list[1:]``."""
         bounds = self.bounds(slice_)
         if value.kind == "tuple" and all(b.kind == "none" or b.const is not None for b in bounds):
             start, stop, step = [bound.const for bound in bounds]
@@ -130,7 +130,7 @@ class Lists(Translator):
         return Value(kind, f"mlxgen::slice({listed}, {written})", node, fact=fact)
 
     def bounds(self, node: ast.Slice) -> list[Value]:
-        """Start, stop and step of a slice, or None for each."""
+        """Return start, stop and step of a slice, or None for each."""
         parts = [part or ast.Constant(None) for part in (node.lower, node.upper, node.step)]
         bounds = self.each(self.visit, parts)
         for bound in bounds:
@@ -144,7 +144,7 @@ class Lists(Translator):
     # Indices of arrays
 
     def index_array(self, value: Value, node: ast.Subscript) -> Value:
-        """``x[...]``"""
+        """Return the value of ``x[...]``."""
         index, stream = self.all(partial(self.indices, node.slice), partial(self.stream, node))
         self.used.append(("mlx", "slice"))
         if not all(part.kind in ("none", "ellipsis") or _is_whole(part.at) for part in index):
@@ -154,7 +154,7 @@ class Lists(Translator):
         return replace(found, fact=found.fact._replace(rank=indexed(value, index, node)))
 
     def indices(self, node: ast.expr, new_axes: bool = True) -> list[Value]:
-        """What stands between the brackets: an array of ints, or anything else."""
+        """Return the items of an index: an array of ints, or ints, slices, None and an ellipsis."""
         elements = node.elts if isinstance(node, ast.Tuple) else [node]
         ellipses = [e for e in elements if isinstance(e, ast.Constant) and e.value is Ellipsis]
 
@@ -179,7 +179,7 @@ class Lists(Translator):
         return self.each(part, elements)
 
     def update_array(self, at: ast.Subscript, array: ast.expr, node: ast.Call, name: str) -> Value:
-        """``x.at[...].add(values)``: the adjoint of an index."""
+        """Return the value of ``x.at[...].add(values)``, the adjoint of an index."""
         value, index, args, stream = self.all(
             partial(self.visit, array),
             partial(self.indices, at.slice, new_axes=False),
@@ -204,7 +204,7 @@ class Lists(Translator):
     # Comprehensions
 
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> Value:
-        """``[f(a) for a in arrays]``, as a call of mlxgen::map with a lambda."""
+        """Translate ``[f(a) for a in arrays]`` to a call of mlxgen::map with a lambda."""
         if len(node.generators) != 1:
             raise Wrong("several_loops", node)
         loop = node.generators[0]
@@ -215,7 +215,7 @@ class Lists(Translator):
         before, params = dict(self.locals), []
         for target, list_ in zip(names, lists, strict=True):
             name = target.id if target.id.isascii() else str(len(self.locals))
-            cpp = f"_each_{name}"  # no argument is called so
+            cpp = f"_each_{name}"  # not a valid name of an argument
             kind = "array" if list_.is_arrays else "int"
             params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
             self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
@@ -241,7 +241,7 @@ class Lists(Translator):
     visit_GeneratorExp = visit_ListComp
 
     def loop_lists(self, node: ast.expr) -> list[Value]:
-        """What a comprehension loops over: one list, or several side by side."""
+        """Return the lists that a comprehension loops over, several for ``zip``."""
         name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
         if not isinstance(node, ast.Call) or name not in self.scope.api.loops:
             return [loop_list(self.visit(node))]
@@ -261,7 +261,7 @@ class Lists(Translator):
         return lists
 
     def loop_names(self, target: ast.expr, count: int) -> list[ast.Name]:
-        """The variables of a loop, one for each list."""
+        """Return the variables of a loop, one per list."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if len(targets) != count:
             names = several(len(targets), "name")
@@ -280,19 +280,19 @@ class Lists(Translator):
 
 
 def condition(value: Value) -> Value:
-    """A value that is a condition."""
+    """Check that a value is a condition."""
     if value.kind != "bool" or value.optional:
         raise explain.condition(value)
     return value
 
 
 def joined(sign: str, tests: Sequence[Value], node: ast.expr) -> Value:
-    """Conditions joined by ``&&`` or ``||``."""
+    """Join conditions by ``&&`` or ``||``."""
     return Value("bool", binary(sign, *[test.cpp for test in tests]), node)
 
 
 def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
-    """Lists of ints, or of arrays, one after the other."""
+    """Concatenate lists of ints or of arrays."""
     if all(p.kind == "tuple" for p in parts):
         return Value("tuple", "", node, items=[i for p in parts for i in p.items])
     kind = "shape" if all(p.is_ints for p in parts) else "arrays"
@@ -304,27 +304,27 @@ def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
 
 
 def repeated(left: Value, right: Value) -> Sequence[Value]:
-    """A list as written, so many times: ``[x] * 2``."""
+    """Return the copies of a list in ``[x] * 2``."""
     listed, times = (right, left) if left.kind == "int" else (left, right)
     count: int = times.const or 0 if listed.kind == "tuple" and times.kind == "int" else 0
     return [listed] * count if count * len(listed.items) <= MANY else []
 
 
 def written_index(parts: Sequence[Value]) -> str:
-    """An index in C++: an array of ints, or a list in braces."""
+    """Return an index in C++: an array of ints, or a list in braces."""
     text = ", ".join([value.cpp for value in parts])
     return text if parts and parts[0].kind == "array" else f"{{{text}}}"
 
 
 def written_bounds(bounds: Sequence[Value]) -> str:
-    """Start, stop and step of a slice in C++, without those omitted at the end."""
+    """Return start, stop and step of a slice in C++, without trailing omitted ones."""
     while bounds and bounds[-1].kind == "none":
         bounds = bounds[:-1]
     return ", ".join([narrow(bound) for bound in bounds])
 
 
 def loop_list(value: Value) -> Value:
-    """A list to loop over."""
+    """Check and convert a list to loop over."""
     require(value)
     kind = "arrays" if value.is_arrays else value.kind if value.kind != "tuple" else "shape"
     cpp = fit(value, kind) if kind in ("arrays", "shape", "ints") else None

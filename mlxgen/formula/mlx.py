@@ -1,18 +1,13 @@
-"""MLX's functions as formulas call them: the Python signature and the C++ overloads behind it.
+"""MLX's functions as formulas call them: Python signatures and the matching C++ overloads.
 
-A formula is written against MLX's Python API and compiled to its C++ API. The two differ in more
-than spelling: one Python function with ``axis: None | int | Sequence[int]`` is three C++ overloads,
-``scalar | array`` exists in Python only, defaults move. This module knows the correspondence for
-every function and release, as a table in ``data/functions.json`` so that the generator works
-without MLX. The table has one record for each function, with all that formulas know about it, and
-explains itself under "format"; ``tools/mlx_table.py`` writes it.
+The Python and C++ APIs differ in more than spelling: one Python function with ``axis: None | int |
+Sequence[int]`` corresponds to three C++ overloads, and ``scalar | array`` exists only in Python.
+``data/functions.json`` maps one API to the other for every function and release, so that the
+generator works without MLX. The table documents itself under "format".
 
-A call is bound as Python would bind it (positional-only and keyword-only parameters, defaults,
-several signatures), then compared with the function's overloads until one takes all arguments.
-
-An ``Overload`` is the C++ function and, for each of its parameters, a slot that says which Python
-argument goes there and as what C++ type. Python parameters without a slot must be None for the
-overload to apply.
+A call is bound as in Python, and then matched against the C++ overloads until one accepts all
+arguments. An ``Overload`` has a slot for each C++ parameter, which specifies the Python argument
+and its C++ type. It applies only if all Python parameters without a slot are None.
 """
 
 from __future__ import annotations
@@ -32,10 +27,10 @@ from .explain import Wrong, escaped
 from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
 
 TABLE = Path(__file__).parent / "data" / "functions.json"
-PARTS = ("functions", "aliases")  # of the table, which releases differ in
-MODULES = ("linalg", "fft", "random", "fast")  # of mlx.core
+PARTS = ("functions", "aliases")  # parts of the table that depend on the release
+MODULES = ("linalg", "fft", "random", "fast")  # submodules of mlx.core
 
-# What a function makes of what is known of its operands, and what a shapeless trace of it.
+# The effect of a function on the facts about its operands, and of a shapeless trace on a function.
 _WithAxis = Literal["along", "reduced", "squeezed", "expanded", "stacked"]
 RankEffect = Literal["", "broadcast", "same", _WithAxis, "matmul", "given", "free"]
 DtypeEffect = Literal[
@@ -53,28 +48,28 @@ class PythonParam(NamedTuple):
     name: str
     kind: str  # "/" positional only, "k" keyword only, "" either, "*" all further positional ones
     annotation: str  # as in MLX's stubs
-    default: str | None = None  # Python literal, or None: there has to be an argument
+    default: str | None = None  # Python literal, or None for a required argument
 
     @property
     def takes_none(self) -> bool:
-        """Whether None is a value of its own, rather than another spelling of the default."""
-        # Dtype | None = float32 means float32 by None; bools and strings take no None in truth.
+        """True if None is a separate value, not another spelling of the default."""
+        # In `Dtype | None = float32`, None means float32. Bools and strings do not accept None.
         parts = self.annotation.split(" | ")
         own = self.default in (None, "None") or {"Dtype", "bool", "str"}.isdisjoint(parts)
         return own and "None" in parts
 
 
 class Slot(NamedTuple):
-    """What goes into one parameter of a C++ function."""
+    """The argument of a C++ function's parameter."""
 
     param: str  # Python parameter; empty for text
     type: str  # one of the slot types, without the "?"
-    optional: bool = False  # takes None
-    text: str = ""  # C++ text of a slot that takes no argument
+    optional: bool = False  # accepts None
+    text: str = ""  # C++ text of a slot without an argument
 
 
 class Overload(NamedTuple):
-    """One way to call a function in C++."""
+    """A C++ overload of a function."""
 
     cpp: str  # qualified, with mx:: or mlxgen::
     slots: tuple[Slot, ...]
@@ -87,40 +82,40 @@ class MlxFunction:
 
     name: str  # "sum", "linalg.norm"
     signatures: Sequence[Sequence[PythonParam]]  # alternatives, tried in order
-    overloads: Sequence[Overload]  # none: operations do what it does
-    result: str  # a kind | tuple (std::pair or std::tuple) | flags (as many arrays as they say)
-    count: int | None  # of several arrays: how many, if that is fixed; of flags: for each one
-    stream: bool  # whether C++ takes a stream
+    overloads: Sequence[Overload]  # empty: the function is defined by operations
+    result: str  # a kind | tuple (std::pair or std::tuple) | flags (number depends on flags)
+    count: int | None  # number of arrays, if fixed; for flags: number per flag
+    stream: bool  # the C++ function takes a stream
 
 
 class Effect(NamedTuple):
-    """What a function makes of what is known of its operands: by itself nothing is known."""
+    """The effect of a function on the facts about its operands; the default is unknown."""
 
     rank: RankEffect = ""
     dtype: DtypeEffect = ""
     degree: str = "bent"  # a Degree, or sums and products of parameters
     shapeless: Trace = ""
-    repeats: bool = False  # an axis counts each time it is there
+    repeats: bool = False  # an axis may be listed several times
 
 
 @cache
 def stored() -> Any:
-    """The table as it is stored."""
+    """Return the stored table."""
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
 def record(name: str) -> Any:
-    """What the newest release's table has about a function, operator or attribute."""
+    """Return the record of a function, operator or attribute in the newest release."""
     return stored()["functions"].get(name, {})
 
 
 def effect(name: str) -> Effect:
-    """What a function makes of what is known of its operands."""
+    """Return the effect of a function on the facts about its operands."""
     return Effect(**record(name).get("effect", {}))
 
 
 class Table:
-    """What formulas can call with a release of MLX; functions are built when first asked for."""
+    """The functions that formulas can call with a release of MLX, built on first use."""
 
     def __init__(self, release: str, known: Mapping[str, Any], omitted: Mapping[str, str]) -> None:
         self.release, self.omitted = release, omitted
@@ -130,17 +125,17 @@ class Table:
         every = stored()["functions"]
         dotted = [name for name in every if name[0] == "."]
         self.attributes = [n[1:] for n in dotted if every[n]["operations"][0][0] == ["array"]]
-        # Python's functions, with their signatures; loops stand in comprehensions only.
+        # Python's functions with their signatures; loops are allowed only in comprehensions.
         self.loops = {n: _signatures(r["loop"]) for n, r in every.items() if "loop" in r}
         self.python = {n: _signatures(r["python"]) for n, r in every.items() if "python" in r}
         self._built: dict[str, MlxFunction] = {}
 
     def is_function(self, name: str) -> bool:
-        """Whether a formula can call a function of that name, which no entry has."""
+        """Return whether Python or MLX has a function of that name for formulas."""
         return name in self.python or name in self.loops or self.function(name) is not None
 
     def function(self, name: str) -> MlxFunction | None:
-        """The function of that name (aliases included)."""
+        """Return the function of a name or alias."""
         name = self._aliases.get(name, name)
         if name not in self._built and name in self._functions:
             found = self._functions[name]
@@ -157,7 +152,7 @@ class Table:
         return self._built.get(name)
 
     def method(self, name: str) -> MlxFunction | None:
-        """The method of that name, as a function of which the array is the first argument."""
+        """Return the method of a name, as a function with the array as its first argument."""
         key, function = f".{name}", self.function(name)
         if key not in self._built and function is not None and name in self.methods:
             own = function.signatures[0]
@@ -172,9 +167,9 @@ class Table:
 
 @cache
 def table(release: str | None = None) -> Table:
-    """MLX's functions in a release: of one that is not known, in the next older one that is.
+    """Return MLX's functions in a release; for an unknown one, in the next older known release.
 
-    What that release lacks is omitted, with the reason.
+    Functions that the release lacks are omitted, with the reason.
     """
     newest, every = stored()["mlx"], stored()["functions"]
     omitted = {name: every[name]["omitted"] for name in every if "omitted" in every[name]}
@@ -187,7 +182,7 @@ def table(release: str | None = None) -> Table:
             known[part].update(changes[part])
             for name in [name for name, value in changes[part].items() if value is None]:
                 del known[part][name]
-                omitted.setdefault(name, f"MLX {release} does not have it, MLX {newest} does")
+                omitted.setdefault(name, f"MLX {newest} has it, but MLX {release} does not")
         newest = older
     return Table(newest, known, omitted)
 
@@ -197,7 +192,7 @@ def _signatures(stored: Sequence[Sequence[Sequence[str]]]) -> Sequence[Sequence[
 
 
 def _overload(text: str) -> Overload:
-    """``sum(a:array, axis:ints)``; a name with ``mlxgen::`` is one of our helpers."""
+    """Parse ``sum(a:array, axis:ints)``; a name with ``mlxgen::`` is one of our helpers."""
     head, _, rest = text.partition("(")
     slots = tuple(_slot(s) for s in rest[:-1].split(", "))
     cpp = head if head.startswith("mlxgen::") else f"mx::{head}"
@@ -219,15 +214,15 @@ class Args:
     """The arguments of a call, as values."""
 
     node: ast.Call
-    label: str  # what messages call the function
+    label: str  # the function's name in messages
     positional: list[Value] = field(default_factory=list)
     keywords: dict[str, Value] = field(default_factory=dict)
     star: bool = False  # the last positional one is *args
-    method: bool = False  # the first positional one stands before the dot
+    method: bool = False  # the first positional one precedes the dot
 
 
 def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
-    """The argument of each parameter that was given; those left to their defaults are not there."""
+    """Return the given arguments by parameter, without defaults."""
     given = args.positional
     places = [p for p in params if p.kind in ("/", "")]
     named = [p.name for p in params if p.kind in ("", "k")]
@@ -279,7 +274,7 @@ def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
 
 
 def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = False) -> str:
-    """How a function is called: ``softmax(a, axis=None, *, precise=False)``; ``typed``: of what."""
+    """Return the usage of a function: ``softmax(a, axis=None)``; ``typed``: with types."""
     method = method and bool(params)
     words = []
     for i, param in enumerate(params[method:]):
@@ -292,7 +287,7 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
 
 
 def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], dict[str, Value]]:
-    """The first of a function's signatures that takes the arguments, and what it makes of them."""
+    """Return the first signature that accepts the arguments, and the bound arguments."""
     for params in function.signatures[:-1]:
         try:
             return params, bind(params, args)
@@ -302,7 +297,7 @@ def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], 
 
 
 def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[str, Value]:
-    """All arguments, with defaults; None where it stands for the default becomes that."""
+    """Add the defaults to the arguments; None becomes the default if it means that."""
     every = dict(bound)
     for param in params:
         text, given = param.default, bound.get(param.name)
@@ -318,7 +313,7 @@ def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[
 
 @cache
 def _default(text: str) -> Value:
-    """A default in MLX's stubs: a literal, or the name of a dtype."""
+    """Return the value of a default in MLX's stubs: a literal, or the name of a dtype."""
     at = ast.parse(text, mode="eval").body
     if isinstance(at, ast.Name):
         return Value("dtype", Cpp(f"mx::{text}", "name"), at, fact=text)
@@ -327,17 +322,17 @@ def _default(text: str) -> Value:
 
 @cache
 def choices(annotation: str) -> tuple[str, ...]:
-    """The strings of ``Literal["a", "b"] | None``."""
+    """Return the strings of ``Literal["a", "b"] | None``."""
     return tuple(ast.literal_eval(f"({annotation[8 : annotation.index(']')]},)"))
 
 
 def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> str | None:
-    """The call in C++ by the first overload that takes all arguments."""
+    """Return the C++ call of the first overload that accepts all arguments."""
     for overload in function.overloads:
         cpp = apply(overload, bound, [stream] if function.stream else [])
         if cpp is not None:
             return cpp
-    # An argument that may be None where C++ tells by the overload: decide at run time.
+    # If overloads differ by the presence of an optional argument, decide at run time.
     for name, value in bound.items():
         if value.optional and value.name is not None:
             given = select(function, {**bound, name: dereferenced(value)}, stream)
@@ -349,8 +344,8 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> st
 
 
 def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -> str | None:
-    """One overload with these arguments, or None if it does not take them."""
-    if not overload.params <= bound.keys():  # of another of the function's signatures
+    """Return the call of one overload, or None if it does not accept the arguments."""
+    if not overload.params <= bound.keys():  # it belongs to another signature
         return None
     others = bound.keys() - overload.params if len(bound) > len(overload.params) else ()
     if any([bound[name].kind != "none" for name in others]):
@@ -358,7 +353,7 @@ def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -
     parts: list[str] = []
     numbers = arrays = False
     for slot in overload.slots:
-        if slot.text or not slot.type:  # without a type it is of no use to this overload
+        if slot.text or not slot.type:  # this overload ignores a slot without a type
             parts += [slot.text] if slot.text else []
             continue
         cpp = fit_slot(slot, bound)
@@ -370,7 +365,7 @@ def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -
             arrays |= value.is_array
             numbers |= value.kind in NUMBERS
     head = overload.cpp
-    if numbers:  # they take the dtype of an array; where can do without
+    if numbers:  # they take the dtype of an array, which only `where` does not need
         if not arrays and head != "mlxgen::where":
             return None
         head = head.replace("mx::", "mlxgen::", 1)
@@ -378,10 +373,10 @@ def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -
 
 
 def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
-    """The argument of a slot as C++."""
+    """Return the C++ of a slot's argument, or None if the slot does not accept it."""
     name, _, part = slot.param.partition(".")
     value = bound[name]
-    if part:  # the first or second of two lists
+    if part:  # the first or second item of a pair of lists
         pair = value.kind == "tuple" and len(value.items) == 2
         return fit(value.items[int(part)], slot.type) if pair else None
     base, _, other = slot.type.partition("@")
@@ -397,7 +392,10 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
 def misfit(
     function: MlxFunction, params: Sequence[PythonParam], bound: Mapping[str, Value], args: Args
 ) -> Wrong:
-    """Why no overload takes the arguments: the first that none does, else all together."""
+    """Return the error if no overload accepts the arguments.
+
+    It is about the first argument that no overload accepts, else about the combination.
+    """
     overloads = [o for o in function.overloads if o.params <= {p.name for p in params}]
     for param in params:
         value = bound.get(param.name)
@@ -418,7 +416,7 @@ def misfit(
 
 
 def unknown(name: str, node: ast.Call, others: Sequence[str], api: Table) -> Wrong:
-    """A function that does not exist, or cannot be had; ``others`` are those not of the table."""
+    """Return the error for an unknown or omitted function; ``others`` are names of entries."""
     if reason := api.omitted.get(name):
         return Wrong("omitted", node.func, name=name, reason=reason)
     module, _, own = name.rpartition(".")

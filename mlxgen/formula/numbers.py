@@ -1,7 +1,7 @@
-"""Formulas of shapes, dtypes and attributes, evaluated when generating.
+"""Evaluates formulas of shapes, dtypes and attributes at generation time, for known shapes.
 
-Such a formula was translated to C++, so that it is harmless Python; here it is evaluated for known
-shapes. What may take long, such as powers and ranges, or is not known of a call, gives no result.
+Such a formula was already translated to C++, so it contains only harmless Python. Operations that
+can take long (powers, ranges) and names without a known value make the result unknown.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .source import FormulaText
 
 
 class Impossible(Exception):
-    """What a formula asks for cannot be had: C++ would throw as well."""
+    """Raised if the formula fails for these values; the C++ would throw, too."""
 
 
 class ArrayFacts(SimpleNamespace):
-    """What formulas of shapes and dtypes know of an array: no dtype where that is not known."""
+    """The properties of an array in formulas; without a dtype if it is unknown."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str | None) -> None:
         known = {"dtype": dtype} if dtype is not None else {}
@@ -35,10 +35,10 @@ class ArrayFacts(SimpleNamespace):
 
 
 def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
-    """What a formula gives, or ``unknown``.
+    """Evaluate a formula; return ``unknown`` if its value is unknown.
 
     Raises:
-        Impossible: An index out of range, a division by zero, shapes that do not broadcast.
+        Impossible: An index is out of range, a divisor is zero, or shapes cannot be broadcast.
     """
     try:
         return eval(_compiled(text), {**_NAMES, **names, "__builtins__": {}})
@@ -46,7 +46,7 @@ def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
         raise
     except IndexError:
         raise Impossible("an index is out of range") from None
-    except Exception:  # for example a function that is not known here
+    except Exception:  # for example a function that is unknown here
         return unknown
 
 
@@ -57,7 +57,7 @@ def _compiled(text: str) -> CodeType:
 
 
 def bounds(node: ast.expr, names: Mapping[str, Bounds]) -> Bounds:
-    """The least and the greatest int that a formula of shapes can give."""
+    """Return the bounds of an integer formula of shapes."""
     match node:
         case ast.Constant(int(value)):
             return value, value
@@ -98,7 +98,7 @@ def _joined(sign: ast.operator, a: Bounds, b: Bounds) -> Bounds:
             return a[0] + b[0], a[1] + b[1]
         case ast.Sub():
             return a[0] - b[1], a[1] - b[0]
-        case ast.Mult():  # no number is infinite, so that 0 times any is 0
+        case ast.Mult():  # actual numbers are finite, so that 0 times any number is 0
             return _outer(x * y if x and y else 0 for x in a for y in b)
         case ast.FloorDiv() if b[0] > 0:
             return _outer(x if math.isinf(x) else x // y for x in a for y in b)
@@ -110,17 +110,17 @@ def _joined(sign: ast.operator, a: Bounds, b: Bounds) -> Bounds:
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that others broadcast to."""
+    """Return the common shape that shapes broadcast to."""
     rank = max(map(len, shapes), default=0)
     columns = zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
     extents = [set(column) - {1} or {1} for column in columns]
     if any(len(several) > 1 for several in extents):
-        raise Impossible(f"the shapes {', '.join(map(str, shapes))} do not broadcast")
+        raise Impossible(f"the shapes {', '.join(map(str, shapes))} cannot be broadcast")
     return tuple(extent for (extent,) in extents)
 
 
 class _Python(ast.NodeTransformer):
-    """Lists become tuples, as shapes are, and operators go through ``_operate``."""
+    """Replaces lists by tuples, like shapes, and operators by calls of ``_operate``."""
 
     def visit_List(self, node: ast.List) -> ast.expr:
         self.generic_visit(node)
@@ -134,7 +134,8 @@ class _Python(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         operands = [ast.Constant(type(node.op).__name__), node.left, node.right]
-        return ast.Call(ast.Name(" operate", ast.Load()), operands, [])  # no name of a formula
+        # A name with a space cannot occur in a formula.
+        return ast.Call(ast.Name(" operate", ast.Load()), operands, [])
 
 
 _OPERATORS = {"Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv"}
@@ -143,9 +144,9 @@ _OPERATORS |= {"FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow"}
 
 def _operate(sign: str, a: Any, b: Any) -> Any:
     if sign == "Mult" and not (isinstance(a, int | float) and isinstance(b, int | float)):
-        raise LookupError  # a list, which may become a long one
+        raise LookupError  # a list, which could become very long
     if sign == "Pow" and not (isinstance(a, int) and abs(a) < 2**32 and b in range(64)):
-        raise LookupError  # what takes long, or is a float
+        raise LookupError  # a slow computation, or a float
     if sign in ("FloorDiv", "Mod") and b == 0 and isinstance(a, int) and isinstance(b, int):
         raise Impossible("a division by zero")
     return getattr(operator, _OPERATORS[sign])(a, b)

@@ -1,4 +1,4 @@
-"""Operations of the table of functions: what formulas can do besides calling MLX's functions."""
+"""Operations of formulas other than calls of MLX's functions, from the table of functions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import NamedTuple
 from .mlx import record
 from .values import LEVEL, SLOTS, Value, Way, binary, member, unary
 
-# C++'s types of numbers, each of which takes in those before.
+# C++ number types; each can represent the values of the earlier ones.
 RANKS = ("int", "int64_t", "float", "double")
 
 
 class Operation(NamedTuple):
-    """One way to treat some kinds of operands."""
+    """An operation on some kinds of operands."""
 
     name: str
     takes: Sequence[str]
     gives: str
-    write: Callable[[Sequence[str], str], str]  # the C++ from that of the operands, and the stream
-    mlx: str  # the function of MLX that it calls, if any; it takes a stream
+    write: Callable[[Sequence[str], str], str]  # C++ of the operands and the stream -> C++
+    mlx: str  # the MLX function that it calls, if any; it takes a stream
 
     def value(self, given: Sequence[Value], parts: Sequence[str], s: str, at: ast.expr) -> Value:
-        """What it gives for operands that fit."""
+        """Return the result for matching operands."""
         if self.gives == "same":
             return replace(given[0], at=at)
         cpp = self.write(parts, s)
@@ -38,14 +38,14 @@ class Operation(NamedTuple):
 
 
 def common(numbers: Sequence[Value]) -> tuple[str, str]:
-    """Kind and C++ type that numbers have in common."""
+    """Return the common kind and C++ type of numbers."""
     usual = {"int": "int", "float": "double"}
     rank = max([RANKS.index(v.type or usual[v.kind]) for v in numbers])
     return ("int" if rank < 2 else "float"), (RANKS[rank] if rank in (1, 2) else "")
 
 
 def _writer(text: str) -> Callable[[Sequence[str], str], str]:
-    """What puts operands, and the stream, into the C++ of the table."""
+    """Return a function that inserts operands and the stream into the C++ of the table."""
     first, *rest = text.split()
     if rest and rest[0] in LEVEL:
         zero = [rest[1]] if rest[1] == "0" else []
@@ -59,14 +59,14 @@ def _writer(text: str) -> Callable[[Sequence[str], str], str]:
 
 @cache
 def operations(name: str) -> Sequence[Operation]:
-    """What the table has of that name."""
+    """Return the table's operations of a name."""
     listed = record(name).get("operations", ())
     return [Operation(name, takes, gives, _writer(cpp), mlx) for takes, gives, cpp, mlx in listed]
 
 
 @cache
 def rules(name: str, kinds: tuple[str, ...]) -> Sequence[tuple[Operation, Sequence[Way]]]:
-    """Those of a name that may take operands of these kinds, and how they write each."""
+    """Return the operations of a name for these kinds, with the conversion of each operand."""
     return [
         (one, [SLOTS[slot][kind] for slot, kind in zip(one.takes, kinds, strict=True)])
         for one in operations(name)

@@ -1,7 +1,7 @@
-"""The text of a formula: read by Python's parser, with the places of its parts.
+"""Parses the text of a formula with Python's parser, and locates its parts.
 
-Users write a formula with blanks around it, comments in it, or over several lines. The parser sees
-one line in which each part stands where it stood, and counts in bytes.
+A formula can have spaces around it, comments, and several lines. The parser receives it as one line
+of equal length, so that offsets do not change. The parser counts in bytes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _STRING = r"'[^'\n]*'|\"[^\"\n]*\""
 _BLANK = re.compile(rf"({_STRING})|#[^\n]*|\\\n|[\t\n\f\r]")
 
 _WALRUS = re.compile(r"(?:\b\w+\ *)?:=")
-# What Python may warn of, which takes time to silence: escapes, words after numbers, `is`, calls.
+# Text that Python may warn about: escapes, words after numbers, `is`, calls. Silencing is slow.
 _WARNED = re.compile(r"\\|\d[A-Za-z]|\bis\b|[\])\d'\"]\s*[(\[]")
 
-# What formulas do not have, by name: the message about it, and its pattern.
+# Unsupported notations by name: message and pattern.
 _SIGNS = messages(Path(__file__).parent / "data" / "signs.txt")
 _SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.items()))
 
 
 @lru_cache(4096)
 def parsed(text: str) -> ast.expr:
-    """The syntax tree of a formula, which nobody changes."""
+    """Return the syntax tree of a formula. It is shared and must not be changed."""
     return FormulaText(text).parse()
 
 
 class FormulaText:
-    """A formula's text, and the line that the parser sees."""
+    """The text of a formula, and the line for the parser."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -46,11 +46,11 @@ class FormulaText:
 
     @cached_property
     def plain(self) -> str:
-        """The line without strings."""
+        """The line with masked strings."""
         return re.sub(_STRING, lambda m: "_" * len(m[0]), self.line)
 
     def parse(self) -> ast.expr:
-        """The syntax tree of the expression."""
+        """Parse the expression."""
         if len(self.text) > LONGEST:
             raise Wrong("too_long", limit=LONGEST)
         if not self.seen:
@@ -72,7 +72,7 @@ class FormulaText:
             raise RecursionError from None
 
     def span(self, at: object) -> tuple[int, int]:
-        """The slice of the text that a part of the expression stands for (None: all of it)."""
+        """Return the slice of the text of a part of the expression (None: of all)."""
         if isinstance(at, tuple):
             start, end = at
             return start, end
@@ -83,7 +83,7 @@ class FormulaText:
         return start, max(end, start + 1)
 
     def _unreadable(self, error: SyntaxError) -> Wrong:
-        """What cannot be read, in our words where they are better than the parser's."""
+        """Return the error for invalid text, with our own message if one matches."""
         for found in _SIGN.finditer(self.plain):
             name, end = found.lastgroup or "", found.end()
             start = end - len(found[0].lstrip("; ") or ";")

@@ -1,7 +1,7 @@
-"""What every part of a formula's translation needs: its errors, operations and calls of functions.
+"""The base of a formula's translation: errors, operations and calls.
 
-``Translator`` knows functions, methods and other entries; how their arguments are translated it
-leaves to the visitor of compile.py, which extends it.
+``Translator`` translates calls of functions, methods and other entries. The visitor in compile.py
+extends it and translates their arguments.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from .values import Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
-# What gets the errors: code, message, start and end offset in the text, help.
+# Receives the errors: code, message, start and end offset in the text, help.
 Report = Callable[[str, str, int, int, Help], None]
 
-# Names of optional arguments that are known to have a value, or to be None.
+# Optional arguments that are known to have a value (True) or to be None (False).
 Facts = dict[str, bool]
 
 _UNKNOWN = ("unknown_name", "unknown_function", "unknown_method")
@@ -61,23 +61,23 @@ class Name(NamedTuple):
     """The meaning of an identifier of a formula."""
 
     type: Type
-    length: int | None = None  # ARRAYS: how many there are, if that is known
-    fact: Any = None  # what is known of it: a Fact, or a list of them
-    items: Sequence[str] = ()  # ARRAYS: names of the items, if they have some
+    length: int | None = None  # ARRAYS: the number of arrays, if known
+    fact: Any = None  # a Fact, or a list of them
+    items: Sequence[str] = ()  # ARRAYS: names of the items, if any
 
 
 class Scope(NamedTuple):
-    """What a formula may refer to."""
+    """The names that a formula may use."""
 
     names: Mapping[str, Name]  # arguments, grad, result, constants...
     ops: Mapping[str, Signature]  # other entries, by Python name
     op_cpp: Mapping[str, str]  # their C++ names
-    stream: bool = True  # there is one; else no array operation can stand here
-    release: str | None = None  # of MLX; None: the newest that is known
-    lengths: Mapping[str, Length] = {}  # of axes, by name
-    # What is known of an entry's results by the degrees of its arguments; nothing of kernels.
+    stream: bool = True  # without a stream, array operations are not allowed
+    release: str | None = None  # MLX's release; None: the newest known
+    lengths: Mapping[str, Length] = {}  # sizes of axes, by name
+    # Facts about an entry's results, given the degrees of its arguments; none for kernels.
     degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
-    # Whether an entry gives the same for the same arguments.
+    # Returns whether an entry's results depend only on its arguments.
     pure: Callable[[str], bool] = lambda _: False
 
     @property
@@ -87,7 +87,7 @@ class Scope(NamedTuple):
 
 
 class Translator:
-    """Translates one formula; what cannot be translated raises ``Wrong``."""
+    """The translation of one formula; raises ``Wrong`` for an error."""
 
     def __init__(self, text: str, scope: Scope, report: Report) -> None:
         self.text = text
@@ -95,22 +95,22 @@ class Translator:
         self.report = report
         self.failed = False
         self.said: set[str] = set()
-        self.used: list[tuple[str, str]] = []  # a field of ``Expr``: names, ops, mlx, and which
+        self.used: list[tuple[str, str]] = []  # a field of ``Expr`` (names, ops, mlx), and a name
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}
-        self.depth = 0  # of the part that is visited
-        self.bent: ast.AST | None = None  # the first part that is not linear in grad or tangent
-        self.forks: set[str] = set()  # conditions that decide how the result depends on it
-        self.assumed: dict[str, bool] = {}  # how these turn out
-        self.specializes = ["", ""]  # as Expr has it
-        self.hints = 0  # calls of `hint` around the part that is visited
+        self.depth = 0  # depth of the current part
+        self.bent: ast.AST | None = None  # the first part that is nonlinear in grad or tangent
+        self.forks: set[str] = set()  # conditions that determine the degree of the result
+        self.assumed: dict[str, bool] = {}  # assumed outcomes of these conditions
+        self.specializes = ["", ""]  # Expr.specializes and Expr.gradient_specializes
+        self.hints = 0  # calls of `hint` around the current part
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
-        """The value of a part of the formula."""
+        """Return the value of a part of the formula."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
-        """Forget what items of a list used that the formula does not keep."""
+        """Remove the uses of items of a list that the formula does not keep."""
         needed = {i for item in kept for i in range(*item.used)}
         for i in {i for item in items for i in range(*item.used)} - needed:
             self.used[i] = ("", "")
@@ -118,18 +118,18 @@ class Translator:
     # Errors
 
     def error(self, wrong: Wrong) -> None:
-        """Report what is wrong, unless it is reported already."""
+        """Report an error, unless it was already reported."""
         self.failed = True
         if wrong.name:
             start, end = FormulaText(self.text).span(wrong.at)
             code, message, help = wrong.written(self.text[start:end])
             if wrong.name in UNKNOWN_NAMES and message in self.said:
-                return  # a name that is there several times is one mistake
+                return  # several uses of an unknown name are one mistake
             self.said.add(message)
             self.report(code, message, start, end, help)
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-        """What several parts give; all of them are looked at even if one is wrong."""
+        """Translate several parts, and report the errors of all before raising."""
         found, depth = [], self.depth
         for part in parts:
             try:
@@ -142,13 +142,13 @@ class Translator:
         return found
 
     def all(self, *parts: Callable[[], Any]) -> list[Any]:
-        """The same, of parts that have nothing in common."""
+        """Call several functions like ``each``."""
         return self.each(lambda part: part(), parts)
 
     # Shapeless traces
 
     def specialize(self, node: ast.AST) -> None:
-        """Note that the value of a part is a constant of a trace, whatever the shapes are later."""
+        """Record that a shapeless trace keeps the value of a part, even if shapes change later."""
         if self.hints:
             return
         start, end = FormulaText(self.text).span(node)
@@ -156,7 +156,7 @@ class Translator:
         self.specializes = [why or f"uses {text} as a number" for why in self.specializes]
 
     def traced(self, name: str, axis: bool = False) -> None:
-        """Note what a shapeless trace makes of a function of MLX; ``axis``: it is given."""
+        """Record the effect of a shapeless trace on an MLX function; ``axis``: an axis is given."""
         trace = effect(name).shapeless
         if trace == "axis":
             trace = "gradient" if axis else ""
@@ -166,13 +166,13 @@ class Translator:
     # Operations
 
     def stream(self, at: ast.AST) -> str:
-        """The stream, where array operations are possible at all."""
+        """Return the stream; raise if array operations are not allowed."""
         if not self.scope.stream:
             raise Wrong("only_shapes", at)
         return hole(STREAM)
 
     def rule(self, name: str, given: Sequence[Value], at: ast.expr) -> Value | None:
-        """What the first rule of that name gives that takes these operands."""
+        """Apply the first rule of that name that accepts these operands."""
         kinds = ["none" if value.optional else value.kind for value in given]
         for rule, ways in rules(name, tuple(kinds)):
             parts: list[Any] = [way(value) for way, value in zip(ways, given, strict=True)]
@@ -203,8 +203,10 @@ class Translator:
         names: Iterable[str] = (),
         **options: Any,
     ) -> Value:
-        """Keep with an array what is known of it: the result of that function of its operands,
-        which are the arguments of parameters of these names."""
+        """Store the facts about an array that is the result of a function.
+
+        ``names`` are the parameters of the operands.
+        """
         facts = [[*operands([one])] for one in given]
         of = [name for name, several in zip(names, facts, strict=False) for _ in several]
         flat = tuple(fact for several in facts for fact in several)
@@ -217,12 +219,12 @@ class Translator:
         return value
 
     def spot(self, value: Value) -> None:
-        """Remember the first part that is not linear in ``grad`` or ``tangent``."""
+        """Record the first part that is nonlinear in ``grad`` or ``tangent``."""
         if self.bent is None and any(fact.degree == BENT for fact in operands([value])):
             self.bent = value.at
 
     def of_numbers(self, name: str, args: Args) -> Value | None:
-        """A function of numbers, if that is what this is."""
+        """Translate a function whose arguments are all numbers; None for other arguments."""
         given = args.positional
         if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
             return None
@@ -231,7 +233,7 @@ class Translator:
     # Calls
 
     def arguments(self, node: ast.Call, label: str) -> Args:
-        """The arguments of a call."""
+        """Translate the arguments of a call."""
         args, names = Args(node, label), [keyword.arg or "" for keyword in node.keywords]
         nodes = list(node.args)
         star = next((i for i, arg in enumerate(nodes) if isinstance(arg, ast.Starred)), None)
@@ -249,7 +251,7 @@ class Translator:
         return args
 
     def call_mlx(self, function: MlxFunction, args: Args) -> Value:
-        """A function of MLX with its arguments."""
+        """Translate the call of an MLX function."""
         number = self.of_numbers(function.name, args)
         if number is not None:
             return number
@@ -293,7 +295,7 @@ class Translator:
         return self.note(value, function.name, given, names)
 
     def call_op(self, name: str, args: Args) -> Value:
-        """Another entry of the same file."""
+        """Translate the call of another entry of the file."""
         signature = self.scope.ops[name]
         stream = self.stream(args.node)
         bound = bind([entry_param(arg) for arg in signature.args], args)
@@ -316,7 +318,7 @@ class Translator:
         return self.note_op(value, name, bound)
 
     def note_op(self, value: Value, name: str, bound: Mapping[str, Value]) -> Value:
-        """Keep with what another entry gives how it depends on ``grad`` or ``tangent``."""
+        """Store the degrees of another entry's results in ``grad`` or ``tangent``."""
         degrees = {arg: degree_of_all(operands([given])) for arg, given in bound.items()}
         found: Sequence[Fact] = [Fact()]
         if max(degrees.values(), default=0) > 0:
@@ -328,7 +330,7 @@ class Translator:
         return value
 
     def call_named(self, name: str, node: ast.Call) -> Value:
-        """A function of MLX by its name."""
+        """Translate the call of an MLX function by name."""
         function = self.scope.api.function(name)
         if function is None:
             raise unknown(name, node, [*self.scope.ops], self.scope.api)
@@ -338,7 +340,7 @@ class Translator:
         return self.call_mlx(function, args)
 
     def call_builtin(self, name: str, node: ast.Call) -> Value:
-        """One of Python's functions, some of which are MLX's if the first argument is an array."""
+        """Translate a Python function; for arrays, some of them are MLX functions."""
         if name in self.scope.api.loops:
             raise Wrong("loop_only", node, name, name=name)
         self.hints += name == "hint"
@@ -355,7 +357,7 @@ class Translator:
         return self.call_rule(name, more[0] if several else one, args)
 
     def call_rule(self, name: str, params: Sequence[PythonParam], args: Args) -> Value:
-        """A function that operations do."""
+        """Translate a function that the table defines by operations."""
         bound, at = bind(params, args), args.node
         given = [bound[param.name] for param in params if param.name in bound]
         value = given[0]
@@ -379,7 +381,7 @@ class Translator:
         return found
 
     def folded(self, name: str, param: PythonParam, given: Sequence[Value], at: ast.expr) -> Value:
-        """A function of any number of operands: of all, or of each, and then of two and two."""
+        """Translate a function of any number of operands: of all at once, or pairwise."""
         out = self.rule(name, given, at)
         if out is not None:
             return out
@@ -388,12 +390,12 @@ class Translator:
             if part is None:
                 raise refused(name, param, value)
             out = part if out is None else self.rule(name, [out, part], at)
-        assert out is not None  # there is one at least
+        assert out is not None  # at least one operand exists
         return out
 
 
 def refused(name: str, param: PythonParam, value: Value) -> Wrong:
-    """What a function that operations do does not take."""
+    """Return the error for an argument that a function's operations do not accept."""
     explain.require(value, *value.items)
     if not param.annotation:
         return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
@@ -401,7 +403,7 @@ def refused(name: str, param: PythonParam, value: Value) -> Wrong:
 
 
 def entry_param(arg: Arg) -> PythonParam:
-    """An argument of an entry, as one of MLX's functions."""
+    """Convert an entry's argument to a parameter of a Python function."""
     default = arg.default.python if arg.default is not None else None
     kind = "k" if arg.kw_only else "/" if arg.pos_only else ""
     return PythonParam(arg.name, kind, arg.type.python, default)

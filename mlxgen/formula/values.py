@@ -1,13 +1,13 @@
-"""What a piece of a formula is, and how it is written where C++ wants some type.
+"""Values of a formula's parts, and their conversion to C++ types.
 
-A ``Value`` has a kind and its C++ on one line, in which ``$x`` is a hole for what the name ``x`` is
-called where the formula stands. The kinds are those of signatures, and what only formulas have:
-tuples, None, categories of dtypes. C++'s distinctions are kept too, since they
-matter when values meet: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>``
-(ints) and ``mx::Shape`` (shape).
+A ``Value`` has a kind and its C++ on one line. In the C++, ``$x`` is a hole for the name ``x``,
+which is filled at the use of the formula. Kinds are those of signatures, and those of formulas
+only: tuples, None, categories of dtypes. A value also stores C++ distinctions that determine
+conversions: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>`` (ints) and
+``mx::Shape`` (shape).
 
-``fit`` is the one place where a value meets a C++ type, which is called a slot here as in the table
-of MLX's functions: ``SLOTS`` says which kinds a slot takes, and what is written then.
+All conversions go through ``fit``. Its targets are the slots of the table of MLX's functions;
+``SLOTS`` defines which kinds a slot accepts, and the C++ of each conversion.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOLE = re.compile(r"\$(\w+)")
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
-# How messages call what a value can be.
+# Descriptions of kinds in messages.
 TEXTS = {
     **{spelling.slot: f"a {kind.value}" for kind, spelling in KINDS.items()},
     **{"array": "an array", "int": "an int", "none": "None", "str": "a string"},
@@ -42,21 +42,21 @@ TEXTS = {
 NUMBERS = ("int", "float", "bool")
 CPP_TYPES = {spelling.slot: str(spelling.cpp) for spelling in KINDS.values()}
 
-# How tightly C++ binds, from loosest to tightest.
+# Precedence of C++ operators, from loosest to tightest.
 LEVELS = ("?", "||", "&&", "== !=", "< <= > >=", "+ -", "* /", "unary", "call", "name")
 LEVEL = {sign: level for level, signs in enumerate(LEVELS) for sign in signs.split()}
-WARNED = {(LEVEL["||"], LEVEL["&&"]), (LEVEL["=="], LEVEL["<"])}  # by gcc without parentheses
+WARNED = {(LEVEL["||"], LEVEL["&&"]), (LEVEL["=="], LEVEL["<"])}  # gcc warns without parentheses
 CHAINED = {LEVEL[sign] for sign in ("||", "&&", "+", "*")}  # a + b + c needs no parentheses
 
 
 class Cpp(str):
-    """C++ text that knows how tightly its outermost operator binds; a plain str is a call."""
+    """C++ with the precedence of its outermost operator; a plain str counts as a call."""
 
     __slots__ = ("level",)
     level: int
 
     def __new__(cls, text: str, like: str) -> Cpp:
-        """``like``: an operator of that level, or "unary" or "name"."""
+        """Create C++ with the precedence of ``like``: an operator, "unary" or "name"."""
         self = super().__new__(cls, text)
         self.level = LEVEL[like]
         return self
@@ -64,24 +64,24 @@ class Cpp(str):
 
 @cache
 def named(text: str) -> Cpp:
-    """A name, or another text that is never put into parentheses."""
+    """Return a name, or other C++ that never needs parentheses."""
     return Cpp(text, "name")
 
 
 def level(cpp: str) -> int:
-    """How tightly a text binds."""
+    """Return the precedence of C++."""
     return cpp.level if isinstance(cpp, Cpp) else LEVEL["call"]
 
 
 def operand(cpp: str, outer: int, right: bool) -> str:
-    """In parentheses where C++ needs them, and where gcc warns without."""
+    """Add parentheses if C++ needs them, or gcc warns without."""
     inner = level(cpp)
     bare = inner > outer or (inner == outer and not right and outer in CHAINED)
     return cpp if bare and (outer, inner) not in WARNED else f"({cpp})"
 
 
 def binary(sign: str, *operands: str) -> str:
-    """``a + b``, or more of them."""
+    """Return ``a + b`` for two or more operands."""
     out, outer = operands[0], LEVEL[sign]
     for right in operands[1:]:
         out = Cpp(f"{operand(out, outer, False)} {sign} {operand(right, outer, True)}", sign)
@@ -89,38 +89,38 @@ def binary(sign: str, *operands: str) -> str:
 
 
 def unary(sign: str, cpp: str) -> str:
-    """``!x`` or ``-x``"""
+    """Return ``!x`` or ``-x``."""
     bare = level(cpp) >= LEVEL["unary"] and not cpp.startswith("-")
     return Cpp(f"{sign}{cpp}" if bare else f"{sign}({cpp})", "unary")
 
 
 def ternary(test: str, yes: str, no: str) -> str:
-    """``test ? yes : no``"""
+    """Return ``test ? yes : no``."""
     parts = [operand(part, LEVEL["?"], True) for part in (test, yes, no)]
     return Cpp("{} ? {} : {}".format(*parts), "?")
 
 
 @dataclass(slots=True)
 class Value:
-    """A piece of a formula: what it is and its C++."""
+    """A part of a formula: its kind, its C++ and facts about it."""
 
     kind: str
     cpp: str
     at: ast.expr
     optional: bool = False  # std::optional
-    type: str = ""  # where it is not the usual one: int64_t, float, tuple (of arrays)
-    const: Any = None  # a number, bool or string written in the formula
-    items: Sequence[Value] = ()  # of a tuple
-    count: int | None = None  # of arrays: how many, if known
-    choices: tuple[str, ...] = ()  # of a string: what it can be
-    name: str | None = None  # the identifier that stands for it, if it is just that
-    of: Value | None = None  # of a shape or int: the array whose shape, ndim or size it is
-    fact: Any = None  # of an array its Fact; of arrays that of each, or of all; of a shape its rank
-    used: tuple[int, int] = (0, 0)  # of an item of a list: the part of Translator.used it added
+    type: str = ""  # if not the usual type of the kind: int64_t, float, tuple (of arrays)
+    const: Any = None  # the value of a literal number, bool or string
+    items: Sequence[Value] = ()  # items of a tuple
+    count: int | None = None  # number of arrays, if known
+    choices: tuple[str, ...] = ()  # possible values of a string
+    name: str | None = None  # the identifier, if the part is one
+    of: Value | None = None  # the array whose shape, ndim or size it is
+    fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
+    used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
 
     @property
     def text(self) -> str:
-        """How messages call it."""
+        """The description of the value in messages."""
         if self.optional:
             return f"{TEXTS[self.kind]} or None"
         if self.const is not None and self.kind in ("int", "str"):
@@ -131,36 +131,36 @@ class Value:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array that is there for certain."""
+        """True for an array that is not optional."""
         return self.kind == "array" and not self.optional
 
     @property
     def is_ints(self) -> bool:
-        """Whether it is a sequence of ints in any form, there for certain."""
+        """True for a sequence of ints in any form that is not optional."""
         if self.kind == "tuple":
             return all(i.kind == "int" and not i.optional for i in self.items)
         return self.kind in ("shape", "ints") and not self.optional
 
     @property
     def is_arrays(self) -> bool:
-        """Whether it is a sequence of arrays in any form."""
+        """True for a sequence of arrays in any form."""
         if self.kind == "tuple":
             return bool(self.items) and all(i.is_array for i in self.items)
         return self.kind == "arrays" and not self.optional
 
     @property
     def length(self) -> int | None:
-        """How many items it has, if that is known."""
+        """The number of items, if known."""
         return len(self.items) if self.kind == "tuple" else self.count
 
 
 def cut(text: str, length: int = 200) -> str:
-    """The beginning of a long text that a message quotes."""
+    """Shorten a long quotation in a message."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
 def several(count: int, what: str) -> str:
-    """``1 array``, ``2 arrays``"""
+    """Return ``1 array`` or ``2 arrays``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -168,23 +168,23 @@ _KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
 
 
 def hole(name: str) -> str:
-    """C++ that is what a name is called."""
+    """Return the hole for a name."""
     return f"${name}"
 
 
 def escaped(literal: str) -> str:
-    """The literal of a string, in which there are no holes."""
+    """Escape a string literal, so that it contains no holes."""
     return literal.replace("$", r"\044")
 
 
 def parts(cpp: str) -> tuple[str | Hole, ...]:
-    """Text and holes of C++."""
+    """Split C++ into text and holes."""
     pieces = enumerate(_HOLE.split(cpp))
     return tuple([Hole(piece) if i % 2 else piece for i, piece in pieces if piece])
 
 
 def argument(type: Type, at: ast.expr, name: str, count: int | None, fact: Any) -> Value:
-    """The value of a name of the scope."""
+    """Return the value of a name of the scope."""
     kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
     return Value(
@@ -201,7 +201,7 @@ def argument(type: Type, at: ast.expr, name: str, count: int | None, fact: Any) 
 
 
 def constant(value: Any, at: ast.expr) -> Value:
-    """A Python literal: None, a bool, number or string, or a tuple or list of them."""
+    """Return the value of a Python literal: None, bool, number, string, tuple or list."""
     if value is None:
         return Value("none", named("std::nullopt"), at)
     if isinstance(value, tuple | list):
@@ -219,14 +219,14 @@ def constant(value: Any, at: ast.expr) -> Value:
 
 
 def dereferenced(value: Value) -> Value:
-    """An optional value that is known to be there."""
+    """Dereference an optional value that is known to be present."""
     like = "unary" if level(value.cpp) == LEVEL["name"] else "call"
     text = f"*{value.cpp}" if like == "unary" else f"*({value.cpp})"
     return replace(value, cpp=Cpp(text, like), optional=False)
 
 
 def member(cpp: str, name: str) -> str:
-    """``x.name()`` of a name, else a helper: chains of members do not read well."""
+    """Return ``x.name()`` for a name, else ``mlxgen::name(x)``, which reads better than a chain."""
     if level(cpp) == LEVEL["name"]:
         return f"{cpp}.{name}()"
     if level(cpp) == LEVEL["unary"] and cpp.startswith("*"):
@@ -234,19 +234,18 @@ def member(cpp: str, name: str) -> str:
     return f"mlxgen::{name}({cpp})"
 
 
-# Conversions. Each gives the C++ for a value of a kind that it takes, or None.
-
+# Conversions. Each returns the C++ for a value of a kind that it accepts, or None.
 
 as_is = attrgetter("cpp")
 
 
 def narrow(value: Value) -> str:
-    """An int as a C++ int."""
+    """Convert an int to a C++ int."""
     return f"mlxgen::to_int({value.cpp})" if value.type == "int64_t" else value.cpp
 
 
 def as_double(value: Value) -> str:
-    """A number as a C++ double, whatever it was."""
+    """Convert any number to a C++ double."""
     if value.const is not None and value.kind == "int":
         return Cpp(f"{value.const}.0", "unary" if value.const < 0 else "name")
     plain = value.kind == "float" and value.type != "float"
@@ -254,25 +253,25 @@ def as_double(value: Value) -> str:
 
 
 def wide(value: Value) -> str | None:
-    """A C++ int as one of 64 bits, unless products of it are small."""
+    """Convert a C++ int to 64 bits; None for constants whose products are small."""
     small = value.const is not None and abs(value.const) < 2**15
     return None if value.type or small else f"int64_t({value.cpp})"
 
 
 def not_negative(value: Value) -> str | None:
-    """An int that is not known to be negative."""
+    """Accept an int that is not known to be negative."""
     return None if value.const is not None and value.const < 0 else value.cpp
 
 
 def fft_norm(value: Value) -> str | None:
-    """How a Fourier transform is scaled."""
+    """Convert the normalization mode of a Fourier transform."""
     if value.const is None:
         return f"mlxgen::fft_norm({value.cpp})"
     known = value.const in ("backward", "ortho", "forward")
     return f"mx::fft::FFTNorm::{value.const.title()}" if known else None
 
 
-# Lists of ints: the C++ type, the kind that is one already, what makes one of others, the length.
+# Lists of ints: C++ type, kind with this type, conversion function for other kinds, length.
 INT_LISTS: Mapping[str, tuple[str, str, str, int | None]] = {
     "ints": ("std::vector<int>", "ints", "as_ints", None),
     "shape": ("mx::Shape", "shape", "as_shape", None),
@@ -283,11 +282,11 @@ INT_LISTS: Mapping[str, tuple[str, str, str, int | None]] = {
 
 
 def int_list(slot: str, value: Value) -> str | None:
-    """Ints as one of the types of ``INT_LISTS``."""
+    """Convert ints to one of the types of ``INT_LISTS``."""
     head, same, convert, count = INT_LISTS[slot]
     if value.kind in ("shape", "ints"):
         return value.cpp if value.kind == same else f"mlxgen::{convert}({value.cpp})"
-    if value.kind == "int":  # stands for all
+    if value.kind == "int":  # repeated for all items
         value = Value("tuple", "", value.at, items=[value] * (count or 1))
     items = value.items
     if count is not None and len(items) == 1 and items[0].kind == "tuple":
@@ -298,7 +297,7 @@ def int_list(slot: str, value: Value) -> str | None:
 
 
 def pairs(value: Value) -> str | None:
-    """A tuple of pairs of ints."""
+    """Convert a tuple of pairs of ints."""
     items = [fit(item, "pair") for item in value.items]
     found = [item.removeprefix("std::pair<int, int>") for item in items if item is not None]
     if not found or len(found) != len(items):
@@ -307,7 +306,7 @@ def pairs(value: Value) -> str | None:
 
 
 def constants(slot: str, value: Value) -> str | None:
-    """Lists of numbers, also inside each other: the items of a constant array, and its shape."""
+    """Convert nested lists of numbers to the items of a constant array, and its shape."""
     items, shape = value.items, [len(value.items)]
     while items and all(item.kind == "tuple" for item in items):
         shape.append(len(items[0].items))
@@ -322,7 +321,7 @@ def constants(slot: str, value: Value) -> str | None:
 
 
 def arrays(value: Value) -> str | None:
-    """Arrays as a std::vector<mx::array>."""
+    """Convert arrays to a std::vector<mx::array>."""
     if value.kind == "arrays":
         return f"mlxgen::as_arrays({value.cpp})" if value.type == "tuple" else value.cpp
     if not value.is_arrays and value.items:
@@ -339,7 +338,7 @@ def _lists(slot: str) -> dict[str, Ways]:
     return {slot: ways, f"{slot}1": {**ways, "int": ways["tuple"]}}
 
 
-# Which kinds a slot takes, and what is written then.
+# The kinds that a slot accepts, with their conversions.
 SLOTS: Mapping[str, Ways] = {
     **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "floats", "bools")},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
@@ -369,27 +368,27 @@ SLOTS: Mapping[str, Ways] = {
     "sequence": {"shape": as_is, "ints": as_is},
     "list": dict.fromkeys(("arrays", "shape", "ints", "floats", "bools"), as_is),
 }
-# Those that are a std::optional where MLX takes None.
+# Slots that are a std::optional if MLX accepts None.
 OPTIONAL = ("array", "weak", "int", "int64", "bool", "float", "dtype", "str", "ints", "shape")
 
 
 def fit(value: Value, slot: str, optional: bool = False) -> str | None:
-    """``value`` as an argument of a slot, or None if it cannot stand there."""
+    """Convert a value to an argument of a slot; return None if the slot does not accept it."""
     kind = value.kind
     if kind == "none":
         return value.cpp if optional else None
     if value.optional:
-        slot = slot.rstrip("1")  # one int or several: the overload decides
+        slot = slot.rstrip("1")  # the overload decides between one int and several
         if not optional or slot not in OPTIONAL:
             return None
-    if slot[0] == "'":  # that string only
+    if slot[0] == "'":  # exactly this string
         return value.cpp if kind == "str" and value.const == slot[1:-1] else None
     way = SLOTS[slot].get(kind)
     return way(value) if way is not None else None
 
 
 def fit_type(value: Value, type: Type) -> str | None:
-    """``value`` where an operator has an argument of ``type``."""
+    """Convert a value to an operator's argument of ``type``."""
     slot = "int64" if type.int64 else KINDS[type.kind].slot
     if type.length is not None and not value.optional:
         if value.kind == "int":

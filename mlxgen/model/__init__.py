@@ -1,1 +1,1 @@
-"""What an operator is, as data: kinds, dtypes, signatures, resolved operators."""
+"""Operators as data: kinds, dtypes, signatures, resolved operators."""

@@ -1,8 +1,8 @@
-"""C++ types and declarations as data: their text is made where it is known who reads it.
+"""C++ types and declarations as data, printed with the namespaces of their context.
 
-MLX's names have a namespace of their own in generated code (``mx``), in files by hand
-(``mlx::core``) and in kernels (``mlxgen``). Kernels are templates over the element type ``T``, for
-which a function that is none has a type of its own.
+MLX's names have the namespace ``mx`` in generated code, ``mlx::core`` in hand-written files, and
+``mlxgen`` in kernels. Kernels are templates over the element type ``T``; a function without a
+template has a concrete type instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Namespaces(NamedTuple):
-    """What those who read a type call the namespaces in it."""
+    """The spelling of namespaces in a context."""
 
     mlx: str = "mx::"
     mlxgen: str = "mlxgen::"
@@ -22,7 +22,7 @@ class Namespaces(NamedTuple):
 
 GENERATED = Namespaces()
 BY_HAND = Namespaces("mlx::core::")
-KERNEL = Namespaces("mlxgen::", "")  # for its own names mlxgen/kernel.h has using-declarations
+KERNEL = Namespaces("mlxgen::", "")  # mlxgen/kernel.h has using-declarations for mlxgen's names
 ENTRY = Namespaces("")
 NO_NAMESPACES = Namespaces("", "", "")
 
@@ -31,15 +31,14 @@ class CppType(NamedTuple):
     """A type of C++ or Metal."""
 
     name: str
-    home: str = ""  # whose name it is: mlx, mlxgen or std
-    of: tuple[CppType, ...] = ()  # what is between its angle brackets
+    home: str = ""  # its namespace: mlx, mlxgen or std
+    of: tuple[CppType, ...] = ()  # its template arguments
     mark: str = ""  # "*" or "&"
     const: bool = False
     space: str = ""  # the address space that it points or refers to, in Metal
 
     def text(self, namespaces: Namespaces = GENERATED, same: Mapping[str, str] = {}) -> str:
-        """The type as it is written, ``str(type)`` in generated code; ``same``: what to call names
-        that have synonyms."""
+        """Return the type as text. ``same``: preferred names of synonyms."""
         home: str = getattr(namespaces, self.home) if self.home else ""
         of = ", ".join(type.text(namespaces, same) for type in self.of)
         name = home + same.get(self.name, self.name) + (f"<{of}>" if of else "") + self.mark
@@ -49,7 +48,7 @@ class CppType(NamedTuple):
         return self.text()
 
     def filled(self, element: CppType) -> CppType:
-        """The type with a type of elements in T's place."""
+        """Replace T by a concrete element type."""
         of = tuple(type.filled(element) for type in self.of)
         if self.name != ELEMENT.name:
             return self._replace(of=of)
@@ -57,7 +56,7 @@ class CppType(NamedTuple):
 
     @property
     def by_reference(self) -> CppType:
-        """What a parameter is that is not copied."""
+        """The const reference to this type."""
         return self._replace(mark="&", const=True)
 
 
@@ -73,17 +72,17 @@ class Declared(NamedTuple):
 
     type: CppType
     name: str
-    is_output: bool = False  # whether the function writes to it
+    is_output: bool = False  # the function writes to it
 
 
 class Declaration(NamedTuple):
-    """A hand-written function as it would fit an entry."""
+    """The declaration of a hand-written function that matches an entry."""
 
     name: str
     result: CppType
     params: tuple[Declared, ...]
     namespaces: Namespaces
-    template: str = ""  # its parameters: "typename T"
+    template: str = ""  # its template parameters: "typename T"
     is_kernel: bool = False  # [[kernel]]
     missing_in: Path | None = None  # the folder that has no function of that name
 

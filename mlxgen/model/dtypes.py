@@ -1,4 +1,4 @@
-"""MLX's dtypes: their categories, and how C++ and Metal spell them. The one table of them."""
+"""MLX's dtypes: their categories, and their types in C++ and Metal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 # MLX's dtypes by their names in mlx.core.
 DTYPES = ("bool_", *INTEGER, *FLOATING, "complex64")
 
-# What `dtypes` may say instead of listing them.
+# Categories that `dtypes` can contain.
 CATEGORIES = {
     "floating": FLOATING,
     "integer": INTEGER,
@@ -22,12 +22,12 @@ CATEGORIES = {
     "generic": DTYPES,
 }
 
-# What `dtypes` calls that of sums of the promoted one: float32, or float64 beside float64.
+# The name in `dtypes` of the accumulator dtype: float64 for float64, else float32.
 ACCUMULATOR = "accumulator"
 
 
 def computes_integers(dtypes: Iterable[str]) -> bool:
-    """Whether a kernel for these dtypes computes in a type that cuts floats off."""
+    """Return whether a kernel for these dtypes may compute in an integer type."""
     return not set(dtypes) <= {*CATEGORIES["inexact"]}
 
 
@@ -42,13 +42,13 @@ CPP_TYPES = {
 
 
 def element_type(dtype: str | None) -> CppType:
-    """The C++ type of an array's elements in a kernel; without a dtype of their own, T."""
+    """Return the C++ type of an array's elements in a kernel; T if the dtype is promoted."""
     if dtype == ACCUMULATOR:
         return CppType("accum_t", "mlxgen", (ELEMENT,))
     return CPP_TYPES[dtype] if dtype else ELEMENT
 
 
-# How Metal spells an element's type; those that are not here it does not have.
+# Metal's names of element types; Metal does not support other dtypes.
 METAL_TYPES: dict[str, tuple[str, ...]] = {
     "bool_": ("bool",),
     "int8": ("int8_t", "char"),
@@ -64,10 +64,10 @@ METAL_TYPES: dict[str, tuple[str, ...]] = {
     "float32": ("float",),
 }
 
-# Those words, and the first for the same type.
+# Each of these names, and the first name of the same type.
 METAL_SAME = {"".join(name.split()): names[0] for names in METAL_TYPES.values() for name in names}
 
 
 def metal_name(dtype: str) -> str:
-    """A dtype's type by the name that Metal has without a header."""
+    """Return Metal's name of a dtype's type that needs no header."""
     return METAL_TYPES[dtype][-1 if dtype == "bfloat16" else 0]

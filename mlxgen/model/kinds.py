@@ -1,7 +1,6 @@
-"""The kinds of arguments, and how C++, Python, MLX's own functions and kernels call each.
+"""The kinds of arguments, and their types in C++, Python, MLX's functions and kernels.
 
-The one table of them: whoever needs a column takes it from ``KINDS``. Elements of arrays are in
-dtypes.py.
+``KINDS`` is the only table of these types. dtypes.py has the types of array elements.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, CppTyp
 
 
 class Kind(enum.Enum):
-    """What an argument is; the value is how messages call it."""
+    """The kind of an argument; the value is its name in messages."""
 
     ARRAY = "array"
     ARRAYS = "list of arrays"
@@ -32,17 +31,17 @@ class Kind(enum.Enum):
 
 
 class Spelling(NamedTuple):
-    """What a kind is called. Kernels take the kinds that have ``scalars`` and ``metal``."""
+    """The types of a kind. Kernels support kinds with ``scalars`` and ``metal``."""
 
     cpp: CppType
-    python: str  # in annotations; {}: the strings of an enumerated one
+    python: str  # in annotations; {}: the strings of an enumerated string
     slot: str  # in the table of MLX's functions
-    by_value: bool = False  # how C++ passes it
-    scalars: tuple[CppType, ...] = ()  # of a CPU kernel's parameter; the first is the usual one
-    metal: tuple[CppType, ...] = ()  # the same on Metal
+    by_value: bool = False  # C++ passes it by value
+    scalars: tuple[CppType, ...] = ()  # for parameters of CPU kernels; the first is the usual one
+    metal: tuple[CppType, ...] = ()  # for parameters of Metal kernels
 
 
-# Metal's integers by the first of their names in METAL_TYPES, and C++'s of the same width.
+# Metal's integers, by the first name in METAL_TYPES, and the C++ integers of the same width.
 METAL_INTS: Mapping[str, str] = {
     "int": "int",
     "uint": "uint32_t",
@@ -58,7 +57,7 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.INT: Spelling(INT, "int", "int", True, (INT, INT64), (INT, INT64)),
     Kind.BOOL: Spelling(BOOL, "bool", "bool", True, (BOOL,), (BOOL,)),
     Kind.STR: Spelling(_STRING, "str", "str"),
-    # Kernels get the index of the choice.
+    # Kernels receive the index of the choice.
     Kind.ENUM: Spelling(
         _STRING, "Literal[{}]", "str", False, (INT,), tuple(map(CppType, METAL_INTS))
     ),
@@ -68,5 +67,5 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),
 }
 
-# The C++ types that are passed by value; all others by const reference.
+# The C++ types that are passed by value; all others are passed by const reference.
 BY_VALUE = frozenset({FLOAT, INT64, *(k.cpp for k in KINDS.values() if k.by_value)})

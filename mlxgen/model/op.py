@@ -1,7 +1,7 @@
-"""The resolved operators: everything decided, nothing left to look up.
+"""Resolved operators, which contain every decision.
 
-``check`` builds these from the YAML, a part of ``Op`` in each of its phases; templates,
-``ops.json``, ``mlxgen diff`` and the documentation read them. All are immutable.
+Each phase of ``check`` builds a part of ``Op`` from the YAML. Templates, ``ops.json``,
+``mlxgen diff`` and the documentation read them. All classes are immutable.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from .signature import Arg, Kind, Output, Signature, Type
 
 
 class Form(enum.Enum):
-    """How the forward is given."""
+    """The form of the forward computation."""
 
     BIND = "bind"
     COMPOSITE = "composite"
     KERNELS = "kernels"
 
 
-# How many axes an array has: so many more than the array of that name, or than none.
+# A rank relative to the array of that name, or (with "") an absolute rank.
 Rank = tuple[str, int] | None
 
 
 class Fact(NamedTuple):
-    """What is known of an array when generating (formula/facts.py)."""
+    """The facts about an array at generation time (formula/facts.py)."""
 
     rank: Rank = None
     dtype: str = ""  # its name, or a category
-    degree: int = 0  # in what a gradient is linear in
-    uses: frozenset[str] = frozenset()  # arrays on whose values it depends
+    degree: int = 0  # in the cotangents or the tangent
+    uses: frozenset[str] = frozenset()  # arrays whose values it depends on
 
 
 class Length(NamedTuple):
-    """A length that the axes of an entry name: of which array, and along which axis."""
+    """The size of a named axis: the array and axis that determine it."""
 
     array: str
     axis: int
-    cpp: str = ""  # name of the local that holds it
+    cpp: str = ""  # name of its C++ variable
 
     @property
     def text(self) -> str:
-        """A formula of it."""
+        """The formula of the size."""
         return f"{self.array}.shape[{self.axis}]"
 
 
 def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
-    """The axes of an array for people: ``(B, T) or (B, T, H)``."""
+    """Return the axes of an array for messages: ``(B, T) or (B, T, H)``."""
     return " or ".join(
         f"({terms[0]},)" if len(terms) == 1 and terms[0] != "..." else f"({', '.join(terms)})"
         for terms in alternatives
@@ -62,50 +62,49 @@ def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
 
 
 class Hole(NamedTuple):
-    """A place in C++ for what a name of a formula is called there."""
+    """A hole in C++, which is filled with the C++ name for a name of a formula."""
 
     name: str
 
 
-# What no argument is called: the stream, in formulas of arrays, and the threads that the device
-# allows a threadgroup, in those of a launch.
+# Reserved names: the stream in formulas of arrays, and the number of threads per threadgroup that
+# the device allows in formulas of a launch.
 STREAM, MOST = "stream", "max_threads"
 
 
 class Expr(NamedTuple):
-    """A compiled formula: C++ with holes, to be filled where it stands."""
+    """A compiled formula: C++ with holes, which are filled at the use of the formula."""
 
     type: Type
-    parts: tuple[str | Hole, ...]  # of C++ on one line
+    parts: tuple[str | Hole, ...]  # C++ on one line
     names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
     ops: frozenset[str] = frozenset()  # entries that it calls
-    mlx: frozenset[str] = frozenset()  # functions of MLX that it calls, such as "linalg.norm"
-    known: Any = None  # what is known of it: a Fact for each array, the rank of a shape, a dtype
+    mlx: frozenset[str] = frozenset()  # MLX functions that it calls, such as "linalg.norm"
+    known: Any = None  # facts: a Fact for each array, the rank for a shape, a dtype
     keys: frozenset[str] = frozenset()  # names that are keys of random functions
-    # Why a trace for any shape would keep those of the first call, and why its gradient would.
+    # Why a shapeless trace would keep the shapes of the first call; the same for its gradient.
     specializes: str = ""
     gradient_specializes: str = ""
-    # Of a dtype: the names of arrays and dtypes that it is promoted from; none if it is another's.
+    # For a dtype: the arrays and dtypes that it is promoted from; empty if unknown.
     promoted: frozenset[str] = frozenset()
-    sized: frozenset[str] = frozenset()  # arrays of which it takes single lengths
-    # Locals of C++ for arrays that it needs several times: each may use those before.
+    sized: frozenset[str] = frozenset()  # arrays of which it uses the sizes of single axes
+    # C++ variables for arrays that it uses several times; each may use earlier ones.
     locals: tuple[tuple[str, Expr], ...] = ()
 
     @property
     def holes(self) -> frozenset[str]:
-        """Names that its C++ has, ``stream`` if it computes arrays."""
+        """The names of the holes in its C++, including ``stream`` if it computes arrays."""
         own = frozenset(part.name for part in self.parts if isinstance(part, Hole))
         return own.union(*(expr.holes for _, expr in self.locals))
 
     def cpp(self, places: Mapping[str, str]) -> str:
-        """The C++ where names are called as ``places`` says."""
+        """Return the C++ with the holes filled from ``places``."""
         return "".join([p if isinstance(p, str) else places[p.name] for p in self.parts])
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an entry says to people, and what is passed on as it is written (arrays of samples as
-    mappings)."""
+    """The documentation of an entry, and values that are not resolved (samples as mappings)."""
 
     doc: str | None = None
     args: Mapping[str, str] = field(default_factory=dict)
@@ -121,82 +120,82 @@ class Written:
 
     @property
     def internal(self) -> bool:
-        """Whether only C++ and other entries can call it."""
+        """True if only C++ and other entries can call the operator."""
         return "internal" in self.tags
 
 
-GROUP = "kDtypes"  # C++ name of the rule of the arguments that are promoted together
+GROUP = "kDtypes"  # C++ name of the dtype rule for arguments that are promoted together
 
 
 class Parameter(NamedTuple):
-    """An argument as generated C++ sees it."""
+    """An argument in generated C++."""
 
     arg: Arg
     name: str  # in the entry
     type: Type  # in the entry
-    cpp: str  # name of the parameter and local
-    # Where an array is among a primitive's inputs: after so many that are always there, and these.
+    cpp: str  # name of the parameter or variable
+    # Position of an array among a primitive's inputs: after ``place`` required ones and ``after``.
     place: int = 0
     after: tuple[Parameter, ...] = ()
-    # fixed MLX dtype, such as int32, or that of sums; None: the op's promoted dtype
+    # Fixed dtype such as int32, or the accumulator dtype; None: the op's promoted dtype.
     dtype: str | None = None
-    integral: bool = False  # fixed to integers: never differentiable
-    rule: str = GROUP  # C++ name of the dtype rule that applies to it
+    integral: bool = False  # fixed to integers, therefore not differentiable
+    rule: str = GROUP  # C++ name of its dtype rule
 
     @property
     def member(self) -> str:
-        """Name of the primitive's member that keeps an attribute."""
+        """Name of the primitive's member that stores an attribute."""
         return f"{self.cpp}_"
 
     @property
     def present(self) -> str:
-        """Name of the member that says whether an optional array is there."""
+        """Name of the member that stores whether an optional array is present, else empty."""
         optional = self.type.kind is Kind.ARRAY and self.type.optional
         return f"{self.counter}_" if optional else ""
 
     @property
     def counter(self) -> str:
-        """Name of what says whether it is there, or how many a list holds."""
+        """Name of the variable for the presence of an array, or the length of a list."""
         return f"{self.cpp}_size" if self.is_list else f"has_{self.cpp}"
 
     @property
     def position(self) -> str:
-        """C++ of its first index among a primitive's inputs, in the primitive."""
+        """C++ of its first index among a primitive's inputs, inside the primitive."""
         return " + ".join([str(self.place), *(p.size for p in self.after)])
 
     @property
     def position_in_call(self) -> str:
-        """C++ of that index in the op function."""
+        """C++ of its first index among a primitive's inputs, in the op function."""
         return " + ".join([str(self.place), *(p.counted for p in self.after)])
 
     @property
     def counted(self) -> str:
-        """C++ of how many inputs it stands for, where that depends on the call."""
+        """C++ of the number of its inputs, if that depends on the call."""
         return f"{self.cpp}.size()" if self.is_list else f"{self.cpp}.has_value()"
 
     @property
     def is_list(self) -> bool:
-        """Whether this is a list of arrays."""
+        """True for a list of arrays."""
         return self.type.kind is Kind.ARRAYS
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is one array, which is always there."""
+        """True for a single required array."""
         return self.type.kind is Kind.ARRAY and not self.present
 
     @property
     def is_choice(self) -> bool:
-        """Whether this is an enumerated string, of which kernels get the index."""
+        """True for an enumerated string, of which kernels receive the index."""
         return self.type.kind is Kind.ENUM
 
     @property
     def size(self) -> str:
-        """Name of the member that says the same."""
+        """Name of the member for ``counter``."""
         return f"{self.counter}_"
 
 
 class Integers(enum.Enum):
-    """The conversion of integers that are given for a group of arguments."""
+    """The conversion of integers passed to a group of arguments."""
 
     FLOAT32 = "to_float32"
     KEEP = "keep"
@@ -204,7 +203,7 @@ class Integers(enum.Enum):
 
 
 class DtypeRule(NamedTuple):
-    """Dtypes that a group of arguments may have together."""
+    """The dtypes that a group of arguments may be promoted to."""
 
     name: str  # C++ name
     dtypes: tuple[str, ...]
@@ -218,7 +217,7 @@ class Arguments:
 
     params: tuple[Parameter, ...]
     rules: tuple[DtypeRule, ...]
-    lengths: Mapping[str, Length]  # of axes: all formulas can name them
+    lengths: Mapping[str, Length]  # sizes of named axes, which all formulas can use
 
     @cached_property
     def arrays(self) -> tuple[Parameter, ...]:
@@ -227,7 +226,7 @@ class Arguments:
 
     @cached_property
     def attributes(self) -> tuple[Parameter, ...]:
-        """The other parameters, in order."""
+        """The parameters other than arrays, in order."""
         return tuple(p for p in self.params if not p.type.is_array)
 
     @cached_property
@@ -237,12 +236,12 @@ class Arguments:
 
     @property
     def group(self) -> DtypeRule | None:
-        """The rule of the arguments that are promoted together."""
+        """The dtype rule of the arguments that are promoted together."""
         return next((rule for rule in self.rules if rule.name == GROUP), None)
 
 
 class GradKind(enum.Enum):
-    """How the gradient of some arguments is given."""
+    """The form of a gradient."""
 
     FORMULA = "formula"
     FUNCTION = "function"
@@ -252,7 +251,7 @@ class GradKind(enum.Enum):
 
 
 class Grad(NamedTuple):
-    """The gradient of one argument, or of several at once."""
+    """The gradient of one argument, or the joint gradient of several."""
 
     params: tuple[Parameter, ...]
     kind: GradKind
@@ -263,7 +262,7 @@ class Grad(NamedTuple):
 
     @property
     def joint(self) -> bool:
-        """Whether one expression gives several gradients (or those of a list)."""
+        """True if one expression computes several gradients (or the gradients of a list)."""
         return (
             self.kind is GradKind.FUNCTION
             or len(self.params) > 1
@@ -272,7 +271,7 @@ class Grad(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A formula: of an output's shape or dtype, or of a launch's threads along an axis."""
+    """A formula of an output's shape or dtype, or of a launch's threads along an axis."""
 
     text: str
     expr: Expr
@@ -295,27 +294,27 @@ class Property(enum.Enum):
     STRIDES = "strides"
     NDIM = "ndim"
     SIZE = "size"
-    GIVEN = "given"  # whether it is there
+    GIVEN = "given"  # whether it is present
 
 
 class Binding(NamedTuple):
     """One buffer of a Metal launch."""
 
-    name: str  # of the kernel's parameter
-    place: int  # of the buffer
+    name: str  # the kernel's parameter
+    place: int  # the index of the buffer
     holds: Holds
     of: str  # the argument, output or constant
     part: Property = Property.ELEMENTS
-    type: str = ""  # bytes: the number's C++ type
+    type: str = ""  # BYTES: the number's C++ type
 
 
 def metal_stem(include: str) -> str:
-    """What generated C++ calls the source of a .metal file, or of a header that Metal shares."""
+    """Return the C++ name for the source of a .metal file, or of a header shared with Metal."""
     return re.sub(r"[/.-]", "_", include.removesuffix(".metal"))
 
 
 class Template(NamedTuple):
-    """An integer template parameter of a Metal kernel: the least of its values that is enough."""
+    """An integer template parameter of a Metal kernel: the least value not below the formula."""
 
     name: str
     text: str
@@ -334,12 +333,12 @@ class Kernel(NamedTuple):
     function: str  # qualified C++ name, or host name prefix on Metal
     include: str  # header (CPU) or .metal file, relative to its folder
     dtypes: tuple[str, ...]
-    scalar: bool  # a scalar function around which the loop is generated
-    shared: bool = False  # `include` is a header of csrc, on Metal too
+    scalar: bool  # a scalar function; mlxgen generates the loop
+    shared: bool = False  # `include` is a header in csrc, also on Metal
     templated: bool = True
-    by_sign: bool = False  # scalar function that is compiled for positive inputs as well
-    by_reference: bool = False  # scalar function that returns through references
-    elements: tuple[CppType, ...] = ()  # of each output (CPU views)
+    by_sign: bool = False  # a scalar function that is also compiled for positive inputs
+    by_reference: bool = False  # a scalar function that returns through references
+    elements: tuple[CppType, ...] = ()  # element types of the outputs (CPU views)
     bindings: tuple[Binding, ...] = ()
     constants: tuple[tuple[str, Expr], ...] = ()
     grid: tuple[Rule, ...] = ()
@@ -349,28 +348,28 @@ class Kernel(NamedTuple):
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """The formulas of its launch."""
+        """The formulas of the launch."""
         constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates)
         return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *constants, *sizes)
 
     @property
     def uses(self) -> frozenset[str]:
-        """Names that formulas of its launch use."""
+        """The names that formulas of the launch use."""
         return frozenset(name for expr in self.formulas for name in expr.names)
 
     @property
     def holes(self) -> frozenset[str]:
-        """Those that their C++ has."""
+        """The names of the holes in the C++ of these formulas."""
         return frozenset(name for expr in self.formulas for name in expr.holes)
 
     @property
     def on_demand(self) -> bool:
-        """Whether it is a [[kernel]] that its launcher instantiates."""
+        """True for a [[kernel]] that its launcher instantiates."""
         return self.backend == "metal" and self.templated and not self.scalar
 
     @property
     def variants(self) -> dict[str, tuple[str, ...]]:
-        """What its launcher instantiates: template arguments by host name."""
+        """The instantiations of the launcher: template arguments by host name."""
         return {
             "_".join((self.function, dtype, *values)): (metal_name(dtype), *values)
             for dtype in (self.dtypes if self.on_demand else ())
@@ -384,30 +383,30 @@ class Condition(NamedTuple):
     text: str
     expr: Expr
     message: str
-    array: str = ""  # whose axes it is about, if the entry says so under `axes`
-    whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it holds
+    array: str = ""  # the array whose axes it checks, if it comes from `axes`
+    whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it is true
 
 
 @dataclass(frozen=True)
 class OutputRules:
-    """The rules of an operator with kernels for its outputs."""
+    """The shape and dtype rules of an operator with kernels."""
 
-    shapes: tuple[Rule, ...] = ()  # none for an elementwise one
-    dtypes: tuple[Rule | None, ...] = ()  # None: the promoted one
+    shapes: tuple[Rule, ...] = ()  # empty for an elementwise op
+    dtypes: tuple[Rule | None, ...] = ()  # None: the promoted dtype
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The forward of an operator."""
+    """The forward computation of an operator."""
 
     form: Form
     expr: Expr | None = None  # composite, or the call of the bound function
     text: str = ""
     kernels: tuple[Kernel, ...] = ()
-    include: str = ""  # the header of csrc that has the bound function
+    include: str = ""  # the header in csrc that declares the bound function
 
     def kernel(self, backend: str) -> Kernel | None:
-        """The kernel of a backend."""
+        """Return the kernel of a backend, if any."""
         return next((k for k in self.kernels if k.backend == backend), None)
 
 
@@ -460,7 +459,7 @@ class Op:
     name: str
     python_name: str
     signature: Signature
-    # Of arguments and outputs, the terms of each axis; several if there are alternatives.
+    # The forms of each argument's and output's axes.
     axes: Mapping[str, Sequence[tuple[str, ...]]]
     arguments: Arguments
     checks: tuple[Condition, ...]
@@ -488,27 +487,27 @@ class Op:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """Its outputs, in order."""
+        """The outputs, in order."""
         return self.signature.outputs
 
     @property
     def class_name(self) -> str:
-        """Its class in C++."""
+        """The name of its C++ class."""
         return camel(self.name)
 
     @property
     def has_primitive(self) -> bool:
-        """Whether it has a Primitive class of its own."""
+        """True if it has its own Primitive class."""
         return self.forward.form is Form.KERNELS
 
     @property
     def elementwise(self) -> bool:
-        """Whether its kernels compute each element by itself."""
+        """True if its kernels compute each element independently."""
         return self.has_primitive and not self.output_rules.shapes
 
     @property
     def single(self) -> bool:
-        """Whether the C++ function returns one array."""
+        """True if the C++ function returns one array."""
         return len(self.outputs) == 1 and self.outputs[0].type.kind is Kind.ARRAY
 
     @property
@@ -519,33 +518,33 @@ class Op:
 
     @property
     def calls(self) -> set[str]:
-        """Other entries that its formulas call."""
+        """The other entries that its formulas call."""
         exprs = [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
         return {name for expr in exprs for name in expr.ops} - {self.name}
 
     @property
     def includes(self) -> set[str]:
-        """The headers of csrc that its formulas need."""
+        """The headers in csrc that its formulas need."""
         found = {self.forward.include, *(grad.include for grad in self.derivatives.grads)}
         return found - {""}
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Where it runs: metal is a kernel of its own, gpu what MLX's operators do there."""
+        """The supported backends: metal is its own kernel, gpu is MLX's ops on the GPU."""
         own = tuple(k.backend for k in self.forward.kernels)
         composed = self.forward.expr is not None
         return (*own, *(b for b in ("cpu", "gpu") if composed and not self.has_kernel(b)))
 
     def has_kernel(self, place: str) -> bool:
-        """Whether there is a kernel for the cpu or the gpu."""
+        """Return whether it has a kernel for the cpu or the gpu."""
         return self.forward.kernel("metal" if place == "gpu" else place) is not None
 
     def at_line(self, line: int) -> Op:
-        """A copy at another line of its file."""
+        """Return a copy for another line of the file."""
         return replace(self, line=line)
 
 
 @cache
 def camel(name: str) -> str:
-    """Class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
+    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)

@@ -1,4 +1,4 @@
-"""Signatures: what an operator takes and returns, as one model with three spellings.
+"""Signatures: the arguments and outputs of an operator, with three spellings.
 
 =======  ===============================================================
 C++      ``array axpby(const array& x, const array& y, float alpha = 1)``
@@ -6,13 +6,11 @@ Python   ``axpby(x: array, y: array, *, alpha: float = 1.0) -> array``
 torch    ``axpby(Tensor x, Tensor y, *, float alpha=1) -> Tensor``
 =======  ===============================================================
 
-Types say what a value is (``Kind``); how some language spells it is a property. A signature prints
-in C++ and Python to text that read/signature.py reads to the same signature, as far as the spelling
-can say it: C++ knows no keyword-only arguments and no names of outputs, Python and torch do not
-tell ``float`` from ``double``.
-
-Generated C++ stands where ``namespace mx = mlx::core``: the properties called ``cpp`` print as
-``mx::array``. The C++ spelling of entries (``Signature.cpp()``) says ``array``.
+A type has a ``Kind``; its spellings are properties. read/signature.py parses a signature printed in
+C++ or Python to the same signature, except for facts that a spelling cannot express: C++ has no
+keyword-only arguments or names of outputs; Python and torch do not distinguish ``float`` and
+``double``. Properties called ``cpp`` are for generated code (``mx::array``), and
+``Signature.cpp()`` is the C++ spelling of entries (``array``).
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import NamedTuple
 from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
 from .kinds import KINDS
-from .kinds import Kind as Kind  # most of its users want Type too
+from .kinds import Kind as Kind  # most users of Kind also need Type
 
 _INTS = (Kind.INTS, Kind.SHAPE, Kind.AXES)
 _PYTHON_TYPES = {
@@ -36,14 +34,14 @@ _PYTHON_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """The type of an argument or output. Axes are always optional: None is all of them."""
+    """The type of an argument or output. Axes are always optional: None means all axes."""
 
     kind: Kind
     optional: bool = False
-    choices: tuple[str, ...] = ()  # ENUM: the strings allowed
-    single: bool = False  # FLOAT: C++ float rather than double
-    int64: bool = False  # INT: C++ int64_t rather than int
-    length: int | None = None  # INTS: exactly so many (in Python one int stands for all of them)
+    choices: tuple[str, ...] = ()  # ENUM: the allowed strings
+    single: bool = False  # FLOAT: C++ float instead of double
+    int64: bool = False  # INT: C++ int64_t instead of int
+    length: int | None = None  # INTS: the exact number (in Python one int can replace all)
 
     def __post_init__(self) -> None:
         if self.kind is Kind.AXES:
@@ -54,7 +52,7 @@ class Type:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array or a list of arrays (else it is an attribute)."""
+        """True for an array or a list of arrays (all others are attributes)."""
         return self.kind in (Kind.ARRAY, Kind.ARRAYS)
 
     @property
@@ -79,7 +77,7 @@ class Type:
         return f"{name} | None" if self.optional else name
 
     def wide(self, types: Iterable[CppType]) -> tuple[CppType, ...]:
-        """Those types of a kernel's parameter that hold every value of this one."""
+        """Return the types of a kernel's parameter that can represent every value of this type."""
         return tuple(type for type in types if not (self.int64 and type == INT))
 
     @property
@@ -88,11 +86,11 @@ class Type:
         return ", ".join(map(quoted, self.choices))
 
     def takes(self, value: object) -> bool:
-        """Whether a Python value that is neither None nor an array is one of this type."""
+        """Return whether a Python value, other than None or an array, has this type."""
         if isinstance(value, list | tuple):
             right_length = self.length in (None, len(value)) and self.kind in _INTS
             return right_length and all(map(Type(Kind.INT).takes, value))
-        if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # no bool for an int
+        if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # a bool is not an int here
             return False
         if self.kind is Kind.INT:
             limit = 1 << (63 if self.int64 else 31)
@@ -100,7 +98,7 @@ class Type:
         return value in {Kind.ENUM: self.choices, Kind.DTYPE: DTYPES}.get(self.kind, (value,))
 
     def _cpp_spelling(self) -> str:
-        """The type of a parameter in the C++ spelling of entries."""
+        """Return the type of a parameter in the C++ spelling of entries."""
         name = f"enum({self.listed_choices})" if self.choices else f"int[{self.length}]"
         if self.kind is Kind.AXES:
             return "axes"
@@ -109,7 +107,7 @@ class Type:
         return f"std::optional<{name}>" if self.optional else name
 
     def _python_spelling(self) -> str:
-        """The type of a parameter in the Python spelling of entries."""
+        """Return the type of a parameter in the Python spelling of entries."""
         if self.kind is Kind.AXES:
             return "axes"
         if self.kind is Kind.SHAPE:
@@ -119,13 +117,13 @@ class Type:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Default:
-    """The default of an argument, as a Python value: None, a tuple of ints..., a dtype's name."""
+    """The default of an argument, as a Python value; a dtype is represented by its name."""
 
     value: None | bool | int | float | str | tuple[int, ...]  # noqa: RUF036
     type: Type
 
     def __eq__(self, other: object) -> bool:
-        # By text, so that nan equals nan, and 1 does not equal True.
+        # Compares representations, so that nan equals nan, and 1 does not equal True.
         return isinstance(other, Default) and repr(self) == repr(other)
 
     def __hash__(self) -> int:
@@ -176,10 +174,10 @@ class Output(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What an operator takes and returns.
+    """The signature of an operator.
 
     ``named_outputs``: the text names the outputs (else they are ``out``, or ``out0, out1...``).
-    ``named_args`` is false after a nameless C++ signature, whose arguments are ``a, b, c...``.
+    ``named_args``: false for a C++ signature without names, whose arguments are ``a, b, c...``.
     """
 
     name: str | None
@@ -194,8 +192,10 @@ class Signature(NamedTuple):
         return tuple(arg for arg in self.args if arg.type.is_array)
 
     def each_output(self, word: str) -> dict[str, int | None]:
-        """Names that gradient formulas have for something of each output, ``grad`` or ``result``:
-        of which, None for the list of all."""
+        """Return the names in gradient formulas that ``word`` (``grad`` or ``result``) forms.
+
+        The values are indices of outputs; None is the list of all.
+        """
         if self.outputs[0].type.kind is Kind.ARRAYS:
             return {f"{word}s": None}
         found: dict[str, int | None] = {word: 0} if len(self.outputs) == 1 else {}
@@ -206,19 +206,19 @@ class Signature(NamedTuple):
 
     @property
     def cpp_result(self) -> str:
-        """The result in the C++ spelling (generated functions with several return a vector)."""
+        """The return type in the C++ spelling (generated functions return a vector instead)."""
         types = tuple(output.type.cpp for output in self.outputs)
         several = CppType("pair" if len(types) == 2 else "tuple", "std", types)
         return (types[0] if len(types) == 1 else several).text(ENTRY)
 
     @property
     def python_result(self) -> str:
-        """The annotation of what the Python function returns."""
+        """The annotation of the Python function's result."""
         types = [output.type.python for output in self.outputs]
         return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
     def python_args(self, annotation: Callable[[Type], str], *more: str) -> str:
-        """Python's arguments, with ``/`` and ``*``, and more that are keyword-only."""
+        """Return Python's arguments with ``/`` and ``*``, and additional keyword-only arguments."""
         args = []
         for arg in self.args:
             default = f" = {arg.default.python}" if arg.default else ""
@@ -230,7 +230,7 @@ class Signature(NamedTuple):
         return ", ".join(marked)
 
     def cpp(self) -> str:
-        """The signature in the C++ spelling of entries."""
+        """Return the signature in the C++ spelling of entries."""
         args = []
         for arg in self.args:
             default = f" = {arg.default.cpp.removeprefix('mx::')}" if arg.default else ""
@@ -239,7 +239,7 @@ class Signature(NamedTuple):
         return f"{head}({', '.join(args)})"
 
     def python(self) -> str:
-        """The signature in the Python spelling of entries."""
+        """Return the signature in the Python spelling of entries."""
         result = self.python_result
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
@@ -247,19 +247,19 @@ class Signature(NamedTuple):
         return f"{self.name or ''}({self.python_args(Type._python_spelling)}) -> {result}"
 
 
-# What C++ has no literal for: a minus is an operator there.
+# C++ has no literal for this number, because a minus is an operator there.
 INT64_MIN = "INT64_MIN"
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 _ESCAPES = str.maketrans(ESCAPES)
 
 
 def quoted(text: str) -> str:
-    """A string literal of C++ and Python alike."""
+    """Return a string literal that is valid in C++ and Python."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def with_article(type: Type) -> str:
-    """``an int``, ``a float``: for messages."""
+    """Return ``an int`` or ``a float``, for messages."""
     return f"{'an' if str(type)[0] in 'aeio' else 'a'} {type}"
 
 

@@ -1,1 +1,1 @@
-"""From text to located data: YAML, signatures, settings, hand-written C++ and Metal."""
+"""Parses text to located data: YAML, signatures, settings, hand-written C++ and Metal."""

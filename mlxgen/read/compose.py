@@ -1,8 +1,8 @@
-"""Composes the text of a YAML file into the nodes of its entries.
+"""Composes a YAML file into the nodes of its entries, and reports syntax errors.
 
-A text that libyaml would read without end is refused. A syntax error is libyaml's, in the words of
-_SYNTAX. It costs the entry it stands in, not the file: that entry is blanked out, and the rest is
-read again.
+Files whose size or depth could exhaust libyaml are rejected. libyaml's syntax errors are reworded
+by _SYNTAX. A syntax error invalidates only its entry: the entry is masked, and the rest of the file
+is parsed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .places import extent
 _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
 )
-MAX_VALUES = 250_000  # of a file, its keys among them
+MAX_VALUES = 250_000  # in a file, including keys
 MAX_DEPTH = 60
 _MAX_SYNTAX_ERRORS = 20
 _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
@@ -31,7 +31,7 @@ _IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
 
 
 class YamlText(Text):
-    """A text that is read; ``complete``: all of its entries can be."""
+    """The text of a YAML file; ``complete`` if all of its entries are valid."""
 
     def __init__(self, path: str, text: str, diags: Diagnostics) -> None:
         super().__init__(path, text)
@@ -39,27 +39,27 @@ class YamlText(Text):
         self.complete = True
 
     def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
-        """Report an error that costs an entry, or all of them."""
+        """Report an error that invalidates an entry, or all of them."""
         self.complete = False
         self.diags.error(code, message, self.at(start, end), **more)
 
     def first_line(self, start: int, end: int) -> Span:
-        """The place of the first line of a slice."""
+        """Return the location of the first line of a slice."""
         line_end = LINE_BREAK.search(self.text, start, end)
         return self.at(start, line_end.start() if line_end else end)
 
 
 class Limit(Exception):
-    """A text that stands for more than is read: code, message, start, end and help."""
+    """Raised if the text exceeds a limit, with code, message, start, end and help."""
 
 
 class _Limits:
-    """Of a loader, which makes all nodes of a file before it gives one, and recurses in C."""
+    """Limits of a loader, which creates all nodes before it returns, and recurses in C."""
 
     depth = count = 0
 
     def descend_resolver(self, parent: Node | None, _: object) -> None:
-        """A node begins."""
+        """Count a node at its beginning."""
         self.depth += 1
         self.count += 1
         if parent and (self.depth > MAX_DEPTH + 1 or self.count > MAX_VALUES):
@@ -68,11 +68,11 @@ class _Limits:
             raise Limit(*said, start, start + 1)
 
     def ascend_resolver(self) -> None:
-        """It ends."""
+        """Count the end of a node."""
         self.depth -= 1
 
     def resolve(self, kind: type[Node], value: str, implicit: tuple[bool, bool]) -> str:
-        """Its tag: what PyYAML finds, in half of the time."""
+        """Return the same tag as PyYAML, in half of the time."""
         if kind is not ScalarNode:
             return _MAP if kind is MappingNode else _SEQ
         if implicit[0]:
@@ -87,40 +87,41 @@ _Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeL
 DEEP = f"nested more than {MAX_DEPTH} levels deep"
 MANY = f"the file has more than {MAX_VALUES} values"
 
-# libyaml's words (a regular expression, for PyYAML's own parser says it a little differently), and
-# what is said instead: code, message and help. The first that fits counts; {at} is the character.
+# libyaml's messages (regular expressions, because PyYAML's own parser words them differently), and
+# their replacements: code, message and help. The first match counts; {at} is the character.
 _SYNTAX = (
-    ("another document", "MG005", "a second YAML document begins here", "remove the line"),
+    ("another document", "MG005", "a file cannot have a second YAML document", "remove the line"),
     ("undefined alias", "MG013", "a value that begins with '*' must be in quotes",
      "put the whole value in quotes"),
-    ("duplicate anchor", "MG014", "an anchor of this name exists already", "rename one of them"),
+    ("duplicate anchor", "MG014", "an anchor of this name already exists", "rename one of them"),
     ("mapping values", "MG013", "a value that contains ': ' must be in quotes",
-     "if a key begins here: keys stand in one column, each followed by ': '"),
+     "quote the value; if it is a key, write it in the column of the other keys"),
     ("(escape|hexdecimal).*quoted", "MG001",
-     "this is not an escape of YAML's double quotes",
-     "use single quotes, in which a backslash is a backslash"),
-    ("quoted", "MG001", "this quote is never closed", "write the same quote where the value ends"),
-    ("block scalar", "MG013", "text after '{at}' begins in the next line",
+     "unsupported escape sequence in double quotes",
+     "use single quotes, in which a backslash is an ordinary character"),
+    ("quoted", "MG001", "this quotation mark is not closed",
+     "add the same quotation mark at the end of the value"),
+    ("block scalar", "MG013", "the text after '{at}' must begin on the next line",
      "put a value of one line in quotes"),
-    ("simple key", "MG001", "this line is not a key, because no ':' follows",
-     "write 'key: value', and indent a text of several lines further than its key"),
-    ("flow node", "MG001", "a value or a closing bracket is missing here", "close the bracket"),
-    ("expected ',' or", "MG013", "a ',' or a closing bracket is missing here",
+    ("simple key", "MG001", "this line is not a key, because it has no ':'",
+     "write 'key: value', and indent a string of several lines further than its key"),
+    ("flow node", "MG001", "expected a value or a closing bracket", "close the bracket"),
+    ("expected ',' or", "MG013", "expected ',' or a closing bracket",
      "put a value that contains brackets, quotes or ': ' in quotes"),
     ("cannot start|not allowed|node content|alias|anchor|tag", "MG013",
      "a value that begins with '{at}' must be in quotes", "put the whole value in quotes"),
-    ("line start", "MG001", "this line continues nothing above it",
-     "an entry begins with '- ', and its keys stand in one column"),
-    ("expected", "MG013", "the value has ended before this",
+    ("line start", "MG001", "this line does not continue the lines above",
+     "begin an entry with '- ', and write its keys in one column"),
+    ("expected", "MG013", "unexpected text after the end of the value",
      "put the whole value in single quotes, and write each ' within it twice"),
 )  # fmt: skip
 
 
 def compose(source: YamlText) -> tuple[str, list[Node]]:
-    """A text without what has a syntax error, and the nodes of its entries, if it can be used."""
+    """Return the text with invalid entries masked, and the nodes of the valid entries."""
     text = source.text
     for match in _UNPRINTABLE.finditer(text):
-        message = f"the character U+{ord(match[0][0]):04X} cannot stand in YAML"
+        message = f"the character U+{ord(match[0][0]):04X} is not allowed in YAML"
         source.lacks("MG001", message, *match.span())
     text = _UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
     root: Node | None = None
@@ -142,7 +143,7 @@ def compose(source: YamlText) -> tuple[str, list[Node]]:
     what = "a mapping" if isinstance(root, MappingNode) else "a single value"
     span = source.first_line(extent(text, root)[0], len(text))
     help = "begin each operator with '- name: ...' at the left margin"
-    message = f"the file must be a list of entries, and is {what}"
+    message = f"the file must be a list of entries, not {what}"
     source.diags.error("MG004", message, span, help=help)
     return text, []
 
@@ -152,24 +153,24 @@ def _blank(text: str) -> str:
 
 
 def _borders(text: str) -> list[int]:
-    """Where entries begin, after the beginning of the text, and where it ends."""
+    """Return the offsets of the text's beginning and end, and of each entry."""
     return sorted({0, len(text)}.union(m.start() for m in _ENTRY_START.finditer(text)))
 
 
 def _without_broken(source: YamlText, text: str) -> str:
-    """``text`` with those entries blanked out that cannot be read by themselves; says why."""
+    """Mask the entries that cannot be parsed by themselves, and report their errors."""
     pieces = []
     for begin, end in pairwise(_borders(text)):
         piece = text[begin:end]
-        broken = _UNPRINTABLE.search(source.text, begin, end) is not None  # which is said
+        broken = _UNPRINTABLE.search(source.text, begin, end) is not None  # reported above
         try:
             root = None if broken else yaml.compose(piece, Loader=_Loader)
             if root and end < len(text) and not _ENTRY_START.match(piece):
-                message = "the file must be a list of entries, and this stands before the first"
+                message = "the file must be a list of entries, but this text precedes the first"
                 source.lacks("MG004", message, *extent(text, root), help="write # before comments")
                 broken = True
         except Limit:
-            pass  # which composing all of it says
+            pass  # composing the whole text reports it
         except yaml.MarkedYAMLError as error:
             broken = not re.search("undefined alias|duplicate|document", error.problem or "")
             if broken:
@@ -180,17 +181,17 @@ def _without_broken(source: YamlText, text: str) -> str:
 
 
 def _explain(error: Any, text: str) -> tuple[str, str, str | None, int]:
-    """Code, message, help and place of a syntax error, in words for someone who writes entries."""
+    """Return code, message, help and offset of a syntax error, worded for authors of entries."""
     mark, context = error.problem_mark or error.context_mark, error.context or ""
     place = min(mark.index, len(text.rstrip()))
     if text.startswith("\t", place) or "a tab" in error.problem:
-        return "MG002", "a tab in the indentation, where YAML allows spaces only", None, place
+        return "MG002", "the indentation must consist of spaces, not of tabs", None, place
     if "while scanning" in context and error.context_mark:
         place = error.context_mark.index
     elif "flow" in context and error.context_mark.line < mark.line:
         place = error.context_mark.index
         said = f"this '{text[place]}' is not closed"
-        return "MG001", said, "close it where the value ends; a ',' ends each item", place
+        return "MG001", said, "close it at the end of the value, and separate items by ','", place
     line = text[text.rfind("\n", 0, place) + 1 : place]
     said = f"{error.problem} {context}{'' if line.strip(' -') else ' line start'}"
     for words, code, message, help in _SYNTAX:
@@ -200,7 +201,7 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, int]:
 
 
 def _without_error(source: YamlText, text: str, error: Any) -> str:
-    """``text`` without the entry that a syntax error stands in, which is said."""
+    """Report a syntax error and mask its entry."""
     code, message, help, place = _explain(error, text)
     alias = re.compile(r"\*([\w-]+)").match(text, place)
     if not alias or not re.search(rf"&{alias[1]}\b", source.text):

@@ -1,17 +1,17 @@
-"""What hand-written C++ and Metal declares, read by tree-sitter.
+"""Parses the declarations of hand-written C++ and Metal with tree-sitter.
 
-The generator calls hand-written kernels, and has to refuse an entry that does not fit them before a
-compiler does so with an error in generated code:
+Generated code calls hand-written kernels. Their declarations are compared with the entry, so that a
+mismatch is reported before it causes a compile error in generated code:
 
     for function in Reader(["csrc"]).file("csrc/kernels.h").functions:
         function.qualified_name    # "mlxops::cpu::axpby"
         function.template          # ("T",)
         [p.type for p in function.params]    # ["T", "T", "T", "T"]
 
-Metal is C++ with attributes, address spaces and stages of its own. Those are blanked out before
-parsing, and read from the text around a declaration. Bodies of functions and of classes are not
-looked into. Types are text in one spelling: `float const *x` is of type "const float*", and a Metal
-address space comes first, "device const T*".
+Metal is C++ with additional attributes, address spaces and stages. These are masked before parsing,
+and then read from the text around a declaration. Bodies of functions and classes are skipped. Types
+are strings in a normalized spelling: `float const *x` has the type "const float*", and a Metal
+address space comes first, as in "device const T*".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] No
 Names = tuple[str, ...]
 
 CPP = {"__cplusplus": "202002L"}
-# What Metal's compiler and <metal_stdlib> define. Versions newer than this are not assumed.
+# Macros of Metal's compiler and <metal_stdlib>, for the oldest supported version.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
 LANGUAGE = Language(tree_sitter_cpp.language())
@@ -43,8 +43,8 @@ _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
 LISTED = r"\[\[((?:(?!\[\[)[^;{}])*?)\]\]"
 _BLANKED = (
     rf"{LISTED}|__attribute__\s*\(\((?:(?!__attr)[^;{{}}])*?\)\)"  # attributes
-    r"|\b[A-Z][A-Z0-9_]*_(?:API|EXPORT)\b"  # what a header that is not read tells the linker
-    r"|=\s*\{\s*\}(?=\s*[,)])"  # a default that the grammar of C++ does not know
+    r"|\b[A-Z][A-Z0-9_]*_(?:API|EXPORT)\b"  # linkage macros of headers that are not parsed
+    r"|=\s*\{\s*\}(?=\s*[,)])"  # a default that tree-sitter's grammar does not support
 )
 _BLANKED_CPP = re.compile(_BLANKED, re.S)
 _BLANKED_METAL = re.compile(
@@ -55,15 +55,15 @@ _BLANKED_METAL = re.compile(
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
-# Nodes in which the name of a type is declared.
+# Nodes that declare the name of a type.
 _DECLARING = {
     *("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"),
     *("alias_declaration", "type_definition", "concept_definition", "namespace_alias_definition"),
     *("type_parameter_declaration", "optional_type_parameter_declaration"),
     *("variadic_type_parameter_declaration", "template_template_parameter_declaration"),
 }
-_MAX_FUNCTIONS = 10_000  # of a file
-_MAX_DEPTH = 200  # of namespaces in namespaces
+_MAX_FUNCTIONS = 10_000  # in a file
+_MAX_DEPTH = 200  # of nested namespaces
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
 _NO_TYPE = re.compile(
     r"\b(?:inline|static|constexpr|constinit|extern|virtual|friend|mutable|register"
@@ -73,19 +73,19 @@ _NO_TYPE = re.compile(
 
 
 class Param(NamedTuple):
-    """A function's parameter. Of `device const T* x [[buffer(0)]]`:
+    """A function's parameter, for example `device const T* x [[buffer(0)]]`.
 
     Attributes:
         type: the whole type: "device const T*".
-        name: "x", or "" where it has none.
-        base: the type without what follows: "T".
-        space: the Metal address space that it points or refers to, or None: "device".
-        const: whether what it points or refers to (else the value itself) is const.
-        pointer: whether its outermost part is a pointer (or an array).
-        reference: whether its outermost part is a reference.
+        name: "x", or "" without a name.
+        base: the type without const, address space, pointers and references: "T".
+        space: the Metal address space that it points or refers to: "device"; or None.
+        const: the pointee or referent (else the value itself) is const.
+        pointer: the outermost part of the type is a pointer (or an array).
+        reference: the outermost part of the type is a reference.
         attributes: {"buffer": 0}.
         default: the text of its default argument, or None.
-        span: its place.
+        span: its location.
     """
 
     type: str
@@ -101,22 +101,22 @@ class Param(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function that is declared or defined at namespace scope.
+    """A function declared or defined at namespace scope.
 
     Attributes:
         name: without its namespace and class: "axpby", "operator+".
         namespace: "mlxops::cpu", or "" for the global one; inline and unnamed ones do not count.
         class_name: X of `X::vjp`, or None.
         template: the names of its template parameters ("" for one without a name).
-        template_defaults: their defaults as text, None for those without.
-        template_kinds: "bool" of `bool positive`; of a type its concept, or "".
-        requires: what its template asks of them besides.
-        inline: whether every source that includes it may define it.
+        template_defaults: their defaults as strings, or None.
+        template_kinds: "bool" for `bool positive`; the concept or "" for a type.
+        requires: the requires clause of its template.
+        inline: several sources may include its definition.
         result: its return type; "" for constructors and the like.
         params: its parameters.
-        attributes: {"kernel": None} of a Metal kernel.
-        body: where its body is in the text of its file, or None.
-        span: its name.
+        attributes: {"kernel": None} for a Metal kernel.
+        body: the slice of its body in the text of its file, or None.
+        span: the location of its name.
     """
 
     name: str
@@ -135,12 +135,12 @@ class Function(NamedTuple):
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is a Metal kernel."""
+        """True for a Metal kernel."""
         return "kernel" in self.attributes
 
     @property
     def is_definition(self) -> bool:
-        """Whether it has a body here."""
+        """True if the declaration has a body."""
         return self.body is not None
 
     @property
@@ -150,7 +150,7 @@ class Function(NamedTuple):
 
 
 class Used(NamedTuple):
-    """A name in a file's text, where it is, and what it is looked up in: `x` of `x::name`."""
+    """A name in a file's text, its location, and its scope: `x` in `x::name`."""
 
     scope: str
     name: str
@@ -158,9 +158,9 @@ class Used(NamedTuple):
 
 
 class WordsOf(NamedTuple):
-    """The names in a file: functions that are called, types that are used, and all others.
+    """The names in a file: called functions, used types, and all others.
 
-    What the parser does not understand is among the others.
+    Names in unparsed text are among the others.
     """
 
     calls: list[Used]
@@ -170,14 +170,14 @@ class WordsOf(NamedTuple):
 
 @dataclass(eq=False)
 class File:
-    """What a file declares.
+    """The declarations of a file.
 
     Attributes:
         source: its text.
-        functions: those at namespace scope.
-        problem: what keeps it from being read as a file of the project, or None.
-        unread: the first place that the parser did not understand, or None.
-        root: of the syntax tree, whose bytes are the text's characters.
+        functions: the functions at namespace scope.
+        problem: an error if it is a file of the project (not of a library), or None.
+        unread: the first unparsed place, or None.
+        root: the root of the syntax tree; its byte offsets are character offsets.
     """
 
     source: SourceText
@@ -188,7 +188,7 @@ class File:
 
     @cached_property
     def names(self) -> WordsOf:
-        """The names in its text, bodies of functions included."""
+        """The names in its text, including bodies of functions."""
         found = WordsOf([], [], set())
         called: dict[int, str] = {}  # nodes of called functions, with their scopes
         pending: list[tuple[Node, Node | None, bool]] = [(self.root, None, False)]
@@ -218,13 +218,13 @@ def _text(node: Node) -> str:
 
 
 def _scope(node: Node) -> str:
-    """The namespace or class in which a qualified name is looked up."""
+    """Return the namespace or class of a qualified name, or ""."""
     scope = node.child_by_field_name("scope") if node.type == "qualified_identifier" else None
     return _text(scope) if scope else ""
 
 
 def _called(node: Node | None) -> tuple[str, Node | None]:
-    """The function that is called, if it is a name, and where it is looked up."""
+    """Return the scope and the name of a called function; None if it is an expression."""
     scope = ""
     while node is not None and node.type in ("qualified_identifier", "template_function"):
         scope = _scope(node) or scope
@@ -233,7 +233,7 @@ def _called(node: Node | None) -> tuple[str, Node | None]:
 
 
 def _declares(node: Node, parent: Node | None) -> bool:
-    """Whether the name of a type is where that is declared."""
+    """Return whether the node is the name in a type's declaration."""
     if parent is None or parent.type not in _DECLARING:
         return False
     if parent.type == "alias_declaration":
@@ -242,30 +242,30 @@ def _declares(node: Node, parent: Node | None) -> bool:
 
 
 class Unit(NamedTuple):
-    """What a file and the files of the project that it includes declare, its own first."""
+    """The declarations of a file and of the project's files that it includes, its own first."""
 
     files: list[File]
     functions: list[Function]
 
 
 class Reader(Preprocessor):
-    """Reads the files of one language, each once.
+    """Parses the files of one language, each once.
 
     Args:
-        folders: where includes are looked for, after the folder of the file.
-        metal: whether the files are Metal.
-        unread: how includes begin that are passed over.
+        folders: search path of includes, after the folder of the file.
+        metal: the files are Metal.
+        unread: prefixes of includes that are skipped.
     """
 
     def __init__(
         self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
     ) -> None:
         super().__init__(folders, METAL if metal else CPP, unread)
-        # What a file declares; raises ``SourceError``.
+        # Returns the declarations of a file; raises ``SourceError``.
         self.file = cache(lambda path: _Walk(self.read(path), metal).file)
 
     def unit(self, path: str) -> Unit:
-        """What a file and those it includes declare; raises ``SourceError``."""
+        """Return the declarations of a file and its includes; raises ``SourceError``."""
         files = [self.file(source.path) for source in self.closure(path)]
         functions = [function for file in files for function in file.functions]
         if problem := next((file.problem for file in files if file.problem), None):
@@ -274,9 +274,9 @@ class Reader(Preprocessor):
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
-    """The functions called ``name``, which may leave out outer namespaces (``cpu::axpby``).
+    """Return the functions called ``name``, which may omit outer namespaces (``cpu::axpby``).
 
-    A member function is found only with its class (``Axpby::vjp``); a leading ``::`` asks for the
+    A member function is found only with its class (``Axpby::vjp``). A leading ``::`` means the
     global namespace.
     """
     parts = name.replace(" ", "").split("::")
@@ -291,7 +291,7 @@ def find_function(functions: Iterable[Function], name: str) -> list[Function]:
 
 @cache
 def normalised(text: str) -> str:
-    """A type or an expression in one spelling: "vec<T, 4>" for "vec < T,4>"."""
+    """Normalize the spelling of a type or an expression: "vec<T, 4>" for "vec < T,4>"."""
     out = ""
     for word in _TOKEN.findall(_NO_TYPE.sub(" ", text)):
         apart = r"[\w>*&]$" if word in ("const", "auto") else r"\w$"
@@ -302,23 +302,23 @@ def normalised(text: str) -> str:
 
 
 def _declared(text: str) -> tuple[bool, str]:
-    """Whether a type in front of its `*` and `&` is const, and what it is without that."""
+    """Return whether a type without its `*` and `&` is const, and the type without const."""
     text = normalised(text)
     plain = text.removeprefix("const ").removesuffix(" const")
     return plain != text, plain
 
 
 class _Walk:
-    """One walk through a file's syntax tree, down to where functions are declared."""
+    """A traversal of a file's syntax tree, down to the declarations of functions."""
 
     def __init__(self, source: SourceText, metal: bool) -> None:
         self.source = source
         self.metal = metal
-        self.known: dict[str, tuple[Param, int, int]] = {}  # parameters, by their text
+        self.known: dict[str, tuple[Param, int, int]] = {}  # parameters by source text
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
-        # So that bytes are characters, as the rest counts them.
+        # Byte offsets of the syntax tree then equal character offsets.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
         root = _PARSER.parse(self.plain.encode()).root_node
         self.file = File(source, root)
@@ -339,8 +339,8 @@ class _Walk:
             is_macro = call and self.source.macros.get(call[1], call) is None
             match child.type:
                 case kind if call and (is_macro or kind == "expression_statement"):
-                    message = "(...) is no declaration, and macros with parameters are not expanded"
-                    help = "write out what it stands for; kernels are instantiated when launched"
+                    message = "(...) cannot be parsed: macros with parameters are not expanded"
+                    help = "write its expansion; kernels are instantiated when they are launched"
                     self.problem(call[1] + message, self.source.span(*call.span(1)), help)
                 case "function_definition" | "declaration":
                     for declarator in child.children_by_field_name("declarator"):
@@ -363,19 +363,19 @@ class _Walk:
                     self.scope(child, namespace, template, depth + 1)
 
     def problem(self, message: str, span: Span, help: str) -> None:
-        """Keep what is wrong with a file of the project; in a library's it is passed over."""
+        """Store the first error of a file; it is ignored if the file belongs to a library."""
         self.file.problem = self.file.problem or SourceError(message, span, help)
 
     def span(self, node: Node) -> Span:
-        """A node's place in the file."""
+        """Return the location of a node."""
         return self.source.span(node.start_byte, node.end_byte)
 
     def spelled(self, node: Node | None) -> str:
-        """A node's text in one spelling."""
+        """Return the normalized text of a node."""
         return normalised(self.plain[node.start_byte : node.end_byte]) if node else ""
 
     def path(self, node: Node | None) -> list[str]:
-        """The components of a declared name."""
+        """Return the components of a declared name."""
         names: list[str] = []
         while node is not None and node.type == "qualified_identifier":
             names.append(self.spelled(node.child_by_field_name("scope")).partition("<")[0])
@@ -387,14 +387,14 @@ class _Walk:
     def declaration(
         self, node: Node, declarator: Node, namespace: Names, template: Sequence[Node]
     ) -> None:
-        """Keep what is declared, if it is a function."""
+        """Store a declaration if it is a function."""
         start = declarator.start_byte
         while declarator.type in ("pointer_declarator", "reference_declarator"):
             declarator = declarator.named_children[-1]
         name = declarator.child_by_field_name("declarator")
         listed = declarator.child_by_field_name("parameters")
         if name is None or listed is None or name.type == "parenthesized_declarator":
-            return  # no function, or a pointer to one
+            return  # not a function, or a pointer to one
         *outer, last = self.path(name)
         classes = [part for part in outer if part not in self.source.namespaces]
         const, result = _declared(self.plain[node.start_byte : start])
@@ -405,7 +405,7 @@ class _Walk:
                     return  # a deduction guide
                 result = self.plain[child.start_byte + 2 : child.end_byte]
         if node.parent and node.parent.type == "template_declaration" and not template:
-            return  # a specialisation: whoever calls the template gets it
+            return  # a specialization, which calls of the template use
         named = [self.template_parameter(p) for p in template]
         before = node.prev_sibling
         body = node.child_by_field_name("body")
@@ -434,12 +434,12 @@ class _Walk:
             self.hosted(function.span)
 
     def hosted(self, span: Span) -> None:
-        """Report a name for the host, which launchers give."""
-        message = "kernels are instantiated, and named for the host, when they are launched"
+        """Report an instantiation or a host name, which launchers define."""
+        message = "a kernel cannot be instantiated here, because its launcher does it"
         self.problem(message, span, "remove the instantiation, or the [[host_name]]")
 
     def attributes(self, start: int, stop: int) -> dict[str, Attribute]:
-        """The attributes in a part of the text, and `kernel` where it stands without brackets."""
+        """Return the attributes in a part of the text, including `kernel` without brackets."""
         text = self.text[start:stop]
         found: dict[str, Attribute] = {}
         for inside in re.findall(LISTED, text) if "[[" in text else ():
@@ -450,7 +450,7 @@ class _Walk:
         return found
 
     def template_parameter(self, node: Node) -> tuple[str, str | None, str]:
-        """The name of a template parameter, its default and its kind."""
+        """Return the name, the default and the kind of a template parameter."""
         text, _, default = self.plain[node.start_byte : node.end_byte].partition("=")
         words = _TOKEN.findall(text)
         name = words[-1] if len(words) > 1 and words[-1].isidentifier() else ""
@@ -459,7 +459,7 @@ class _Walk:
         return name + pack, normalised(default) or None, kind
 
     def params(self, listed: Node) -> Iterable[Param]:
-        """The parameters between parentheses."""
+        """Yield the parameters between parentheses."""
         children = listed.children
         for i, node in enumerate(children[1:-1], 1):
             if node.type != ",":
@@ -473,7 +473,7 @@ class _Walk:
                 yield param._replace(span=self.source.span(start + begin, start + end))
 
     def param(self, node: Node, start: int, stop: int) -> tuple[Param, int, int]:
-        """One parameter, which stands between the places, and where in that text it does."""
+        """Parse the parameter in a slice of the text; also return its location in the slice."""
         declarator = name = node.child_by_field_name("declarator")
         while name is not None and name.type != "identifier":
             name = name.child_by_field_name("declarator") or next(

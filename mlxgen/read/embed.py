@@ -1,7 +1,8 @@
-"""One self-contained text of a Metal file: at run time no include path exists.
+"""Inlines the includes of a Metal file: at run time, Metal's compiler has no include path.
 
-Which branch of an `#if` counts is for Metal's compiler to say. So a header that is included inside
-of one may be needed again after it: there, it stands between a guard of its own.
+Only Metal's compiler can tell which branch of an `#if` is active. A header that is included inside
+a branch may therefore be needed again after it. Such a header is wrapped in a generated include
+guard.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from .preprocess import SourceError, SourceText
 
-# A classical include guard around all of a file.
+# A classical include guard around a whole file.
 _GUARD = re.compile(
     r"\s*#[ \t]*ifndef[ \t]+(\w+)\s+#[ \t]*define[ \t]+\1[ \t]*\n.*#[ \t]*endif\s*\Z", re.S
 )
@@ -21,32 +22,32 @@ _FOR_METAL = re.compile(r"[ \t]*#[ \t]*ifn?def[ \t]+__METAL_VERSION__\s*$")
 
 
 def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
-    """The file's text with the headers it includes in place of the includes.
+    """Return the file's text with its includes inlined.
 
-    What is meant for C++ only, by an `#ifdef __METAL_VERSION__` or `#ifndef`, is left out.
-    Angled includes that the folders do not hold stay as they are, because Metal's compiler has
-    them; so do quoted ones inside of an `#if`, which may never be needed. A header with
-    `#pragma once` or an include guard comes in once. Comment lines say which file a piece is from.
+    Code for C++ only, according to `#ifdef __METAL_VERSION__` or `#ifndef`, is removed. Angled
+    includes that are not in the folders stay, because Metal's compiler has them. Missing quoted
+    includes inside an `#if` stay too, because they may never be needed. A header with
+    `#pragma once` or an include guard is inlined once. Comments mark the beginning of each file.
 
     Raises:
-        SourceError: for an include that cannot be found, or that never ends.
+        SourceError: an include cannot be found, or is recursive.
     """
     source = SourceText(os.fspath(path))
     text = _Embedder(folders, source.path).text(source, os.path.basename(source.path), False)
-    return re.sub(r"\n{3,}", "\n\n", text)  # where something was left out
+    return re.sub(r"\n{3,}", "\n\n", text)  # removed code leaves empty lines
 
 
 class _Embedder:
-    """Puts included files into a text."""
+    """Inlines included files."""
 
     def __init__(self, folders: Sequence[str], root: str) -> None:
         self.folders = folders
-        self.done = {os.path.realpath(root)}  # headers that need not come again
-        self.open: list[str] = []  # those that are being put in
-        self.guards: dict[str, str] = {}  # of those that stand inside of a condition
+        self.done = {os.path.realpath(root)}  # headers that are inlined unconditionally
+        self.open: list[str] = []  # headers that are being inlined
+        self.guards: dict[str, str] = {}  # generated guards of headers inside conditions
 
     def text(self, source: SourceText, name: str, conditional: bool) -> str:
-        """The text of one file; ``name`` is what comments call it."""
+        """Return the text of one file, which comments refer to as ``name``."""
         guarded = bool(_GUARD.match(source.plain))
         left_out = _cpp_only(source)
         text, at, depth = "", 0, 0
@@ -69,11 +70,11 @@ class _Embedder:
     def included(
         self, source: SourceText, line: re.Match[str], name: str, conditional: bool
     ) -> str:
-        """What takes the place of an include, and the comment behind it; "" where it stays."""
+        """Return the replacement of an include and its trailing comment; "" if it stays."""
         include = source.include(line)
         if include is None:
             span = source.place(*line.span(1))
-            raise SourceError("an include that a macro names cannot be embedded", span)
+            raise SourceError("cannot inline an include whose name is a macro", span)
         path = include.find(self.folders, needed=not conditional)
         if path is None:
             return ""
@@ -86,7 +87,7 @@ class _Embedder:
             return f'// "{include.name}" is above\n{behind}'
         if identity in self.open:
             message = f'"{include.name}" includes itself'
-            raise SourceError(message, include.span, "add #pragma once to it")
+            raise SourceError(message, include.span, "add #pragma once to the header")
         guard = self.guards.get(identity)
         if once and conditional:
             guard = self.guards.setdefault(identity, f"MLXGEN_EMBEDDED_{len(self.guards)}")
@@ -102,9 +103,9 @@ class _Embedder:
 
 
 def _cpp_only(source: SourceText) -> dict[int, int]:
-    """What `__METAL_VERSION__` leaves to C++, and the directives that say so: from where to where.
+    """Return the slices with code for C++ only, with their `__METAL_VERSION__` directives.
 
-    With an `#elif` all stays, for Metal's compiler to choose.
+    A conditional with an `#elif` stays as it is.
     """
     found: dict[int, int] = {}
     opened: list[list[re.Match[str]]] = []

@@ -1,8 +1,8 @@
-"""The YAML entry as it is written: one pydantic field per key, and nothing derived.
+"""The keys of a YAML entry: one pydantic field per key, without derived values.
 
-This is the single description of the file's keys: validation, the JSON Schema for editors
-(``mlxgen schema``) and the key reference in the documentation are read off these models.
-What the keys mean together is decided in ``check``.
+These models are the only description of the keys. Validation, the JSON Schema for editors
+(``mlxgen schema``) and the key reference in the documentation are derived from them. ``check``
+decides which keys can be combined.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TAGS: tuple[str, ...] = get_args(Tag)
 
 Part = Literal["vjp", "jvp", "vmap", "output_shapes", "is_equivalent", "eval_cpu", "eval_gpu"]
 
-# A text that is left empty was forgotten.
+# An empty string is an error, because its text was probably forgotten.
 Text = Annotated[str, Field(min_length=1)]
 
-# A formula may be written as a bare number (`y: 0`); it reaches the model as its text.
+# A formula may be a bare number (`y: 0`); the model receives it as a string.
 Formula = Annotated[str, Field(json_schema_extra={"type": ["string", "number"]})]
 
 
@@ -38,12 +38,12 @@ def _listed(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """A number that is read as text."""
+    """Convert an integer that is read as a string."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) else value
 
 
 def key(description: str, default: Any = None, **more: Any) -> Any:
-    """A key of a mapping; its default is None, that of a key that must be there is ``...``."""
+    """Declare a key of a mapping; its default is None, or ``...`` for a required key."""
     if isinstance(default, list | dict):  # pydantic's own copies take long
         more |= {"default_factory": default.copy, "json_schema_extra": {"default": default}}
         return Field(description=description, **more)
@@ -51,7 +51,7 @@ def key(description: str, default: Any = None, **more: Any) -> Any:
 
 
 class Model(BaseModel):
-    """Base: unknown keys are errors, values are not coerced."""
+    """The base of all models: unknown keys are errors, and values are not coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -60,10 +60,10 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class TemplateEntry(Model):
-    """An integer template parameter of a [[kernel]], and what it is for a call."""
+    """An integer template parameter of a [[kernel]]: its formula and its values."""
 
-    of: Formula = key("What it has to be at least: a formula of shapes and attributes.", ...)
-    values: Annotated[list[Whole], Field(min_length=1)] = key("What it can be, ascending.", ...)
+    of: Formula = key("Lower bound of the parameter: a formula of shapes and attributes.", ...)
+    values: Annotated[list[Whole], Field(min_length=1)] = key("Possible values, ascending.", ...)
 
 
 class KernelEntry(Model):
@@ -78,7 +78,7 @@ class KernelEntry(Model):
 
 
 class GradFunction(Model):
-    """A hand-written function that gives gradients."""
+    """A hand-written function that computes gradients."""
 
     function: str = key("C++ function in the hand-written sources.", ...)
 
@@ -87,21 +87,21 @@ class Check(Model):
     """A condition on the arguments, checked when the graph is built."""
 
     that: Formula = key("Condition on arguments, their shapes and dtypes.", ...)
-    otherwise: Text = key("What is wrong if it does not hold.", ..., alias="else")
+    otherwise: Text = key("Error message if the condition is false.", ..., alias="else")
 
 
 Number = int | float
 
 
 class ArraySample(Model):
-    """An array argument of a sample: random values in a domain, or given values."""
+    """An array argument of a sample: random values in a domain, or fixed values."""
 
-    shape: list[int] | None = key("Shape; (3, 4) unless given.")
+    shape: list[int] | None = key("Shape; (3, 4) if absent.")
     low: Number = key("Lower end of the domain.", -2.0)
     high: Number = key("Upper end of the domain.", 2.0)
     values: Any = key("Nested lists of numbers instead of random ones.")
-    dtype: str | None = key("Dtype if it is not the tested one.")
-    away_from: list[Number] = key("Points to keep a distance of 0.1 from.", [])
+    dtype: str | None = key("Dtype; the tested one if absent.")
+    away_from: list[Number] = key("Points that random values keep a distance of 0.1 from.", [])
 
 
 SampleScalar = bool | int | float | str
@@ -119,7 +119,7 @@ class OpEntry(Model):
     python_signature: str | None = key("Signature in Python spelling.")
     python_name: str | None = key("Name in Python; `name` if absent.")
     cpp: Text | None = key("Existing C++ function to bind.")
-    composite: Formula | None = key("The forward as a formula of MLX ops.")
+    composite: Formula | None = key("Forward computation as a formula of MLX ops.")
     dispatch: str | Annotated[dict[Backend, str | KernelEntry], Field(min_length=1)] | None = key(
         "Kernel per backend, or one scalar function for all of them."
     )
@@ -130,10 +130,10 @@ class OpEntry(Model):
         "Forward-mode rule; derived from the gradient if absent."
     )
     vmap: Literal["elementwise", "batch", "sequential", "none"] | None = key(
-        "Vectorisation rule; elementwise or sequential if absent."
+        "Vectorization rule; elementwise or sequential if absent."
     )
     axes: dict[str, Text] = key(
-        "Axes by name, such as `B T D`, of arguments (checked) and outputs (their shapes).", {}
+        "Named axes such as `B T D`: checked for arguments, define the shapes of outputs.", {}
     )
     shape: Formula | Annotated[dict[str, Formula], Field(min_length=1)] | None = key(
         "Output shape, or one per output; makes the kernels non-elementwise."
@@ -145,11 +145,11 @@ class OpEntry(Model):
         "Dtypes or categories allowed, for all arrays or per argument."
     )
     integers: Literal["float32", "keep", "error"] | None = key(
-        "What integer inputs become where the kernels take none."
+        "Conversion of integer inputs if no kernel supports integers."
     )
-    checks: list[Check] = key("Conditions that raise when they do not hold.", [])
-    unused: dict[str, Text] = key("Why an argument or a cotangent is used nowhere.", {})
-    doc: str | None = key("Docstring: a line, a blank line, details.")
+    checks: list[Check] = key("Conditions that raise an error if they are false.", [])
+    unused: dict[str, Text] = key("Reasons for unused arguments and cotangents.", {})
+    doc: str | None = key("Docstring: a line, an empty line, details.")
     args: dict[str, str] = key("One line of documentation per argument.", {})
     returns: str | dict[str, str] | None = key("Documentation of the outputs.")
     module: str | None = key("Submodule path, such as `special`.")
@@ -157,7 +157,7 @@ class OpEntry(Model):
         "`method`: also an mx.array method after install_methods().", ["function"]
     )
     tags: list[Tag] = key("Labels for `--select` and the reference.", [])
-    deprecated: Text | None = key("What to use instead.")
+    deprecated: Text | None = key("Replacement of a deprecated operator.")
     aliases: list[str] = key("Further names in Python.", [])
     samples: Annotated[list[Sample], BeforeValidator(_listed)] = key(
         "Inputs and their domain for the generated checks.", []
@@ -166,7 +166,7 @@ class OpEntry(Model):
 
 
 def listed(keys: Iterable[str]) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """The names in the keys of a mapping, ``x`` or ``"x, y"``: each with its key and its place."""
+    """Yield the names in the keys of a mapping, ``x`` or ``"x, y"``, with key and location."""
     for key in keys:
         end = -1
         for part in key.split(","):
@@ -177,7 +177,7 @@ def listed(keys: Iterable[str]) -> Iterator[tuple[str, str, tuple[int, int]]]:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a whole file: a list of entries."""
+    """Return the JSON Schema (draft 2020-12) of a whole file: a list of entries."""
     item = OpEntry.model_json_schema(by_alias=True)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

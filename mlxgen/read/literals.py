@@ -1,4 +1,4 @@
-"""Defaults in signatures: literals of C++, Python and torch, and what each type takes."""
+"""Parses the defaults in signatures: literals in C++, Python and torch spelling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)?\s*\{([
 _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
-_FLOAT_MAX = 3.4028235677973366e38  # what is rounded to it
+_FLOAT_MAX = 3.4028235677973366e38  # the largest double that is rounded to it
 _LIMITS = {"INT_MAX": 2**31 - 1, "INT_MIN": -(2**31), "INT64_MAX": 2**63 - 1, INT64_MIN: -(2**63)}
 _CPP_WORDS = {"true": True, "false": False, "std::nullopt": None, **_LIMITS}
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
@@ -30,14 +30,14 @@ _NO_VALUE = ("None", "nullopt", "std::nullopt", "nullptr", "NULL", "null", "nil"
 
 
 def string_of(text: str) -> str | None:
-    """The value of a string literal; no escapes but those of quotes, backslash, \\n and \\t."""
+    """Return the value of a string literal; None for escapes other than \\n, \\t, quotes and \\."""
     if not _STRING.fullmatch(text) or any(c not in _UNESCAPE for c in re.findall(r"\\(.)", text)):
         return None
     return re.sub(r"\\(.)", lambda match: _UNESCAPE[match[1]], text[1:-1])
 
 
 def _literal(text: str, spelling: str) -> object:
-    """The value of a literal; ``ValueError`` or ``SyntaxError`` if it is none."""
+    """Return the value of a literal; raise ``ValueError`` or ``SyntaxError`` for other text."""
     words = _CPP_WORDS if spelling == "C++" else _PYTHON_WORDS
     if text in words:
         return words[text]
@@ -62,7 +62,7 @@ def _literal(text: str, spelling: str) -> object:
 
 @lru_cache(maxsize=4096)
 def default_of(text: str, type: Type, spelling: str) -> Default | None:
-    """The default that ``text`` says; None if it is none for ``type``."""
+    """Parse a default; return None if it is invalid for ``type``."""
     kind = type.kind
     if kind is Kind.DTYPE and (name := _NAMESPACE.sub("", text)) in DTYPES:
         return Default(name, type)
@@ -84,7 +84,7 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
 
 
 def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str, object]]:
-    """Which mistake a default is that is none for ``type``, and the parts of its message."""
+    """Return the name of the message about an invalid default, and its parameters."""
     cpp = spelling == "C++"
     parts: dict[str, object]
     none, bools = ("std::nullopt", "true or false") if cpp else ("None", "True or False")

@@ -1,7 +1,7 @@
-"""Where the nodes of a YAML text stand in it, and the single characters of scalars.
+"""Locations of YAML nodes, and of the single characters of scalars.
 
-PyYAML's marks say where a node begins and ends. A formula's error is somewhere inside, behind
-quotes, escapes, folded lines and indentation.
+PyYAML's marks are the beginning and the end of a node. An error in a formula is somewhere between
+them, and quotes, escapes, folded lines and indentation shift its location.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNITS = {
     "'": re.compile("''|.", re.DOTALL),
 }
 _CHARACTER = re.compile(".", re.DOTALL)
-# The blanks of scalars as they are written, those of double quotes among them.
+# Whitespace in scalars as written, including the escapes of double quotes.
 _BLANKS = {
     **dict(zip(" \t\r\n", " \t\r\n", strict=True)),
     **{r"\n": "\n", r"\r": "\r", r"\t": "\t", "\\\t": "\t", r"\ ": " ", "\\\n": "", "\\\r": ""},
@@ -27,7 +27,7 @@ _BLANKS = {
 
 
 def extent(text: str, node: Node) -> tuple[int, int]:
-    """Where a node stands in ``text``, without the blank lines and comments at a block's end."""
+    """Return the slice of a node, without empty lines and comments at the end of a block."""
     start, end = node.start_mark.index, node.end_mark.index
     is_block = node.style in ("|", ">") if isinstance(node, ScalarNode) else not in_flow(node)
     if is_block and end > start:
@@ -36,16 +36,16 @@ def extent(text: str, node: Node) -> tuple[int, int]:
 
 
 def in_flow(node: Node) -> bool:
-    """Whether a mapping or sequence is written with brackets."""
+    """Return whether a mapping or sequence is written with brackets."""
     return isinstance(node, CollectionNode) and bool(node.flow_style)
 
 
 def places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
-    """For each character of a scalar's value, and its end, the slice of ``text`` it comes from.
+    """Return the slice of ``text`` for each character of a scalar's value, and for its end.
 
-    However it is written, the characters that are no blanks are those of the value. Blanks differ:
-    lines are indented, folded and joined. From the right, those that are alike belong together; of
-    the others, all stand where the blanks begin.
+    Characters other than whitespace are equal in the text and in the value. Whitespace differs,
+    because lines are indented, folded and joined. Whitespace characters are matched from the right
+    while they are equal; the others get the beginning of the whitespace.
     """
     style = node.style or ""
     start, end = node.start_mark.index, node.end_mark.index
@@ -65,7 +65,7 @@ def places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
             gaps.append([])
         elif blank:
             gaps[-1].append((blank, unit.span()))
-    pieces = re.split(r"([^ \t\r\n])", node.value)  # blanks, a character, blanks...
+    pieces = re.split(r"([^ \t\r\n])", node.value)  # whitespace, a character, whitespace...
     if len(pieces) != len(solid) + len(gaps):
         return []
     found: list[tuple[int, int]] = []

@@ -1,11 +1,11 @@
-"""Conditionals, includes and simple macros of hand-written C++ and Metal, for tree-sitter.
+"""Preprocesses hand-written C++ and Metal for tree-sitter: conditionals, includes, simple macros.
 
-This does as much of a C preprocessor as declarations need: a file's own text with the branches that
-its conditions choose. Expanded are macros without parameters (`#define REAL float`) and mlxgen's
-own (`MLXGEN_OUT(T)`), which declarations of kernels have; all others stay as they are written, and
-are the compiler's. Included text is not put in: each file is read once, by itself.
+This is the part of a C preprocessor that declarations need. It selects the branches of a file's
+conditionals. It expands macros without parameters (`#define REAL float`) and mlxgen's own
+(`MLXGEN_OUT(T)`), which occur in declarations of kernels; other macros are left to the compiler.
+Includes are not inlined: each file is parsed once, by itself.
 
-A macro's expansion stands where it was called, everything else at its own place.
+An expansion has the location of the macro's call; all other text keeps its location.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import NamedTuple
 from ..diagnostics import Related, Span, Text
 
 MAX_SIZE = 5 << 20  # bytes of a file
-MAX_EXPANSION = 4 << 20  # characters that macros of a file give, and 20 for each call
+MAX_EXPANSION = 4 << 20  # characters of all expansions in a file, plus 20 per call
 MAX_BODY = 1000  # characters of a macro's expansion
 MAX_DEPTH = 60  # of includes
-MAX_CONDITION = 1000  # characters of what #if decides by
+MAX_CONDITION = 1000  # characters of an #if condition
 
 Texts = Mapping[str, str]
 
 # The folder of mlxgen's own headers.
 OWN_INCLUDES = str(Path(__file__).parents[1] / "runtime" / "include")
 
-# Of headers of these only the macros are read: they declare nothing of the project's.
+# Only the macros of these headers are used, because they declare nothing of the project.
 LIBRARIES = ("mlx/", "mlxgen/", "nanobind/")
 
 LITERAL = r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
@@ -52,33 +52,32 @@ _CALCULATION = re.compile(
     r"(?:[\s()+\-%>=!&|^~]|<(?!<)|<<\s*\d\d?\b|\*(?!\*)|/(?!/)|and|or|not"
     r"|0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b)*"
 )
-_CALLED = re.compile(r"(?:\b\d\w*|\))\s*\(")  # a macro with arguments that is not known
+_CALLED = re.compile(r"(?:\b\d\w*|\))\s*\(")  # an unknown macro with arguments
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
 
 
 class SourceError(Exception):
-    """Source text that cannot be read: what is wrong and where, and another place, if it is about
-    two."""
+    """An error in source text: message, location, help, and related locations."""
 
     def __init__(
         self, message: str, span: Span, help: str | None = None, *also: Related, missing: str = ""
     ) -> None:
         super().__init__(f"{span}: {message}")
         self.message, self.span, self.help = message, span, help
-        self.missing = missing  # the file that an include names, which is not there
+        self.missing = missing  # the name of an include that was not found
         self.related = also
 
 
 class Include(NamedTuple):
-    """What an `#include` names."""
+    """The file name of an `#include`."""
 
     name: str
     angled: bool
     span: Span
 
     def find(self, folders: Sequence[str], needed: bool = True) -> str | None:
-        """The file's path; None for a header of the system, or one not ``needed``."""
+        """Return the path; None for a system header, or for a missing one if not ``needed``."""
         beside = os.path.dirname(self.span.file)
         for folder in folders if self.angled else (beside, *folders):
             path = os.path.normpath(os.path.join(folder, self.name))
@@ -86,37 +85,37 @@ class Include(NamedTuple):
                 return path
         if self.angled or not needed:
             return None
-        looked = "looked next to the file, in the folders of C++ and Metal, and in mlxgen's headers"
-        help = f"{looked}; write <{self.name}> for a system header"
+        places = "next to the file, in the folders of C++ and Metal, or in mlxgen's headers"
+        help = f"put it {places}; write <{self.name}> for a system header"
         raise SourceError(f'cannot find "{self.name}"', self.span, help, missing=self.name)
 
 
 class Macro(NamedTuple):
-    """A macro that is expanded; ``parameters`` is None for one without a parameter list."""
+    """A macro to expand; ``parameters`` is None if it has no parameter list."""
 
     parameters: tuple[str, ...] | None
     body: str
 
 
-Place = tuple[int, int, bool]  # where a text is from, and whether it stands there so
+Place = tuple[int, int, bool]  # slice of the original text, and whether it is unchanged
 
 
 class Macros(dict[str, Macro | None]):
-    """Macros by name; None for one that is not expanded."""
+    """Macros by name; None for a macro that is not expanded."""
 
     def define(self, name: str, listed: str | None, body: str) -> None:
-        """Add a macro. Those in its body are expanded now, so that it never needs a second pass."""
+        """Add a macro; macros in its body are expanded now, so that expansion needs one pass."""
         parameters = None if listed is None else tuple(map(str.strip, listed.split(",")))
         body = body if len(body) > MAX_BODY else self.expand(body)
         known = (listed is None or name.startswith("MLXGEN_")) and len(body) <= MAX_BODY
         self[name] = Macro(parameters, body) if known else None
 
     def expand(self, text: str) -> str:
-        """The text with its macros replaced."""
+        """Return the text with its macros expanded."""
         return "".join(piece for piece, _ in self.pieces(text, 0, len(text)))
 
     def pieces(self, text: str, start: int, stop: int) -> Iterator[tuple[str, Place]]:
-        """A part of a text, with its macros replaced."""
+        """Yield a part of the text with its macros expanded, and the origin of each piece."""
         at = start
         known = not self.keys().isdisjoint(_WORD.findall(text, start, stop))
         while known and (found := _WORD_OR_LITERAL.search(text, at, stop)):
@@ -141,7 +140,7 @@ class Macros(dict[str, Macro | None]):
 
 
 def calculated(text: str) -> int | None:
-    """The value of an expression of integers; None where it is not as simple as that."""
+    """Return the value of an integer expression; None if it cannot be computed."""
     if len(text) > MAX_CONDITION or not _CALCULATION.fullmatch(text) or _CALLED.search(text):
         return None
     try:
@@ -151,7 +150,7 @@ def calculated(text: str) -> int | None:
 
 
 def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
-    """A file's text, or what stands for it by its absolute path.
+    """Return a file's text, or its substitute in ``unsaved`` (by absolute path).
 
     Raises ``OSError`` or ``ValueError``.
     """
@@ -161,63 +160,63 @@ def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
     if found.st_size > MAX_SIZE:
-        raise OSError(errno.EFBIG, "it has more than 5 MB")
+        raise OSError(errno.EFBIG, "it is larger than 5 MB")
     return Path(path).read_text(encoding="utf-8-sig")
 
 
 class SourceText:
-    """A file's text, as its own directives leave it; ``at`` is where a missing one is reported.
+    """A file's text after preprocessing. A missing file is reported at ``at``.
 
     Attributes:
         path: the file.
         original: its text.
-        plain: the same without comments.
-        text: what is left, macros expanded.
-        macros: those known at its end.
-        includes: what it includes itself, and where that is; None for headers of the system.
-        namespaces: names of those that it and what it includes open.
+        plain: its text with comments replaced by spaces.
+        text: the preprocessed text.
+        macros: the macros that are defined at its end.
+        includes: paths of the direct includes, by name; None for system headers.
+        namespaces: names of the namespaces in it and in its includes.
     """
 
     def __init__(self, path: str, at: Span | None = None, unsaved: Texts | None = None) -> None:
         try:
             self.original = read_text(path, unsaved)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            reason = error.strerror if isinstance(error, OSError) else "it must be UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
             raise SourceError(f"cannot read {path}: {reason}", span) from None
         self.path = path
         self._file = Text(path, self.original)
-        # Spaces for comments and raw strings: every character stays at its place.
+        # Spaces replace comments and raw strings, so that locations do not change.
         self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
         self.macros = Macros()
         self.includes: dict[str, str | None] = {}
         self.namespaces: set[str] = set()
-        self._pieces: list[str] = []  # of the text
+        self._pieces: list[str] = []  # the parts of the text
         self._length = 0
         self._left = MAX_EXPANSION
-        self._starts: list[int] = []  # of pieces in the text
-        self._places: list[Place] = []  # and in the original
+        self._starts: list[int] = []  # their offsets in the text
+        self._places: list[Place] = []  # their places in the original
 
     @cached_property
     def text(self) -> str:
-        """What its directives leave, macros expanded, once all of it was added."""
+        """The preprocessed text, once all of it was added."""
         return "".join(self._pieces)
 
     def directives(self) -> list[re.Match[str]]:
-        """The preprocessor's lines: group 1 is the word, group 2 what follows."""
+        """Return the directives: group 1 is the keyword, group 2 the rest of the line."""
         return list(_DIRECTIVE.finditer(self.plain))
 
     def include(self, line: re.Match[str]) -> Include | None:
-        """What such a line includes; None where a macro names it."""
+        """Return the include of a line; None if a macro specifies the file."""
         found = _INCLUDED.match(self.plain, line.start(2))
         return found and Include(found[2] or found[3], not found[2], self.place(*found.span(1)))
 
     def add(self, start: int, stop: int) -> None:
-        """Append a part of the plain text, macros expanded."""
+        """Append a part of the plain text with its macros expanded."""
         for piece, place in self.macros.pieces(self.plain, start, stop):
             self._left -= 0 if place[2] else 20 + len(piece)
             if self._left < 0:
-                message = "the macros of this file expand to more than is read"
+                message = f"the macros of this file expand to more than {MAX_EXPANSION >> 20} MB"
                 raise SourceError(message, self.place(*place[:2]))
             self._starts.append(self._length)
             self._places.append(place)
@@ -225,7 +224,7 @@ class SourceText:
             self._length += len(piece)
 
     def span(self, start: int, stop: int) -> Span:
-        """The place of a part of the text in the file."""
+        """Return the location of a part of the preprocessed text."""
         return self.place(self._origin(start)[0], self._origin(stop - 1)[1])
 
     def _origin(self, offset: int) -> tuple[int, int]:
@@ -235,23 +234,24 @@ class SourceText:
         return at, at + 1 if verbatim else stop
 
     def place(self, start: int, stop: int) -> Span:
-        """The place of a part of the original text."""
+        """Return the location of a part of the original text."""
         return self._file.at(start, stop)
 
     @cached_property
     def words(self) -> set[str]:
-        """All names in the text, and those of its macros."""
+        """All names in the text, and the names of its macros."""
         return {*_WORD.findall(self.text), *self.macros}
 
     def check_brackets(self) -> None:
-        """Raise for the first bracket that has no partner."""
+        """Raise ``SourceError`` for the first unbalanced bracket."""
         opened: list[re.Match[str]] = []
         for found in _BRACKET.finditer(self.text):
             if found[0] in _CLOSING:
                 opened.append(found)
-            elif len(found[0]) == 1:  # no literal
+            elif len(found[0]) == 1:  # not a literal
                 if not opened:
-                    raise SourceError(f"nothing opens this {found[0]!r}", self.span(*found.span()))
+                    message = f"this {found[0]!r} has no opening bracket"
+                    raise SourceError(message, self.span(*found.span()))
                 other = opened.pop()
                 if _CLOSING[other[0]] != found[0]:
                     message = f"{found[0]!r} does not close {other[0]!r}"
@@ -259,20 +259,20 @@ class SourceText:
                     raise SourceError(message, self.span(*found.span()), None, related)
         if opened:
             span = self.span(*opened[-1].span())
-            raise SourceError(f"{opened[-1][0]!r} is never closed", span)
+            raise SourceError(f"this {opened[-1][0]!r} is not closed", span)
 
 
 class Preprocessor:
-    """Reads files, each once.
+    """Preprocesses files, each once.
 
     Args:
-        folders: where includes are looked for, after the folder of the file.
-        defines: macros that exist from the beginning.
-        unread: how includes begin that are passed over.
+        folders: search path of includes, after the folder of the file.
+        defines: predefined macros.
+        unread: prefixes of includes that are skipped.
 
     Attributes:
-        texts: what was read, by path.
-        unsaved: what stands for files, by their absolute paths.
+        texts: preprocessed files by path.
+        unsaved: substitutes for the contents of files, by absolute path.
     """
 
     def __init__(
@@ -286,13 +286,13 @@ class Preprocessor:
         self._depth = 0
 
     def read(self, path: str, at: Span | None = None) -> SourceText:
-        """A file after preprocessing; raises ``SourceError``."""
+        """Return a preprocessed file; raises ``SourceError``."""
         if path not in self.texts:
             if at and self._depth > MAX_DEPTH:
-                raise SourceError("this is included by too many files in a row", at)
+                raise SourceError(f"includes are nested more than {MAX_DEPTH} levels deep", at)
             source = SourceText(path, at, self.unsaved)
             source.macros.update(self._defines)
-            self.texts[path] = source  # before its includes are, which may include it again
+            self.texts[path] = source  # first, because its includes may include it again
             self._depth += 1
             try:
                 self._run(source)
@@ -305,7 +305,8 @@ class Preprocessor:
 
     def _run(self, source: SourceText) -> None:
         at = 0
-        # Of each open condition: is its branch read (None: another one was), where does it begin?
+        # For each open condition: whether its branch is active (None: an earlier one was), and its
+        # offset.
         opened: list[tuple[bool | None, int]] = [(True, 0)]
         for line in source.directives():
             word, rest = line.groups()
@@ -345,7 +346,7 @@ class Preprocessor:
                 source.namespaces |= included.namespaces
 
     def _holds(self, word: str, rest: str, macros: Macros) -> bool:
-        """Whether a branch is read; so is one whose condition is not understood."""
+        """Return whether a branch is active; a condition that cannot be computed counts as true."""
         if word != "if":
             return (rest.strip() in macros) == (word == "ifdef")
         if len(rest) > MAX_CONDITION:
@@ -358,9 +359,9 @@ class Preprocessor:
         return calculated(text) != 0
 
     def closure(self, path: str, *, libraries: bool = False) -> list[SourceText]:
-        """A file, and the files that it includes in the end; those of libraries only if asked."""
+        """Return a file and all its direct and indirect includes, optionally of libraries too."""
         found = [self.read(path)]
-        for source in found:  # which grows
+        for source in found:  # grows in the loop
             for name, other in source.includes.items():
                 if other and (libraries or not name.startswith(LIBRARIES)):
                     included = self.read(other)

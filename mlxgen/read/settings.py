@@ -1,9 +1,9 @@
-"""What a project says about itself: the ``[tool.mlxgen]`` table of its pyproject.toml.
+"""Reads the settings of a project: the ``[tool.mlxgen]`` table of its pyproject.toml.
 
-Every key has a default, so that a package with the usual layout needs no table at all:
+Every key has a default, so that a package with the usual layout needs no table:
 
 =========== ======================= ====================================================
-key         default                 what it is
+key         default                 meaning
 =========== ======================= ====================================================
 name        the distribution's name import name of the package and name of its library
 namespace   the name                C++ namespace of the generated code
@@ -11,16 +11,16 @@ yaml        ``mlx_ops.yaml``        the operators
 csrc        ``csrc``                hand-written C++: CPU kernels (``*.h``), ``*.cpp``
 metal       ``kernels/metal``       hand-written Metal kernels
 python      ``python/<name>``       the importable package
-docs        ``docs``                where the reference of the operators is written
-tests       ``["tests"]``           what ``mlxgen metal-test`` runs: folders or files
+docs        ``docs``                folder of the generated reference of the operators
+tests       ``["tests"]``           folders or files that ``mlxgen metal-test`` runs
 =========== ======================= ====================================================
 
-Only ``yaml`` and ``python`` must exist. Paths are relative to pyproject.toml and stay inside the
-project. Two facts are taken from the ``[project]`` table rather than said again: the version, and
-the release of MLX that the package pins.
+Only ``yaml`` and ``python`` must exist. Paths are relative to pyproject.toml and must be inside the
+project. The version, and the release of MLX that the package pins, come from the ``[project]``
+table.
 
-This module runs before the build requirements are there: it needs the standard library only (and
-tomli on Python 3.10).
+This module runs before the build requirements are installed, and therefore uses only the standard
+library (and tomli on Python 3.10).
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ PATHS = {
 TESTS = ("tests",)
 KEYS = ("name", "namespace", *PATHS, "tests")
 
-# Names that would hide the packages which generated code imports or links.
-OLDEST_MLX = "0.31.0"  # older ones do not compile
+OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
+
+# Names that would hide packages that generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
 
-# How many the file of operators may have.
+# The maximum size of the file of operators.
 MAX_BYTES = 5_000_000
 
 _FILE = "pyproject.toml"
@@ -70,7 +71,7 @@ _MLX = re.compile(
 
 
 class Settings(NamedTuple):
-    """A project, resolved: names, and absolute paths."""
+    """The resolved settings of a project: names and absolute paths."""
 
     root: Path
     name: str
@@ -82,11 +83,11 @@ class Settings(NamedTuple):
     docs: Path
     tests: tuple[Path, ...]
     version: str
-    mlx: str | None  # the release that [project] dependencies pin with ==
-    called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
+    mlx: str | None  # the release pinned with == in [project] dependencies
+    called: tuple[tuple[Path, str], ...] = ()  # names in messages of some paths
 
     def relative(self, path: Path) -> str:
-        """``path`` as messages show it: relative to the project where it lies inside."""
+        """Return ``path`` as shown in messages: relative to the project if it is inside."""
         if name := dict(self.called).get(path):
             return name
         inside = path.is_relative_to(self.root)
@@ -94,19 +95,19 @@ class Settings(NamedTuple):
 
 
 def find(folder: Path) -> Path | None:
-    """The project that a folder is in: the nearest one with a pyproject.toml that names mlxgen."""
+    """Find the project of a folder: the nearest parent whose pyproject.toml mentions mlxgen."""
     for root in (folder, *folder.parents):
         with suppress(OSError):
-            # A pipe would never end.
+            # Reading a pipe would never end.
             if (root / _FILE).is_file() and b"mlxgen" in (root / _FILE).read_bytes():
                 return root
     return None
 
 
 def load(root: Path, diagnostics: Diagnostics, yaml: Path | None = None) -> Settings | None:
-    """The settings of the project in the folder ``root``, or None when something was reported.
+    """Read the settings of the project in the folder ``root``; None if an error was reported.
 
-    ``yaml`` is a file of operators in the place of the project's.
+    ``yaml`` replaces the project's file of operators.
     """
     root = root.resolve()
     reader = _Reader(diagnostics)
@@ -120,10 +121,10 @@ def _resolve(
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
     for key, value in table.items():
-        what = "a list of paths" if key == "tests" else "a text"
+        what = "a list of paths" if key == "tests" else "a string"
         if key not in KEYS:
             message = f"unknown key '{key}' in [tool.mlxgen]{did_you_mean(key, KEYS)}"
-            reader.error("MG703", message, key, f"the keys are {', '.join(KEYS)}", part="key")
+            reader.error("MG703", message, key, f"use one of {', '.join(KEYS)}", part="key")
         elif not _fits(key, value):
             reader.error("MG704", f"'{key}' must be {what} and not empty, not {value!r}", key)
     given = {key: value for key, value in table.items() if _fits(key, value)}
@@ -158,53 +159,56 @@ def _resolve(
         return None
     if yaml is None and not os.path.isfile(settings.yaml):
         shown = settings.relative(settings.yaml)
-        reader.error("MG706", f"the operators' file '{shown}' does not exist", "yaml")
+        reader.error("MG706", f"the file of operators '{shown}' does not exist", "yaml")
     if not os.path.isfile(settings.python / "__init__.py"):
         message = f"the package '{settings.relative(settings.python)}' has no __init__.py"
-        reader.error("MG706", message, "python", f"it needs one line: from {name}._load import *")
+        help = f"add the file with one line: from {name}._load import *"
+        reader.error("MG706", message, "python", help)
     elif settings.python.name != name:
-        message = f"the package's folder must be called '{name}', as 'name' says"
+        message = f"the package's folder must have the name '{name}', as specified by 'name'"
         reader.error("MG707", message, "python")
     return None if reader.failed else settings
 
 
 def _is_namespace(text: str) -> bool:
-    """Whether C++ takes it, and its own library is not meant."""
+    """Return whether the name is a C++ namespace that generated code can open."""
     words = text.split("::")
     usable = _NAMESPACE.fullmatch(text) and words[0] not in ("std", "mx", "mlxgen")
     return bool(usable) and all(clash(word, "an operator") is None for word in words)
 
 
 def _fits(key: str, value: object) -> bool:
-    """Whether a setting is a text, or `tests` a list of texts, and none of them empty."""
+    """Return whether a setting is a string, or `tests` a list of strings, and none is empty."""
     if isinstance(value, list) and key == "tests":
         return value != [] and all(_fits("", text) for text in value)
     return isinstance(value, str) and value != "" and key != "tests"
 
 
 def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
-    """The release in ``mlx[cpu]==0.32.4`` among the dependencies."""
+    """Return the release in ``mlx[cpu]==0.32.4`` among the dependencies."""
     texts = dependencies if isinstance(dependencies, list) else [dependencies]
     releases = {found["release"] for text in texts if (found := _MLX.match(str(text)))}
     if None in releases or len(releases) > 1:
-        help = 'the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"'
+        help = 'write "mlx[cpu]==X.Y.Z": MLX\'s C++ interface changes between patch releases'
         message = "the dependency on mlx must name one exact release"
         reader.error("MG709", message, "dependencies", help, table="project")
     release = next(iter(releases), None)
     if release is not None and numbers(release) < numbers(OLDEST_MLX):
-        message = f"MLX {release} is too old for mlxgen, which needs {OLDEST_MLX} or newer"
+        message = f"mlxgen needs MLX {OLDEST_MLX} or newer, not {release}"
         reader.error("MG709", message, "dependencies", None, table="project")
     return release
 
 
 def numbers(release: str) -> tuple[int, ...]:
-    """A release to compare with others: (0, 32, 4) of 0.32.4.dev1."""
+    """Return a release as a comparable tuple: (0, 32, 4) for 0.32.4.dev1."""
     return tuple(map(int, re.findall(r"\d+", release)[:3]))
 
 
 class _Reader:
-    """pyproject.toml with places to report: tomllib keeps none, so keys are found again in the
-    text."""
+    """Reads pyproject.toml and reports errors with locations.
+
+    tomllib provides no locations, so keys are searched in the text.
+    """
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self.diagnostics = diagnostics
@@ -217,8 +221,8 @@ class _Reader:
                 raise OSError(errno.EINVAL, "it is not a file")
             self.text = Text(_FILE, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            help = "go to the project's folder, or name it with --project; or name a YAML file"
+            reason = error.strerror if isinstance(error, OSError) else "it must be UTF-8"
+            help = "change to the project's folder, or pass it with --project, or pass a YAML file"
             self.error("MG701", f"cannot read {path}: {reason}", "", help)
             return None
         self.diagnostics.add_source(_FILE, self.text.text)
@@ -230,11 +234,12 @@ class _Reader:
             span = Span(_FILE, int(line), int(column), int(line), int(column) + 1)
             self.diagnostics.error("MG702", message, span)
         except RecursionError:
-            self.diagnostics.error("MG702", "nested too deeply", Span(_FILE, 1, 1, 1, 1))
+            message = "the file is nested too deeply"
+            self.diagnostics.error("MG702", message, Span(_FILE, 1, 1, 1, 1))
         return None
 
     def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
-        """A table in a table; empty when it is not there."""
+        """Return a table inside a table; empty if it is missing."""
         found = parent.get(key, {})
         if isinstance(found, dict):
             return found
@@ -250,7 +255,7 @@ class _Reader:
         table: str = "tool.mlxgen",
         part: str = "value",
     ) -> None:
-        """Report at a key or its value; where it is not written, at its table or the first line."""
+        """Report at a key or its value; if it is missing, at its table or the first line."""
         self.failed = True
         span = Span(_FILE, 1, 1, 1, 1)
         name = rf"^[ \t]*(?P<key>[\"']?{re.escape(key)}[\"']?)[ \t]*="

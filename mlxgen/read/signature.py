@@ -1,8 +1,7 @@
-"""The reader of signatures, in three spellings that are told apart by their form.
+"""Parses signatures in C++, Python or torch spelling, which it detects.
 
-Mistakes are reported with the slice of the text they stand in, those of several arguments in one
-go, and nothing is accepted and ignored but a trailing stream argument, which every operator has
-anyway.
+One call reports the mistakes of all arguments, each at its slice of the signature. Only a trailing
+stream argument is accepted and ignored, because every operator has one.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Spelling = Literal["any", "cpp", "python"]
 _DEMANDED = {"cpp": CPP, "python": PYTHON}
 _MOST = 100
 _PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
-_MODULES = ("special", "linalg", "fft", "nn", "random", "fast")  # no overloads of torch's
+_MODULES = ("special", "linalg", "fft", "nn", "random", "fast")  # not an overload as in torch
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
 
 
 def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature | None:
-    """The signature that ``text`` spells, or None if anything in it was reported (MG2xx).
+    """Parse a signature; return None if an error was reported (MG2xx).
 
-    ``spelling`` is ``"any"`` (the three are told apart by their form) or what the key demands.
+    ``spelling`` is ``"any"`` (detected) or the spelling that the key requires.
     """
     parser = _Parser(text, report)
     try:
@@ -41,7 +40,7 @@ def parse_signature(text: str, spelling: Spelling, report: Report) -> Signature 
 
 
 class _Parser(Types):
-    """A whole signature."""
+    """The parser of a whole signature."""
 
     def signature(self, asked: Spelling) -> Signature:
         if "(" not in self.tokens:
@@ -73,7 +72,7 @@ class _Parser(Types):
         return Signature(op, tuple(args), tuple(outputs), named, named_args)
 
     def own_name(self) -> str | None:
-        """The operator's name, if there is one."""
+        """Parse the operator's name, if any."""
         first, *others = re.split(r"\.|::", self.token)
         if first and others:
             dotted = "::" not in self.token and first not in _PACKAGES
@@ -85,7 +84,7 @@ class _Parser(Types):
         return None if self.token == "(" else self.name("an operator")
 
     def name(self, what: str) -> str:
-        """The current token as the name of ``what``; reported if C++, Python or mlxgen uses it."""
+        """Parse the name of ``what``; report a reserved name."""
         name = self.token
         if not (name.isascii() and name.isidentifier()):
             raise self.unexpected(f"the name of {what}")
@@ -128,7 +127,7 @@ class _Parser(Types):
         return args
 
     def marker(self, star: bool, args: list[Arg]) -> bool:
-        """``*`` before keyword-only arguments, or ``/`` after positional-only ones."""
+        """Parse ``*`` before keyword-only arguments, or ``/`` after positional-only ones."""
         at = self.i
         self.i += 1
         if self.token not in (",", ")"):
@@ -148,7 +147,7 @@ class _Parser(Types):
         return True
 
     def argument(self, kw_only: bool) -> Arg | None:
-        """An argument with its type, name and default; None for a stream."""
+        """Parse an argument with its type, name and default; return None for a stream."""
         begin, grammar = self.i, self.grammar
         word, following = self.tokens[begin : begin + 2]
         here = self.tokens[begin : begin + 3]
@@ -180,17 +179,17 @@ class _Parser(Types):
             if default is None:
                 mistake, parts = default_problem(text, type, grammar.name)
                 self.error(mistake, at, **parts)
-                default = Default(None, type)  # there is one, for those that follow
+                default = Default(None, type)  # for the check of the following arguments
         return Arg(name, type, default, kw_only, self.since(begin))
 
     def mixed(self, begin: int) -> Bad:
-        """Report an argument in another spelling than the signature, the first of them."""
+        """Report the first argument in another spelling than the signature."""
         self.skip()
         about = {"name": self.grammar.name, "form": self.grammar.form}
         return Bad() if self.failed else self.error("mixed", begin, **about)
 
     def passed_type(self) -> Type:
-        """The type of a C++ parameter, which may be a const reference."""
+        """Parse the type of a C++ parameter, which may be a const reference."""
         begin = self.i
         const = self.accept("const")
         type = self.type()
@@ -202,7 +201,7 @@ class _Parser(Types):
         return type
 
     def checked(self, args: list[Arg], returned: set[str]) -> list[Arg]:
-        """The arguments, all with names, after the rules that look at several of them."""
+        """Check the rules about several arguments; return all arguments with names."""
         nameless = [arg for arg in args if not arg.name]
         if len(nameless) not in (0, len(args)):
             raise self.error("no_name", nameless[0].offset)
@@ -233,7 +232,7 @@ class _Parser(Types):
     # ---- results -------------------------------------------------------------------------------
 
     def result(self) -> tuple[list[Output], bool]:
-        """The outputs, and whether they are named; else they are out, or out0, out1..."""
+        """Parse the outputs; also return whether they are named (else out, or out0, out1...)."""
         begin, word = self.i, self.token
         items: list[tuple[str, Type, tuple[int, int]]] = []
         counts = range(1, 2)
@@ -265,7 +264,7 @@ class _Parser(Types):
         return outputs, named[0]
 
     def result_type(self) -> Type:
-        """The type of a result without brackets around it, which several outputs need."""
+        """Parse the type of a single result; report several outputs without parentheses."""
         begin = self.i
         is_name = self.token.isidentifier() and self.token not in self.grammar.words
         bare = self.token in ("[", "{") or (is_name and self.tokens[begin + 1] == ":")
@@ -278,7 +277,7 @@ class _Parser(Types):
         return type
 
     def output(self) -> tuple[str, Type, tuple[int, int]]:
-        """One of several outputs: its name, if it has one, its type and place."""
+        """Parse one of several outputs: name or "", type and location."""
         begin = self.i
         name, place = "", self.place(begin)
         if self.grammar is PYTHON and self.tokens[self.i + 1 : self.i + 2] == [":"]:
@@ -296,10 +295,10 @@ class _Parser(Types):
 
 
 def combine(cpp: Signature, python: Signature, report: Report) -> Signature | None:
-    """One signature of an entry's ``cpp_signature`` and ``python_signature``, or None (MG218).
+    """Combine ``cpp_signature`` and ``python_signature``; return None if they differ (MG218).
 
-    Names, defaults, keyword-only marks and names of outputs are the Python one's, widths of numbers
-    the C++ one's. Offsets are in the Python text.
+    Names, defaults, keyword-only marks and names of outputs come from the Python signature, widths
+    of numbers from the C++ signature. Offsets refer to the Python signature.
     """
     wrong: list[tuple[str, tuple[int, int]]] = []
     args = []
@@ -308,26 +307,27 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
         default = Default(ours.default.value, type) if ours.default and type else None
         args.append(ours._replace(type=type or ours.type, default=default))
         if cpp.named_args and theirs.name != ours.name:
-            wrong.append((f"'{ours.name}' is called '{theirs.name}' there", ours.offset))
+            wrong.append((f"'{ours.name}' has the name '{theirs.name}' there", ours.offset))
         elif type is None:
-            types = f"{with_article(theirs.type)} there and {with_article(ours.type)} here"
+            types = f"{with_article(theirs.type)} there, but {with_article(ours.type)} here"
             wrong.append((f"'{ours.name}' is {types}", ours.offset))
         elif default and theirs.default and default != Default(theirs.default.value, type):
             value = theirs.default.cpp
             wrong.append((f"the default of '{ours.name}' is {value} there", ours.offset))
     last = python.args[-1].offset if python.args else (0, 1)
     if len(cpp.args) != len(python.args):
-        wrong.append((f"it has {len(cpp.args)} arguments, and {len(python.args)} are here", last))
+        counts = f"the number of arguments is {len(cpp.args)} there, but {len(python.args)} here"
+        wrong.append((counts, last))
     if [output.type for output in cpp.outputs] != [output.type for output in python.outputs]:
-        results = f"it returns {cpp.cpp_result} and this {python.python_result}"
+        results = f"it returns {cpp.cpp_result} there, but {python.python_result} here"
         wrong.append((results, last))
     for message, offset in wrong:
-        report("MG218", f"unlike cpp_signature: {message}", *offset, None)
+        report("MG218", f"the signature differs from cpp_signature: {message}", *offset, None)
     return None if wrong else python._replace(args=tuple(args), name=python.name or cpp.name)
 
 
 def _combined(cpp: Type, python: Type) -> Type | None:
-    """The type that both spell, as the one does that says more; or None."""
+    """Return the more specific of two types, or None if they contradict each other."""
     vague = {Kind.SHAPE: Kind.INTS, Kind.ENUM: Kind.STR}
     in_python = replace(cpp, kind=vague.get(cpp.kind, cpp.kind), single=False, int64=False)
     if python in (cpp, in_python):

@@ -1,4 +1,4 @@
-"""The hand-written C++ and Metal of a project: what its files declare, found by name."""
+"""The hand-written C++ and Metal of a project, and the lookup of its functions by name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .embed import embed_metal
 from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
 from .settings import Settings
 
-_FEW = 8  # names, for which only the files are read that contain them
+_FEW = 8  # lookups that parse only files containing the name; later ones parse all files
 
-Named = tuple[Path, Unit, Function]  # a file, what it declares, and one function of that
+Named = tuple[Path, Unit, Function]  # a file, its declarations, and one of its functions
 
 
 class Files:
-    """The files of one language, read when something in them is asked for."""
+    """The files of one language, parsed on first use."""
 
     def __init__(
         self, reader: Reader, paths: Iterable[Path], report: Callable[[SourceError], None]
@@ -33,18 +33,18 @@ class Files:
         self._asked: set[str] = set()
 
     def named(self, name: str, everywhere: bool = True) -> list[Named]:
-        """The functions that a name may mean, before its namespaces are looked at."""
+        """Return the functions of this name in any namespace."""
         word = last_name(name)
         self._asked.add(word)
         many = len(self._asked) > _FEW
         wanted = (p for p, text in self._pending.items() if many or not text or word in text)
         self._read(list(wanted))
-        if everywhere and word not in self._named:  # a header that they include may have it
+        if everywhere and word not in self._named:  # an included header may declare it
             self._read(list(self._pending))
         return sorted(self._named.get(word, []), key=lambda item: item[0])
 
     def all(self) -> dict[Path, Unit]:
-        """What every file declares."""
+        """Return the declarations of every file."""
         self._read(list(self._pending))
         return dict(sorted(self.units.items()))
 
@@ -64,7 +64,7 @@ class Files:
 class Sources:
     """The hand-written C++ and Metal of a project.
 
-    Texts in ``unsaved`` stand for files, by absolute paths: an editor has them open.
+    ``unsaved`` contains the contents of files that an editor has open, by absolute path.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Sources:
         self.unsaved = unsaved or {}
         self.diags = diags
         self.mlx_include = mlx
-        self._told = False  # that MLX is not installed
-        self.unread = False  # whether some file could not be read: what is missing may be in it
+        self._told = False  # the missing MLX was reported
+        self.unread = False  # some file could not be parsed, and may contain missing functions
         self.metal_text = cache(self._metal_text)
         self.unreadable = cache(self._unreadable)
 
     def cpp_files(self) -> list[Path]:
-        """Headers and sources of the csrc folder."""
+        """Return the headers and sources of the csrc folder."""
         return self._files(self.settings.csrc, ".h", ".cpp")
 
     def metal_files(self) -> list[Path]:
-        """The .metal files."""
+        """Return the .metal files."""
         return self._files(self.settings.metal, ".metal")
 
     def _files(self, folder: Path, *kinds: str) -> list[Path]:
@@ -94,7 +94,7 @@ class Sources:
 
     @cached_property
     def cpp(self) -> Files:
-        """What csrc declares. MLX's headers are not needed for that, nor are generated ones."""
+        """The files in csrc. Their declarations do not need MLX's or generated headers."""
         unread = ("mlx/", "nanobind/", f"{self.settings.name}/")
         reader = Reader([near(self.settings.csrc), OWN_INCLUDES], unread=unread)
         reader.unsaved = self.unsaved
@@ -102,53 +102,53 @@ class Sources:
 
     @cached_property
     def metal(self) -> Files:
-        """What the .metal files declare."""
+        """The .metal files."""
         reader = Reader([near(folder) for folder in self.metal_includes], metal=True)
         reader.unsaved = self.unsaved
         return Files(reader, self.metal_files(), self._report)
 
     @property
     def functions(self) -> list[Function]:
-        """Every function declared in csrc."""
+        """All functions that csrc declares."""
         return _once(f for unit in self.cpp.all().values() for f in unit.functions)
 
     def find(self, name: str, everywhere: bool = True) -> list[Function]:
-        """The free functions of csrc called ``name``, which may leave out outer namespaces.
+        """Return the free functions in csrc called ``name``, which may omit outer namespaces.
 
-        With ``everywhere``, all files are read where those that contain the name do not declare it.
+        With ``everywhere``, all files are parsed if no file that contains the name declares it.
         """
         named = _once(function for _, _, function in self.cpp.named(name, everywhere))
         return [f for f in find_function(named, name) if f.class_name is None]
 
     def defines_member(self, class_name: str, name: str) -> bool:
-        """Whether csrc defines this member of a class outside of the class."""
+        """Return whether csrc defines this member of a class outside of the class."""
         return any(
             last_name(f.class_name or "") == class_name and f.is_definition
             for _, _, f in self.cpp.named(name)
         )
 
     def unread_places(self, name: str) -> list[Related]:
-        """What could not be read in the files that contain a name."""
+        """Return the unparsed places in files that contain a name."""
         found: dict[Related, None] = {}
         for unit in (*self.cpp.units.values(), *self.metal.units.values()):
             for file in unit.files:
                 if file.unread and last_name(name) in file.source.original:
-                    found[Related("this could not be read", file.unread)] = None
+                    found[Related("this could not be parsed", file.unread)] = None
         return list(found)
 
     @property
     def metal_includes(self) -> list[Path]:
-        """Where Metal includes are looked up."""
+        """The search path of Metal includes."""
         mlx = [self.mlx_include] if self.mlx_include else []
         return [self.settings.metal, self.settings.csrc, Path(OWN_INCLUDES), *mlx]
 
     def _metal_text(self, include: str, shared: bool) -> str:
-        """A .metal file, or (`shared`) a header of csrc, with its includes."""
+        """Return a .metal file, or (`shared`) a header in csrc, with its includes inlined."""
         folder = self.settings.csrc if shared else self.settings.metal
         return embed_metal(near(folder / include), self.metal.reader.folders)
 
     def _unreadable(self, header: str) -> str | None:
-        """Why a header of csrc cannot be read as Metal, or None; "" where that was reported."""
+        """Return the reason why a header in csrc is not valid Metal, if any; "" if reported."""
         reader, path = self.metal.reader, near(self.settings.csrc / header)
         try:
             reader.unit(path)
@@ -159,12 +159,12 @@ class Sources:
         included = {name: found for source in read for name, found in source.includes.items()}
         cpp = [n for n in included if n.startswith("mlx/") and "metal/kernels" not in n]
         if cpp:
-            return f"it includes {os.path.basename(cpp[0])} of MLX's C++"
+            return f"it includes {os.path.basename(cpp[0])} of MLX's C++ API"
         foreign = (n for n, found in included.items() if not found and not n.startswith("metal"))
         return next((f"it includes <{name}>" for name in foreign), None)
 
     def header_of(self, function: Function) -> str | None:
-        """The header that declares a function, as generated C++ includes it; None: not a header."""
+        """Return the header that declares a function, relative to csrc; None for other files."""
         return _below(function.span.file, self.settings.csrc)
 
     def _report(self, error: SourceError) -> None:
@@ -172,19 +172,19 @@ class Sources:
         message, help = error.message, error.help
         if error.missing.startswith("mlx/") and self.mlx_include is None:
             if self._told:
-                return  # the other files lack the same
+                return  # the other files have the same problem
             self._told = True
             message, help = f"{message}: MLX is not installed for {sys.executable}", install.mlx()
         self.diags.error("MG501", message, error.span, help=help, related=error.related)
 
 
 def last_name(name: str) -> str:
-    """A name without its namespaces."""
+    """Return a name without its namespaces."""
     return name.rsplit("::", 1)[-1].strip()
 
 
 def _peek(path: Path, unsaved: Texts) -> str:
-    """A file's text; "" where it cannot be read, which reading it properly reports."""
+    """Return a file's text; "" if it cannot be read, which parsing it reports."""
     try:
         return read_text(path, unsaved)
     except (OSError, ValueError):
@@ -192,7 +192,7 @@ def _peek(path: Path, unsaved: Texts) -> str:
 
 
 def _once(functions: Iterable[Function]) -> list[Function]:
-    """Functions in the order of the files, headers first, without what was read twice."""
+    """Return functions in the order of the files, headers first, without duplicates."""
     found = {
         (not f.span.file.endswith(".h"), f.span.file, f.span.line, f.span.column, f.name): f
         for f in functions
@@ -207,6 +207,6 @@ def _below(file: str, folder: Path) -> str | None:
 
 
 def near(path: Path) -> str:
-    """A path as people write it here: relative to the working directory, if it is below."""
+    """Return a path for messages: relative to the working directory, if it is below."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -1,7 +1,7 @@
-"""The types in signatures: one grammar, and tables of what the three spellings differ in.
+"""Parses the types in signatures: one grammar, and tables for the three spellings.
 
-Recursive descent over strings, neither a parser library nor ``ast``: it costs some 20 microseconds
-an operator, and a message can say what *this* language wants at that place.
+The parser is a recursive descent over tokens. It uses neither a parser library nor ``ast``, so that
+it takes about 20 microseconds per operator, and messages can name the expected token of a spelling.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..model.signature import Kind, Type, quoted
 from .literals import string_of
 from .names import clash
 
-# What gets the errors of a text: code, message, start and end offset in the text, help.
+# Receives the errors: code, message, start and end offset in the text, help.
 Report = Callable[[str, str, int, int, Help], None]
 
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
 _LISTS = {ARRAY: ARRAYS, _INT: _INTS}
-# What is a type only together with others; each is here a type that cannot be spelled.
+# Parts of types that are not types themselves, represented by types without a spelling.
 _SCALAR, _NONE, _MORE = (Type(Kind.ARRAY, length=n) for n in range(3))
 _BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
 _INTS_OR_NONE = {_INT, _INTS, _NONE}  # MLX's axes
@@ -58,11 +58,11 @@ class Grammar(NamedTuple):
     """A spelling."""
 
     name: str
-    words: dict[str, Type]  # types that are one word
-    brackets: dict[str, tuple[str, str]]  # words that have types or strings in brackets, and which
-    results: dict[str, tuple[str, str]]  # how several outputs begin, and their brackets
-    marks: tuple[str, ...]  # what may follow a type
-    form: str  # how an argument, and several outputs, are written
+    words: dict[str, Type]  # types of one word
+    brackets: dict[str, tuple[str, str]]  # words with arguments, and their brackets
+    results: dict[str, tuple[str, str]]  # first words of several outputs, and their brackets
+    marks: tuple[str, ...]  # tokens that may follow a type
+    form: str  # an example of an argument or output
 
 
 def _grammar(column: int, name: str, brackets: str, results: str, marks: str, form: str) -> Grammar:
@@ -79,7 +79,7 @@ CPP = _grammar(1, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array&
 _GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
 PYTHON = _grammar(2, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
 TORCH = _grammar(3, "torch", "enum()", "(()", "[?(", "Tensor x")
-# Words that only types have.
+# Words that occur only in types.
 TYPE_WORDS = {"const", *CPP.words, *CPP.brackets, *TORCH.words}
 
 _TOKEN = re.compile(
@@ -96,16 +96,16 @@ _MESSAGES = Path(__file__).parent / "messages.txt"
 
 
 class Bad(Exception):
-    """What follows cannot be understood; the reason is reported."""
+    """Raised if the rest cannot be parsed, after the reason was reported."""
 
 
 class Tokens:
-    """The tokens of a text, whose places stay known to the character, and errors about them."""
+    """The tokens of the text with their exact locations, and methods that report errors."""
 
     grammar: Grammar
 
     def __init__(self, text: str, report: Report) -> None:
-        pieces = _TOKEN.findall(text[:_LIMIT].rstrip())  # each with the blanks before it
+        pieces = _TOKEN.findall(text[:_LIMIT].rstrip())  # each with the spaces before it
         self.tokens: list[str] = [piece.lstrip() for piece in pieces]
         self.ends = list(accumulate(map(len, pieces)))
         self.i = 0
@@ -114,7 +114,10 @@ class Tokens:
         self.failed = False
 
     def check_text(self) -> None:
-        """Refuse what cannot be read in any spelling; without it one slip has many messages."""
+        """Reject text that is invalid in every spelling.
+
+        Without this check, one mistake would cause many messages.
+        """
         if len(self.text) > _LIMIT:
             raise self.error("too_long", (0, 60), count=len(self.text), limit=_LIMIT)
         opened: list[int] = []
@@ -145,18 +148,19 @@ class Tokens:
         return self.tokens[self.i]
 
     def place(self, i: int) -> tuple[int, int]:
-        """The slice of the text that is a token."""
+        """Return the slice of the text of token ``i``."""
         return self.ends[i] - len(self.tokens[i]), self.ends[i]
 
     def since(self, begin: int) -> tuple[int, int]:
-        """The slice of the text from token ``begin`` to before the current one, one at least."""
+        """Return the slice of the text from token ``begin`` up to the current one, at least one."""
         start, end = self.place(begin)
         return start, max(end, self.ends[max(begin, self.i - 1)])
 
     def error(self, mistake: str, at: int | tuple[int, int], *keys: str, **parts: object) -> Bad:
-        """Report what is wrong with a slice, or since a token; ``mistake`` is in messages.txt.
+        """Report a ``mistake`` of messages.txt at a slice, or since a token.
 
-        Who raises the result leaves the argument or, outside the arguments, the signature.
+        Raising the result stops the parser of the argument or, outside of arguments, of the
+        signature.
         """
         self.failed = True
         code, message, help = messages(_MESSAGES)[mistake].filled(keys, parts)
@@ -165,10 +169,10 @@ class Tokens:
         return Bad()
 
     def unexpected(self, wanted: str) -> Bad:
-        """Report the current token, unless it is but the consequence of an error before."""
+        """Report the current token, unless an earlier error probably caused the problem."""
         if self.failed:
             return Bad()
-        found = f"found '{self.token}'" if self.token else "the text ends"
+        found = f"'{self.token}'" if self.token else "the end of the signature"
         keys = f"{self.grammar.name}{self.token}", self.token
         return self.error("unexpected", self.i, *keys, wanted=wanted, found=found)
 
@@ -183,7 +187,7 @@ class Tokens:
             raise self.unexpected(f"'{token}'")
 
     def several(self, closing: str) -> Iterator[None]:
-        """Before each of some items, which have commas between them and a bracket after them."""
+        """Yield before each item of a list with commas, and parse the closing bracket."""
         while self.token != closing:
             yield
             if not self.accept(","):
@@ -191,7 +195,7 @@ class Tokens:
         self.expect(closing)
 
     def skip(self) -> str:
-        """Go to the comma or bracket that ends what the parser is in; the text that is skipped."""
+        """Skip to the comma or bracket that ends the current item; return the skipped text."""
         depth, begin = 0, self.i
         while token := self.token:
             depth += (token in _OPEN) - (token in _CLOSE)
@@ -237,7 +241,7 @@ class Types(Tokens):
         return members
 
     def one(self, members: set[Type], begin: int) -> Type:
-        """The type that a union means."""
+        """Return the type that a union means."""
         if members == _INTS_OR_NONE:
             return _AXES
         optional = _NONE in members
@@ -250,7 +254,7 @@ class Types(Tokens):
         return replace(type, optional=True) if optional else type
 
     def member(self) -> set[Type]:
-        """A member of a union, or several where it is a union itself."""
+        """Parse a member of a union, or several if it is a union itself."""
         begin = self.i
         word = NAMESPACE.sub("", self.token, count=1)
         if not word[:1].isalpha() and word not in _PARTS:
@@ -267,7 +271,7 @@ class Types(Tokens):
         return members
 
     def marked(self, members: set[Type], word: str, begin: int) -> set[Type]:
-        """What ``?``, ``[]`` or ``[2]`` make of the type before."""
+        """Parse ``?``, ``[]`` or ``[2]`` after a type."""
         if self.accept("?"):
             is_axes = members == {Type(Kind.INTS, length=1)}
             return {_AXES} if is_axes else members | {_NONE}
@@ -287,7 +291,7 @@ class Types(Tokens):
         return self.ints([members] * int(length), begin)
 
     def bracketed(self, word: str, begin: int) -> set[Type]:
-        """The members of what a word with brackets means."""
+        """Parse the brackets of a word; return the members of the resulting type."""
         opening, closing = self.grammar.brackets[word]
         self.expect(opening)
         if word in ("enum", "Literal"):
@@ -315,7 +319,7 @@ class Types(Tokens):
         return {Type(Kind.INTS, length=len(items))}
 
     def choices(self, closing: str, begin: int) -> set[Type]:
-        """The strings of an ``enum(...)`` or ``Literal[...]``, after its opening bracket."""
+        """Parse the strings of an ``enum(...)`` or ``Literal[...]``, after its opening bracket."""
         choices: list[str] = []
         for _ in self.several(closing):
             if self.token[:1] not in ('"', "'"):
@@ -344,7 +348,7 @@ class Types(Tokens):
         if clash(word, "an operator"):
             missing = "word_of_cpp"
         if grammar is PYTHON and {self.tokens[begin - 1], self.token} <= {"(", ",", ")"}:
-            missing = "no_type"  # of several outputs
+            missing = "no_type"  # the name of one of several outputs
         mistake = "misspelled_type" if guess else missing
         guess = replace(guess, word=known.get(guess.word or ""))
         listed = ", ".join(known.values())

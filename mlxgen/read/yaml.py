@@ -1,16 +1,13 @@
-"""The YAML file as entries whose every piece knows its place.
+"""Parses a YAML file to entries with the source location of every key and value.
 
-``Document.load`` composes the file once with libyaml, which is nearly all that it costs: an entry
-is read when somebody asks for its ``data``, plain values for pydantic. Then, too, is checked what
-YAML lets pass (keys given twice, ``no`` read as false, a forgotten value). The node graph stays, so
-that ``Entry.span`` finds the place of any key or value, and ``Entry.text_span`` that of a few
-characters inside a formula, through quotes, escapes and block scalars.
+``Document.load`` composes the file once with libyaml, which takes nearly all of the time. An entry
+is converted to plain values when its ``data`` is first accessed. The conversion also reports
+mistakes that YAML accepts: duplicate keys, ``no`` as false, missing values. The node graph is kept:
+``Entry.span`` returns the location of a key or value, and ``Entry.text_span`` the location of a
+slice inside a formula, despite quotes, escapes and block scalars.
 
-Characteristics of this layer:
-
-- Below every key of an entry but ``TYPED_KEYS`` scalars are text, as written: ``x: 0`` is the
-  formula ``"0"``, never the number. Below those keys numbers are read as everybody expects
-  (``1e-5`` is one, which YAML 1.1 denies).
+Scalars are strings, except below ``TYPED_KEYS``: ``x: 0`` is the formula ``"0"``, never the number.
+Below ``TYPED_KEYS``, numbers include ``1e-5``, which is a string in YAML 1.1.
 """
 
 from __future__ import annotations
@@ -33,10 +30,10 @@ from .settings import MAX_BYTES
 KeyPath = tuple[str | int, ...]
 
 SIGNATURES = ("python_signature", "signature", "cpp_signature")
-# Entry keys whose scalars are read as numbers and booleans; below all others they are text.
+# Entry keys whose scalars are numbers and booleans; below all others they are strings.
 TYPED_KEYS = frozenset({"deprecated", "samples"})
 
-_WORD_KEYS = frozenset({"grad", "integers", "jvp", "vmap"})  # which take none, not no
+_WORD_KEYS = frozenset({"grad", "integers", "jvp", "vmap"})  # these accept `none`, not `no`
 
 _TAG = "tag:yaml.org,2002:"
 _STR, _NULL, _BOOL, _MERGE = (_TAG + name for name in ("str", "null", "bool", "merge"))
@@ -49,36 +46,36 @@ _NUMBER = re.compile(
 )
 _NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?(\w+)\(")
 _SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
-# What a text does not say itself; no product, and no "*" of a signature.
+# A YAML alias; not a product, and not the "*" of a signature.
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*,()\[\]{}]")
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 
-_PLACED = 100_000  # characters of a text in which the place of each is looked for
+_PLACED = 100_000  # the longest scalar whose characters are located
 
 
 class Document(YamlText):
-    """A file of entries: those that could be read, in order."""
+    """A file of entries. ``entries`` contains the valid ones, in order."""
 
     def __init__(self, path: str, text: str, diags: Diagnostics) -> None:
         super().__init__(path, text, diags)
         self.entries: list[Entry] = []
-        self.read: dict[tuple[Node, bool], Any] = {}  # containers, which aliases repeat
+        self.read: dict[tuple[Node, bool], Any] = {}  # containers, which aliases share
 
     @classmethod
     def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
-        """Read a file; what is wrong goes to ``diags``. None if nothing in it can be used."""
+        """Read a file and report errors to ``diags``; return None if no entry can be used."""
         shown, start = Text(str(path), ""), 0
         try:
             with open(path, "rb") as source:
                 raw = source.read(MAX_BYTES + 1)
             if len(raw) <= MAX_BYTES:
                 return cls.parse(raw.decode(), shown.path, diags)
-            code, message = "MG015", f"the file has more than {MAX_BYTES // 10**6} MB"
+            code, message = "MG015", f"the file is larger than {MAX_BYTES // 10**6} MB"
         except OSError as error:
             code, message = "MG007", f"cannot read the file: {error.strerror or error}"
         except UnicodeDecodeError as error:
             shown.text = error.object.decode(errors="replace")
-            code, message = "MG007", "the file is not encoded in UTF-8"
+            code, message = "MG007", "the file must be encoded in UTF-8"
             start = len(error.object[: error.start].decode())
         diags.add_source(shown.path, shown.text)
         diags.error(code, message, shown.at(start, start + bool(shown.text)))
@@ -86,7 +83,7 @@ class Document(YamlText):
 
     @classmethod
     def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
-        """The same for a text; ``path`` is what messages call it."""
+        """Parse a string; messages refer to it as ``path``."""
         text = text.removeprefix("\ufeff")
         document = cls(path, text, diags)
         diags.add_source(path, text)
@@ -99,14 +96,14 @@ class Document(YamlText):
                 what = (
                     "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r:.60}"
                 )
-                message = f"an entry must be a mapping, and this is {what}"
-                help = "an entry is '- name: ...' with its other keys below 'name', indented alike"
+                message = f"an entry must be a mapping, not {what}"
+                help = "write '- name: ...', and the other keys below 'name' with its indentation"
                 document.lacks("MG006", message, *extent(text, node), help=help)
             document.entries = document.whole()
         return document if document.entries or document.complete else None
 
     def whole(self) -> list[Entry]:
-        """Its entries, without those that have a '-' before keys that belong to the one above."""
+        """Return the entries, without those that a misplaced '-' or bracket splits in two."""
         torn: set[Entry] = set()
         above, keys = None, set[str]()
         for entry in self.entries:
@@ -122,35 +119,35 @@ class Document(YamlText):
                 begin = entry.node.start_mark.index
                 what = "'-'" if self.text[:begin].rstrip()[-1:] == "-" else "bracket"
                 start = self.text.rfind("-", 0, begin) if what == "'-'" else begin
-                message = f"this {what} begins another entry, and its keys belong to the one above"
-                where = "below" if what == "'-'" else "beside"
-                help = f"one {what} begins an entry: write '{entry.keys[0]}' {where} its first key"
+                message = f"this {what} begins a new entry, but its keys belong to the one above"
+                where = "below" if what == "'-'" else "next to"
+                help = f"remove the {what}, and write '{entry.keys[0]}' {where} the first key"
                 self.lacks("MG016", message, start, start + 1, help=help)
             torn |= {above, entry}
             keys |= own
         return [entry for entry in self.entries if entry not in torn]
 
     def names(self) -> set[str]:
-        """What looks like the name of an entry, of those too that could not be read."""
+        """Return all strings that look like the name of an entry, including invalid entries."""
         return {found[1] or found[2] for found in _NAME_IN_TEXT.finditer(self.text)}
 
 
 class Entry:
-    """One operator's mapping, and the place of everything in it."""
+    """The mapping of one operator, with the location of every key and value."""
 
     def __init__(self, document: Document, node: Node) -> None:
         self.document = document
         self.node = node
-        self.renamed: dict[KeyPath, str] = {}  # keys that are misspelt, by what was meant
+        self.renamed: dict[KeyPath, str] = {}  # misspelled keys by the correct key
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """Its keys and values; what is wrong in them is reported when they are asked for."""
+        """The keys and values; the first access reports errors in them."""
         return _Reader(self).mapping(self.node, typed=False, top=True)
 
     @cached_property
     def name(self) -> str | None:
-        """What messages call it, even if it is broken: its name, or its signature's."""
+        """The entry's name for messages, from its name or signature; also if it is invalid."""
         nodes = self._values.items()
         texts = {key: node.value for key, node in nodes if isinstance(node, ScalarNode)}
         if texts.get("name"):
@@ -167,36 +164,36 @@ class Entry:
 
     @property
     def keys(self) -> list[str]:
-        """Its keys, in order."""
+        """The keys, in order."""
         return [key.value for key, _ in self.node.value if key.tag == _STR]
 
     def words(self, key: str) -> list[str]:
-        """The text at a key, or the texts in a list there; nothing else is read of the entry."""
+        """Return the string at a key, or the strings in a list there, without reading ``data``."""
         node = self._values.get(key)
         nodes = node.value if isinstance(node, SequenceNode) else [node]
         return [n.value for n in nodes if isinstance(n, ScalarNode) and n.tag != _NULL]
 
     @cached_property
     def text(self) -> str:
-        """The text that it is written as, up to the next one's."""
+        """The source text of the entry."""
         return self.document.text[self.node.start_mark.index : self.node.end_mark.index]
 
     @cached_property
     def key(self) -> str:
-        """A text that entries have in common only if they say the same."""
-        # The column is what block scalars may count their indentation from.
+        """A string that is equal for two entries only if their contents are equal."""
+        # Block scalars may count their indentation from the column.
         text = f"{self.node.start_mark.column} {self.text}"
         return f"{text}\n{self.data}" if _ALIAS.search(text) else text
 
     @property
     def line(self) -> int:
-        """Where it begins."""
+        """The line of its beginning."""
         return int(self.node.start_mark.line) + 1
 
     def span(self, path: KeyPath = (), key: bool = False) -> Span:
-        """The span of the value (or, with ``key``, of the key) at ``path``.
+        """Return the location of the value (or, with ``key``, of the key) at ``path``.
 
-        Where nothing is at ``path``: the key of the nearest ancestor, or the first line of the
+        If nothing is at ``path``: of the key of the nearest ancestor, or of the first line of the
         entry or item.
         """
         text = self.document.text
@@ -206,8 +203,10 @@ class Entry:
         return self.document.first_line(*extent(text, key_node or node))
 
     def text_span(self, path: KeyPath, start: int, end: int, *, key: bool = False) -> Span:
-        """The span of the characters ``start`` to ``end`` of the text that ``path`` leads to, or of
-        its ``key``."""
+        """Return the location of the characters ``start`` to ``end`` of the string at ``path``.
+
+        With ``key``: of its key.
+        """
         key_node, value, found = self._find(path)
         node = key_node if key else value
         if not (found and isinstance(node, ScalarNode)) or len(node.value) > _PLACED:
@@ -219,10 +218,10 @@ class Entry:
         return self.document.at(first, found_at[end - 1][1] if end > start else first)
 
     def _find(self, path: KeyPath) -> tuple[Node | None, Node, bool]:
-        """Key and value at ``path`` or of the nearest ancestor, and whether it is ``path``'s.
+        """Return key and value at ``path``, or at its nearest ancestor; and if ``path`` exists.
 
-        A short form stands for what is below it: ``cpu: f`` for ``cpu: {kernel: f}``, and one item
-        for a list of one.
+        A short form counts as the long one: ``cpu: f`` as ``cpu: {kernel: f}``, and an item as a
+        list of one item.
         """
         key_node, node = None, self.node
         for i, step in enumerate(path):
@@ -243,36 +242,36 @@ class Entry:
 
 @cache
 def known_keys() -> AbstractSet[str]:
-    """All keys of entries."""
+    """Return all keys of entries."""
     from .keys import OpEntry
 
     return OpEntry.model_fields.keys()
 
 
 def quoted(text: str) -> str:
-    """A text in YAML's quotes, on one line."""
+    """Return a string in YAML quotes, on one line."""
     text = " ".join(text.split())
     return "'{}'".format(text.replace("'", "''")) if re.search(r'["\\]', text) else f'"{text}"'
 
 
 def _open(text: str) -> bool:
-    """Whether brackets in a text are not closed."""
+    """Return whether a string has unclosed brackets."""
     return any(text.count(opening) > text.count(closing) for opening, closing in ("()", "[]"))
 
 
 def _is_piece(key: Node, value: Node) -> bool:
-    """Whether a key has no value, as what follows a comma between { and }."""
+    """Return whether a key has no value, like the text after a comma between { and }."""
     return isinstance(key, ScalarNode) and value.tag == _NULL and not value.value
 
 
 def _is_set(node: Node) -> bool:
-    """Whether a mapping has no values at all."""
+    """Return whether a mapping has no values at all."""
     return isinstance(node, MappingNode) and all(_is_piece(*pair) for pair in node.value)
 
 
 def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
-    """Entries with the keys that they merge, without those whose aliases stand for too much."""
-    sizes: dict[Node, tuple[int, int]] = {}  # how many values, and how deep
+    """Merge keys into entries (``<<``), and drop entries whose aliases expand to too much."""
+    sizes: dict[Node, tuple[int, int]] = {}  # number of values, depth
 
     def require(holds: bool, node: Node, code: str, message: str) -> None:
         if not holds:
@@ -282,21 +281,21 @@ def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
         if isinstance(node, ScalarNode):
             return 1, 0
         if node not in sizes:
-            sizes[node] = 0, 0  # while it is looked at
+            sizes[node] = 0, 0  # detects an alias inside its own anchor
             for child in _children(node):
                 size(child)
             for source in _merge(node) if isinstance(node, MappingNode) else ():
                 is_mapping = isinstance(source, MappingNode)
-                require(is_mapping, source, "MG014", "'<<' takes in mappings, and this is none")
+                require(is_mapping, source, "MG014", "'<<' can only merge mappings")
             found = [(0, 0), *(size(child) for child in _children(node))]
             values, depth = 1 + sum(n for n, _ in found), 1 + max(deep for _, deep in found)
             sizes[node] = values, depth
             require(depth <= MAX_DEPTH, node, "MG008", DEEP)
             require(values <= MAX_VALUES, node, "MG015", many)
-        require(sizes[node][0] > 0, node, "MG008", "an alias stands inside its own anchor")
+        require(sizes[node][0] > 0, node, "MG008", "an alias cannot be inside its own anchor")
         return sizes[node]
 
-    total, many = 0, f"{MANY}, with what its aliases stand for"
+    total, many = 0, f"{MANY} after expanding its aliases"
     said = set[object]()
     for node in nodes:
         try:
@@ -318,7 +317,7 @@ def _children(node: Node) -> list[Node]:
 
 
 def _merge(node: MappingNode) -> list[Node]:
-    """Replace ``<<`` by the keys of its sources, the first having precedence; gives the sources."""
+    """Replace ``<<`` by the keys of its sources, of which the first wins; return the sources."""
     merged = [value for key, value in node.value if key.tag == _MERGE]
     sources = [s for v in merged for s in (v.value if isinstance(v, SequenceNode) else [v])]
     if merged:
@@ -338,18 +337,18 @@ def _merge(node: MappingNode) -> list[Node]:
 
 
 class _Reader:
-    """Turns entries' nodes into plain data, and reports on the way what YAML let pass."""
+    """Converts an entry's nodes to plain data, and reports mistakes that YAML accepts."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.document = entry.document
-        self.key = ""  # the entry's key that is read
+        self.key = ""  # the current key of the entry
 
     def value(self, node: Node, typed: bool) -> Any:
-        """Plain data of any node; None is YAML's null."""
+        """Return the plain data of a node; None is YAML's null."""
         if node.tag not in _STANDARD_TAGS:
             tag = node.tag.replace(_TAG, "!!")
-            self.error("MG009", f"the tag '{tag}' has no meaning here", node, "remove the tag")
+            self.error("MG009", f"the tag '{tag}' is not supported", node, "remove the tag")
             return None
         if isinstance(node, ScalarNode):
             if node.tag == _STR and not typed:
@@ -380,21 +379,23 @@ class _Reader:
             key = text[slice(*extent(text, key_node))] if odd else key_node.value
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
-                related = [Related("first here", self.document.at(*extent(text, first)))]
+                related = [
+                    Related("it is first given here", self.document.at(*extent(text, first)))
+                ]
                 self.error("MG003", f"the key '{key}' is given twice", key_node, related=related)
                 if top:
-                    data[key] = None  # nobody knows which is meant
+                    data[key] = None  # neither value is certain
                 continue
             if top:
                 self.key = key
                 typed = key in TYPED_KEYS
             if key_node.tag == _BOOL and not top:
-                self.boolean(key_node, f"YAML reads the key {key} as a boolean")
+                self.boolean(key_node, f"YAML reads the key `{key}` as a boolean")
             elif key_node.tag != _STR:
                 if in_flow(node) and value_node.tag == _NULL:
                     self.no_value(value_node, f"'{key}'", in_braces=True)
                 else:
-                    self.error("MG011", "a key must be a text", key_node)
+                    self.error("MG011", "a key must be a string", key_node)
                 continue
             if rest := torn.get(key_node):
                 self.unquoted(key, value_node, rest[-1])
@@ -405,7 +406,7 @@ class _Reader:
                 inside = self.document.text[begin + 1 : end - 1].strip()
                 formula = quoted(inside)
                 help = Advice(f"write it without braces: {key}: {formula}", formula)
-                self.error("MG102", f"the formula of '{key}' stands in braces", value_node, help)
+                self.error("MG102", f"the formula of '{key}' is in braces", value_node, help)
                 data[key] = None
                 continue
             value = self.value(value_node, typed)
@@ -416,12 +417,14 @@ class _Reader:
         return data
 
     def is_formula(self, key: str, top: bool) -> bool:
-        """Whether a key that is read has a formula, and never a mapping."""
+        """Return whether a key has a formula as value, and never a mapping."""
         return key == "composite" if top else self.key in ("grad", "jvp")
 
     def torn(self, node: Node) -> dict[Node, list[Node]]:
-        """Keys whose values end at a comma inside brackets, with the pieces that follow: formulas
-        between { and } without quotes."""
+        """Find keys whose values end at a comma inside brackets, with the following parts.
+
+        These are formulas between { and } without quotes.
+        """
         found: dict[Node, list[Node]] = {}
         pairs = list(node.value)
         while pairs:
@@ -437,16 +440,16 @@ class _Reader:
         return found
 
     def unquoted(self, key: str, value: Node, last: Node) -> None:
-        """Report a value that has commas outside of quotes."""
+        """Report a value with commas outside of quotes."""
         start, end = value.start_mark.index, extent(self.document.text, last)[1]
         text = quoted(self.document.text[start:end])
         help = Advice(f"put the value in quotes: {key}: {text}", text)
-        message = f"between {{ and }} a comma ends the value of '{key}'"
+        message = f"the value of '{key}' ends at a comma, because it is between {{ and }}"
         span, op = self.document.at(start, end), self.entry.name
         self.document.diags.error("MG012", message, span, help=help, op=op)
 
     def strays(self) -> dict[Node, Node]:
-        """Keys that no entry has, by the one without a value above, below which they should be."""
+        """Find unknown keys that probably belong below the key without a value above them."""
         found: dict[Node, Node] = {}
         empty = None
         for key, value in self.entry.node.value:
@@ -460,13 +463,14 @@ class _Reader:
         tag, text = node.tag, node.value
         if tag == _NULL:
             return None
-        if node.style:  # quoted, or a block: text, whatever it looks like
+        if node.style:  # quotes and blocks are always strings
             return text
         if tag == _BOOL:
             if typed:
                 return text.lower() in ("true", "yes", "on")
             if text.lower() not in ("true", "false") and self.key not in _WORD_KEYS:
-                self.boolean(node, f"YAML reads {text} as a boolean, and a text is wanted here")
+                message = f"YAML reads `{text}` as a boolean, but a string is required here"
+                self.boolean(node, message)
         elif typed and _NUMBER.fullmatch(text):
             try:
                 return int(text, 0)
@@ -476,22 +480,22 @@ class _Reader:
 
     def boolean(self, node: Node, message: str) -> None:
         quoted = f'"{node.value}"'
-        self.error("MG010", message, node, Advice(f"put it in quotes: {quoted}", quoted))
+        self.error("MG010", message, node, Advice(f"quote it: {quoted}", quoted))
 
     def no_value(
         self, node: Node, what: str, in_braces: bool = False, parent: bool = False
     ) -> None:
         if node.tag not in _STANDARD_TAGS:
-            return  # which is said
-        help = "give it a value, or leave it out"
+            return  # reported elsewhere
+        help = "add a value, or remove it"
         if in_braces and (glued := re.search(r"(\w+)[:=]", what)):
-            help = f"write '{glued[1]}: ...', with a blank after the colon"
+            help = f"write '{glued[1]}: ...', with a space after the colon"
         elif in_braces and not node.value:
-            help = "between { and } a comma ends the value: put a value that has commas in quotes"
+            help = "quote a value that contains commas, because a comma ends it between { and }"
         elif parent:
-            help = f"if the lines below belong to {what}, indent them"
+            help = f"indent the lines below if they belong to {what}"
         elif self.key == "grad":
-            help = "write 'none' where there is no gradient, 'zero' where it is zero"
+            help = "write 'none' if no gradient exists, 'zero' if it is zero"
         self.error("MG012", f"{what} has no value", node, help)
 
     def error(self, code: str, message: str, node: Node, help: Help = None, **more: Any) -> None:

@@ -1,1 +1,1 @@
-"""From resolved operators to text: C++, Metal, Python, CMake."""
+"""Renders resolved operators as text: C++, Metal, Python, CMake."""

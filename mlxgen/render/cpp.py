@@ -1,7 +1,8 @@
-"""One operator as templates see it, and the filters that spell things in C++.
+"""The view of an operator for templates, and the filters that print C++.
 
-A template loops and inserts; whatever depends on more than one fact of an operator is a property of
-``View``. Nothing is laid out: `mlxgen show` and the documentation run clang-format.
+Templates only loop and insert. A property of ``View`` derives everything that depends on more than
+one fact of an operator. The output has no layout: `mlxgen show` and the documentation run
+clang-format.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from ..model.op import (
     shown_axes,
 )
 
-# Control characters as octal escapes, the only ones that end.
+# Control characters as octal escapes, the only escapes with a fixed length.
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
-_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.ENUM: "int"}  # others as in C++
+_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.ENUM: "int"}  # other kinds as in C++
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
     Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
@@ -50,19 +51,19 @@ _BOUND = {
 
 
 def cpp_string(text: str) -> str:
-    """A C++ string literal."""
+    """Return a C++ string literal."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def raw_string(text: str, mark: str) -> str:
-    """A raw C++ string literal; ``mark`` must not occur in the text."""
+    """Return a raw C++ string literal, with a delimiter that begins with ``mark``."""
     while f"){mark}" in text:
         mark += "_"
     return f'R"{mark}({text}){mark}"'
 
 
 def cpp_comment(text: str) -> str:
-    """A documentation comment, its paragraphs wrapped."""
+    """Return a documentation comment with wrapped paragraphs."""
     text = text.strip().replace("*/", "* /")
     if len(text) <= 73 and text.isprintable():
         return f"/** {text} */"
@@ -78,7 +79,7 @@ def cpp_comment(text: str) -> str:
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Paragraphs as one line each; lists, code and whatever else is indented line by line."""
+    """Join the lines of each paragraph; lists, code and indented text stay line by line."""
     plain = re.compile(r"(?!\d+[.)] )[A-Za-z0-9`\"'(\[]")
     for is_plain, group in itertools.groupby(lines, lambda line: plain.match(line) is not None):
         same = list(group)
@@ -86,17 +87,17 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def element(p: Parameter) -> CppType:
-    """The type of an array's elements in a kernel over views."""
+    """Return the type of an array's elements in a kernel over views."""
     return element_type(p.dtype)
 
 
 def metal_type(p: Parameter) -> str:
-    """An attribute's type in a scalar function of Metal."""
+    """Return an attribute's type in a scalar function on Metal."""
     return _METAL_NUMBERS.get(p.type.kind) or str(p.type.cpp)
 
 
 def binding_type(p: Parameter) -> str:
-    """The type of a parameter of the function that Python calls."""
+    """Return the type of a parameter of the function that Python calls."""
     bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
     if bound and p.type.optional and p.type.kind is not Kind.AXES:
         return f"const std::optional<{bound.removeprefix('const ').removesuffix('&')}>&"
@@ -104,7 +105,7 @@ def binding_type(p: Parameter) -> str:
 
 
 def cast(p: Parameter, kernel: Kernel) -> bool:
-    """Whether a scalar function gets a number in the type in which it computes."""
+    """Return whether a number is cast to the type in which a scalar function computes."""
     return p.type.kind is Kind.FLOAT and not computes_integers(kernel.dtypes)
 
 
@@ -122,7 +123,7 @@ FILTERS = {
     "listed": ", ".join,
     "folded": lambda text: " ".join(text.split()),
 }
-# An absent array's properties.
+# The properties of an absent array.
 _ABSENT = {
     Property.SHAPE: "mx::Shape()",
     Property.STRIDES: "mx::Strides()",
@@ -149,7 +150,7 @@ class Member(NamedTuple):
 
 
 class View:
-    """One operator: the model's fields, and what templates need to know beside them."""
+    """An operator for templates: the fields of the model, and derived properties."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -166,12 +167,12 @@ class View:
 
     @property
     def result(self) -> str:
-        """C++ return type."""
+        """The C++ return type."""
         return "mx::array" if self.op.single else "std::vector<mx::array>"
 
     @property
     def documentation(self) -> str:
-        """The header's comment: the operator, its arguments and results."""
+        """The comment in the header: the operator, its arguments and results."""
         entry, parts = self.op.entry, [(self.op.entry.doc or f"{self.op.name}.").strip()]
 
         def items(texts: Mapping[str, str], names: Iterable[str]) -> str:
@@ -190,16 +191,16 @@ class View:
         return "\n\n".join(parts)
 
     def shown_shape(self, name: str) -> str:
-        """The axes of an array as documentation shows them."""
+        """Return the axes of an array for documentation."""
         return f" {shown_axes(self.op.axes[name])}" if name in self.op.axes else ""
 
     @property
     def trailing(self) -> list[Parameter]:
-        """The last parameters, as far as they have a default."""
+        """The trailing parameters with a default."""
         return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.params)))
 
     def include_lines(self, package: str) -> list[str]:
-        """Headers of the source file but the CPU kernel's, sorted."""
+        """Return the headers of the source file except the CPU kernel's, sorted."""
         ours = "primitive" if self.op.has_primitive else "op"
         found = {"mlxgen/formula.h", f"mlxgen/{ours}.h", *self.op.includes}
         found |= {f"{package}/{callee}.h" for callee in self.op.calls}
@@ -211,37 +212,37 @@ class View:
 
     @property
     def weak(self) -> list[str]:
-        """The arguments beside which scalars take their dtype."""
+        """The arguments that determine the dtype of scalars."""
         keys = self.op.forward.expr.keys if self.op.forward.expr else frozenset()
         others = keys | self.whole
         return [p.cpp for p in self.arrays if p.dtype is None and p.name not in others]
 
     @property
     def whole(self) -> frozenset[str]:
-        """The arguments that checks want to be integers: scalars and NumPy's stay what they are."""
+        """The arguments that checks require to be integers, so that scalars are not converted."""
         return frozenset[str]().union(*(check.whole for check in self.op.checks))
 
     @property
     def first_keyword(self) -> Parameter | None:
-        """The first argument that Python takes by keyword only."""
+        """The first keyword-only argument in Python."""
         return next((p for p in self.params if p.arg.kw_only), None)
 
     # The primitive
 
     @property
     def base(self) -> str:
-        """Its base class in mlxgen/primitive.h, a template."""
+        """The base class in mlxgen/primitive.h, a template."""
         return "Elementwise" if self.op.elementwise else "Operator"
 
     @property
     def base_arguments(self) -> list[str]:
-        """The template arguments of its base class."""
+        """The template arguments of the base class."""
         counts = [str(len(self.arrays)), str(len(self.op.outputs))]
         return [self.op.class_name, *(counts if self.op.elementwise else [])]
 
     @property
     def constants(self) -> dict[str, str]:
-        """What the base class is told, where it is not what it takes for granted."""
+        """The constants that override defaults of the base class."""
         found = {}
         jvp, vmap = self.op.derivatives.jvp, self.op.derivatives.vmap
         usual_jvp = Jvp.ELEMENTWISE if self.op.elementwise else Jvp.VJP
@@ -259,26 +260,26 @@ class View:
 
     @cached_property
     def state(self) -> list[Member]:
-        """Its members: the attributes, and which inputs are there."""
+        """The members: attributes, and the presence or number of inputs."""
         members = [Member(p.cpp, p.type.cpp) for p in self.attributes]
         counted = (p for p in self.arrays if not p.is_plain)
         return [*members, *(Member(p.counter, BOOL if p.present else INT) for p in counted)]
 
     @property
     def targets(self) -> list[str]:
-        """Where a scalar function's results go."""
+        """The variables for the results of a scalar function."""
         return ["to"] if len(self.op.outputs) == 1 else [f"to_{o.name}" for o in self.op.outputs]
 
     @property
     def results(self) -> list[tuple[str, CppType]]:
-        """The outputs of a kernel over views, with the types of their elements."""
+        """The outputs of a kernel over views, with their element types."""
         assert self.cpu is not None
         names = ["out"] if len(self.op.outputs) == 1 else self.targets
         return list(zip(names, self.cpu.elements, strict=True))
 
     @property
     def cpu_types(self) -> str:
-        """The types for which the CPU kernel is compiled."""
+        """The types that the CPU kernel is compiled for."""
         assert self.cpu is not None
         if self.cpu.dtypes == FLOATING:
             return "mlxgen::Floating"
@@ -286,7 +287,7 @@ class View:
 
     @property
     def has_group(self) -> bool:
-        """Whether some arguments are promoted together."""
+        """True if some arguments are promoted together."""
         return self.op.arguments.group is not None
 
     @property
@@ -299,9 +300,9 @@ class View:
 
     @property
     def output_dtypes(self) -> list[str]:
-        """The dtypes of the outputs of a kernel that is not elementwise."""
+        """The dtypes of the outputs of a non-elementwise kernel."""
         rules = self.op.output_rules.dtypes or (None,) * len(self.op.outputs)
-        # What is given is an input by now, and may have got another dtype.
+        # Arguments are inputs at this point, and may have been converted to another dtype.
         inputs = {p.name: f"inputs[{p.position_in_call}]" for p in self.arrays if p.is_plain}
         sums = {ACCUMULATOR: "mx::promote_types(dtype, mx::float32)"}
         places = {**self.in_call, **inputs, **sums}
@@ -316,19 +317,19 @@ class View:
 
     @property
     def shape_params(self) -> list[Parameter]:
-        """What the shape function needs: the arguments that its formulas name."""
+        """The arguments of the shape function: those that its formulas use."""
         return [p for p in self.params if p.name in self.shape_names]
 
     @cached_property
     def shape_names(self) -> set[str]:
-        """The names that the formulas of shapes have."""
+        """The names in the formulas of shapes."""
         return self.holes(rule.expr for rule in self.op.output_rules.shapes)
 
     # Metal
 
     @property
     def metal_names(self) -> set[str]:
-        """Arguments that a hand-written kernel's launch needs as locals."""
+        """The arguments that the launch of a hand-written kernel needs as variables."""
         assert self.metal is not None
         names = {b.of for b in self.metal.bindings} | self.metal.holes
         bound = names | {p.name for p, _ in self.lengths_in(names)}
@@ -337,7 +338,7 @@ class View:
 
     @property
     def instead(self) -> list[Parameter]:
-        """The array that is bound where an optional one is absent, if one is always there."""
+        """The required array that is bound in place of an absent one, if any."""
         return [p for p in self.arrays if not p.present][:1]
 
     @property
@@ -347,7 +348,7 @@ class View:
 
     @cached_property
     def in_launch(self) -> Mapping[str, str]:
-        """Names in a launch, where arguments are locals."""
+        """The C++ of names in a launch, where arguments are variables."""
         assert self.metal is not None
         outputs = {o.name: f"outputs[{i}]" for i, o in enumerate(self.op.outputs)}
         templates = {t.name: f"template_{t.name}" for t in self.metal.templates}
@@ -355,11 +356,11 @@ class View:
         return {**self.in_primitive, **outputs, **templates, **constants, MOST: MOST}
 
     def bound(self, binding: Binding) -> str:
-        """C++ of what a buffer of a launch holds."""
+        """Return the C++ for the content of a launch's buffer."""
         p, cpp = self.op.arguments.by_name.get(binding.of), self.in_launch[binding.of]
         part = binding.part
         if p is None or not p.type.is_array:
-            # The index of an enumerated string is a local of the launch.
+            # The index of an enumerated string is a variable of the launch.
             cpp = p.cpp if p is not None and p.is_choice else cpp
             return f"{cpp}.{part.value}()" if part in _ABSENT else cpp
         if part is Property.GIVEN:
@@ -372,25 +373,24 @@ class View:
 
     @property
     def unzeroed(self) -> list[int]:
-        """The outputs of a hand-written kernel that only its threads write."""
+        """The outputs of a hand-written kernel that are not zero-filled."""
         assert self.metal is not None
         return [i for i in range(len(self.op.outputs)) if i not in self.metal.zero]
 
-    # What names of formulas are called
-
+    # C++ of names in formulas
     @cached_property
     def in_call(self) -> Mapping[str, str]:
-        """In the op function."""
+        """The C++ of names in the op function."""
         lengths = {name: length.cpp for name, length in self.op.arguments.lengths.items()}
         return {STREAM: "s", **lengths, **{p.name: p.cpp for p in self.params}}
 
     @cached_property
     def in_primitive(self) -> Mapping[str, str]:
-        """In a primitive's functions, where arrays are locals."""
+        """The C++ of names in a primitive's functions, where arrays are variables."""
         return {**self.in_call, **{p.name: p.member for p in self.attributes}}
 
     def in_gradient(self, grad: Grad) -> Mapping[str, str]:
-        """In a formula of gradients."""
+        """Return the C++ of names in a gradient formula."""
         found = dict(self.in_primitive if self.op.has_primitive else self.in_call)
         found |= self._each("grad", "cotangents") | self._each("result", "outputs")
         for p in grad.params:
@@ -399,7 +399,7 @@ class View:
         return found | _given(grad.params)
 
     def in_jvp(self, p: Parameter) -> Mapping[str, str]:
-        """In the formula of an argument's part of the jvp, which may be that of its gradient."""
+        """Return the C++ of names in the jvp formula of an argument, or its gradient formula."""
         found = {**self.in_primitive, **self._each("result", "outputs"), "tangent": "tangents[i]"}
         for name, i in self.op.signature.each_output("grad").items():
             found[name] = "tangents[i]" if i == 0 else "std::vector<mx::array>{tangents[i]}"
@@ -410,7 +410,7 @@ class View:
         return {name: several if i is None else f"{several}[{i}]" for name, i in each.items()}
 
     def holes(self, exprs: Iterable[Expr | None]) -> set[str]:
-        """Names that the C++ of formulas has; arrays too whose lengths it has."""
+        """Return the holes of formulas, including arrays that determine sizes of axes."""
         found = {name for expr in exprs if expr is not None for name in expr.holes}
         return found | {
             self.op.arguments.lengths[name].array
@@ -418,12 +418,12 @@ class View:
         }
 
     def lengths_in(self, names: Container[str]) -> list[tuple[Parameter, Length]]:
-        """The lengths among these names, with the arrays whose they are."""
+        """Return the sizes of axes among these names, with the arrays that determine them."""
         of = self.op.arguments
         return [(of.by_name[x.array], x) for name, x in of.lengths.items() if name in names]
 
     def lengths_after(self, check: Condition) -> list[tuple[Parameter, Length]]:
-        """The lengths that the op function takes from the array that a check is about."""
+        """Return the sizes that the op function reads from an array after the check of its axes."""
         exprs = [c.expr for c in self.op.checks if c is not check]
         exprs += [rule.expr for rule in self.op.output_rules.dtypes if rule]
         exprs += [t.expr for kernel in self.op.forward.kernels for t in kernel.templates]
@@ -433,18 +433,18 @@ class View:
         return [(p, x) for p, x in self.lengths_in(names) if p.name == check.array]
 
     def uses_results(self, exprs: Iterable[Expr | None]) -> bool:
-        """True if formulas name results of the operator."""
+        """Return whether formulas use results of the operator."""
         return not self.holes(exprs).isdisjoint(self.op.signature.each_output("result"))
 
     def uses_grads(self, exprs: Iterable[Expr | None]) -> bool:
-        """True if formulas name cotangents, or the tangent."""
+        """Return whether formulas use cotangents or the tangent."""
         return not self.holes(exprs).isdisjoint({*self.op.signature.each_output("grad"), "tangent"})
 
     # Gradients
 
     @property
     def gradient_parameters(self) -> set[str]:
-        """Which parameters the functions of gradients use."""
+        """The parameters that the functions of gradients use."""
         kinds, exprs = {g.kind for g in self.grads}, [g.expr for g in self.grads]
         by_function, composite = GradKind.FUNCTION in kinds, GradKind.COMPOSITE in kinds
         used = {
@@ -458,19 +458,19 @@ class View:
 
     @property
     def all_composite(self) -> bool:
-        """Whether every gradient is the composite's."""
+        """True if the composite provides every gradient."""
         return bool(self.grads) and all(g.kind is GradKind.COMPOSITE for g in self.grads)
 
     @cached_property
     def joint(self) -> list[tuple[str, Grad]]:
-        """The gradients that are computed together, with the name of their local."""
+        """The joint gradients, with the names of their variables."""
         found = [g for g in self.grads if g.joint]
         names = ["joint"] if len(found) == 1 else [f"joint{i}" for i in range(len(found))]
         return list(zip(names, found, strict=True))
 
     @property
     def by_position(self) -> int:
-        """The number of leading arguments whose gradient stands at their position in one result."""
+        """The number of leading arguments whose joint gradient has the same position."""
         count = 0
         for _, p, joint in self.gradients:
             if joint != ("joint", count) or not p.is_plain or p.place != count:
@@ -480,31 +480,31 @@ class View:
 
     @cached_property
     def gradients(self) -> list[tuple[Grad, Parameter, tuple[str, int] | None]]:
-        """Every argument with its gradient, and where that is among those computed together."""
+        """All arguments with their gradients, and the position of a joint gradient."""
         joint = {p.name: (n, i) for n, g in self.joint for i, p in enumerate(g.params)}
         return [(g, p, joint.get(p.name)) for g in self.grads for p in g.params]
 
     @property
     def ends_gradients(self) -> bool:
-        """Whether it is of a gradient, by its name, and has none: that is once differentiable."""
+        """True for an internal gradient op without a gradient, which is once differentiable."""
         none = all(g.kind is GradKind.NONE for g in self.grads)
         return none and self.op.entry.internal and "_vjp" in self.op.name
 
     @property
     def gradient_names(self) -> set[str]:
-        """What the formulas of gradients name; functions take all arguments."""
+        """The names in formulas of gradients; hand-written functions use all arguments."""
         if any(g.kind is GradKind.FUNCTION for g in self.grads):
             return {p.name for p in self.arrays}
         return self.holes(g.expr for g in self.grads)
 
     @property
     def undifferentiable(self) -> set[str]:
-        """The arguments that the entry declares `none` for."""
+        """The arguments with gradient `none`."""
         return {p.name for g in self.grads if g.kind is GradKind.NONE for p in g.params}
 
     @property
     def tangents(self) -> list[tuple[Parameter, Expr | None]]:
-        """The arguments that contribute to the jvp, or (None) must not be asked for."""
+        """The arguments with their jvp formulas; None if differentiating raises."""
         given = {p.name: e for p, e in self.op.derivatives.tangents}
         zeros = {p.name for g in self.grads if g.kind is GradKind.ZERO for p in g.params}
         left = [p for p in self.arrays if p.name not in given.keys() | zeros]
@@ -512,5 +512,5 @@ class View:
 
 
 def _given(params: Sequence[Parameter]) -> dict[str, str]:
-    """An optional array is there when its own derivative is asked for."""
+    """Dereference an optional array in the formula of its own derivative."""
     return {p.name: f"(*{p.cpp})" for p in params if p.present and len(params) == 1}

@@ -1,7 +1,7 @@
-"""From resolved operators to the files of a package.
+"""Renders resolved operators as the files of a package.
 
-``pieces`` renders what one operator adds, from nothing but its ``Op``, so that it can be kept for
-as long as the entry stays the same. ``package_files`` puts the pieces of all operators together.
+``pieces`` renders the output of one operator. It depends only on the ``Op``, so that it can be
+cached while the entry is unchanged. ``package_files`` combines the output of all operators.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .format import formatted
 from .python import check_samples, docstring, gradient_summary, op_dict, python_def
 
 TEMPLATES = Path(__file__).parent / "templates"
-MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use what the former define
-SHARD = 16  # operators per binding file, about
+MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
+SHARD = 16  # approximate number of operators per binding file
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
-# The text of a .metal file, or of a header in csrc (True), with its includes.
+# Returns a .metal file, or a header in csrc (True), with its includes inlined.
 MetalText = Callable[[str, bool], str]
 
 
@@ -39,8 +39,10 @@ class _PlainCalls(jinja2.runtime.Context):
 
 
 class _Environment(jinja2.Environment):
-    """Without what nothing here needs, and takes time: attributes that may be keys, calls of
-    functions that ask for their context."""
+    """An environment without slow features that templates do not need.
+
+    These are attributes that can be keys, and calls of functions that need their context.
+    """
 
     getattr = staticmethod(getattr)  # type: ignore[assignment]
     context_class = _PlainCalls
@@ -48,7 +50,7 @@ class _Environment(jinja2.Environment):
 
 @cache
 def environment() -> jinja2.Environment:
-    """The template environment: StrictUndefined, blocks that leave no trace."""
+    """Return the template environment: StrictUndefined, and blocks without whitespace."""
     env = _Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -62,7 +64,7 @@ def environment() -> jinja2.Environment:
     )
     env.filters.update(FILTERS)
     env.globals["floating"] = FLOATING
-    for name in MACROS:  # known in all templates, since importing them takes time in each
+    for name in MACROS:  # globals, because importing them in each template takes time
         module = env.get_template(name).module
         env.globals |= {key: value for key, value in vars(module).items() if key[0] != "_"}
     return env
@@ -71,24 +73,24 @@ def environment() -> jinja2.Environment:
 @cache
 def _template(name: str) -> jinja2.Template:
     template = environment().get_template(name)
-    template.globals = dict(template.globals)  # jinja's own mapping takes long to copy for a run
+    template.globals = dict(template.globals)  # copying jinja's own mapping in each run is slow
     return template
 
 
 class Package(Protocol):
-    """What there is to know of the package, such as its settings."""
+    """The names of a package, such as its settings."""
 
     @property
     def name(self) -> str:
-        """In Python and in paths."""
+        """The name in Python and in paths."""
 
     @property
     def namespace(self) -> str:
-        """Of its C++."""
+        """The C++ namespace."""
 
 
 def _names(package: Package) -> dict[str, str]:
-    """What templates call the package."""
+    """Return the variables of the package in templates."""
     api = f"{package.name.upper()}_API"
     return {"pkg": package.name, "ns": package.namespace, "api": api}
 
@@ -98,46 +100,46 @@ def _render(template: str, package: Package, **context: Any) -> str:
 
 
 def _blocks(template: str, package: Package, **context: Any) -> list[str]:
-    """The text of each block of a template, in their order."""
+    """Render each block of a template, in order."""
     found = _template(template)
     inside = found.new_context(_names(package) | context)
     return ["".join(block(inside)) for block in found.blocks.values()]
 
 
 class Pieces(NamedTuple):
-    """What one operator adds to a package; only text, so that it can be kept."""
+    """The rendered output of one operator; only text, so that it can be cached."""
 
     name: str
     python_name: str
     path: str  # dotted name in Python, without the package
     module: str
-    public: bool  # whether Python sees it
-    method: bool  # whether it is a method of arrays as well
+    public: bool  # available in Python
+    method: bool  # also a method of arrays
     deprecated: bool
-    metal: str  # the .metal file of its kernel,
-    shared: bool  # or header of csrc
-    line: int  # where the entry begins
-    header: str  # its own files; empty where these are as they should be
+    metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
+    shared: bool
+    line: int  # the first line of the entry
+    header: str  # text of its own files; empty if these are up to date
     source: str
     binding: tuple[str, str]  # the function that Python calls, and its registration
     stub: str
-    row: str  # of the reference's table
-    section: str  # of the reference
+    row: str  # line in the reference's table
+    section: str  # section of the reference
     checks: str  # cases of the generated checks
-    json: str  # what stands in its braces in ops.json, but for where the entry begins
+    json: str  # its items in ops.json, without the line
 
     def at_line(self, line: int) -> Pieces:
-        """A copy for an entry at another line."""
+        """Return a copy for an entry at another line."""
         return self._replace(line=line)
 
 
 def pieces(op: Op, package: Package) -> Pieces:
-    """What an operator adds to its package."""
+    """Render the output of an operator."""
     view = View(op)
     kernel = op.forward.kernel("metal")
     texts = {"python_def": python_def(op), "docstring": docstring(op)}
     facts = op_dict(op)
-    del facts["line"]  # which the other entries may change
+    del facts["line"]  # depends on other entries
     function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
     gradient = gradient_summary(op)
     row, section = _blocks("reference.md.j2", package, op=view, gradient=gradient, **texts)
@@ -168,17 +170,17 @@ def _source_template(op: Op) -> str:
 
 
 def op_source(view: View, package: Package) -> str:
-    """The .cpp of one op."""
+    """Render the .cpp file of one op."""
     return _render(_source_template(view.op), package, op=view)
 
 
 def definition(op: Op, package: Package) -> str:
-    """The .cpp of one op without what it includes."""
+    """Render the .cpp file of one op without its includes."""
     (code,) = _blocks(_source_template(op), package, op=View(op))
     return formatted(code)
 
 
-# What ``part`` can give, and in which language.
+# The parts that ``part`` can render, with their languages.
 PARTS: Mapping[str, str] = {
     "header": "cpp",
     "source": "cpp",
@@ -191,7 +193,7 @@ PARTS: Mapping[str, str] = {
 
 
 def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
-    """One part of what an op generates: for ``mlxgen show``."""
+    """Render one part of an op's output, for ``mlxgen show``."""
     if name == "stub":
         return f"def {op.python_name}{python_def(op)}: ...\n"
     if name == "doc":
@@ -210,7 +212,7 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
 
 
 def metal_element(op: Op) -> str:
-    """The statement that computes one element by a scalar function of Metal."""
+    """Render the statement that computes one element with a scalar function on Metal."""
     macro: Any = environment().globals["element"]
     return str(macro(View(op), op.forward.kernel("metal")))
 
@@ -224,10 +226,10 @@ def package_files(
     metal_text: MetalText,
     as_before: Container[str] = (),
 ) -> dict[str, str | None]:
-    """Every file of the package but sources.cmake, by its path below the output folder.
+    """Render all files of the package except sources.cmake, by path below the output folder.
 
-    None stands for the text of a file that is as it should be: an operator's own, or one with the
-    text of kernels that is in ``as_before``.
+    None means that a file is up to date: an operator's own file, or a file with the source of
+    kernels that is in ``as_before``.
     """
     name = package.name
     public = [p for p in made if p.public]
@@ -235,7 +237,7 @@ def package_files(
     for p in made:
         files[f"include/{name}/{p.name}.h"] = p.header or None
         files[f"src/{p.name}.cpp"] = p.source or None
-    # Of binding files a power of two, so that few ops move when some are added.
+    # The number of binding files is a power of two, so that adding ops moves few others.
     count = 1 << max(0, (len(public) - 1) // SHARD).bit_length()
     shards: list[list[Pieces]] = [[] for _ in range(count)]
     for p in public:
@@ -255,7 +257,7 @@ def package_files(
         files[path] = _render(
             template, package, ops=made, public=public, shards=range(count), modules=list(modules)
         )
-    # One operator a line: json's C encoder does not indent, its Python one takes ten times as long.
+    # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
     rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
     files["python/ops.json"] = "[\n" + ",\n".join(rows) + "\n]\n"
     files["docs/operators.md"] = reference(made)
@@ -280,12 +282,12 @@ def package_files(
 
 
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
-    """A file of Python bindings."""
+    """Render a file of Python bindings."""
     return _render("bind.cpp.j2", package, ops=members, shard=shard)
 
 
 def _modules(public: Iterable[Pieces]) -> dict[str, list[Pieces]]:
-    """Public ops by submodule; every parent of a submodule is there too."""
+    """Return public ops by submodule, including all parents of submodules."""
     out: dict[str, list[Pieces]] = {"": []}
     for p in public:
         parts = p.module.split(".") if p.module else []
@@ -296,13 +298,13 @@ def _modules(public: Iterable[Pieces]) -> dict[str, list[Pieces]]:
 
 
 def reference(made: Iterable[Pieces]) -> str:
-    """The op reference page."""
+    """Render the reference page of operators."""
     members = [p for ops in _modules(p for p in made if p.public).values() for p in ops]
     return _template("references.md.j2").render(ops=members)
 
 
 def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:
-    """The lists that CMake includes."""
+    """Render the lists of files that CMake includes."""
     return _template("sources.cmake.j2").render(
         ops=[p for p in paths if p.startswith("src/") and not _is_binding(p)],
         bindings=[p for p in paths if _is_binding(p)],

@@ -1,6 +1,6 @@
-"""Generated C++ as people see it: clang-format's layout, in MLX's style.
+"""Formats generated C++ for display, with clang-format in MLX's style.
 
-Generated files are written as rendered: formatting takes longer than generating them.
+Generated files are not formatted, because formatting takes longer than generating them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# MLX's, of its .clang-format.
+# The style of MLX's .clang-format.
 STYLE = """{BasedOnStyle: Google, AccessModifierOffset: -1, AlignAfterOpenBracket: AlwaysBreak,
 AlignOperands: DontAlign, AlignTrailingComments: false,
 AllowAllParametersOfDeclarationOnNextLine: false, AllowShortFunctionsOnASingleLine: Empty,
@@ -21,7 +21,7 @@ SortIncludes: Never, SpacesBeforeTrailingComments: 1, RawStringFormats: []}"""
 
 
 def formatted(text: str) -> str:
-    """C++ in MLX's style; as it is where clang-format is not installed."""
+    """Format C++ in MLX's style; return it unchanged if clang-format is not installed."""
     beside = Path(sys.executable).with_name("clang-format")
     tool = str(beside) if beside.exists() else shutil.which("clang-format")
     if tool is None:

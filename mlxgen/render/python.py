@@ -1,4 +1,4 @@
-"""One operator as Python sees it: signature, docstring, checks, and its line of ops.json."""
+"""Renders the Python side of an operator: signature, docstring, checks, and line of ops.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..model.signature import Kind, Type
 
 
 def python_def(op: Op) -> str:
-    """The Python signature, as in MLX's stubs."""
+    """Return the Python signature in the style of MLX's stubs."""
 
     def annotation(type: Type) -> str:
         if type.kind is Kind.ARRAYS:
@@ -23,7 +23,7 @@ def python_def(op: Op) -> str:
 
 
 def docstring(op: Op) -> str:
-    """The docstring in MLX's style."""
+    """Return the docstring in MLX's style."""
     entry = op.entry
     result = op.signature.python_result
     parts = [(entry.doc or f"{op.python_name}.").strip()]
@@ -67,7 +67,7 @@ def _item(text: str) -> str:
 
 
 def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
-    """The samples that the generated checks run on: those of the entry, else one by default."""
+    """Return the samples of the generated checks: those of the entry, or a default one."""
     if not op.arguments.arrays:
         return []
     if not op.entry.samples and all(
@@ -78,7 +78,7 @@ def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
 
 
 def gradient_summary(op: Op) -> str:
-    """One word on an operator's gradient, for the reference."""
+    """Describe an operator's gradient in a few words, for the reference."""
     kinds = {g.kind for g in op.derivatives.grads}
     if "vjp" in op.entry.manual:
         return "hand-written"
@@ -90,7 +90,7 @@ def gradient_summary(op: Op) -> str:
 
 
 def op_dict(op: Op) -> dict[str, Any]:
-    """One operator for other tools: what ``ops.json`` and ``mlxgen diff`` hold of it."""
+    """Return an operator as data for ``ops.json`` and ``mlxgen diff``."""
     return {
         "name": op.name,
         "python_name": op.python_name,

@@ -111,10 +111,10 @@ def test_what_is_defined() -> None:
         ("int x;\n#if 1 +\n#endif", "", 2),
         ('\n#include "no.h"', "no.h", 2),
         ("#define F(a) a\n\nF(1, 2)", "F", 3),
-        ("#define F(a) { a\n\nkernel void f() F()\n", "'{' is never closed", 3),
+        ("#define F(a) { a\n\nkernel void f() F()\n", "this '{' is not closed", 3),
         ("\nkernel void f(device float* x [[buffer(0)]) {}", "')' does not close '['", 2),
         ("\nkernel void f(device float* x [[buffer(0]]) {}", "']' does not close '('", 2),
-        ("void f() {\n}}", "nothing opens this '}'", 2),
+        ("void f() {\n}}", "this '}' has no opening bracket", 2),
     ],
 )
 def test_mistakes_in_text(text: str, message: str, line: int) -> None:
@@ -130,7 +130,7 @@ def test_mistakes_in_files(tmp_path: Path) -> None:
         Source(tmp_path / "none.h")
     (tmp_path / "binary.h").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "bad.h").write_text("\n#error\n")
-    for name, message in (("binary.h", "not UTF-8"), ("bad.h", r"bad\.h:2:1: .*#error|error")):
+    for name, message in (("binary.h", "must be UTF-8"), ("bad.h", r"bad\.h:2:1: .*#error|error")):
         with pytest.raises(SourceError, match=message):
             Source(tmp_path / "f.metal", text=f'#include "{name}"')
 

@@ -229,7 +229,7 @@ def test_releases() -> None:
         ("+x", "positive", "0.32.0"),
     ):
         ((code, message, *_),) = errors(text, scope=older)
-        reason = f"MLX 0.31.0 does not have it, MLX {since} does"
+        reason = f"MLX {since} has it, but MLX 0.31.0 does not"
         assert (code, message) == ("MG305", f"'{name}' cannot be used in a formula: {reason}")
         assert not errors(text, scope=samples.SCOPE._replace(release=None))
     ((code, message, *_),) = errors("cumsum(x, dtype=float32)", scope=older)

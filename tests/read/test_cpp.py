@@ -214,17 +214,17 @@ def test_white_space_and_the_place_of_const_do_not_matter(text: str) -> None:
     assert normalised(f"{text} const &") == normalised(f"{text} const&")
 
 
-UNEXPANDED = "DECLARE(...) is no declaration, and macros with parameters are not expanded"
+UNEXPANDED = "DECLARE(...) cannot be parsed: macros with parameters are not expanded"
 
 
 @pytest.mark.parametrize(
     ("text", "message", "line", "column"),
     [
         ("int f(int x) {\n  (;\n}", "'}' does not close '('", 3, 1),
-        ("int f() {\n", "'{' is never closed", 1, 9),
-        ("}", "nothing opens this '}'", 1, 1),
+        ("int f() {\n", "this '{' is not closed", 1, 9),
+        ("}", "this '}' has no opening bracket", 1, 1),
         ("#if 1\nint f();", "this conditional has no #endif", 1, 1),
-        ("\n#define A ((\nint f(A x) {}\n", "'(' is never closed", 3, 7),
+        ("\n#define A ((\nint f(A x) {}\n", "this '(' is not closed", 3, 7),
         ("int f();\nDECLARE(add)\nint g();", UNEXPANDED, 2, 1),
         ("#define DECLARE(T) T f(T x)\nDECLARE(float);", UNEXPANDED, 2, 1),
         ('  #include "no.h"', 'cannot find "no.h"', 1, 12),
@@ -362,18 +362,18 @@ def _doubled(count: int) -> str:
     [
         (_doubled(40) + "int y = A40;", None),
         (_doubled(40) + "#if A40\n#endif\nint f();", None),
-        (_doubled(8) + "A8 " * 20_000, "the macros of this file expand to more than is read"),
+        (_doubled(8) + "A8 " * 20_000, "the macros of this file expand to more than 4 MB"),
         ("".join(f"#define A{i + 1} A{i}\n" for i in range(3000)) + "int y = A3000;", None),
         ("namespace a {" * 5000 + "}" * 5000, "is nested too deeply"),
         ("int y = " + "(" * 20_000 + "1" + ")" * 20_000 + ";", None),
-        ("void f() " + "{" * 20_000, "'{' is never closed"),
-        ("[[" * 20_000, "'[' is never closed"),
-        ("__attribute__((" * 5_000, "'(' is never closed"),
+        ("void f() " + "{" * 20_000, "this '{' is not closed"),
+        ("[[" * 20_000, "this '[' is not closed"),
+        ("__attribute__((" * 5_000, "this '(' is not closed"),
         ('R"(' * 60_000, None),
         ("#if 9**9**9**9\n#endif\n", None),
         ("#if 1 << 99999999999\n#endif\n", None),
         ("#if " + "-" * 50_000 + "1\n#endif\n", None),
-        ("int f();\n" * 600_000, "it has more than 5 MB"),
+        ("int f();\n" * 600_000, "it is larger than 5 MB"),
         ("int f();\n" * 12_000, "it declares more than 10,000 functions"),
     ],
     ids=lambda value: str(value)[-12:],
@@ -392,7 +392,7 @@ def test_includes_in_a_row(tmp_path) -> None:
     for i in range(300):
         (tmp_path / f"{i}.h").write_text(f'#include "{i + 1}.h"\n')
     (tmp_path / "300.h").write_text("int f();")
-    with pytest.raises(SourceError, match=r"60\.h:1:10: this is included by too many files"):
+    with pytest.raises(SourceError, match=r"60\.h:1:10: includes are nested more than 60 levels"):
         Reader([]).unit(str(tmp_path / "0.h"))
 
 

@@ -235,7 +235,7 @@ def test_mlx_headers_are_embedded_whole(tmp_path: Path) -> None:
     [
         ('#include "none.h"', 'cannot find "none.h"'),
         ('#include "loop.h"', '"loop.h" includes itself'),
-        ('#define H "loop.h"\n#include H', "an include that a macro names cannot be embedded"),
+        ('#define H "loop.h"\n#include H', "cannot inline an include whose name is a macro"),
     ],
 )
 def test_what_cannot_be_embedded(tmp_path: Path, text: str, message: str) -> None:

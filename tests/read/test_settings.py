@@ -73,7 +73,7 @@ def test_mlx_must_not_be_too_old(load: Load) -> None:
     assert found is None
     (item,) = diagnostics.sorted()
     assert (item.code, item.span.line) == ("MG709", 3)
-    assert item.message == "MLX 0.30.6 is too old for mlxgen, which needs 0.31.0 or newer"
+    assert item.message == "mlxgen needs MLX 0.31.0 or newer, not 0.30.6"
 
 
 @pytest.mark.parametrize(

@@ -278,9 +278,9 @@ def test_no_value_says_what_to_write():
         "- grad:\n    x:\n- grad: {x: f(a, b)}\n- name: a\n  doc:\n  samples: {x: , y: [~]}\n"
     )
     assert [item.help for item in diags.sorted()] == [
-        "write 'none' where there is no gradient, 'zero' where it is zero",
+        "write 'none' if no gradient exists, 'zero' if it is zero",
         'put the value in quotes: x: "f(a, b)"',
-        "give it a value, or leave it out",
+        "add a value, or remove it",
     ]
 
 
@@ -348,7 +348,7 @@ def test_files_that_are_too_large(tmp_path):
     path.write_text("#" * 6_000_000 + "é")
     diags = Diagnostics()
     assert Document.load(path, diags) is None
-    assert [item.message for item in diags.sorted()] == ["the file has more than 5 MB"]
+    assert [item.message for item in diags.sorted()] == ["the file is larger than 5 MB"]
     assert len(diags.render_text()) < 200
 
 

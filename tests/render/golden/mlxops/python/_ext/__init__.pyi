@@ -70,6 +70,6 @@ def block_diag(arrays: Sequence[scalar | array], *, stream: StreamOrDevice = Non
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:
-    """The kernel and its dtypes, by operator and backend, in this build."""
+    """Return the kernels of this build with their dtypes, by operator and backend."""
 
 def _methods() -> list[tuple[str, str]]: ...

@@ -406,6 +406,6 @@ def rows(x: scalar | array, n: int = 8, *, stream: StreamOrDevice = None) -> arr
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:
-    """The kernel and its dtypes, by operator and backend, in this build."""
+    """Return the kernels of this build with their dtypes, by operator and backend."""
 
 def _methods() -> list[tuple[str, str]]: ...
