@@ -32,8 +32,8 @@ digits. Arguments are exact in the dtype: spread over the range, close to poles 
 method changes, subnormal, and near overflow. `tests/special/reference_*.py` defines them, and the
 tests use fewer of the same points.
 
-- **Errors** are in ulp (units in the last place) of the exact result. A correctly rounded result has
-  an error of at most 0.5.
+- **Errors** are in ulp (units in the last place) of the exact result. A correctly rounded result
+  has an error of at most 0.5.
 - **Limits** are {ULPS:g} ulp in float32 and a relative error of {RELATIVE:g} in float64 (450 to 900
   ulp). In a region marked *conditioned*, the limit is the change of the result when the argument
   changes by its last digit: no function of a rounded argument can be more accurate.
@@ -71,7 +71,8 @@ def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
     worse = [item for item in items if compared(item)]
     if worse:
         parts.append(
-            "## Less accurate than SciPy\n\nRegions with an error of more than 4 ulp and more than 4 times SciPy's:\n\n"
+            "## Less accurate than SciPy\n\n"
+            "Regions with an error of more than 4 ulp and more than 4 times SciPy's:\n\n"
             "| function | region | dtype | ulp | SciPy | why |\n|---|---|---|---|---|---|\n"
             + "\n".join(
                 f"| {_code(i)} | {i.task.region} | {i.task.format} | {number(i.worst()[0])} | "
