@@ -95,6 +95,9 @@ lint: .venv/.ready ## Check style and types
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms \
+	  $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 format: .venv/.ready ## Format Python, C++ and Metal sources
 	@$(BIN)/ruff check --fix .

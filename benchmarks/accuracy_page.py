@@ -27,24 +27,26 @@ BINS = 160
 
 INTRODUCTION = f"""# Accuracy of mlxops.special
 
-Written by `make accuracy`, which measures every function against mpmath with 40 digits, at
-arguments that are exact in the dtype: spread over the range, close to poles, zeros and the places
-where the method changes, subnormal, and at the edges of overflow. The records in
-`tests/special/reference_*.py` say where; the tests ask the same with fewer points.
+`make accuracy ACCURACY_ARGS=--write` writes this page. It compares every function with mpmath at 40
+digits. Arguments are exact in the dtype: spread over the range, close to poles and zeros, where the
+method changes, subnormal, and near overflow. `tests/special/reference_*.py` defines them, and the
+tests use fewer of the same points.
 
-Errors are in **units in the last place** of the exact result (ulp): 0.5 is a correctly rounded
-result. Allowed are {ULPS:g} in float32 and {RELATIVE:g} relative in float64 (450 to 900 ulp), or,
-where a region is marked *conditioned*, the change of the result when the argument changes by its
-last digit: there a function of a rounded argument cannot be better. float16 and bfloat16 are
-computed in float32 and rounded once, so that little more than 0.5 ulp is left. SciPy's error is
-that of the same function in the same dtype at the same points; *wrong* is infinite where the result
-is finite, or the like, and *none* stands where SciPy has no such function.
+- **Errors** are in ulp (units in the last place) of the exact result. A correctly rounded result
+  has an error of at most 0.5.
+- **Limits** are {ULPS:g} ulp in float32 and a relative error of {RELATIVE:g} in float64 (450 to 900
+  ulp). In a region marked *conditioned*, the limit is the change of the result when the argument
+  changes by its last digit: no function of a rounded argument can be more accurate.
+- **float16 and bfloat16** are computed in float32 and rounded once, so their error is little more
+  than 0.5 ulp.
+- **SciPy** is the error of the same function in the same dtype at the same points. *wrong* marks,
+  for example, an infinity where the result is finite; *none* marks a function that SciPy lacks.
 
-The numbers are of one compiler and one processor. Others contract products and sums in different
-places, and on arm64 polynomials are evaluated in another order, so that results differ in the last
-digits; what is allowed is the same for all. The tests that hold it have been run with g++ 12 and
-clang 19 on x86-64, and with clang 19 for Linux on arm64, emulated by QEMU (`make arm64`). They have
-not been run on a Mac; the workflow in `.github/workflows` does, with Apple's clang.
+The numbers are from one compiler and one processor. Other compilers fuse different products and
+sums, and arm64 evaluates polynomials in another order, so results differ in their last digits
+within the same limits. The tests have been run with g++ 12 and clang 19 on x86-64, and with clang
+19 for Linux on arm64 under QEMU (`make arm64`). They have not been run on a Mac; the workflow in
+`.github/workflows` runs them there with Apple's clang.
 """
 
 
@@ -69,7 +71,8 @@ def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
     worse = [item for item in items if compared(item)]
     if worse:
         parts.append(
-            "## Less accurate than SciPy\n\nBy more than a factor of 4, and more than 4 ulp:\n\n"
+            "## Less accurate than SciPy\n\n"
+            "Regions with an error of more than 4 ulp and more than 4 times SciPy's:\n\n"
             "| function | region | dtype | ulp | SciPy | why |\n|---|---|---|---|---|---|\n"
             + "\n".join(
                 f"| {_code(i)} | {i.task.region} | {i.task.format} | {number(i.worst()[0])} | "

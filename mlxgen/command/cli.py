@@ -371,7 +371,7 @@ def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: s
         for change in changes:
             mark = click.style("breaking", fg="red") if change.breaking else "        "
             click.echo(f"{mark}  {change.op}: {change.message}")
-        click.echo(f"{len(changes)} changes, {len(breaking)} breaking")
+        click.echo(f"{len(changes)} change{'s' * (len(changes) != 1)}, {len(breaking)} breaking")
     if breaking:
         sys.exit(1)
 

@@ -83,7 +83,7 @@ def gradient_summary(op: Op) -> str:
     if "vjp" in op.entry.manual:
         return "hand-written"
     if not kinds or kinds == {GradKind.COMPOSITE}:
-        return "of the composition" if op.forward.expr is not None else "MLX's own"
+        return "of the composite" if op.forward.expr is not None else "MLX's own"
     if kinds == {GradKind.NONE}:
         return "none"
     return "function" if GradKind.FUNCTION in kinds else "formula"

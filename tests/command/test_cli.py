@@ -81,7 +81,7 @@ def test_diff(folder: Path) -> None:
     found = CliRunner().invoke(cli, arguments)
     assert found.exit_code == 1
     assert "nn.activations.softcap: argument 'cap': default 50.0 -> 40.0" in found.output
-    assert "1 changes, 1 breaking" in found.output
+    assert "1 change, 1 breaking" in found.output
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00", '[{"a": 1}]', "[" * 10**5])
