@@ -10,7 +10,7 @@ thread positions, barriers and simdgroups:
 
 `translate` rewrites, `library` compiles and runs, `rules` refuses what C++ takes and Metal does
 not; `include/` holds Metal's library in C++ and the substitute of MLX's Metal device with which
-generated launchers run; `runtime.cpp` runs threads. docs/metal.md says what this proves.
+generated launchers run; `runtime.cpp` runs threads. docs/emulation.md says what this proves.
 """
 
 from .cxx import EmulationError

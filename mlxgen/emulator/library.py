@@ -33,8 +33,9 @@ SCHEDULES: tuple[Schedule, ...] = ("natural", "ascending", "descending", "seeded
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
-# Kernels compute as they are written: no contraction (but see MLXGEN_METAL_FLAGS in docs/metal.md),
-# no excess precision. The sanitizers' calls end in the runtime, not in the compiler's libraries.
+# Kernels compute as they are written: no contraction (but see MLXGEN_METAL_FLAGS in
+# docs/emulation.md), no excess precision. The sanitizers' calls end in the runtime, not in the
+# compiler's libraries.
 _FLAGS = (
     "-std=c++20",
     "-O1",
