@@ -40,7 +40,7 @@ def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
 
 
 def unwrapped(text: str) -> str:
-    """Return a text in one line: pages wrap long messages."""
+    """Return a message in one line, because pages wrap long messages."""
     return " ".join(text.split())
 
 

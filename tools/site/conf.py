@@ -1,4 +1,4 @@
-"""How Sphinx makes a site of README.md and docs/, the very files that GitHub shows (``make site``).
+"""Settings of Sphinx, which makes a site from the pages that GitHub shows (``make site``).
 
 Sphinx, because it is the one generator that fails on a link to a heading that is not there, checks
 links to the outside, and runs pages (MyST-NB); furo, because it is readable on phones, has a dark
@@ -73,7 +73,7 @@ def _block(translator: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    """What Sphinx calls."""
+    """Connect this file to Sphinx."""
     app.add_lexer("metal", CppLexer)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("source-read", _read)

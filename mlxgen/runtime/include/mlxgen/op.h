@@ -300,7 +300,7 @@ class Dispatch {
 
 #ifdef MLXGEN_EMULATE_METAL
   /**
-   * Whether the operator is on the CPU what it is on the GPU (docs/emulation.md):
+   * Whether the operator on the CPU is the one on the GPU (docs/emulation.md):
    * its Metal kernel, or its composite. float64, which Metal does not have, and
    * operators for the CPU alone keep the CPU's kernel.
    */
