@@ -31,7 +31,7 @@ from .mlx_table import changed, combined, derive, from_mlx
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "mlx"
-PAGE = ROOT / "docs" / "own-package.md"
+PAGE = ROOT / "docs" / "releases-of-mlx.md"
 BEGIN, END = "<!-- releases: written by --write -->\n", "<!-- releases: end -->"
 PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
 
@@ -135,7 +135,7 @@ def _pin(release: str) -> None:
 
 @main.command()
 @click.argument("which", nargs=-1, metavar="[RELEASE]...")
-@click.option("--write", is_flag=True, help="Write the table in docs/own-package.md.")
+@click.option("--write", is_flag=True, help="Write the table in docs/releases-of-mlx.md.")
 def check(which: Sequence[str], write: bool) -> None:
     """Build a new package for each release; run its tests and those of mlxgen that concern MLX."""
     rows: list[tuple[str, ...]] = []

@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
 # Kernels compute exactly as written: no fused multiply-adds (but see MLXGEN_METAL_FLAGS in
-# docs/metal.md) and no excess precision. The runtime, not the compiler's libraries, defines the
+# docs/emulation.md) and no excess precision. The runtime, not the compiler's libraries, defines the
 # functions that the sanitizers call.
 _FLAGS = (
     "-std=c++20",

@@ -15,7 +15,7 @@ from ..command.cli import OPTIONS, Names
 from .cache import Cache, Kept, folder
 
 # Cached by the emulator itself.
-_OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/metal.md)"}
+_OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/emulation.md)"}
 
 
 @click.command("cache")

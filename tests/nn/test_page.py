@@ -1,20 +1,20 @@
-"""What docs/training.md shows does what it says."""
+"""Executes the example of docs/train.md."""
 
 import re
 from pathlib import Path
 
 import mlxops
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 
 
 def test_example():
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(code, str(PAGE), "exec"), {})
 
 
 def test_operators():
-    """All are named, and no others."""
+    """The page lists all operators of mlxops.nn."""
     table = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(table))) == {
         name for name in dir(mlxops.nn) if not name.startswith("_")

@@ -1,4 +1,4 @@
-"""What docs/cpp.md says, done word for word: a program in C++ that uses mlxops."""
+"""Builds and runs the C++ program of docs/cpp.md with its commands."""
 
 from __future__ import annotations
 

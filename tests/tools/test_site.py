@@ -1,9 +1,12 @@
-"""What the documentation site adds to the pages; ``tests/site`` opens the site itself."""
+"""Tests of tools/site and of links between pages; ``tests/site`` opens the site itself."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+from collections import Counter
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -66,14 +69,16 @@ def test_with_plots() -> None:
 
 
 def test_contents(tmp_path: Path) -> None:
-    """All pages are there, those that nobody named too, and no others."""
-    (tmp_path / "docs").mkdir()
-    for name in ("language", "new", "metal"):
-        (tmp_path / "docs" / f"{name}.md").touch()
+    """The contents list the existing pages, including those without an entry."""
+    for name in ("docs/language", "docs/new", "docs/train", "CONTRIBUTING"):
+        path = tmp_path / f"{name}.md"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     text = pages.contents(tmp_path)
-    how_to, reference = text.split("How to\n")[1].split("Reference\n")
-    assert how_to.split("```")[0].split() == ["/docs/metal", "/docs/new"]
-    assert reference.split("```")[0].split() == ["/docs/language", "/mlxgen/diagnostics/errors"]
+    how_to, reference = text.split("How-to\n")[1].split("Reference\n")
+    assert how_to.split("```")[0].split() == ["/docs/train", "/docs/new"]
+    assert reference.split("```")[0].split() == ["/docs/language"]
+    assert text.split("Contributing\n")[1].split("```")[0].split() == ["/CONTRIBUTING"]
     there = {path.stem for path in ROOT.glob("docs/*.md")}
     assert there <= set(re.findall(r"/docs/([\w-]+)", pages.contents(ROOT)))
 
@@ -89,11 +94,50 @@ def test_notebook() -> None:
     assert "```yaml" in cells[2].source
 
 
+def without_code(text: str) -> str:
+    """Return Markdown without blocks of code."""
+    return re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub derives them from its headings."""
+    found: Counter[str] = Counter()
+    for heading in re.findall(r"^#+ (.+)$", without_code(path.read_text("utf-8")), re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)  # the text of a link
+        name = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+        found[f"{name}-{found[name]}" if found[name] else name] += 1
+    return {*found}
+
+
+def pages_of_the_project() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True)
+    paths = [ROOT / name for name in listed.stdout.split()]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def broken(path: Path) -> list[str]:
+    """Return the relative links of a page whose file or heading does not exist."""
+    text = re.sub(r"`[^`\n]*`", "", without_code(path.read_text("utf-8")))
+    found = []
+    for link in re.findall(r"\]\((?!https?:)([^)\s]*)\)", text):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            found.append(link)
+    return found
+
+
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *ROOT.glob("docs/*.md")], ids=lambda p: p.stem
+    "path", pages_of_the_project(), ids=lambda p: p.relative_to(ROOT).with_suffix("").as_posix()
 )
 def test_links(path: Path) -> None:
-    """What a page links to is there, as GitHub follows it; the site's own check needs Sphinx."""
-    text = re.sub(r"^ *```.*?^ *```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r"\]\((?!https?:)([^)\s]*)\)", re.sub(r"`[^`\n]*`", "", text))
-    assert [link for link in links if not (path.parent / link.split("#")[0]).exists()] == []
+    """Relative links lead to files and headings that exist, as on GitHub."""
+    assert broken(path) == []
+
+
+def test_broken_links(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    links = "[a](page.md#one) [b](#two-words) [c](#two) [d](other.md) [e](#two-words-1) [f](#code)"
+    page.write_text(f"# One\n\n## Two `words`\n\n## Two *words*\n\n```sh\n# code\n```\n{links}\n")
+    assert broken(page) == ["#two", "other.md", "#code"]

@@ -25,8 +25,8 @@ from tools.site import pages, plots  # noqa: E402 - the root is known only now
 project = "mlxgen"
 html_title = "mlxgen"
 root_doc = "README"
-include_patterns = ["README.md", "docs/*.md", "examples/*.ipynb", "mlxgen/diagnostics/errors.md"]
-exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
+include_patterns = ["*.md", "docs/*.md", "examples/*.ipynb", "mlxgen/diagnostics/errors.md"]
+exclude_patterns = [".*", "build", "dist", "mlxgen/build", "CHANGELOG.md"]
 
 extensions = ["myst_nb"]
 myst_enable_extensions = ["dollarmath"]

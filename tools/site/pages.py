@@ -1,4 +1,4 @@
-"""The site's changes to the pages: the table of contents, and a notebook of the tutorial."""
+"""Prepares pages for the site: the table of contents, and the tutorial as a notebook."""
 
 from __future__ import annotations
 
@@ -8,36 +8,49 @@ from pathlib import Path
 from typing import Any
 
 CONTENTS = {
-    "Start": ["docs/tutorial", "examples/beta_binomial"],
-    "How to": [
+    "Tutorial": ["docs/first-operator", "docs/tutorial", "examples/beta_binomial"],
+    "How-to": [
+        "docs/install",
         "docs/notebook",
         "examples/own_operator",
-        "docs/gradcheck",
         "docs/own-package",
-        "docs/training",
-        "docs/editor",
-        "docs/metal",
+        "docs/cpu-kernel",
+        "docs/reduction",
+        "docs/outputs",
         "docs/metal-kernel",
+        "docs/test-metal",
+        "docs/gradcheck",
+        "docs/train",
         "docs/cpp",
         "docs/pytensor",
-        "docs/mlx-lm",
+        "docs/editor",
+        "docs/troubleshooting",
     ],
     "Reference": [
+        "docs/cli",
         "docs/language",
+        "docs/settings",
         "docs/operators",
         "docs/accuracy",
         "mlxgen/diagnostics/errors",
-        "docs/benchmarks",
+        "docs/releases-of-mlx",
     ],
-    "Background": [
+    "Explanation": [
         "docs/architecture",
         "docs/design",
+        "docs/emulation",
         "docs/mutation",
+        "docs/mutation-results",
+        "docs/benchmarks",
+        "docs/benchmark-results",
         "docs/torchgen",
-        "docs/releasing",
     ],
+    "Contributing": ["CONTRIBUTING", "docs/releasing"],
 }
-"""The pages in order. Pages that are not listed here are at the end of "How to"."""
+"""The pages in their order. Pages without an entry follow those of "How-to"."""
+
+OTHERS = ("mlxgen/diagnostics/errors", "CONTRIBUTING")
+"""The pages outside of docs/ and examples/."""
 
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -51,21 +64,21 @@ def contents(root: Path) -> str:
     files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb")]
     named = [page for pages in CONTENTS.values() for page in pages]
     there = {str(file.relative_to(root).with_suffix("")) for file in files}
-    there.add("mlxgen/diagnostics/errors")
+    there.update(page for page in OTHERS if (root / f"{page}.md").is_file())
     text = ""
     for caption, pages in CONTENTS.items():
-        more = sorted(there.difference(named)) if caption == "How to" else []
+        more = sorted(there.difference(named)) if caption == "How-to" else []
         lines = "\n".join(f"/{page}" for page in [*pages, *more] if page in there)
         text += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{lines}\n```\n"
     return text
 
 
 def notebook(text: str) -> Any:
-    """Convert a Markdown page to a notebook, which MyST-NB runs: its Python code becomes the cells.
+    """Return a Markdown page as a notebook that MyST-NB runs, with its Python code as cells.
 
-    On GitHub the page is ordinary Markdown; MyST's own notebook format would not be.
+    On GitHub, the page is ordinary Markdown. MyST's own format for notebooks is not.
     """
-    v4: Any = importlib.import_module("nbformat.v4")  # only needed for the site
+    v4: Any = importlib.import_module("nbformat.v4")  # installed only for the site
     cells, starts, line = [], [], 0
     for i, part in enumerate(CODE.split(text)):
         line += i % 2  # the line that opens the code

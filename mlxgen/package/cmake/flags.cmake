@@ -133,7 +133,7 @@ function(mlxgen_operators target)
   endif()
 
   if(MLXGEN_EMULATE_METAL)
-    # A substitute for MLX's Metal device, searched before it (docs/metal.md).
+    # A substitute for MLX's Metal device, searched before it (docs/emulation.md).
     target_include_directories(${target} BEFORE
                                PRIVATE "${mlxgen_dir}/emulator/include")
     target_compile_definitions(${target} PRIVATE _METAL_ MLXGEN_EMULATE_METAL)

@@ -304,7 +304,7 @@ class Dispatch {
 
 #ifdef MLXGEN_EMULATE_METAL
   /**
-   * Return true if the CPU emulates the GPU (docs/metal.md): the operator runs
+   * Return true if the CPU emulates the GPU (docs/emulation.md): the operator runs
    * its Metal kernel or its composite. float64, which Metal lacks, and
    * operators for the CPU only use the CPU's kernel.
    */
