@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from builds import output, run
 
+from mlxgen.emulator import EmulationError, load_metal
 from mlxgen.package import load, notebook
 from mlxgen.package.backend import tomllib
 
@@ -64,10 +65,46 @@ def test_own_package(project: Path, tmp_path: Path) -> None:
     assert re.search(r"\n\d\d passed in [\d.]+s\n$", output(done)), done.stdout
 
 
-@pytest.mark.parametrize("code", [code for code in blocks(README, "python") if ">>>" in code])
-def test_sessions(code: str) -> None:
-    """Each session of the README follows its cell."""
-    session(code, {"mx": mx, "ops": run_cell(cell_of(README))})
+def test_message_of_the_readme() -> None:
+    """A misspelled name in README's cell gives its message. programs/test_walk.py runs the rest."""
+    (shown,) = (code for code in blocks(README, "text") if "MG303" in code)
+    with pytest.raises(load.LoadError) as error:
+        run_cell(cell_of(README).replace("x: grad /", "x: gard /"))
+    assert str(error.value).strip() == shown.strip()
+
+
+RACE = """
+[[kernel]] void total_float32(
+    const device float* x [[buffer(0)]],
+    device float* out [[buffer(1)]],
+    uint i [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint group [[simdgroup_index_in_threadgroup]]) {
+  threadgroup float sums[2];
+  float sum = simd_sum(x[i]);
+  if (lane == 0) sums[group] = sum;
+  // threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (i == 0) out[0] = sums[0] + sums[1];
+}
+"""
+
+
+def test_race_of_the_readme(tmp_path: Path) -> None:
+    """A kernel without a barrier gives the report in README, and with it the sum."""
+    (shown,) = (code for code in blocks(README, "text") if "race" in code)
+    path = tmp_path / "total.metal"
+    x, out = np.ones(64, np.float32), np.zeros(1, np.float32)
+
+    def total(text: str) -> float:
+        path.write_text(f"#include <metal_stdlib>\nusing namespace metal;{text}")
+        kernel = load_metal(path, [])
+        kernel.run("total_float32", [x, out], grid=(64,), threadgroup=(64,), outputs=[1])
+        return float(out[0])
+
+    with pytest.raises(EmulationError) as error:
+        total(RACE)
+    assert " ".join(shown.split()) == str(error.value)
+    assert total(RACE.replace("// threadgroup_barrier", "threadgroup_barrier")) == 64
 
 
 class Counts(doctest.OutputChecker):

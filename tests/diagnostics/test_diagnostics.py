@@ -191,7 +191,9 @@ def test_the_first_are_shown():
     assert shown == [(1, "warning"), (1, "error"), (2, "warning"), (2, "error"), (3, "note")]
     assert items[-1]["message"] == "and 6 more"
     assert diags.render_text().endswith(
-        "ops.yaml:3:1: note: and 6 more\nhelp: use `--max-errors 0` to show all\n5 errors, 5 warnings\n"
+        "ops.yaml:3:1: note: and 6 more\n"
+        "help: use `--max-errors 0` to show all\n"
+        "5 errors, 5 warnings\n"
     )
 
 
