@@ -1,4 +1,4 @@
-"""What README.md and docs/own-package.md tell a reader to write, done word for word."""
+"""The steps of README.md and docs/own-package.md, executed as written."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code of a page in a language."""
+    """Return the code blocks of a page in a language."""
     return [dedent(code) for _, name, code in FENCE.findall(page) if name == language]
 
 
 def files(page: str) -> dict[str, str]:
-    """The code whose first line, a comment, says which file it is."""
+    """Return the code blocks whose first line is a comment with a file name."""
     found = {}
     for _, _, code in FENCE.findall(page):
         text = dedent(code)
@@ -72,7 +72,7 @@ def test_own_package(project: Path, tmp_path: Path) -> None:
 
 
 def test_mistake(project: Path) -> None:
-    """The message that the README shows for a mistyped name."""
+    """The README shows the message for a mistyped name."""
     (shown,) = (code for code in blocks(README, "text") if "MG303" in code)
     yaml = project / "mlx_ops.yaml"
     text = yaml.read_text(encoding="utf-8")
@@ -88,12 +88,12 @@ def test_mistake(project: Path) -> None:
 
 @pytest.mark.parametrize("code", [code for code in blocks(README, "python") if ">>>" in code])
 def test_sessions(code: str) -> None:
-    """What the README shows of a session in Python, after its cell."""
+    """The Python session of the README prints the same after its cell."""
     session(code, {"mx": mx, "ops": run_cell(cell_of(README))})
 
 
 class Counts(doctest.OutputChecker):
-    """The last digits of fractions, and how many checks there are, are no part of a page."""
+    """Compares output without the last digits of fractions and the number of checks."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         return super().check_output(self.plain(want), self.plain(got), optionflags)
@@ -105,7 +105,7 @@ class Counts(doctest.OutputChecker):
 
 
 def session(code: str, names: dict[str, Any]) -> None:
-    """Do what a page shows of a session in Python."""
+    """Run a Python session of a page."""
     test = doctest.DocTestParser().get_doctest(code, names, "page", None, None)
     said: list[str] = []
     with mx.stream(mx.cpu):
@@ -115,14 +115,14 @@ def session(code: str, names: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("page", [NOTEBOOK, GRADCHECK], ids=["notebook", "gradcheck"])
 def test_page_sessions(page: str) -> None:
-    """What a page shows of one session, in parts."""
+    """The parts of a page's session print the same."""
     names = {"mx": mx, "np": np, "ops": run_cell(cell_of(NOTEBOOK))}
     code = "\n".join(code for code in blocks(page, "python") if ">>>" in code)
     session(code, names)
 
 
 def test_torchgen(tmp_path: Path) -> None:
-    """The entry that docs/torchgen.md puts beside torchgen's, which has torch's schema."""
+    """The entry that docs/torchgen.md compares with torchgen's has torch's schema."""
     page = (ROOT / "docs" / "torchgen.md").read_text(encoding="utf-8")
     written = files(page)
     assert {"mlx_ops.yaml", "csrc/axpby.h"} <= {*written}
@@ -136,7 +136,7 @@ def test_torchgen(tmp_path: Path) -> None:
 
 
 def cell_of(page: str) -> str:
-    """The cell that a page shows, without its first line."""
+    """Return the cell of a page, without its first line."""
     (cell,) = re.findall(r"^````text\n%%mlxgen ops\n(.*?)^````$", page, re.MULTILINE | re.DOTALL)
     return cell
 
@@ -174,7 +174,7 @@ def test_mistake_in_a_cell() -> None:
 
 
 def test_extras() -> None:
-    """What the pages tell to install."""
+    """The extras in the pages' install commands exist."""
     text = (ROOT / "mlxgen" / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     named = re.findall(r"mlxgen\[(\w+)\]", README + NOTEBOOK)
