@@ -1,20 +1,8 @@
 """Checks hand-written ``[[kernel]]`` functions: buffers, launch and dtypes.
 
-Parameters are bound by name:
-
-=====================  ==========================================  =========================
-name                   declaration                                 value
-=====================  ==========================================  =========================
-an argument            ``device const T* x``                       elements of the array
-an output              ``device T* out``, ``device atomic<float>*``  elements to write
-an attribute           ``constant float& eps``                     a number, bool or choice
-a constant             ``constant int& rows``                      a formula of the entry
-``has_<argument>``     ``constant bool& has_weight``               true if it was passed
-``<array>_shape``      ``constant const int* x_shape``             shape
-``<array>_strides``    ``constant const int64_t* x_strides``       strides
-``<array>_ndim``       ``constant int& x_ndim``                    rank
-``<array>_size``       ``constant int64_t& x_size``                number of elements
-=====================  ==========================================  =========================
+Parameters are bound by name, as docs/language.md lists: array arguments, outputs, attributes,
+constants of the entry, properties of an array (``x_shape``, ``x_strides``, ``x_ndim``, ``x_size``),
+and ``has_x`` for an optional array. ``_parameters`` yields the declaration of each.
 
 For an absent optional array, ndim and size are 0, and its data, shape and strides are empty. Arrays
 must follow the order of the entry, arguments before outputs. All problems of a kernel are reported

@@ -1,10 +1,8 @@
 """Signatures: the arguments and outputs of an operator, with three spellings.
 
-=======  ===============================================================
-C++      ``array axpby(const array& x, const array& y, float alpha = 1)``
-Python   ``axpby(x: array, y: array, *, alpha: float = 1.0) -> array``
-torch    ``axpby(Tensor x, Tensor y, *, float alpha=1) -> Tensor``
-=======  ===============================================================
+    C++      array axpby(const array& x, const array& y, float alpha = 1)
+    Python   axpby(x: array, y: array, *, alpha: float = 1.0) -> array
+    torch    axpby(Tensor x, Tensor y, *, float alpha=1) -> Tensor
 
 A type has a ``Kind``; its spellings are properties. read/signature.py parses a signature printed in
 C++ or Python to the same signature, except for facts that a spelling cannot express: C++ has no

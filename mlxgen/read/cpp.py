@@ -1,12 +1,8 @@
 """Parses the declarations of hand-written C++ and Metal with tree-sitter.
 
 Generated code calls hand-written kernels. Their declarations are compared with the entry, so that a
-mismatch is reported before it causes a compile error in generated code:
-
-    for function in Reader(["csrc"]).file("csrc/kernels.h").functions:
-        function.qualified_name    # "mlxops::cpu::axpby"
-        function.template          # ("T",)
-        [p.type for p in function.params]    # ["T", "T", "T", "T"]
+mismatch is reported before it causes a compile error in generated code. ``Reader(folders)`` parses
+files, and ``file(path).functions`` are the functions of one.
 
 Metal is C++ with additional attributes, address spaces and stages. These are masked before parsing,
 and then read from the text around a declaration. Bodies of functions and classes are skipped. Types
@@ -73,65 +69,36 @@ _NO_TYPE = re.compile(
 
 
 class Param(NamedTuple):
-    """A function's parameter, for example `device const T* x [[buffer(0)]]`.
+    """A function's parameter, for example `device const T* x [[buffer(0)]]`."""
 
-    Attributes:
-        type: the whole type: "device const T*".
-        name: "x", or "" without a name.
-        base: the type without const, address space, pointers and references: "T".
-        space: the Metal address space that it points or refers to: "device"; or None.
-        const: the pointee or referent (else the value itself) is const.
-        pointer: the outermost part of the type is a pointer (or an array).
-        reference: the outermost part of the type is a reference.
-        attributes: {"buffer": 0}.
-        default: the text of its default argument, or None.
-        span: its location.
-    """
-
-    type: str
-    name: str
-    base: str
-    space: str | None
-    const: bool
-    pointer: bool
-    reference: bool
-    attributes: Mapping[str, Attribute]
-    default: str | None
+    type: str  # the whole type: "device const T*"
+    name: str  # "x", or "" without a name
+    base: str  # without const, address space, pointers and references: "T"
+    space: str | None  # the Metal address space that it points or refers to: "device"
+    const: bool  # the pointee or referent (else the value itself) is const
+    pointer: bool  # the outermost part of the type is a pointer (or an array)
+    reference: bool  # the outermost part of the type is a reference
+    attributes: Mapping[str, Attribute]  # {"buffer": 0}
+    default: str | None  # the text of the default argument
     span: Span
 
 
 class Function(NamedTuple):
-    """A function declared or defined at namespace scope.
+    """A function declared or defined at namespace scope."""
 
-    Attributes:
-        name: without its namespace and class: "axpby", "operator+".
-        namespace: "mlxops::cpu", or "" for the global one; inline and unnamed ones do not count.
-        class_name: X of `X::vjp`, or None.
-        template: the names of its template parameters ("" for one without a name).
-        template_defaults: their defaults as strings, or None.
-        template_kinds: "bool" for `bool positive`; the concept or "" for a type.
-        requires: the requires clause of its template.
-        inline: several sources may include its definition.
-        result: its return type; "" for constructors and the like.
-        params: its parameters.
-        attributes: {"kernel": None} for a Metal kernel.
-        body: the slice of its body in the text of its file, or None.
-        span: the location of its name.
-    """
-
-    name: str
-    namespace: str
-    class_name: str | None
-    template: tuple[str, ...]
-    template_defaults: tuple[str | None, ...]
-    template_kinds: tuple[str, ...]
-    requires: str
-    inline: bool
-    result: str
+    name: str  # without namespace and class: "axpby", "operator+"
+    namespace: str  # "mlxops::cpu", or "" for the global one; without inline and unnamed ones
+    class_name: str | None  # X in `X::vjp`
+    template: tuple[str, ...]  # names of the template parameters ("" for one without a name)
+    template_defaults: tuple[str | None, ...]  # their defaults
+    template_kinds: tuple[str, ...]  # "bool" for `bool positive`; the concept or "" for a type
+    requires: str  # the requires clause of the template
+    inline: bool  # several sources may include the definition
+    result: str  # the return type; "" for constructors and the like
     params: tuple[Param, ...]
-    attributes: Mapping[str, Attribute]
-    body: tuple[int, int] | None
-    span: Span
+    attributes: Mapping[str, Attribute]  # {"kernel": None} for a Metal kernel
+    body: tuple[int, int] | None  # the slice of the body in the text of the file
+    span: Span  # the location of the name
 
     @property
     def is_kernel(self) -> bool:

@@ -1,23 +1,9 @@
 """Reads the settings of a project: the ``[tool.mlxgen]`` table of its pyproject.toml.
 
-Every key has a default, so that a package with the usual layout needs no table:
-
-=========== ======================= ====================================================
-key         default                 meaning
-=========== ======================= ====================================================
-name        the distribution's name import name of the package and name of its library
-namespace   the name                C++ namespace of the generated code
-yaml        ``mlx_ops.yaml``        the operators
-csrc        ``csrc``                hand-written C++: CPU kernels (``*.h``), ``*.cpp``
-metal       ``kernels/metal``       hand-written Metal kernels
-python      ``python/<name>``       the importable package
-docs        ``docs``                folder of the generated reference of the operators
-tests       ``["tests"]``           folders or files that ``mlxgen metal-test`` runs
-=========== ======================= ====================================================
-
-Only ``yaml`` and ``python`` must exist. Paths are relative to pyproject.toml and must be inside the
-project. The version, and the release of MLX that the package pins, come from the ``[project]``
-table.
+Every key has a default (``PATHS``, ``TESTS``), so that a package with the usual layout needs no
+table. The user documentation explains the keys. Only ``yaml`` and ``python`` must exist. Paths are
+relative to pyproject.toml and must be inside the project. The version, and the release of MLX that
+the package pins, come from the ``[project]`` table.
 
 This module runs before the build requirements are installed, and therefore uses only the standard
 library (and tomli on Python 3.10).
@@ -43,13 +29,13 @@ else:
     import tomli as tomllib
 
 PATHS = {
-    "yaml": "mlx_ops.yaml",
-    "csrc": "csrc",
-    "metal": "kernels/metal",
-    "python": "python/{name}",
-    "docs": "docs",
+    "yaml": "mlx_ops.yaml",  # the operators
+    "csrc": "csrc",  # hand-written C++: CPU kernels (*.h), *.cpp
+    "metal": "kernels/metal",  # hand-written Metal kernels
+    "python": "python/{name}",  # the importable package
+    "docs": "docs",  # the generated reference of the operators
 }
-TESTS = ("tests",)
+TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
 KEYS = ("name", "namespace", *PATHS, "tests")
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones

@@ -1,4 +1,4 @@
-"""Named axes: the conditions and shapes that are made of them, beside axes fitted one by one."""
+"""Named axes: their conditions and shapes, compared with axes that are matched one by one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def named(given: dict[str, str]) -> NamedAxes:
 def fitted(
     axes: Axes, shape: tuple[int, ...], known: dict[str, object]
 ) -> dict[str, object] | None:
-    """Lengths with which an array has these axes, or None."""
+    """Return sizes with which an array has these axes, or None."""
     known, names = dict(known), list(axes.names)
     if "..." in names:
         at, others = names.index("..."), len(shape) - len(names) + 1
@@ -58,13 +58,13 @@ def fitted(
 
 
 def whole(axes: Axes, known: dict[str, object]) -> tuple[int, ...]:
-    """The shape with these lengths."""
+    """Return the shape for these sizes."""
     parts = [known["..."] if axis == "..." else (eval(axis, {}, known),) for axis in axes.names]
     return tuple(length for part in parts for length in part)
 
 
 def lengths(axes: NamedAxes, shapes: dict[str, tuple[int, ...]]) -> dict[str, object] | None:
-    """Those with which all arguments have their axes: arrays that say lengths first, by and by."""
+    """Return sizes with which all arguments have their axes; determining arrays come first."""
     order = [*axes.sure, *(name for name in shapes if name not in axes.sure)]
     for names in itertools.permutations(order[: len(axes.sure)]):
         known: dict[str, object] | None = {"k": 2}
@@ -137,7 +137,7 @@ def test_messages(given: dict[str, str], messages: list[str]) -> None:
 
 
 def test_ranks_are_known(tmp_path: Path) -> None:
-    """A gradient is held to the ranks that axes say."""
+    """The rank of a gradient is checked against the axes."""
     yaml = tmp_path / "mlx_ops.yaml"
     for axes, wrong in [("x: D N, y: N", True), ("x: D N, y: ... N", False)]:
         yaml.write_text(

@@ -1,7 +1,6 @@
-"""`vmap: batch`: formulas that hold with a batch axis in front of every array, and others.
+"""`vmap: batch`: formulas that stay valid with a batch axis in front of every array, and others.
 
-The rule itself is compared as well: formulas that are accepted are evaluated for shapes with and
-without a batch.
+The rule itself is also tested: accepted formulas are evaluated for shapes with and without a batch.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ sizes
 
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory: pytest.TempPathFactory) -> Codes:
-    """The codes of what is wrong with the entry, by a condition and the shape."""
+    """Return the codes of the errors in an entry with a condition and a shape."""
     folder = tmp_path_factory.mktemp("batch")
     (folder / "csrc").mkdir()
     (folder / "csrc" / "pair.h").write_text(KERNEL)
@@ -202,7 +201,7 @@ def test_shapes_that_may_not_hold(shape: str, codes: Codes) -> None:
 
 
 def calls() -> list[tuple[dict[str, object], dict[str, object]]]:
-    """Arguments of calls, and the same with a batch of 5."""
+    """Return arguments of calls, without and with a batch of 5."""
     shapes = [s for rank in range(4) for s in itertools.product((1, 3, 4), repeat=rank)]
     found = []
     for x, y in itertools.product(shapes, shapes):

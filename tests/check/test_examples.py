@@ -1,4 +1,4 @@
-"""The examples in the explanations of the codes show what they say."""
+"""The examples in errors.md have the errors that they explain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pages import PAGES
 from sample import project
 
-# Codes whose examples are no entries, or show one line of an entry only.
+# Codes whose examples are not entries, or show only one line of an entry.
 ELSEWHERE = ("MG0", "MG2", "MG3", "MG7", "MG8")
 SOURCES = [c for c, page in PAGES.items() if page.language == "cpp" and c[:3] not in ELSEWHERE]
 ENTRIES = [c for c, page in PAGES.items() if page.language == "yaml" and c[:3] not in ELSEWHERE]

@@ -1,6 +1,7 @@
-"""What is right must not be refused for what is known of ranks, dtypes and linearity.
+"""The analysis of ranks, dtypes and linearity accepts correct entries.
 
-What is refused is in cases/: gradient_*, jvp_not_linear, composite_of_another_shape, formula_*.
+The rejected entries are in cases/: gradient_*, jvp_not_linear, composite_of_another_shape,
+formula_*.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def test_composites(composite: str, formula: str, tmp_path: Path) -> None:
     ],
 )
 def test_dtypes_of_outputs(rule: str, element: str | None, tmp_path: Path) -> None:
-    """A kernel is told of dtypes by what a formula means, however it is written."""
+    """The dtype of a kernel's output depends on the meaning of a formula, not on its spelling."""
     text = project.YAML.read_text("utf-8")
     assert "dtype: {last: accumulator}" in text
     yaml = tmp_path / "mlx_ops.yaml"

@@ -1,7 +1,7 @@
-"""Fixes are right: applied to the cases of test_golden.py, they leave nothing that they are about.
+"""Fixes are correct: after applying them to the cases of test_golden.py, their errors are gone.
 
-All fixes of a file are applied at once, then the file is checked again: what had a fix is gone, and
-nothing is wrong that was not wrong before, but for what is listed here.
+All fixes of a file are applied at once, then the file is checked again. Diagnostics with a fix must
+be gone, and no new diagnostics may occur, except those listed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlxgen.read.yaml import Document
 
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases").glob("*.yaml"))
-# What fixes uncover: errors that could not be seen before, in the same entry.
+# Errors that a fix reveals in the same entry.
 UNCOVERED = {
     "accumulator_in_the_wrong_place": "the output has another type than the kernel",
     "formula_in_braces_without_quotes": "a number in quotes inside of the formula",
@@ -42,7 +42,7 @@ UNCOVERED = {
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """The kernels that the cases name."""
+    """The kernels of the cases."""
     folder = tmp_path_factory.mktemp("fixes")
     for source in (project.HERE, HERE / "misfits"):
         for part in ("csrc", "kernels"):
@@ -69,22 +69,22 @@ def test_fixes(case: Path, sources: Sources) -> None:
     fixes: list[Fix] = [item.fix for item in before if item.fix]
     if not fixes:
         return
-    mended, done = applied("mlx_ops.yaml", text, fixes)
-    after = check(mended, sources)
+    corrected, done = applied("mlx_ops.yaml", text, fixes)
+    after = check(corrected, sources)
     mistakes = said(before)
     if again := [item.fix for item in after if item.fix and said([item]) <= mistakes]:
-        mended, _ = applied("mlx_ops.yaml", mended, again)  # one mistake is said once
-        after = check(mended, sources)
+        corrected, _ = applied("mlx_ops.yaml", corrected, again)  # a mistake is reported once
+        after = check(corrected, sources)
     fixed = said([item for item in before if item.fix in done])
     left = said(after)
-    assert not fixed & left, f"{mended}\n{fixed & left}"
+    assert not fixed & left, f"{corrected}\n{fixed & left}"
     new = said([item for item in after if item.severity == "error"]) - said(before)
-    assert bool(new) == (case.stem in UNCOVERED), f"{mended}\n{new}"
+    assert bool(new) == (case.stem in UNCOVERED), f"{corrected}\n{new}"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the kernels that the cases name, and no entries."""
+    """A project with the kernels of the cases, without entries."""
     folder = tmp_path_factory.mktemp("project")
     for source in (project.HERE, HERE / "misfits"):
         for part in ("csrc", "kernels"):
@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_check_fix(case: Path, folder: Path, sources: Sources) -> None:
-    """All that is certain is written, once, and nothing else."""
+    """All certain fixes are written, once, and no others."""
     yaml = folder / "mlx_ops.yaml"
 
     def fixed(raw: bytes) -> tuple[int, bytes]:
@@ -171,19 +171,19 @@ def test_advice(case: str, sources: Sources) -> None:
         whole = old[0] == "|" and given == old[1:]
         assert whole or old in given, given
         lines[line - 1] = new.strip("\n") if whole else given.replace(old, new.strip("\n"))
-    mended = "\n".join(lines) + "\n"
-    after = check(mended, sources)
-    assert not said(about) & said(after), f"{mended}\n{said(about) & said(after)}"
+    corrected = "\n".join(lines) + "\n"
+    after = check(corrected, sources)
+    assert not said(about) & said(after), f"{corrected}\n{said(about) & said(after)}"
     new_ones = said([i for i in after if i.severity == "error"]) - said(before)
-    assert not new_ones, f"{mended}\n{new_ones}"
+    assert not new_ones, f"{corrected}\n{new_ones}"
 
 
-# Codes whose helps nobody follows here, and why.
+# Codes whose helps are not followed here, with reasons.
 NOT_FOLLOWED = {
     "MG217": "a hundred arguments want names",
     "MG219": "a signature of such a length wants another operator",
 }
-# The examples of errors.md, which are tested, follow the helps about formulas and kernels.
+# The tested examples of errors.md follow the helps about formulas and kernels.
 EXAMPLES = ("MG3", "MG5", "MG6", "MG7", "MG8")
 
 

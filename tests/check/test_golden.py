@@ -1,7 +1,7 @@
-"""What people read when something is wrong: every file in cases/ has its whole output beside it.
+"""The complete output for each case in cases/, stored next to it.
 
-A case is ``cases/<name>.yaml`` with the kernels of the sample project and of misfits/, or a folder
-``cases/<name>`` with a project of its own. After a change of messages, write the outputs anew and
+A case is ``cases/<name>.yaml`` with the kernels of the sample project and of mismatches/, or a
+folder ``cases/<name>`` with its own project. After a change of messages, update the outputs and
 read the difference::
 
     UPDATE_GOLDEN=1 pytest tests/check/test_golden.py
@@ -26,7 +26,7 @@ CASES = sorted({path.with_suffix("") for path in (HERE / "cases").iterdir()})
 
 
 def outcome(case: Path, folder: Path) -> str:
-    """Everything that is said about a case, as it is printed."""
+    """Return all diagnostics of a case, as printed."""
     if case.is_dir():
         shutil.copytree(case, folder, dirs_exist_ok=True)
     else:

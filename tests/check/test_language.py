@@ -1,7 +1,7 @@
-"""Packages built from their own YAML and kernels, imported beside mlxops in one process.
+"""Packages built from their own YAML and kernels, imported together with mlxops in one process.
 
-The two forms of the original proposal stand word for word alone in a file; the third package holds
-the parts of the language that no operator of mlxops uses. The build is the one that pip runs.
+Two packages contain the two forms of the original proposal, unchanged. The third contains the parts
+of the language that no operator of mlxops uses. pip builds them.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ SOURCES = {
         }
         """,
 }
-# The examples of docs/language.md: entries of my_ops, and files that begin with their name.
+# The examples of docs/language.md: entries of my_ops, and files that begin with their names.
 PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
 EXAMPLES = PAGE.partition("\n## Hand-written members\n")[2]
 EXAMPLES = EXAMPLES.partition("\n## Documentation and tests\n")[0]
@@ -156,7 +156,7 @@ BY_HAND = dict(re.findall(r"^```cpp\n// (\S+)\n(.*?)^```$", EXAMPLES, re.MULTILI
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the three packages, beside MLX."""
+    """A folder with the three packages, next to MLX."""
     site = tmp_path_factory.mktemp("site")
     for name, yaml in FORMS.items():
         root = tmp_path_factory.mktemp(name)
@@ -237,7 +237,7 @@ def test_side_by_side(site: Path) -> None:
 
 
 def test_gradient_of_a_bound_function(site: Path) -> None:
-    """It replaces MLX's own, also under vmap, in the jvp and in checkpoints."""
+    """The gradient replaces MLX's own, also under vmap, in the jvp and in checkpoints."""
     _run(
         site,
         """
@@ -311,7 +311,7 @@ def test_manual_and_optional(site: Path) -> None:
 
 
 def test_loop_for_positive_inputs(site: Path) -> None:
-    """It takes the blocks of 512 elements in which every input is above 0, and no others."""
+    """The loop computes exactly the blocks of 512 elements in which every input is above 0."""
     _run(
         site,
         """
@@ -358,7 +358,7 @@ def test_loop_for_positive_inputs(site: Path) -> None:
 
 
 def test_shapes_that_cannot_be(site: Path) -> None:
-    """Raised when the graph is built, with the operator's name and its arguments."""
+    """Errors are raised when the graph is built, with the operator's name and its arguments."""
     _run(
         site,
         """
@@ -383,7 +383,7 @@ def test_shapes_that_cannot_be(site: Path) -> None:
 
 
 def test_axes_of_elementwise_operators(site: Path) -> None:
-    """They are those of its arguments: gradients and batches are of broadcast arrays."""
+    """Axes are checked for the arguments; gradients and batches have broadcast arrays."""
     _run(
         site,
         """

@@ -1,4 +1,4 @@
-"""Rules of Metal whose detection is more than a word: where they apply, and where not.
+"""Rules of Metal that need more than a word search: code that breaks them, and code that does not.
 
 tests/check/cases/metal_rules shows the messages.
 """
@@ -90,7 +90,7 @@ def kernel(declared: str) -> str:
 
 
 def too_large(text: str, dtype: str, *sizes: int) -> list[BrokenRule]:
-    """The rules that `f` of a text breaks, launched for a dtype and values of N."""
+    """Return the rules that kernel `f` breaks if launched for a dtype and values of N."""
     n = Template("N", "n", Expr(Type(Kind.INT), ()), sizes)
     kernel = Kernel("metal", "f", "f", "kernel.metal", (dtype,), scalar=False, templates=(n,))
     with TemporaryDirectory() as folder:
@@ -187,7 +187,7 @@ def test_names_behind_an_unknown_header_are_not_looked_up() -> None:
 
 
 def test_names_in_kernels_of_mlx() -> None:
-    """All names in them exist, but for one that its host puts together."""
+    """All names in the kernels exist, except one that the host program constructs."""
     include = mlx_include()
     assert include is not None
     kernels = include / "mlx" / "backend" / "metal" / "kernels"

@@ -1,4 +1,4 @@
-"""Looking closely at some entries of a file: the same operators, and the names of all others."""
+"""Resolving some entries of a file returns the same operators, and checks all names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that formulas have besides arguments: none of them can be an argument's."""
+"""Reserved names of formulas: an argument cannot have one of them."""
 
 from __future__ import annotations
 

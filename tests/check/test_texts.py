@@ -1,4 +1,4 @@
-"""No text that mlxgen wrote is read again: uses of `re` and `.replace` are listed with reasons."""
+"""mlxgen never parses its own output: uses of `re` and `.replace` are listed with reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mlxgen
 from mlxgen.diagnostics.messages import rows
 
 ROOT = Path(mlxgen.__file__).parent
-ROOMS = ("check", "render", "package", "editor")
+LAYERS = ("check", "render", "package", "editor")
 FLAGS = {"ASCII", "MULTILINE", "escape"}
 # Objects whose `replace` is about files.
 FILES = {"os", "made"}
@@ -26,7 +26,7 @@ def _is_use(node: ast.AST) -> bool:
 
 
 def uses(tree: ast.Module) -> Iterator[str]:
-    """The functions, methods and constants of a module that use them."""
+    """Yield the functions, methods and constants of a module that use them."""
     for top in tree.body:
         name = getattr(top, "name", "")
         if isinstance(top, ast.Assign):
@@ -41,8 +41,8 @@ def uses(tree: ast.Module) -> Iterator[str]:
 def test_all_uses_are_listed() -> None:
     found = {
         f"{path.relative_to(ROOT).as_posix()} {name}"
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
+        for layer in LAYERS
+        for path in (ROOT / layer).rglob("*.py")
         for name in uses(ast.parse(path.read_text("utf-8")))
     }
     listed = [name for name, _ in rows(Path(__file__).parent / "texts.txt", " : ")]

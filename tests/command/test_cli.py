@@ -1,4 +1,4 @@
-"""The commands as people call them: what they print, and their exit status."""
+"""The commands on the command line: their output and exit status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_show(folder: Path) -> None:
         assert "softcap(const mx::array& x" in run(folder, "show", name, "header").output
     found = run(folder, "show", "softcapp")
     assert isinstance(found.exception, Failure)
-    assert "no operator or tag 'softcapp' (did you mean 'softcap'?)" in found.output
+    assert "unknown operator or tag 'softcapp' (did you mean 'softcap'?)" in found.output
 
 
 def test_show_and_list_do_not_look_at_other_entries(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_file_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_file_in_a_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernels are the project's that it lies in, or else of the one that is worked in."""
+    """A file uses the kernels of its project, or else of the working directory's project."""
     (folder / "pyproject.toml").write_text('[project]\nname = "ops"\n[tool.mlxgen]\n')
     (folder / "python/ops").mkdir(parents=True)
     (folder / "python/ops/__init__.py").touch()
@@ -135,7 +135,7 @@ TWO_MISTAKES = """\
 
 
 def test_check_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is certain is written, what is left is printed, and the file stays what it is."""
+    """Certain fixes are written, other diagnostics are printed, and the file keeps its mode."""
     monkeypatch.chdir(tmp_path)
     target, link = tmp_path / "target.yaml", tmp_path / "ops.yaml"
     target.write_text(TWO_MISTAKES, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which changes of an operator are found, and which of them break callers."""
+"""`mlxgen diff`: the changes of an operator, and those that break callers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OP: Op = {
 
 
 def changed(change: Callable[[Op], object], op: Op = OP) -> list[tuple[str, bool]]:
-    """The kinds of what is found after a change of the operator, and whether they break."""
+    """Return the kinds of changes after an edit of the operator, and whether they break callers."""
     new = copy.deepcopy(op)
     change(new)
     return [(found.kind, found.breaking) for found in compare([op], [new])]

@@ -1,4 +1,4 @@
-"""What generating does to the output folder, with good entries and with bad ones."""
+"""Effects of `mlxgen generate` on the output folder, for valid and invalid entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, **options: bool) -> tuple[generate.Result | None, list[str]]:
-    """Generate into ``folder/out``: what that did, and the codes of what is wrong."""
+    """Generate into ``folder/out``; return the result and the codes of the diagnostics."""
     diags = Diagnostics()
     settings = project.settings(folder / "mlx_ops.yaml")
     result = generate.generate(settings, folder / "out", diags, **options)
@@ -32,7 +32,7 @@ def run(folder: Path, **options: bool) -> tuple[generate.Result | None, list[str
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Bytes and time of every file below a folder."""
+    """Return bytes and time of every file below a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {
         path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
@@ -185,7 +185,7 @@ def test_the_same_input_gives_the_same_bytes(folder: Path) -> None:
 
 
 def generating(folder: Path, before: str = "") -> subprocess.Popen[bytes]:
-    """A process that generates into ``folder/out``, after some lines of Python."""
+    """Start a process that generates into ``folder/out``, after some lines of Python."""
     root = str(Path(generate.__file__).parents[2])
     return subprocess.Popen(
         [sys.executable, "-c", before + SCRIPT, "out"],
@@ -240,7 +240,7 @@ def test_what_a_killed_run_leaves_is_removed(folder: Path, writes: int) -> None:
 
 @pytest.mark.parametrize("limit", [10, 9000])
 def test_full_disk(folder: Path, limit: int) -> None:
-    """A limit on the size of files stands for it."""
+    """A limit on the size of files substitutes for a full disk."""
     script = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit}))\n"
     code, said = outcome(generating(folder, script))
     assert code == 1 and "error[MG607]: cannot write out: File too large\n1 error" in said
@@ -338,7 +338,9 @@ def test_command_line(folder: Path) -> None:
 def test_command_line_with_unknown_operator(folder: Path) -> None:
     found = mlxgen(folder, "check", "mlx_ops.yaml", "--select", "softcapp")
     assert found.returncode == 1
-    assert "error[MG606]: no operator or tag 'softcapp' (did you mean 'softcap'?)" in found.stderr
+    assert (
+        "error[MG606]: unknown operator or tag 'softcapp' (did you mean 'softcap'?)" in found.stderr
+    )
     found = mlxgen(folder, "check", "mlx_ops.yaml", "--select", "tag:nn")
     assert found.returncode == 0
 

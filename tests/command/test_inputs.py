@@ -1,4 +1,4 @@
-"""What hashes stand for: all files of mlxgen that an output may depend on."""
+"""The hash of mlxgen covers all of its files that an output can depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sample import project
 
 from mlxgen.command import inputs
 
-# What only tells or tests, and what the emulator keeps account of itself.
+# Documentation and tests, and files that the emulator tracks itself.
 OTHERS = {"build", "emulator", "mlxgen.egg-info"}
 KINDS = {".py", ".txt", ".json", ".j2", ".h", ".cpp", ".cmake"}
 

@@ -1,4 +1,4 @@
-"""A run after an edit gives what a run over everything gives: files and messages, byte by byte."""
+"""An incremental run has the same output as a full run: files and messages, byte by byte."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REPLACED = (
 
 
 def entries(text: str) -> list[str]:
-    """The parts of a file that each begin with an entry."""
+    """Split a file at the beginning of each entry."""
     return re.split(r"^(?=- )", text, flags=re.MULTILINE)
 
 
@@ -94,13 +94,13 @@ class Edits:
         self.write(YAML, "".join(parts))
 
     def shadow(self) -> None:
-        """An entry is called as a function of MLX is, or is not any more."""
+        """Rename an entry to a function of MLX, or back."""
         text = self.read(YAML)
         new = NEW.format(name=self.random.choice(SHADOWS), formula="x + x")
         self.write(YAML, text.replace(new, "") if new in text else text + new)
 
     def signature(self) -> None:
-        """Those that call an entry pass it something else."""
+        """Change a signature, so that calls of the entry are compiled differently."""
         texts = self.random.choice(SIGNATURES)
         old, new = self.random.choice([texts, texts[::-1]])
         self.write(YAML, self.read(YAML).replace(old, new))
@@ -125,7 +125,7 @@ class Edits:
         self.write(YAML, text if "Number" in text.splitlines()[-1] else text + doc)
 
     def anchor(self) -> None:
-        """An entry that says what it does by way of another one."""
+        """Write an entry with an alias to another one."""
         text = re.sub(r"\n- name: anchored.*?(?=\n- |\Z)", "", self.read(YAML), flags=re.DOTALL)
         formula = self.random.choice(FORMULAS)
         self.write(YAML, text + ANCHORED.format(formula=formula))
@@ -151,7 +151,7 @@ class Edits:
         self.name = "other" if self.name == "ops" else "ops"
 
     def output(self) -> None:
-        """Somebody edits, or removes, what was generated."""
+        """Edit or remove a generated file."""
         files = sorted(path for path in (self.folder / "out").rglob("*") if path.is_file())
         path = self.random.choice(files)
         if self.random.random() < 0.5:
@@ -160,7 +160,7 @@ class Edits:
             path.write_text(path.read_text() + "mine\n")
 
     def undo(self) -> None:
-        """Everything as it was in the beginning."""
+        """Restore the initial state."""
         for name in (YAML, "csrc/kernels.h", "kernels/metal/kernels.metal"):
             shutil.copy(project.HERE / name, self.folder / name)
 
@@ -172,7 +172,7 @@ class Edits:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder; of the manifest what is kept of the entries."""
+    """Return the files of a folder; of the manifest, only the cached entries."""
     files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
     found = {name: path.read_bytes() for name, path in files.items()}
     if MANIFEST in found:
@@ -217,7 +217,7 @@ def test_as_a_run_over_everything(
 def test_warnings_are_given_by_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
-    """...also where what is doubtful is the text of another entry, as by an alias."""
+    """Every run repeats warnings, even if an alias moves them into another entry."""
     folder = tmp_path / "project"
     shutil.copytree(project.HERE, folder)
     looked_at: list[str] = []
@@ -248,7 +248,7 @@ def test_warnings_are_given_by_every_run(
 
 
 def test_calls_of_what_may_draw(tmp_path: Path) -> None:
-    """Composites share calls of entries whose own composites give the same each time."""
+    """Composites share calls of entries whose composites are deterministic."""
     folder = tmp_path / "project"
     shutil.copytree(project.HERE, folder)
     text = (folder / YAML).read_text()
@@ -264,7 +264,7 @@ def test_calls_of_what_may_draw(tmp_path: Path) -> None:
 
 
 def test_headers_outside_of_the_project(tmp_path: Path) -> None:
-    """They are no inputs that are compared, so nothing is kept where one is included."""
+    """The hash does not cover such headers, so entries that include one are not cached."""
     folder = tmp_path / "project"
     shutil.copytree(project.HERE, folder)
     outside = folder / "outside.h"

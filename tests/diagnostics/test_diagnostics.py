@@ -1,4 +1,4 @@
-"""How mistakes are shown, and that every code is explained."""
+"""Diagnostics: their output, and the explanations of all codes."""
 
 import difflib
 import io
@@ -38,7 +38,7 @@ def collector(text: str = TEXT) -> Diagnostics:
 
 
 def carets(text: str, span: Span) -> list[str]:
-    """The source line and the caret line, without the gutter."""
+    """Return the source line and the caret line, without the gutter."""
     diags = collector(text)
     diags.error("MG001", "wrong", span)
     return [line[8:] for line in diags.render_text().splitlines()[1:3]]
@@ -191,8 +191,7 @@ def test_the_first_are_shown():
     assert shown == [(1, "warning"), (1, "error"), (2, "warning"), (2, "error"), (3, "note")]
     assert items[-1]["message"] == "and 6 more"
     assert diags.render_text().endswith(
-        "ops.yaml:3:1: note: and 6 more\n"
-        "help: use `--max-errors 0` to show all\n"
+        "ops.yaml:3:1: note: and 6 more\nhelp: use `--max-errors 0` to show all\n"
         "5 errors, 5 warnings\n"
     )
 
@@ -234,9 +233,9 @@ def test_unexplained_code_is_refused():
     ("text", "span", "line", "marks"),
     [
         ("abc\n", (1, 2, 1, 3), "abc", " ^"),
-        ("abc\n", (1, 4, 1, 4), "abc", "   ^"),  # behind the end
+        ("abc\n", (1, 4, 1, 4), "abc", "   ^"),  # after the end
         ("abc\n", (1, 2, 1, 2), "abc", " ^"),  # nothing between characters
-        ("abc  \n", (1, 1, 1, 6), "abc", "^~~"),  # trailing blanks are not shown
+        ("abc  \n", (1, 1, 1, 6), "abc", "^~~"),  # trailing spaces are not shown
         ("\tab\n", (1, 2, 1, 4), " ab", " ^~"),  # a tab is as wide as shown
         ("ab: |\n  x\n  y\n", (1, 5, 3, 4), "ab: |", "    ^"),  # only the first of many lines
         ("日本x\n", (1, 2, 1, 3), "日本x", "  ^~"),  # wide characters

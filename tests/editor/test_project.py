@@ -1,4 +1,4 @@
-"""While a file is edited, the same is reported as by a command that begins from nothing."""
+"""During edits, the editor reports the same diagnostics as a command from scratch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def from_nothing(folder: Path) -> list[Diagnostic]:
-    """What `mlxgen check` reports."""
+    """Return the diagnostics of `mlxgen check`."""
     diags = Diagnostics()
     settings = operators.settings_of(folder, None, diags)
     assert settings
@@ -42,7 +42,7 @@ def from_nothing(folder: Path) -> list[Diagnostic]:
 
 
 def edits(text: str, seed: int) -> str:
-    """A text with some of it lost, doubled, moved or misspelt, as while it is written."""
+    """Return the text after random edits: deleted, duplicated, moved or misspelled parts."""
     chance = random.Random(seed)
     for _ in range(chance.randint(1, 3)):
         words = [*re.finditer(r"[\w.]+|[^\w\s]|\n", text)]
@@ -83,7 +83,7 @@ CIRCLE = """
     ],
 )
 def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
-    """What is said of an entry, or of a kernel, is said as long as it holds."""
+    """A diagnostic of an entry or a kernel is repeated until it is fixed."""
     yaml, seen = folder / "mlx_ops.yaml", []
     project = Project(yaml, {})
     kernels = [*folder.rglob("*.h"), *folder.rglob("*.metal")]
@@ -107,7 +107,7 @@ def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
 
 
 def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """...and at all that depends on it, or is wrong."""
+    """Only edited entries, their dependents and entries with errors are resolved."""
     asked: list[set[str]] = []
     resolve = memo.resolve
 

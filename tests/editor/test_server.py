@@ -1,4 +1,4 @@
-"""The language server, asked by a real client: run as editors run it, and sent what they send."""
+"""The language server with a real client, which starts it and sends requests like an editor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def make_client() -> LanguageClient:
-    """An editor that is asked to tell of files, and notes of which."""
+    """Create an editor that records the files that it is asked to watch."""
     made = make_test_lsp_client()
     made.watched = []
 
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest_lsp.fixture(config=CONFIG)
 async def client(lsp_client: LanguageClient) -> AsyncIterator[None]:
-    """An editor that is connected with a server."""
+    """An editor connected to a server."""
     parameters = lsp.InitializeParams(
         capabilities=pytest_lsp.client_capabilities("visual_studio_code")
     )
@@ -82,20 +82,20 @@ async def client(lsp_client: LanguageClient) -> AsyncIterator[None]:
 
 
 class Editor:
-    """What somebody does in an editor."""
+    """The actions of a user in an editor."""
 
     def __init__(self, client: LanguageClient, path: Path) -> None:
         self.client, self.uri, self.text, self.version = client, path.as_uri(), "", 0
 
     async def write(self, text: str) -> list[lsp.Diagnostic]:
-        """Make the open file have a text; gives what is reported for it then."""
+        """Set the text of the open file; return its diagnostics."""
         self.change(text)
         file = lsp.DocumentSymbolParams(lsp.TextDocumentIdentifier(self.uri))
         await self.client.text_document_document_symbol_async(file)  # the answer is of this text
         return [*self.client.diagnostics.get(self.uri, [])]
 
     def change(self, text: str) -> None:
-        """Make the open file have a text."""
+        """Set the text of the open file."""
         self.text = text
         self.version += 1
         if self.version == 1:
@@ -107,11 +107,11 @@ class Editor:
             self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(of, [whole]))
 
     def at(self, mark: str, inside: int = 0) -> tuple[lsp.TextDocumentIdentifier, lsp.Position]:
-        """The place of a text."""
+        """Return the position of a string."""
         return self.place(self.text.index(mark) + inside)
 
     def place(self, offset: int) -> tuple[lsp.TextDocumentIdentifier, lsp.Position]:
-        """The place of a character."""
+        """Return the position of a character."""
         before = self.text[:offset]
         line = before.rpartition("\n")[2]
         position = lsp.Position(
@@ -120,32 +120,32 @@ class Editor:
         return lsp.TextDocumentIdentifier(self.uri), position
 
     async def complete(self, mark: str) -> dict[str, lsp.CompletionItem]:
-        """What is offered behind a text."""
+        """Return the completions after a string."""
         where = self.at(mark, len(mark))
         found = await self.client.text_document_completion_async(lsp.CompletionParams(*where))
         return {item.label: item for item in found}
 
     async def hover(self, mark: str, inside: int = 1) -> str:
-        """What is shown for the word in a text."""
+        """Return the hover text for the word in a string."""
         found = await self.client.text_document_hover_async(lsp.HoverParams(*self.at(mark, inside)))
         return found.contents.value if found else ""
 
     async def go(self, mark: str, inside: int = 1) -> list[tuple[str, int, int]]:
-        """Where the word in a text leads: file, line and column, from 1."""
+        """Return the definition of the word in a string: file, line and column, from 1."""
         where = lsp.DefinitionParams(*self.at(mark, inside))
         found = await self.client.text_document_definition_async(where)
         starts = [(place.uri.rpartition("/")[2], place.range.start) for place in found]
         return [(name, start.line + 1, start.character + 1) for name, start in starts]
 
     async def actions(self, item: lsp.Diagnostic) -> list[lsp.CodeAction]:
-        """What is offered for a diagnostic."""
+        """Return the code actions for a diagnostic."""
         context = lsp.CodeActionContext(diagnostics=[item])
         file = lsp.TextDocumentIdentifier(self.uri)
         asked = lsp.CodeActionParams(file, item.range, context)
         return await self.client.text_document_code_action_async(asked) or []
 
     async def fixed(self, item: lsp.Diagnostic) -> str:
-        """The text with the fix of a diagnostic; the text as it is where there is none."""
+        """Return the text with the fix of a diagnostic applied, if it has one."""
         for action in await self.actions(item):
             if action.edit.changes:
                 (edit,) = action.edit.changes[self.uri]
@@ -153,7 +153,7 @@ class Editor:
         return self.text
 
     def edited(self, edit: lsp.TextEdit) -> str:
-        """The text with an edit."""
+        """Return the text with an edit applied."""
         lines = self.text.splitlines(keepends=True)
         line = lines[edit.range.start.line].encode("utf-16-le")
         begin, end = edit.range.start.character * 2, edit.range.end.character * 2
@@ -169,7 +169,7 @@ def editor(client: LanguageClient, folder: Path) -> Editor:
 
 
 def slice_of(text: str, range: lsp.Range) -> str:
-    """The part of a text in a range of UTF-16 code units, within a line."""
+    """Return the slice of a line in a range of UTF-16 code units."""
     assert range.start.line == range.end.line
     line = text.split("\n")[range.start.line].encode("utf-16-le")
     return line[range.start.character * 2 : range.end.character * 2].decode("utf-16-le")
@@ -177,7 +177,7 @@ def slice_of(text: str, range: lsp.Range) -> str:
 
 @pytest.mark.asyncio
 async def test_diagnostics(editor: Editor) -> None:
-    """What is not saved is checked; the message has all that the command line shows."""
+    """Unsaved text is checked; the message contains everything that the command line shows."""
     assert await editor.write(YAML) == []
     (item,) = await editor.write(YAML.replace("tags: [elementwise]", "tags: [elementwize]"))
     assert slice_of(editor.text, item.range) == "elementwize"
@@ -193,7 +193,7 @@ async def test_diagnostics(editor: Editor) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 async def test_positions(editor: Editor, end: str) -> None:
-    """Columns count UTF-16 code units, and lines end as the file's do."""
+    """Columns count UTF-16 code units, and edits use the line ends of the file."""
     right = "- {doc: '\U0001f600 é', signature: f(array x) -> array, cpp: mlx::core::exp}"
     text = end.join(["# \U0001f600é", "", right, ""])
     assert await editor.write(text) == []
@@ -232,7 +232,7 @@ async def test_fix_that_is_not_certain(editor: Editor) -> None:
 
 @pytest.mark.asyncio
 async def test_missing_kernel(editor: Editor, folder: Path) -> None:
-    """A file with the kernel is offered, and with it the entry is right."""
+    """A code action adds the missing kernel, after which the entry is valid."""
     other = '- signature: "twice(array x) -> array"\n  dispatch: twice\n  grad: none\n'
     (item,) = await editor.write(YAML + "\n" + other)
     assert item.code == "MG502"
@@ -246,7 +246,7 @@ async def test_missing_kernel(editor: Editor, folder: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_related_places(editor: Editor) -> None:
-    """A message about two places leads to both."""
+    """A diagnostic with two locations links to both."""
     (item,) = await editor.write(YAML.replace("  tags:", "  doc: Twice.\n  tags:"))
     (related,) = item.related_information
     assert (item.code, item.range.start.line, related.location.range.start.line) == ("MG003", 6, 2)
@@ -350,7 +350,7 @@ async def test_definition(editor: Editor, folder: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_unsaved_kernel(editor: Editor, folder: Path) -> None:
-    """What a kernel's file has in the editor counts, and what is said leads there."""
+    """The unsaved text of a kernel's file is used, and diagnostics link to it."""
     assert await editor.write(YAML) == []
     source = Editor(editor.client, folder / "csrc" / "halve.h")
     await source.write(PROJECT["csrc/halve.h"].replace("halve(T x)", "halve(T x, int n)"))
@@ -371,7 +371,7 @@ async def test_unsaved_kernel(editor: Editor, folder: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_written_by_others(editor: Editor, folder: Path) -> None:
-    """A kernel's file that changes on the disk is noticed, where the editor tells of it."""
+    """A kernel's file that changes on the disk is reloaded, if the editor reports the change."""
     assert await editor.write(YAML) == []
     assert editor.client.watched == [lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES]
     (folder / "csrc" / "halve.h").unlink()
@@ -385,7 +385,7 @@ async def test_written_by_others(editor: Editor, folder: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_half_typed(editor: Editor) -> None:
-    """The server lives on whatever is typed, and at every place answers."""
+    """The server survives any text, and answers at every position."""
     texts = [YAML[:end] for end in range(0, len(YAML), 7)]
     texts += [
         "\0",
@@ -415,7 +415,7 @@ async def test_half_typed(editor: Editor) -> None:
 
 @pytest.mark.asyncio
 async def test_by_itself(editor: Editor) -> None:
-    """Diagnostics come without being asked for, soon after the last edit."""
+    """The server publishes diagnostics shortly after the last edit, without a request."""
     await editor.write(YAML)
     said: list[str] = []
     for text in (YAML.replace("x / 2\n", "xx / 2\n"), YAML.replace("x / 2\n", "y / 2\n")):
@@ -427,7 +427,7 @@ async def test_by_itself(editor: Editor) -> None:
 
 @pytest.mark.asyncio
 async def test_other_files(editor: Editor, folder: Path) -> None:
-    """Other YAML is nobody's business here."""
+    """The server ignores other YAML files."""
     other = Editor(editor.client, folder / "ci.yml")
     assert await other.write("on: push\n") == []
     assert await other.hover("push") == "" and await other.complete("pu") == {}
@@ -438,7 +438,7 @@ async def test_other_files(editor: Editor, folder: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_settings(editor: Editor, folder: Path) -> None:
-    """A mistake in pyproject.toml is shown there; the operators are checked when it is mended."""
+    """A mistake in pyproject.toml is shown there; the operators are checked after its fix."""
     project = folder / "pyproject.toml"
     project.write_text(PROJECT["pyproject.toml"] + 'yml = "mlx_ops.yaml"\n')
     assert await editor.write(YAML + "- name: x\n") == []

@@ -1,8 +1,8 @@
 """Random formulas and the C++ around their translations, for test_formula.py.
 
-``Formulas`` writes formulas by the kind of what they give, so that most of them are correct; what
-they refer to is in ``ARGUMENTS``. ``translation_unit`` puts translated formulas into functions that
-a compiler can check.
+``Formulas`` writes formulas by the kind of their result, so that most of them are correct; they use
+the names in ``ARGUMENTS``. ``translation_unit`` puts translated formulas into functions that a
+compiler can check.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ RELEASE = installed_mlx()  # which compiles the translations
 SCOPE = Scope(NAMES, OPS, OP_CPP, release=RELEASE)
 SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=False, release=RELEASE)
 
-# What a formula can give: how to ask for it and how C++ returns it.
+# The possible results of a formula: the requirement, and the return type in C++.
 RESULTS = {
     "array": (Want(Kind.ARRAY), "mx::array"),
     "arrays": (Want(Kind.ARRAYS), "std::vector<mx::array>"),
@@ -90,18 +90,18 @@ mx::array resize(
 
 
 def written(expr: Expr, **places: str) -> str:
-    """The C++ where names are called as in the formula, but for ``places``."""
+    """Return the C++ with the names of the formula, except for ``places``."""
     return expr.cpp({**{name: name for name in expr.holes}, "stream": "s", **places})
 
 
 def body(expr: Expr, **places: str) -> str:
-    """The statements of a function that returns it."""
+    """Return the statements of a function that returns the formula."""
     locals_ = [f"const auto {name} = {written(e, **places)};" for name, e in expr.locals]
     return "\n  ".join([*locals_, f"return {written(expr, **places)};"])
 
 
 def translation_unit(items: Sequence[tuple[str, str, Expr]]) -> str:
-    """C++ with one function for each translated formula (its text, the C++ type of its result)."""
+    """Return C++ with one function per translated formula (its text, the type of its result)."""
     params = [f"    {type_.cpp_param} {name}" for name, type_ in ARGUMENTS.items()]
     listed = ",\n".join([*params, "    mx::StreamOrDevice s"])
     functions = [
@@ -332,7 +332,7 @@ class Formulas:
         )
 
     def index(self, depth: int) -> str:
-        """What stands between the brackets of an array."""
+        """Write the index of an array."""
         if self.rng.random() < 0.2:
             return self.array(depth)
         parts = ("0", "-1", "None", "1:", ":n", "::2", "{int}", ":")

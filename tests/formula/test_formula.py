@@ -1,7 +1,7 @@
-"""Formulas: what they become, what is refused and where, and that both are right.
+"""Formulas: their translations, and the locations of their errors.
 
-The translations are proved twice: a C++ compiler takes random ones (against MLX's headers), and a
-list of them is run, compared with what Python computes from the same text with mlx.core.
+Translations are tested twice. A C++ compiler compiles random ones with MLX's headers. A list of
+formulas is run, and the results are compared with Python's results for the same text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Report = tuple[str, str, int, int, "str | None"]
 
 
 def compiled(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> Expr:
-    """The translation of a formula that has no errors."""
+    """Translate a formula without errors."""
     reports: list[Report] = []
     expr = compile_formula(text, scope, want or Want(Kind.ARRAY), lambda *r: reports.append(r))
     assert expr is not None and not reports, reports
@@ -42,12 +42,12 @@ def compiled(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) 
 
 
 def cpp(text: str, want: Want | None = None, scope: Scope = samples.SCOPE, **places: str) -> str:
-    """The translation on one line."""
+    """Return the translation on one line."""
     return samples.written(compiled(text, want, scope), **places)
 
 
 def errors(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> list[Report]:
-    """What is reported about a formula."""
+    """Return the diagnostics of a formula."""
     reports: list[Report] = []
     expr = compile_formula(text, scope, want or Want(Kind.ARRAY), lambda *r: reports.append(r))
     assert (expr is None) == bool(reports)
@@ -73,7 +73,7 @@ def compiler() -> str:
 
 
 def check_cpp(source: str, folder: Path) -> None:
-    """Whether a compiler takes ``source``."""
+    """Assert that a compiler accepts ``source``."""
     path = folder / "formulas.cpp"
     path.write_text(source)
     command = [
@@ -474,7 +474,7 @@ def test_names_of_the_scope_go_first() -> None:
 
 
 def test_items_of_lists_have_names() -> None:
-    """``grads[0]`` is ``grad_a``, whatever the list is called."""
+    """``grads[0]`` is ``grad_a``, also for other names of the list."""
     names = {name: Name(Type(Kind.ARRAY)) for name in ("grad_a", "grad_b")}
     names["grads"] = Name(Type(Kind.ARRAYS), 2, items=["grad_a", "grad_b"])
     scope = Scope(names, {}, {})
@@ -505,7 +505,7 @@ def random_formula(formulas: samples.Formulas, rng: random.Random) -> tuple[str,
 
 @pytest.fixture(scope="module")
 def translated() -> list[tuple[str, str, Expr]]:
-    """Random formulas that were translated; the others were refused with located errors."""
+    """Return the random formulas that were translated; the others have located errors."""
     found: list[tuple[str, str, Expr]] = []
 
     @given(st.randoms(use_true_random=False))
@@ -545,7 +545,7 @@ def test_any_text_gives_errors(text: str) -> None:
     errors(text)
 
 
-# Every part of Python is either translated or refused by name
+# Every part of Python is either translated or rejected by name
 
 SNIPPETS = """
 x = 1; await x; yield x; [*x]; x[1:2,3]; x if y; not x; ~n; +flag; -mode; x<y<n; x is y; x in xs
@@ -756,7 +756,7 @@ def _number_or(function: Callable[..., Any], otherwise: Callable[..., Any]) -> C
 
 
 def python_names(arrays: dict[str, Any]) -> dict[str, Any]:
-    """What the names in formulas mean in Python."""
+    """The values of the names in formulas, for Python."""
     import builtins
 
     import mlx.core as mx
@@ -782,7 +782,7 @@ def _any_array(*values: Any) -> bool:
 
 
 def value_formulas() -> list[tuple[str, str]]:
-    """Kind and text of all formulas that are run."""
+    """Return kind and text of all formulas that are run."""
     found = {"array": ARRAYS, **OTHERS}
     return [(kind, text) for kind, texts in found.items() for text in _split(texts)]
 
@@ -844,7 +844,7 @@ def test_values(tmp_path: Path) -> None:
         except Exception as error:
             raise AssertionError(f"Python does not take {text}") from error
         lines.append(f"  keep({i}, [&] {{ {samples.body(expr)} }}()); // {text}")
-        # As samples are looked at when generating.
+        # Samples are evaluated like this at generation time.
         known = evaluated(text, facts, None) if kind in ("shape", "int", "cond") else None
         assert known is None or known == (tuple(want) if kind == "shape" else want), text
     lines.append("}\n")

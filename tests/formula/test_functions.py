@@ -17,8 +17,8 @@ from tools.functions import Functions, Result, Slot
 from tools.mlx_table import as_text, from_mlx
 
 RECORDS: dict[str, dict[str, Any]] = stored()["functions"]
-# Functions of MLX that give arrays and of which it is not known what they make of their operands.
-# A new release adds its new functions here, or they get a line in tools/functions.txt.
+# Functions of MLX that return arrays and have no effect in the table. New functions of a release
+# are added here, or get a line in tools/functions.txt.
 WITHOUT_EFFECT: set[str] = set()
 
 
@@ -51,7 +51,7 @@ def test_invalid(record: dict[str, Any]) -> None:
 
 
 def test_words() -> None:
-    """Slots and results are those that values.py has, and the first lines explain all words."""
+    """Slots and results are those of values.py, and the first lines explain all keywords."""
     assert {*get_args(Slot)} == SLOTS.keys()
     assert {*get_args(Result)} <= {*TEXTS, "common", "same", "int64"}
     words = {*re.findall(r"\w+", " ".join(stored()["format"]))}
@@ -60,7 +60,7 @@ def test_words() -> None:
 
 
 def test_up_to_date() -> None:
-    """Who changes tools/functions.txt runs ``python -m tools.mlx_table``."""
+    """Run ``python -m tools.mlx_table`` after changing tools/functions.txt."""
     assert TABLE.read_text(encoding="utf-8") == as_text(from_mlx(), stored()["older"])
 
 
@@ -95,7 +95,7 @@ def test_shapeless_traces(text: str, forward: str, gradient: str) -> None:
 
 
 def test_effects_are_of_functions() -> None:
-    """They are of functions and operations that there are; words are parameters that they have."""
+    """Effects belong to existing functions and operations, and name existing parameters."""
     for name, record in RECORDS.items():
         if "effect" not in record or name.startswith("at_"):
             continue
@@ -107,7 +107,7 @@ def test_effects_are_of_functions() -> None:
 
 
 def test_python_and_mlx() -> None:
-    """Functions of Python are called by their bare names; those of MLX, as operations, in any."""
+    """Python functions are called only by bare names; MLX functions also with a module."""
     api = table()
     assert api.is_function("len") and api.is_function("zip") and api.is_function("array")
     assert api.function("len") is None and api.function("array") is not None

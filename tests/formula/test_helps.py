@@ -1,7 +1,7 @@
-"""Helps about formulas, followed: a fix is applied as it is, an advice by hand.
+"""Following the helps about formulas removes their errors: fixes are applied, advice by hand.
 
-A row: the message's name, what is wrong, and what is made of it. Helps that concern a whole entry
-are followed in tests/check.
+A row: the message's name, the wrong formula, and the corrected one. tests/check follows helps that
+concern a whole entry.
 """
 
 # ruff: noqa: RUF001 - the signs are what is wrong

@@ -1,7 +1,7 @@
-"""What passes as linear in the cotangent is linear: compared with numbers.
+"""Formulas that are accepted as linear in the cotangent are linear, tested with numbers.
 
-Every formula that ``test_formula.py`` runs, with each of its arrays in turn as the cotangent, and
-random ones. Cotangents have zeros, both signs and two sizes.
+The formulas are random ones and all that ``test_formula.py`` runs, with each of their arrays in
+turn as the cotangent. Cotangents contain zeros, both signs and two magnitudes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEED = Need("gradient", "x", linear="`grad`")
 
 
 def accepted(text: str, linear: str, types: Mapping[str, Type]) -> bool:
-    """Whether a formula is taken for linear in one of its arrays."""
+    """Return whether a formula is accepted as linear in one of its arrays."""
     names = {
         name: Name(type_, fact=Fact(dtype="", degree=int(name == linear)))
         for name, type_ in types.items()
@@ -36,7 +36,7 @@ def accepted(text: str, linear: str, types: Mapping[str, Type]) -> bool:
 
 
 def is_linear(text: str, linear: str, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether it is linear for some numbers."""
+    """Return whether a formula is linear for some numbers."""
     rng, shape = np.random.default_rng(0), arrays[linear].shape
     one, other = rng.normal(size=shape), 100 * rng.normal(size=shape)
     one[rng.random(size=shape) < 0.3] = 0
@@ -56,7 +56,7 @@ def is_linear(text: str, linear: str, arrays: Mapping[str, Any], values: Mapping
 
 
 def arrays() -> dict[str, Any]:
-    """The arrays of the formulas of test_formula.py."""
+    """The arrays in the formulas of test_formula.py."""
     rng = np.random.default_rng(1)
     floats = {"x": (2, 3), "y": (2, 3), "w": (1, 3), "g": (3,), "sq": (2, 2), "q": (1, 2, 4, 8)}
     found = {
@@ -113,7 +113,7 @@ class Gradients:
         ]
 
     def text(self, depth: int) -> str:
-        """A formula."""
+        """Write a formula."""
         if depth == 0:
             return self.rng.choice(self.LEAVES)
         form = self.rng.choice(self.forms)

@@ -1,4 +1,4 @@
-"""Arrays that a formula has several times: locals of C++ hold them, and compute them once."""
+"""Arrays that a formula uses several times are computed once and stored in C++ variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARRAYS = Want(Kind.ARRAYS)
 
 
 def locals_of(expr: Expr) -> list[str]:
-    """The C++ of its locals, which are called t0, t1..."""
+    """Return the C++ of the variables t0, t1..."""
     assert [name for name, _ in expr.locals] == [f"t{i}" for i in range(len(expr.locals))]
     return [samples.written(local) for _, local in expr.locals]
 
@@ -34,7 +34,7 @@ REPEATED: list[tuple[str, list[str], str | None]] = [
     ),
     ("mx.exp(x) - exp(x)", ["mx::exp(x, s)"], "mlxgen::subtract(t0, t0, s)"),
     ("x.sum() * sum(x)", ["mlxgen::sum(x, false, s)"], "mlxgen::multiply(t0, t0, s)"),
-    # The outermost alone, unless the inner one is used elsewhere too.
+    # Only the outermost part, unless the inner one is also used elsewhere.
     ("sin(exp(x)) * sin(exp(x))", ["mx::sin(mx::exp(x, s), s)"], "mlxgen::multiply(t0, t0, s)"),
     (
         "sin(exp(x)) * sin(exp(x)) * exp(x)",
@@ -133,12 +133,12 @@ def test_not_repeated(text: str) -> None:
 
 
 def test_entries_may_draw() -> None:
-    """Unless the scope knows better."""
+    """Without a scope, entries count as random."""
     assert not compiled("sincos(x)[0] * sincos(x)[1]").locals
 
 
 def test_random_functions_have_keys() -> None:
-    """Without one, every call would draw others."""
+    """Without a key, every call would draw other numbers."""
     for key in ("", ", key=None", ", key=w", ", key=x if flag else None"):
         assert errors(f"random.normal((2,){key})"), key
 
@@ -160,7 +160,7 @@ def test_what_is_known_stays() -> None:
 
 
 class Repeats(samples.Formulas):
-    """Formulas that have earlier parts again."""
+    """Random formulas that repeat earlier parts."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)

@@ -1,4 +1,4 @@
-"""The table of functions: it is that of the installed MLX, and every overload compiles."""
+"""The table of functions matches the installed MLX, and every overload compiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.mlx_table import derive, from_mlx
 
 TABLE = table(samples.RELEASE)
 
-# Formulas of a value for a slot: constants, and what is known at run time only.
+# Formulas of a value for a slot: constants, and values known only at run time.
 CONSTANTS = {
     "array": "x",
     "arrays": "[x, y]",
@@ -81,14 +81,14 @@ OPTIONALS = {
 
 
 def choice(param: PythonParam, text: str) -> str:
-    """A constant that a parameter with enumerated strings takes."""
+    """Return a constant for a parameter with enumerated strings."""
     if param.annotation.startswith("Literal["):
         return repr(ast.literal_eval(f"({param.annotation[8:-1]},)")[0])
     return text
 
 
 def value_of(slot: Slot, values: dict[str, str]) -> str:
-    """A formula of the kind of a slot."""
+    """Return a formula of the kind of a slot."""
     if slot.type.startswith("'"):
         return slot.type
     if slot.optional and values is OPTIONALS:
@@ -97,7 +97,7 @@ def value_of(slot: Slot, values: dict[str, str]) -> str:
 
 
 def call(function: MlxFunction, slots: tuple[Slot, ...], values: dict[str, str]) -> str | None:
-    """A call of a function that needs the overload with these slots."""
+    """Return a call of a function that needs the overload with these slots."""
     given: dict[str, str] = {}
     arrays = 0
     for slot in slots:
@@ -133,7 +133,7 @@ def call(function: MlxFunction, slots: tuple[Slot, ...], values: dict[str, str])
 
 
 def calls() -> list[tuple[str, str]]:
-    """C++ function and formula of a call for each overload, of three sorts of arguments."""
+    """Return C++ function and formula of a call per overload, for three kinds of arguments."""
     found = []
     for name in TABLE.names:
         function = TABLE.function(name)

@@ -1,4 +1,4 @@
-"""Shapeless traces: what MLX's functions give there is what the table of them says."""
+"""Shapeless traces: MLX's functions behave as the table of functions specifies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlxgen.testing.shapeless import check_shapeless, equal_axes, single_axes
 X = mx.array([[0.25, 0.5, 0.125, 0.75], [0.5, 0.875, 0.25, 0.375], [0.75, 0.125, 0.625, 0.25]])
 I = mx.array([[3, 5, 1, 2], [4, 6, 7, 1], [1, 2, 3, 4]])  # noqa: E741
 
-# How functions are called that do not take one array, or two.
+# Calls of functions that do not take one or two arrays.
 CALLS = {
     "transpose": lambda f: lambda x: f(x, (1, 0)),
     "permute_dims": lambda f: lambda x: f(x, (1, 0)),
@@ -55,7 +55,7 @@ def _function(name: str):
 
 @pytest.mark.parametrize("name", sorted(RIGHT - MLX))
 def test_function(name: str) -> None:
-    """What the table allows is right for other shapes, and its gradient if it says so."""
+    """An allowed function is correct for other shapes; its gradient too, if the table says so."""
     f, x = _function(name), I if name in WHOLE else X
     others = [*single_axes([x], ["x"]), *equal_axes([x])]
     check_shapeless(f, [x], others)
@@ -113,12 +113,12 @@ T scaled_once(T x) {
 
 @pytest.fixture(scope="module")
 def ops():
-    """Composites of what mlxgen has in place of MLX's functions."""
+    """Composites of mlxgen's replacements for MLX functions."""
     return mlxgen.load(YAML, cpp=CPP)
 
 
 def test_generated(ops) -> None:
-    """Composites and elementwise kernels are right, with broadcasting that changes, or refused."""
+    """Composites and elementwise kernels are correct for changing broadcasts, or rejected."""
     checks = __import__(f"{ops.__name__}.checks.test_gradients", fromlist=["test_shapeless"])
     (cases,) = checks.test_shapeless.pytestmark
     for subject in cases.args[1]:
@@ -134,7 +134,7 @@ def test_generated(ops) -> None:
     ],
 )
 def test_refused(ops, name: str, why: str) -> None:
-    """What would keep the shapes of the first call raises in the trace, and says why."""
+    """A formula that would keep the shapes of the first call raises in the trace."""
     f = getattr(ops, name)
     assert mx.compile(lambda x: f(x))(X).dtype == mx.float32
     with pytest.raises(ValueError, match=rf"^\[{name}\] Cannot be compiled with .*: {why}\."):
@@ -149,7 +149,7 @@ def test_refused(ops, name: str, why: str) -> None:
     ],
 )
 def test_refused_gradient(ops, name: str, why: str) -> None:
-    """The forward is right; the gradient is refused, and not that of a compiled function."""
+    """The forward is correct; its gradient raises, except that of a compiled function."""
     f = getattr(ops, name)
     forward = mx.compile(lambda x: f(x), shapeless=True)
     assert mx.array_equal(forward(X), f(X)) and mx.array_equal(forward(X[:, :1]), f(X[:, :1]))

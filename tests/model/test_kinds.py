@@ -1,4 +1,4 @@
-"""The table of kinds is whole, and what signatures say follows from it."""
+"""The table of kinds is complete, and determines the types of signatures."""
 
 import pytest
 

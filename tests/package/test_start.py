@@ -134,7 +134,7 @@ def test_entries_that_are_added_fit(package: Path) -> None:
         (["squareplus(array x) -> array"], "defined twice"),
         (["f(array x) -> arrray"], "did you mean 'array'?"),
         (["f"], "the arguments in parentheses are missing"),
-        (["f(array x) -> array", "--grad", "y=1"], "there is no array argument 'y'"),
+        (["f(array x) -> array", "--grad", "y=1"], "unknown array argument 'y'"),
         (["f(array x) -> array", "--composite", "foo(x)"], "unknown function 'foo'"),
         (["f(array x) -> array", "--shape", "y.shape"], "y"),
         (["taken(array x) -> array"], "csrc/taken.h already exists"),

@@ -1,4 +1,4 @@
-"""Reading C++: every kind of declaration, types in one spelling, and what cannot be read."""
+"""Parsing C++: every kind of declaration, normalized types, and errors."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_any_tokens_are_read_or_refused(tmp_path_factory, text: str) -> None:
 
 
 def test_speed(tmp_path: Path) -> None:
-    """Ten headers of 200 lines take some 30 ms; ten times that is no noise of a busy machine."""
+    """Ten headers of 200 lines take about 30 ms; ten times that is more than noise."""
     kernel = "".join(
         f"/** Kernel {n}. */\ntemplate <typename T>\nT kernel{n}(T x, T y, const float& alpha) {{\n"
         "  T e = exp(-fabs(x));\n  for (int i = 0; i < 4; ++i) {\n    e += alpha * y;\n  }\n"
@@ -416,5 +416,5 @@ def test_what_is_no_file(tmp_path) -> None:
     ],
 )
 def test_conditions_with_unknown_macros(text: str, value: int | None) -> None:
-    """Python warns of a number that is called."""
+    """Python would warn about a call of a number."""
     assert calculated(text) == value

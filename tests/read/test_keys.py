@@ -1,4 +1,4 @@
-"""Keys and values of entries: whatever the models refuse is reported, and only that is left out."""
+"""Keys and values of entries: invalid ones are reported, and only these are omitted."""
 
 import pydantic
 from hypothesis import given, settings
@@ -45,7 +45,7 @@ def test_what_is_refused_is_reported(entry):
         assert left_out == set(item.data) - set(data)
     else:
         assert len(diags) > 0 and left_out
-        # Keys that are not known, at any depth, stand for others or are left out.
+        # Unknown keys, at any depth, are corrected or omitted.
         mended = {str(path[0]) for path in item.renamed} | {part.split(".")[0] for part in left_out}
         kept = {key: value for key, value in data.items() if key not in mended}
         assert model.model_fields_set - mended == kept.keys()

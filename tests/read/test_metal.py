@@ -1,4 +1,4 @@
-"""Reading and embedding Metal kernels, with MLX's own headers as the proof."""
+"""Parsing and embedding Metal kernels, including MLX's own headers."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_mistakes(tmp_path: Path, text: str, message: str, line: int, column: in
 
 
 def test_mlx_own_kernels_are_read_as_a_compiler_reads_them(tmp_path: Path) -> None:
-    """Every header of MLX's kernels: as many kernels as there are in them."""
+    """The parser finds all kernels in every header of MLX's kernels."""
     include = mlx_include()
     headers = mlx_kernel_headers()
     write_stubs(tmp_path, headers)

@@ -1,4 +1,4 @@
-"""The settings of a project: defaults, and every mistake reported with its place."""
+"""The settings of a project: defaults, and the location of every mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: three spellings of one model, and the rules, each with its place in the text."""
+"""Signatures: three spellings of one model, and the rules with the locations of errors."""
 
 import keyword
 import math
@@ -24,7 +24,7 @@ ARRAY = Type(Kind.ARRAY)
 
 
 def parse(text: str, spelling: str = "any") -> Signature:
-    """The signature of a text without errors."""
+    """Parse a signature without errors."""
 
     def report(*error: object) -> None:
         raise AssertionError(error)
@@ -35,7 +35,7 @@ def parse(text: str, spelling: str = "any") -> Signature:
 
 
 def errors(text: str, spelling: str = "any") -> list[tuple[str, str]]:
-    """Code and marked piece of each error; there is a signature exactly if there is no error."""
+    """Return code and marked text of each error; without errors a signature must be returned."""
     found: list[tuple[str, str]] = []
 
     def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
@@ -49,7 +49,7 @@ def errors(text: str, spelling: str = "any") -> list[tuple[str, str]]:
 
 
 def bare(signature: Signature) -> Signature:
-    """Without what depends on the text."""
+    """Remove the offsets from a signature."""
     args = tuple(arg._replace(offset=(0, 0)) for arg in signature.args)
     return signature._replace(args=args, named_args=True)
 
@@ -299,7 +299,7 @@ def signatures(draw) -> Signature:
 
 
 def without_widths(signature: Signature) -> Signature:
-    """What Python and torch can say of a signature."""
+    """Remove the facts that Python and torch spelling cannot express."""
 
     def arg(arg: Arg) -> Arg:
         type = replace(arg.type, single=False, int64=False)
@@ -309,7 +309,7 @@ def without_widths(signature: Signature) -> Signature:
 
 
 def in_cpp(signature: Signature) -> Signature:
-    """What C++ can say of a signature: without keyword-only arguments and names of outputs."""
+    """Remove the facts that C++ spelling cannot express: keyword-only marks, output names."""
     args = tuple(arg for arg in signature.args if not arg.kw_only)
     count = len(signature.outputs)
     names = ["out"] if count == 1 else [f"out{i}" for i in range(count)]
@@ -318,7 +318,7 @@ def in_cpp(signature: Signature) -> Signature:
 
 
 def in_torch(signature: Signature) -> Signature:
-    """What torch can say: its ``int[1]?`` is axes."""
+    """Convert types that torch spelling cannot express: its ``int[1]?`` is axes."""
     signature = without_widths(signature)
     args = []
     for arg in signature.args:
@@ -340,7 +340,7 @@ TORCH = {
 
 
 def torch_type(type: Type) -> str:
-    """A type in torch's schema language, to which ``enum("a", "b")`` is added."""
+    """Return a type in torch's schema language, extended by ``enum("a", "b")``."""
     name = TORCH.get(type.kind) or replace(type, optional=False, choices=()).python
     if type.choices:
         name = f"enum({type.listed_choices})"
@@ -350,7 +350,7 @@ def torch_type(type: Type) -> str:
 
 
 def torch(signature: Signature) -> str:
-    """A signature in torch's spelling, which mlxgen reads and never writes."""
+    """Return a signature in torch spelling, which mlxgen parses but never prints."""
     args = []
     for arg in signature.args:
         if arg.kw_only and "*" not in args:
@@ -524,7 +524,7 @@ def test_results(text, cpp, python):
 
 
 def test_printed():
-    """How a signature prints; that it parses again is tested above."""
+    """The printed form of a signature; another test parses it again."""
     signature = parse(
         "f(x: array, w: array | None = None, *, n: int = 3, k: shape = (1,), a: axes = None,"
         ' s0: tuple[int, int] = 2, m: Literal["u", "v"] = "v", d: Dtype = float16) -> array'
@@ -847,7 +847,7 @@ def test_mistakes_are_those_that_can_be_made():
 
 
 def codes_of_entry(text: str) -> set[str]:
-    """The codes that an entry's signatures have."""
+    """Return the codes of errors in an entry's signatures."""
     (data,) = yaml.safe_load(text)
     found: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Entries as plain data, the place of everything in them, and what YAML lets pass and we do not."""
+"""Entries as plain data, locations of keys and values, and mistakes that YAML accepts."""
 
 import pytest
 import yaml
@@ -16,13 +16,13 @@ if yaml.__with_libyaml__:
 
 
 def use(base, patch):
-    """Have another of PyYAML's parsers read."""
+    """Use one of PyYAML's parsers."""
     patch.setattr(compose, "_Loader", type("_Loader", (compose._Limits, base), {}))
 
 
 @pytest.fixture(params=LOADERS, ids=lambda loader: loader.__name__)
 def loader(request, monkeypatch):
-    """Both of PyYAML's parsers, since an installation may lack libyaml."""
+    """Both of PyYAML's parsers, because an installation may lack libyaml."""
     use(request.param, monkeypatch)
 
 
@@ -30,7 +30,7 @@ def parse(text: str) -> tuple[Document | None, Diagnostics]:
     diags = Diagnostics()
     document = Document.parse(text, "ops.yaml", diags)
     for item in document.entries if document else ():
-        assert isinstance(item.data, dict)  # what is wrong in an entry is said when it is read
+        assert isinstance(item.data, dict)  # errors in an entry are reported when it is read
     return document, diags
 
 
@@ -47,13 +47,13 @@ def offset(text: str, line: int, column: int) -> int:
 
 
 def marked(text: str, span: Span) -> str:
-    """The piece of ``text`` that a span covers."""
+    """Return the part of ``text`` that a span covers."""
     start = offset(text, span.line, span.column)
     return text[start : offset(text, span.end_line, span.end_column)]
 
 
 def errors(text: str) -> list[tuple[str, str, int]]:
-    """Code, marked piece and line of each error."""
+    """Return code, marked text and line of each error."""
     _, diags = parse(text)
     return [(item.code, marked(text, item.span), item.span.line) for item in diags.sorted()]
 
@@ -221,7 +221,7 @@ def test_errors(loader, text, expected):
         "MG002",
         "MG013",
     ):
-        # PyYAML's own parser notices some mistakes elsewhere than libyaml.
+        # PyYAML's own parser reports some mistakes at other locations than libyaml.
         assert len(found) == len(expected)
         return
     assert found == expected
@@ -260,7 +260,7 @@ REST = '  signature: "f(x: array) -> array"\n  composite: x\n'
     ],
 )
 def test_a_mistake_is_one_message(text, code, line, column):
-    """The next entry is read."""
+    """A mistake in one entry causes one message, and the next entry is parsed."""
     document, diags = parse(text + "- name: next\n")
     (item,) = diags.sorted()
     assert (item.code, item.span.line, item.span.column) == (code, line, column)
@@ -314,7 +314,7 @@ def test_data_of_entries_with_errors():
 
 
 def merges(count: int) -> str:
-    """Entries of which each merges the one before."""
+    """Return entries that each merge the previous one."""
     chain = (f"- &m{i}\n  <<: *m{i - 1}\n  name: f{i}\n  k{i}: v\n" for i in range(1, count))
     return "- &m0 {name: f0, doc: x}\n" + "".join(chain)
 
@@ -428,7 +428,7 @@ SPANS = """\
         (1, ("doc",), False, "|\n    Text."),
         (1, ("checks", 0), False, "that: n > 0\n      else: bad"),
         (1, ("checks", 0, "else"), False, "bad"),
-        # a short form stands for what is below it: a text for a mapping, one item for a list
+        # a short form counts as the long one: a string as a mapping, one item as a list
         (0, ("name", "x"), False, "axpby"),
         (0, ("name", "x", 1), True, "name"),
         (0, ("grad", 0, "x"), False, "alpha * grad"),
@@ -527,7 +527,7 @@ VALUES = st.lists(ATOMS, max_size=25).map("".join)
     st.sampled_from(LOADERS),
 )
 def test_every_character_has_its_place(value, style, width, unicode, indent, yaml_loader):
-    """Whatever PyYAML writes, in all styles: a value's characters are found where they stand."""
+    """The characters of a value are located in all styles that PyYAML writes."""
     text = yaml.dump(
         [{"doc": value, "name": "next"}],
         default_style=style, width=width, allow_unicode=unicode, indent=indent, sort_keys=False,
@@ -561,7 +561,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=40).map("".join), st.sampled_from(LOADERS))
 def test_nothing_but_diagnostics(text, yaml_loader):
-    """Any text: no exception, places inside the file, an error wherever something is missing."""
+    """Any text causes no exception, locations inside the file, and errors for missing entries."""
     with pytest.MonkeyPatch.context() as patch:
         use(yaml_loader, patch)
         document, diags = parse(text)

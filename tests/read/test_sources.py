@@ -1,4 +1,4 @@
-"""Looking up hand-written functions by name: what is read for that, and what could not be."""
+"""Lookup of hand-written functions by name: the files that it parses, and unparsed places."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def sources(tmp_path):
 
 
 def read(sources: Sources) -> list[str]:
-    """The files of csrc that were read."""
+    """Return the files in csrc that were parsed."""
     return [Path(path).name for path in sources.cpp.units]
 
 

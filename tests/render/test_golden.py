@@ -1,13 +1,13 @@
-"""Generated code, as it is: golden/ holds the output for two projects, in clang-format's layout.
+"""Golden files: golden/ contains the generated code of two projects, formatted by clang-format.
 
 ``golden/sample`` is the whole package of tests/sample, which uses every feature of the language
-once; ``golden/mlxops`` has some of the shipped operators, with everything that they call. After a
-change of the generator, write the files anew, and read the difference as a reviewer would::
+once. ``golden/mlxops`` has some of the shipped operators, with all entries that they call. After a
+change of the generator, update the files and review the difference::
 
     UPDATE_GOLDEN=1 pytest tests/render/test_golden.py
     git diff tests/render/golden
 
-Metal kernels are left out: they are embedded as their authors wrote them.
+Metal kernels are omitted, because they are embedded unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHIPPED = ("axpby", "lgamma", "sincos", "segment_sum", "gated_delta", "block_dia
 
 
 def output(settings: Settings, include: tuple[str, ...], folder: Path) -> dict[str, str]:
-    """The generated files by name, formatted; of the shipped operators without what lists all."""
+    """Return the formatted files by name; for mlxops without files that list all operators."""
     diags = Diagnostics()
     generate(settings, folder, diags, include=include)
     assert diags.ok, diags.render_text()
