@@ -354,7 +354,7 @@ def test_shapes_that_cannot_be(site: Path) -> None:
         """
         middle, m = my_ops.middle, mx.array([[1.0, 2.0, 3.0, 4.0]])
         assert middle(m, 1).tolist() == [2, 3] and middle(m, 2).tolist() == []
-        message = "[middle] The output shape (-2,) has a negative size. Got x: float32 (1, 4), cut: 3."
+        message = "[middle] The output shape (-2,) has a negative size. Got x: float32 (1, 4)"
         raises(message, middle, m, 3)
         message = "[middle] Axis 1 is out of range for an array with 1 dimensions. Got x: float32"
         raises(message, middle, x, 0)

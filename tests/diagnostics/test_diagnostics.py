@@ -1,4 +1,4 @@
-"""How mistakes are shown, and that every code is explained."""
+"""The display of mistakes, and the explanation of every code."""
 
 import difflib
 import io
@@ -38,7 +38,7 @@ def collector(text: str = TEXT) -> Diagnostics:
 
 
 def carets(text: str, span: Span) -> list[str]:
-    """The source line and the caret line, without the gutter."""
+    """Return the source line and the caret line, without the gutter."""
     diags = collector(text)
     diags.error("MG001", "wrong", span)
     return [line[8:] for line in diags.render_text().splitlines()[1:3]]
@@ -232,16 +232,16 @@ def test_unexplained_code_is_refused():
     ("text", "span", "line", "marks"),
     [
         ("abc\n", (1, 2, 1, 3), "abc", " ^"),
-        ("abc\n", (1, 4, 1, 4), "abc", "   ^"),  # behind the end
-        ("abc\n", (1, 2, 1, 2), "abc", " ^"),  # nothing between characters
-        ("abc  \n", (1, 1, 1, 6), "abc", "^~~"),  # trailing blanks are not shown
-        ("\tab\n", (1, 2, 1, 4), " ab", " ^~"),  # a tab is as wide as shown
+        ("abc\n", (1, 4, 1, 4), "abc", "   ^"),  # after the end
+        ("abc\n", (1, 2, 1, 2), "abc", " ^"),  # an empty span
+        ("abc  \n", (1, 1, 1, 6), "abc", "^~~"),  # trailing spaces are not shown
+        ("\tab\n", (1, 2, 1, 4), " ab", " ^~"),  # the width of a tab is its displayed width
         ("ab: |\n  x\n  y\n", (1, 5, 3, 4), "ab: |", "    ^"),  # only the first of many lines
         ("日本x\n", (1, 2, 1, 3), "日本x", "  ^~"),  # wide characters
         ("e\u0301x\n", (1, 3, 1, 4), "e\u0301x", " ^"),  # a combining accent has no width
         ("a\r\nbc\r\n", (2, 1, 2, 3), "bc", "^~"),
-        ("a\rbc\rd\x0be", (3, 3, 3, 4), "d e", "  ^"),  # a vertical tab ends no line
-        ("a\x1b[2Jb", (1, 6, 1, 7), "a [2Jb", "     ^"),  # nothing for the terminal to obey
+        ("a\rbc\rd\x0be", (3, 3, 3, 4), "d e", "  ^"),  # a vertical tab does not end a line
+        ("a\x1b[2Jb", (1, 6, 1, 7), "a [2Jb", "     ^"),  # no escape sequence reaches the terminal
     ],
 )
 def test_carets(text, span, line, marks):
@@ -311,7 +311,7 @@ def test_rich_is_imported_only_for_colours():
         ("flaot", ["int", "float"], "float"),
         ("x", ["y", "z"], None),
         ("kernel", ["grad"], None),
-        ("grad", ["grad"], None),  # it is that already
+        ("grad", ["grad"], None),  # already correct
         ("a", [], None),
     ],
 )
@@ -338,7 +338,7 @@ def test_did_you_mean():
         ("shpae", ["shape", "size"], True),
         ("Composite", ["composite"], True),
         ("gradient", ["grad"], True),
-        ("axs", ["axes", "axis"], False),  # which?
+        ("axs", ["axes", "axis"], False),  # ambiguous
         ("dx", ["x", "y"], False),
         ("N", ["n"], False),
         ("log3", ["log2"], False),

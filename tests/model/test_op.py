@@ -1,4 +1,4 @@
-"""An operator is refused where its parts contradict each other."""
+"""An operator is rejected if its parts contradict each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPOSITE = next(op for op in OPS.values() if op.forward.form is Form.COMPOSITE)
 
 
 def wrong(op: Op) -> dict[str, Any]:
-    """Changes of an operator with kernels that make no sense."""
+    """Return inconsistent changes of an operator with kernels."""
     derivatives, forward = op.derivatives, op.forward
     rule = op.output_rules.dtypes[0] if op.output_rules.dtypes else None
     return {

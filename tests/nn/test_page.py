@@ -1,4 +1,4 @@
-"""What docs/training.md shows does what it says."""
+"""The examples of docs/training.md work as described."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_example():
 
 
 def test_operators():
-    """All are named, and no others."""
+    """The page names all operators, and no others."""
     table = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(table))) == {
         name for name in dir(mlxops.nn) if not name.startswith("_")

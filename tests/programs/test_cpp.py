@@ -1,4 +1,4 @@
-"""What docs/cpp.md says, done word for word: a program in C++ that uses mlxops."""
+"""The example of docs/cpp.md, executed literally: a C++ program that uses mlxops."""
 
 from __future__ import annotations
 

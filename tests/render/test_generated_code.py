@@ -1,4 +1,4 @@
-"""What is generated for the shipped operators: its format, its pages, its types for checkers."""
+"""The generated code for the shipped operators: its format, its pages, its types for checkers."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The generated files of mlxops."""
+    """Return the generated files of mlxops."""
     folder = tmp_path_factory.mktemp("generated")
     diagnostics = Diagnostics()
     settings = load_settings(ROOT, diagnostics)
@@ -35,10 +35,10 @@ def test_clang_format_takes_the_cpp(generated: Path) -> None:
     files = [
         str(path)
         for path in [*generated.glob("src/*.cpp"), *generated.glob("include/**/*.h")]
-        if path.parent.name != "metal"  # embedded Metal sources, as their authors wrote them
+        if path.parent.name != "metal"  # embedded Metal sources are unchanged
     ]
     assert len(files) > 30
-    for options in (["-i"], ["--dry-run", "-Werror"]):  # the second time it changes nothing
+    for options in (["-i"], ["--dry-run", "-Werror"]):  # the second run changes nothing
         done = subprocess.run(
             [BIN / "clang-format", *options, *files], capture_output=True, text=True
         )
@@ -55,7 +55,7 @@ def test_only_what_is_an_operators_own(generated: Path) -> None:
 
 
 def test_documentation_that_reads_like_a_template(tmp_path: Path) -> None:
-    """Nothing that is written in an entry is read again."""
+    """Text of an entry is never parsed as a template."""
     doc = "//--\n{% raw %} {{ x }} {# #} )pbdoc */ ```\n//--"
     entry = f'- signature: "f(array x) -> array"\n  composite: x\n  doc: {json.dumps(doc)}\n'
     (tmp_path / "mlx_ops.yaml").write_text(entry)
@@ -98,7 +98,7 @@ def test_no_trace_of_templates(generated: Path) -> None:
         if path.suffix in (".cpp", ".h", ".pyi", ".py", ".md"):
             text = path.read_text()
             assert "{{" not in text.replace("{{{", "").replace('{{"', "") or "{%" not in text
-            # C++ is not laid out, unless a test before has formatted it.
+            # C++ is not formatted here, unless an earlier test has formatted it.
             assert path.suffix in (".cpp", ".h") or "\n\n\n\n" not in text, path
             assert "\t" not in text or path.parent.name == "metal", path
             if path.parent.name != "metal":
@@ -106,7 +106,7 @@ def test_no_trace_of_templates(generated: Path) -> None:
 
 
 def test_kernels_are_told_of_absent_arrays(tmp_path: Path) -> None:
-    """That they have no axes and no elements."""
+    """Absent arrays have no axes and no elements."""
     (tmp_path / "mlx_ops.yaml").write_text(
         '- signature: "k(x: array, w: array | None) -> array"\n  shape: x.shape\n  grad: none\n'
         "  dispatch: {metal: {kernel: k, grid: [out.size]}}\n"
@@ -145,7 +145,7 @@ def test_infinite_numbers_are_known_where_samples_stand(tmp_path: Path) -> None:
 
 
 def test_pages_are_up_to_date() -> None:
-    """`make docs` after changing an operator or a message."""
+    """Run `make docs` after changing an operator or a message."""
     diagnostics = Diagnostics()
     settings = load_settings(ROOT, diagnostics)
     assert settings is not None

@@ -1,13 +1,13 @@
-"""Generated code, as it is: golden/ holds the output for two projects, in clang-format's layout.
+"""Compares generated code with golden/, which contains the output for two projects, formatted.
 
 ``golden/sample`` is the whole package of tests/sample, which uses every feature of the language
-once; ``golden/mlxops`` has some of the shipped operators, with everything that they call. After a
-change of the generator, write the files anew, and read the difference as a reviewer would::
+once. ``golden/mlxops`` contains some of the shipped operators, with everything that they call.
+After a change of the generator, update the files and review the difference::
 
     UPDATE_GOLDEN=1 pytest tests/render/test_golden.py
     git diff tests/render/golden
 
-Metal kernels are left out: they are embedded as their authors wrote them.
+Metal kernels are omitted, because they are embedded unchanged.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from mlxgen.render.format import STYLE
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-# An elementwise kernel, with attributes, of several outputs; kernels over whole arrays with
-# optional arguments, lists, `axes`, checks, templates of Metal; gradients by formulas and kernels;
-# a composition of internal operators with a gradient of its own.
+# An elementwise kernel with attributes and several outputs; kernels over whole arrays with optional
+# arguments, lists, `axes`, checks and Metal templates; gradients by formulas and kernels; a
+# composition of internal operators with its own gradient.
 SHIPPED = ("axpby", "lgamma", "sincos", "segment_sum", "gated_delta", "block_diag", "embedding_bag")
 
 
 def output(settings: Settings, include: tuple[str, ...], folder: Path) -> dict[str, str]:
-    """The generated files by name, formatted; of the shipped operators without what lists all."""
+    """Return the generated, formatted files by name; for shipped operators without file lists."""
     diags = Diagnostics()
     generate(settings, folder, diags, include=include)
     assert diags.ok, diags.render_text()

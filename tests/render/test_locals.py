@@ -1,4 +1,4 @@
-"""Arrays that formulas have several times, in all generated functions that compute arrays."""
+"""Arrays that occur several times in formulas, in all generated functions that compute arrays."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ T together(T x, T y) {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with these entries beside the sample's kernels."""
+    """Return a project with these entries next to the sample's kernels."""
     folder = tmp_path_factory.mktemp("locals")
     (folder / "csrc").mkdir()
     for path in (project.HERE / "csrc").iterdir():
@@ -91,7 +91,7 @@ def test_it_compiles(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_entry_alone(folder: Path) -> None:
-    """Those that it calls are read for it."""
+    """The entries that it calls are parsed for it."""
     settings = project.settings(folder / "mlx_ops.yaml")
     for name, count in {"composed": 1, "drawn": 0, "drawn_inside": 0}.items():
         ops, _ = operators.load(settings, Diagnostics(), only=[name])

@@ -1,4 +1,4 @@
-"""What the documentation site adds to the pages; ``tests/site`` opens the site itself."""
+"""The site's additions to the pages; ``tests/site`` tests the site itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPS = {op["name"]: op for op in json.loads(files("mlxops").joinpath("ops.json").
 
 
 def subject(name: str, **sample: object) -> Subject:
-    """An operator of mlxops.special with a sample."""
+    """Return an operator of mlxops.special with a sample."""
     return Subject(mlxops, OPS[name], Case(getattr(mlxops.special, name), sample), 0)
 
 
@@ -59,14 +59,14 @@ def test_with_plots() -> None:
             left = re.findall(r"text-anchor: end[^>]*>([^<]+)<", svg)  # the numbers of the y axis
             assert len(left) == len({*left}) > 1
     assert "currentColor" in made and plots.TEXT not in made
-    assert not re.search(r"<div[^\n]*\n[^`]", made)  # no line ends inside HTML
+    assert not re.search(r"<div[^\n]*\n[^`]", made)  # no line breaks inside HTML
     drawn = re.compile(r"\n```\{raw\} html\n.*?\n```\n", re.DOTALL)
     assert drawn.sub("", made) == page
     assert made == plots.with_plots(page, ROOT / "mlx_ops.yaml")
 
 
 def test_contents(tmp_path: Path) -> None:
-    """All pages are there, those that nobody named too, and no others."""
+    """All pages are listed, including those not named in the contents, and no others."""
     (tmp_path / "docs").mkdir()
     for name in ("language", "new", "metal"):
         (tmp_path / "docs" / f"{name}.md").touch()
@@ -93,7 +93,7 @@ def test_notebook() -> None:
     "path", [ROOT / "README.md", *ROOT.glob("docs/*.md")], ids=lambda p: p.stem
 )
 def test_links(path: Path) -> None:
-    """What a page links to is there, as GitHub follows it; the site's own check needs Sphinx."""
+    """The targets of a page's links exist on GitHub; the site's own check needs Sphinx."""
     text = re.sub(r"^ *```.*?^ *```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\((?!https?:)([^)\s]*)\)", re.sub(r"`[^`\n]*`", "", text))
     assert [link for link in links if not (path.parent / link.split("#")[0]).exists()] == []
