@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# The files that take longest, by processor time: they start first, the others fill the gaps.
+# The files that take longest, by CPU time: they start first, the others fill the gaps.
 SLOW = (
     "emulator/test_host.py",
     "check/test_language.py",
@@ -28,7 +28,7 @@ SLOW = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow files first: pytest-xdist gives whole files to its workers, in this order."""
+    """Put slow files first: pytest-xdist gives whole files to its workers, in this order."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW)}
     for path in places:
         assert path.is_file(), f"conftest.py names {path}, which does not exist"
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def write_project(tmp_path: Path) -> Callable[[str], Path]:
-    """Make ``tmp_path`` a complete project whose pyproject.toml is the given text."""
+    """Return a function that makes ``tmp_path`` a complete project with a given pyproject.toml."""
 
     def write(text: str) -> Path:
         for package in ("tiny", "my_ops", "mlxops", "ops"):

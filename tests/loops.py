@@ -1,7 +1,6 @@
-"""The loops around scalar functions, in C++ and without the rest of the operators.
+"""Generates the loops around scalar functions in C++, without the rest of the operators.
 
-For those who look at what a compiler makes of them: tests/runtime/test_loops.py, and
-benchmarks/apple.py.
+tests/runtime/test_loops.py and benchmarks/apple.py inspect the compiled loops.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from mlxgen.read.settings import load as load_settings
 ROOT = Path(__file__).parents[1]
 INCLUDE = Path(mlxgen.__file__).parent / "runtime" / "include"
 
-# As CMakeLists.txt compiles operators. For x86-64 one instruction set is enough.
+# The flags of CMakeLists.txt for operators. For x86-64 one instruction set is enough.
 FLAGS = "-std=c++20 -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-sanitize=all -g0"
 TARGETS = {
     "arm64": "-target aarch64-macos.14.0 -fveclib=Darwin_libsystem_m",
     "x86-64": "-target x86_64-linux-gnu.2.40 -fveclib=libmvec -mavx2 -mfma -DMLXGEN_PLAIN_LOOPS",
 }
 
-# Operators whose loop is scalar, with every compiler.
+# Operators whose loop is scalar with every compiler, and the reasons.
 SCALAR = dict.fromkeys(
     """betainc betainc_grad_a betainc_grad_b betaincc betainccinv betaincinv gammainc
     gammainc_grad_a gammaincc gammainccinv gammaincinv exprel_derivative""".split(),  # noqa: SIM905
@@ -41,11 +40,11 @@ SCALAR = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The loops of operators, in C++: each in a namespace of its own.
+    """The loops of operators in C++, each in its own namespace.
 
     Attributes:
-        includes: where their scalar functions are.
-        loops: the text of each, by operator, type and, where there are two, sign.
+        includes: The folders of their scalar functions.
+        loops: The text of each loop, by operator, type and, if there are two, sign.
     """
 
     includes: set[str]
@@ -59,7 +58,7 @@ class Source:
 
 
 def _add_loops(source: Source, op: str, generated: str) -> None:
-    """Those of an elementwise operator, of which the generated file is given."""
+    """Add the loops of an elementwise operator, from its generated file."""
     head = re.search(r"public mlxgen::Elementwise<\w+, (\d+), (\d+)>", generated)
     kernel = re.search(r"^mlxgen::cpu::elementwise<\w+, (.+?)>\(", generated, re.M)
     include = re.search(r'^MLXGEN_BEGIN_INLINED\n#include "(.+)"\nMLXGEN_END', generated, re.M)
@@ -68,7 +67,7 @@ def _add_loops(source: Source, op: str, generated: str) -> None:
     assert head and kernel and include and element, f"{op} is generated in another form now"
     source.includes.add(include[1])
     attributes = "\n".join(re.findall(r"^\w[\w:<> ]* \w+_;$", generated, re.M))
-    # A choice among names is a number in the loop.
+    # A string choice is a number in the loop.
     attributes = attributes.replace("std::string ", "int ")
     body = re.sub(r"mlxgen::choice\([^{]*?(\w+_), \{.*?\}\)", r"\1", element[0])
     types = "float, double" if kernel[1] == "mlxgen::Floating" else kernel[1]
@@ -89,7 +88,7 @@ void run(const Op& op, const mlxgen::cpu::Rows& rows) {{
 
 
 def generate_loops(folder: Path) -> Source:
-    """Those of all elementwise operators; what is generated for them lies in the folder."""
+    """Return the loops of all elementwise operators; generate their sources in the folder."""
     diags = Diagnostics()
     generate(load_settings(ROOT, diags), folder, diags)
     assert diags.ok
@@ -102,7 +101,7 @@ def generate_loops(folder: Path) -> Source:
 
 
 def compile_loops(source: Source, folder: Path, flags: str) -> str:
-    """The assembler, or what the flags ask for, of the clang in the `ziglang` package."""
+    """Return the assembly, or another output for the flags, of the `ziglang` package's clang."""
     path, out = folder / "loops.cpp", folder / "loops.s"
     path.write_text(source.text, encoding="utf-8")
     command = [

@@ -1,4 +1,4 @@
-"""The sections of errors.md in pieces, for the tests of their examples."""
+"""Parses the sections of errors.md, for tests of their examples."""
 
 import re
 from typing import NamedTuple

@@ -241,8 +241,8 @@ def test_unexplained_code_is_refused():
         ("日本x\n", (1, 2, 1, 3), "日本x", "  ^~"),  # wide characters
         ("e\u0301x\n", (1, 3, 1, 4), "e\u0301x", " ^"),  # a combining accent has no width
         ("a\r\nbc\r\n", (2, 1, 2, 3), "bc", "^~"),
-        ("a\rbc\rd\x0be", (3, 3, 3, 4), "d e", "  ^"),  # a vertical tab ends no line
-        ("a\x1b[2Jb", (1, 6, 1, 7), "a [2Jb", "     ^"),  # nothing for the terminal to obey
+        ("a\rbc\rd\x0be", (3, 3, 3, 4), "d e", "  ^"),  # a vertical tab does not end a line
+        ("a\x1b[2Jb", (1, 6, 1, 7), "a [2Jb", "     ^"),  # no escape sequence reaches the terminal
     ],
 )
 def test_carets(text, span, line, marks):
@@ -312,7 +312,7 @@ def test_rich_is_imported_only_for_colours():
         ("flaot", ["int", "float"], "float"),
         ("x", ["y", "z"], None),
         ("kernel", ["grad"], None),
-        ("grad", ["grad"], None),  # it is that already
+        ("grad", ["grad"], None),  # already correct
         ("a", [], None),
     ],
 )
@@ -339,7 +339,7 @@ def test_did_you_mean():
         ("shpae", ["shape", "size"], True),
         ("Composite", ["composite"], True),
         ("gradient", ["grad"], True),
-        ("axs", ["axes", "axis"], False),  # which?
+        ("axs", ["axes", "axis"], False),  # ambiguous
         ("dx", ["x", "y"], False),
         ("N", ["n"], False),
         ("log3", ["log2"], False),

@@ -1,4 +1,4 @@
-"""Where the kernels' includes are, and a cache of compiled kernels for the tests."""
+"""The include folders of kernels, and a cache of compiled kernels for the tests."""
 
 import contextlib
 import functools
@@ -20,11 +20,11 @@ from mlxgen.read.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"
-KEPT = 1000  # compiled kernels, of which the tests need fewer than half
+KEPT = 1000  # maximum number of cached kernels; the tests need fewer than half
 
 
 def mlx_include() -> Path:
-    """The folder of MLX's headers, its Metal kernels' among them."""
+    """Return the folder of MLX's headers, including those of its Metal kernels."""
     found = importlib.util.find_spec("mlx")
     assert found is not None and found.submodule_search_locations is not None
     folders = [Path(folder) / "include" for folder in found.submodule_search_locations]
@@ -33,7 +33,7 @@ def mlx_include() -> Path:
 
 @functools.cache
 def own_operators():
-    """This project's operators, and the sources of their kernels."""
+    """Return this project's operators, and the sources of their kernels."""
     diags = Diagnostics()
     settings = load_settings(ROOT, diags)
     assert settings is not None
@@ -43,7 +43,7 @@ def own_operators():
 
 
 def instantiated(path: Path) -> str:
-    """A file of this project's kernels with what their launchers instantiate of it."""
+    """Return a file of this project's kernels with the instantiations of their launchers."""
     kernels = filter(None, (op.forward.kernel("metal") for op in own_operators()[0]))
     used = [k for k in kernels if not k.shared and KERNELS / k.include == path]
     assert used, f"no operator has a kernel of {path}"
@@ -52,14 +52,14 @@ def instantiated(path: Path) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache():
-    """Compiled kernels are kept in the build folder, unless MLXGEN_METAL_CACHE says where."""
+    """Cache compiled kernels in the build folder, unless MLXGEN_METAL_CACHE is set."""
     folder = ROOT / "build" / "kernels"
     with pytest.MonkeyPatch.context() as patch:
         if "MLXGEN_METAL_CACHE" not in os.environ:
             patch.setenv("MLXGEN_METAL_CACHE", str(folder))
         yield
-    with contextlib.suppress(FileNotFoundError):  # another process does the same
-        # All but the runtime, which the others need.
+    with contextlib.suppress(FileNotFoundError):  # another process also removes them
+        # All except the runtime, which the others need.
         kernels = sorted(folder.glob("[0-9a-f]*.so"), key=lambda path: -path.stat().st_mtime)
         for path in kernels[KEPT:]:
             path.unlink()
@@ -67,7 +67,7 @@ def cache():
 
 @pytest.fixture(scope="session")
 def load(cache):
-    """Compiles a file of this project's kernels, or Metal source."""
+    """Compile a file of this project's kernels, or Metal source."""
 
     def load(path: str | Path = "test.metal", text: str | None = None, **options) -> Library:
         if text is None and not Path(path).is_absolute():
@@ -82,10 +82,10 @@ def load(cache):
 
 @pytest.fixture(scope="session")
 def mlx_source():
-    """The text of a `.metal` file of the installed MLX, most of which are not in its wheels.
+    """Return the text of a `.metal` file of the installed MLX, most of which its wheels lack.
 
-    From $MLX_SOURCE, a folder with MLX's repository at that release; or from GitHub, kept in the
-    user's cache.
+    It comes from $MLX_SOURCE, a folder with MLX's repository at that release, or from GitHub, and
+    is then cached for the user.
     """
 
     def read(name: str) -> str:
@@ -101,7 +101,7 @@ def mlx_source():
                 with urllib.request.urlopen(url, timeout=10) as answer:
                     text = answer.read().decode()
             except OSError as error:
-                if "REQUIRE_MLX_SOURCE" in os.environ:  # as in the workflow
+                if "REQUIRE_MLX_SOURCE" in os.environ:  # set in the workflow
                     raise
                 pytest.skip(
                     f"{name} is not in MLX's wheels, and GitHub cannot be reached ({error}): set "

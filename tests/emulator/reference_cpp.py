@@ -1,4 +1,4 @@
-"""A real compiler's preprocessor and MLX's headers, which reading C++ and Metal is held to."""
+"""A real compiler's preprocessor and MLX's headers: references for parsing C++ and Metal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlxgen.emulator.source import lex
 
 
 def mlx_include() -> Path:
-    """The include folder of the installed MLX, with the headers of its Metal kernels."""
+    """Return the include folder of the installed MLX, with the headers of its Metal kernels."""
     found = importlib.util.find_spec("mlx")
     assert found is not None and found.submodule_search_locations
     for location in found.submodule_search_locations:
@@ -26,7 +26,7 @@ def mlx_include() -> Path:
 def preprocessed(
     path: Path, include_dirs: Sequence[Path], stubs: Path, defines: dict[str, str]
 ) -> str:
-    """What the compiler's preprocessor makes of a file, with empty headers for `<...>`."""
+    """Preprocess a file with the compiler, with empty headers for `<...>`."""
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     assert compiler, "a C++ compiler is needed, as it is for building ops"
     options = ["-E", "-P", "-undef", "-nostdinc", "-x", "c++", "-std=c++20"]
@@ -40,7 +40,7 @@ def preprocessed(
 
 
 def write_stubs(folder: Path, sources: Sequence[Path]) -> None:
-    """Empty headers for all that the sources include in angle brackets."""
+    """Write empty headers for all files that the sources include in angle brackets."""
     for source in sources:
         for name in re.findall(r"#include <([^>]+)>", source.read_text(encoding="utf-8")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def write_stubs(folder: Path, sources: Sequence[Path]) -> None:
 
 
 def texts(source: str) -> list[str]:
-    """The tokens of preprocessed text without the pragmas, which a preprocessor hands on."""
+    """Return the tokens of preprocessed text without pragmas, which a preprocessor passes on."""
     return [token.text for token in lex(source)]
 
 

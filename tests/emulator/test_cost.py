@@ -1,4 +1,4 @@
-"""Instructions of Metal kernels: they are counted right, and ours are no more than MLX's."""
+"""Instruction counts of Metal kernels: the counts are right, and ours do not exceed MLX's."""
 
 import importlib
 
@@ -36,7 +36,7 @@ instantiate_kernel("f_float16", f, half)
 
 @pytest.fixture
 def benchmarks(monkeypatch):
-    """The modules that count, of a package that is not installed."""
+    """Return the modules that count, from a package that is not installed."""
     monkeypatch.syspath_prepend(str(ROOT))
     return importlib.import_module("benchmarks.metal")
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_compiled_is_said(benchmarks):
 
 @pytest.mark.parametrize("file", ["normalization", "segment", "grid_sample"])
 def test_our_kernels_do_not_divide(benchmarks, file):
-    """A GPU has no instruction for it."""
+    """A GPU has no division instruction."""
     ours = benchmarks.ours(f"{file}.metal")
     assert (KERNELS / f"{file}.metal").exists() and ours.names
     for name in ours.names:
@@ -103,7 +103,7 @@ def test_kernels_around_functions_cost_no_more_than_mlx(benchmarks):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_each_number_is_read_and_written_once(benchmarks, dtype):
-    """And sums of a row take one barrier; of 16 rows, whose weight is read once."""
+    """Sums of a row take one barrier; for 16 rows, the weight is read once."""
     size = np.dtype(dtype).itemsize
     norm, gradient = benchmarks.norm(dtype), benchmarks.norm_vjp(dtype)
     assert (norm.moved("loads"), norm.moved("stores")) == (3 * size, 2 * size)
@@ -112,8 +112,8 @@ def test_each_number_is_read_and_written_once(benchmarks, dtype):
     assert norm.barriers == gradient.barriers == 1 / 4
 
 
-# Of mlxops.nn: loads, bytes, stores, barriers and divisions for an element. mlx-lm's and MLX's
-# kernels of these operators have more of each, or as many (python -m benchmarks metal).
+# Kernels of mlxops.nn: loads, bytes, stores, barriers and divisions per element. mlx-lm's and MLX's
+# kernels of these operators have at least as many of each (python -m benchmarks metal).
 MOST = {
     "gated_delta, float32, heads of 128": (0.88, 3.52, 0.002, 0, 0),
     "gated_delta, float32, heads of 128, masked": (0.94, 3.58, 0.002, 0, 0),
@@ -141,7 +141,7 @@ MOST = {
 
 @pytest.fixture
 def training(benchmarks):
-    """The costs of kernels of mlxops.nn, and of others' where these are there."""
+    """Return the costs of mlxops.nn's kernels, and those of installed competitors."""
     nn = importlib.import_module("benchmarks.metal_nn")
     return {**nn.MLX_LM, **nn.MLX_OWN, **nn.ALONE}
 
@@ -152,7 +152,7 @@ def test_all_kernels_for_training_have_a_limit(training):
 
 @pytest.mark.parametrize("what", MOST)
 def test_kernels_for_training(benchmarks, training, what):
-    """They cost no more than they did, nor than those of mlx-lm where it is installed."""
+    """The cost does not increase, and does not exceed that of mlx-lm if it is installed."""
     own, other = training[what]()
     columns = ("loads", "bytes", "stores", "barriers", "divisions")
     costs = {name: own.numbers()[name] for name in columns}
@@ -162,7 +162,7 @@ def test_kernels_for_training(benchmarks, training, what):
 
 
 def test_logits_are_products_of_tiles(training):
-    """A lane's 32 are of 16 matrices; of 8 features it loads 8 for these."""
+    """A lane's 32 logits are products of 16 matrices; of 8 features it loads 8 for these."""
     ((cost, _),) = (costs() for what, costs in training.items() if what.startswith("linear"))
     products = cost.elements / 32 * 16 * (256 / 8)
     assert cost.total.calls["simdgroup_multiply_accumulate"] == products
@@ -183,7 +183,7 @@ def test_norms_and_turns_beside_mlx(benchmarks, mlx_source):
 
 @pytest.mark.parametrize("channels", [3, 64])
 def test_points_are_located_once(benchmarks, channels):
-    """By each of the threads that share a point, two numbers of the grid; then four pixels."""
+    """Each thread that shares a point reads two numbers of the grid, and then four pixels."""
     threads = min((channels + 3) // 4, 8)
     point = 2 * 4 * threads / channels
     cost = benchmarks.sample("grid_sample", channels)

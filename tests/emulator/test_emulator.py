@@ -1,4 +1,4 @@
-"""What the emulation runs as Metal does, and what it refuses."""
+"""Features that the emulation runs as Metal does, and features that it rejects."""
 
 import signal
 import subprocess
@@ -61,7 +61,7 @@ def test_two_threadgroup_variables_in_a_row(load, x):
 
 
 def test_a_missing_simdgroup_barrier_shows(load, x):
-    """By the orders of threads: `test_races` has barriers of threadgroups."""
+    """The orders of threads reveal it; `test_races` tests barriers of threadgroups."""
     x = x[:32].copy()
     body = "threadgroup float a[32]; a[i] = x[i]; y[i] = a[31 - i];"
     expected = x[::-1]
@@ -115,7 +115,7 @@ def test_half_rounds_at_every_operation(load, rng):
 
 
 def rounded(x):
-    """float32 as bfloat16 bits, to nearest even."""
+    """Round float32 to bfloat16 bits, to nearest even."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
@@ -182,7 +182,7 @@ def test_overloads_by_address_space(load, x):
 # ------------------------------------------------------------------------------ mistakes
 
 
-# Memory may not be touched directly behind a buffer, or directly in front of it.
+# Memory is protected directly after a buffer, or directly before it.
 @pytest.mark.parametrize(
     "index, byte, align_start",
     [
@@ -210,7 +210,7 @@ def test_index_outside_of_a_threadgroup_array(load, x):
 
 
 def test_access_behind_the_threadgroup_memory(load, x):
-    """By a pointer, of which the compiler knows no end."""
+    """The access is by a pointer, for which the compiler knows no bounds."""
     body = "threadgroup float a[32];\n threadgroup float* p = a; p[i] = x[i];\n y[i] = 0;"
     with pytest.raises(EmulationError, match=r"access beyond the threadgroup memory.*\(32, 0, 0\)"):
         run(load, body, x)
@@ -259,7 +259,7 @@ def test_a_kernel_that_does_not_end(load, x, body, thread):
     for schedule in SCHEDULES:
         with pytest.raises(EmulationError, match=message):
             run(load, body, x, schedule=schedule, seconds=0.2)
-    np.testing.assert_array_equal(run(load, "y[i] = x[i];", x), x)  # nothing is left behind
+    np.testing.assert_array_equal(run(load, "y[i] = x[i];", x), x)  # the next launch is unaffected
 
 
 def test_the_time_limit_of_all_launches(load, x, monkeypatch):
@@ -269,7 +269,7 @@ def test_the_time_limit_of_all_launches(load, x, monkeypatch):
 
 
 def test_a_fault_of_the_caller_says_what_was_launched(load):
-    """It ends the process, as anywhere else; but what was going on is told."""
+    """The fault ends the process as usual, but the message names the launch."""
     text = (
         f"{HEAD}[[kernel]] void copied(device const float* x, device float* y) {{ y[0] = x[0]; }}"
     )
@@ -319,7 +319,7 @@ RACES = [
     ("y[i] = x[i]; y[i] += y[i ^ 32];", 64, r"race: buffer 1 \(y\), byte \d+ is"),
     ("y[j] = x[i];", 128, "another threadgroup accesses, too"),
     ("y[i] = x[i] + y[j];", 128, "another threadgroup accesses, too"),
-    # what orders them
+    # ordered accesses
     (
         "threadgroup float s[64]; s[j] = x[i]; threadgroup_barrier(mem_flags::mem_threadgroup);"
         "y[i] = s[63 - j];",
@@ -334,7 +334,7 @@ RACES = [
         None,
     ),
     ("atomic_fetch_add_explicit(n, 1, memory_order_relaxed); y[i] = x[i];", 256, None),
-    # the same value
+    # writes of the same value
     ("y[0] = x[0]; y[i / 64 + 1] = x[1];", 256, None),
     ("y[0] = x[i];", 256, r"byte 0 is written"),
 ]
@@ -343,7 +343,7 @@ RACES = [
 @pytest.mark.parametrize("body, count, message", RACES)
 @pytest.mark.parametrize("schedule", ["natural", "descending", "seeded"])
 def test_races(load, rng, body, count, message, schedule):
-    """They show in every order; the natural one gives what the author expects."""
+    """A race is found under every schedule; the natural one returns the expected values."""
     source = f"""{HEAD}
     [[kernel]] void f(device const float* x, device float* y, device atomic<int>* n,
         uint i [[thread_position_in_grid]], uint j [[thread_position_in_threadgroup]]) {{
@@ -362,7 +362,7 @@ def test_races(load, rng, body, count, message, schedule):
             schedule=schedule,
         )
 
-    for _ in range(2):  # nothing is left of the first launch
+    for _ in range(2):  # the first launch does not affect the second
         if message is None:
             launch()
         else:
@@ -373,7 +373,7 @@ def test_races(load, rng, body, count, message, schedule):
 @pytest.mark.parametrize("align_start", [False, True])
 @pytest.mark.parametrize("index, byte", [("i + 1", 256), ("int(i) - 1", -4)])
 def test_writes_beside_an_output(load, x, align_start, index, byte):
-    """On the side of the guard, and on the other one."""
+    """Writes on the side of the guard page, and on the other side, are found."""
     source = f"""{HEAD}
     [[kernel]] void f(device const float* x, device float* y,
         uint i [[thread_position_in_grid]]) {{ y[{index}] = as_type<float>(~0u); }}"""
@@ -390,7 +390,7 @@ def test_writes_beside_an_output(load, x, align_start, index, byte):
 
 @pytest.mark.parametrize("schedule", ["natural", "descending", "seeded"])
 def test_races_in_place(load, rng, schedule):
-    """An output in its input's memory, as MLX gives: each thread may use its own element."""
+    """An output in its input's memory, as MLX allocates: each thread may use its own element."""
     source = f"""{HEAD}
     [[kernel]] void own(device const float* x, device float* y,
         uint i [[thread_position_in_grid]]) {{ y[i] = x[i] + 1; }}

@@ -1,7 +1,7 @@
 """The code around Metal kernels is compiled for macOS, and mistakes in it are reported.
 
-Without the network, and with nothing in the cache, there is no MLX for macOS: then these tests are
-skipped, but never where CI is set.
+Without a network and a cached copy, MLX for macOS is not available. The tests are then skipped, but
+never if CI is set.
 """
 
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session", autouse=True)
 def cache():
-    """Unlike compiled kernels, the wheel is kept in the user's cache."""
+    """Use the user's cache for the wheel, in contrast to compiled kernels."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def wheel() -> host.Wheel:
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch):
-    """Changes what is generated for rms_norm_residual."""
+    """Change the code that is generated for rms_norm_residual."""
 
     def plant(old: str, new: str) -> None:
         original = files.op_source
@@ -55,7 +55,7 @@ def plant(monkeypatch: pytest.MonkeyPatch):
 
 
 def reported(folder: Path, *ops: str) -> Diagnostics:
-    """What is wrong with operators of this repository, as it is generated now."""
+    """Return the errors of operators of this repository, as they are generated now."""
     diags = Diagnostics()
     settings = load_settings(ROOT, diags)
     assert settings is not None
@@ -72,7 +72,7 @@ def test_all_operators_compile(wheel: host.Wheel) -> None:
     named = {path.stem for path in found.files}
     entries = json.loads((ROOT / "build" / "macos" / "python" / "ops.json").read_text())
     with_kernels = {entry["name"] for entry in entries if "metal" in entry["kernels"]}
-    assert named == {*with_kernels, "metal"}  # and the runtime
+    assert named == {*with_kernels, "metal"}  # "metal": the runtime
 
 
 def test_every_form_compiles(wheel: host.Wheel, tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_every_form_compiles(wheel: host.Wheel, tmp_path: Path) -> None:
     assert len(found.files) > 5
 
 
-# By the code: the lines that are written in the place of BOUND, and what is said of each. Those of
-# a code are compiled together.
+# By error code: the lines that replace BOUND, and the error of each. The lines of a code are
+# compiled together.
 BOUND = "encoder.set_input_array(x, 0);"
 MISTAKES = {
     "MG811": {
@@ -180,7 +180,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A project with one operator: here nothing is compiled."""
+    """Return a project with one operator; nothing is compiled here."""
     root = tmp_path_factory.mktemp("small")
     for name, text in SMALL.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

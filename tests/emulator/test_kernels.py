@@ -1,4 +1,4 @@
-"""Our Metal kernels on the CPU, in every order of threads, against NumPy."""
+"""Our Metal kernels on the CPU, under every schedule, against NumPy."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ from scipy import special
 
 from mlxgen.emulator import SCHEDULES
 
-# Around a thread's four elements, a simdgroup's, those of a threadgroup of 1024 threads, and twice
-# these.
+# Widths around the four elements of a thread, those of a simdgroup and of a threadgroup of 1024
+# threads, and twice these.
 WIDTHS = (1, 3, 4, 5, 8, 9, 31, 127, 128, 129, 257, 1025, 4095, 4096, 4097, 8192, 8193)
 
 
 def spread(rng, shape, dtype=np.float32):
-    """Numbers of very different sizes: an element that is missing or doubled then shows."""
+    """Return numbers of very different sizes, which reveal missing and doubled elements."""
     return (rng.normal(size=shape) * 10.0 ** rng.integers(-2, 3, size=shape)).astype(dtype)
 
 
@@ -22,7 +22,7 @@ def schedule(request):
 
 
 def rows_launch(width, threadgroups):
-    """As in mlx_ops.yaml: a thread for four columns."""
+    """Return the launch of mlx_ops.yaml: a thread per four columns."""
     threads = min(1024, (width + 127) // 128 * 32)
     return {"grid": (threads, threadgroups), "threadgroup": (threads,)}
 
@@ -48,7 +48,7 @@ def test_rms_norm_residual(load, rng, schedule, width, weighted, dtype):
     total = x.astype(np.float64) + residual
     resolution = np.finfo(dtype).eps
     np.testing.assert_allclose(h, total, rtol=resolution, atol=0)
-    wide = h.astype(np.float64)  # y is computed from h as it is stored
+    wide = h.astype(np.float64)  # y is computed from h as stored
     expected = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
     expected *= weight if weighted else 1
     np.testing.assert_allclose(y, expected, rtol=max(2e-6, resolution), atol=1e-7)
@@ -57,7 +57,7 @@ def test_rms_norm_residual(load, rng, schedule, width, weighted, dtype):
 @pytest.mark.parametrize("dtype, weighted", [(np.float32, True), (np.float16, False)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm_residual_vjp(load, rng, schedule, width, weighted, dtype):
-    """With 16 rows per sum, more than one of them for narrow rows."""
+    """With 16 rows per sum, narrow rows have more than one sum."""
     library = load("normalization.metal")
     rows = 35 if width < 100 else 17 if width < 2000 else 2
     h, grad_y, grad_h = (spread(rng, (rows, width), dtype) for _ in range(3))
@@ -94,8 +94,8 @@ def test_rms_norm_residual_vjp(load, rng, schedule, width, weighted, dtype):
 @pytest.mark.parametrize("width", (1, 3, 4, 5, 8, 31, 32, 33, 100))
 def test_segment_sum(load, rng, schedule, width, threads, dtype):
     library = load("segment.metal")
-    # From no row to more than there are threads, and rows in front of the first segment and behind
-    # the last one.
+    # From zero rows to more rows than threads, and rows before the first segment and after the last
+    # one.
     lengths = np.array([3, 0, 1, 4, 33, 0, 300, 5, 31, 7])
     ids = np.repeat(np.arange(len(lengths)) - 1, lengths)
     segments = len(lengths) - 2
@@ -122,7 +122,7 @@ def test_segment_sum(load, rng, schedule, width, threads, dtype):
 @pytest.mark.parametrize("threads", (32, 256))
 @pytest.mark.parametrize("rows", (0, 1, 2, 31, 32, 33, 64, 65, 1023, 1024, 1025, 1100, 40_000))
 def test_rows_of_segments_are_found(load, rng, schedule, rows, threads):
-    """Counts, which are exact: of every segment, empty ones among them."""
+    """Compare counts, which are exact, for every segment including empty ones."""
     library = load("segment.metal")
     segments = 60
     ids = (rng.integers(0, segments, rows) // 7 * 7).astype(np.int32)

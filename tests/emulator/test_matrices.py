@@ -1,4 +1,4 @@
-"""Simdgroup matrices: their operations beside NumPy's, and which elements a lane holds."""
+"""Simdgroup matrices: their operations against NumPy's, and the elements of each lane."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def launch(library, kernel, arguments, output, **options):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("kernel", ["half", "bfloat", "float", "turned"])
 def test_product(product, rng, kernel, schedule):
-    # integers: exact in all types, in any order of terms
+    # Integers are exact in all types, for any order of terms.
     a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((8, 16), (16, 8)))
     c, d = rng.normal(size=(10, 11)).astype(np.float32), np.zeros((8, 9), np.float32)
     given = [a, np.ascontiguousarray(b.T) if kernel == "turned" else b]
@@ -82,7 +82,7 @@ def test_made_matrices(load, made, wanted):
 
 
 def test_which_elements_a_lane_holds(load):
-    """As MLX's kernels have it (`get_coord` in steel/gemm/mma.h)."""
+    """The layout is that of MLX's kernels (`get_coord` in steel/gemm/mma.h)."""
     body = """
       simdgroup_float8x8 m;
       m.thread_elements()[0] = 2 * i;

@@ -1,4 +1,4 @@
-"""MLX's own Metal kernels on the CPU: a proof on code that was not written for the emulation."""
+"""MLX's own Metal kernels on the CPU, as a test with code not written for the emulation."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def schedule(request):
 
 
 def source(headers, *instances):
-    """Source with some of MLX's headers and instantiations (host name, kernel and arguments)."""
+    """Return source with MLX headers and instantiations (host name, kernel and arguments)."""
     includes = "".join(f'#include "{KERNELS}/{header}.h"\n' for header in headers)
     lines = "".join(f'instantiate_kernel("{name}", {rest})\n' for name, rest in instances)
     return SOURCE + includes + lines
@@ -59,7 +59,7 @@ def test_softmax(load, rng, schedule, width, spread):
 
 
 def barriers(text):
-    """The text without one of its barriers, for each of them."""
+    """Yield the text without one of its barriers, for each barrier."""
     call = "threadgroup_barrier(mem_flags::mem_threadgroup);"
     start = text.find(call)
     while start >= 0:
@@ -68,13 +68,13 @@ def barriers(text):
 
 
 def test_each_barrier_of_softmax_is_needed(load, rng):
-    """Removing one must show in one of the schedules."""
+    """Each removed barrier must be found under at least one schedule."""
     from emulator.conftest import mlx_include
 
     header = (mlx_include() / f"{KERNELS}/softmax.h").read_text()
     begin = header.index("softmax_single_row")
     stop = header.index("template", begin)
-    # softmax hides a wrong maximum, unless exp overflows with it
+    # softmax hides a wrong maximum, unless exp overflows because of it
     x = (300 * rng.normal(size=(2, 1000))).astype(np.float32)
     mutants = list(barriers(header[:stop]))
     assert len(mutants) == 5
@@ -193,12 +193,12 @@ def test_copy(load, rng):
 
 
 def run_gemv(library, kernel, matrix, vector, rows, threadgroup, schedule):
-    """Matrix times vector, in threadgroups for so many rows."""
+    """Return matrix times vector, in threadgroups for this number of rows."""
     outer, inner = matrix.shape
     out = np.empty(outer, matrix.dtype)
     nothing, one = np.zeros(1, np.int64), np.float32(1)
     sizes = [np.int32(n) for n in (inner, outer, inner)]
-    # the bias, its factors and strides are for other kernels, but declared by this one as well
+    # This kernel also declares bias, factors and strides, which only other kernels use.
     batch = [np.int32(1), np.ones(1, np.int32), nothing, nothing, nothing, np.int32(1)]
     library.run(
         kernel,
@@ -231,7 +231,7 @@ def test_gemv(load, rng, schedule, dtype, inner, outer):
 
 
 def test_a_barrier_in_a_condition(load, rng):
-    """gemv with several simdgroups to a row has one that only their first lanes reach."""
+    """gemv with several simdgroups per row has a barrier that only their first lanes reach."""
     matrix, vector = rng.normal(size=(8, 600)), rng.normal(size=600)
     with pytest.raises(EmulationError, match=r"divergence: .* threadgroup_barrier at .*gemv\.h"):
         run_gemv(
@@ -347,7 +347,7 @@ def test_sort(load, rng, schedule, count):
         np.testing.assert_array_equal(out, expected)
 
 
-# Kernels that are not in MLX's wheels
+# Kernels that MLX's wheels lack
 
 
 def layer_norm(x, weight, bias, eps=1e-5):
@@ -357,7 +357,7 @@ def layer_norm(x, weight, bias, eps=1e-5):
 
 
 def run_layer_norm(library, kernel, arrays, schedule, threads):
-    """Run it on x, weight and bias as MLX does; the result."""
+    """Run it on x, weight and bias as MLX does; return the result."""
     out = np.empty_like(arrays[0])
     rows, width = out.shape
     constants = [np.float32(1e-5), np.uint32(width), np.uint32(1), np.uint32(1)]
@@ -373,12 +373,12 @@ def run_layer_norm(library, kernel, arrays, schedule, threads):
 
 
 def norm_inputs(rng, width):
-    """Rows of x far from 0, weight and bias."""
+    """Return rows of x far from 0, weight and bias."""
     x = 3 * rng.normal(size=(3, width)) + [[0], [10], [-1]]
     return [a.astype(np.float32) for a in (x, *rng.normal(size=(2, width)))]
 
 
-# In threads beyond the end of a row `n` is negative, and they write in front of `thread_x`.
+# In threads beyond the end of a row, `n` is negative, and they write before `thread_x`.
 LAYER_NORM_MISTAKE = "for (int i = n; i < N_READS; i++)"
 
 

@@ -1,7 +1,7 @@
-"""The emulation compiles on the systems that these tests do not run on: Linux on arm64, and macOS.
+"""The emulation compiles on systems on which these tests do not run: Linux on arm64, and macOS.
 
-zig compiles for both. What the emulation needs of a system is the switch between fibers, which is
-written in assembler, the protection of pages, signals, and a C++ library.
+zig compiles for both. The emulation depends on the system for context switches between fibers,
+which are written in assembly, for page protection, signals, and a C++ library.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ TARGETS = ("aarch64-macos.14.0", "aarch64-linux-gnu")
 
 
 def zig(*arguments: str | Path, tool: str = "c++") -> None:
-    """Run zig's clang; what it says where it fails."""
+    """Run zig's clang; report its output if it fails."""
     command = [sys.executable, "-m", "ziglang", tool, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -40,7 +40,7 @@ def test_kernels_and_runtime_compile(target: str, tmp_path: Path) -> None:
     options = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all"]
     zig(*common, *options, HERE / "runtime.cpp", "-o", tmp_path / "runtime.o")
     if "macos" in target:
-        # but for the C++ library, which zig would have to compile first
+        # without the C++ library, which zig would have to compile first
         objects = [tmp_path / "kernels.o", tmp_path / "runtime.o"]
         options = ["-shared", "-Wl,-undefined,dynamic_lookup", "-o", tmp_path / "kernels.dylib"]
         zig("-target", target, *objects, *options, tool="cc")

@@ -1,4 +1,4 @@
-"""Reading Metal for the emulation: tokens, places, kernels, and every mistake has its line."""
+"""Parsing Metal for the emulation: tokens, locations, kernels, and the line of every mistake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFINES = '#include "mlx/backend/metal/kernels/defines.h"\n'
 
 
 def names(text: str) -> dict[str, tuple[str, str]]:
-    """Function and arguments by host name."""
+    """Return the function and arguments by host name."""
     instances = MetalTranslator("f.metal", [mlx_include()], text=text).instances
     return {name: (found.function, found.arguments) for name, found in instances.items()}
 
@@ -73,11 +73,11 @@ def test_lexing(text: str, tokens: list[str]) -> None:
     assert [token.text for token in lex(text)] == tokens
 
 
-# ------------------------------------------------------------------------------------ places
+# ------------------------------------------------------------------------------------ locations
 
 
 def test_lines_of_tokens(tmp_path: Path) -> None:
-    """Of a macro's tokens, the line of its call; a header stands beside the file or in a folder."""
+    """A macro's tokens have the line of its call; headers are next to the file or in a folder."""
     (tmp_path / "a.h").write_text("#pragma once\n\nint a;\n")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "b.h").write_text('#include "../a.h"\nint b;\n')
@@ -220,7 +220,7 @@ def test_mistakes_in_kernels(text: str, message: str) -> None:
 
 
 def test_function_constants() -> None:
-    """A parameter may be there only if one is true, or be called like one."""
+    """A parameter may depend on a function constant, or have its name."""
     text = """
         constant bool b [[function_constant(3)]];
         kernel void f(constant int* x [[buffer(0), function_constant(b)]],
@@ -267,7 +267,7 @@ def test_overloads_that_are_alike_in_cpp() -> None:
 
 
 def test_mlx_own_kernels_are_read(tmp_path: Path) -> None:
-    """Every header of MLX's kernels: as many kernels as there are in them."""
+    """The number of kernels found in each of MLX's headers is right."""
     headers = mlx_kernel_headers()
     write_stubs(tmp_path, headers)
     kernels = 0

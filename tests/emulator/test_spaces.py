@@ -1,4 +1,4 @@
-"""Address spaces that do not fit are found, and those that fit are not."""
+"""Mismatched address spaces are found, and matching ones are accepted."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ inline void add(thread float& x, float y) { x += y; }
 
 
 def check(body: str, *, dtype: str = "float"):
-    """The mistakes in a kernel that is a template, as they are printed without the path."""
+    """Return the mistakes in a template kernel, as they are printed without the path."""
     text = f"""{HEAD}
 template <typename T>
 [[kernel]] void f(
@@ -136,7 +136,7 @@ def test_own_operators() -> None:
     checks = read_project(*own_operators())
     assert {path.name for path in checks} > {"elementwise.metal", "gamma.h", "bessel_orders.h"}
     assert [error for check in checks.values() for error in check.errors] == []
-    # Nothing is passed over, `? :` between a value and a variable of mlxgen/scalar.h's type either.
+    # No part is unchecked, not even `? :` between a value and a variable of mlxgen/scalar.h's type.
     assert [str(what) for check in checks.values() for what in check.unknown] == []
 
 
@@ -156,7 +156,7 @@ def test_scalar_functions_are_instantiated(tmp_path: Path, monkeypatch) -> None:
     diags = Diagnostics()
     ops, sources = load(project.settings(Path("mlx_ops.yaml")), diags)
     assert diags.render_text() == ""
-    # once for each type that it computes in
+    # One error per computing type.
     assert {str(error).partition(": ")[0] for error in check_project(ops, sources)} == {
         "kernels/metal/scale.metal:10:1"
     }

@@ -1,8 +1,8 @@
 """Compiles many generated packages at once: one translation unit, checked by ``g++ -fsyntax-only``.
 
-MLX's headers take seconds to read and an operator milliseconds, so that the headers are compiled
-once, and the sources of all packages are included one after the other. Every package has a
-namespace of its own. The launches of Metal kernels are part of it, against stubs/.
+MLX's headers take seconds to parse and an operator milliseconds. The headers are therefore compiled
+once, and the sources of all packages are included in sequence, each package in its own namespace.
+The launches of Metal kernels are checked, too, against stubs/.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADERS = """#define _METAL_ 1
 #include "mlxgen/op.h"
 #include "mlxgen/python.h"
 """
-# What every source defines in its unnamed namespace.
+# Names that every source defines in its unnamed namespace.
 _SHARED = re.compile(r"^const(?:expr)? [\w:* ]+?\b(k[A-Z]\w*)", re.MULTILINE)
 
 
@@ -40,11 +40,11 @@ def _folder(package: str, *parts: str) -> str:
 
 
 class Compiler:
-    """A C++ compiler with the headers that generated code includes, compiled once."""
+    """A C++ compiler with precompiled headers of generated code."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # A copy, so that headers which are edited meanwhile still are those that were compiled.
+        # A copy, so that editing a header does not affect the precompiled ones.
         shutil.copytree(Path(mlxgen.__file__).parent / "runtime" / "include", folder / "include")
         includes = [
             str(HERE / "stubs"),
@@ -75,14 +75,14 @@ class Compiler:
             csrc: Folders of hand-written headers.
 
         Returns:
-            The compiler's errors by the name of the package's folder; empty when all compile.
+            The compiler's errors by the name of the package's folder; empty if all compile.
         """
         packages = list(packages)
         lines = ['#include "headers.h"']
         for package in packages:
             for source in sorted((package / "src").glob("*.cpp")):
                 if source.name == "module.cpp":
-                    continue  # one of a process, and nothing in it depends on the entries' kinds
+                    continue  # one per process; it does not depend on the kinds of entries
                 names = sorted(set(_SHARED.findall(source.read_text())))
                 mark = f"_{len(lines)}"
                 lines += [f"#define {name} {name}{mark}" for name in names]

@@ -1,8 +1,8 @@
-"""Random entries that are mostly right, with names and texts chosen to clash with generated code.
+"""Random entries that are mostly right, with names and strings chosen to clash with generated code.
 
-Formulas come from formula/formula_samples.py, whose arguments get other names here. The kernels
-that an entry needs are written from what mlxgen says would fit, so that this is tested too. Some
-are then changed in one point: they are refused, or fit all the same.
+Formulas come from formula/formula_samples.py, with other argument names. The kernels of an entry
+are generated from mlxgen's help for missing kernels, which tests the help, too. Some are then
+changed in one place: mlxgen must reject them, or accept them correctly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlxgen.formula.mlx import table
 from mlxgen.model.signature import Kind, Type
 from mlxgen.read.keys import TAGS
 
-# Names that other code has: of C and C++ libraries, of Python, and what mlxgen makes of names.
+# Names in C and C++ libraries, in Python, and in generated code.
 STRANGE = """
     swap move max min abs fill copy sort begin end size data get make_pair vector string pair tuple
     function optional nullopt distance count find remove rename read write link pipe exit abort free
@@ -69,7 +69,7 @@ DEFAULTS = {
 _SCALARS = (Kind.FLOAT, Kind.INT, Kind.BOOL, Kind.ENUM)
 
 
-# Entries that others call.
+# Entries that other entries call.
 _OTHERS: dict[str, dict[str, Any]] = {
     "helper": {"signature": "helper(x: array) -> array", "composite": "x * x"},
     "sincos": {
@@ -98,17 +98,17 @@ class Project:
 
     @property
     def yaml(self) -> str:
-        """The file of entries."""
+        """Return the file of entries."""
         text: str = yaml.safe_dump(self.entries, sort_keys=False, allow_unicode=True, width=90)
         return text
 
     def write(self, folder: Path, number: int) -> Path:
-        """Write the project; gives the path of its entries."""
+        """Write the project; return the path of its entries."""
         for name in ("csrc", "kernels/metal"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         body = "\n".join(map(_defined, self.cpu.values()))
         header = '#pragma once\n#include "mlxgen/kernel.h"\nusing namespace mlxgen;\n'
-        # Headers of all projects are on one include path, and kernels in one translation unit.
+        # All projects share an include path, and their kernels a translation unit.
         space = f"namespace kernels{number} {{\n{body}\n}}\n"
         (folder / "csrc" / f"kernels{number}.h").write_text(header + space)
         metal = ["#include <metal_stdlib>", "using namespace metal;", *self.metal.values()]
@@ -118,7 +118,7 @@ class Project:
         return path
 
     def supply(self, diags: Diagnostics, rng: random.Random) -> bool:
-        """Add the kernels that are said to be missing, or nearly so; whether there are any."""
+        """Add the reported missing kernels, possibly changed; return true if there are any."""
         found = False
         for item in diags.sorted():
             wanted = item.expected
@@ -135,7 +135,7 @@ class Project:
 
 
 def _numbered(declaration: str) -> str:
-    """The declaration with other names for its parameters, whatever they are in the entry."""
+    """Return the declaration with other parameter names, independent of the entry."""
     head, _, params = declaration.rstrip(")").partition("(")
     parts = re.split(r",\s(?![^<]*>)", params)
     # The name is the last word, or the last before a default.
@@ -143,7 +143,7 @@ def _numbered(declaration: str) -> str:
     return f"{head}({', '.join(named)})"
 
 
-# What may stand in a declaration for something else.
+# Replacements for parts of a declaration.
 _CHANGES = [
     *(("int ", "T "), ("int ", "int64_t "), ("int ", "unsigned "), ("int ", "bool ")),
     *(("int64_t ", "int "), ("double ", "float "), ("double ", "T "), ("bool ", "int ")),
@@ -168,7 +168,7 @@ _CHANGES = [
 
 
 def changed(declaration: str, rng: random.Random) -> str:
-    """A declaration with one point changed, or followed by an overload."""
+    """Return a declaration with one change, or followed by an overload."""
     if rng.random() < 0.15 and "[[kernel]]" not in declaration:
         other = re.sub(r"\bT\b", rng.choice(("float", "double")), declaration)
         return (
@@ -193,7 +193,7 @@ def _body(declaration: str) -> str:
 
 
 def _metal(text: str, name: str) -> str:
-    """A Metal function from its declaration."""
+    """Return a Metal function for a declaration."""
     if "[[kernel]]" not in text:
         return _defined(text)
     head, _, params = text.rstrip(")").partition("(")
@@ -202,15 +202,15 @@ def _metal(text: str, name: str) -> str:
 
 
 class Entries:
-    """Writes entries; the same random numbers give the same entries."""
+    """Writes entries; the same random numbers yield the same entries."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.formulas = Formulas(rng)
-        self.linear = True  # whether the last gradients depend on the values of no array
+        self.linear = True  # true if the last gradients do not depend on the values of arrays
 
     def project(self) -> Project:
-        """One entry, with another that it calls."""
+        """Return one entry, with another one that it calls."""
         entry = self.rng.choice((self.composite, self.elementwise, self.views, self.views))()
         entry.update(self.decoration())
         others = [other for name, other in _OTHERS.items() if f"{name}(" in str(entry)]
@@ -219,7 +219,7 @@ class Entries:
     # ---- names and signatures ------------------------------------------------------------------
 
     def names(self, wanted: set[str]) -> dict[str, str]:
-        """Other names for the arguments, in the order of the signature."""
+        """Return other names for the arguments, in the order of the signature."""
         order = sorted(wanted, key=list(ARGUMENTS).index)
         self.rng.shuffle(order)
         strange = self.rng.sample(NAMES, len(order))
@@ -229,7 +229,7 @@ class Entries:
         }
 
     def type(self, type_: Type, extra: list[str]) -> str:
-        """A type in Python's spelling."""
+        """Return a type in Python's spelling."""
         if type_.kind is Kind.ENUM:
             listed = ", ".join(_quoted(choice) for choice in ("a", "b", *extra))
             text = f"Literal[{listed}]"
@@ -238,8 +238,8 @@ class Entries:
         return f"{text} | None" if type_.optional and type_.kind is not Kind.AXES else text
 
     def signature(self, name: str, names: dict[str, str], outputs: list[str]) -> str:
-        """A signature in Python's spelling, some arguments of which have defaults."""
-        if outputs == ["out"] and self.rng.random() < 0.2:  # the spelling that has int64_t
+        """Return a signature in Python's spelling, with defaults for some arguments."""
+        if outputs == ["out"] and self.rng.random() < 0.2:  # only this spelling has int64_t
             typed = (f"{ARGUMENTS[old]._cpp_spelling()} {new}" for old, new in names.items())
             return f"array {name}({', '.join(typed)})"
         extra = self.rng.sample(CHOICES, self.rng.randrange(3))
@@ -268,18 +268,18 @@ class Entries:
         return f"{name}({', '.join(args)}) -> {result}"
 
     def outputs(self, most: int) -> list[str]:
-        """Names of outputs."""
+        """Return names of outputs."""
         count = self.rng.randrange(1, most + 1)
         return ["out"] if count == 1 else self.rng.sample(["low", "high", *NAMES], count)
 
     def op_name(self) -> str:
-        """The name of an operator."""
+        """Return the name of an operator."""
         return "f" if self.rng.random() < 0.5 else self.rng.choice(NAMES)
 
     # ---- entries -------------------------------------------------------------------------------
 
     def composite(self) -> dict[str, Any]:
-        """An entry with a formula for the forward, and perhaps for gradients."""
+        """Return an entry with a formula for the forward, and possibly for gradients."""
         outputs = self.outputs(3) if self.rng.random() < 0.8 else ["list"]
         if outputs == ["list"]:
             forward = self.formulas.arrays(2)
@@ -299,9 +299,9 @@ class Entries:
         return entry
 
     def grad(self, names: dict[str, str], outputs: list[str], same: bool = True) -> Any:
-        """Gradients of the array arguments, by formulas of the arguments that there are.
+        """Return gradients of the array arguments, by formulas of the arguments.
 
-        Where outputs have shapes of their own, cotangents are brought to those of the arguments.
+        If outputs have their own shapes, cotangents are converted to the shapes of the arguments.
         """
         self.linear = True
         if self.rng.random() < 0.1:
@@ -335,12 +335,12 @@ class Entries:
         return out
 
     def dispatch(self, *backends: str) -> dict[str, Any]:
-        """Kernels whose names are those of arguments and library functions too."""
+        """Return kernels whose names are also those of arguments and library functions."""
         name = self.rng.choice(("k", "k", "scale", "x_kernel", "swap_", "apply_"))
         return dict.fromkeys(backends, name)
 
     def elementwise(self) -> dict[str, Any]:
-        """An entry with a scalar function."""
+        """Return an entry with a scalar function."""
         some = self.rng.sample(["x", "y", "n", "big", "alpha", "beta", "flag", "mode"], 4)
         names = self.names({"x", *some})
         outputs = self.outputs(3)
@@ -365,7 +365,7 @@ class Entries:
         return entry
 
     def jvp(self, names: dict[str, str], outputs: list[str]) -> Any:
-        """A forward-mode rule."""
+        """Return a forward-mode rule."""
         each = "tangent * 2"
         formula = f"({', '.join([each] * len(outputs))})" if len(outputs) > 1 else each
         formulas = {
@@ -377,7 +377,7 @@ class Entries:
         return self.rng.choice((linear, "none", "elementwise", formulas))
 
     def views(self) -> dict[str, Any]:
-        """An entry with kernels over whole arrays."""
+        """Return an entry with kernels over whole arrays."""
         some = self.rng.sample(list(ARGUMENTS), self.rng.randrange(1, 7))
         names = self.names({"x", *some} - {"grads"})
         outputs = self.outputs(3)
@@ -431,7 +431,7 @@ class Entries:
     def axes(
         self, names: dict[str, str], outputs: list[str], shape: dict[str, str]
     ) -> dict[str, str]:
-        """Axes of some arrays; outputs that have them lose their rule of a shape."""
+        """Return axes of some arrays; outputs with axes lose their shape rule."""
         arrays = [new for old, new in names.items() if ARGUMENTS[old].kind is Kind.ARRAY]
         first = self.rng.choice(
             ["N D", "D N", "N ... D", "... struct", "N N", "s T N", "...", "2 N"]
@@ -453,7 +453,7 @@ class Entries:
         return found
 
     def decoration(self) -> dict[str, Any]:
-        """Keys that say something to people."""
+        """Return keys with documentation."""
         out: dict[str, Any] = {}
         if self.rng.random() < 0.5:
             out["doc"] = self.rng.choice(TEXTS)
@@ -480,7 +480,7 @@ def _quoted(text: str) -> str:
 
 
 def used(formula: str) -> set[str]:
-    """The arguments that a formula names."""
+    """Return the arguments that a formula names."""
     tree = ast.parse(formula, mode="eval")
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & set(ARGUMENTS)
 
@@ -494,5 +494,5 @@ class _Renamer(ast.NodeTransformer):
 
 
 def renamed(formula: str, names: dict[str, str]) -> str:
-    """A formula with other names for the arguments."""
+    """Return a formula with other names for the arguments."""
     return ast.unparse(_Renamer(names).visit(ast.parse(formula, mode="eval")))

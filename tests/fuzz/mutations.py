@@ -1,4 +1,4 @@
-"""Breaks entries as people do, and as nobody would: in their text, keys, values and kernels."""
+"""Breaks entries in likely and unlikely ways: their text, keys, values and kernels."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ VALUES: list[Any] = [
 
 @cache
 def entries() -> list[str]:
-    """The text of every entry of the sample project."""
+    """Return the text of every entry of the sample project."""
     text = project.YAML.read_text(encoding="utf-8")
     return re.findall(r"^- .*\n(?:(?:  .*)?\n)*", text, re.MULTILINE)
 
 
 @cache
 def words() -> list[str]:
-    """The words and signs that the sample's entries are made of."""
+    """Return the words and operators that the sample's entries consist of."""
     return sorted(set(re.findall(r"\w+|[^\w\s]", "".join(entries()))))
 
 
 @cache
 def keys() -> list[str]:
-    """Every key of the sample's entries."""
+    """Return every key of the sample's entries."""
     return sorted({key for text in entries() for key in yaml.safe_load(text)[0]})
 
 
 class Mutator:
-    """Makes files out of some of the sample's entries; ``rng`` decides everything."""
+    """Creates files from some of the sample's entries; ``rng`` makes all decisions."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
 
     def file(self) -> str:
-        """A file of some entries, with mistakes in them."""
+        """Return a file of some entries, with mistakes."""
         count = self.rng.randrange(1, 4)
         parts = [self.rng.choice(entries()) for _ in range(count)]
         at = self.rng.randrange(count)
@@ -67,7 +67,7 @@ class Mutator:
         return "\n".join(parts)
 
     def text(self, text: str, pieces: list[str]) -> str:
-        """The text with a piece changed, taken out, doubled or put in."""
+        """Return the text with a piece changed, removed, doubled or inserted."""
         tokens = re.findall(r"\w+|\s+|.", text)
         i = self.rng.randrange(len(tokens))
         j = self.rng.randrange(len(tokens))
@@ -86,14 +86,14 @@ class Mutator:
             word = list(tokens[i])
             word[self.rng.randrange(len(word))] = self.rng.choice("abxyz_01 \t\n:,'\"{}[]é")
             tokens[i] = "".join(word)
-        else:  # a name in all its places
+        else:  # a name in all its occurrences
             names = [token for token in tokens if token.isidentifier()] or ["x"]
             old, new = self.rng.choice(names), self.rng.choice(pieces)
             tokens = [new if token == old else token for token in tokens]
         return "".join(tokens)
 
     def structure(self, text: str) -> str:
-        """The entry with a key or value changed."""
+        """Return the entry with a key or value changed."""
         try:
             data = yaml.load(text, Loader=yaml.BaseLoader)
         except (yaml.YAMLError, ValueError):

@@ -1,10 +1,11 @@
-"""Whatever is in the file: located errors, or generated C++ that compiles. Never anything else.
+"""For any file, mlxgen reports located errors or generates C++ that compiles, and nothing else.
 
-Two sources of files: the sample's entries with mistakes (mutations.py), and random entries that
-are mostly right (entries.py). What is accepted is compiled, many packages at a time.
+There are two sources of files: the sample's entries with mistakes (mutations.py), and random
+entries that are mostly right (entries.py). Accepted files are compiled, many packages at a time.
 
-``MLXGEN_FUZZ_SECONDS`` bounds the time for compiling (60 seconds unless set, 0 leaves it out), and
-``MLXGEN_FUZZ_SEED`` chooses other files; ``MLXGEN_FUZZ_EXAMPLES`` is the number of broken files.
+``MLXGEN_FUZZ_SECONDS`` limits the time for compiling (60 seconds by default, 0 omits it),
+``MLXGEN_FUZZ_SEED`` selects other files, and ``MLXGEN_FUZZ_EXAMPLES`` is the number of broken
+files.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BUNDLE = 60  # packages in one translation unit
 
 @pytest.fixture(autouse=True, scope="module")
 def fast() -> Iterator[None]:
-    """Templates are compiled, and the sample's sources scanned, once for all files."""
+    """Compile templates and scan the sample's sources only once for all files."""
     patch = pytest.MonkeyPatch()
     sample = cache(Reader)
 
@@ -52,7 +53,7 @@ def fast() -> Iterator[None]:
 
 
 def run(text: str, folder: Path, name: str) -> Diagnostics:
-    """Generate a package from a text; what is reported is checked to be of use."""
+    """Generate a package from a YAML text; check that the diagnostics are useful."""
     yaml = folder / "mlx_ops.yaml"
     yaml.write_text(text, encoding="utf-8", newline="")
     output = folder / name
@@ -63,7 +64,7 @@ def run(text: str, folder: Path, name: str) -> Diagnostics:
 
 
 def check(diags: Diagnostics, folder: Path) -> None:
-    """Every diagnostic says what is wrong, in one line, and where."""
+    """Check that every diagnostic describes its error in one line, with a location."""
     shown = diags.render_text()
     diags.to_json()
     for item in diags.sorted():
@@ -103,7 +104,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 
 
 def mutants(seed: int, folder: Path, count: int) -> dict[Path, str]:
-    """Generated packages of mutated files that were accepted, with their text."""
+    """Return generated packages of accepted mutated files, with their text."""
     found: dict[Path, str] = {}
     texts = set()
     tries = 0
@@ -120,7 +121,7 @@ def mutants(seed: int, folder: Path, count: int) -> dict[Path, str]:
 
 
 def random_projects(seed: int, folder: Path, count: int) -> dict[Path, str]:
-    """Generated packages of random entries that were accepted, with their text."""
+    """Return generated packages of accepted random entries, with their text."""
     found: dict[Path, str] = {}
     tries = 0
     while len(found) < count:
@@ -135,7 +136,7 @@ def random_projects(seed: int, folder: Path, count: int) -> dict[Path, str]:
 
 
 def generated(made: Project, place: Path, number: int, rng: random.Random) -> bool:
-    """Whether a random project is accepted, after it got the kernels that it lacks."""
+    """Return true if a random project is accepted, after its missing kernels were added."""
     name = f"r{number}"
     for _ in range(3):
         yaml = made.write(place, number)

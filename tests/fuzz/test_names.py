@@ -19,7 +19,7 @@ RUNTIME = Path(mlxgen.__file__).parent / "runtime"
 
 
 def identifiers(source: str) -> set[str]:
-    """The names in C++ text that stand by themselves: no members, no parts of qualified names."""
+    """Return the unqualified names in C++ text, without members and parts of qualified names."""
     texts = ["", *(token.text for token in lex(source)), "", ""]
     found = set()
     attribute = False
@@ -35,7 +35,7 @@ def identifiers(source: str) -> set[str]:
 
 
 def own(op) -> set[str]:
-    """What is named after the entry: its arguments, outputs, class and functions."""
+    """Return the names derived from the entry: its arguments, outputs, class and functions."""
     names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
     names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.forward.kernels for name, _ in kernel.constants}
@@ -52,26 +52,26 @@ def own(op) -> set[str]:
 
 
 def in_metal() -> set[str]:
-    """Names in the text of Metal kernels around scalar functions, which the runtime makes."""
+    """Return names in the Metal kernels that the runtime generates around scalar functions."""
     text = (RUNTIME / "src" / "metal.cpp").read_text(encoding="utf-8")
     source = text.partition('kernels_source = R"metal(')[2].partition(')metal"')[0]
-    # without the marks of lines and what is put in, after arguments (@) or the operator
+    # without line markers and insertions after arguments (@) or the operator
     source = re.sub(
         r"^(IN  |OUT |ATTR)\||@\w*|\b[A-Z]{4,}\w*(?<!AXES)", "", source, flags=re.MULTILINE
     )
     return identifiers(source)
 
 
-# Functions of primitives that none of their bodies calls: a local may be called so.
+# Functions of primitives that none of their bodies calls: a local variable may have these names.
 MEMBERS = {"jvp", "override", "run_metal", "state", "task", "vjp"}
-# Where these stand no argument does.
+# In scopes with these names there are no arguments.
 ELSEWHERE = {"nanobind", "nb", "root"}
 
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> dict[frozenset[str], set[str]]:
-    """Names that generated sources use, whatever the entry's own are; by the names that arguments
-    of operators of a form cannot have there."""
+    """Return the names that generated sources use for any entry, by the names that arguments of
+    operators of a form cannot have there."""
     output = tmp_path_factory.mktemp("names")
     assert project.run(project.YAML, output).ok
     ops, _ = operators.load(project.settings(project.YAML), Diagnostics())
@@ -95,7 +95,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[frozenset[str], set[s
 
 
 def test_locals_are_complete(used: dict[frozenset[str], set[str]]) -> None:
-    # An argument called like one of these gets a suffix in C++.
+    # An argument with one of these names gets a suffix in C++.
     for reserved, names in used.items():
         usable = {name for name in names if clash(name, "an argument") is None}
         assert usable - reserved - set(RESERVED) == set()

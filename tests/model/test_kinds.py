@@ -12,7 +12,7 @@ from mlxgen.model.signature import Type
 def test_every_kind_is_spelled(kind):
     spelling = KINDS[kind]
     assert spelling.cpp and spelling.python and spelling.slot
-    assert bool(spelling.scalars) == bool(spelling.metal)  # kernels take it on all backends
+    assert bool(spelling.scalars) == bool(spelling.metal)  # kernels accept it on all backends
     assert spelling.by_value == (Type(kind).cpp in BY_VALUE)
     assert Type(kind).cpp_param.const != spelling.by_value
 

@@ -1,4 +1,4 @@
-"""Tests of mlxops.nn run on each device that there is, and in every floating dtype it has."""
+"""Tests of mlxops.nn run on each available device, and in every floating dtype of it."""
 
 from ops.conftest import device as device
 from ops.conftest import dtype as dtype

@@ -1,4 +1,4 @@
-"""The losses of mlxops.nn in NumPy, in float64, as their documentation writes them."""
+"""The losses of mlxops.nn in NumPy, in float64, as documented."""
 
 import mlx.core as mx
 import numpy as np
@@ -26,7 +26,7 @@ def cross_entropy(
     logit_softcap=None,
     reduction="mean",
 ):
-    """The loss, and the gradient of its sum."""
+    """Return the loss, and the gradient of its sum."""
     words = logits.shape[-1]
     weight = np.ones(words) if weight is None else np.asarray(weight, np.float64)
     z, slope = logits, np.ones_like(logits)

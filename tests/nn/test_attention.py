@@ -12,7 +12,7 @@ EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-22, mx.float6
 
 
 def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, softcap):
-    """The result, and the gradients in q, k, v and sinks, with all scores in memory."""
+    """Return the result and the gradients of q, k, v and sinks, with all scores in memory."""
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     group = heads // k.shape[1]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
@@ -34,7 +34,7 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
         ids = np.searchsorted(cu_seqlens, np.arange(keys), side="right")
         seen &= (ids[:, None] == ids[None]) & ((ids > 0) & (ids < len(cu_seqlens)))[:, None]
     scores = np.where(seen, scores, -np.inf)
-    if sinks is not None:  # as a key more, whose value is 0
+    if sinks is not None:  # as an additional key, whose value is 0
         scores = np.append(scores, np.broadcast_to(sinks[:, None, None], (*q.shape[:3], 1)), -1)
     most = scores.max(-1, keepdims=True, initial=-1e300)
     e = np.exp(scores - np.where(most == -np.inf, 0, most))
@@ -59,7 +59,7 @@ def inputs(dtype, batch=2, heads=4, key_heads=2, queries=5, keys=7, size=8, widt
 
 
 def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **options):
-    """Results and gradients, beside exact ones of the same numbers."""
+    """Compare results and gradients with exact ones for the same numbers."""
     options = {"scale": 0.3, "causal": False, "window": None, "softcap": None, **options}
     dtype = arrays[0].dtype
     shape = (*arrays[0].shape[:3], arrays[2].shape[3])
@@ -84,7 +84,7 @@ def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **opti
 
 
 def close(got, wanted, dtype):
-    """Within some roundings of numbers as large as the largest."""
+    """Compare within some roundings relative to the largest number."""
     atol = 8 * EPSILON[dtype] * max(1.0, np.abs(wanted).max(initial=0))
     got = got if isinstance(got, np.ndarray) else to_numpy(got)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
@@ -107,7 +107,7 @@ def test_options(dtype, options):
     check(inputs(dtype), **options)
 
 
-# More than one block of queries and keys on either backend, and rests of all of them.
+# More than one block of queries and keys on either backend, and remainders of all of them.
 @pytest.mark.parametrize(
     ("queries", "keys", "size", "width"),
     [(1, 1, 1, 1), (1, 40, 16, 16), (33, 65, 20, 9), (70, 40, 8, 136), (100, 140, 136, 24)],
@@ -144,7 +144,7 @@ def test_masks_of_other_dtypes_do_not_widen():
 
 
 def test_nothing_to_see(dtype):
-    """Rows of which all is masked give 0, with gradients of 0."""
+    """Fully masked rows yield 0, with gradients of 0."""
     mask = np.ones((5, 7), bool)
     mask[[0, 3]] = False
     arrays = inputs(dtype)
@@ -158,7 +158,7 @@ def test_sinks(dtype):
     check(inputs(dtype), mx.array(np.arange(7) > 6), draw(dtype, (4,), seed=6)[0])
 
 
-# Also with queries of no sequence, in front and behind.
+# Also with queries outside of all sequences, before and after them.
 STARTS = [
     [0, 7],
     [0, 3, 7],
@@ -192,7 +192,7 @@ def test_each_sequence_is_as_alone():
 
 
 def test_queries_of_no_sequence():
-    """They give 0 and have no gradient, whatever stands there, and others do not see them."""
+    """They yield 0 and have no gradient, for any values, and other queries do not see them."""
     arrays = inputs(mx.float32, 1, queries=7)
     inside = slice(2, 5)
     for x in arrays:
@@ -217,7 +217,7 @@ UNSORTED = [[0, 5, 3, 7], [7, 3, 0], [2**31 - 1, -(2**31)], [4, 1, 99, -7, 2, 7]
 
 @pytest.mark.parametrize("starts", UNSORTED, ids=str)
 def test_starts_that_do_not_ascend(starts):
-    """Each query sees the keys that a binary search leads to, on every backend and backward."""
+    """Each query sees the keys that a binary search finds, on every backend and in gradients."""
 
     def search(query):
         low, high = 0, len(starts)
@@ -240,7 +240,7 @@ def test_starts_that_do_not_ascend(starts):
 
 
 def by_rows(q, k, v, cotangent, seen, scale):
-    """The result and the gradients, in float64, from those pairs alone that see each other."""
+    """Return the result and the gradients in float64, from the visible pairs only."""
     group = q.shape[1] // k.shape[1]
     y = np.zeros_like(cotangent)
     grads = [np.zeros_like(x) for x in (q, k, v)]
@@ -282,14 +282,14 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("side", ["keys", "queries"])
 def test_what_is_not_seen_reaches_nothing(dtype, way, side):
-    """NaN, infinities and large numbers in one key and value, or one query and its cotangent."""
+    """Put NaN, infinities and large numbers into a key and value, or a query and its cotangent."""
     seen, options = WAYS[way]
     arrays = inputs(dtype, queries=5, keys=seen.shape[1])
     cotangent = draw(dtype, arrays[0].shape, -1, 1, seed=9)[0]
     expected = by_rows(*map(to_numpy, (*arrays, cotangent)), seen, 0.3)
     if side == "keys":
         at, poisoned = 2, (arrays[1], arrays[2])
-        queries = seen[:, at]  # those that it may reach
+        queries = seen[:, at]  # those that it may affect
     else:
         at, poisoned = 1, (arrays[0], cotangent)
         queries = np.arange(5) == at
@@ -300,7 +300,7 @@ def test_what_is_not_seen_reaches_nothing(dtype, way, side):
 
     for poison in (np.nan, np.inf, 1e38):
         for array in poisoned:
-            array[0, :, at] = poison  # of one batch alone
+            array[0, :, at] = poison  # in one element of the batch only
         (y,), grads = mx.vjp(call, arrays, [cotangent])
         reached = (queries, queries, keys, keys)
         for got, wanted, rows in zip((y, *grads), expected, reached, strict=True):
@@ -312,14 +312,14 @@ def test_what_is_not_seen_reaches_nothing(dtype, way, side):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
 def test_what_is_not_seen_in_other_blocks(poison):
-    """Blocks of which some queries see keys that others of the same block do not."""
+    """Test blocks with queries that see keys that others of the same block do not see."""
     arrays = inputs(mx.float32, 1, 2, 1, 140, 140, 8, 40)
     cotangent = draw(mx.float32, (1, 2, 140, 40), -1, 1, seed=9)[0]
     distances = np.subtract.outer(np.arange(140), np.arange(140))
     seen = (distances >= 0) & (distances < 20)
     expected = by_rows(*map(to_numpy, (*arrays, cotangent)), seen, 0.3)
     arrays[1][:, :, 70] = arrays[2][:, :, 70] = poison
-    arrays[2][:, :, 130, 3] = poison  # whose other columns stay as they are
+    arrays[2][:, :, 130, 3] = poison  # its other columns stay unchanged
 
     def call(*arrays):
         return mlxops.nn.attention(*arrays, scale=0.3, softcap=1e6, causal=True, window=20)
@@ -350,7 +350,7 @@ def test_no_queries_or_keys(dtype, sizes):
 
 
 def test_strides():
-    """Heads behind the length, as projections give them."""
+    """The axis of heads follows that of the length, as in the output of projections."""
     arrays = [x.swapaxes(1, 2) for x in inputs(mx.float32)]
     arrays = [mx.contiguous(x).swapaxes(1, 2) for x in arrays]
     check(arrays, causal=True)
@@ -364,7 +364,7 @@ def test_large_scores():
 
 @pytest.mark.parametrize("half", [mx.float16, mx.bfloat16], ids=["float16", "bfloat16"])
 def test_cotangents_as_of_scaled_losses(half):
-    """Whose products with results are above float16: of one key the scores' gradients are 0."""
+    """Their products with results exceed float16; with one key the scores' gradients are 0."""
     q, k = (mx.random.normal((1, 1, 3, 4)).astype(half) for _ in range(2))
     v, cotangent = (mx.full((1, 1, 3, 4), x, half) for x in (100.0, 1000.0))
 
@@ -412,7 +412,7 @@ WITH = {
 
 @pytest.mark.parametrize("way", WITH)
 def test_shapeless_compile(way):
-    """Each length changed in turn, and all of them; the result and the gradients."""
+    """Each size is changed in turn, and all of them; results and gradients are compared."""
     options = {name: x for name, x in WITH[way].items() if not callable(x)}
     optional = {name: x for name, x in WITH[way].items() if callable(x)}
     lengths = dict(LENGTHS, Lk=5, N=3) if way == "sequences" else LENGTHS
@@ -437,7 +437,7 @@ def test_shapeless_compile(way):
     more = {name: n + 2 for name, n in lengths.items()}
     less = {name: 2 for name in lengths}
     changes = [{name: n} for name, n in more.items()]
-    if way == "sequences":  # which have queries and keys of one length
+    if way == "sequences":  # their queries and keys have the same length
         changes = [{**x, "Lq": 7, "Lk": 7} if {"Lq", "Lk"} & {*x} else x for x in changes]
     changes = [{**x, "H": 8} if "Hk" in x else x for x in changes]
     for change in [*changes, {**more, "H": 8}, less]:
@@ -448,7 +448,7 @@ def test_shapeless_compile(way):
 
 
 def test_shapeless_compile_refuses_what_does_not_fit():
-    """The kernels are called with other shapes than those that the operator has seen."""
+    """The kernels are called with other shapes than those that the operator has checked."""
     q, k, v = inputs(mx.float32)
     mask, starts = mx.ones((5, 7), mx.bool_), mx.array([0, 4])
 
@@ -475,7 +475,7 @@ def test_shapeless_compile_refuses_what_does_not_fit():
 
 @pytest.mark.parametrize("dtype", [mx.int64, mx.uint64, mx.uint32], ids=str)
 def test_sequences_beyond_32_bits(dtype):
-    """Large ends are those of all keys; they do not wrap to other numbers."""
+    """Large ends become the number of keys; they do not wrap to other numbers."""
     arrays = inputs(mx.float32, 1, queries=7)
     far = [2**32 + 5, 2**31 + 3] if dtype != mx.uint32 else [2**31 + 3, 2**32 - 1]
     for end in far:
@@ -497,7 +497,7 @@ def test_it_is_mlx_attention():
 
 @pytest.mark.skipif(metal_backend() == "emulation", reason="16 million scores take a minute")
 def test_memory_is_that_of_blocks():
-    """Neither scores nor their gradients are in MLX's memory: 64 MB for these lengths."""
+    """MLX's memory contains neither scores nor their gradients: 64 MB for these lengths."""
     q, k, v = inputs(mx.float32, 1, 1, 1, 4096, 4096, 8, 8)
     mx.eval(q, k, v)
     before = mx.get_active_memory()

@@ -1,4 +1,4 @@
-"""causal_conv1d beside a loop over time in NumPy and the same sums in MLX, and step by step."""
+"""causal_conv1d against a loop over time in NumPy and the same sums in MLX, and step by step."""
 
 import mlx.core as mx
 import mlxops

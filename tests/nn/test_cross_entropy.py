@@ -1,4 +1,4 @@
-"""cross_entropy: one pass over the logits each way."""
+"""cross_entropy: one pass over the logits for the loss, and one for the gradient."""
 
 import mlx.core as mx
 import mlxops
@@ -53,7 +53,7 @@ def test_values(dtype, options, weighted, reduction):
     wanted, wanted_gradient = losses.cross_entropy(values, targets, weight, **options)
     assert out.dtype == (mx.float64 if dtype == mx.float64 else mx.float32)
     assert gradient.dtype == dtype
-    # Weights are float32, and constants of formulas too.
+    # Weights are float32, also as constants of formulas.
     assert_near(out, wanted, 2e-6 if dtype != mx.float64 else 1e-12)
     assert_near(
         gradient, wanted_gradient, max(2 * EPSILON[dtype], 1e-12) + 2e-6 * (dtype != mx.float64)
@@ -65,7 +65,7 @@ def test_values(dtype, options, weighted, reduction):
 def test_rows_of_any_length(words, options):
     options = OPTIONS[options]
     _, values, targets = inputs(mx.float32, (3, words), words, **options)
-    # Large ones behind small ones, and the other way round.
+    # Large logits after small ones, and small ones after large ones.
     ramp = np.linspace(-40, 40, words)
     values = np.float32(values + np.stack([ramp, ramp[::-1], 0 * ramp])).astype(np.float64)
     out, gradient = loss_and_grad(mx.array(values, mx.float32), mx.array(targets), **options)
@@ -75,7 +75,7 @@ def test_rows_of_any_length(words, options):
 
 
 def test_infinite_logits():
-    """As in torch 2.13.0."""
+    """The results are those of torch 2.13.0."""
     inf = np.inf
     logits = mx.array([[-inf, 1, 2], [-inf, 0, -1], [-inf, -inf, -inf], [np.nan, 0, 1]])
     out, gradient = loss_and_grad(logits, mx.array([1, 0, 2, 2]), reduction="none")
@@ -84,7 +84,7 @@ def test_infinite_logits():
         to_numpy(gradient)[:2], [[0, -0.7310586, 0.7310586], [-1, 0.7310586, 0.2689414]], 1e-6
     )
     assert np.isnan(to_numpy(gradient)[2:]).all()
-    # Beginning with many infinite ones.
+    # The row begins with many infinite logits.
     row = np.full(3000, -inf)
     row[2500:] = np.linspace(-1, 1, 500)
     got = mlxops.nn.cross_entropy(mx.array(row, mx.float32), mx.array(2600))
@@ -137,7 +137,7 @@ def test_targets_that_are_no_words():
 
 
 def test_targets_of_python_and_numpy():
-    """They do not become what the logits are."""
+    """They are not converted to the dtype of the logits."""
     logits, values, _ = inputs(mx.float32, (3, 5))
     for dtype in (np.int32, np.int64, np.uint8):
         targets = np.array([4, 0, 2], dtype)

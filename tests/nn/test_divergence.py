@@ -25,7 +25,7 @@ def kl(log_p, log_q):
 
 
 def reference(op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean"):
-    """The loss, and the gradients of its sum in x and y."""
+    """Return the loss, and the gradients of its sum with respect to x and y."""
     log_q, log_p = log_softmax(x / temperature), log_softmax(y / temperature)
     q, p = np.exp(log_q), np.exp(log_p)
     if op == "kl_div_loss":
@@ -91,7 +91,7 @@ def test_values(dtype, op, options, masked, reduction):
 @pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
 def test_rows_of_any_length(op, words):
     (_, y), (x_, y_) = inputs(mx.float32, (3, words), words)
-    # Large ones behind small ones, and the other way round.
+    # Large logits after small ones, and small ones after large ones.
     ramp = np.linspace(-20, 20, words)
     x_ = np.float32(x_ + np.stack([ramp, ramp[::-1], 0 * ramp])).astype(np.float64)
     check(op, (mx.array(x_, mx.float32), y), (x_, y_), epsilon=2e-5)
@@ -108,7 +108,7 @@ def test_equal_distributions(op):
 
 
 def exact(op, x, y, beta=0.5, temperature=1.0):
-    """The losses of rows and their gradients, by the definition, in 80 digits."""
+    """Return the losses of rows and their gradients by the definition, in 80 digits."""
     rows = []
     with mpmath.workdps(80):
         part, temperature = mpmath.mpf(beta), mpmath.mpf(temperature)
@@ -135,13 +135,13 @@ def exact(op, x, y, beta=0.5, temperature=1.0):
 
 
 def assert_exact(op, x, y, epsilon, **options):
-    """Losses, and gradients beside the largest element of a row."""
+    """Compare losses, and gradients relative to the largest element of a row."""
     x, y = np.float32(x), np.float32(y)
     out, gradients = loss_and_grads(op, mx.array(x), mx.array(y), reduction="none", **options)
     losses, *wanted = exact(op, x, y, **options)
     np.testing.assert_allclose(out, losses, epsilon, 1e-37)
     for gradient, w in zip(gradients, wanted, strict=True):
-        # If all are smaller, they are subnormal numbers.
+        # If all are smaller, they are subnormal.
         largest = np.maximum(np.abs(w).max(-1, keepdims=True), 1e-30)
         np.testing.assert_allclose(to_numpy(gradient) / largest, w / largest, 0, epsilon)
 
@@ -149,7 +149,7 @@ def assert_exact(op, x, y, epsilon, **options):
 @pytest.mark.parametrize("certain", ["logits", "target", "both", "others", "all but one"])
 @pytest.mark.parametrize(("op", "options"), [*OPTIONS, ("js_div_loss", {"beta": 1e-4})])
 def test_distributions_that_are_nearly_certain(op, options, certain):
-    """Of one word, or of different ones; or of the same, beside one that only the target has."""
+    """Both certain of one word or of different words, or one with a second word."""
     apart = np.array([5.0, 9.0, 12.0, 18.0, 25.0, 60.0])
     x, y = np.random.default_rng(1).normal(size=(2, 6, 20))
     words, rows = [3, 19, 0, 7, 7, 11], np.arange(6)
@@ -159,14 +159,14 @@ def test_distributions_that_are_nearly_certain(op, options, certain):
         y[rows, np.roll(words, 1) if certain == "others" else words] = y.max(-1) + apart
     if certain == "all but one":
         x[:, 5] = -200.0
-    # Metal has no double for distributions that are nearly the same.
+    # Metal has no double for distributions that are nearly equal.
     same = metal_backend() is not None and certain in ("both", "all but one")
     assert_exact(op, x, y, 1e-4 if same else 1e-5, **options)
 
 
 @pytest.mark.parametrize("beta", [1e-12, 1e-6, 1e-3, 0.1, 0.9, 0.999, 1 - 1e-6])
 def test_mixtures_of_nearly_one(beta):
-    """And of distributions that are far from each other."""
+    """Also for distributions that are far from each other."""
     apart = np.array([[1.0], [1.5], [5.0], [10.0], [30.0], [60.0]])
     x, y = apart * np.random.default_rng(5).normal(size=(2, 6, 20))
     assert_exact("js_div_loss", x, y, 1e-5, beta=beta)
@@ -185,7 +185,7 @@ def test_distributions_that_are_far_apart(op, apart):
 
 
 def test_infinite_logits():
-    """Words of no probability in one distribution or in both."""
+    """Words without probability in one distribution or in both."""
     inf = np.inf
     x = mx.array([[-inf, 1, 2], [-inf, 1, 2], [0, 1, 2], [-inf, -inf, -inf], [np.nan, 0, 0]])
     y = mx.array([[-inf, 2, 1], [0, 1, 2], [-inf, 2, 1], [0, 0, 0], [0, 0, 0]])

@@ -1,4 +1,4 @@
-"""embedding_bag: beside a loop over bags in NumPy, with gradients written out."""
+"""embedding_bag against a loop over bags in NumPy, with explicit gradients."""
 
 import mlx.core as mx
 import mlxops
@@ -9,7 +9,7 @@ from ops.accuracy import draw
 from mlxgen.testing import to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
-# Indices, some of no row, and offsets; with empty bags at the ends and between, and an item twice.
+# Indices, some of which are not rows, and offsets; with empty bags, and an item that occurs twice.
 INDICES = {
     "rows": ([[0, 2, 6], [4, 4, 1], [6, 7, -1], [5, 4, 3]], None),
     "offsets": ([3, 0, 2, 2, 6, 7, 12, 1, -5, 0], [0, 0, 4, 5, 9, 10]),
@@ -23,7 +23,7 @@ modes = pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 
 
 def bags_of(case):
-    """The items of every bag: numbers into the flat indices."""
+    """Return the items of every bag: positions in the flat indices."""
     indices, offsets = case
     if offsets is None:
         return np.arange(np.size(indices)).reshape(np.shape(indices)).tolist()
@@ -32,7 +32,7 @@ def bags_of(case):
 
 
 def reference(weight, case, mode, factors, cotangent):
-    """The output, and gradients of the table and of the factors."""
+    """Return the output, and gradients of the table and of the factors."""
     flat = np.array(case[0], dtype=int).reshape(-1)
     bags = bags_of(case)
     out = np.zeros((len(bags), weight.shape[1]))
@@ -60,7 +60,7 @@ def arrays_of(case):
     shape = np.shape(indices)
     return (
         mx.array(np.array(indices, dtype=np.int32).reshape(shape)),
-        # Behind the last one there is another number.
+        # The array continues after the last offset.
         None if offsets is None else mx.array(np.array([*offsets, 0], dtype=np.int32))[:-1],
     )
 

@@ -1,4 +1,4 @@
-"""expert_routing: beside sorting in NumPy, and gradients of the chosen scores in MLX."""
+"""expert_routing against sorting in NumPy, and gradients of the chosen scores in MLX."""
 
 import mlx.core as mx
 import mlxops
@@ -29,7 +29,7 @@ def reference(logits, k, score, normalize, bias=None):
 
 
 def inputs(dtype, tokens=(5, 3), experts=40):
-    """Logits that are multiples of 1/8, and so differ as well when biased."""
+    """Return logits that are multiples of 1/8, so that they also differ with a bias."""
     rng = np.random.default_rng(0)
     values = np.stack([rng.permutation(experts) for _ in range(np.prod(tokens))]) / 8 - 2
     logits = mx.array(values.reshape(*tokens, experts), dtype=dtype)
@@ -76,13 +76,13 @@ def test_gradients(dtype, score, normalize, biased, experts, k):
         wide = [a.astype(mx.float64) for a in (logits, cotangent)]
         wanted = mx.vjp(composition, wide[:1], wide[1:])[1][0]
     assert got.dtype == dtype
-    # MLX's exp in float64 is accurate to float32 only.
+    # MLX's exp in float64 has only float32's accuracy.
     np.testing.assert_allclose(to_numpy(got), to_numpy(wanted), 0, 40 * max(EPSILON[dtype], 1e-8))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_gradients_of_large_logits(normalize):
-    """A number that is added to all logits does not matter."""
+    """A number added to all logits has no effect."""
     (logits, _), _ = inputs(mx.float32)
     cotangent, _ = draw(mx.float32, (5, 3, 6), seed=1)
     fn = lambda x: mlxops.nn.expert_routing(x, 6, normalize=normalize)[0]  # noqa: E731

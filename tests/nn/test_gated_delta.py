@@ -1,4 +1,4 @@
-"""gated_delta and wkv7: a matrix that changes at every step, beside the formulas step by step."""
+"""gated_delta and wkv7, whose state is a matrix, against the formulas step by step."""
 
 import mlx.core as mx
 import mlxops
@@ -15,7 +15,7 @@ def accumulator(dtype):
 
 
 def gated_delta(q, k, v, g, beta, state=None, mask=None, lib=np):
-    """The formula, step by step, of NumPy's or MLX's functions."""
+    """Compute the formula step by step, with NumPy's or MLX's functions."""
     batch, steps, heads, width = q.shape
     repeats = v.shape[2] // heads
     q, k = lib.repeat(q, repeats, axis=2), lib.repeat(k, repeats, axis=2)
@@ -54,7 +54,7 @@ def wkv7(r, w, k, v, a, b, state=None, lib=np):
 def delta_inputs(
     dtype, batch=2, steps=9, heads=2, repeats=1, keys=5, values=7, channels=False, seed=0
 ):
-    """q, k, v, g, beta and state, with keys that are about as long as models have them."""
+    """Return q, k, v, g, beta and state, with keys of about the norm that models use."""
     rng = np.random.default_rng(seed)
     both = heads * repeats
     q, k = (rng.normal(size=(batch, steps, heads, keys)) / np.sqrt(keys) for _ in range(2))
@@ -72,7 +72,7 @@ def delta_inputs(
 
 
 def close(got, wanted, factor=40):
-    """Equal, apart from rounding that grows with the largest numbers of a sum."""
+    """Compare up to rounding relative to the largest numbers of a sum."""
     wanted = to_numpy(wanted) if isinstance(wanted, mx.array) else wanted
     assert got.shape == wanted.shape
     scale = np.abs(wanted).max(initial=1e-3)
@@ -121,7 +121,7 @@ def test_gradients_of_gated_delta(dtype, sizes):
 
 
 def wkv_inputs(dtype, batch=2, steps=9, heads=2, width=5, seed=0):
-    """r, w, k, v, a, b and state as models have them: a = -u and b = c u, for u of length 1."""
+    """Return r, w, k, v, a, b and state as in models: a = -u and b = c u, with |u| = 1."""
     rng = np.random.default_rng(seed)
     shape = (batch, steps, heads, width)
     r, k, v, u = (rng.normal(size=shape) for _ in range(4))
@@ -181,7 +181,7 @@ def test_gradients_compiled_for_any_shape(first):
 
 @pytest.mark.parametrize("name", ["gated_delta", "wkv7"])
 def test_second_derivative_for_any_shape(name):
-    """Refused as without mx.compile, by the operator that has none."""
+    """It is rejected by the operator that lacks it, as without mx.compile."""
     draw = {"gated_delta": delta_inputs, "wkv7": wkv_inputs}[name]
     arrays = draw(mx.float32)
     loss = lambda *a: sum(x.sum() for x in getattr(mlxops.nn, name)(*a))  # noqa: E731
@@ -192,7 +192,7 @@ def test_second_derivative_for_any_shape(name):
 
 
 def random_mask(batch=2, steps=9):
-    """Of padding on the left and on the right, and of a step between."""
+    """Return a mask with padding on the left and right, and a masked step between."""
     mask = np.ones((batch, steps), bool)
     mask[0, :3] = mask[0, 5] = mask[1:, -2:] = False
     return mask
@@ -200,7 +200,7 @@ def random_mask(batch=2, steps=9):
 
 @pytest.mark.parametrize("channels", [False, True])
 def test_mask(dtype, channels):
-    """What is masked is not read, and its gradient is zero."""
+    """Masked steps are not read, and their gradients are zero."""
     mask = random_mask()
     arrays = delta_inputs(dtype, channels=channels)
     wide = [a.astype(accumulator(dtype)) for a in arrays]
@@ -224,7 +224,7 @@ def test_mask(dtype, channels):
 
 
 def test_in_pieces():
-    """The last state goes on where it ended, also one step at a time."""
+    """The last state continues the recurrence, also for single steps."""
     *arrays, state = delta_inputs(mx.float32, channels=True)
     y, last = mlxops.nn.gated_delta(*arrays, state)
     *wkv_arrays, wkv_state = wkv_inputs(mx.float32)
@@ -240,7 +240,7 @@ def test_in_pieces():
 
 @pytest.mark.parametrize("steps", [8, 9, 64, 65, 300])
 def test_long_gradients(steps):
-    """Whole stretches and chunks of steps, and some of another length."""
+    """Whole stretches and chunks of steps, and others of another length."""
     arrays = delta_inputs(mx.float32, 1, steps, 1, 1, 3, 2)
     mask = mx.array(np.random.default_rng(1).uniform(size=(1, steps)) < 0.8)
     wanted = gradients(lambda *a: gated_delta(*a, mask=mask, lib=mx), arrays)
@@ -307,7 +307,7 @@ def test_vmap():
 
 
 def test_dtypes():
-    """A float32 decay and state leave the others in half precision."""
+    """With a float32 decay and state, the other arrays stay in half precision."""
     arrays = delta_inputs(mx.bfloat16)
     y, last = mlxops.nn.gated_delta(*arrays)
     assert (y.dtype, last.dtype) == (mx.bfloat16, mx.float32)

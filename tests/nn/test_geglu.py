@@ -1,4 +1,4 @@
-"""geglu: beside SciPy's erf and tanh, and its gradients beside derivatives written out."""
+"""geglu against SciPy's erf and tanh, and its gradients against explicit derivatives."""
 
 import mlx.core as mx
 import mlxops

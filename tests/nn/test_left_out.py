@@ -1,7 +1,7 @@
-"""What a mask, an index or a padding leaves out reaches no result and no gradient, whatever it is.
+"""Values that a mask, an index or a padding excludes do not affect results or gradients.
 
 Every operator is called with ordinary numbers, and again with NaN, infinities and large numbers in
-what is left out: nothing may change. attention and ssm_scan have such tests in their own files.
+the excluded places: nothing may change. attention and ssm_scan have such tests in their own files.
 """
 
 import mlx.core as mx
@@ -17,7 +17,7 @@ DTYPES = [mx.float32, mx.bfloat16]
 
 
 def same(call, arrays, cotangents, left_out):
-    """Compare results and gradients after `left_out` of these, by their numbers, are poisoned."""
+    """Compare results and gradients before and after the `left_out` places are poisoned."""
 
     def run(arrays, cotangents):
         results, grads = mx.vjp(call, arrays, cotangents)
@@ -65,12 +65,12 @@ def test_gated_delta(dtype, gate):
         return mlxops.nn.gated_delta(*arrays, mask=mx.array(MASK))
 
     masked = tuple(map(mx.array, np.nonzero(~MASK)))
-    places = {i: masked for i in (0, 1, 2, 3, 4, 6)}  # all but the states
+    places = {i: masked for i in (0, 1, 2, 3, 4, 6)}  # all except the states
     same(call, [q, k, v, g, beta, state], [dy, last], places)
 
 
 def test_gated_delta_beside_a_step_that_is_nan():
-    """The gradients of masked steps are 0, also in front of a step with NaN."""
+    """The gradients of masked steps are 0, also before a step with NaN."""
     arrays = draws(mx.float32, (1, 4, 1, 8), (1, 4, 1, 8), (1, 4, 1, 6), (1, 4, 1), (1, 4, 1))
     for array in arrays:
         array[:, 2] = mx.nan
@@ -156,9 +156,9 @@ def test_segment_sum(dtype, shape):
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
 def test_embedding_bag(dtype, mode):
-    """Rows that no bag has, factors of what is no row, and the cotangents of empty bags."""
+    """Rows that no bag uses, factors of missing rows, and the cotangents of empty bags."""
     indices = mx.array([0, 2, -1, 2, 5, 0, 7])
-    offsets = mx.array([0, 2, 2, 5, 6])  # the second has nothing, and the last no row
+    offsets = mx.array([0, 2, 2, 5, 6])  # the second bag is empty, and the last has no row
     weight, factors, cotangent = draws(dtype, (5, 6), (7,), (5, 6))
 
     def call(weight, *factors):
@@ -180,7 +180,7 @@ def test_embedding_bag(dtype, mode):
 
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 def test_grid_sample(dtype, mode):
-    """Points outside of an image, and pixels that no point is near to."""
+    """Points outside of an image, and pixels far from all points."""
     x, cotangent = draws(dtype, (1, 4, 5, 3), (1, 1, 4, 3))
     grid = mx.array([[[[-3.0, 0.0], [-0.9, -0.7], [0.0, 2.5], [-1.1, -1.2]]]]).astype(dtype)
 
@@ -193,7 +193,7 @@ def test_grid_sample(dtype, mode):
 
 @pytest.mark.parametrize("taps", [1, 2, 3, 4, 5, 8])
 def test_causal_conv1d(dtype, taps):
-    """A step reaches as many steps as there are taps, and their cotangents reach it."""
+    """A step affects as many steps as there are taps, and receives their cotangents."""
     shapes = ((2, 70, 3), (3, taps), (2, taps - 1, 3))
     x, weight, state, cotangent = draws(dtype, *shapes, (2, 70, 3))
     at = 60
@@ -219,7 +219,7 @@ def test_causal_conv1d(dtype, taps):
 
 @pytest.mark.parametrize("traditional", [False, True])
 def test_rope(dtype, traditional):
-    """Columns behind those that are rotated."""
+    """Columns after those that are rotated."""
     x, cotangent = draws(dtype, (1, 2, 5, 10), (1, 2, 5, 10))
 
     def call(x):

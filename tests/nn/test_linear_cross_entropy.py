@@ -1,4 +1,4 @@
-"""linear_cross_entropy: the cross entropy of logits that are never all there."""
+"""linear_cross_entropy: the cross entropy of logits that are never all stored."""
 
 import mlx.core as mx
 import mlxops
@@ -20,7 +20,7 @@ OPTIONS = {
 
 
 def reference(x, weight, targets, bias=None, **options):
-    """The loss, and the gradients of its sum in x, weight and bias."""
+    """Return the loss, and the gradients of its sum with respect to x, weight and bias."""
     logits = x @ weight.T + (0 if bias is None else bias)
     loss, g = losses.cross_entropy(logits, targets, **options)
     flat = g.reshape(-1, g.shape[-1])
@@ -84,7 +84,7 @@ def test_values(dtype, options, biased, reduction):
     ],
 )
 def test_more_than_a_block(rows, depth, words):
-    """Of rows, of words, and of both."""
+    """More than one block of rows, of words, and of both."""
     arrays, values, targets = inputs(mx.float32, (rows,), depth, words)
     scale = 4 / max(depth, 4)
     arrays[1], values[1] = arrays[1] * scale, to_numpy(arrays[1] * scale)
@@ -152,7 +152,7 @@ def test_large_and_infinite_logits():
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_ignored_rows(options):
-    """They have no part in anything, whatever they are."""
+    """They do not affect any result, for any values."""
     options = {**OPTIONS[options], "ignore_index": 7}
     (x, weight, bias), (x_, weight_, bias_), _ = inputs(mx.float32, (5,))
     x[1], x[4] = np.nan, np.inf
@@ -170,7 +170,7 @@ def test_ignored_rows(options):
 
 @pytest.mark.parametrize("options", ["plain", "capped"])
 def test_blocks_that_do_not_count(options):
-    """Of rows that are ignored, and of words that have no chance."""
+    """Blocks of ignored rows, and of words with a probability of 0."""
     (x, weight, bias), (x_, weight_, bias_), targets = inputs(mx.float32, (200,), 5, 2300)
     ignored = np.zeros(200, bool)
     ignored[60:130] = True
@@ -261,7 +261,7 @@ def test_compile():
 
 @pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
 def test_memory():
-    """Beside arguments and gradients, less than a tenth of the logits."""
+    """In addition to arguments and gradients, less than a tenth of the logits."""
     rows, depth, words = 1000, 4, 60_000
     x, weight = mx.ones((rows, depth)), mx.ones((words, depth))
     targets = mx.zeros((rows,), mx.int32)

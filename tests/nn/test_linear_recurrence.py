@@ -1,4 +1,4 @@
-"""linear_recurrence beside a loop over time, in NumPy and in MLX's ops."""
+"""linear_recurrence against a loop over time, in NumPy and in MLX's ops."""
 
 import mlx.core as mx
 import mlxops.nn
@@ -9,7 +9,7 @@ from ops.accuracy import draw
 from mlxgen.testing import LAYOUTS, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
-# Shape, axis: many steps or channels, few, none; channels that fill tiles, and do not.
+# Shape, axis: many or few steps or channels, or none; channels that fill tiles or do not.
 CASES = [
     *(((2, 7, 3), 1), ((2, 7, 3), -1), ((2, 7, 3), 0), ((5,), 0), ((1000,), 0), ((100, 5), 1)),
     *(((2, 70, 4, 10), 1), ((70, 300), 0), ((3, 1, 5), 1), ((3, 200, 1), 1), ((1, 65, 17), -2)),
@@ -77,7 +77,7 @@ def gradients(fn, a, b, initial, **kwargs):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), [c for c in CASES if max(c[0]) < 300], ids=str)
 def test_gradients(dtype, shape, axis, reverse):
-    """Beside those of the composition in float64; the cotangent has the rounding of the output."""
+    """Compare with the composition in float64; the cotangent has the rounding of the output."""
     a, b, initial = inputs(dtype, shape, axis)
     for start in (None, initial):
         got = gradients(mlxops.nn.linear_recurrence, a, b, start, axis=axis, reverse=reverse)
@@ -132,7 +132,7 @@ def test_strides(layout):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_special_values(axis):
-    """A product of factors overflows, and nothing comes of it; a NaN stays in its channel."""
+    """An overflowing product of factors has no effect; a NaN stays in its channel."""
     a = mx.full((160, 3), 1e30)
     b = mx.zeros((160, 3))
     b[150, 1] = 2.0
@@ -150,7 +150,7 @@ def test_special_values(axis):
 
 
 def test_float16_adds_up_in_float32():
-    """Rounded after every step, the sum would stay at 2048."""
+    """If it were rounded after every step, the sum would stay at 2048."""
     h = mlxops.nn.linear_recurrence(mx.ones((3000, 1), mx.float16), mx.ones((3000, 1), mx.float16))
     assert h[-1].item() == 3000
 

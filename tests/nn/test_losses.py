@@ -35,7 +35,7 @@ def values_and_grads(loss, *arrays):
 
 
 def rows_of(offset, words, seed=0):
-    """Float32 logits of four rows, each around a number of its own."""
+    """Return float32 logits of four rows, each around a different number."""
     z = 3 * np.random.default_rng(seed).normal(size=(4, words))
     return np.float32(z + offset * np.array([[1], [-1], [0.5], [0]]))
 
@@ -55,7 +55,7 @@ def test_cross_entropy_of_large_logits(words, options, offset):
     out, (gradient,) = values_and_grads(loss, mx.array(z))
     wanted, of = losses.cross_entropy(z.astype(np.float64), y, weight, **options)
     assert_near(out, wanted)
-    # Where a softcap is nearly reached, its derivative is a small difference.
+    # Near the softcap, its derivative is a small difference.
     assert_near(gradient, of, 1e-6 if "logit_softcap" not in options else 2e-5)
 
 
@@ -89,7 +89,7 @@ def test_linear_cross_entropy_of_large_biases(options, offset):
     got = values_and_grads(loss, *(mx.array(a) for a in (x, weight, bias)))
     wanted, of = linear(*(a.astype(np.float64) for a in (x, weight)), y, bias * 1.0, **options)
     if "logit_softcap" in options:
-        # The softcap is of all of the logit, which is as large as the bias.
+        # The softcap applies to the whole logit, which is as large as the bias.
         assert_near(got[0], wanted, 1e-5)
         return
     assert_near(got[0], wanted)
@@ -115,7 +115,7 @@ def test_divergences_of_large_logits(op, words, offsets, temperature):
 
 @pytest.mark.parametrize("apart", [3.0, 8.0, 20.0, 60.0])
 def test_small_losses(apart):
-    """Of words that are nearly certain, all digits; the gradient's too."""
+    """Losses of nearly certain words are accurate, and so are their gradients."""
     for offset in (0.0, 1e4):
         z = np.float32(np.array([[0.5, apart, -1, 0.25], [apart, 0, 0, 0]]) + offset)
         y = np.array([1, 0])
@@ -134,13 +134,13 @@ def test_small_losses(apart):
 @pytest.mark.parametrize("apart", [0.3, 1e-2, 1e-4])
 @pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
 def test_small_divergences(op, apart):
-    """Of distributions that are nearly the same, the gradients too."""
+    """Divergences of nearly equal distributions are accurate, and so are their gradients."""
     x = rows_of(10.0, 1500)
     y = np.float32(x + apart * rows_of(0.0, 1500, 1) / 3)
     out, gradients = values_and_grads(
         lambda x, y: getattr(mlxops.nn, op)(x, y, reduction="none"), mx.array(x), mx.array(y)
     )
-    # In extended precision, as float64 has few digits left itself.
+    # In extended precision, because float64 is not accurate enough.
     wanted, of = divergence(op, *(a.astype(np.longdouble) for a in (x, y)), reduction="none")
     np.testing.assert_allclose(out, wanted.astype(np.float64), 1e-6)
     for gradient, w in zip(gradients, of, strict=True):
@@ -172,7 +172,7 @@ def of_kind(kind, **options):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("kind", ["logits", "weights", "linear", "kl", "js"])
 def test_shapeless_graphs(kind, reduction):
-    """Compiled once for all shapes; the first call is not to leave any behind."""
+    """The graph is compiled once for all shapes, and must not keep those of the first call."""
     argnums = {"linear": (0, 1, 3), "kl": (0, 1), "js": (0, 1)}.get(kind, 0)
     loss = of_kind(kind, reduction=reduction)
     fns = [loss]
@@ -191,7 +191,7 @@ def test_shapeless_graphs(kind, reduction):
 
 @pytest.mark.parametrize("kind", ["logits", "weights", "linear", "kl", "js"])
 def test_shapeless_graphs_without_words(kind):
-    """Refused when they run, as when they are called, with gradients and without."""
+    """They are rejected at run time, as in a plain call, with and without gradients."""
     argnums = {"linear": (0, 1), "kl": (0, 1), "js": (0, 1)}.get(kind, 0)
     like = "pair" if kind in ("kl", "js") else kind
     for fn in (of_kind(kind), mx.grad(of_kind(kind), argnums=argnums)):
@@ -213,7 +213,7 @@ WIDE = {
 @pytest.mark.parametrize("ignore_index", [-100, -1, 1, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("dtype", WIDE, ids=str)
 def test_targets_beyond_int32_are_no_words(dtype, ignore_index):
-    """And are not ignored; under vmap too."""
+    """They are not ignored either, also under vmap."""
     wide = WIDE[dtype]
     y = mx.array(np.array([0, *wide, 2], np.uint64 if dtype != mx.int64 else np.int64)).astype(
         dtype

@@ -1,4 +1,4 @@
-"""Normalisation fused with a gate, a residual stream or a second norm, beside NumPy and MLX."""
+"""Normalization fused with a gate, a residual stream or a second norm, against NumPy and MLX."""
 
 import mlx.core as mx
 import mlxops
@@ -45,7 +45,7 @@ def mlx_rms(x, weight=None, eps=1e-5):
 
 
 def mlx_gate(x, gate, weight=None, eps=1e-5, activation="silu", norm_before_gate=True):
-    a = (1 + mx.tanh(gate / 2)) / 2  # MLX's sigmoid in float64 is accurate to float32 only
+    a = (1 + mx.tanh(gate / 2)) / 2  # MLX's sigmoid in float64 has only float32's accuracy
     a = gate * a if activation == "silu" else a
     return mlx_rms(x, weight, eps) * a if norm_before_gate else mlx_rms(x * a, weight, eps)
 
@@ -63,7 +63,7 @@ def mlx_layer(x, residual, weight=None, bias=None, eps=1e-5):
     return y if bias is None else y + bias, h
 
 
-# The operator, the reference, MLX's composition, how many weights it takes, and arguments.
+# The operator, the reference, MLX's composition, the number of weights, and arguments.
 GATE = (mlxops.nn.rms_norm_gate, rms_norm_gate, mlx_gate, 1)
 CASES = {
     "gate": (*GATE, {}),
@@ -85,7 +85,7 @@ def inputs(dtype, weights, shape=(3, 5, 24)):
 
 
 def assert_near(got, exact, limit=4):
-    """Within so many roundings of the largest number."""
+    """Compare within this number of roundings relative to the largest number."""
     scale = np.abs(exact).max(initial=1)
     np.testing.assert_allclose(to_numpy(got), exact, 0, limit * EPSILON[got.dtype] * scale)
 
@@ -102,7 +102,7 @@ def test_values(dtype, case, shape):
         arrays, values = inputs(dtype, given, shape)
         got = outputs(op(*arrays, **arguments))
         wanted = reference(*values, **arguments)
-        if len(got) == 2:  # y is computed from h as it is stored
+        if len(got) == 2:  # y is computed from h as stored
             assert_near(got[1], wanted[1])
             zero = np.zeros_like(values[0])
             if op is mlxops.nn.norm_add_norm:
@@ -151,7 +151,7 @@ def assert_gradients(case, given, dtype, shape):
 @each
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gradients(dtype, case, shape):
-    """Beside those of MLX's composition, computed in float64."""
+    """Compare with MLX's composition, computed in float64."""
     for given in (0, case[3]):
         assert_gradients(case, given, dtype, shape)
 

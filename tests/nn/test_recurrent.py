@@ -1,4 +1,4 @@
-"""lstm and gru beside loops over time, in NumPy and in MLX's ops, and beside mlx.nn's layers."""
+"""lstm and gru against loops over time, in NumPy and in MLX's ops, and against mlx.nn's layers."""
 
 import mlx.core as mx
 import mlxops.nn
@@ -12,7 +12,8 @@ from mlxgen.testing import LAYOUTS, to_numpy
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
 OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
 OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
-# Batch, time, units: with and without remainders of vectors, rows and simdgroups; work for cores.
+# Batch, time, units: with and without remainders of vectors, rows and simdgroups; for several
+# cores.
 SIZES = [(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)]
 EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
 
@@ -38,7 +39,7 @@ def inputs(op, dtype, size, seed=0):
 
 
 def composition(op, x, weight, hidden=None, cell=None, bias=None, ops=mx):
-    """In MLX's ops, or in NumPy's. MLX's sigmoid has the digits of float32 in float64."""
+    """Compute in MLX's or NumPy's ops. MLX's sigmoid in float64 has only float32's accuracy."""
 
     def sigmoid(x):
         return 0.5 * (1 + ops.tanh(0.5 * x))
@@ -70,12 +71,12 @@ def run(op, **arrays):
 
 
 def given(op, arrays):
-    """All arguments, and without each of the optional ones."""
+    """Yield all arguments, and the arguments without each of the optional ones."""
     return [arrays, *({n: a for n, a in arrays.items() if n != absent} for absent in OPTIONAL[op])]
 
 
 def close(got, exact, factor=30):
-    """Within so many units in the last place of the largest number."""
+    """Compare within this number of ulp of the largest number."""
     assert got.shape == exact.shape
     exact = to_numpy(exact) if isinstance(exact, mx.array) else exact
     limit = factor * EPSILON[got.dtype] * np.abs(exact).max(initial=1e-3)
@@ -90,12 +91,12 @@ def test_values(dtype, op, size):
         got = run(op, **arrays)
         assert got[0].dtype == dtype
         for g, w in zip(got, composition(op, **values, ops=np), strict=True):
-            # A cell state comes of hidden ones, as they are rounded.
+            # A cell state follows from the rounded hidden states.
             close(g, w, 30 * EPSILON[dtype] / EPSILON[g.dtype])
 
 
 def gradients(op, fn, arrays):
-    """Of a loss in all outputs, for every array."""
+    """Return the gradients of a loss of all outputs, for every array."""
 
     def loss(*values):
         total = 0
@@ -117,7 +118,7 @@ def test_gradients(dtype, op, size):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("units", [300, 530])
 def test_gradients_of_many_units(op, units):
-    """Metal has three and one of `parts` then."""
+    """On Metal, `parts` is then three or one."""
     check_gradients(op, mx.float32, (1, 2, units))
 
 
@@ -142,14 +143,14 @@ def test_gradients_of_nothing(op, size):
 
 
 def test_layers():
-    """They are what the layers of mlx.nn do."""
+    """The results are those of mlx.nn's layers."""
     x = draw(mx.float32, (3, 6, 5))[0]
     layer = nn.LSTM(5, 8)
     out = mlxops.nn.lstm(mx.addmm(layer.bias, x, layer.Wx.T), layer.Wh)
     for g, w in zip(out, layer(x), strict=True):
         close(g, w)
     layer = nn.GRU(5, 8)
-    # Without a hidden state the first step of mlx.nn's is without the product: that is 0.
+    # Without a hidden state, the first step of mlx.nn's layer omits the product, which is 0.
     close(mlxops.nn.gru(mx.addmm(layer.b, x, layer.Wx.T), layer.Wh, layer.bhn), layer(x))
 
 
@@ -167,7 +168,7 @@ def test_step_by_step(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_saturated_gates(op):
-    """Gates far beyond all numbers of exp, and a NaN in its own row of the batch."""
+    """Gates beyond the range of exp, and a NaN that stays in its row of the batch."""
     arrays = inputs(op, mx.float32, (3, 3, 4))
     arrays["x"] = arrays["x"] * 1e30
     arrays["x"][1, 1, 0] = np.nan

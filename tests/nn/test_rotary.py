@@ -25,7 +25,7 @@ each = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def angles(x, dims, base, scale, offset, positions, freqs):
-    """Of every sequence, step and pair."""
+    """Return the angles of every sequence, step and pair."""
     steps = np.arange(x.shape[-2])
     if positions is not None:
         places = np.broadcast_to(np.array(positions), (x.shape[0], len(steps)))
@@ -53,7 +53,7 @@ def reference(
 
 
 def assert_near(got, exact, limit=4):
-    """Within so many roundings; those of angles, which have some turns, too."""
+    """Compare within this number of roundings, plus those of angles with several turns."""
     scale = np.abs(exact).max(initial=1)
     if got.dtype == mx.float64 or (got.dtype == mx.float32 and metal_backend()):
         limit = max(limit, 200)
@@ -100,7 +100,7 @@ def test_second_derivative_and_jvp():
     x, values = draw(mx.float32, (1, 2, 3, 4))
     inner = mx.grad(lambda x: (mlxops.nn.rope(x) ** 3).sum())
     got = mx.grad(lambda x: (inner(x) ** 2).sum())(x)
-    # Turning keeps lengths: the inner gradient has the length of 3 y**2.
+    # A rotation keeps lengths: the inner gradient has the length of 3 y**2.
     wanted = reference(36 * reference(values) ** 3, scale=-1.0)
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-2)
     tangent, values = draw(mx.float32, (1, 2, 3, 4), seed=1)

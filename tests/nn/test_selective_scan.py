@@ -1,4 +1,4 @@
-"""selective_scan beside a loop over time, in NumPy and in MLX's ops."""
+"""selective_scan against a loop over time, in NumPy and in MLX's ops."""
 
 import mlx.core as mx
 import mlxops.nn
@@ -24,7 +24,7 @@ EMPTY = [(2, 0, 3, 4), (0, 3, 3, 4), (2, 3, 0, 4), (2, 3, 3, 0)]
 
 
 def inputs(dtype, size, seed=0):
-    """The arrays, those of parameters, steps and states in float32 at least."""
+    """Return the arrays; parameters, steps and states are at least float32."""
     batch, time, channels, states = size
     wide = mx.float64 if dtype == mx.float64 else mx.float32
     random = iter(range(100 * seed, 100 * seed + 100))
@@ -45,7 +45,7 @@ def inputs(dtype, size, seed=0):
 
 
 def exp(x):
-    """MLX's exp has the digits of float32 in float64."""
+    """exp, accurate in float64, where MLX's has only float32's accuracy."""
     return mx.power(mx.array(np.e, mx.float64), x) if x.dtype == mx.float64 else mx.exp(x)
 
 
@@ -74,7 +74,7 @@ def reference(u, delta, A, B, C, D=None, z=None, state=None):
 
 
 def close(got, exact, factor=30):
-    """Within so many units in the last place of the largest number."""
+    """Compare within this number of ulp of the largest number."""
     assert got.shape == exact.shape
     exact = to_numpy(exact) if isinstance(exact, mx.array) else exact
     limit = factor * EPSILON[got.dtype] * np.abs(exact).max(initial=1e-3)
@@ -94,7 +94,7 @@ def test_values(dtype, size):
 
 
 def gradients(fn, arrays):
-    """Of a loss in both outputs, for every array."""
+    """Return the gradients of a loss of both outputs, for every array."""
     names = [name for name in NAMES if arrays[name] is not None]
 
     def loss(*values):
@@ -108,7 +108,7 @@ def gradients(fn, arrays):
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_gradients(dtype, size):
-    """Beside those of the composition in float64; the cotangent has the rounding of the output."""
+    """Compare with the composition in float64; the cotangent has the rounding of the output."""
     arrays = inputs(dtype, size)
     for absent in (*OPTIONAL, None):
         given = arrays | ({absent: None} if absent else {})
@@ -118,7 +118,7 @@ def test_gradients(dtype, size):
             wanted = gradients(composition, wide)
         for name, g in got.items():
             assert g.dtype == arrays[name].dtype
-            # That of a parameter is as exact as the cotangents.
+            # The gradient of a parameter is as accurate as the cotangents.
             close(g, wanted[name], 50 * EPSILON[dtype] / EPSILON[g.dtype])
 
 
@@ -135,7 +135,7 @@ def test_gradients_of_nothing(size):
 
 
 def test_step_by_step():
-    """Decoding: one step after the other is the whole."""
+    """Decoding: single steps in sequence equal one call."""
     arrays = inputs(mx.float32, (2, 6, 35, 16))
     y, last = mlxops.nn.selective_scan(**arrays)
     state = arrays["state"]
@@ -147,7 +147,7 @@ def test_step_by_step():
 
 
 def test_special_values():
-    """A gate at infinity, a state that vanishes, and a NaN in its own channel."""
+    """A gate at infinity, a state that vanishes, and a NaN that stays in its channel."""
     arrays = inputs(mx.float32, (1, 4, 5, 3)) | {"z": None}
     arrays["delta"][:, 2, 1] = 1e4
     arrays["u"][:, 1, 4] = np.nan

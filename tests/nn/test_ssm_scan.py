@@ -1,4 +1,4 @@
-"""ssm_scan beside a loop over time, in NumPy and in MLX's ops."""
+"""ssm_scan against a loop over time, in NumPy and in MLX's ops."""
 
 import mlx.core as mx
 import mlxops.nn
@@ -19,7 +19,7 @@ EMPTY = [(2, 0, 2, 3, 1, 4), (0, 3, 2, 3, 1, 4), (2, 3, 2, 3, 1, 0), (2, 3, 2, 0
 
 
 def inputs(dtype, size, seed=0):
-    """The arrays, those of parameters and states in float32 at least."""
+    """Return the arrays; parameters and states are at least float32."""
     batch, time, heads, channels, groups, states = size
     wide = mx.float64 if dtype == mx.float64 else mx.float32
     random = iter(range(100 * seed, 100 * seed + 100))
@@ -39,7 +39,7 @@ def inputs(dtype, size, seed=0):
 
 
 def holes(size, seed=5):
-    """A mask with padding on the left and gaps."""
+    """Return a mask with padding on the left and gaps."""
     there = np.random.default_rng(seed).uniform(size=size[:2]) < 0.7
     there[:1, : size[1] // 3] = False
     return mx.array(there)
@@ -62,7 +62,7 @@ def reference(x, A_log, B, C, D, dt, state=None, mask=None):
 
 
 def exp(x):
-    """MLX's exp has the digits of float32 in float64."""
+    """exp, accurate in float64, where MLX's has only float32's accuracy."""
     return mx.power(mx.array(np.e, mx.float64), x) if x.dtype == mx.float64 else mx.exp(x)
 
 
@@ -86,7 +86,7 @@ def composition(x, A_log, B, C, D, dt, state=None, mask=None):
 
 
 def close(got, exact, factor=8, scale=0):
-    """Within so many units in the last place of the largest number, or that of `scale`."""
+    """Compare within this number of ulp of the largest number, or of `scale`."""
     assert got.shape == exact.shape
     exact = to_numpy(exact) if isinstance(exact, mx.array) else exact
     largest = max(np.abs(exact).max(initial=1e-3), np.abs(scale).max(initial=0))
@@ -109,7 +109,7 @@ def test_values(dtype, size):
 
 
 def gradients(fn, arrays, mask):
-    """Of a loss in both outputs, for every array."""
+    """Return the gradients of a loss of both outputs, for every array."""
     names = [name for name in NAMES if arrays[name] is not None]
 
     def loss(*values):
@@ -128,7 +128,7 @@ def widened(arrays):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_gradients(dtype, size, masked):
-    """Beside those of the composition in float64; the cotangent has the rounding of the output."""
+    """Compare with the composition in float64; the cotangent has the rounding of the output."""
     arrays = inputs(dtype, size)
     mask = holes(size) if masked else None
     for first in ({}, {"state": None}):
@@ -139,7 +139,7 @@ def test_gradients(dtype, size, masked):
         for name, g in got.items():
             assert g.dtype == arrays[name].dtype
             limit = 300 if dtype in (mx.float32, mx.float64) else 30
-            if g.dtype != dtype:  # of a parameter: what is rounded are the cotangents
+            if g.dtype != dtype:  # of a parameter: only the cotangents are rounded
                 limit *= EPSILON[dtype] / EPSILON[g.dtype]
             close(g, wanted[name], limit)
 
@@ -156,7 +156,7 @@ def test_gradients_of_nothing(size):
 
 
 def test_masked_steps_may_hold_anything():
-    """NaN and infinity, where padding is, get neither into results nor into gradients."""
+    """NaN and infinity in the padding affect neither results nor gradients."""
     size = (2, 9, 4, 8, 2, 16)
     arrays = inputs(mx.float32, size)
     grads = {"y": arrays["x"] + 1, "last": arrays["state"] + 1}
@@ -175,14 +175,14 @@ def test_masked_steps_may_hold_anything():
             for name in ("x", "B", "C", "dt", "y"):
                 there = mask.reshape(mask.shape + (1,) * (dirty[name].ndim - 2))
                 dirty[name] = mx.where(there, dirty[name], filling)
-            if not mask.any():  # and what no step reads
+            if not mask.any():  # then no step reads the values
                 dirty |= {name: mx.full(dirty[name].shape, filling) for name in ("A_log", "D")}
             for g, w in zip(results(dirty), wanted, strict=True):
                 np.testing.assert_array_equal(g, w)
 
 
 def test_step_by_step():
-    """Decoding: one step after the other is the whole."""
+    """Decoding: single steps in sequence equal one call."""
     size = (2, 6, 4, 20, 2, 24)
     arrays = inputs(mx.float32, size)
     y, last = mlxops.nn.ssm_scan(**arrays)
@@ -195,7 +195,7 @@ def test_step_by_step():
 
 
 def test_strong_and_weak_decay():
-    """A state that vanishes at once, and one that stays for long; gradients of both."""
+    """A state that vanishes immediately, and one that decays slowly; gradients of both."""
     size = (1, 50, 2, 4, 1, 8)
     arrays = inputs(mx.float32, size) | {"A_log": mx.array([6.0, -20.0])}
     y, state = mlxops.nn.ssm_scan(**arrays)
@@ -212,7 +212,7 @@ RATES = (0.1, 1.0, 16.0)
 
 
 def exact_gradients(arrays, grad_y, grad_last):
-    """Those of A_log and dt by a loop back over time, in float64."""
+    """Return the gradients of A_log and dt by a backward loop over time, in float64."""
     x, A_log, B, C, _, dt, state = (to_numpy(a).astype(np.float64) for a in arrays.values())
     share = x.shape[2] // B.shape[2]
     B, C = (np.repeat(a, share, axis=2) for a in (B, C))
@@ -237,7 +237,7 @@ def exact_gradients(arrays, grad_y, grad_last):
 @pytest.mark.parametrize("steps", [1, 5, 64, 200, 1000])
 @pytest.mark.parametrize("largest", [0.001, 0.03, 0.3, 1.0, 3.0])
 def test_gradients_of_decays(largest, steps):
-    """Each head's to its own digits, from decays that keep all to those that keep exp(-48)."""
+    """Each head's gradient is accurate, for decays from almost 1 to exp(-48)."""
     size = (1, steps, len(RATES), 6, 1, 8)
     arrays = inputs(mx.float32, size) | {"A_log": mx.log(mx.array(RATES))}
     arrays["dt"] = largest * (0.7 + 0.3 * arrays["dt"])
@@ -331,7 +331,7 @@ def test_second_derivative(masked, steps):
 
 @pytest.mark.parametrize(("half", "error"), [(mx.float16, 0.01), (mx.bfloat16, 0.06)])
 def test_second_derivative_in_half_precision(half, error):
-    """As in float32 with the same numbers, but for some ten units in the last place."""
+    """Compare with float32 for the same numbers, within about ten ulp."""
     arrays = {name: a.astype(half) for name, a in inputs(mx.float32, (1, 5, 2, 3, 1, 4)).items()}
 
     def twice(values):
@@ -348,14 +348,14 @@ def test_second_derivative_in_half_precision(half, error):
         assert np.abs(g - w).max() <= error * np.abs(w).max(), name
 
 
-# More rows and columns than a lane or a part of a core has, and heads that share groups.
+# More rows and columns than a lane or a core's part, and heads that share groups.
 TANGENTS = [(2, 5, 4, 3, 2, 6), (1, 9, 2, 37, 1, 70), (1, 3, 2, 5, 2, 1), (0, 3, 2, 3, 1, 4)]
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("size", TANGENTS, ids=str)
 def test_jvp(dtype, size, masked):
-    """In each argument, and in all of them."""
+    """Test each argument, and all of them together."""
     arrays, others = (inputs(dtype, size, seed) for seed in (1, 2))
     mask = holes(size) if masked else None
 

@@ -1,4 +1,4 @@
-"""Operators that torch has: beside what it computed (data/torch_results.py)."""
+"""Operators that torch has, against its recorded results (data/torch_results.py)."""
 
 import json
 from pathlib import Path
@@ -21,12 +21,12 @@ def stored(values, dtype):
         return mx.array(values, mx.int32)
     if values.dtype.kind == "b":
         return mx.array(values)
-    return mx.array(values.astype(np.float64), dtype)  # of strings too, which infinities are
+    return mx.array(values.astype(np.float64), dtype)  # also from strings, for infinities
 
 
 @each
 def test_results_and_gradients(dtype, case):
-    """Numbers that are recorded have 8 digits."""
+    """Recorded numbers have 8 digits."""
     op, options = getattr(mlxops.nn, case["op"]), case.get("options", {})
     others = {name: stored(x, dtype) for name, x in case.get("others", {}).items()}
     arrays = {name: stored(x, dtype) for name, x in case["arrays"].items()}
@@ -51,7 +51,7 @@ def test_results_and_gradients(dtype, case):
 
 
 def close(got, wanted, dtype, name="result"):
-    """Within some roundings of numbers as large as the largest."""
+    """Compare within some roundings relative to the largest number."""
     wanted = np.array(wanted)
     limit = 4 * EPSILON[dtype] * np.abs(wanted).max(initial=1)
     np.testing.assert_allclose(to_numpy(got), wanted, 0, limit, err_msg=name)

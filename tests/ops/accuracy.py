@@ -1,4 +1,4 @@
-"""Comparing operators with references in units in the last place, for every floating dtype."""
+"""Compares operators with references in ulp, for every floating dtype."""
 
 import mlx.core as mx
 import numpy as np
@@ -14,30 +14,30 @@ DTYPES = [mx.bool_, *INTEGERS, *FLOATS]
 # Digits of the significand, and the exponent of the smallest normal number.
 FORMAT = {mx.float16: (11, -14), mx.bfloat16: (8, -126), mx.float32: (24, -126)}
 FORMAT[mx.float64] = (53, -1022)
-# Units that lgamma and digamma may be off above 0. In float32 they are computed in float there, for
-# speed, with what is added last in two parts: of all floats from 0.1 to 100 the worst are 1.93 off,
-# and 1.60, with g++ and clang, with fused products and sums and without. In 16 bits nothing of that
-# is left.
+# Allowed error of lgamma and digamma above 0, in ulp. In float32 they are computed in float there,
+# for speed, with the last summand in two parts. The largest errors for all floats from 0.1 to 100
+# are 1.93 and 1.60, with g++ and clang, with and without fused multiply-adds. In 16 bits these
+# errors vanish.
 LIMIT = {mx.float16: 0.51, mx.bfloat16: 0.51, mx.float32: 2.25}
 
 
 def name(dtype):
-    """Short name of a dtype, for ids of tests."""
+    """Return the short name of a dtype, for test ids."""
     return str(dtype).removeprefix("mlx.core.")
 
 
 def draw(dtype, shape=(7, 9), low=-4.0, high=4.0, seed=0):
-    """Random numbers as an array of a dtype, and the same numbers in float64."""
+    """Return random numbers as an array of a dtype, and the same numbers in float64."""
     values = np.random.default_rng(seed).uniform(low, high, shape)
     array = mx.array(values, dtype=dtype)
     return array, to_numpy(array)
 
 
 def ulps(got, exact):
-    """The largest error, in units in the last place of the exact value in got's dtype."""
+    """Return the largest error, in ulp of the exact value in got's dtype."""
     digits, smallest = FORMAT[got.dtype]
     exact = np.asarray(exact, dtype=np.float64)
-    # What is beyond the dtype's numbers is inf there.
+    # Values beyond the dtype's range become inf.
     rounded = to_numpy(mx.array(exact, dtype=got.dtype))
     got = to_numpy(got)
     assert got.shape == exact.shape, f"shape {got.shape}, but {exact.shape} is right"
@@ -51,6 +51,6 @@ def ulps(got, exact):
 
 
 def assert_close(got, exact, limit):
-    """Every element within `limit` units in the last place."""
+    """Require every element within `limit` ulp."""
     error = ulps(got, exact)
-    assert error <= limit, f"{error:.3g} units in the last place off, but {limit} are allowed"
+    assert error <= limit, f"{error:.3g} ulp off, but {limit} are allowed"

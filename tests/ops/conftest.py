@@ -1,4 +1,4 @@
-"""Every test of operators runs on each device that there is."""
+"""Every test of operators runs on each available device."""
 
 import mlx.core as mx
 import pytest
@@ -6,7 +6,7 @@ from ops.accuracy import FLOATS, name
 
 from mlxgen.testing import metal_backend
 
-# They are about the CPU's loops and threads. Emulated kernels have none, and take long.
+# These test the CPU's loops and threads, which emulated kernels lack; and emulation is slow.
 collect_ignore = ["test_threads.py", "test_hostile.py"] if metal_backend() == "emulation" else []
 
 DEVICES = {"cpu": mx.cpu, **({"gpu": mx.gpu} if metal_backend() == "gpu" else {})}
@@ -21,7 +21,7 @@ def device(request):
 
 @pytest.fixture(params=FLOATS, ids=name)
 def dtype(request, device):
-    """Every floating dtype that the device has."""
+    """Every floating dtype of the device."""
     if request.param == mx.float64 and device == mx.gpu:
         pytest.skip("the GPU has no float64")
     return request.param

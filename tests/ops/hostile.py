@@ -1,8 +1,8 @@
-"""Calls that nobody should make, of every operator: what test_hostile.py runs in other processes.
+"""Invalid and extreme calls of every operator, which test_hostile.py runs in other processes.
 
-``python hostile.py PART`` ends with 0 if each call of that part raised an exception or gave the
-right answer. Before each call it prints what it is about to call, so that the last line names what
-crashed or hung.
+``python hostile.py PART`` exits with 0 if each call of that part raised an exception or returned
+the right result. It prints a description before each call, so that the last line names the call
+that crashed or hung.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MOST = 2**31 - 1
 
 
 def spread(*shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
-    """An array of any size that takes no memory: its strides are 0."""
+    """Return an array of any size that needs no memory: its strides are 0."""
     return mx.broadcast_to(mx.ones([min(n, 1) for n in shape], dtype), shape)
 
 
-# A call of each operator that is not elementwise, which hostile calls change in one argument.
+# A valid call of each operator that is not elementwise; hostile calls change one argument.
 VALID: dict[str, dict[str, Any]] = {
     "segment_sum": {
         "x": mx.ones((3, 4)),
@@ -56,7 +56,7 @@ VALID: dict[str, dict[str, Any]] = {
 
 
 def samples(module: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A call of each operator of a module, as its entry's first sample says."""
+    """Yield a call of each operator of a module, from its entry's first sample."""
     table = json.loads(resources.files(mlxops).joinpath("ops.json").read_text("utf-8"))
     for op in table:
         if op["module"] == module and "internal" not in op["tags"]:
@@ -78,7 +78,7 @@ NO_ARRAYS: list[Any] = [
     *(np.ones((3, 4))[::-1, ::2], np.array("2020-01-01", dtype="datetime64[D]")),
 ]
 
-# What an int, float, bool or string must not be, and what it may be at most.
+# Invalid values for an int, float, bool or string, and the largest valid ones.
 NO_NUMBERS: list[Any] = [
     *(None, "text", b"", [], [1], {}, object(), 1j, 0.5, mx.array(1), mx.array([1, 2]), np.ones(2)),
     *(0, -1, 1, 7, True, 2**31, -(2**31), -(2**31) - 1, 2**63, -(2**64), 10**400),
@@ -87,7 +87,7 @@ NO_NUMBERS: list[Any] = [
 
 
 def arrays() -> Iterator[mx.array]:
-    """Arrays of every dtype, of odd shapes, with odd values and odd strides."""
+    """Yield arrays of every dtype, of unusual shapes, values and strides."""
     for dtype in (*FLOATS, *INTEGERS, mx.bool_, mx.complex64):
         yield mx.ones((3, 4), dtype)
     for shape in ((), (0,), (1,), (3,), (0, 4), (3, 0), (3, 4, 0), (0, 0, 0, 0), (5, 7), (1,) * 40):
@@ -107,11 +107,11 @@ def arrays() -> Iterator[mx.array]:
 
 
 def images() -> Iterator[mx.array]:
-    """What has four axes, as images and grids have."""
+    """Yield arrays with four axes, like images and grids."""
     limits = [np.inf, -np.inf, np.nan, 3e38, -3e38, 2.2e9, -2.2e9, 1.0, -1.0, 1e-45, 4.3e9, 1.8e19]
     for dtype in FLOATS:
         yield mx.array(limits + limits[::-1][:4], mx.float32).reshape(2, 2, 2, 2).astype(dtype)
-        # Each of them beside each.
+        # All pairs of limits.
         pairs = np.array(list(itertools.product(limits, limits)), dtype=np.float32)
         yield mx.array(np.stack([pairs, -pairs]).reshape(2, 12, 12, 2)).astype(dtype)
     for shape in (
@@ -127,7 +127,7 @@ def images() -> Iterator[mx.array]:
 
 
 def operators() -> Iterator[tuple[str, Callable[..., Result], dict[str, Any], dict[str, Any]]]:
-    """Each operator in Python: its name, itself, its arguments' kinds, and a valid call."""
+    """Yield each operator: its name, function, kinds of arguments, and a valid call."""
     for op in json.loads(resources.files(mlxops).joinpath("ops.json").read_text("utf-8")):
         if "internal" in op["tags"]:
             continue
@@ -141,7 +141,7 @@ def operators() -> Iterator[tuple[str, Callable[..., Result], dict[str, Any], di
 
 
 def hostile(kind: str) -> Iterator[Any]:
-    """Values for an argument of this kind."""
+    """Yield values for an argument of this kind."""
     if kind in ("array", "optional array"):
         yield from NO_ARRAYS
         yield from arrays()
@@ -165,7 +165,7 @@ def shown(value: Any) -> str:
 
 
 def attempt(what: str, call: Callable[..., Result], *args: Any, **given: Any) -> Result:
-    """The result of a call, evaluated, or None if it raised an exception, as it may."""
+    """Evaluate a call; return None if it raised an allowed exception."""
     print(what, flush=True)
     try:
         result = call(*args, **given)
@@ -185,7 +185,7 @@ def same(a: Result, b: Result) -> bool:
 
 
 def calls() -> None:
-    """One argument at a time; arrays of odd strides give what their copies give."""
+    """Change one argument at a time; unusual strides must yield the same results as copies."""
     for name, function, kinds, valid in operators():
         for arg, kind in kinds.items():
             for value in hostile(kind):
@@ -202,7 +202,7 @@ def calls() -> None:
 
 
 def transforms() -> None:
-    """Gradients, vmap and compile, in each other, over arrays of odd shapes."""
+    """Test nested gradients, vmap and compile, over arrays of unusual shapes."""
     whole = {*VALID, "add", "sincos", "betainc"}
     for place, (name, function, kinds, valid) in enumerate(operators()):
         for arg in (arg for arg, kind in kinds.items() if kind.endswith("array")):
@@ -211,7 +211,7 @@ def transforms() -> None:
                 nested(functools.partial(_call, function, valid, arg)).items(),
                 odd(shape),
             )
-            # Elementwise operators have the same code around their kernels: each takes a part.
+            # Elementwise operators share the code around their kernels: each tests a part.
             part = slice(None) if name in whole else slice(place % 9, None, 9)
             for (how, transformed), value in list(every_one)[part]:
                 attempt(f"{how} of {name}({arg}={shown(value)})", transformed, value)
@@ -222,7 +222,7 @@ def _call(function: Callable[..., Result], valid: dict[str, Any], arg: str, valu
 
 
 def odd(shape: tuple[int, ...]) -> list[mx.array]:
-    """Arrays of other shapes than an operator wants, and of this one."""
+    """Return arrays of other shapes than an operator requires, and of this one."""
     shapes = [shape, (), (0,), (0, *shape), (*shape, 0), (2, *shape), (1,) * 40]
     return [
         *(mx.full(other, 0.5) for other in shapes),
@@ -231,7 +231,7 @@ def odd(shape: tuple[int, ...]) -> list[mx.array]:
 
 
 def nested(function: Callable[..., Result]) -> dict[str, Callable[..., Any]]:
-    """Transforms of a function of one array."""
+    """Return transforms of a function of one array."""
 
     def sums(value: mx.array) -> mx.array:
         result = function(value)
@@ -253,7 +253,7 @@ def nested(function: Callable[..., Result]) -> dict[str, Callable[..., Any]]:
 
 
 def patterns() -> None:
-    """Numbers of any bits, whole and special ones, in each argument of elementwise operators."""
+    """Test any bit pattern, integers and special values in each argument of elementwise ops."""
     random = np.random.default_rng(0)
     few = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 2.0, -2.0, -3.0, 1e-40, 1e30, 171.5]
 
@@ -273,7 +273,7 @@ def patterns() -> None:
 
 
 def memory() -> None:
-    """Sizes that no machine has, or that do not fit into 64 bits."""
+    """Test sizes that exceed all memory, or that overflow 64 bits."""
     huge = [
         spread(MOST, MOST),
         spread(2**30, 2**30, 16),
@@ -281,7 +281,7 @@ def memory() -> None:
         spread(641, 6700417, 65537, 65535),
     ]
     for name, function, kinds, _ in operators():
-        if name not in VALID and name != "softcap":  # which is MLX's alone
+        if name not in VALID and name != "softcap":  # softcap is composed of MLX's ops only
             given: dict[str, Any] = {
                 arg: 1 if kind == "int" else 0.5 for arg, kind in kinds.items()
             }
@@ -314,7 +314,7 @@ def memory() -> None:
 
 
 def limits() -> None:
-    """Memory that the system refuses."""
+    """Test allocations that the system rejects."""
     resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35))
     terabyte = spread(2**20, 2**18)
     for call in (
@@ -326,7 +326,7 @@ def limits() -> None:
 
 
 def every(stream: Any) -> list[Result]:
-    """Valid results of all operators on a stream, small and, of some, shared between threads."""
+    """Return valid results of all operators on a stream, some of them shared between threads."""
     large = mx.linspace(0.1, 0.9, 100_003, stream=stream)
     results = [function(**valid, stream=stream) for _, function, _, valid in operators()]
     results += [f(large, stream=stream) for f in (mlxops.lgamma, mlxops.digamma, mlxops.sincos)]
@@ -335,19 +335,19 @@ def every(stream: Any) -> list[Result]:
 
 
 def chain(a: Any, b: Any) -> bool:
-    """Whether results are right that go from stream to stream, and are dropped on the way."""
+    """Return true if results that pass between streams and are dropped early are right."""
     x = mx.arange(12, dtype=mx.float32, stream=a).reshape(3, 4, stream=a)
     for _ in range(100):
         y = mlxops.add(x, x, stream=a)
         z, w = mlxops.add(y, x, stream=b), mlxops.add(y, y, stream=a)
         mx.async_eval(w, z)
-        del y  # its buffer is w's, or another's, as soon as z is there
+        del y  # w or another array may reuse its buffer as soon as z exists
         x = mlxops.axpby(w, z, 1.0, -1.0, stream=b)  # 4x - 3x
     return bool(mx.array_equal(x.reshape(12), mx.arange(12)))
 
 
 def threads() -> None:
-    """All operators at once on several threads, with streams of each kind."""
+    """Run all operators on several threads at once, with streams of each kind."""
     wanted = every(mx.cpu)
     right = []
 
@@ -366,8 +366,8 @@ def threads() -> None:
 
 
 def forks() -> None:
-    """A child computes where MLX itself does, on a stream of its own, whatever its parent did."""
-    os.environ["MLXGEN_NUM_THREADS"] = "8"  # read when the first is started
+    """A forked child computes on its own stream, wherever MLX itself can."""
+    os.environ["MLXGEN_NUM_THREADS"] = "8"  # read at the first start of threads
     x = mx.linspace(0.1, 0.9, 400_003)
     mx.eval(mlxops.digamma(x))
 
@@ -394,7 +394,7 @@ def forks() -> None:
 
 
 def interrupt() -> None:
-    """Ctrl-C while an operator runs."""
+    """Press Ctrl-C while an operator runs."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
     x = mx.full((4_000_000,), 0.5)
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -409,13 +409,13 @@ def interrupt() -> None:
 
 
 def leave() -> None:
-    """The interpreter ends while operators run."""
+    """Exit the interpreter while operators run."""
     streams = [mx.new_stream(mx.cpu) for _ in range(3)]
     mx.async_eval([mlxops.lgamma(mx.ones((20_000_000,)), stream=s) for s in streams])
 
 
 def large() -> None:
-    """More than 2^31 elements and 2^31 bytes, the last ones not like the others."""
+    """Test more than 2^31 elements and 2^31 bytes; the last ones differ from the others."""
     rows, width = 46_400, 46_400  # their product is just above 2^31
     last = mx.arange(width) == width - 1
     print("add", flush=True)

@@ -1,4 +1,4 @@
-"""add: the smallest operator, in every dtype, beside mx.add."""
+"""add: the smallest operator, in every dtype, against mx.add."""
 
 import mlx.core as mx
 import mlxops

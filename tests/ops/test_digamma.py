@@ -44,13 +44,13 @@ def test_around_the_positive_zero():
 
 
 def test_positive():
-    """Where one rounding more than there is would be beyond the limit."""
+    """One additional rounding would exceed the limit."""
     x = np.float32([0.79039669, 0.993209124, 1.05062604, 1.05264378])
     assert_close(mlxops.digamma(mx.array(x)), exact(x), LIMIT[mx.float32])
 
 
 def test_far_below_0():
-    """Where the logarithm and the cotangent cancel: the third term is all that is left."""
+    """The logarithm and the cotangent cancel, so that only the third term remains."""
     x = np.float32([-85518.9141, -85518.9062, -1022.84003])
     assert_close(mlxops.digamma(mx.array(x)), exact(x), 0.51)
 

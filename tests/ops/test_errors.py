@@ -1,4 +1,4 @@
-"""Errors are raised when the graph is built, and name the operator and what is at fault."""
+"""Errors are raised when the graph is built, and name the operator and the cause."""
 
 import mlx.core as mx
 import mlxops
@@ -53,7 +53,7 @@ def test_errors_inside_transforms():
 
 @pytest.mark.skipif(mx.metal.is_available(), reason="there is a GPU backend")
 def test_backend_without_a_kernel():
-    """Whatever MLX says of a GPU that it does not have, it says it before evaluation."""
+    """For a missing GPU, MLX raises its error before evaluation."""
     with raises("gpu|GPU", (ValueError, RuntimeError)):
         mlxops.lgamma(X, stream=mx.gpu)
 

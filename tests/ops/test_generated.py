@@ -1,4 +1,4 @@
-"""The checks that were generated with mlxops, as anybody can run them with
+"""The checks that were generated with mlxops; users can run them with
 ``pytest --pyargs mlxops.checks``."""
 
 from mlxops.checks.test_gradients import *  # noqa: F403

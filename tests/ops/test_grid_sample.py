@@ -1,4 +1,4 @@
-"""grid_sample: beside a loop in NumPy, and beside what torch computed (data/grid_sample.py)."""
+"""grid_sample against a loop in NumPy, and against torch's results (data/grid_sample.py)."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ every_case = pytest.mark.parametrize("case", TORCH["cases"], ids=option_name)
 
 
 def located(g, size, padding, corners):
-    """Where a coordinate of the grid lies, in pixels."""
+    """Return the position of a grid coordinate in pixels."""
     p = (g + 1) * (size - 1) / 2 if corners else ((g + 1) * size - 1) / 2
     if padding == "reflection":
         low, high = (0, size - 1) if corners else (-0.5, size - 0.5)
@@ -47,7 +47,7 @@ def located(g, size, padding, corners):
 
 
 def reference(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
-    """A plain loop; test_reference holds it against torch."""
+    """A plain loop; test_reference compares it with torch."""
     height, width, channels = x.shape[1:]
     out = np.zeros((*grid.shape[:3], channels))
 
@@ -72,7 +72,7 @@ def stored(values, dtype=mx.float64):
     return mx.array(np.array(values, dtype=np.float64), dtype=dtype)
 
 
-# Beside torch
+# Against torch
 
 
 @every_case
@@ -107,10 +107,10 @@ def test_special_coordinates_of_torch(case):
 
 @every_option
 def test_special_coordinates_in_float32(options):
-    """Beside float64, which torch's numbers are compared with, and kernels of a GPU do not have."""
+    """Compare with float64, which is compared with torch, because GPU kernels lack float64."""
     numbers = [np.nan, np.inf, -np.inf, -1e6, -1.3, -0.3, 0.8, 1e6]
     grid = np.array([(a, b) for a in numbers for b in numbers]).reshape(1, 8, 8, 2)
-    if options["padding_mode"] == "reflection":  # far away they are too coarse
+    if options["padding_mode"] == "reflection":  # far coordinates are too coarse for it
         grid = np.where(abs(grid) == 1e6, 40.3, grid)
 
     def results(dtype):
@@ -129,7 +129,7 @@ def test_special_coordinates_in_float32(options):
         np.testing.assert_allclose(got, w, 0, 1e-4 * scale)
 
 
-# Beside the loop
+# Against the loop
 
 
 def inputs(dtype, x_shape=(2, 5, 7, 3), grid_shape=(2, 4, 6, 2)):
@@ -142,7 +142,7 @@ def inputs(dtype, x_shape=(2, 5, 7, 3), grid_shape=(2, 4, 6, 2)):
 def test_values(options, dtype):
     arrays, values = inputs(dtype)
     if options["mode"] == "nearest" and dtype != mx.float64:
-        # In the middle between two pixels rounding decides: stay away from it.
+        # Halfway between two pixels rounding decides: stay away from there.
         size = np.array([7, 5])
         scale = size - 1 if options["align_corners"] else size
         pixel = (values[1] + 1) * scale / 2 - (0 if options["align_corners"] else 0.5)
@@ -151,7 +151,7 @@ def test_values(options, dtype):
         arrays, values = (arrays[0], mx.array(grid, dtype=dtype)), (values[0], grid)
     out = mlxops.grid_sample(*arrays, **options)
     assert out.dtype == dtype
-    # Coordinates are computed in float32: so far may they be off, times the slope of x.
+    # Coordinates are computed in float32; their error is multiplied by the slope of x.
     tolerance = 8 * EPSILON[dtype] + 50 * EPSILON[mx.float64 if dtype == mx.float64 else mx.float32]
     np.testing.assert_allclose(to_numpy(out), reference(*values, **options), 0, tolerance * 4)
 
@@ -182,7 +182,7 @@ def test_strides(layout):
 
 
 def test_identity():
-    """The grid of pixel centres gives the image back."""
+    """The grid of pixel centers returns the image."""
     (x, _), _ = inputs(mx.float32)
     rows = (np.arange(5) * 2 + 1) / 5 - 1
     columns = (np.arange(7) * 2 + 1) / 7 - 1
@@ -242,7 +242,7 @@ def test_gradients_add_up_where_points_meet():
 
 
 def test_gradient_on_the_edge():
-    """On the outer pixels' centres, where padding begins, it is 0, as torch's is."""
+    """On the outer pixels' centers, where padding begins, it is 0, as in torch."""
     x = mx.arange(12, dtype=mx.float32).reshape(1, 3, 4, 1)
     for padding in ("border", "reflection"):
 

@@ -1,7 +1,7 @@
-"""Hostile calls of every operator: an exception or a right answer, never a crash.
+"""Hostile calls of every operator raise an exception or return a right result; they never crash.
 
-The calls are in hostile.py, and made in other processes, so that one which crashes or hangs is a
-failure that says which it was.
+hostile.py makes the calls in other processes, so that a crash or hang is an ordinary failure that
+names the call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_hostile_calls(part: str) -> None:
     run(part)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS promises any memory, and forks less")
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS overcommits any memory, and forks less")
 @pytest.mark.parametrize("part", ["limits", "forks"])
 def test_limits_of_the_system(part: str) -> None:
     if part == "limits" and "san.so" in os.environ.get("LD_PRELOAD", ""):

@@ -1,8 +1,8 @@
-"""A result does not depend on where its operands lie: every layout, to the bit.
+"""A result does not depend on the memory layout of the operands, bitwise.
 
-Layouts are made at random: axes in any order, every second element, backwards, broadcast. Lengths
-are those next to what the CPU's loops take at a time: vectors, rows, blocks, tiles of inputs that
-are transposed, and portions of long rows.
+Layouts are random: axes in any order, every second element, reversed, broadcast. Sizes are close to
+the units of the CPU's loops: vectors, rows, blocks, tiles of transposed inputs, and chunks of long
+rows.
 """
 
 import mlx.core as mx
@@ -13,7 +13,7 @@ import pytest
 LENGTHS = (1, 1, 2, 3, 7, 8, 16, 17, 64, 65, 130, 520)
 WITH_TWO = ("add", "axpby", "swiglu")
 LIMIT = 40_000  # elements
-# In two arguments, so that they can lie differently; lgamma has a loop for positive numbers.
+# Two arguments, so that their layouts can differ; lgamma has a loop for positive numbers.
 OPS = {
     "add": mlxops.add,
     "axpby": lambda x, y: mlxops.axpby(x, y, 1.5, -0.3),
@@ -24,7 +24,7 @@ OPS = {
 
 
 def laid_out(rng, values, shape):
-    """An array of this shape, and the same values in row-major order."""
+    """Return an array of this shape with a random layout, and its values in row-major order."""
     axes = rng.permutation(len(shape))
     steps = [int(rng.choice([1, 1, 1, 2, -1, -2])) for _ in shape]
     lengths = [1 if rng.random() < 0.25 else n for n in shape]
@@ -57,7 +57,7 @@ ROWS = [(5, 64), (70, 128), (3, 40, 200), (2, 3, 5, 130), (3, 8192), (2, 20_000)
 @pytest.mark.parametrize("shape", ROWS, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_rows(op, shape, dtype):
-    """Rows, columns, parts and both axes between them, in every pair."""
+    """Rows, columns, parts and both axes between them, in all pairs."""
     rng = np.random.default_rng(0)
     whole = rng.uniform(-3 if op != "lgamma" else 0.1, 6, (*shape[:-1], 2 * shape[-1]))
     x = mx.array(whole.astype(np.float32)).astype(dtype)[..., : shape[-1]]
@@ -81,7 +81,7 @@ def test_transposed(shape, dtype):
 
 @pytest.mark.parametrize("wide", (False, True), ids=("square", "wide"))
 def test_operands_that_are_given_away(wide, dtype):
-    """Their buffers become the output's: only whole ones, and when no other operand needs them."""
+    """The output reuses only complete donated buffers, and only if no other operand needs them."""
     x = mx.random.normal((130, 70) if not wide else (3, 1001)).astype(dtype)
     for y in (mx.array(2.0).astype(dtype), x[:, :1], x[:1], x.reshape(x.shape[::-1]).T, x[::-1]):
         mx.eval(x, y)
@@ -101,7 +101,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_are_not_given_away(view, dtype):
-    """Even if nobody else needs their buffers: results lie in other places, or are more."""
+    """They are not donated: the results have another layout, or are larger."""
     x = mx.random.normal((40, 130)).astype(dtype)
     y = mx.ones(VIEWS[view](x).shape, dtype)
     mx.eval(x, y)
@@ -111,7 +111,7 @@ def test_views_are_not_given_away(view, dtype):
 
 
 def peak(call):
-    """The bytes that a call takes beside what it returns."""
+    """Return the bytes that a call allocates in addition to its result."""
     mx.synchronize()
     before = mx.get_active_memory()
     mx.reset_peak_memory()

@@ -1,4 +1,4 @@
-"""lgamma: values against mpmath and SciPy, and what MLX lacks to fit counts."""
+"""lgamma: values against mpmath and SciPy, and a fit of counts, which MLX cannot do."""
 
 import mlx.core as mx
 import mlxops
@@ -39,7 +39,7 @@ def test_zeros():
 
 
 def test_positive():
-    """Where one rounding more than there is would be beyond the limit."""
+    """One additional rounding would exceed the limit."""
     x = np.float32([0.951664925, 2.43719673, 2.75595522, 2.77256823])
     assert_close(mlxops.lgamma(mx.array(x)), exact(x), LIMIT[mx.float32])
 

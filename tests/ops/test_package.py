@@ -67,7 +67,7 @@ def test_dispatch_table():
         if op["form"] != "kernels":
             assert op["name"] not in table
             continue
-        row = table.get(op["name"], {})  # of Metal kernels alone there may be none
+        row = table.get(op["name"], {})  # missing for operators with Metal kernels only
         for backend, kernel in op["kernels"].items():
             if backend == "metal" and metal_backend() is None:
                 assert "metal" not in row, "the table tells what this build has"
@@ -86,7 +86,7 @@ def test_every_kernel_has_the_dtypes_that_were_asked_for():
     internal = {op["name"] for op in OPS if "internal" in op["tags"]}
     for op, row in mlxops.dispatch_table().items():
         if op in internal:
-            continue  # what a composite calls may be for one dtype alone
+            continue  # functions called by a composite may support one dtype only
         assert set(row["cpu"]["dtypes"]) >= {"float16", "bfloat16", "float32", "float64"}, op
 
 

@@ -28,7 +28,7 @@ def test_values(dtype, shape):
     y, h = mlxops.rms_norm_residual(*arrays)
     assert y.dtype == h.dtype == dtype
     assert_close(h, values[0] + values[1], 0.5)
-    # y is computed from h as it is stored.
+    # y is computed from h as stored.
     zero = np.zeros_like(values[0])
     assert_close(y, reference(to_numpy(h), zero, values[2])[0], 4)
     y, _ = mlxops.rms_norm_residual(*arrays[:2], eps=0.5)
@@ -52,7 +52,7 @@ def gradients(fn, arrays):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", [(24,), (3, 5, 24), (40, 3), (100, 7)], ids=str)
 def test_gradients(dtype, weighted, shape):
-    """Beside those of MLX's composition, computed in float32 or wider."""
+    """Compare with MLX's composition, computed in float32 or wider."""
 
     def composition(x, residual, weight=None):
         h = x + residual

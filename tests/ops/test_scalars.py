@@ -1,4 +1,4 @@
-"""Scalars and promotion: operators take what mx.add takes, and give the dtypes that it gives."""
+"""Scalars and promotion: operators accept the arguments of mx.add, and return its dtypes."""
 
 import mlx.core as mx
 import mlxops
@@ -28,7 +28,7 @@ FOREIGN = {
 
 
 def outcome(fn, *args):
-    """Dtype, shape and values, or the kind of error."""
+    """Return dtype, shape and values, or the kind of error."""
     try:
         out = fn(*args)
         return out.dtype, out.shape, str(out.tolist())
@@ -43,7 +43,7 @@ def test_beside_an_array(dtype, scalar, device):
         pytest.skip("the GPU has no float64")
     a, value = mx.ones((3,), dtype), SCALARS[scalar]
     if dtype == mx.bool_ and scalar == "wide int":
-        # mx.add makes an int32 of it, and loses digits without a word.
+        # mx.add converts it to an int32, which silently truncates it.
         assert outcome(mlxops.add, a, value) == "error"
         return
     assert outcome(mlxops.add, a, value) == outcome(mx.add, a, value)
@@ -126,7 +126,7 @@ def test_lists_of_arrays_take_scalars():
 
 
 def test_numpys_bools_stay_bools():
-    """A mask is no array of floats because NumPy made it."""
+    """A mask from NumPy does not become an array of floats."""
     q = mx.random.normal((1, 2, 5, 8), key=mx.random.key(0))
     mask = np.random.default_rng(0).random((5, 5)) < 0.6
     mask |= np.eye(5, dtype=bool)

@@ -25,7 +25,7 @@ def test_values(dtype, tail):
     a, x = draw(dtype, (10, *tail))
     out = mlxops.segment_sum(a, mx.array(IDS), 5)
     assert out.dtype == dtype
-    # Half precision is summed in float32: rounded once. Sums may cancel.
+    # Half precision is accumulated in float32 and rounded once. Sums may cancel.
     scale = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
     wanted = reference(x, IDS, 5)
     np.testing.assert_allclose(to_numpy(out), wanted, scale[dtype], 8 * scale[mx.float32])
@@ -92,7 +92,7 @@ def test_special_values():
         mx.array([np.inf, 1, np.nan, 1, -np.inf, np.inf]), mx.array([0, 0, 1, 1, 2, 2]), 4
     )
     np.testing.assert_array_equal(out, [np.inf, np.nan, np.nan, 0])
-    # Left out means left out.
+    # Excluded values are not even read.
     out = mlxops.segment_sum(mx.array([np.nan, 1.0]), mx.array([-1, 0]), 1)
     assert out.tolist() == [1]
 

@@ -1,9 +1,8 @@
-"""Sizes at which threads of a GPU begin to share work, and the ones next to them.
+"""Sizes at which threads of a GPU begin to share work, and adjacent sizes.
 
-A simdgroup has 32 threads and a threadgroup at most 1024; kernels here use 8, 32, 256 or all of
-them, with four elements each, and emulated launches of elementwise operators a grid of rows of
-2048. Numbers are of very different sizes, so that an element that is missing, doubled or in the
-wrong place shows.
+A simdgroup has 32 threads and a threadgroup at most 1024. The kernels use 8, 32, 256 or all of
+them, with four elements each; emulated launches of elementwise operators use a grid of rows of
+2048. Numbers have very different sizes, so that missing, doubled and misplaced elements are found.
 """
 
 from functools import partial
@@ -21,7 +20,7 @@ SPACING = 2.0**-23
 
 
 def spread(shape, seed=0, reach=3):
-    """float32 from 10**-reach to 10**reach in size, and the same numbers in float64."""
+    """Return float32 from 10**-reach to 10**reach in size, and the same numbers in float64."""
     rng = np.random.default_rng(seed)
     x = rng.choice([-1, 1], shape) * 10.0 ** rng.uniform(-reach, reach, shape)
     array = mx.array(x.astype(np.float32))
@@ -32,7 +31,7 @@ def sigmoid(x):
     return 0.5 * (1 + np.tanh(x / 2))
 
 
-# What is computed, and the size of its largest term, which bounds the rounding error.
+# The function, and the size of its largest term, which bounds the rounding error.
 ELEMENTWISE = {
     "add": (lambda x, y: x + y, lambda x, y: abs(x) + abs(y)),
     "axpby": (lambda x, y: 2 * x - 3 * y, lambda x, y: 2 * abs(x) + 3 * abs(y)),
@@ -96,7 +95,7 @@ def rms_norm(x, residual, weight):
     return h / np.sqrt(np.mean(h * h, -1, keepdims=True) + 1e-5) * weight, h
 
 
-# Around four elements of a thread, of the threads of a simdgroup, and of those of a threadgroup.
+# Around the four elements of a thread, those of a simdgroup, and those of a threadgroup.
 WIDTHS = (1, 2, 3, 4, 5, 8, 31, 127, 128, 129, 257, 1025, 4095, 4096, 4097, 9000)
 
 
@@ -115,7 +114,7 @@ def test_rms_norm_residual(width, rows):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("rows", (1, 15, 16, 17, 33))
 def test_gradients_of_rms_norm_residual(width, rows):
-    """Beside the formula, in float64: of the norm's row sums, and of the weight's over all rows."""
+    """Compare row sums of the norm and sums of the weight with the formula in float64."""
     a, b = (spread((rows, width), seed, 1)[0] for seed in (0, 1))
     (c, weight), (d, grad_y) = spread(width, 2, 1), spread((rows, width), 3, 1)
     e, grad_h = spread((rows, width), 4, 1)
@@ -131,7 +130,7 @@ def test_gradients_of_rms_norm_residual(width, rows):
 
 
 def bilinear(x, grid):
-    """Images at points inside of them, with the outer pixels at -1 and 1; the points' weights."""
+    """Interpolate images at inner points, with the outer pixels at -1 and 1; return the weights."""
     height, width = x.shape[1:3]
     column = (grid[..., 0] + 1) / 2 * (width - 1)
     row = (grid[..., 1] + 1) / 2 * (height - 1)

@@ -1,4 +1,4 @@
-"""softcap: a composite, which is MLX's operations and nothing else."""
+"""softcap: a composite, which consists of MLX's operations only."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_compile_fuses_it(tmp_path):
     with graph.open("w") as file:
         mx.export_to_dot(file, out)
     kernels = re.findall(r'label ="(\w*)", shape=rectangle', graph.read_text())
-    # One kernel, beside the constant.
+    # One kernel in addition to the constant.
     assert [k for k in kernels if k not in ("Broadcast", "Full")] == [kernels[-1]]
     assert re.fullmatch("Compiled.*Divide.*Tanh.*Multiply", kernels[-1])
     np.testing.assert_allclose(to_numpy(out), to_numpy(mlxops.softcap(x, 5.0)), 1e-6)

@@ -1,4 +1,4 @@
-"""swiglu: a fused kernel beside the composition that it replaces."""
+"""swiglu: a fused kernel against the composition that it replaces."""
 
 import mlx.core as mx
 import mlxops
@@ -30,7 +30,7 @@ def test_rounds_once_in_half_precision():
 def test_tails():
     gate = mx.array([-80.0, -95.0, -1000.0, 100.0, -mx.inf, mx.inf, mx.nan])
     out = to_numpy(mlxops.swiglu(1e6, gate)) / 1e6
-    # gate exp(gate) is small, not zero, where 1 / (1 + exp(-gate)) overflows.
+    # gate exp(gate) is small but not zero, although 1 / (1 + exp(-gate)) overflows.
     np.testing.assert_allclose(out[:2], [-80 * np.exp(-80.0), -95 * np.exp(-95.0)], 1e-5, 0)
     np.testing.assert_array_equal(out[2:], [0, 100, np.nan, np.inf, np.nan])
 

@@ -1,4 +1,4 @@
-"""Large elementwise kernels are shared between cores: results do not depend on how many."""
+"""Cores share large elementwise kernels: results do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import mlxops
 import numpy as np
 import pytest
 
-# More than a kernel takes to itself, and no multiple of anything.
+# More than a kernel computes on one thread, and not a multiple of any unit.
 SIZE = 3 * 101 * 1009
 
 PROGRAM = """
@@ -28,7 +28,7 @@ print(test_threads.digest())
 
 
 def cases() -> list[mx.array]:
-    """Results for every kind of layout: dense, strided, broadcast, converted, several outputs."""
+    """Return results for every kind of layout: dense, strided, broadcast, converted, and so on."""
     x = mx.sin(mx.arange(SIZE, dtype=mx.float32) * 0.37) * 9
     cube = x.reshape(3, 101, 1009)
     row = mx.linspace(0.5, 3, 1009)
@@ -47,7 +47,7 @@ def cases() -> list[mx.array]:
 
 
 def digest() -> str:
-    """The bits of all results."""
+    """Return the bits of all results."""
     hashed = hashlib.sha256()
     for result in cases():
         bits = result if result.dtype != mx.bfloat16 else result.view(mx.uint16)
@@ -71,14 +71,14 @@ def test_results_do_not_depend_on_the_number_of_threads(count: str) -> None:
 def test_each_element_is_computed_once_and_in_its_place() -> None:
     x = mx.sin(mx.arange(SIZE, dtype=mx.float32) * 0.37) * 9
     whole = mlxops.lgamma(x.reshape(3, 101, 1009).transpose(2, 1, 0))
-    # Parts so small that no other thread is asked.
+    # Parts so small that no other thread is used.
     parts = [mlxops.lgamma(x[i : i + 4096]) for i in range(0, SIZE, 4096)]
     wanted = mx.concatenate(parts).reshape(3, 101, 1009).transpose(2, 1, 0)
     assert mx.array_equal(whole, wanted)
 
 
 def test_streams_at_the_same_time() -> None:
-    """While one has the workers, others compute alone."""
+    """While one stream uses the workers, others compute on their own threads."""
     x = mx.linspace(0.1, 50, SIZE)
     wanted = mlxops.digamma(x)
     mx.eval(wanted)

@@ -1,4 +1,4 @@
-"""Operators under MLX's transforms, streams and threads, beyond what the generated checks try."""
+"""Operators under MLX's transforms, streams and threads, beyond the generated checks."""
 
 import threading
 
@@ -10,7 +10,7 @@ from ops.accuracy import draw
 
 
 def primitives(tmp_path, *outputs):
-    """Names of the primitives in a graph."""
+    """Return the names of the primitives in a graph."""
     path = tmp_path / "graph.dot"
     with path.open("w") as file:
         mx.export_to_dot(file, *outputs)
@@ -51,7 +51,7 @@ def test_compiled_once_for_all_shapes():
 
     compiled = mx.compile(fn, shapeless=True)
     for shape in ((2, 3), (5, 3), (4, 7)):
-        # y broadcasts, with the last axis of each x.
+        # y is broadcast along all axes but the last of x.
         x, y = mx.ones(shape), mx.ones(shape[-1:])
         np.testing.assert_allclose(compiled(x, y), fn(x, y), 1e-6)
     assert traced.count((2, 3)) == 2
@@ -139,7 +139,7 @@ def test_gradients_run_on_the_stream_of_the_operator(device):
 
 
 def test_threads(device):
-    """Every thread with its own stream, all at once."""
+    """Each thread uses its own stream, all at once."""
     wanted = {}
     got = {}
     errors = []
@@ -186,7 +186,7 @@ def test_a_result_outlives_its_inputs():
 
 @pytest.mark.parametrize("offset", [0, 1])
 def test_memory_of_temporaries_is_used_rightly(dtype, offset):
-    """Outputs may take an input's buffer; large ones are computed in place there."""
+    """Outputs may reuse an input's buffer; large ones are computed in place there."""
     a, b = (draw(dtype, (3001,), 0.5, 3, seed=i)[0][offset:] for i in range(2))
     for op in (
         lambda x, y: mlxops.sincos(x),

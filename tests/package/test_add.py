@@ -1,4 +1,4 @@
-"""`mlxgen add`: for every signature an entry that fits, with kernels that compile, or one message.
+"""`mlxgen add`: every signature yields an accepted entry with compilable kernels, or one message.
 
 Everything but the last test runs in this process and compiles nothing.
 """
@@ -59,8 +59,8 @@ KERNELS: list[list[str]] = [
 
 
 def spelled(name: str, arguments: list[int], output: int, spelling: int) -> str:
-    """A signature."""
-    # What has a default stands last.
+    """Return a signature."""
+    # Arguments with a default are last.
     given = sorted((ARGUMENTS[i] for i in arguments), key=lambda words: "=" in words[0])
     listed = ", ".join(words[spelling] for words in given)
     if spelling == 0 and len(given) > 2:
@@ -70,7 +70,7 @@ def spelled(name: str, arguments: list[int], output: int, spelling: int) -> str:
 
 
 def signatures() -> list[str]:
-    """All arguments alone and beside an array, and some of several."""
+    """Return signatures with each argument alone and with an array, and some with several."""
     draw = random.Random(0)
     count = len(ARGUMENTS)
     several = [draw.sample(range(count), draw.randint(2, 5)) for _ in range(25)]
@@ -87,7 +87,7 @@ def add(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new package."""
+    """Return a new package."""
     folder = tmp_path_factory.mktemp("add") / "my-ops"
     done = CliRunner().invoke(cli, ["new", "my-ops", "--folder", str(folder)])
     assert done.exit_code == 0, done.output
@@ -122,7 +122,7 @@ def test_every_signature(turn: int, package: Path, monkeypatch: pytest.MonkeyPat
             entry = yaml.safe_load(Path("mlx_ops.yaml").read_text())[-1]
             assert entry["signature"] == signature, about
             checked = CliRunner().invoke(cli, ["check"]).output
-            # A composite may leave out arguments, which is warned of.
+            # A composite may leave out arguments, which causes warnings.
             assert checked.startswith("2 operators, no errors\n"), about + checked
             assert "warning" not in checked or "--composite" in kernel, about + checked
             has_axis = re.search(r"\b(axis|dim|axes)\b", signature)
@@ -132,7 +132,7 @@ def test_every_signature(turn: int, package: Path, monkeypatch: pytest.MonkeyPat
         else:
             assert contents(package) == before, about
             assert len(re.findall(r"error\[MG", done.output)) == 1, about
-            # It shows the entry, which is in no file.
+            # The message shows the entry, which is not in a file.
             assert "mlx_ops.yaml" not in done.output and "<entry>:" in done.output, about
     assert written > 20
 
@@ -145,7 +145,7 @@ def test_metal_kernels_of_every_argument(
     package: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Arguments that a [[kernel]] cannot take reach it as constants."""
+    """Arguments that a [[kernel]] cannot take are passed as constants."""
     if "list[array]" in words[0]:
         pytest.skip("no [[kernel]] takes a list of arrays")
     monkeypatch.chdir(package)
@@ -167,7 +167,7 @@ def test_metal_kernels_of_every_argument(
         restore(package, before)
 
 
-# Of each kind an entry whose kernels are compiled. The names are those that a skeleton has itself.
+# One entry of each kind whose kernels are compiled. The names also occur in generated skeletons.
 COMPILED = {
     "scaled(array x, array i, float a=1, int n=2, bool b=True) -> array": [],
     "parts(array x, array data) -> (array y, array size)": [],

@@ -1,4 +1,4 @@
-"""What is kept of what was built: whole or not there, whoever is interrupted or in whose way."""
+"""The cache of build products: items are complete or missing, also with interruptions and races."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_is_damaged_is_built_again(how: str, store: cache.Cache) -> None:
 
 
 def test_files_elsewhere(store: cache.Cache, tmp_path: Path) -> None:
-    """A system's header is another one after an update."""
+    """A system header changes after an update."""
     header = tmp_path / "header.h"
     header.touch()
     store.obtain("kind", KEY, "", lambda made: [str(header)])
@@ -118,7 +118,7 @@ def test_nothing_is_left_of_who_is_killed(store: cache.Cache) -> None:
     assert process.exitcode == -signal.SIGKILL
     assert len(list(store.root.glob(f"kind/{KEY}-*"))) == 1
     assert store.find("kind", KEY) is None
-    store.obtain("kind", "ff", "", build)  # whatever is built next removes it
+    store.obtain("kind", "ff", "", build)  # the next build removes it
     assert not list(store.root.glob(f"kind/{KEY}-*"))
 
 
@@ -205,7 +205,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def obtained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What packages have in common, where compilers only say that they were called."""
+    """Obtain the shared toolchain, with compilers that only record their calls."""
     compiler = tmp_path / "bin" / "g++"
     compiler.parent.mkdir()
     log = tmp_path / "log"
@@ -241,7 +241,7 @@ done
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "cache"))
 
     def obtain(flags: str = "", **more: str) -> tuple[toolchain.Common, list[str], int]:
-        """The parts, what was said, and how often the compiler was called."""
+        """Return the parts, the messages, and the number of compiler calls."""
         log.write_text("")
         said: list[str] = []
         given = {"CMAKE_CXX_COMPILER": str(compiler), "CMAKE_CXX_FLAGS": flags, **more}
@@ -264,7 +264,7 @@ def test_parts_are_built_once_for_the_same_flags(obtained, monkeypatch) -> None:
     assert obtained() == (first, [], 0)
     monkeypatch.setenv("CPATH", "/elsewhere")
     again, said, _ = obtained()
-    assert again.known != first.known and not said  # asked again, told the same
+    assert again.known != first.known and not said  # CMake ran again, with the same result
 
 
 def test_a_source_of_the_runtime_makes_the_runtime_anew(obtained, tmp_path, monkeypatch) -> None:
@@ -272,7 +272,7 @@ def test_a_source_of_the_runtime_makes_the_runtime_anew(obtained, tmp_path, monk
     copy = tmp_path / "runtime"
     shutil.copytree(toolchain.RUNTIME, copy)
     monkeypatch.setattr(toolchain, "RUNTIME", copy)
-    assert obtained()[0] == first  # where it is does not matter
+    assert obtained()[0] == first  # the location does not matter
     (copy / "src" / "op.cpp").write_text("// other")
     other, _, calls = obtained()
     assert calls == 4 and other.runtime != first.runtime
@@ -296,7 +296,7 @@ def test_a_compiler_that_fails(obtained, tmp_path) -> None:
     with pytest.raises(toolchain.BuildError, match=r"(?s)g\+\+ failed:.*no space left"):
         obtained("-O0")
     (tmp_path / "broken").unlink()
-    assert obtained("-O0")[2] == 7  # nothing is taken for built
+    assert obtained("-O0")[2] == 7  # nothing was cached by mistake
 
 
 def test_commands() -> None:

@@ -1,4 +1,4 @@
-"""Matching nanobind to MLX: tags of real and made-up extension modules, and what to run."""
+"""Matching nanobind to MLX: tags of real and artificial extension modules, and the advice."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OLD = "v21_system_libcpp_abi1"
 
 
 def module(path: Path, tag: str) -> Path:
-    """A stand-in for a compiled module: all that is read of one is the tag."""
+    """Write a substitute for a compiled module, of which only the tag is read."""
     path.write_bytes(b"\x7fELF\0core\0" + tag.encode() + b"\0__nb_internals_%s_%s__\0")
     return path
 
 
 def nanobind_with(monkeypatch: pytest.MonkeyPatch, internals: int, version: str) -> None:
-    """Have another release of nanobind installed."""
+    """Simulate another installed release of nanobind."""
     monkeypatch.setattr(compat, "_source_internals", lambda path: internals)
     real = compat.version
     monkeypatch.setattr(compat, "version", lambda d: version if d == "nanobind" else real(d))

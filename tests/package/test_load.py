@@ -1,6 +1,6 @@
-"""`mlxgen.load`: built once for the same content, found again, and never half.
+"""`mlxgen.load`: built once for the same content, then cached, and never incomplete.
 
-Every build takes some seconds: what is built here is used by several tests.
+Every build takes some seconds, so that several tests share a build.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_a_change_leaves_what_was_loaded() -> None:
     after = mlxgen.load(WRONG, cpp=CPP.replace("x /", "2 * x /"), metal=METAL)
     assert after is not before
     with mx.stream(mx.cpu):
-        # Compiled together, equal ones would be computed once.
+        # They are compiled together; equal primitives would be computed only once.
         both = mx.compile(lambda x: (before.softsign(x), after.softsign(x)))
         assert [out.item() for out in both(mx.array(1.0))] == [0.5, 1.0]
 
@@ -115,7 +115,7 @@ def test_checks() -> None:
 
 
 def test_an_operator_called_check() -> None:
-    """It is the operator; the checks are a function of mlxgen.testing."""
+    """The attribute is the operator; the checks are a function of mlxgen.testing."""
     ops = mlxgen.load('- {name: check, signature: "check(array x) -> array", composite: x / 2}')
     assert ops.check(mx.array(1.0)).item() == 0.5
     with mx.stream(mx.cpu):
@@ -158,7 +158,7 @@ def test_mistakes_are_shown_where_they_are(yaml: str, cpp: str, expected: str) -
 
 
 def test_example() -> None:
-    """Of the explanation of MG814."""
+    """The example in the explanation of MG814 is right."""
     assert PAGES["MG814"].good == CPP.rstrip()
     with pytest.raises(
         load.LoadError, match=r"<cpp>:3:23: error\[MG814\]: 'fabz' was not declared"
@@ -205,7 +205,7 @@ EVERY_KIND = """
 
 
 def test_declarations_that_the_help_suggests() -> None:
-    """Written word for word, they fit, and are C++ and Metal; their errors name the operator."""
+    """The suggested declarations are accepted, valid C++ and Metal; errors name the operator."""
     with pytest.raises(load.LoadError) as error:
         mlxgen.load(EVERY_KIND)
     helps = re.findall(r"^help: expected: (.*)$", str(error.value), re.MULTILINE)
@@ -260,12 +260,12 @@ def test_functions_for_a_file() -> None:
         mlxgen.load(Path("nowhere.yaml"))
 
 
-# ---------------------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------------------- failures
 
 
 @pytest.fixture
 def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One with what packages have in common, and nothing else."""
+    """Return a cache that contains only the shared toolchain."""
     mlxgen.load(YAML, cpp=CPP, metal=METAL)
     folder = tmp_path / "cache"
     folder.mkdir()
@@ -362,7 +362,7 @@ def test_mistakes_are_said_before_anything_is_compiled(
 
 
 def test_a_constructor_that_throws(other_cache: Path) -> None:
-    """It would end this process."""
+    """Without a separate process it would end this one."""
     thrown = 'inline int table = [] { throw std::runtime_error("no table"); return 1; }();\n'
     with pytest.raises(mlxgen.LoadError, match=r"(?s)\(SIGABRT\).*global variables.*no table"):
         mlxgen.load(YAML, cpp=f"#include <stdexcept>\n{thrown}{CPP}", metal=METAL)
@@ -413,7 +413,7 @@ def test_arguments_of_other_types(
 def test_a_nanobind_that_fits_is_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the release of MLX that the user has, whatever nanobind pip brought."""
+    """It matches the user's MLX, independent of the nanobind that pip installed."""
     nanobind = module.compat.find().nanobind
     release = module.compat.NANOBIND[module.compat.internals_version(module.compat.find().tag)][-1]
     wheel = tmp_path / "wheels" / f"nanobind-{release}-py3-none-any.whl"
@@ -453,7 +453,7 @@ def test_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_ops.yaml").write_text(entry)
     (tmp_path / "csrc" / "softsign.h").write_text(f"#pragma once\n{CPP}")
     with pytest.raises(load.LoadError) as error:
-        mlxgen.load("my_ops.yaml")  # what no prologue includes here
+        mlxgen.load("my_ops.yaml")  # a file needs its own includes
     assert "\ncsrc/softsign.h:4:" in str(error.value) and "MG814" in str(error.value)
     (tmp_path / "csrc" / "softsign.h").write_text(f'#include "mlxgen/scalar.h"\n{CPP}')
     ops = mlxgen.load("my_ops.yaml")

@@ -1,7 +1,7 @@
 """A package made with mlxgen, from its sources to the wheel and its import.
 
-One small project is built once, as ``pip install`` would; the tests look at what came of it and
-change it. Everything runs in other processes, with the tools of this environment.
+One small project is built once, as by ``pip install``; the tests inspect and change it. Everything
+runs in other processes, with the tools of this environment.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project, built; ``dist`` in it has the wheel, ``build`` what it was built in."""
+    """Return the built project; ``dist`` contains the wheel, ``build`` the build files."""
     root = tmp_path_factory.mktemp("project")
     for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(project: Path, tmp_path: Path) -> Path:
-    """A folder with the package as it is installed: beside MLX, which its libraries look for."""
+    """Return a folder with the installed package next to MLX, where its libraries search."""
     (wheel,) = (project / "dist").glob("*.whl")
     builds.install(wheel, tmp_path)
     return tmp_path
@@ -275,7 +275,7 @@ def test_wheel(project: Path) -> None:
 
 
 def test_only_its_own_files_are_compiled(project: Path) -> None:
-    """The rest is kept for all packages; its headers fit, or g++ would warn (-Winvalid-pch)."""
+    """The shared toolchain is cached; its headers match, or g++ would warn (-Winvalid-pch)."""
     again = project / "build" / "CMakeFiles" / "mlxgen_ops.dir" / "generated" / "src" / "cut.cpp.o"
     again.unlink()
     text = output(run("-m", "ninja", "-C", "build", cwd=project))
@@ -306,7 +306,7 @@ print(tiny_ops.__version__, "mlxgen" in __import__("sys").modules)
 
 
 def test_derivatives_that_do_not_fit(site: Path) -> None:
-    """Wrong shapes, dtypes and numbers, known only when they run, are errors and no answers."""
+    """Wrong shapes, dtypes and counts that are known only at run time raise errors."""
     script = """
 import tiny_ops, mlx.core as mx
 mx.set_default_device(mx.cpu)
@@ -375,7 +375,7 @@ with mx.stream(mx.cpu):
 
 
 def test_sums(site: Path) -> None:
-    """An argument in the dtype of sums is not promoted with the others; nor is it cut."""
+    """An argument in the accumulator dtype is neither promoted with the others nor truncated."""
     script = """
 import tiny_ops, mlx.core as mx
 mx.set_default_device(mx.cpu)
@@ -408,7 +408,7 @@ except ValueError as error:
 
 
 def test_what_was_computed_before_decides_nothing(site: Path) -> None:
-    """Loops run over whole lanes: behind an array's end nothing is left of the one before."""
+    """Loops process whole strips; data of an earlier array after the end has no effect."""
     script = """
 import tiny_ops, mlx.core as mx
 mx.set_default_device(mx.cpu)
@@ -451,7 +451,7 @@ def test_another_mlx(site: Path) -> None:
 
 
 def ninja(project: Path) -> list[str]:
-    """Build again; the names of what was compiled or linked."""
+    """Build again; return the names of compiled and linked files."""
     text = output(run("-m", "ninja", "-C", "build", cwd=project))
     return re.findall(r"(?:Building|Linking) CXX .*?([\w.]+)$", text, re.MULTILINE)
 
@@ -529,13 +529,13 @@ def test_another(metal_launches):
 def test_metal_kernels_are_tested_without_a_gpu(
     project: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`mlxgen metal-test` in a project elsewhere: what passes, and each way to fail."""
-    monkeypatch.setenv("MLXGEN_METAL_COMPILER", "false")  # all kernels are compiled before
+    """Run `mlxgen metal-test` in another project: a success, and each kind of failure."""
+    monkeypatch.setenv("MLXGEN_METAL_COMPILER", "false")  # all kernels are compiled in advance
 
     def metal_test(*arguments: str) -> subprocess.CompletedProcess[str]:
         return run("-m", "mlxgen", "metal-test", *arguments, cwd=project, path=site)
 
-    # Without tests of its own: the generated checks, which launch every kernel.
+    # Without its own tests: the generated checks, which launch every kernel.
     text = output(metal_test())
     assert "passed" in text and "skipped" not in text
     dense = ("dense", "dense_n", "dense_large")
@@ -563,7 +563,7 @@ def test_metal_kernels_are_tested_without_a_gpu(
         missing = "ERROR axpby: no test has launched axpby_dense_n_float16, axpby_dense_large_"
         assert missing in done.stdout and "axpby_dense_float32," not in done.stdout
         assert "1 passed" in output(metal_test("--", "tests", "-k", "dense"))
-        shared = metal_test("--jobs", "2")  # what the workers launched counts together
+        shared = metal_test("--jobs", "2")  # the launches of all workers are counted
         assert shared.returncode == 1 and "12 passed" in shared.stdout
         assert "created: 2/2 workers" in shared.stdout
         assert missing in shared.stdout and "axpby_dense_float32," not in shared.stdout
@@ -666,7 +666,7 @@ def test_editable_installs_have_a_build_folder_of_their_own(
             getattr(build, name)("dist")
             editable = name == "build_editable"
             assert given["build-dir"] == ("build/editable" if editable else "build")
-            # CMake of an isolated build is gone when the package is imported.
+            # The CMake of an isolated build no longer exists when the package is imported.
             assert (given.get("editable.rebuild") == "false") == (editable and prefix != "/")
 
 

@@ -1,4 +1,4 @@
-"""What CMake is told, and how it is told it."""
+"""The variables that are passed to CMake, and their syntax."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYPROJECT = '[project]\nname = "tiny"\nversion = "1.0"\n'
 
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where what packages have in common is built already."""
+    """Return arguments for a folder with a finished shared toolchain."""
     place = tmp_path / "known.cmake"
     place.write_text("set(KNOWN 1)\n")
     common = toolchain.Common(place, place, place, place, [], [], [])
@@ -95,7 +95,7 @@ def test_any_text_reaches_cmake_unchanged(tmp_path: Path) -> None:
 )
 def test_vector_symbols() -> None:
     found = probe.vector_symbols()
-    # In libmvec since its first release; the others came in glibc 2.35.
+    # Available since libmvec's first release; glibc 2.35 added the others.
     assert {"exp", "log", "sin", "cos", "pow"} <= set(found)
     assert found["exp"][:2] == ["_ZGVbN2v_exp", "_ZGVbN4v_expf"]
     assert found["pow"][-2:] == ["_ZGVeN8vv_pow", "_ZGVeN16vv_powf"]

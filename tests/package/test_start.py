@@ -26,7 +26,7 @@ def mlxgen(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new package."""
+    """Return a new package."""
     folder = tmp_path_factory.mktemp("new")
     assert "my-ops: 16 files" in output(mlxgen("new", "my-ops", cwd=folder))
     return folder / "my-ops"
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def package(made: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of it."""
     output(run("-c", f"import shutil; shutil.copytree({str(made)!r}, 'copy')", cwd=tmp_path))
     return tmp_path / "copy"
 
@@ -53,7 +53,7 @@ def test_what_a_new_package_has(made: Path) -> None:
     assert {".gitignore", ".github/workflows/ci.yml", "docs/mlx_ops.schema.json"} <= set(files)
     workflow = yaml.safe_load(files[".github/workflows/ci.yml"])
     assert list(workflow["jobs"]) == ["test", "wheels"]
-    # what editors start, as the page about them says
+    # the command that editors start, as docs/editor.md describes it
     page = (ROOT / "docs" / "editor.md").read_text(encoding="utf-8")
     for name in (".vscode/settings.json", ".zed/settings.json", ".helix/languages.toml"):
         assert f"\n{files[name].decode()}```" in page
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_not_added(arguments: list[str], message: str, pack
 def test_a_folder_that_cannot_be_written(package: Path) -> None:
     if os.geteuid() == 0:
         (package / "csrc").rename(package / "sources")
-        (package / "csrc").write_text("")  # a file, where a folder has to be
+        (package / "csrc").write_text("")  # a file where a folder is needed
         (package / "pyproject.toml").write_text(
             (package / "pyproject.toml").read_text() + '\n[tool.mlxgen]\ncsrc = "csrc/more"\n'
         )

@@ -1,4 +1,4 @@
-"""The accuracy report: measures a function, keeps mpmath's values, and writes its page and plot."""
+"""The accuracy report measures a function, caches mpmath's values, and writes its page and plot."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The benchmarks still run: their synthetic entries are valid, and results reach page and terminal.
+"""The benchmarks run: their synthetic entries are valid, and results reach the page and terminal.
 
-Nothing here is about time.
+No test measures time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The package, which is not installed."""
+    """Return the package, which is not installed."""
     monkeypatch.syspath_prepend(str(ROOT))
     for name in ("synthetic", "report", "measure"):
         importlib.import_module(f"benchmarks.{name}")
@@ -92,7 +92,7 @@ def test_layouts_are_the_same_in_mlx_and_numpy(benchmarks: ModuleType) -> None:
 
 
 def test_compositions_are_the_functions(benchmarks: ModuleType) -> None:
-    """Roughly: they stand for what such a composition costs, but they do not compute nonsense."""
+    """Compare roughly: they represent the cost of a composition, but must not compute nonsense."""
     module = importlib.import_module("benchmarks.special")
     names = {"lgamma": "gammaln", "digamma": "psi"}
     with mx.stream(mx.cpu):
@@ -114,7 +114,7 @@ def test_every_special_function_has_inputs(benchmarks: ModuleType) -> None:
 
 
 def test_training_compares_like_with_like(benchmarks: ModuleType) -> None:
-    """Results and gradients: a loop over time that is wrong would take as long."""
+    """Compare results and gradients, because a wrong loop over time would take as long."""
     module = importlib.import_module("benchmarks.training")
     with mx.stream(mx.cpu):
         for name, case in module.cases(quick=True).items():
@@ -155,7 +155,7 @@ def test_loops_are_found_in_assembler(benchmarks: ModuleType) -> None:
     loop = found["erf_float"]
     assert list(found) == ["erf_float"]
     assert loop.text.startswith("LBB0_2:") and loop.text.endswith("LBB0_2\n")
-    assert loop.elements == 40 / 4 / 2  # what goes to the stack is no result
+    assert loop.elements == 40 / 4 / 2  # stack stores are not results
     assert loop.calls == ["log"]
     assert loop.least == 2 / 4 / 5
 

@@ -1,4 +1,4 @@
-"""The example that ``make demo`` runs: it fits, agrees with statsmodels, and writes a plot."""
+"""The example of ``make demo`` runs, agrees with statsmodels, and writes a plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/distributed.py in two processes on this machine: the coefficients of one process."""
+"""examples/distributed.py yields the same coefficients in two processes as in one."""
 
 from __future__ import annotations
 

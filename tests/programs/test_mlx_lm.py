@@ -1,4 +1,4 @@
-"""mlxops in mlx-lm's models: the loss and gradients of mlx-lm's own compositions, and training.
+"""mlxops in mlx-lm's models: loss and gradients against mlx-lm's own compositions, and training.
 
 The models are those of examples/fine_tune.py: tiny, with random weights.
 """
@@ -37,7 +37,7 @@ def installed() -> Iterator[None]:
 
 
 def tiny(name: str) -> tuple[Any, tuple[mx.array, mx.array]]:
-    """A model in training, and a batch; one row of it is shorter."""
+    """Return a model in training mode and a batch, in which one row is shorter."""
     mx.random.seed(7)
     return build(name, 50), (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
 
@@ -61,7 +61,7 @@ def test_training(name: str) -> None:
 
 
 def test_strong_decays() -> None:
-    """Gradients of all weights of Mamba-2, of heads whose state is gone after a step."""
+    """Gradients of all weights of Mamba-2, for heads whose state vanishes after one step."""
     model, batch = tiny("mamba2")
     for layer in model.layers:
         layer.mixer.A_log = mx.log(mx.array([0.1, 1.0, 4.0, 16.0]))
@@ -80,7 +80,7 @@ def test_example() -> None:
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_generation(name: str) -> None:
-    """By a cache: in two parts, and as mlx-lm does."""
+    """Generate with a cache in two parts; compare with mlx-lm."""
     model, (tokens, _) = tiny(name)
     model.eval()
 
@@ -97,7 +97,7 @@ def test_generation(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_dtypes(name: str) -> None:
-    """A model of 16 bits, of which some parameters are float32, has the dtypes that it had."""
+    """A 16-bit model with some float32 parameters keeps its dtypes."""
 
     def found(single: str) -> list[mx.Dtype]:
         model, (tokens, _) = tiny(name)
@@ -106,7 +106,7 @@ def test_dtypes(name: str) -> None:
             for key, value in module.items():
                 if isinstance(value, mx.array) and single in f"{path}.{key}":
                     module[key] = value.astype(mx.float32)
-        dtypes = [model(tokens).dtype]  # nothing is computed
+        dtypes = [model(tokens).dtype]  # without evaluation
         model.eval()
         cache = model.make_cache()
         dtypes += [model(tokens[:, :9], cache=cache).dtype, model(tokens[:, 9:10], cache).dtype]
@@ -122,7 +122,7 @@ def test_dtypes(name: str) -> None:
 
 
 def test_lengths() -> None:
-    """Padding on the left, by a mask, and on the right, by lengths."""
+    """Padding on the left by a mask, and on the right by lengths."""
     mx.random.seed(0)
     x, dt = mx.random.normal((3, 6, 4, 5)), mx.random.normal((3, 6, 4))
     B, C = mx.random.normal((2, 3, 6, 2, 7))
@@ -146,7 +146,7 @@ def test_lengths() -> None:
 
 
 def test_other_gates() -> None:
-    """The variants of gated_delta_update that other models take, as mlx-lm computes them."""
+    """Variants of gated_delta_update in other models, against mlx-lm."""
     mx.random.seed(0)
     q, k = mx.random.normal((2, 2, 5, 2, 8)) / 4
     v, b = mx.random.normal((2, 5, 4, 6)), mx.random.normal((2, 5, 4))

@@ -1,7 +1,7 @@
-"""mlxops.mlx_lm's functions have the dtypes of mlx-lm's, whichever argument has another dtype.
+"""mlxops.mlx_lm's functions return mlx-lm's dtypes, for any argument with another dtype.
 
-Where mlx-lm is not installed, modules without content take its place: the expected dtypes, below,
-are compared with mlx-lm's own functions by `make integrations`.
+If mlx-lm is not installed, empty modules replace it. `make integrations` compares the expected
+dtypes below with mlx-lm's own functions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHAPES = {
 
 
 def expected(name: str, arrays: dict[str, mx.array]) -> list[mx.Dtype]:
-    """The dtypes of the result and the state."""
+    """Return the dtypes of the result and the state."""
     if name == "gated_delta_update":
         return [arrays["q"].dtype, mx.float32]
     if name == "ssm_update":
@@ -86,7 +86,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def functions(ours: ModuleType, name: str) -> Iterator[Callable[..., Any]]:
-    """Our function by its name, and that of mlx-lm where it is installed."""
+    """Yield our function with a name, and mlx-lm's if it is installed."""
     layer = type("Layer", (), {"num_heads": 2, "head_dim": 4})
     first = [layer] if name == "wkv7" else []
     yield lambda **given: getattr(ours, name)(*first, **{"state": None, **given})
@@ -114,7 +114,7 @@ def test_one_argument_of_another_dtype(ours: ModuleType, name: str, with_state: 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_gradients(ours: ModuleType, name: str) -> None:
-    """Each has the dtype of its argument."""
+    """Each gradient has the dtype of its argument."""
     for at in range(len(SHAPES[name])):
         arrays = [
             mx.zeros(shape, mx.float32 if n == at else mx.bfloat16)
@@ -130,7 +130,7 @@ def test_gradients(ours: ModuleType, name: str) -> None:
 
 
 def test_states_of_metal_kernels(ours: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mlx-lm's Metal kernels keep the dtype of a state, and take the other one's for results."""
+    """mlx-lm's Metal kernels keep the dtype of a state; results have the other dtype."""
     monkeypatch.setattr(ours, "_has_kernels", lambda: True)
     half, single = mx.bfloat16, mx.float32
     for name, shapes in SHAPES.items():

@@ -1,4 +1,4 @@
-"""The notebooks in examples/ run from top to bottom; what they check, they assert themselves."""
+"""The notebooks in examples/ run from top to bottom; they contain their own assertions."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ POSITIVE = [0.3, 1.2, 4.5, 31.0]
 OTHER = [0.8, 2.5, 6.0, 27.0]
 REAL = [-3.3, -0.4, 0.6, 5.2]
 
-# Each function, its arguments, and by which of them PyTensor differentiates.
+# Each function, its arguments, and the arguments by which PyTensor differentiates.
 CASES = {
     "betainc": ((POSITIVE, OTHER, BELOW_ONE), (0, 1, 2)),
     "betaincinv": ((POSITIVE, OTHER, BELOW_ONE), (2,)),
@@ -65,8 +65,8 @@ CASES = {
 }
 
 
-# Where functions end: what PyTensor's Python backend has, which is SciPy's. docs/pytensor.md lists
-# where the two differ.
+# Edges of domains: the results of PyTensor's Python backend, which are SciPy's. docs/pytensor.md
+# lists the differences.
 ENDS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 30.0, -30.0, 1e-300, np.inf, -np.inf, np.nan]
 ORDERS = [0.0, 1.0, -1.0, 0.5, -2.5, 30.0]
 AT_ENDS = {
@@ -91,7 +91,7 @@ AT_ENDS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
-    """float64 is on the CPU alone."""
+    """float64 exists on the CPU only."""
     device = mx.default_device()
     mx.set_default_device(mx.cpu)
     importlib.import_module("mlxops.pytensor")
@@ -100,7 +100,7 @@ def registered():
 
 
 def both(inputs, outputs, values, mode=DIRECT):
-    """What the two backends compute."""
+    """Return the results of the two backends."""
     functions = [pytensor.function(inputs, outputs, mode=mode) for mode in (mode, PYTHON)]
     return [[np.array(result) for result in function(*values)] for function in functions]
 
@@ -115,7 +115,7 @@ def test_functions(name: str, dtype: str) -> None:
     ours, theirs = both(inputs, outputs, [np.array(value, dtype) for value in values])
     for mine, reference in zip(ours, theirs, strict=True):
         assert mine.dtype == reference.dtype
-        # PyTensor's formulas of gradients lose some digits; those of loops stop at 1e-10.
+        # PyTensor's formulas of gradients lose some digits; its loops stop at 1e-10.
         np.testing.assert_allclose(mine, reference, rtol=1e-9 if dtype == "float64" else 1e-4)
 
 
@@ -146,7 +146,7 @@ def test_softmax_of_float64(axis: int | None) -> None:
 
 
 def test_orders_that_are_not_passed() -> None:
-    """As PyTensor's own tests call the function of a node whose order is constant."""
+    """PyTensor's own tests call the function of a node with a constant order in this way."""
     node = pt.ive(2.5, pt.vector("x", dtype="float64")).owner
     x = mx.array(POSITIVE, mx.float64)
     found = mlx_funcify(node.op.scalar_op, node=node)(None, x)
@@ -154,7 +154,7 @@ def test_orders_that_are_not_passed() -> None:
 
 
 def test_model() -> None:
-    """Logarithm of the density, and its gradient, of a model with truncated and censored data."""
+    """The log density of a model with truncated and censored data, and its gradient."""
     pm = pytest.importorskip("pymc")
     rng = np.random.default_rng(7)
     with pm.Model() as model:

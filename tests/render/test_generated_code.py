@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The generated files of mlxops."""
+    """Return the generated files of mlxops."""
     folder = tmp_path_factory.mktemp("generated")
     diagnostics = Diagnostics()
     settings = load_settings(ROOT, diagnostics)
@@ -145,7 +145,7 @@ def test_infinite_numbers_are_known_where_samples_stand(tmp_path: Path) -> None:
 
 
 def test_pages_are_up_to_date() -> None:
-    """`make docs` after changing an operator or a message."""
+    """Run `make docs` after changing an operator or a message."""
     diagnostics = Diagnostics()
     settings = load_settings(ROOT, diagnostics)
     assert settings is not None

@@ -32,9 +32,9 @@ from mlxgen.render.format import STYLE
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-# An elementwise kernel, with attributes, of several outputs; kernels over whole arrays with
-# optional arguments, lists, `axes`, checks, templates of Metal; gradients by formulas and kernels;
-# a composition of internal operators with a gradient of its own.
+# An elementwise kernel with attributes and several outputs; kernels over whole arrays with optional
+# arguments, lists, `axes`, checks and Metal templates; gradients by formulas and kernels; a
+# composition of internal operators with its own gradient.
 SHIPPED = ("axpby", "lgamma", "sincos", "segment_sum", "gated_delta", "block_diag", "embedding_bag")
 
 

@@ -1,4 +1,4 @@
-"""The headers in csrc/special: coefficients are what their scripts write; no names clash."""
+"""The headers in csrc/special are those that their scripts write, and their names do not clash."""
 
 from __future__ import annotations
 

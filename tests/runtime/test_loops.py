@@ -1,8 +1,8 @@
-"""clang vectorises the loops of elementwise operators, for arm64 and for x86-64.
+"""clang vectorizes the loops of elementwise operators, for arm64 and for x86-64.
 
-g++ compiles mlxops on Linux, and most users have an arm64 Mac. Here the clang of the `ziglang`
-package compiles every loop around a scalar function, without the rest of the operator, and records
-what its vectoriser did.
+g++ compiles mlxops on Linux, but most users have an arm64 Mac. The clang of the `ziglang` package
+compiles every loop around a scalar function here, without the rest of the operator, and records the
+decisions of its vectorizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loops import INCLUDE, SCALAR, TARGETS, Source, compile_loops, generate_loop
 
 from mlxgen.package.probe import BINARY, UNARY
 
-# Vectorised loops that call the C library for every number, on a Mac.
+# Vectorized loops that call the C library for every number, on a Mac.
 ONE_BY_ONE = {
     **dict.fromkeys(
         ("y0", "y1", "betainc_grad_x", "gammainc_grad_x"), "Apple's has no logarithm for vectors"
@@ -29,7 +29,7 @@ ONE_BY_ONE = {
 
 
 def widths(source: Source, flags: str, folder: Path) -> dict[str, list[int]]:
-    """How many elements each loop takes at a time, in each version of it that is vectorised."""
+    """Return the vector widths of each loop, one for each vectorized version of it."""
     record = folder / "record.yaml"
     records = f"-fsave-optimization-record -foptimization-record-file={record}"
     passes = "-foptimization-record-passes=loop-vectorize"
@@ -38,7 +38,7 @@ def widths(source: Source, flags: str, folder: Path) -> dict[str, list[int]]:
     for entry in record.read_text(encoding="utf-8").split("--- ")[1:]:
         place, _, rest = entry.partition("Function:")
         width = re.search(r"VectorizationFactor: '(\d+)'", rest)
-        # Other loops are within scalar functions, and in loop.h the one for signs.
+        # Other loops are in scalar functions; the one for signs is in loop.h.
         if entry.startswith("!Passed") and "loop.h" in place and width:
             function = rest.partition("\n")[0]
             (name,) = [n for n in found if f"{len(n)}{n}" in function]
@@ -47,10 +47,10 @@ def widths(source: Source, flags: str, folder: Path) -> dict[str, list[int]]:
 
 
 def calls(source: Source, code: str) -> dict[str, set[str]]:
-    """The functions of <cmath> that each loop calls for one number, in LLVM's language."""
+    """Return the functions of <cmath> that each loop calls for single numbers, in LLVM IR."""
     found: dict[str, set[str]] = {name: set() for name in source.loops}
     for function in re.findall(r"^define .*?^}", code, re.M | re.S):
-        # Of vectors, too: what is llvm's there, the library does not have.
+        # The library also lacks LLVM's vector functions.
         called = re.findall(r" call .*? @(?:llvm\.)?(\w+)", function)
         scalar = {name for name in (*UNARY, *BINARY) if {name, f"{name}f"} & set(called)}
         head = function.partition("\n")[0]
@@ -74,7 +74,7 @@ def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> No
     known = {name for name in found for op in SCALAR if re.fullmatch(rf"{op}_(float|double)", name)}
     assert len(known) == 2 * len(SCALAR)
     assert not scalar - known, f"these are scalar: {sorted(scalar - known)}"
-    assert not known - scalar, f"these are vectorised now: {sorted(known - scalar)}"
+    assert not known - scalar, f"these are vectorized now: {sorted(known - scalar)}"
     if target == "arm64":
         called = calls(source, (tmp_path / "loops.s").read_text(encoding="utf-8"))
         those = {re.split("_(?:float|double)", name)[0] for name in called if called[name]}
@@ -82,7 +82,7 @@ def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> No
 
 
 def test_others_are_noticed(source: Source, tmp_path: Path) -> None:
-    """A call that is not inlined."""
+    """A call that is not inlined is found."""
     text = source.loops["erf_float"].replace("mlxops::special::", "")
     text = text.replace("namespace erf_float", "namespace opaque")
     opaque = text.replace("struct Op", "template <typename T> T erf(T);\nstruct Op")
@@ -93,7 +93,7 @@ def test_others_are_noticed(source: Source, tmp_path: Path) -> None:
 
 
 def test_several_instruction_sets(source: Source, tmp_path: Path) -> None:
-    """On Linux x86-64: SSE2, AVX2 and AVX-512, which hold 2, 4 and 8 numbers in double."""
+    """On Linux x86-64: SSE2, AVX2 and AVX-512, with 2, 4 and 8 doubles per vector."""
     loops = {"erf_double": source.loops["erf_double"]}
     flags = TARGETS["x86-64"].partition(" -mavx2")[0]
     found = widths(Source(source.includes, loops), flags, tmp_path)
@@ -113,7 +113,7 @@ template void widened(const mlxgen::TYPE*, float*, long);
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("g++"), reason="for g++")
 @pytest.mark.parametrize("name", ["bfloat16_t", "float16_t"])
 def test_16_bit_floats_are_widened_in_vectors(name: str, tmp_path: Path) -> None:
-    """By g++, too, which does not see through everything that clang does."""
+    """Also with g++, which optimizes less than clang here."""
     (tmp_path / "widened.cpp").write_text(WIDENED.replace("TYPE", name), encoding="utf-8")
     headers = [f"-I{INCLUDE}", "-isystem", str(Path(next(iter(mlx.__path__))) / "include")]
     flags = ["-std=c++20", "-O3", "-fno-trapping-math", "-S", "-fopt-info-vec-optimized"]

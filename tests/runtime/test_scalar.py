@@ -1,4 +1,4 @@
-"""`mlxgen/scalar.h`: arithmetic with sums of two floats, as Metal has it, against mpmath."""
+"""`mlxgen/scalar.h`: arithmetic with sums of two floats, as on Metal, against mpmath."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def compiled(source: Path, library: Path, *flags: str) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True)
 
 
-# Metal's compiler may contract x * y + z to one operation, wherever it likes.
+# Metal's compiler may fuse x * y + z anywhere.
 CONTRACTION = {
     "as written": ("-O1", "-ffp-contract=off"),
     "contracted": (
@@ -91,7 +91,7 @@ CONTRACTION = {
 
 @pytest.fixture(scope="module", params=CONTRACTION)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Calls a function for arrays of the two floats of its argument."""
+    """Return a function that calls a C++ function for arrays of two floats."""
     folder = tmp_path_factory.mktemp("scalar")
     source, library = folder / "scalar.cpp", folder / "scalar.so"
     source.write_text(SOURCE + "\n".join(f"RUN({name})" for name in FUNCTIONS))
@@ -109,7 +109,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_fast_math_is_refused(tmp_path: Path) -> None:
-    """It would make nothing of the second float."""
+    """It would eliminate the second float."""
     (tmp_path / "scalar.cpp").write_text(SOURCE)
     done = compiled(tmp_path / "scalar.cpp", tmp_path / "scalar.so", "-ffast-math")
     assert "compile without fast math" in done.stderr
@@ -141,7 +141,7 @@ RANGES = [
 
 @pytest.mark.parametrize(("name", "low", "high"), RANGES)
 def test_precision(run: Run, name: str, low: float, high: float) -> None:
-    """Relative errors stay below 2^-44: a few units in the last of 48 bits."""
+    """Relative errors stay below 2^-44, a few ulp of 48 bits."""
     x, rest = arguments(low, high)
     for a, b, y in zip(x, rest, exact(run(name, x, rest)), strict=True):
         wanted = FUNCTIONS[name](mp.mpf(float(a)) + mp.mpf(float(b)))
@@ -159,7 +159,7 @@ def test_argument_reduction(run: Run, name: str, scale: float) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"power", "floor", "ceil", "trunc"}))
 def test_special_values(run: Run, name: str) -> None:
-    """Infinities, NaN and zeros are those of the functions of NumPy, -0 included."""
+    """Infinities, NaN and zeros are those of NumPy's functions, including -0."""
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38], np.float32)
     numpy: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "sinpi": lambda x: np.where(np.isinf(x), np.nan, np.copysign(np.where(x == x, 0, x), x)),
@@ -174,7 +174,7 @@ def test_special_values(run: Run, name: str) -> None:
 
 
 def arguments(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers between low and high as two floats, some with nothing in the second."""
+    """Return numbers between low and high as two floats, some with 0 in the second."""
     generator = np.random.default_rng(7)
     x = generator.uniform(low, high, 200).astype(np.float32)
     if 4 < high - low < 1e10:  # integers and halves
@@ -186,5 +186,5 @@ def arguments(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exact(y: tuple[np.ndarray, np.ndarray]) -> list[mp.mpf]:
-    """The sums of both floats."""
+    """Return the sums of both floats."""
     return [mp.mpf(float(a)) + mp.mpf(float(b)) for a, b in zip(*y, strict=True)]

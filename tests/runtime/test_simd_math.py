@@ -1,4 +1,4 @@
-"""`mlxgen/simd_math.h`: what it has of its own for clang, against mpmath."""
+"""`mlxgen/simd_math.h`: its own functions for clang, against mpmath."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ extern "C" void exp_double(const double* x, double* y, int n) { run(x, y, n); }
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """Compiled by the clang of the `ziglang` package, linked by the compiler that there is."""
+    """Compile with the clang of the `ziglang` package, and link with the installed compiler."""
     folder = tmp_path_factory.mktemp("exp")
     source, made, out = folder / "exp.cpp", folder / "exp.o", folder / "exp.so"
     source.write_text(SOURCE, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The sample project of tests: entries and kernels of every form, to be broken and compiled.
 
-``mlx_ops.yaml`` uses every feature once, ``csrc`` and ``kernels`` have what its entries name.
+``mlx_ops.yaml`` uses every feature once; ``csrc`` and ``kernels`` contain the code that it names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ YAML = HERE / "mlx_ops.yaml"
 
 
 def settings(yaml: Path, name: str = "ops") -> Settings:
-    """Settings for a file of entries beside the sample's kernels, or beside its own."""
+    """Return settings for a file of entries with the sample's kernels, or with its own."""
     plain = operators.plain_settings(yaml)
     csrc = plain.csrc if plain.csrc.is_dir() else HERE / "csrc"
     metal = plain.metal if plain.metal.is_dir() else HERE / "kernels" / "metal"
@@ -24,7 +24,7 @@ def settings(yaml: Path, name: str = "ops") -> Settings:
 
 
 def run(yaml: Path, output: Path, name: str = "ops") -> Diagnostics:
-    """Generate a package from a file of entries; what is wrong with it."""
+    """Generate a package from a file of entries; return the diagnostics."""
     diags = Diagnostics()
     generate.generate(settings(yaml, name), output, diags)
     return diags

@@ -1,7 +1,7 @@
-"""The built site in a real browser: it is read on phones, searched, and in the dark.
+"""The built site in a real browser: on phones, with searches, and in dark mode.
 
 ``make site`` runs this. Without Chromium and its driver (Debian: ``apt install chromium-driver``)
-only the links are followed.
+only the links are checked.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DESK = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 OPERATORS = "docs/operators.html"
 
 if "SITE" not in os.environ:
-    pytest.skip("`make site` makes the site and runs this", allow_module_level=True)
+    pytest.skip("`make site` builds the site and runs this", allow_module_level=True)
 
 PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
 
 
 class Parts(HTMLParser):
-    """The places that a page has, and those that it refers to."""
+    """The link targets of a page, and its links."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Parts(HTMLParser):
 
 
 def test_pictures() -> None:
-    """Every elementwise operator has one, and the pages that are run have outputs."""
+    """Every elementwise operator has a plot, and executed pages have outputs."""
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
     tags = [{*op["tags"], "elementwise"} if op["elementwise"] else {*op["tags"]} for op in ops]
     count = sum("elementwise" in t and "internal" not in t for t in tags)
@@ -62,13 +62,13 @@ def test_pictures() -> None:
 
 @functools.cache
 def parts(page: str) -> Parts:
-    """The parts of a page."""
+    """Return the link targets and links of a page."""
     return Parts(page)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links(page: str) -> None:
-    """Every link inside the site leads somewhere."""
+    """Every link inside the site has a target."""
     missing = []
     for link in parts(page).links:
         url = urlsplit(link)
@@ -84,7 +84,7 @@ def test_links(page: str) -> None:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of the site, without a line for each."""
+    """Serves files of the site without log lines."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -92,7 +92,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where the site is served."""
+    """Return the address of the served site."""
     handler = functools.partial(Quiet, directory=str(SITE))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -102,7 +102,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser without a window."""
+    """Return a browser without a window."""
     from selenium import webdriver
 
     names = ("google-chrome", "chromium", "chromium-browser")
@@ -123,7 +123,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def browser(chromium: Any) -> Iterator[Any]:
-    """The browser, which nothing may have complained in."""
+    """Return the browser; the test fails if its log contains errors."""
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESK)
     scheme(chromium, "light")
     yield chromium
@@ -131,7 +131,7 @@ def browser(chromium: Any) -> Iterator[Any]:
 
 
 def scheme(browser: Any, name: str) -> None:
-    """Let the system be light or dark."""
+    """Simulate a light or dark system."""
     features = [{"name": "prefers-color-scheme", "value": name}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -141,12 +141,12 @@ const inside = [...document.querySelectorAll("html, body, .page, .main, .content
 const wide = inside.filter(e => e.scrollWidth > e.clientWidth && e.clientWidth);
 return wide.map(e => `${e.tagName} ${e.className}: ${e.scrollWidth} > ${e.clientWidth}`);
 """
-"""What has to be moved sideways to be read; code and tables may, each for itself."""
+"""Elements that must be scrolled horizontally; code and tables may be, each separately."""
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_phone(browser: Any, address: str, page: str) -> None:
-    """A page is as wide as the phone, nothing comes from another host, and all pictures come."""
+    """A page fits the phone's width, loads nothing from other hosts, and shows all plots."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     browser.get(address + page)
     assert browser.execute_script("return window.innerWidth") == 390
@@ -189,11 +189,11 @@ return [ground, ...arguments[0].map(([selector, property]) => {
   return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
 })];
 """
-"""How light the page is, and the contrast to it (WCAG 2.2) of properties of elements."""
+"""The lightness of the page, and the contrast to it (WCAG 2.2) of properties of elements."""
 
 
 def contrasts(browser: Any) -> tuple[float, float, float]:
-    """How light the operators' page is; the contrasts of text and of curves in pictures."""
+    """Return the lightness of the operators' page, and the contrasts of text and of curves."""
     inks = [["article p", "color"], [".plots svg text", "fill"]]
     curves = [[f".plots svg path[style*='{c}']", "stroke"] for c in ("#2f7ed8", "#d9730d")]
     ground, *found = browser.execute_script(CONTRAST, inks + curves)
@@ -201,7 +201,7 @@ def contrasts(browser: Any) -> tuple[float, float, float]:
 
 
 def test_dark(browser: Any, address: str) -> None:
-    """The page follows the system and the button, and is readable both ways."""
+    """The page follows the system and the button, and is readable in both modes."""
     from selenium.webdriver.common.by import By
 
     scheme(browser, "dark")

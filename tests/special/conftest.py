@@ -1,4 +1,4 @@
-"""Tests of special functions run on each device that there is."""
+"""Tests of special functions run on each available device."""
 
 import mlx.core as mx
 import pytest
@@ -18,7 +18,7 @@ def device(request):
 
 @pytest.fixture(params=FORMATS)
 def format(request, device):
-    """Every floating dtype that the device has."""
+    """Every floating dtype of the device."""
     if request.param == "float64" and device == mx.gpu:
         pytest.skip("the GPU has no float64")
     return FORMATS[request.param]

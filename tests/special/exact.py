@@ -1,9 +1,9 @@
-"""Exact values that are kept: mpmath needs up to a tenth of a second for one.
+"""A cache of exact values, because mpmath needs up to a tenth of a second for one value.
 
-They are kept in ~/.cache/mlxops/exact (``MLXOPS_EXACT_CACHE``), under a hash of the points and of
-the reference's source. What the tests need and takes long is in exact.npz beside this file, so that
-they are quick everywhere; ``python -m special.exact`` in tests/ writes it. A reference that is
-changed has another hash, and is computed again.
+Values are stored in ~/.cache/mlxops/exact (``MLXOPS_EXACT_CACHE``), under a hash of the points and
+of the reference's source. Values that the tests need and that take long are in exact.npz in this
+folder, so that the tests are quick everywhere; ``python -m special.exact`` in tests/ writes it. A
+changed reference has another hash, and is computed again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 from special.reference import DIGITS, FORMATS, Exact, Format, Record, evaluate, pair
 
 TABLE = Path(__file__).with_suffix(".npz")
-SLOW = 0.05  # seconds for the points of a test: shorter ones are not kept
-TABULATED = 0.3  # and these are in exact.npz
+SLOW = 0.05  # seconds for the points of a test: quicker results are not cached
+TABULATED = 0.3  # slower ones are in exact.npz
 NUMBERS = (int, float, str, tuple, mpmath.mpf)  # constants of references
 POINTS = {"float16": 24, "bfloat16": 24, "float32": 60, "float64": 60}  # of the tests, per region
 
 
 def fingerprint(function: Any, seen: set[Any] | None = None) -> str:
-    """What a reference computes: its source, and that of the functions and numbers it uses."""
+    """Return the code of a reference: its source, and that of the functions and numbers it uses."""
     seen = set() if seen is None else seen
     if isinstance(function, NUMBERS):
         return repr(function)
@@ -44,7 +44,7 @@ def fingerprint(function: Any, seen: set[Any] | None = None) -> str:
     codes = [function.__code__]
     for code in codes:
         codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        parts += code.co_names  # of several lambdas in a line the source says only the line
+        parts += code.co_names  # for several lambdas in a line, the source is only the line
         for name in code.co_names:
             found = function.__globals__.get(name)
             own = getattr(found, "__module__", None) or ""
@@ -55,7 +55,7 @@ def fingerprint(function: Any, seen: set[Any] | None = None) -> str:
 
 
 def key(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray], *more: Any) -> str:
-    """The name under which values are kept."""
+    """Return the cache key of values."""
     code = hashlib.sha256()
     for x in points:
         code.update(x.tobytes())
@@ -64,14 +64,14 @@ def key(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray], *mo
 
 
 def folder() -> Path:
-    """Where values are kept."""
+    """Return the folder of the cache."""
     given = os.environ.get("MLXOPS_EXACT_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(given or os.path.join(base, "mlxops", "exact"))
 
 
 def load(name: str) -> Mapping[str, np.ndarray] | None:
-    """The arrays that are kept under a name."""
+    """Return the cached arrays of a key."""
     try:
         with np.load(folder() / f"{name}.npz") as file:
             return dict(file)
@@ -80,7 +80,7 @@ def load(name: str) -> Mapping[str, np.ndarray] | None:
 
 
 def store(name: str, **arrays: np.ndarray) -> None:
-    """Keep arrays; processes may do so at once."""
+    """Cache arrays; several processes may do so at once."""
     path = folder() / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
@@ -97,7 +97,7 @@ def _table() -> dict[str, np.ndarray]:
 
 
 def _kept(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """The values of a name, from where they are kept or else computed."""
+    """Return the values of a key, cached or computed now."""
     if name in _table():
         return _table()[name]
     kept = load(name)
@@ -112,7 +112,7 @@ def _kept(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 def exact_at(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray]) -> Exact:
-    """The exact values at the points."""
+    """Return the exact values at the points."""
     name = key(record, head, points)
     return _unpack(_kept(name, lambda: _pack(evaluate(record, head, points))))
 
@@ -120,7 +120,7 @@ def exact_at(record: Record, head: tuple[Any, ...], points: Sequence[np.ndarray]
 def derivative_at(
     record: Record, points: Sequence[np.ndarray], orders: tuple[int, ...]
 ) -> np.ndarray:
-    """The exact derivatives at the points, of these orders in the arguments."""
+    """Return the exact derivatives at the points, of these orders in the arguments."""
 
     def compute() -> np.ndarray:
         numbers = zip(*(map(mpmath.mpf, map(float, x)) for x in points), strict=True)
@@ -144,7 +144,7 @@ def _unpack(rows: np.ndarray) -> Exact:
 
 
 def write_table() -> None:
-    """Write exact.npz: the values of all tests that take long."""
+    """Write exact.npz: the values of all slow tests."""
     from special.records import RECORDS
 
     rows: dict[str, np.ndarray] = {}
@@ -171,17 +171,17 @@ def write_table() -> None:
 
 
 def points_of(record: Record, region: str, format: Format) -> tuple[np.ndarray, ...]:
-    """The points at which the tests look."""
+    """Return the points of the tests."""
     return record.points(region, format, POINTS[format.name])
 
 
 def smooth_points_of(record: Record) -> tuple[np.ndarray, ...]:
-    """The points at which the tests look at derivatives: numbers of float32, for all dtypes."""
+    """Return the points for derivatives: numbers of float32, for all dtypes."""
     return pair(record.smooth, record.arity, FORMATS["float32"], 10)
 
 
 def derivatives_of(record: Record) -> Iterator[tuple[tuple[np.ndarray, ...], tuple[int, ...]]]:
-    """The points and orders of the derivatives that the tests look at."""
+    """Yield the points and orders of the tested derivatives."""
     if record.smooth:
         some = [i for i in range(record.arity) if i not in record.undifferentiable]
         pairs = [(i, j) for i, j in product(some, repeat=2) if (i, j) not in record.once]

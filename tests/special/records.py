@@ -1,4 +1,4 @@
-"""All records: the lists ``RECORDS`` of the modules reference_<family>.py beside this file."""
+"""All records: the lists ``RECORDS`` of the modules reference_<family>.py in this folder."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a special function is measured against: the vocabulary of the records in reference_*.py.
+"""The terms of the records in reference_*.py, against which special functions are measured.
 
-A record holds the function in mpmath, the regions of its arguments with the error allowed in each,
-SciPy's counterpart, and where SciPy's special values are not followed. A module
-``reference_<family>.py`` has a list ``RECORDS``; ``records.py`` collects them. A record is enough
-for all tests of a function, and for the report of ``make accuracy``:
+A record defines the function in mpmath, the regions of its arguments with the allowed error in
+each, SciPy's counterpart, and the special values that differ from SciPy's. A module
+``reference_<family>.py`` has a list ``RECORDS``; ``records.py`` collects them. A record is
+sufficient for all tests of a function, and for the report of ``make accuracy``:
 
     Record(
         "digamma",
@@ -15,7 +15,7 @@ for all tests of a function, and for the report of ``make accuracy``:
         scipy=scipy.special.digamma,
     )
 
-Arguments are always exact in the dtype that is tested: regions give points for a dtype.
+Arguments are always exact in the tested dtype: regions return points for a dtype.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ import numpy as np
 
 from mlxgen.testing import to_numpy
 
-DIGITS = 40  # of mpmath, while a record's function is called
+DIGITS = 40  # of mpmath during calls of a record's function
 SEED = 0x5EC1A1
 
-ULPS = 4.0  # allowed in float32, in units in the last place
+ULPS = 4.0  # allowed in float32, in ulp
 RELATIVE = 1e-13  # allowed in float64
 
 
@@ -51,7 +51,7 @@ class Format:
 
     @property
     def name(self) -> str:
-        """Of the dtype, as in ``float32``."""
+        """The name of the dtype, such as ``float32``."""
         return str(self.dtype).removeprefix("mlx.core.")
 
     @property
@@ -75,7 +75,7 @@ class Format:
         return math.ldexp(2.0 - self.eps, self.emax)
 
     def round(self, x: Any) -> np.ndarray:
-        """To the nearest numbers of this dtype, as float64."""
+        """Round to the nearest numbers of this dtype, as float64."""
         x = np.asarray(x, dtype=np.float64)
         if self.digits == 53:
             return x
@@ -86,7 +86,7 @@ class Format:
         return np.where(np.isfinite(x), rounded, x)
 
     def next(self, x: float, up: bool) -> float:
-        """The neighbour of a number of this dtype."""
+        """Return the neighbor of a number of this dtype."""
         if self.digits == 53:
             return float(np.nextafter(x, np.inf if up else -np.inf))
         if x == 0:
@@ -98,7 +98,7 @@ class Format:
         return x + step if up else x - step
 
     def array(self, x: Any) -> mx.array:
-        """An array of this dtype, on the CPU where only that has the dtype."""
+        """Return an array of this dtype, on the CPU if only the CPU supports the dtype."""
         return mx.array(np.asarray(x, dtype=np.float64), dtype=self.dtype)
 
 
@@ -113,13 +113,13 @@ FORMATS = {
 }
 
 # Points ------------------------------------------------------------------------------------------
-# An axis gives about as many numbers of a format as it is asked for.
+# An axis returns approximately the requested number of points of a format.
 
 Axis = Callable[[int, Format], np.ndarray]
 
 
 def log(low: float | None = None, high: float | None = None) -> Axis:
-    """Positive numbers, evenly spaced by their logarithms; to the ends of the format if None."""
+    """Positive numbers with evenly spaced logarithms; None stands for the limits of the format."""
 
     def points(count: int, format: Format) -> np.ndarray:
         a = format.tiny if low is None else max(low, format.tiny)
@@ -145,9 +145,9 @@ def linear(low: float, high: float) -> Axis:
 
 
 def near(*centres: float | Callable[[Format], float | None]) -> Axis:
-    """Numbers that approach each centre from both sides, to the neighbours of the nearest number.
+    """Numbers that approach each center from both sides, up to the neighbors of the nearest number.
 
-    A centre may depend on the format, as ``crossing`` does; None leaves it out.
+    A center may depend on the format, as in ``crossing``; None omits it.
     """
 
     def points(count: int, format: Format) -> np.ndarray:
@@ -176,7 +176,7 @@ def subnormal() -> Axis:
 
 
 def integers(low: int, high: int) -> Axis:
-    """Whole numbers from low to high that the format has."""
+    """Integers from low to high that the format represents."""
 
     def points(count: int, format: Format) -> np.ndarray:
         return np.unique(format.round(np.rint(np.linspace(low, high, count))))
@@ -190,12 +190,12 @@ def values(*numbers: float) -> Axis:
 
 
 def negative(axis: Axis) -> Axis:
-    """With the other sign."""
+    """The numbers with the other sign."""
     return lambda count, format: -axis(count, format)
 
 
 def both(axis: Axis) -> Axis:
-    """With both signs."""
+    """The numbers with both signs."""
 
     def points(count: int, format: Format) -> np.ndarray:
         half = axis(-(-count // 2), format)
@@ -205,7 +205,7 @@ def both(axis: Axis) -> Axis:
 
 
 def union(*axes: Axis) -> Axis:
-    """Of several axes, with equal shares."""
+    """The numbers of several axes, with equal shares."""
     return lambda count, format: np.concatenate(
         [axis(-(-count // len(axes)), format) for axis in axes]
     )
@@ -214,16 +214,16 @@ def union(*axes: Axis) -> Axis:
 def crossing(
     function: Callable[[Any], Any], low: float, high: float, edge: str = "max"
 ) -> Callable[[Format], float | None]:
-    """Where the size of a monotone function of one argument passes an edge of the format.
+    """The point where a monotone function of one argument crosses a limit of the format.
 
     Args:
-        function: In mpmath.
-        low: One end of where to look.
+        function: The function in mpmath.
+        low: One end of the searched interval.
         high: The other end.
         edge: ``max``, ``tiny`` or ``smallest``: a property of ``Format``.
 
     Returns:
-        What gives the place for a format; None where the edge is not passed between the ends.
+        A function from formats to points; None if the limit is not crossed in the interval.
     """
 
     @cache
@@ -247,17 +247,18 @@ def crossing(
 
 @dataclass(frozen=True)
 class Region:
-    """A set of arguments, and the error that is allowed there.
+    """A set of arguments, and the allowed error.
 
     Args:
         axes: One per argument: their points are paired at random. Or one for all arguments, a
             function of the number of points and the format that returns a tuple of arrays.
-        head: Attributes before the arrays, as the order of ``polygamma``. Default: the record's.
-        ulps: Units in the last place allowed in float32.
-        relative: Error allowed in float64.
-        because: Why they are not the usual ones; required if they are not.
-        conditioned: Why float64 need not be better than its argument, if that is so: the error may
-            be as large as the change of the result when an argument changes by eps.
+        head: Attributes before the arrays, such as the order of ``polygamma``. Default: the
+        record's.
+        ulps: Allowed error in float32, in ulp.
+        relative: Allowed relative error in float64.
+        because: The reason for unusual limits; required for them.
+        conditioned: The reason why the error in float64 may be as large as the change of the result
+            when an argument changes by eps.
     """
 
     axes: tuple[Axis, ...]
@@ -290,25 +291,26 @@ class Region:
 
 @dataclass(frozen=True)
 class Record:
-    """A function of ``mlxops.special`` and what is right for it.
+    """A function of ``mlxops.special`` and its correct values.
 
     Args:
-        name: Of the function.
+        name: The function's name.
         exact: The function in mpmath: called with the region's head and ``mpf`` arguments, at
-            ``DIGITS`` digits. ``None`` where only the special values say what is right (poles).
-        regions: By name.
+            ``DIGITS`` digits. ``None`` where only the special values are defined (poles).
+        regions: The regions by name.
         scipy: SciPy's function of the same arguments; None if it has none.
         arity: The number of array arguments.
-        head: Attributes before the arrays where a region does not say.
-        output: Which output, for functions with several (one record for each).
-        variant: What tells this record from another one of the same function.
+        head: Attributes before the arrays, unless a region sets them.
+        output: The index of the output, for functions with several (one record for each).
+        variant: The difference from another record of the same function.
         special: Arguments whose results are SciPy's: zeros, infinities, NaN and poles. Default: all
             combinations of 0, -0, 1, -1, inf, -inf and NaN.
-        corrections: Where SciPy is not followed: arguments, the right value and why. NaN among
-            the arguments is found too.
-        smooth: Points of which derivatives are tested: one axis per argument. None: no test.
-        gradient: Relative error allowed of derivatives, by dtype. In float64 MLX's own exp, sin,
-            cos and erf, which formulas call, have no more digits than in float32.
+        corrections: Exceptions from SciPy: arguments, the right value and the reason. NaN among the
+            arguments is matched, too.
+        smooth: Points at which derivatives are tested: one axis per argument. None: no test.
+        gradient: Allowed relative error of derivatives, by dtype. In float64 MLX's own exp, sin,
+        cos
+            and erf, which formulas call, have only float32's accuracy.
         undifferentiable: Positions of the arguments without derivative.
         once: Pairs (i, j) of positions: the derivative by argument i has none by argument j.
     """
@@ -332,12 +334,12 @@ class Record:
 
     @property
     def id(self) -> str:
-        """Its name, and which record of several."""
+        """The record's name, with its variant or output if there are several."""
         which = self.variant if self.output is None else str(self.output)
         return f"{self.name}[{which}]" if which else self.name
 
     def call(self, head: tuple[Any, ...], *arrays: mx.array) -> mx.array:
-        """Our function."""
+        """Call our function."""
         import mlxops
 
         module = getattr(mlxops, "special", mlxops)
@@ -346,14 +348,14 @@ class Record:
         return out if self.output is None else out[self.output]
 
     def scipy_call(self, head: tuple[Any, ...], *arrays: np.ndarray) -> np.ndarray:
-        """SciPy's function, without its warnings."""
+        """Call SciPy's function, without its warnings."""
         assert self.scipy is not None
         with np.errstate(all="ignore"):
             out = self.scipy(*head, *arrays)
         return np.asarray(out)
 
     def special_points(self) -> np.ndarray:
-        """Arguments of the special values, one row each."""
+        """Return the arguments of the special values, one row each."""
         given = self.special
         if given is None:
             grid = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
@@ -361,18 +363,18 @@ class Record:
         return np.array(given, dtype=float).reshape(-1, self.arity)
 
     def points(self, region: str, format: Format, count: int) -> tuple[np.ndarray, ...]:
-        """The arguments of a region: as many arrays as arguments, of about ``count`` numbers."""
+        """Return the arguments of a region: an array per argument, of about ``count`` numbers."""
         axes = self.regions[region].axes
         return pair(axes, self.arity, format, count)
 
     def head_of(self, region: str) -> tuple[Any, ...]:
-        """The attributes of a region."""
+        """Return the attributes of a region."""
         head = self.regions[region].head
         return self.head if head is None else head
 
 
 def pair(axes: Sequence[Axis], arity: int, format: Format, count: int) -> tuple[np.ndarray, ...]:
-    """The points of the axes, paired at random; those of a single axis for all as they are."""
+    """Return the points of the axes, paired at random; a single axis returns tuples of points."""
     if len(axes) == 1 and arity > 1:
         joint = axes[0](count, format)
         return tuple(format.round(a) for a in joint)
@@ -392,9 +394,9 @@ def pair(axes: Sequence[Axis], arity: int, format: Format, count: int) -> tuple[
 
 @dataclass(frozen=True)
 class Exact:
-    """Exact values, beyond float64 in digits and range: ``(high + low) * 2**exponent``.
+    """Exact values, with more digits and range than float64: ``(high + low) * 2**exponent``.
 
-    ``high`` is in [0.5, 1), or 0, infinite or NaN. ``known`` is False where there is none.
+    ``high`` is in [0.5, 1), or 0, infinite or NaN. ``known`` is False for undefined values.
     """
 
     high: np.ndarray
@@ -403,13 +405,13 @@ class Exact:
     known: np.ndarray
 
     def to_float64(self) -> np.ndarray:
-        """Rounded; infinite where float64 ends."""
+        """Round to float64; values beyond its range become infinite."""
         with np.errstate(over="ignore", under="ignore"):
             return np.ldexp(self.high, self.exponent)
 
 
 def split(value: Any) -> tuple[float, float, int, bool]:
-    """The parts of an exact value; see ``Exact``."""
+    """Return the parts of an exact value; see ``Exact``."""
     if value is None:
         return math.nan, 0.0, 0, False
     value = mpmath.mpf(value)
@@ -422,7 +424,7 @@ def split(value: Any) -> tuple[float, float, int, bool]:
 
 
 def evaluate(record: Record, head: tuple[Any, ...], arguments: Sequence[np.ndarray]) -> Exact:
-    """The record's function at all points."""
+    """Evaluate the record's function at all points."""
     rows = []
     with mpmath.workdps(DIGITS):
         for point in zip(*arguments, strict=True):
@@ -439,7 +441,7 @@ def evaluate(record: Record, head: tuple[Any, ...], arguments: Sequence[np.ndarr
 def sensitivity(
     record: Record, head: tuple[Any, ...], point: Sequence[float], step: float = 2.0**-60
 ) -> float:
-    """How much the value at a point changes, per relative change of the arguments: |x f'(x)|."""
+    """Return the change of the value per relative change of the arguments: |x f'(x)|."""
     total = mpmath.mpf(0)
     with mpmath.workdps(2 * DIGITS):
         x = [mpmath.mpf(float(v)) for v in point]
@@ -454,18 +456,19 @@ def sensitivity(
 
 
 def errors_in_ulps(got: np.ndarray, exact: Exact, format: Format) -> np.ndarray:
-    """The error of each result, in units in the last place of the exact value.
+    """Return the error of each result, in ulp of the exact value.
 
-    An infinite result counts as the power of 2 behind the largest number, so that an overflow is no
-    error if the exact value is that large, and small if it is nearly so. Results of another kind
-    (NaN or not, the wrong infinity) have an infinite error. Points without exact value have none.
+    An infinite result counts as the power of 2 after the largest number, so that an overflow is not
+    an error if the exact value is that large, and a small error if it is nearly so. Results of
+    another kind (NaN or not, the wrong infinity) have an infinite error. Undefined points have no
+    error.
     """
     got = np.asarray(got, dtype=np.float64)
     assert got.shape == exact.high.shape, f"{got.shape}, but {exact.high.shape} is right"
     high, exponent = exact.high, exact.exponent.astype(np.int64)
     end = float(format.emax + 1)
     with np.errstate(all="ignore"):
-        # Both as a significand and an exponent: float64's range does not matter.
+        # Both as a significand and an exponent, independent of float64's range.
         m, e = np.frexp(got)
         overflow = np.isinf(got) & np.isfinite(high)
         m = np.where(overflow, np.copysign(0.5, got), m)
@@ -474,7 +477,7 @@ def errors_in_ulps(got: np.ndarray, exact: Exact, format: Format) -> np.ndarray:
         difference = np.ldexp(m, np.clip(e - exponent, -2000, 2000)) - high - exact.low
         error = np.abs(difference) / np.ldexp(1.0, np.clip(unit, -2000, 1000))
         error = np.where(high == 0, np.abs(got) / format.smallest, error)
-        # Beyond the range infinity is right.
+        # Beyond the range, infinity is right.
         beyond = (np.isfinite(high)) & (exponent > end) & overflow & (np.sign(got) == np.sign(high))
         error = np.where(beyond, 0, error)
         # An exact infinity or NaN allows only itself.
@@ -485,15 +488,15 @@ def errors_in_ulps(got: np.ndarray, exact: Exact, format: Format) -> np.ndarray:
 
 
 def errors_relative(got: np.ndarray, exact: Exact, format: Format) -> np.ndarray:
-    """The error of each result relative to the exact value, or to the smallest normal number."""
+    """Return the error relative to the exact value, or to the smallest normal number."""
     ulps = errors_in_ulps(got, exact, format)
     with np.errstate(all="ignore"):
-        # A ulp is eps of the power of 2 at or below the value, which is 2 * high times that.
+        # A ulp is eps times the power of 2 at or below the value; the value is 2 * high times that.
         size = np.maximum(2 * np.abs(exact.high), 1.0)
         normal = (exact.exponent > format.emin) & np.isfinite(exact.high)
         return ulps * format.eps / np.where(normal, size, 1.0)
 
 
 def compute(record: Record, head: tuple[Any, ...], format: Format, *points: Any) -> np.ndarray:
-    """Our results at points of a format, as float64."""
+    """Return our results at points of a format, as float64."""
     return to_numpy(record.call(head, *(format.array(x) for x in points)))

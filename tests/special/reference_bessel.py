@@ -22,7 +22,7 @@ from special.reference import (
 
 
 def digits(function):
-    """The function at as many more digits as a large argument has before the point."""
+    """Return the function, computed with additional digits for large arguments."""
 
     def exact(x):
         more = max(0, int(mpmath.log10(abs(x)))) if x else 0
@@ -33,7 +33,7 @@ def digits(function):
 
 
 def scaled(function, sign):
-    """The function times e^|x| or e^-|x|."""
+    """Return the function times e^|x| or e^-|x|."""
     return lambda x: function(x) * mpmath.exp(sign * abs(x))
 
 
@@ -45,7 +45,7 @@ def integral(v, x):
     """e^x K_v(x) for x > 0, by the trapezoidal rule (DLMF 10.32.9): quicker than mpmath."""
     with mpmath.workdps(mpmath.mp.dps + 10):
         v = abs(v)
-        # Its error is e^(-pi^2 / step), or e^(-2 pi^2 / (x step^2)) where that is larger.
+        # Its error is e^(-pi^2 / step), or e^(-2 pi^2 / (x step^2)) if that is larger.
         digits = mpmath.mp.dps * mpmath.log(10)
         step = min(mpmath.pi**2 / digits, mpmath.pi * mpmath.sqrt(2 / (digits * max(v, x, 1))))
         peak, small = mpmath.asinh(v / x), mpmath.eps
@@ -97,7 +97,7 @@ Y_ZEROS = {n: near(*(float(mpmath.besselyzero(n, m)) for m in (1, 2, 3, 10, 100)
 ZERO = "near the zeros"
 OSCILLATING = "the zeros are everywhere"
 
-# SciPy has NaN there.
+# SciPy returns NaN there.
 AT_INFINITY = "the limit"
 
 

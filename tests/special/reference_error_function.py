@@ -39,7 +39,7 @@ def erfc(x):
 
 
 def erfcinv(p):
-    """Newton's method for log(erfc(x)) = log(p), or mpmath where that has digits."""
+    """Newton's method for log(erfc(x)) = log(p), or mpmath where it is accurate."""
     if not 0 < p < 2:
         return None
     if p > 1:
@@ -78,7 +78,7 @@ def log_ndtr(x):
 def ndtri(p):
     if not 0 < p < 1:
         return None
-    # Near 1/2 the difference to it is what counts.
+    # Near 1/2 the difference from 1/2 matters.
     return ROOT_2 * erfinv(2 * p - 1) if 0.1 < p < 0.9 else -ROOT_2 * erfcinv(2 * p)
 
 

@@ -24,7 +24,7 @@ from special.reference import (
 
 
 def pole(x):
-    """Whether x is 0, -1, -2, ..."""
+    """Return true if x is 0, -1, -2, ..."""
     return x <= 0 and x == mpmath.floor(x)
 
 
@@ -59,7 +59,7 @@ def zeta(x, q):
 
 
 def riemann_zeta(x):
-    # Near the zeros the error is absolute, here too.
+    # Near the zeros the error is absolute, too.
     with mpmath.workdps(120):
         return None if x == 1 else mpmath.zeta(x)
 
@@ -94,14 +94,15 @@ STEEP = "steep: an argument's last digit changes the result by more"
 ZETA_ZEROS = "there are zeros between, near which terms cancel"
 POLES = near(0, -1, -2, -3, -10, -50)
 BETWEEN_POLES = "between two poles: as SciPy, the reflection formula cancels near the zeros"
-# On the negative axis, first where both terms that cancel are rational, then where one is a series.
+# Zeros on the negative axis, first where both canceling terms are rational, then where one is a
+# series.
 ROOTS_OF_LGAMMA = near(-2.4570247382208, -2.7476826467274, -3.9552942848586, -6.0013852944532)
 ROOTS_OF_DIGAMMA = near(-0.5040830082645, -1.5734984731624, -6.6784182130734, -20.745616863608)
 ROOTS_OF_TETRAGAMMA = near(-0.49571567691304, -1.4987861940098, -3.499683980605, -6.4998957702454)
 CLOSE = (
     "a float is so close to -0.4957157 that 27 of the 48 bits that Metal has cancel; on CPUs: 1 ulp"
 )
-# Arguments of beta where they or their sum may be poles of gamma.
+# Arguments of beta for which they or their sum may be poles of gamma.
 AT_POLES = [
     *product([*range(-6, 8), -0.0], repeat=2),
     *product([i + 0.5 for i in range(-5, 5)], repeat=2),

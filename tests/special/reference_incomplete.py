@@ -1,8 +1,8 @@
 """The incomplete gamma and beta functions in mpmath: see reference.py.
 
-mpmath's own gammainc and betainc lose digits in the tails and are slow for large parameters, so the
-sums are here: series of positive terms, with as many digits more as the difference from 1 costs,
-and integrals of the density where parameters are large.
+mpmath's own gammainc and betainc lose accuracy in the tails and are slow for large parameters. This
+module therefore sums series of positive terms, with additional digits for the difference from 1,
+and integrates the density for large parameters.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mpmath import mp, mpf
 from special.reference import Record, Region, linear, log, near, subnormal, union, values
 
 LARGE = 20000
-"""From here on integrals instead of sums."""
+"""The parameter from which on integrals replace sums."""
 
 
 def positive_sum(first, factor):
-    """first (1 + factor(1) + factor(1) factor(2) + ...), until terms no longer count."""
-    # In integers, many times faster: numbers in units of 2**-bits.
+    """Return first (1 + factor(1) + factor(1) factor(2) + ...), up to negligible terms."""
+    # In integers, which are many times faster: numbers in units of 2**-bits.
     bits = mp.prec + 20
     one = 1 << bits
     total = term = one
@@ -36,14 +36,14 @@ def positive_sum(first, factor):
 
 
 def outer_integral(exponent, width, limit):
-    """The integral over t from 0 to limit of exp(exponent(t)), which falls over some widths."""
+    """Return the integral over t from 0 to limit of exp(exponent(t)), over several widths."""
     end = min(limit, 60 * width)
     points = [end * k / 4 for k in range(5)]
     return mpmath.quad(lambda t: mpmath.exp(exponent(t)), points, method="gauss-legendre")
 
 
 def gamma_parts(a, x):
-    """P(a, x) and Q(a, x) for a > 0, x > 0; DLMF 8.7.1 and 8.2.4."""
+    """Return P(a, x) and Q(a, x) for a > 0, x > 0; DLMF 8.7.1 and 8.2.4."""
     distance = a * mpmath.log(a / x) + x - a
     if distance > 3000:
         return (mpf(0), mpf(1)) if x < a else (mpf(1), mpf(0))
@@ -72,7 +72,7 @@ def gamma_parts(a, x):
 
 
 def beta_parts(a, b, x):
-    """I_x(a, b) and 1 - I_x(a, b) for a > 0, b > 0, 0 < x < 1; DLMF 8.17.7 and 15.8.1."""
+    """Return I_x(a, b) and 1 - I_x(a, b) for a > 0, b > 0, 0 < x < 1; DLMF 8.17.7 and 15.8.1."""
     with mp.workdps(3 * mp.dps + 400):
         y = 1 - x
     if x > 0.5:
@@ -127,9 +127,9 @@ def betaincc(a, b, x):
 
 
 def quantile(x, p, below, tails, density, inner, outer):
-    """Where a tail is p: Newton's method for its logarithm, in the variable inner(x), from x on.
+    """Return the x at which a tail is p, by Newton's method for its logarithm in inner(x), from x.
 
-    tails(x) are the two parts, density(x) the derivative of the one below in that variable.
+    tails(x) returns the two parts, density(x) the derivative of the lower one in that variable.
     """
     u = inner(x)
     for _ in range(100):
@@ -172,11 +172,11 @@ def beta_quantile(a, b, p, below):
         with mp.workdps(2 * mp.dps + 20):
             p = 1 - p
         below = not below
-    if not below:  # from the other end, where all digits are
+    if not below:  # from the other end, which is accurate
         with mp.workdps(3 * mp.dps):
             return 1 - beta_quantile(b, a, p, True)
     start = scipy.special.betaincinv(float(a), float(b), float(p))
-    if not 1e-290 < start < 1 - 1e-9:  # the middle, where SciPy is no help
+    if not 1e-290 < start < 1 - 1e-9:  # the middle; SciPy gives no start there
         start = float(a / (a + b))
     log_beta = mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(a + b)
     with mp.workdps(mp.dps + 15):
@@ -211,9 +211,9 @@ def betainccinv(a, b, q):
 
 
 def paired(low, high, x_of, share=1.0, seed=0):
-    """a from low to high by logarithm, and x = x_of(a, u) for standard normal u.
+    """Return a from low to high by logarithm, and x = x_of(a, u) for standard normal u.
 
-    share: Of the points asked for, for exact values that take long.
+    share: The fraction of the requested points, for slow exact values.
     """
 
     def points(count, format):
@@ -231,7 +231,7 @@ def paired(low, high, x_of, share=1.0, seed=0):
 
 
 def beta_points(low, high, spread, share=1.0, seed=0):
-    """a and b from low to high by logarithm, and x some standard deviations from the middle."""
+    """Return a and b from low to high by logarithm, and x near the middle of the distribution."""
 
     def points(count, format):
         count = int(count * share)

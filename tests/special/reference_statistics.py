@@ -30,7 +30,7 @@ POWERS = "a power: an error of lmbda log(x) is one of the result"
 
 
 def precise(function):
-    """With digits for terms that cancel."""
+    """Return the function, computed with additional digits for canceling terms."""
 
     def wrapped(*arguments):
         with mpmath.workdps(3 * mpmath.mp.dps):
@@ -75,7 +75,7 @@ def entr(x):
 
 
 def positive(function):
-    """Only for two positive arguments."""
+    """Return the function, defined for two positive arguments only."""
 
     @precise
     def wrapped(x, y):
@@ -156,7 +156,7 @@ def cosm1(x):
 
 
 def close(count, format):
-    """Pairs of numbers that differ little."""
+    """Return pairs of numbers that differ little."""
     x = log(1e-3, 1e3)(count, format)
     return x, format.round(x * (1 + np.geomspace(4 * format.eps, 0.9, len(x))))
 

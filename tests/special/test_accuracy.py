@@ -1,9 +1,9 @@
 """Every function of mlxops.special against mpmath: each dtype, each region of its record.
 
-float64 may be off by a relative 1e-13, or by what its argument's last digit changes where a region
-says so; float32 by 4 units in the last place. float16 and bfloat16 are computed in float32: half a
-unit of theirs is rounding, and the rest is what float32 may be off. Wider limits are in the
-records, with reasons. ``make accuracy`` measures the same with more points.
+float64 may have a relative error of 1e-13, or the change by its argument's last digit where a
+region allows it; float32 may have 4 ulp. float16 and bfloat16 are computed in float32: their error
+is half an ulp of rounding plus float32's error. The records contain wider limits with reasons.
+``make accuracy`` measures the same with more points.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from special.reference import (
 from mlxgen.testing import to_numpy
 
 CASES = [(name, region) for name, record in RECORDS.items() for region in record.regions]
-FLUSHES = mx.metal.is_available()  # a GPU of Apple takes subnormal numbers for zero
+FLUSHES = mx.metal.is_available()  # Apple's GPUs flush subnormal numbers to zero
 
 
 def test_every_function_has_a_record():
@@ -38,7 +38,7 @@ def test_every_function_has_a_record():
         if op["module"] == "special" and "internal" not in op["tags"]
     }
     missing = special - {record.name for record in RECORDS.values()}
-    missing -= {"nextafter"}  # right is another value in each dtype: test_nextafter.py
+    missing -= {"nextafter"}  # its result depends on the dtype: test_nextafter.py
     assert not missing, f"no record in tests/special/reference_*.py: {', '.join(sorted(missing))}"
 
 
@@ -92,7 +92,7 @@ def test_special_values(name, format):
     assert not corrections, f"corrections that are not special points: {', '.join(corrections)}"
     wanted = format.round(wanted)
     with np.errstate(invalid="ignore"):
-        # What is finite and not zero is rather roughly compared: the regions are exact.
+        # Finite nonzero values are compared only roughly here; the regions are exact.
         equal = np.isclose(got, wanted, rtol=8 * format.eps + 1e-10, atol=0, equal_nan=True)
     equal &= (wanted != 0) | (np.signbit(got) == np.signbit(wanted))
     wrong = np.flatnonzero(~equal)
@@ -105,7 +105,7 @@ def test_special_values(name, format):
 @pytest.mark.parametrize("name", RECORDS)
 def test_half_precision_is_float32_rounded(name, format):
     if format.digits >= 24:
-        return  # float32 and float64 are computed themselves
+        return  # float32 and float64 have their own tests
     record = RECORDS[name]
     region = next(iter(record.regions))
     points = record.points(region, format, 400)

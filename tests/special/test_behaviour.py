@@ -1,4 +1,4 @@
-"""What all special functions have in common: shapes, dtypes, scalars, vmap, and SciPy's names."""
+"""Common properties of all special functions: shapes, dtypes, scalars, vmap, and SciPy's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlxgen.testing import to_numpy
 
 
 def sample(record, size, format=FORMATS["float32"]):
-    """Arguments from the first region, where there are no poles."""
+    """Return arguments from the first region, which contains no poles."""
     axes = record.smooth or next(iter(record.regions.values())).axes
     points = pair(axes, record.arity, format, size)
     return [np.resize(x, size) for x in points]
@@ -119,21 +119,21 @@ def test_scalars(record):
 
 
 def test_nan_in_nan_out(record):
-    """NaN passes, but where a record's correction or SciPy says that it does not matter."""
+    """NaN propagates, except where a record's correction or SciPy defines another value."""
     if record.arity > 1:
-        return  # the special values hold these
+        return  # the special values test these
     out = record.call(record.head, mx.array([float("nan")]))
     assert np.isnan(to_numpy(out)).all()
 
 
 def test_neighbours_do_not_matter(record, format):
-    """Where all arguments of a block are positive, another loop may compute the same results."""
+    """If all arguments of a block are positive, another loop may compute the same results."""
     for region in record.regions:
         points = np.stack(points_of(record, region, format))
         head = record.head_of(region)
         positive = np.all(points > 0, axis=0)
         points = points[:, positive] if positive.any() else points
-        # A guest of the other sign in every block.
+        # A number of the other sign in every block.
         where = np.arange(0, points.shape[1], 60)
         mixed = np.insert(points, where, -points[:, :1], axis=1)
         among = np.delete(compute(record, head, format, *mixed), where + np.arange(len(where)))
@@ -150,7 +150,7 @@ def operators():
 
 
 def test_names_are_those_of_scipy():
-    """Every record with a ufunc of SciPy is found under that name; and each alias is it."""
+    """Every record with a SciPy ufunc has its name; and each alias is the same function."""
     special = getattr(mlxops, "special", mlxops)
     for record in RECORDS.values():
         name = getattr(record.scipy, "__name__", None)
@@ -162,7 +162,7 @@ def test_names_are_those_of_scipy():
 
 
 def test_names_that_are_promised():
-    """The families' modules list what SciPy's users expect: ``NAMES``."""
+    """The families' modules list the names that SciPy's users expect: ``NAMES``."""
     special = getattr(mlxops, "special", mlxops)
     promised = {
         name
@@ -181,7 +181,7 @@ def test_every_operator_is_documented_and_tagged():
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float64])
 def test_log1mexp_of_positive_numbers(dtype):
-    """NaN, also where the exponential is beyond all formats."""
+    """They yield NaN, also if the exponential overflows all formats."""
     x = mx.array([1e-30, 1.0, 88.0, 713.0, 750.0, 1e10, 1e18, math.inf], dtype=dtype)
     if dtype == mx.float64 and mx.default_device() != mx.cpu:
         pytest.skip("float64 is on the CPU only")

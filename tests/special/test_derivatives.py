@@ -34,7 +34,7 @@ from special.reference import (
 from mlxgen.testing import to_numpy
 
 SMOOTH = [name for name, record in RECORDS.items() if record.smooth]
-# Points are numbers of float32, so that both dtypes are asked the same.
+# Points are numbers of float32, so that both dtypes are tested at the same points.
 CHECKED = ["float32", "float64"]
 
 
@@ -47,7 +47,7 @@ def format(request, device):
 
 
 def derivative(function, i):
-    """Of a function by its i-th argument, element by element."""
+    """Return the derivative of a function by its i-th argument, element by element."""
     return mx.grad(lambda *x: function(*x).sum(), argnums=i)
 
 
@@ -109,7 +109,7 @@ def test_second_derivatives(name, format):
 
 
 def test_gradients_of_betaln_do_not_cancel(device):
-    """psi(a) - psi(a + b), where b is far smaller than a too."""
+    """psi(a) - psi(a + b), also if b is much smaller than a."""
     random = np.random.default_rng(5)
     for name in FORMATS:
         format = FORMATS[name]
@@ -152,7 +152,7 @@ def erfcx_curvature(x):
         return (2 + 4 * x * x) * erfcx - 4 * x / mpmath.sqrt(mpmath.pi)
 
 
-# Derivatives that have a kernel of their own, over the whole domain.
+# Derivatives with their own kernel, over the whole domain.
 NEAR_ZERO = "it has zeros, and grows steeply"
 KERNELS = {
     "rgamma": Record(
@@ -212,7 +212,7 @@ def test_kernels_of_derivatives(name, region, format):
 
 
 def test_every_derivative_is_tested():
-    """Only functions without any derivative may have no points for them."""
+    """Only functions without any derivative may lack points for them."""
     for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8")):
         if op["module"] != "special" or "internal" in op["tags"]:
             continue

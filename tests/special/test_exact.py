@@ -1,4 +1,4 @@
-"""Exact values are kept under what they depend on, and come back as they were."""
+"""Exact values are cached under all their inputs, and are loaded unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS = [np.array([0.5, 1e-300, 1e300])]
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch, tmp_path):
-    """Nothing here depends on a device; the cache is empty."""
+    """These tests do not depend on a device; the cache is empty."""
     monkeypatch.setenv("MLXOPS_EXACT_CACHE", str(tmp_path))
     monkeypatch.setattr(exact, "SLOW", -1)
 

@@ -1,7 +1,7 @@
-"""What the records do not say of the incomplete functions: derivatives in parameters everywhere.
+"""Further tests of the incomplete functions: derivatives in parameters over the whole domain.
 
-`test_derivatives.py` checks a few ordinary points through MLX's formulas; derivatives in a and b
-have kernels of their own, which are to be as exact as the functions, also in the tails.
+`test_derivatives.py` checks a few ordinary points through MLX's formulas. Derivatives in a and b
+have their own kernels, which must be as accurate as the functions, also in the tails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNT = 60
 
 
 def difference(function, i):
-    """The derivative by argument i, for mpmath: central, with half of the digits to spare."""
+    """Return the central difference by argument i, for mpmath, with half of the digits to spare."""
 
     def derivative(*x):
         with mpmath.workdps(3 * DIGITS):
@@ -80,8 +80,8 @@ def test_derivatives_in_parameters(name, exact, i, region, points, dtype, device
     got = to_numpy(gradient(getattr(mlxops.special, name), i, arrays))
     errors = errors_in_ulps(got, wanted, format)
     if dtype == "float64":
-        # In units of what rounding the arguments changes: each contributes the logarithm of the
-        # power x^a exp(-x) or x^a (1-x)^b times its own size, at least.
+        # Relative to the effect of rounding the arguments: each contributes at least the logarithm
+        # of the power x^a exp(-x) or x^a (1-x)^b times its own size.
         size = np.maximum(np.abs(np.log(np.abs(wanted.to_float64()) + format.tiny)), 1)
         errors *= 4 / (450 * size)
     worst = int(np.argmax(errors))
@@ -106,7 +106,7 @@ def test_complements_have_the_opposite_derivatives():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_any_argument_gives_a_result_soon(dtype, device):
-    """No argument takes a series or fraction to its cap, or a product out of range."""
+    """No argument makes a series or fraction reach its limit, or a product overflow."""
     if dtype == "float64" and device == mx.gpu:
         pytest.skip("the GPU has no float64")
     format = FORMATS[dtype]
@@ -127,7 +127,7 @@ def test_any_argument_gives_a_result_soon(dtype, device):
 
 
 def test_derivatives_in_huge_parameters(device):
-    """Where 1 / b^2 is below the smallest float."""
+    """1 / b^2 is below the smallest float."""
     b = np.array([1e22, 3e26, 1e30, 1e36, 3e38])
     a, ratio = np.array([1e-4, 0.7, 1.5, 7.0, 30.0]), np.array([0.3, 1.0, 2.5])
     a, b, ratio = (v.ravel() for v in np.meshgrid(a, b, ratio))
@@ -149,7 +149,7 @@ def test_second_derivatives_in_parameters_are_refused():
 
 @pytest.mark.parametrize("format", ["float32", "float64"], indirect=True)
 def test_quantiles_for_small_parameters(format):
-    """Where a power series has one term, or the result is 0: searches in vain took 200 steps."""
+    """A power series has one term, or the result is 0: failing searches took 200 steps."""
     special = mlxops.special
     a, b, p = mpf(2) ** -6, mpf(2) ** -5, mpf("0.375")
     wanted = [

@@ -1,4 +1,4 @@
-"""Gradients where plain formulas have none: at the edges of domains, and far out in tails."""
+"""Gradients where plain formulas fail: at the edges of domains, and far out in tails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_gradient(point):
     np.testing.assert_allclose(got, point["gradient"], rtol=1e-5)
 
 
-# Where the plain formula of the second derivative cancels.
+# The plain formula of the second derivative cancels here.
 SECOND = [
     ("erfcx", 0.0, 2.0),
     ("erfcx", 1e3, 2 / (math.sqrt(math.pi) * 1e9)),

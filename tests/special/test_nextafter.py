@@ -1,4 +1,4 @@
-"""nextafter steps in the dtype of its arguments: compared bit by bit with NumPy, and counted."""
+"""nextafter steps in the dtype of its arguments: compared bitwise with NumPy, and counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMPY = {np.float16: np.int16, np.float32: np.int32}
 
 
 def pairs(dtype, bits):
-    """All pairs of notable numbers, and random ones."""
+    """Return all pairs of special numbers, and random ones."""
     info = np.finfo(dtype)
     notable = [
         0,

@@ -1,4 +1,4 @@
-"""The records' own vocabulary: points are numbers of the format, errors are what they say."""
+"""The records' own functions: points are numbers of the format, and errors are right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mlxgen.testing import to_numpy
 
 @pytest.fixture(autouse=True)
 def device():
-    """Nothing here depends on it."""
+    """These tests do not depend on a device."""
     with mx.stream(mx.cpu):
         yield mx.cpu
 
@@ -95,7 +95,7 @@ def test_errors():
     got = np.array([np.nan, -1, np.inf, np.inf, np.nan, np.inf, -np.inf, np.inf, np.nan])
     errors = errors_in_ulps(got, exact, single)
     assert np.all(np.isinf(errors[[0, 4, 5, 6, 7]])) and np.all(errors[[1, 2, 3]] > 1e6)
-    # The edge of overflow: a neighbour of infinity is one unit away.
+    # At the edge of overflow, a neighbor of infinity is one ulp away.
     exact = exactly(single.max, 2.0**128, 1e60, -1e60, single.max, single.max)
     got = np.array([np.inf, single.max, np.inf, np.inf, -np.inf, single.max])
     errors = errors_in_ulps(got, exact, single)

@@ -1,3 +1,3 @@
-"""The checks, too, run on each device that there is."""
+"""The checks run on each available device, too."""
 
 from ops.conftest import device as device

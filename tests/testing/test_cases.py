@@ -1,4 +1,4 @@
-"""Samples and the tests made of them, on a package of plain Python operators."""
+"""Samples and the tests generated from them, for a package of plain Python operators."""
 
 import importlib
 import json
@@ -155,14 +155,14 @@ def subject(package, name, sample=None, number=0):
 
 
 def run(package, check, name, sample=None):
-    """One of the tests that make_tests gives, without pytest's parametrisation."""
+    """Run one of the tests of make_tests, without pytest's parametrization."""
     tests = cases.make_tests(package, [cases.case(getattr(package, name), sample)])
     (mark,) = tests[f"test_{check}"].pytestmark
     ((argument,),) = [mark.args[1]]
     tests[f"test_{check}"](argument)
 
 
-# What is found
+# Errors that are found
 
 
 @pytest.mark.parametrize("check", ["forward", "vjp", "jvp", "second", "broadcast_vjp", "vmap"])
@@ -179,7 +179,7 @@ def test_mistakes_are_found(package):
 
 
 def test_shapes_that_an_entry_refuses(package):
-    """Its own `checks` say which calls there are."""
+    """Its own `checks` define the valid calls."""
     for check in ("sizes", "sizes_vjp", "broadcast_vjp", "layouts", "vmap", "vjp"):
         run(package, check, "matrix")
 
@@ -188,7 +188,7 @@ def test_declared_none(package):
     sample = {"ids": {"values": [0, 2], "dtype": "int32"}}
     tests = cases.make_tests(package, [cases.case(package.refuses, sample)])
     assert "test_vjp" not in tests
-    # It names itself in x, and says nothing of ids.
+    # The operator names itself in x, but does not name ids.
     with pytest.raises(AssertionError, match=r"\[refuses\] vjp of 'ids': no 'ids' in:"):
         run(package, "none", "refuses", sample)
 
@@ -208,7 +208,7 @@ def test_composites_of_internal_operators_are_not_evaluated(package):
 
 
 def test_what_an_operator_cannot_do_is_not_tested(package):
-    """Its gradient calls what has none."""
+    """Its gradient calls a function without a gradient."""
     sample = {"ids": {"values": [0, 2], "dtype": "int32"}}
     tests = cases.make_tests(package, [cases.case(package.calls_refuses, sample)])
     assert {"test_compile", "test_layouts"} <= tests.keys()
@@ -224,7 +224,7 @@ def test_what_has_a_gradient_is_tested(package):
 
 
 def test_an_operator_that_cannot_do_what_it_declares(package):
-    """Its own refusal is a mistake: there is a test, and it fails."""
+    """If the operator itself rejects it, the test exists and fails."""
     sample = {"ids": {"values": [0, 2], "dtype": "int32"}}
     declared = OPS[3] | {"grad": {"ids": "none"}}
     wrong = cases.Subject(package, declared, cases.case(package.refuses, sample), 0)
@@ -258,16 +258,16 @@ def test_a_bad_sample_fails_one_check(package, sample, why):
 
 
 def test_infinite_samples(package):
-    """They are compared where derivatives can be."""
+    """They are compared where derivatives exist."""
     infinite = {"values": [0.5, np.inf, -np.inf, np.nan]}
     cases_ = [cases.case(package.good, {"x": infinite, "y": {"shape": [4], "low": 1}})]
     for name, test in cases.make_tests(package, cases_).items():
-        # Python's functions of this package have MLX's gradients of what is broadcast.
+        # Python functions of this package have MLX's gradients of broadcast arrays.
         if name != "test_shapeless":
             test(test.pytestmark[0].args[1][0])
     with pytest.raises(AssertionError, match=r"vjp of 'x': the gradient at x\[0\] = 0.5 is"):
         run(package, "vjp", "bad_vjp", {"x": infinite})
-    # An output that is infinite tells nothing of the other arguments; nor does an infinite number.
+    # An infinite output says nothing about the other arguments; nor does an infinite number.
     for sample in ({"x": infinite, "y": {"shape": [4]}}, {"x": {"low": 0.5}, "scale": np.inf}):
         for check in ("sample", "vjp", "jvp", "second", "broadcast_vjp", "vmap", "precision"):
             run(package, check, "good", sample)
@@ -346,7 +346,7 @@ def test_integers(package, dtype, low):
 
 
 def test_integers_by_default(package):
-    """Where the operator takes nothing else."""
+    """The operator accepts no other dtype."""
     (x,) = subject(package, "whole").draw(mx.float32)
     assert x.dtype == mx.uint8
     assert subject(package, "whole", {"x": {"dtype": "bool"}}).slots[0].dtype == mx.bool_

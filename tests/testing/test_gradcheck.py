@@ -1,4 +1,4 @@
-"""That gradcheck passes right functions, and says of wrong ones what is wrong."""
+"""gradcheck accepts right functions, and describes the errors of wrong ones."""
 
 import functools
 import traceback
@@ -19,11 +19,11 @@ def uniform(*shape, dtype=mx.float32):
 
 X, Y = uniform(3, 4), uniform(3, 4)
 Z = mx.array(rng.uniform(-1, 1, (2, 3)) + 1j * rng.uniform(0.5, 1, (2, 3))).astype(mx.complex64)
-DERIVATIVES = ("vjp", "jvp", "second", "vmap")  # MLX compiles what it fuses for a second
+DERIVATIVES = ("vjp", "jvp", "second", "vmap")  # compilation of fused functions takes a second
 
 
 def with_rules(forward, **rules):
-    """A custom function."""
+    """Return a custom function."""
     fn = mx.custom_function(forward)
     for name, rule in rules.items():
         getattr(fn, name)(rule)
@@ -31,7 +31,7 @@ def with_rules(forward, **rules):
 
 
 def failure(f, *args, **options):
-    """The message of the error, which there must be."""
+    """Return the message of the required error."""
     with pytest.raises(GradcheckError) as caught:
         gradcheck(f, *args, **options)
     return str(caught.value)
@@ -85,7 +85,7 @@ def test_complex_functions(args):
 
 
 def test_wrong_complex_gradient():
-    """Without the conjugate."""
+    """The gradient lacks the conjugate."""
     f = with_rules(lambda a: a * (1 + 2j), vjp=lambda a, c, _: c * (1 + 2j))
     message = failure(f, Z)
     assert "vjp of 'a': the gradient at a[" in message
@@ -166,7 +166,7 @@ def test_large_outputs_hide_no_small_gradients():
 
 
 def test_an_element_among_many():
-    """One that is moved only with all others."""
+    """The element is moved only together with all others."""
 
     def vjp(x, c, _):
         gradient = c * mx.cos(x)
@@ -242,7 +242,7 @@ def test_transposed():
 
 
 def test_wrong_jvp():
-    """Where the vjp is right."""
+    """The vjp is right."""
     f = with_rules(mx.sin, jvp=lambda x, t: 2 * t * mx.cos(x))
     message = failure(f, X, checks=("vjp", "jvp", "vmap"))
     assert message.startswith("1 of 3 checks of")
@@ -256,7 +256,7 @@ def test_wrong_jvp():
 
 
 def test_wrong_second_derivative():
-    """Of a gradient that is right, but made of a function whose own gradient is not."""
+    """The gradient is right, but consists of a function whose own gradient is wrong."""
     cosine = with_rules(mx.cos, vjp=lambda x, c, _: c * mx.sin(x))
     f = with_rules(lambda x: mx.sin(x), vjp=lambda x, c, _: c * cosine(x))
     message = failure(f, X, checks=("vjp", "second"))
@@ -286,7 +286,7 @@ def test_vmap_that_ignores_the_batch():
 
 
 def test_vjp_that_is_lost_under_vmap():
-    """As mx.custom_function does it: what is right alone is 0 under vmap."""
+    """mx.custom_function does this: a vjp that is right alone is 0 under vmap."""
     f = with_rules(lambda x: mx.stop_gradient(mx.sin(x)), vjp=lambda x, c, _: c * mx.cos(x))
     assert gradcheck(f, X, checks=["vjp"])
     message = failure(f, X, checks=("vjp", "vmap"))
@@ -336,7 +336,7 @@ def test_outside_of_the_domain():
 
 
 def test_names():
-    """Of arguments in trees, and of outputs."""
+    """Names of arguments in trees, and of outputs."""
     f = with_rules(square, jvp=lambda x, t: t)
     message = failure(lambda p, *rest: f(p["a"][1]) + rest[0], {"a": [X, Y]}, Y, checks=["jvp"])
     assert "jvp along 'p['a'][1]'" in message
@@ -354,7 +354,7 @@ def test_names():
 
 
 def test_tracebacks_are_clean():
-    """One frame of ours below the caller's."""
+    """There is one frame of ours below the caller's."""
     f = with_rules(square, vjp=lambda x, c, _: c)
     with pytest.raises(GradcheckError) as caught:
         gradcheck(f, X)

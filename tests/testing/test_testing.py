@@ -1,4 +1,4 @@
-"""That the checks of mlxgen.testing notice mistakes: each is made here, in plain Python."""
+"""The checks of mlxgen.testing find mistakes: each is made here, in plain Python."""
 
 import re
 
@@ -14,7 +14,7 @@ Y = mx.array(rng.uniform(-2, 2, (3, 4)), dtype=mx.float64)
 
 
 def with_rules(forward, vjp=None, jvp=None, vmap=None):
-    """A function with rules of its own, as an operator has them."""
+    """Return a function with its own rules, like an operator."""
     fn = mx.custom_function(lambda *args: forward(*args))
     for name, rule in (("vjp", vjp), ("jvp", jvp), ("vmap", vmap)):
         if rule is not None:
@@ -112,7 +112,7 @@ def test_missing_share_of_an_output():
 
 
 def test_wrong_second_derivative():
-    # The gradient is right, but made of a function whose own gradient is not.
+    # The gradient is right, but consists of a function whose own gradient is wrong.
     cosine = with_rules(mx.cos, lambda p, c, _: c * mx.sin(p[0] if isinstance(p, tuple) else p))
     op = with_rules(mx.sin, lambda p, c, _: c * cosine.call(p))
     testing.check_vjp(op, [X])
@@ -230,14 +230,15 @@ def test_vmap_of_arrays_without_elements():
     element = [mx.zeros((0,)), mx.ones((3,))]
     testing.check_vmap(lambda x, y: x.sum() * y, [element, element])
     testing.check_vmap_vjp(lambda x, y: (mx.sin(x).sum() * y, x), [element, element], [0, 1])
-    # Here the vjp of a loop does not end. Nor does MLX 0.32.4, in some runs, where arrays without
-    # elements are broadcast: multiply of (0, 3) and (3,).
+    # The vjp of a loop does not terminate here. Nor does MLX 0.32.4, in some runs, if empty arrays
+    # are
+    # broadcast: multiply of (0, 3) and (3,).
     element = [mx.zeros((2, 0)), mx.zeros((0, 3))]
     testing.check_vmap_vjp(mx.matmul, [element] * 3, [0, 1])
 
 
 def test_gradient_forgotten_by_vmap():
-    # mx.custom_function itself makes this mistake: under vmap its vjp is ignored.
+    # mx.custom_function itself makes this mistake: under vmap it ignores the vjp.
     op = with_rules(lambda x, y: x * x, lambda p, c, _: (c * 7, 0 * p[1]))
     with fails(r"\[vjp of op\] of vmap with in_axes="):
         testing.check_vmap_vjp(op, [[a, a] for a, _ in ELEMENTS], [0])
@@ -272,7 +273,7 @@ def test_checkpoint():
 
 
 def through_numpy(fn):
-    """An operator that reads memory itself."""
+    """Return an operator that reads memory itself."""
 
     def call(*args):
         return mx.array(fn(*(np.array(a) for a in args)))
@@ -291,7 +292,7 @@ def test_right_layouts_pass():
 
 def test_strides_ignored():
     def flat(x, y):
-        # Both as they lie in memory: right if they lie alike.
+        # It reads both with the layout of x, which is right if their layouts are equal.
         as_x = np.lib.stride_tricks.as_strided(x, (3, 4), sorted(x.strides, reverse=True))
         return as_x + y
 
@@ -333,7 +334,7 @@ def test_wrong_precision(dtype):
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_rounding_of_compositions(dtype):
-    """Of sums that cancel, and steps that round, but not of mistakes."""
+    """Rounding of canceling sums and of steps is allowed, but mistakes are not."""
     x = mx.array([[3.1, -2.9, 5.7], [-5.6, 1.2, -1.49]])
     for fn in (
         lambda x: mx.broadcast_to(x.sum(), x.shape).astype(x.dtype),
@@ -360,13 +361,13 @@ def test_rounding_of_compositions(dtype):
     for fn in (stagnates, loses, overflows):
         with fails("float16: the result"):
             testing.check_precision(fn, [y], dtype, composed=True)
-    # Of a kernel no rounding of its steps is allowed.
+    # For a kernel, no rounding of steps is allowed.
     with fails("float16: the result"):
         testing.check_precision(lambda x: (x + 40) - 40, [x], dtype, ulps=1)
 
 
 def test_shapes_that_are_refused():
-    """Are left out."""
+    """They are left out."""
 
     def matrices(x, y):
         if x.ndim != 2 or x.shape != y.shape:

@@ -1,4 +1,4 @@
-"""Mutants of CPU kernels: what is changed, that all are in one source, and what each does."""
+"""Mutants of CPU kernels: the mutated places, one source for all mutants, and their effects."""
 
 from __future__ import annotations
 

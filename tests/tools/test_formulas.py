@@ -1,4 +1,4 @@
-"""Mutants of gradient formulas: what is changed, what samples notice, and that none is left."""
+"""Mutants of gradient formulas: the changes, the killed mutants, and no survivors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs over files without a package."""
+    """Run over files without a package."""
     monkeypatch.chdir(tmp_path)
     return partial(_run, tmp_path)
 
@@ -65,7 +65,7 @@ def test_samples_that_notice_too_little(run):
     assert "leaky: grad of x: without `slope` in `slope * grad`" in missed
     assert "leaky: grad of x: the sign of `where(x > 0, grad, slope * grad)`" not in missed
     assert not any(name.startswith("twist") for name in report.missed)
-    # With negative numbers what happens at 0 itself is not noticed, unless it is known.
+    # With negative numbers only, the behavior at 0 is tested only if a gradient there is given.
     kink = "leaky: grad of x: >= for > in `x > 0`"
     better = OPS.replace("low: 0.5, high: 5", "low: -5, high: 5, away_from: [0]")
     missed = run(better).missed

@@ -1,4 +1,4 @@
-"""Mutants of kernels and launchers: what is changed, how, and what the report makes of it."""
+"""Mutants of kernels and launchers: the changes, their implementation, and the report."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_what_is_changed_in_kernels():
 
 
 def test_all_changes_in_one_source():
-    """Without its switch, none is made; the instantiations get names of their own."""
+    """Without its switch, no change is active; the instantiations get other names."""
     source = source_mutants(SOURCE, ["f"], ["f_float32", "f_float16"])
     switched = source.text
     for text in (
@@ -89,7 +89,7 @@ def test_all_changes_in_one_source():
 
 
 def test_sizes_of_arrays_have_no_switch():
-    """They are known when kernels are compiled."""
+    """They are compile-time constants of kernels."""
     source = source_mutants(
         "[[kernel]] void f(int n) { float x[8 < 9 ? 1 : 2]; n < 2; }", ["f"], []
     )
@@ -125,7 +125,7 @@ inline int read(int i) { return i < 5; }
 
 
 def test_functions_of_structs():
-    """Those that a kernel calls, of structs that it names, and no free ones of the same names."""
+    """Member functions that a kernel calls, for structs that it names; no free functions."""
     mutants = source_mutants(STRUCTS, ["f"], []).mutants
     assert [mutant.name for mutant in mutants] == [
         "Step: < to <= in `int operator()(int i) const { return i < 1; }`",
@@ -239,7 +239,7 @@ def test_what_is_changed_in_launches():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Compiled kernels are not kept."""
+    """Do not cache compiled kernels."""
     monkeypatch.setenv("MLXGEN_METAL_CACHE", str(tmp_path / "cache"))
 
 
@@ -283,7 +283,7 @@ int main() {
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory):
-    """A program that traces and mutates a launch of f_float32 with an array and set_bytes(255)."""
+    """Build a program that records and mutates a launch of f_float32 with set_bytes(255)."""
     folder = tmp_path_factory.mktemp("mutation")
     (folder / "main.cpp").write_text(HARNESS)
     command = [compiler()[0], "-std=c++20", f"-I{INCLUDE}", "main.cpp", "-o", "main"]
@@ -366,7 +366,7 @@ def test_a_list_of_another_form(tmp_path):
 
 
 def test_page(tmp_path):
-    """Of the operators that were not run, rows stay, unless all were to be."""
+    """Rows of operators that were not run stay, unless all were requested."""
 
     def write(op, how, whole):
         write_page(page, Report((outcome("swap", how, op),), ()), whole)

@@ -1,4 +1,4 @@
-"""python -m tools.release: versions, changelog and tag agree, or it says what does not."""
+"""python -m tools.release: versions, changelog and tag agree, or mismatches are reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.release import PLACES, ROOT, problems, versions, write
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The files of this project that name its version."""
+    """Return the files of this project that contain its version."""
     for name in (*PLACES, "CHANGELOG.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -37,7 +37,7 @@ def test_release(root: Path) -> None:
     assert not problems(root, "9.8.7")
     log = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "## Unreleased\n\n\n## 9.8.7 (2026-02-03)\n\n- More.\n\n## 0.0.1" in log
-    for place in PLACES:  # nothing but the version has changed
+    for place in PLACES:  # only the version has changed
         old = (ROOT / place).read_text(encoding="utf-8")
         new = (root / place).read_text(encoding="utf-8")
         assert new == old.replace(

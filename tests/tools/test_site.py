@@ -25,7 +25,7 @@ OPS = {op["name"]: op for op in json.loads(files("mlxops").joinpath("ops.json").
 
 
 def subject(name: str, **sample: object) -> Subject:
-    """An operator of mlxops.special with a sample."""
+    """Return an operator of mlxops.special with a sample."""
     return Subject(mlxops, OPS[name], Case(getattr(mlxops.special, name), sample), 0)
 
 
@@ -62,7 +62,7 @@ def test_with_plots() -> None:
             left = re.findall(r"text-anchor: end[^>]*>([^<]+)<", svg)  # the numbers of the y axis
             assert len(left) == len({*left}) > 1
     assert "currentColor" in made and plots.TEXT not in made
-    assert not re.search(r"<div[^\n]*\n[^`]", made)  # no line ends inside HTML
+    assert not re.search(r"<div[^\n]*\n[^`]", made)  # no line breaks inside HTML
     drawn = re.compile(r"\n```\{raw\} html\n.*?\n```\n", re.DOTALL)
     assert drawn.sub("", made) == page
     assert made == plots.with_plots(page, ROOT / "mlx_ops.yaml")

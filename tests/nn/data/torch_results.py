@@ -1,11 +1,11 @@
-"""Write torch_results.json: what torch computes, for tests that run without torch.
+"""Writes torch_results.json: results of torch, for tests that run without torch.
 
     python3 -m venv /tmp/torch && /tmp/torch/bin/pip install torch==2.13.0 numpy
     /tmp/torch/bin/python tests/nn/data/torch_results.py
 
-Each operator of mlxops.nn that torch has, in torch's functions and with the operator's arguments:
-results, and the gradients of all arrays of floats. All is computed in float64 on the CPU. Inputs
-are multiples of 1/16, which every floating dtype has.
+All operators of mlxops.nn that torch has are computed by torch's functions with the operator's
+arguments: results, and the gradients of all floating arrays, in float64 on the CPU. Inputs are
+multiples of 1/16, which every floating dtype represents.
 """
 
 import json
@@ -27,7 +27,7 @@ def draw(*shape, low=-2.0, high=2.0):
 
 
 def attention(q, k, v, mask=None, *, scale, causal=False):
-    if causal:  # torch's own counts from the first key
+    if causal:  # torch's own option counts from the first key
         mask = causal_lower_right(q.shape[2], k.shape[2])
     gqa = q.shape[1] != k.shape[1]
     return functional.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=gqa)
@@ -53,7 +53,7 @@ def js_div_loss(logits, target_logits, *, beta=0.5, temperature=1.0, reduction="
 
 
 def reduced(q, p, reduction):
-    """Of rows, whose mean torch calls batchmean."""
+    """Reduce rows; torch calls the mean of rows batchmean."""
     if reduction == "none":
         return functional.kl_div(q, p, reduction="none", log_target=True).sum(-1)
     reduction = "batchmean" if reduction == "mean" else reduction
@@ -61,7 +61,7 @@ def reduced(q, p, reduction):
 
 
 def lstm(x, weight, hidden, cell):
-    """torch.nn.LSTM whose inputs are those of the gates; up to each step, for its cell states."""
+    """torch.nn.LSTM on inputs of the gates; runs for each prefix of steps, for its cell states."""
     layer, parameters = recurrent(torch.nn.LSTM, x, weight)
     start = hidden[None], cell[None]
     runs = [
@@ -72,7 +72,7 @@ def lstm(x, weight, hidden, cell):
 
 
 def gru(x, weight, bias, hidden):
-    """torch.nn.GRU whose inputs are those of the gates."""
+    """torch.nn.GRU on inputs of the gates."""
     layer, parameters = recurrent(torch.nn.GRU, x, weight)
     parameters["bias_hh_l0"] = torch.cat([torch.zeros_like(bias), torch.zeros_like(bias), bias])
     return torch.func.functional_call(layer, parameters, (x, hidden[None]))[0]
@@ -120,7 +120,7 @@ def expert_routing(logits, k, *, score="softmax", normalize=True):
 
 
 def embedding_bag(weight, indices, offsets=None, per_sample_weights=None, *, mode="mean"):
-    """Indices of -1, which are of no row, are torch's of a padding row."""
+    """Indices of -1, which are not rows, become torch's padding row."""
     padded = torch.cat([weight, torch.zeros_like(weight[:1])])
     padding = len(weight) if (indices < 0).any() else None
     at = torch.where(indices < 0, len(weight), indices)
@@ -129,7 +129,7 @@ def embedding_bag(weight, indices, offsets=None, per_sample_weights=None, *, mod
     )
 
 
-# What they are called with: arrays with gradients, other arrays, and options
+# The arguments: arrays with gradients, other arrays, and options
 
 
 def cases():
@@ -234,7 +234,7 @@ def results(op, name, arrays, others, options):
 
 
 def listed(x):
-    """Nested lists with 8 digits; infinities are not JSON, so they are strings."""
+    """Return nested lists with 8 digits; infinities become strings, because JSON lacks them."""
 
     def short(v):
         if isinstance(v, list):

@@ -1,9 +1,9 @@
-"""Write grid_sample.json: what torch computes, for tests that run without torch.
+"""Writes grid_sample.json: results of torch, for tests that run without torch.
 
     python3 -m venv /tmp/torch && /tmp/torch/bin/pip install torch==2.13.0 numpy
     /tmp/torch/bin/python tests/ops/data/grid_sample.py
 
-Arrays are channels last, as MLX has them. All is computed in float64 on the CPU.
+Arrays have the channels last, as in MLX. Everything is computed in float64 on the CPU.
 """
 
 import itertools
@@ -24,7 +24,7 @@ def sample(x, grid, **options):
 
 
 def listed(tensor):
-    """Nested lists with 9 digits; nan and inf are not JSON, so they are strings."""
+    """Return nested lists with 9 digits; NaN and inf become strings, because JSON lacks them."""
 
     def short(v):
         if isinstance(v, list):
@@ -74,7 +74,7 @@ def main():
 
 
 def text(data):
-    """JSON with a line per array."""
+    """Return JSON with one line per array."""
     lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in data.items() if k != "cases"]
     cases = ",\n".join(
         "  {" + ",\n   ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in case.items()) + "}"

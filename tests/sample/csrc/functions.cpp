@@ -1,4 +1,4 @@
-// Functions of the sample project that need not be in a header.
+// Functions of the sample project outside of headers.
 
 #include "kernels.h"
 #include "mlx/mlx.h"

@@ -1,4 +1,4 @@
-// Kernels and functions of the sample project: one of every form.
+// Kernels and functions of the sample project, one of every form.
 
 #pragma once
 
@@ -147,14 +147,14 @@ T twin(T x) {
 }
 } // namespace two
 
-// What the generated function of an entry `generated(x: array) -> array` is.
+// The function generated for an entry `generated(x: array) -> array`.
 namespace ops {
 mlx::core::array generated(
     const mlx::core::array& x,
     mlx::core::StreamOrDevice s = {});
 } // namespace ops
 
-// Without a namespace, and called like one of its arguments.
+// Without a namespace, and with the name of one of its arguments.
 template <typename T>
 T gain(T x, T gain) {
   return x * gain;

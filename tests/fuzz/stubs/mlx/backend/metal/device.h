@@ -1,5 +1,5 @@
-// What generated code uses of MLX's Metal device, for compilers without Metal:
-// put before MLX's own headers, it lets the launches be type-checked.
+// The part of MLX's Metal device that generated code uses, for compilers without
+// Metal: found before MLX's own headers, it allows type checks of the launches.
 
 #pragma once
 
