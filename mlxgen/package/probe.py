@@ -98,6 +98,7 @@ def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:
     """Where what all packages have in common is."""
     return {
         "MLXGEN_COMMON_HEADERS": str(common.headers),
+        "MLXGEN_COMMON_PRECOMPILED": str(common.precompiled),
         "MLXGEN_COMMON_RUNTIME": str(common.runtime),
         "MLXGEN_COMMON_NANOBIND": str(common.nanobind or ""),
     }

@@ -24,7 +24,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where what packages have in common is built already."""
     place = tmp_path / "known.cmake"
     place.write_text("set(KNOWN 1)\n")
-    common = toolchain.Common(place, place, place, place, [], [], [])
+    common = toolchain.Common(place, place, place, place, place, [], [], [])
     monkeypatch.setattr(toolchain, "obtain", lambda *given: common)
     folder = str(tmp_path)
     return ["--project", folder, "--build", folder, "--cmake", "cmake", "--ninja", "ninja"]
