@@ -26,8 +26,18 @@ help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1|\2/' | \
 	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
-demo: .venv/.built ## Fit a negative binomial regression with mlxops
-	@$(BIN)/python examples/negative_binomial.py
+# The whole library if it is there, else only the operators that the example calls.
+DEMO := $(if $(wildcard .venv/.built),.venv,build/demo)
+
+demo: $(DEMO)/.built ## Fit a negative binomial regression with mlxops
+	@PYTHONPATH='$(filter-out .venv,$(DEMO))' $(BIN)/python examples/negative_binomial.py
+
+build/demo/.built: .venv/.ready $(SOURCES)
+	@echo 'Building the operators of the example'
+	@$(PIP) install --no-build-isolation --no-deps --upgrade --target $(@D) -C build-dir=$(@D)-build \
+	  -C mlxgen.select='lgamma digamma polygamma' .
+	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/mlx
+	@touch $@
 
 test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,9 @@ ConfigSettings = Mapping[str, "str | list[str]"]
 TOOLS = ("scikit-build-core>=0.11", "cmake>=3.26", "ninja>=1.11")
 
 HERE = Path(__file__).resolve().parent
+
+# The config setting that names the operators to build. Without it, all are built.
+SELECT = "mlxgen.select"
 
 # The oldest macOS that MLX's wheels support; MLX's headers do not compile for older releases.
 MACOS = "14.0"
@@ -147,18 +150,29 @@ def _require_compiler(config: Mapping[str, object]) -> None:
 def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, str | list[str]]:
     """Return scikit-build-core's settings for the project in the working directory."""
     project = _settings(Path())
+    options = dict(given or {})
+    select = _names(options.pop(SELECT, ()))
+    folder = "build/selected" if select else "build"
     if sys.platform == "darwin":
         os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)
     return {
         "cmake.source-dir": str(HERE / "cmake"),
         "cmake.build-type": "Release",
         "cmake.define.MLXGEN_PROJECT": str(project.root),
-        "build-dir": "build/editable" if editable else "build",
+        # Always given: CMake would keep the last one.
+        "cmake.define.MLXGEN_SELECT": ";".join(select),
+        "build-dir": "build/editable" if editable else folder,
         "wheel.packages": [project.relative(project.python)],
         "wheel.install-dir": project.name,
         "sdist.exclude": ["/build", "/.venv"],
-        **(given or {}),
+        **options,
     }
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    """Return the words of a config setting, which may be given several times."""
+    texts = [given] if isinstance(given, str) else given
+    return [name for text in texts for name in text.replace(",", " ").split()]
 
 
 def _generator_requirements() -> list[str]:

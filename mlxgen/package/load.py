@@ -84,10 +84,12 @@ def _check_text(name: str, value: object, what: str = "the source code of functi
         ) from None
 
 
-def progress(text: str) -> None:
-    """Show the progress of a slow step in one line of the terminal."""
+def progress(text: str, once: bool = False) -> None:
+    """Show a slow step in one line of the terminal; elsewhere, print the steps of a first run."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text and f'mlxgen: {text}'}", end="", file=sys.stderr, flush=True)
+    elif once:
+        print(f"mlxgen: {text}", file=sys.stderr, flush=True)
 
 
 def obtain(request: Request, say: Say) -> ModuleType:

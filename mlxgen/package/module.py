@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
             project = _Project(request, Path(scratch), name)
             project.generate(say)  # reports errors in the entries before anything is compiled
             found = compat.find(lambda release: _nanobind(release, say))
-            common = _common(found, say)
+            common = _common(found, say, precompile=False)
 
             def make(made: Path) -> Iterable[str]:
                 project.package(common, found, made / name, say)
@@ -72,7 +73,10 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
 
             about = f"{_about(request)}, for MLX {found.mlx_version}"
             try:
-                return Cache(folder()).obtain(KIND, key, about, make)
+                place = Cache(folder()).obtain(KIND, key, about, make)
+                if common.precompiled == common.headers and common.headers.is_relative_to(folder()):
+                    _start_precompile()
+                return place
             except OSError as error:
                 print(f"mlxgen: the cache {folder()} is not used: {error}", file=sys.stderr)
                 kept = Path(tempfile.mkdtemp(dir=_local()))
@@ -146,7 +150,41 @@ def _local() -> Path:
     return folder
 
 
-def _common(found: compat.Toolchain, say: Say) -> toolchain.Common:
+@functools.cache
+def _start_precompile() -> subprocess.Popen[bytes] | None:
+    """Precompile the headers in another process, for the next operators.
+
+    Precompiling takes longer than the first operator without it. The process continues when this
+    one ends.
+    """
+    if not sys.executable:  # Python is embedded in another program
+        return None
+    code = (
+        "import json, sys\n"
+        "sys.path[:] = json.loads(sys.argv[1])\n"
+        "from mlxgen.package.module import precompile\n"
+        "precompile()\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps(sys.path)]
+    nowhere = subprocess.DEVNULL
+    with suppress(OSError):
+        return subprocess.Popen(
+            command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
+    return None
+
+
+def precompile() -> None:
+    """Precompile the headers with low priority."""
+    os.nice(10)
+
+    def say(text: str, once: bool = False) -> None:
+        """Show nothing: no user waits."""
+
+    _common(compat.find(lambda release: _nanobind(release, say)), say, precompile=True)
+
+
+def _common(found: compat.Toolchain, say: Say, precompile: bool) -> toolchain.Common:
     """Return the shared toolchain, built if necessary."""
     machine = probe.to_cmake(probe.of_machine(found))
     given = {"CMAKE_BUILD_TYPE": "Release"}
@@ -157,7 +195,10 @@ def _common(found: compat.Toolchain, say: Say) -> toolchain.Common:
         if path := next(filter(None, paths), None):
             given["CMAKE_CXX_COMPILER"] = path
             given["CMAKE_CXX_FLAGS"] = os.environ.get("CXXFLAGS", "")
-    return toolchain.obtain(found, machine, given, toolchain.tools, _local(), say)
+    once = functools.partial(say, once=True)
+    return toolchain.obtain(
+        found, machine, given, toolchain.tools, _local(), once, precompile=precompile
+    )
 
 
 def _about(request: Request) -> str:
@@ -245,12 +286,16 @@ class _Project:
         ext = self.generated / "ext.cpp"
         parts = [*sorted(source.glob("bind_*.cpp")), source / "module.cpp", source / "dispatch.cpp"]
         together = parts if len(parts) == 3 else parts[-2:]
-        ext.write_text("".join(f'#include "{path}"\n' for path in together), encoding="utf-8")
-        bindings = [ext, *(path for path in parts if path not in together)]
         ops = [path for path in sorted(source.glob("*.cpp")) if path not in parts]
         ops += sorted(self.settings.csrc.rglob("*.cpp"))
-        commands = {path: common.ops for path in ops} | {path: common.ext for path in bindings}
-        say(f"compiling {len(ops)} operator{'s' * (len(ops) != 1)}")
+        count, own = len(ops), common.ext
+        if common.precompiled == common.headers and len(ops) == 1 and len(parts) == 3:
+            # The headers are read once. Of both commands' flags the last ones count.
+            together, ops, own = [*ops, *parts], [], [*common.ext, *common.ops[1:]]
+        ext.write_text("".join(f'#include "{path}"\n' for path in together), encoding="utf-8")
+        bindings = [ext, *(path for path in parts if path not in together)]
+        say(f"compiling {count} operator{'s' * (count != 1)}")
+        commands = {path: common.ops for path in ops} | {path: own for path in bindings}
 
         def compiled(item: tuple[int, Path]) -> str:
             number, path = item

@@ -127,12 +127,12 @@ class _Shown:
         self.notebook = notebook
         self.handle: Any = None
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, once: bool = False) -> None:
         """Show the current step; "" at the end."""
         if self.notebook:
             self._show(f"mlxgen: {text}" if text else "")
         else:
-            progress(text)
+            progress(text, once)
 
     def end(self, text: str) -> None:
         """Show the result."""

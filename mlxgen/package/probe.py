@@ -98,6 +98,7 @@ def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:
     """Return the locations of the shared toolchain."""
     return {
         "MLXGEN_COMMON_HEADERS": str(common.headers),
+        "MLXGEN_COMMON_PRECOMPILED": str(common.precompiled),
         "MLXGEN_COMMON_RUNTIME": str(common.runtime),
         "MLXGEN_COMMON_NANOBIND": str(common.nanobind or ""),
     }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-Say = Callable[[str], None]
+from typing import NamedTuple, Protocol
 
 KIND = "modules"
+
+
+class Say(Protocol):
+    """Shows a step that takes a while; "" at the end."""
+
+    def __call__(self, text: str, once: bool = False) -> None:
+        """Show the text; ``once`` if the step is done once for a machine, and so takes longer."""
 
 
 class LoadError(Exception):

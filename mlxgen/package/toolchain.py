@@ -46,7 +46,11 @@ ENVIRONMENT = """CPATH CPLUS_INCLUDE_PATH C_INCLUDE_PATH LIBRARY_PATH GCC_EXEC_P
 FROM_ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CMAKE_TOOLCHAIN_FILE")
 
 _PRECOMPILED = {"ops": "mlxgen/cpu.h", "ext": "mlxgen/python.h"}
+# The runtime has no loop that -O3 makes faster, but vectorization. g++ needs half of the time.
+_RUNTIME_FLAGS = ("-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic")
 _EMULATED = ("mlxgen/formula.h", "mlxgen/metal.h")
+
+PRECOMPILED = "precompiled"  # in the cache
 
 Command = list[str]
 T = TypeVar("T")
@@ -64,6 +68,7 @@ class Common(NamedTuple):
     """The shared toolchain after it was built."""
 
     headers: Path
+    precompiled: Path  # ops.h and ext.h, precompiled or not
     runtime: Path
     nanobind: Path | None  # None for emulation
     known: Path  # CMake settings that packages need not detect again
@@ -86,6 +91,7 @@ def obtain(
     tools: Callable[[], Tools],
     local: Path,
     say: Callable[[str], None],
+    precompile: bool = True,
 ) -> Common:
     """Return the shared toolchain, from the cache or built now. If the cache is not writable, build
     it in ``local``.
@@ -97,6 +103,8 @@ def obtain(
         tools: Returns CMake and Ninja; called only if something must be built.
         local: The build folder if the cache cannot be used.
         say: Called before slow steps.
+        precompile: Precompile the headers, unless they are in the cache. This takes longer than
+            the compilation of a few files without it.
 
     Raises:
         BuildError: If something does not compile.
@@ -104,14 +112,14 @@ def obtain(
     """
     shared = Cache(folder())
     try:
-        return _Builder(shared, mlx, machine, given, tools, say).common()
+        return _Builder(shared, mlx, machine, given, tools, say).common(precompile)
     except NoCompiler:
         raise
     except (BuildError, OSError) as error:
         text = str(error)
         why = text if len(text) < 300 else text[:300] + "..."
         say(f"the cache {shared.root} is not used: {why}")
-        return _Builder(Cache(local), mlx, machine, given, tools, say).common()
+        return _Builder(Cache(local), mlx, machine, given, tools, say).common(precompile)
 
 
 class _Builder:
@@ -134,23 +142,25 @@ class _Builder:
         self.say = say
         self.emulated = self.given.get("MLXGEN_EMULATE_METAL", "OFF") == "ON"
 
-    def common(self) -> Common:
+    def common(self, precompile: bool) -> Common:
         """Return the shared toolchain."""
         toolchain = self._toolchain()
         found = json.loads((toolchain / "commands.json").read_text(encoding="utf-8"))
         commands: dict[str, Command] = {name: list(words) for name, words in found.items()}
-        with ThreadPoolExecutor(1) as pool:
+        headers = self._headers()
+        with ThreadPoolExecutor() as pool:
+            runtime = pool.submit(self._runtime, commands, headers)
             nanobind = None if self.emulated else pool.submit(self._nanobind, commands)
-            headers = self._headers(commands)
-            runtime = self._runtime(commands, headers)
-            library = nanobind.result() if nanobind else None
+            precompiled = self._precompiled(commands, headers, precompile)
         ops, ext = (
-            [*filled(commands[name], _inside(headers)), "-include", str(headers / f"{name}.h")]
+            [*filled(commands[name], _inside(headers)), "-include", str(precompiled / f"{name}.h")]
             for name in _PRECOMPILED
         )
         there = {"mlx": self.mlx.mlx, "nanobind": self.mlx.nanobind, "mlxgen": MLXGEN}
         link = filled(commands["link"], there)
-        return Common(headers, runtime, library, toolchain / "known.cmake", ops, ext, link)
+        library = nanobind.result() if nanobind else None
+        known = toolchain / "known.cmake"
+        return Common(headers, precompiled, runtime.result(), library, known, ops, ext, link)
 
     # --------------------------------------------------------------------------- commands
 
@@ -218,15 +228,10 @@ class _Builder:
         ]
         return digest(*found).encode()
 
-    def _headers(self, commands: Mapping[str, Command]) -> Path:
-        names = [name for name in _PRECOMPILED if name == "ops" or not self.emulated]
-        compiler = _identity(commands["ops"][:1])
-        key = digest(
-            *(commands[name] for name in names), compiler, _python(), self._sources, _PRECOMPILED
-        )
+    def _headers(self) -> Path:
+        """Return a folder with copies of all headers."""
 
         def build(made: Path) -> Iterable[str]:
-            self.say("precompiling the headers of MLX, once for this machine")
             folders = {
                 "mlx/include": self.mlx.mlx / "include",
                 "nanobind/include": self.mlx.nanobind / "include",
@@ -235,38 +240,65 @@ class _Builder:
             }
             for inside, source in folders.items():
                 shutil.copytree(source, made / inside)
-            suffix = "pch" if "clang" in compiler[0] else "gch"
-
-            def precompile(name: str) -> str:
-                header = made / f"{name}.h"
+            for name in _PRECOMPILED:
                 includes = [_PRECOMPILED[name], *(_EMULATED if self.emulated else ())]
                 text = "".join(f"#include <{include}>\n" for include in includes)
-                header.write_text(f"#pragma once\n{text}", encoding="utf-8")
-                listed = header.with_suffix(".d")
-                runtime = f"-I{made / 'mlxgen' / 'runtime' / 'include'}"
-                output = ["-MD", "-MF", str(listed), "-o", f"{header}.{suffix}"]
-                words = [*filled(commands[name], _inside(made)), runtime, *output]
-                run([*words, "-x", "c++-header", str(header)])
-                return listed.read_text(encoding="utf-8")
+                (made / f"{name}.h").write_text(f"#pragma once\n{text}", encoding="utf-8")
+            return []
 
-            read = {word for text in each(precompile, names) for word in _prerequisites(text)}
-            return sorted(path for path in read if not Path(path).is_relative_to(made))
-
-        about = f"headers of MLX {self.mlx.mlx_version}{self._how(compiler)}"
+        key = digest(self._sources, _PRECOMPILED, self.emulated)
+        about = f"headers of MLX {self.mlx.mlx_version}{', emulated Metal' * self.emulated}"
         return self.cache.obtain("headers", key, about, build)
+
+    def _precompiled(
+        self, commands: Mapping[str, Command], headers: Path, precompile: bool
+    ) -> Path:
+        """Return the folder of ops.h and ext.h, which are precompiled there, or ``headers``."""
+        names = [name for name in _PRECOMPILED if name == "ops" or not self.emulated]
+        compiler = _identity(commands["ops"][:1])
+        key = digest(headers.name, *(commands[name] for name in names), compiler, _python())
+        if not precompile:
+            return self.cache.find(PRECOMPILED, key) or headers
+
+        def build(made: Path) -> Iterable[str]:
+            self.say("precompiling the headers of MLX, once for this machine")
+            suffix = "pch" if "clang" in compiler[0] else "gch"
+
+            def compiled(name: str) -> str:
+                header = made / f"{name}.h"
+                shutil.copy(headers / header.name, header)
+                output = ["-o", f"{header}.{suffix}", "-x", "c++-header", str(header)]
+                return self._compile(commands[name], headers, made / f"{name}.d", output)
+
+            return _outside(each(compiled, names), made, headers)
+
+        about = f"precompiled headers of MLX {self.mlx.mlx_version}{self._how(compiler)}"
+        return self.cache.obtain(PRECOMPILED, key, about, build)
+
+    def _compile(self, command: Command, headers: Path, listed: Path, more: Command) -> str:
+        """Compile with the copied headers; return the make rule of all files that were read."""
+        include = f"-I{headers / 'mlxgen' / 'runtime' / 'include'}"
+        words = [*filled(command, _inside(headers)), include, "-MD", "-MF", str(listed), *more]
+        run(words)
+        return listed.read_text(encoding="utf-8")
 
     def _runtime(self, commands: Mapping[str, Command], headers: Path) -> Path:
         compiler = _identity(commands["ops"][:1])
-        sources = sorted((RUNTIME / "src").glob("*.cpp"))
-        key = digest(headers.name, commands["ops"], compiler, *contents(RUNTIME / "src", "*.cpp"))
+        command = list(commands["ops"])
+        if "-O3" in command and "clang" not in compiler[0]:
+            command += _RUNTIME_FLAGS
+        key = digest(headers.name, command, compiler, *contents(RUNTIME / "src", "*.cpp"))
 
         def build(made: Path) -> Iterable[str]:
             self.say("compiling mlxgen's runtime, once for this machine")
-            include = f"-I{headers / 'mlxgen' / 'runtime' / 'include'}"
-            command = [*filled(commands["ops"], _inside(headers)), include]
-            command += ["-include", str(headers / "ops.h")]
-            self._archive(made, "mlxgen", commands, command, sources)
-            return []
+            # All in one: the headers of MLX are read once.
+            together, compiled = made / "runtime.cpp", made / "runtime.o"
+            sources = sorted((RUNTIME / "src").glob("*.cpp"))
+            together.write_text("".join(f'#include "{path}"\n' for path in sources), "utf-8")
+            output = ["-c", str(together), "-o", str(compiled)]
+            rule = self._compile(command, headers, made / "runtime.d", output)
+            self._archive(made, "mlxgen", commands, compiled)
+            return _outside([rule], made, headers, RUNTIME)
 
         about = f"mlxgen's runtime for MLX {self.mlx.mlx_version}{self._how(compiler)}"
         return self.cache.obtain("runtime", key, about, build) / "libmlxgen.a"
@@ -281,8 +313,9 @@ class _Builder:
             self.say("compiling nanobind, once for this machine")
             command = filled(commands["nanobind"], {"nanobind": root})
             # One combined source compiles in a third of the time.
-            source = root / "src" / "nb_combined.cpp"
-            self._archive(made, "nanobind", commands, command, [source])
+            source, compiled = root / "src" / "nb_combined.cpp", made / "nanobind.o"
+            run([*command, "-c", str(source), "-o", str(compiled)])
+            self._archive(made, "nanobind", commands, compiled)
             return []
 
         python = f" and Python {_python()[0]}"
@@ -297,22 +330,16 @@ class _Builder:
         return f" with {name}{''.join(f', {word}' for word in told)}"
 
     def _archive(
-        self,
-        made: Path,
-        name: str,
-        commands: Mapping[str, Command],
-        command: Command,
-        sources: Iterable[Path],
+        self, made: Path, name: str, commands: Mapping[str, Command], compiled: Path
     ) -> None:
-        def compiled(source: Path) -> str:
-            out = str(made / f"{source.stem}.o")
-            run([*command, "-c", str(source), "-o", out])
-            return out
+        run([*commands["ar"], "qcs", str(made / f"lib{name}.a"), str(compiled)])
+        compiled.unlink()
 
-        objects = list(each(compiled, sources))
-        run([*commands["ar"], "qcs", str(made / f"lib{name}.a"), *objects])
-        for path in objects:
-            os.unlink(path)
+
+def _outside(rules: Iterable[str], *folders: Path) -> list[str]:
+    """Return the files that make rules name and that are in none of the folders."""
+    read = {word for text in rules for word in _prerequisites(text)}
+    return sorted(p for p in read if not any(map(Path(p).is_relative_to, folders)))
 
 
 def each(function: Callable[[T], str], items: Iterable[T]) -> Iterator[str]:

@@ -8,10 +8,17 @@ The operators are functions of this package and its submodules, just as ``mx.add
 operators methods of ``mx.array``. The rest of the package is generated when it is built.
 """
 
+from contextlib import suppress as _suppress
+
 from mlxops._load import *
 from mlxops._load import __version__ as __version__
-from mlxops.special import digamma as digamma
-from mlxops.special import gammaln as gammaln
-from mlxops.special import lgamma as lgamma
-from mlxops.special import polygamma as polygamma
-from mlxops.special import psi as psi
+
+# A build of selected operators may lack them.
+with _suppress(ImportError):
+    from mlxops.special import polygamma as polygamma
+with _suppress(ImportError):
+    from mlxops.special import digamma as digamma
+    from mlxops.special import psi as psi
+with _suppress(ImportError):
+    from mlxops.special import gammaln as gammaln
+    from mlxops.special import lgamma as lgamma

@@ -157,7 +157,7 @@ def cell_of(page: str) -> str:
 
 
 def run_cell(cell: str) -> ModuleType:
-    return load.obtain(load.Request(None, notebook.parts(cell)), lambda text: None)
+    return load.obtain(load.Request(None, notebook.parts(cell)), lambda text, once=False: None)
 
 
 def test_script() -> None:

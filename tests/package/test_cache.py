@@ -240,13 +240,16 @@ done
     monkeypatch.setattr(toolchain._Builder, "_ask", ask)
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "cache"))
 
-    def obtain(flags: str = "", **more: str) -> tuple[toolchain.Common, list[str], int]:
+    def obtain(
+        flags: str = "", precompile: bool = True, **more: str
+    ) -> tuple[toolchain.Common, list[str], int]:
         """Return the parts, the messages, and the number of compiler calls."""
         log.write_text("")
         said: list[str] = []
         given = {"CMAKE_CXX_COMPILER": str(compiler), "CMAKE_CXX_FLAGS": flags, **more}
+        local = tmp_path / "local"
         common = toolchain.obtain(
-            compat.find(), machine, given, toolchain.tools, tmp_path / "local", said.append
+            compat.find(), machine, given, toolchain.tools, local, said.append, precompile
         )
         return common, said, len(log.read_text().splitlines())
 
@@ -255,16 +258,30 @@ done
 
 def test_parts_are_built_once_for_the_same_flags(obtained, monkeypatch) -> None:
     first, said, calls = obtained()
-    assert calls == 7 and len(said) == 3  # two headers, nanobind, four files of the runtime
+    assert calls == 4 and len(said) == 3  # two headers, nanobind, the runtime
     assert obtained() == (first, [], 0)
     other, _, calls = obtained("-fsanitize=address")
-    assert calls == 7 and all(a != b for a, b in zip(first, other, strict=True))
+    assert calls == 4 and other.headers == first.headers
+    assert all(a != b for a, b in zip(first[1:], other[1:], strict=True))
     emulated, _, calls = obtained(MLXGEN_EMULATE_METAL="ON")
-    assert calls == 5 and emulated.nanobind is None and emulated.headers != first.headers
+    assert calls == 2 and emulated.nanobind is None and emulated.headers != first.headers
     assert obtained() == (first, [], 0)
     monkeypatch.setenv("CPATH", "/elsewhere")
     again, said, _ = obtained()
     assert again.known != first.known and not said  # CMake ran again, with the same result
+
+
+def test_precompiled_headers_can_wait(obtained) -> None:
+    first, said, calls = obtained(precompile=False)
+    assert calls == 2 and len(said) == 2 and first.precompiled == first.headers
+    later, said, calls = obtained()
+    assert calls == 2 and len(said) == 1 and later.precompiled != first.headers
+    assert (later.runtime, later.nanobind) == (first.runtime, first.nanobind)
+    assert sorted(path.name for path in later.precompiled.glob("*.gch")) == [
+        "ext.h.gch",
+        "ops.h.gch",
+    ]
+    assert obtained(precompile=False) == (later, [], 0)
 
 
 def test_a_source_of_the_runtime_makes_the_runtime_anew(obtained, tmp_path, monkeypatch) -> None:
@@ -275,17 +292,17 @@ def test_a_source_of_the_runtime_makes_the_runtime_anew(obtained, tmp_path, monk
     assert obtained()[0] == first  # the location does not matter
     (copy / "src" / "op.cpp").write_text("// other")
     other, _, calls = obtained()
-    assert calls == 4 and other.runtime != first.runtime
+    assert calls == 1 and other.runtime != first.runtime
     assert (other.headers, other.nanobind) == (first.headers, first.nanobind)
     (copy / "include" / "mlxgen" / "op.h").write_text("// other")
     other, _, calls = obtained()
-    assert calls == 6 and other.headers != first.headers and other.nanobind == first.nanobind
+    assert calls == 3 and other.headers != first.headers and other.nanobind == first.nanobind
 
 
 def test_a_cache_that_cannot_be_used(obtained, tmp_path) -> None:
     (tmp_path / "cache").write_text("a file, where a folder has to be")
     common, said, calls = obtained()
-    assert calls == 7 and common.headers.is_relative_to(tmp_path / "local")
+    assert calls == 4 and common.headers.is_relative_to(tmp_path / "local")
     assert re.match(r"the cache .*cache is not used: .*Not a directory", said[0])
     assert obtained()[2] == 0  # the second build in the same place
 
@@ -296,7 +313,7 @@ def test_a_compiler_that_fails(obtained, tmp_path) -> None:
     with pytest.raises(toolchain.BuildError, match=r"(?s)g\+\+ failed:.*no space left"):
         obtained("-O0")
     (tmp_path / "broken").unlink()
-    assert obtained("-O0")[2] == 7  # nothing was cached by mistake
+    assert obtained("-O0")[2] == 4  # nothing was cached by mistake
 
 
 def test_commands() -> None:

@@ -269,10 +269,41 @@ def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     mlxgen.load(YAML, cpp=CPP, metal=METAL)
     folder = tmp_path / "cache"
     folder.mkdir()
-    for kind in ("headers", "nanobind", "runtime", "toolchain"):
+    for kind in ("headers", "precompiled", "nanobind", "runtime", "toolchain"):
         (folder / kind).symlink_to(cache.folder() / kind)
     monkeypatch.setenv("MLXGEN_CACHE", str(folder))
     return folder
+
+
+def test_the_first_operator_does_not_wait_for_precompiled_headers(
+    other_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module._common(module.compat.find(), load.progress, precompile=True)
+    monkeypatch.setattr(module, "_start_precompile", lambda: pytest.fail("they are there"))
+    one = re.sub(r"(?s)- name: twice.*", "", YAML)
+    mlxgen.load(one.replace("From", "Between"), cpp=CPP, metal=METAL)
+    (other_cache / "precompiled").unlink()
+    started = []
+    monkeypatch.setattr(module, "_start_precompile", lambda: started.append(1))
+    ops = mlxgen.load(one, cpp=CPP, metal=METAL)
+    assert ops.softsign(1.0).item() == 0.5 and started
+    assert capsys.readouterr().err == ""  # short steps are for terminals
+    load.progress("compiling nanobind", once=True)
+    assert capsys.readouterr().err == "mlxgen: compiling nanobind\n"
+
+
+def test_headers_are_precompiled_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlxgen" / "package").mkdir(parents=True)
+    (tmp_path / "mlxgen" / "__init__.py").touch()
+    (tmp_path / "mlxgen" / "package" / "__init__.py").touch()
+    code = "def precompile(): open(__file__ + '.called', 'w')\n"
+    (tmp_path / "mlxgen" / "package" / "module.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    process = module._start_precompile.__wrapped__()
+    assert process.wait(60) == 0
+    assert (tmp_path / "mlxgen" / "package" / "module.py.called").exists()
 
 
 def test_two_at_once_and_what_is_damaged(other_cache: Path, tmp_path: Path) -> None:
@@ -306,8 +337,8 @@ def test_a_cache_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     text = YAML.replace("2 * x", "3 * x")
-    common = module._common(module.compat.find(), lambda text: None)
-    monkeypatch.setattr(module, "_common", lambda found, say: common)
+    common = module._common(module.compat.find(), mlxgen.package.load.progress, False)
+    monkeypatch.setattr(module, "_common", lambda found, say, precompile: common)
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "file"))
     ops = mlxgen.load(text, cpp=CPP, metal=METAL)
     assert ops.extra.twice(mx.array(1.0)).item() == 3
@@ -352,7 +383,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_mistakes_are_said_before_anything_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "_common", lambda found, say: pytest.fail("compiled"))
+    monkeypatch.setattr(module, "_common", lambda found, say, precompile: pytest.fail("compiled"))
     for yaml, cpp, said in (
         (YAML.replace("doc:", "dok:"), CPP, "unknown key 'dok'"),
         (YAML, CPP.replace("T x", "int x"), "does not match the entry"),

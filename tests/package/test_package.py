@@ -621,6 +621,24 @@ def test_a_mistake_is_reported_as_it_is(project: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def test_a_build_of_selected_operators(project: Path, tmp_path: Path) -> None:
+    build = "from mlxgen import build; build.build_wheel('selected', {'mlxgen.select': %r})"
+    output(run("-c", build % "twice, axpby", cwd=project))
+    (wheel,) = (project / "selected").glob("*.whl")
+    sources = project / "build" / "selected" / "generated" / "src"
+    assert {path.stem for path in sources.glob("*.cpp")} == {
+        *("axpby", "twice", "dispatch", "bind_0", "module")
+    }
+    builds.install(wheel, tmp_path)
+    code = "import tiny_ops; print(tiny_ops._build_info.SELECTED, *tiny_ops.dispatch_table())"
+    assert output(run("-c", code, cwd=project, path=tmp_path)).split() == ["twice;axpby", "axpby"]
+    assert (project / "build" / "generated" / "src" / "cut.cpp").exists()  # a folder of its own
+    done = run("-c", build % ["twize"], cwd=project)
+    shown = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "error[MG606]: no operator or tag 'twize' (did you mean 'twice'?)" in shown
+
+
 def test_a_nanobind_that_does_not_fit(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -666,6 +684,7 @@ def test_editable_installs_have_a_build_folder_of_their_own(
             getattr(build, name)("dist")
             editable = name == "build_editable"
             assert given["build-dir"] == ("build/editable" if editable else "build")
+            assert given["cmake.define.MLXGEN_SELECT"] == ""  # not the last build's
             # The CMake of an isolated build no longer exists when the package is imported.
             assert (given.get("editable.rebuild") == "false") == (editable and prefix != "/")
 

@@ -24,7 +24,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return arguments for a folder with a finished shared toolchain."""
     place = tmp_path / "known.cmake"
     place.write_text("set(KNOWN 1)\n")
-    common = toolchain.Common(place, place, place, place, [], [], [])
+    common = toolchain.Common(place, place, place, place, place, [], [], [])
     monkeypatch.setattr(toolchain, "obtain", lambda *given: common)
     folder = str(tmp_path)
     return ["--project", folder, "--build", folder, "--cmake", "cmake", "--ninja", "ninja"]
