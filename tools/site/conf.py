@@ -25,8 +25,9 @@ from tools.site import pages, plots  # noqa: E402 - the root is known only now
 project = "mlxgen"
 html_title = "mlxgen"
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "examples/*.ipynb", "mlxgen/diagnostics/errors.md"]
-exclude_patterns = [".*", "build", "dist", "mlxgen/build", "CHANGELOG.md"]
+include_patterns = ["README.md", "docs/*.md", "examples/*.ipynb"]
+include_patterns += [f"{page}.md" for page in pages.OTHERS]
+exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
 
 extensions = ["myst_nb"]
 myst_enable_extensions = ["dollarmath"]
