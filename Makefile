@@ -123,7 +123,7 @@ links: .venv/.built .venv/.site ## Ask whether the pages' links to other hosts w
 build: .venv/.built ## Generate, compile and install mlxops into .venv
 
 clean: ## Remove everything that was built, and .venv
-	rm -rf .venv build dist mlxgen/build mlxgen/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist docs/operators mlxgen/build mlxgen/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 # The environment: the generator as it lies here, what building needs for the
 # MLX that pyproject.toml pins, and the tools.

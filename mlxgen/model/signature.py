@@ -217,8 +217,13 @@ class Signature(NamedTuple):
         types = [output.type.python for output in self.outputs]
         return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
-    def python_args(self, annotation: Callable[[Type], str], *more: str) -> str:
-        """Python's arguments, with ``/`` and ``*``, and more that are keyword-only."""
+    def python_args(self, annotation: Callable[[Type], str], *more: str) -> list[str]:
+        """Return Python's arguments, with ``/`` and ``*``.
+
+        Args:
+            annotation: The spelling of a type.
+            more: Additional keyword-only arguments.
+        """
         args = []
         for arg in self.args:
             default = f" = {arg.default.python}" if arg.default else ""
@@ -226,8 +231,7 @@ class Signature(NamedTuple):
         first = sum(arg.pos_only for arg in self.args)
         last = sum(not arg.kw_only for arg in self.args)
         rest = [*args[last:], *more]
-        marked = [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
-        return ", ".join(marked)
+        return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
 
     def cpp(self) -> str:
         """The signature in the C++ spelling of entries."""
@@ -244,7 +248,8 @@ class Signature(NamedTuple):
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
-        return f"{self.name or ''}({self.python_args(Type._python_spelling)}) -> {result}"
+        args = ", ".join(self.python_args(Type._python_spelling))
+        return f"{self.name or ''}({args}) -> {result}"
 
 
 # What C++ has no literal for: a minus is an operator there.

@@ -20,12 +20,18 @@ from pygments.lexers.c_cpp import CppLexer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.site import pages, plots  # noqa: E402 - the root is known only now
+from tools.site import operators, pages  # noqa: E402 - the root is known only now
 
 project = "mlxgen"
 html_title = "mlxgen"
 root_doc = "README"
-include_patterns = ["README.md", "docs/*.md", "examples/*.ipynb", "mlxgen/diagnostics/errors.md"]
+include_patterns = [
+    "README.md",
+    "docs/*.md",
+    f"{operators.FOLDER}/*.md",
+    "examples/*.ipynb",
+    "mlxgen/diagnostics/errors.md",
+]
 exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
 
 extensions = ["myst_nb"]
@@ -41,6 +47,7 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_favicon = "static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_use_index = False
 html_show_copyright = False
@@ -51,8 +58,13 @@ def _read(app: Any, name: str, source: list[str]) -> None:
     """Add to a page what GitHub does not show."""
     if name == root_doc:
         source[0] += pages.contents(ROOT)
-    elif name == "docs/operators":
-        source[0] = plots.with_plots(source[0], ROOT / "mlx_ops.yaml")
+    elif name == operators.FOLDER:
+        source[0] = operators.index(ROOT)
+
+
+def _started(app: Any) -> None:
+    """Write the pages that Sphinx finds next."""
+    operators.write(ROOT)
 
 
 def _finished(app: Any, error: Exception | None) -> None:
@@ -76,5 +88,6 @@ def setup(app: Any) -> None:
     """What Sphinx calls."""
     app.add_lexer("metal", CppLexer)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("builder-inited", _started)
     app.connect("source-read", _read)
     app.connect("build-finished", _finished)

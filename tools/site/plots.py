@@ -24,7 +24,6 @@ import yaml
 
 from mlxgen.testing.cases import Case, SampleArray, Subject
 
-SECTION = re.compile(r"^## (\S+)\n\n```python\n.*?\n```\n", re.MULTILINE | re.DOTALL)
 TEXT = "#010203"  # stands for the colour of the page's text
 COLOURS = ("#2f7ed8", "#d9730d", "#1a9850", "#b04fc4")  # 3:1 or more against white and black
 STYLE: Any = {
@@ -36,25 +35,21 @@ STYLE: Any = {
 } | {f"{name}color": TEXT for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")}
 
 
-def with_plots(page: str, entries: Path) -> str:
-    """The page of the operators with pictures behind the signatures.
+def figures(entries: Path) -> dict[str, str]:
+    """Return the figures of elementwise operators: Markdown by name in Python.
 
     Args:
-        page: Markdown, as ``mlxgen docs`` writes it.
         entries: The YAML file, for the samples.
     """
     matplotlib.use("Agg")
     samples = {entry["name"]: entry.get("samples") for entry in _load(entries)}
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
-    drawable = {s[0].path: s for op in ops if (s := _subjects(op, samples))}
-
-    def add(found: re.Match[str]) -> str:
-        subjects = drawable.get(found[1])
-        drawn = _picture(subjects) if subjects else ""
-        return found[0] + (f"\n```{{raw}} html\n{drawn}\n```\n" if drawn else "")
-
     with mx.stream(mx.cpu), matplotlib.rc_context(STYLE), np.errstate(all="ignore"):
-        return SECTION.sub(add, page)
+        return {
+            subjects[0].path: f"```{{raw}} html\n{_figure(subjects)}\n```"
+            for op in ops
+            if (subjects := _subjects(op, samples))
+        }
 
 
 def _load(entries: Path) -> list[dict[str, Any]]:
@@ -73,7 +68,7 @@ def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:
     return subjects if subjects[0].is_elementwise else []
 
 
-def _picture(subjects: list[Subject]) -> str:
+def _figure(subjects: list[Subject]) -> str:
     """The function, and its derivative in each argument that has one, along the last argument.
 
     Over the range of the first sample, and below it as far again where other samples are.
