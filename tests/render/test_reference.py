@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,10 +81,9 @@ def test_links_of_the_index(project: tuple[Settings, list[Op]]) -> None:
     text = reference([pieces(op, settings) for op in ops], settings)
     parsed = list(tokens(text))
     links = Counter(str(t.attrs["href"]) for t in parsed if t.type == "link_open")
-    after = zip(parsed, parsed[1:], strict=False)
     headings = {
         "#" + following.content.lower().replace(".", "")
-        for token, following in after
+        for token, following in itertools.pairwise(parsed)
         if token.type == "heading_open"
     }
     assert links.keys() <= headings and set(links.values()) == {1}

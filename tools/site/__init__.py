@@ -1,1 +1,1 @@
-"""The documentation site: Sphinx's settings (``conf.py``), and what it adds to the pages."""
+"""The documentation site: Sphinx's settings (``conf.py``) and the content that it adds to pages."""

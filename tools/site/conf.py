@@ -1,9 +1,8 @@
-"""How Sphinx makes a site of README.md and docs/, the very files that GitHub shows (``make site``).
+"""Sphinx's settings for the site (``make site``): README.md and docs/, which GitHub shows too.
 
-Sphinx, because it is the one generator that fails on a link to a heading that is not there, checks
-links to the outside, and runs pages (MyST-NB); furo, because it is readable on phones, has a dark
-mode, and loads nothing from other hosts. The repository's root is the source folder, so that links
-between pages, and to files that are not pages, are the ones that GitHub follows.
+Sphinx fails on a link to a missing heading, checks links to other hosts, and runs pages (MyST-NB).
+The furo theme is readable on phones, has a dark mode, and loads nothing from other hosts. The
+source folder is the repository's root, so that all relative links work on GitHub and on the site.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pygments.lexers.c_cpp import CppLexer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.site import operators, pages  # noqa: E402 - the root is known only now
+from tools.site import operators, pages  # noqa: E402 - needs the path
 
 project = "mlxgen"
 html_title = "mlxgen"
@@ -36,9 +35,9 @@ exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
 
 extensions = ["myst_nb"]
 myst_enable_extensions = ["dollarmath"]
-html_math_renderer = "mathml"  # browsers draw it themselves; MathJax comes from another host
-myst_heading_anchors = 4  # under the names that GitHub gives them
-suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows what is no YAML or TOML
+html_math_renderer = "mathml"  # browsers draw it; MathJax would come from another host
+myst_heading_anchors = 4  # with GitHub's names
+suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows invalid YAML and TOML
 nb_custom_formats = {"docs/tutorial.md": "tools.site.pages.notebook"}
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
@@ -55,7 +54,7 @@ linkcheck_anchors = False
 
 
 def _read(app: Any, name: str, source: list[str]) -> None:
-    """Add to a page what GitHub does not show."""
+    """Add the content that GitHub does not show to a page."""
     if name == root_doc:
         source[0] += pages.contents(ROOT)
     elif name == operators.FOLDER:
@@ -68,7 +67,7 @@ def _started(app: Any) -> None:
 
 
 def _finished(app: Any, error: Exception | None) -> None:
-    """The README is what comes first."""
+    """Make the README the site's first page."""
     if not error and app.builder.name == "html":
         shutil.copy(Path(app.outdir) / "README.html", Path(app.outdir) / "index.html")
 
@@ -85,7 +84,7 @@ def _block(translator: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    """What Sphinx calls."""
+    """Register the extensions; Sphinx calls this function."""
     app.add_lexer("metal", CppLexer)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("builder-inited", _started)

@@ -41,9 +41,10 @@ def write(root: Path) -> None:
     shutil.rmtree(root / FOLDER, ignore_errors=True)
     (root / FOLDER).mkdir()
     settings, made = _public(root)
-    figures = plots.figures(settings.yaml)
+    drawable = plots.drawable(settings.yaml)
     for piece in made:
-        page = reference_page(piece, figures.get(piece.path, ""))
+        subjects = drawable.get(piece.path)
+        page = reference_page(piece, plots.figure(subjects) if subjects else "")
         (root / FOLDER / f"{piece.path}.md").write_text(page, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What the site makes of the pages: the table of contents, and a notebook of the tutorial."""
+"""The table of contents, and the tutorial as a notebook."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CONTENTS = {
         "docs/releasing",
     ],
 }
-"""The pages in their order. Those that are not named here stand at the end of "How to"."""
+"""The pages in their order. Pages without a place here go to the end of "How to"."""
 
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def contents(root: Path) -> str:
-    """Sphinx's table of contents, as Markdown for the end of the first page.
+    """Return Sphinx's table of contents, as Markdown for the end of the first page.
 
     Args:
         root: The folder of the repository.
@@ -61,11 +61,11 @@ def contents(root: Path) -> str:
 
 
 def notebook(text: str) -> Any:
-    """A Markdown page as a notebook, which MyST-NB runs: its Python code are the cells.
+    """Return a Markdown page as a notebook with its Python blocks as cells, which MyST-NB runs.
 
-    On GitHub the page is ordinary Markdown, which MyST's own format for notebooks is not.
+    The page is ordinary Markdown for GitHub, unlike a page in MyST's own notebook format.
     """
-    v4: Any = importlib.import_module("nbformat.v4")  # only where the site is made
+    v4: Any = importlib.import_module("nbformat.v4")  # installed only for the site
     cells, starts, line = [], [], 0
     for i, part in enumerate(CODE.split(text)):
         line += i % 2  # the line that opens the code
