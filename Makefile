@@ -136,8 +136,8 @@ links: .venv/.built .venv/.site ## Check the pages' links to other hosts
 
 build: .venv/.built ## Generate, compile and install mlxops into .venv
 
-clean: ## Remove all build products and .venv
-	rm -rf .venv build dist mlxgen/build mlxgen/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove everything that was built, and .venv
+	rm -rf .venv build dist docs/operators mlxgen/build mlxgen/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 # The environment: the generator in editable mode, the build requirements for the
 # MLX that pyproject.toml pins, and the tools.

@@ -100,6 +100,6 @@ def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:
     from ..render.files import pieces, reference
 
     return {
-        "operators.md": reference(pieces(op, settings) for op in ops),
+        "operators.md": reference((pieces(op, settings) for op in ops), settings),
         f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
     }

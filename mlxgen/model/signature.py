@@ -215,8 +215,13 @@ class Signature(NamedTuple):
         types = [output.type.python for output in self.outputs]
         return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
-    def python_args(self, annotation: Callable[[Type], str], *more: str) -> str:
-        """Return Python's arguments with ``/`` and ``*``, and additional keyword-only arguments."""
+    def python_args(self, annotation: Callable[[Type], str], *more: str) -> list[str]:
+        """Return Python's arguments, with ``/`` and ``*``.
+
+        Args:
+            annotation: The spelling of a type.
+            more: Additional keyword-only arguments.
+        """
         args = []
         for arg in self.args:
             default = f" = {arg.default.python}" if arg.default else ""
@@ -224,8 +229,7 @@ class Signature(NamedTuple):
         first = sum(arg.pos_only for arg in self.args)
         last = sum(not arg.kw_only for arg in self.args)
         rest = [*args[last:], *more]
-        marked = [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
-        return ", ".join(marked)
+        return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
 
     def cpp(self) -> str:
         """Return the signature in the C++ spelling of entries."""
@@ -242,7 +246,8 @@ class Signature(NamedTuple):
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
-        return f"{self.name or ''}({self.python_args(Type._python_spelling)}) -> {result}"
+        args = ", ".join(self.python_args(Type._python_spelling))
+        return f"{self.name or ''}({args}) -> {result}"
 
 
 # C++ has no literal for this number, because a minus is an operator there.

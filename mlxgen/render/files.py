@@ -19,7 +19,8 @@ from ..model.dtypes import FLOATING
 from ..model.op import Form, Op, metal_stem
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
-from .python import check_samples, docstring, gradient_summary, op_dict, python_def
+from .python import check_samples, docstring, op_dict, python_def
+from .reference import Reference, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
@@ -62,7 +63,7 @@ def environment() -> jinja2.Environment:
         # Compiling the templates takes longer than generating a small package.
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    env.filters.update(FILTERS)
+    env.filters.update(FILTERS, markdown=markdown)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # globals, because importing them in each template takes time
         module = env.get_template(name).module
@@ -123,8 +124,9 @@ class Pieces(NamedTuple):
     source: str
     binding: tuple[str, str]  # the function that Python calls, and its registration
     stub: str
-    row: str  # line in the reference's table
-    section: str  # section of the reference
+    summary: str  # one line of Markdown for the index of the reference
+    usage: str  # Markdown: the signature and the entry's documentation
+    details: str  # Markdown: arguments, results and the rest of the reference
     checks: str  # cases of the generated checks
     json: str  # its items in ops.json, without the line
 
@@ -141,8 +143,7 @@ def pieces(op: Op, package: Package) -> Pieces:
     facts = op_dict(op)
     del facts["line"]  # depends on other entries
     function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
-    gradient = gradient_summary(op)
-    row, section = _blocks("reference.md.j2", package, op=view, gradient=gradient, **texts)
+    summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
     return Pieces(
         name=op.name,
         python_name=op.python_name,
@@ -158,8 +159,9 @@ def pieces(op: Op, package: Package) -> Pieces:
         source=op_source(view, package),
         binding=(function, registration),
         stub=_render("stub.pyi.j2", package, op=view, **texts),
-        row=row,
-        section=section,
+        summary=summary.strip(),
+        usage=usage.strip(),
+        details=details.strip(),
         checks="".join(f"    case({package.name}.{op.path}, {s!r}),\n" for s in check_samples(op)),
         json=_to_json(facts)[1:-1],
     )
@@ -260,7 +262,7 @@ def package_files(
     # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
     rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
     files["python/ops.json"] = "[\n" + ",\n".join(rows) + "\n]\n"
-    files["docs/operators.md"] = reference(made)
+    files["docs/operators.md"] = reference(made, package)
     for include, shared in sorted({(p.metal, p.shared) for p in made if p.metal}):
         stem = metal_stem(include)
         path = f"include/{name}/metal/{stem}_metal.h"
@@ -297,10 +299,38 @@ def _modules(public: Iterable[Pieces]) -> dict[str, list[Pieces]]:
     return out
 
 
-def reference(made: Iterable[Pieces]) -> str:
-    """Render the reference page of operators."""
-    members = [p for ops in _modules(p for p in made if p.public).values() for p in ops]
-    return _template("references.md.j2").render(ops=members)
+def reference(made: Iterable[Pieces], package: Package) -> str:
+    """Return the reference of all public operators on one page."""
+    return _render("references.md.j2", package, modules=reference_modules(made), folder="")
+
+
+def reference_index(made: Iterable[Pieces], package: Package, folder: str) -> str:
+    """Return the index of the reference for operators with a page each.
+
+    Args:
+        made: The operators.
+        package: Their package.
+        folder: The folder with the pages, relative to the index.
+    """
+    return _render("references.md.j2", package, modules=reference_modules(made), folder=folder)
+
+
+def reference_page(piece: Pieces, figure: str = "") -> str:
+    """Return the reference of one operator as a page of its own.
+
+    Args:
+        piece: The operator.
+        figure: Markdown for the place between documentation and arguments.
+    """
+    parts = (f"# {piece.path}", piece.usage, figure, piece.details)
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[Pieces]]]:
+    """Return the public operators by submodule; those of the package itself are last."""
+    modules = _modules(p for p in made if p.public)
+    found = [(module, members) for module, members in modules.items() if members]
+    return sorted(found, key=lambda item: not item[0])
 
 
 def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:

@@ -6,56 +6,46 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..model.op import Form, GradKind, Op, shown_axes
-from ..model.signature import Kind, Type
+from ..model.op import Form, GradKind, Op
+from .reference import DocumentedArgument, arguments, python_args, results
 
 
 def python_def(op: Op) -> str:
-    """Return the Python signature in the style of MLX's stubs."""
-
-    def annotation(type: Type) -> str:
-        if type.kind is Kind.ARRAYS:
-            return "Sequence[scalar | array]"
-        return f"scalar | {type.python}" if type.is_array else type.python
-
-    args = op.signature.python_args(annotation, "stream: StreamOrDevice = None")
-    return f"({args}) -> {op.signature.python_result}"
+    """Return the Python signature, as in MLX's stubs."""
+    return f"({', '.join(python_args(op))}) -> {op.signature.python_result}"
 
 
 def docstring(op: Op) -> str:
     """Return the docstring in MLX's style."""
     entry = op.entry
-    result = op.signature.python_result
     parts = [(entry.doc or f"{op.python_name}.").strip()]
     if entry.deprecated:
         parts.append(f"Deprecated: {entry.deprecated}")
-    args = []
-    for p in op.arguments.params:
-        type = p.type.python if not p.type.is_array else ("list(array)" if p.is_list else "array")
-        optional = ", optional" if p.arg.default is not None or p.type.optional else ""
-        text = entry.args.get(p.name, "Input array." if p.type.is_array else "")
-        if p.arg.default is not None and p.arg.default.value is not None:
-            text = f"{text} Default: ``{p.arg.default.python}``.".strip()
-        shape = _of_shape(op, p.name)
-        args.append(_item(f"{p.name} ({type}{shape}{optional}): {text}".rstrip()))
-    if args:
+    if args := [_item(_argument(argument)) for argument in arguments(op)]:
         parts.append("Args:\n" + "\n".join(args))
-    returns = entry.returns
-    if isinstance(returns, dict):
-        lines = [
-            f"{o.name}{_of_shape(op, o.name)}: {returns.get(o.name, '')}".rstrip()
-            for o in op.outputs
-        ]
+    result, returns = op.signature.python_result, results(op)
+    if isinstance(entry.returns, dict):
+        lines = [f"{r.name}{_of_shape(r.shape)}: {r.text}".rstrip() for r in returns]
         parts.append("Returns:\n" + _item(f"{result}: " + "; ".join(lines)))
+    elif op.single:
+        one = f"{result}{_of_shape(returns[0].shape)}: {returns[0].text}"
+        parts.append("Returns:\n" + _item(one))
     else:
-        text = returns or ("The output array." if op.single else "The outputs.")
-        shape = _of_shape(op, op.outputs[0].name) if op.single else ""
-        parts.append("Returns:\n" + _item(f"{result}{shape}: {text}"))
+        parts.append("Returns:\n" + _item(f"{result}: {entry.returns or 'The outputs.'}"))
     return "\n\n".join(parts)
 
 
-def _of_shape(op: Op, name: str) -> str:
-    return f" of shape {shown_axes(op.axes[name])}" if name in op.axes else ""
+def _argument(argument: DocumentedArgument) -> str:
+    optional = ", optional" if argument.optional else ""
+    text = argument.text
+    if argument.default:
+        text = f"{text} Default: ``{argument.default}``.".strip()
+    head = f"{argument.name} ({argument.type}{_of_shape(argument.shape)}{optional})"
+    return f"{head}: {text}".rstrip()
+
+
+def _of_shape(shape: str) -> str:
+    return f" of shape {shape}" if shape else ""
 
 
 def _item(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The built site in a real browser: on phones, with searches, and in dark mode.
+"""Tests of the built site in a browser: on phones, in search, and in dark mode.
 
-``make site`` runs this. Without Chromium and its driver (Debian: ``apt install chromium-driver``)
-only the links are checked.
+``make site`` runs them. Without Chromium and its driver (Debian: ``apt install chromium-driver``)
+only the tests of links and content run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import pytest
 SITE = Path(os.environ.get("SITE", "site")).resolve()
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 DESK = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-OPERATORS = "docs/operators.html"
+BETAINC = "docs/operators/special.betainc.html"  # with curves in several colors
 
 if "SITE" not in os.environ:
-    pytest.skip("`make site` builds the site and runs this", allow_module_level=True)
+    pytest.skip("`make site` builds the site and runs these tests", allow_module_level=True)
 
 PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
 
 
 class Parts(HTMLParser):
-    """The link targets of a page, and its links."""
+    """The ids and the links of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -49,12 +49,15 @@ class Parts(HTMLParser):
                 self.links.add(value)
 
 
-def test_pictures() -> None:
-    """Every elementwise operator has a plot, and executed pages have outputs."""
+def test_plots() -> None:
+    """Elementwise operators have plots, and executed pages have outputs."""
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
-    tags = [{*op["tags"], "elementwise"} if op["elementwise"] else {*op["tags"]} for op in ops]
-    count = sum("elementwise" in t and "internal" not in t for t in tags)
-    assert (SITE / OPERATORS).read_text(encoding="utf-8").count('<div class="plots">') == count
+    for op in ops:
+        if "internal" not in op["tags"]:
+            name = ".".join(filter(None, (op["module"], op["python_name"])))
+            text = (SITE / "docs" / "operators" / f"{name}.html").read_text(encoding="utf-8")
+            elementwise = op["elementwise"] or "elementwise" in op["tags"]
+            assert text.count('<div class="plots">') == elementwise, name
     for page in ("docs/tutorial.html", "examples/beta_binomial.html"):
         text = (SITE / page).read_text(encoding="utf-8")
         assert text.count('class="cell_output') > 3 and '.png"' in text
@@ -62,13 +65,13 @@ def test_pictures() -> None:
 
 @functools.cache
 def parts(page: str) -> Parts:
-    """Return the link targets and links of a page."""
+    """Return the parsed page."""
     return Parts(page)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links(page: str) -> None:
-    """Every link inside the site has a target."""
+    """Links inside the site lead to existing pages and ids."""
     missing = []
     for link in parts(page).links:
         url = urlsplit(link)
@@ -84,7 +87,7 @@ def test_links(page: str) -> None:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files of the site without log lines."""
+    """Serves the site without a log."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -92,7 +95,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Return the address of the served site."""
+    """The address of the served site."""
     handler = functools.partial(Quiet, directory=str(SITE))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -102,7 +105,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Return a browser without a window."""
+    """A headless browser."""
     from selenium import webdriver
 
     names = ("google-chrome", "chromium", "chromium-browser")
@@ -123,7 +126,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def browser(chromium: Any) -> Iterator[Any]:
-    """Return the browser; the test fails if its log contains errors."""
+    """The browser at desktop size; a test fails if the console has warnings afterward."""
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESK)
     scheme(chromium, "light")
     yield chromium
@@ -131,7 +134,7 @@ def browser(chromium: Any) -> Iterator[Any]:
 
 
 def scheme(browser: Any, name: str) -> None:
-    """Simulate a light or dark system."""
+    """Set the system's color scheme, light or dark."""
     features = [{"name": "prefers-color-scheme", "value": name}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -141,12 +144,12 @@ const inside = [...document.querySelectorAll("html, body, .page, .main, .content
 const wide = inside.filter(e => e.scrollWidth > e.clientWidth && e.clientWidth);
 return wide.map(e => `${e.tagName} ${e.className}: ${e.scrollWidth} > ${e.clientWidth}`);
 """
-"""Elements that must be scrolled horizontally; code and tables may be, each separately."""
+"""Finds containers that are wider than the screen. Code blocks and tables scroll on their own."""
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_phone(browser: Any, address: str, page: str) -> None:
-    """A page fits the phone's width, loads nothing from other hosts, and shows all plots."""
+    """A page fits the width of a phone, and loads all images, from its own host only."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     browser.get(address + page)
     assert browser.execute_script("return window.innerWidth") == 390
@@ -159,26 +162,45 @@ def test_phone(browser: Any, address: str, page: str) -> None:
 
 @pytest.mark.parametrize(
     ("word", "place"),
-    [("digamma", OPERATORS), ("MG303", "errors.html"), ("native_functions", "docs/torchgen.html")],
+    [
+        ("digamma", "docs/operators.html"),
+        ("MG303", "errors.html"),
+        ("native_functions", "docs/torchgen.html"),
+    ],
 )
 def test_search(browser: Any, address: str, word: str, place: str) -> None:
+    """The search lists a page that contains the word."""
+    found = search(browser, address, word)
+    assert any(place in link for link in found), found
+    browser.get(next(link for link in found if place in link))
+    assert word in browser.find_element("tag name", "article").text
+
+
+@pytest.mark.parametrize("name", ["digamma", "lgamma", "special.lgamma", "ndtr", "rope", "softcap"])
+def test_search_finds_the_operator_first(browser: Any, address: str, name: str) -> None:
+    """The first result is the operator's own page; tables of measurements do not precede it."""
+    first = search(browser, address, name)[0].partition("#")[0]
+    assert first.removesuffix(".html").endswith((f"docs/operators/{name}", f".{name}")), first
+
+
+def search(browser: Any, address: str, word: str) -> list[str]:
+    """Return the addresses of the search results, in order."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
 
     browser.get(address)
     browser.find_element(By.CSS_SELECTOR, "input[name=q]").send_keys(word + "\n")
-    results = "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)"
-    WebDriverWait(browser, 20).until(lambda b: b.execute_script(results))
-    found = browser.execute_script(results)
-    assert any(place in link for link in found), found
-    browser.get(next(link for link in found if place in link))
-    assert word in browser.find_element(By.TAG_NAME, "article").text
+    finished = "return document.querySelector('.search-summary').innerText"
+    WebDriverWait(browser, 20).until(lambda b: b.execute_script(finished))
+    results = "return [...document.querySelectorAll('#search-results li > a')].map(a => a.href)"
+    links: list[str] = browser.execute_script(results)
+    return links
 
 
 CONTRAST = """
 const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-const light = colour => {
-  canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+const light = color => {
+  canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
   const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map(
     v => v / 255 <= 0.04045 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4);
   return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
@@ -189,11 +211,11 @@ return [ground, ...arguments[0].map(([selector, property]) => {
   return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
 })];
 """
-"""The lightness of the page, and the contrast to it (WCAG 2.2) of properties of elements."""
+"""Computes the page's lightness and the contrast of elements' properties (WCAG 2.2)."""
 
 
 def contrasts(browser: Any) -> tuple[float, float, float]:
-    """Return the lightness of the operators' page, and the contrasts of text and of curves."""
+    """Return the page's lightness, and the least contrasts of text and of curves in plots."""
     inks = [["article p", "color"], [".plots svg text", "fill"]]
     curves = [[f".plots svg path[style*='{c}']", "stroke"] for c in ("#2f7ed8", "#d9730d")]
     ground, *found = browser.execute_script(CONTRAST, inks + curves)
@@ -201,11 +223,11 @@ def contrasts(browser: Any) -> tuple[float, float, float]:
 
 
 def test_dark(browser: Any, address: str) -> None:
-    """The page follows the system and the button, and is readable in both modes."""
+    """The colors follow the system and the button; text and plots are readable in both schemes."""
     from selenium.webdriver.common.by import By
 
     scheme(browser, "dark")
-    browser.get(address + OPERATORS)
+    browser.get(address + BETAINC)
     browser.execute_script("localStorage.clear()")
     browser.refresh()
     ground, text, curves = contrasts(browser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections import Counter
 from functools import cache
@@ -18,10 +19,11 @@ import scipy.special
 import scipy.stats
 
 from mlxgen.testing.cases import Case, Subject
-from tools.site import pages, plots
+from tools.site import operators, pages, plots
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = {op["name"]: op for op in json.loads(files("mlxops").joinpath("ops.json").read_text("utf-8"))}
+PUBLIC = [op for op in OPS.values() if "internal" not in op["tags"]]
 
 
 def subject(name: str, **sample: object) -> Subject:
@@ -46,26 +48,46 @@ def test_curves() -> None:
     np.testing.assert_allclose(airy["bip"], x * scipy.special.airy(x)[2])
 
 
-def test_with_plots() -> None:
-    functions = ("lgamma", "airy", "betainc", "nextafter", "ive")
-    names = ["block_diag", *(f"special.{name}" for name in functions)]
-    page = "# Operators\n\n" + "".join(
-        f"## {n}\n\n```python\n{n}()\n```\n\nText.\n\n" for n in names
-    )
-    made = plots.with_plots(page, ROOT / "mlx_ops.yaml")
-    parts = re.split(r"^## .*\n", made, flags=re.MULTILINE)[1:]
-    assert [part.count("<svg ") for part in parts] == [0, 2, 2, 4, 1, 2]
-    assert [part.count('class="key"') for part in parts] == [0, 0, 1, 1, 1, 1]
-    assert "bip</p>" in parts[2]
-    for part in parts[1:]:
-        for svg in part.split("<svg ")[1:]:
+def test_figures() -> None:
+    """Elementwise operators have plots with readable axes, in HTML without line breaks."""
+    names = ("lgamma", "airy", "betainc", "nextafter", "ive")
+    drawable = plots.drawable(ROOT / "mlx_ops.yaml")
+    drawn = [plots.figure(drawable[f"special.{name}"]) for name in names]
+    assert "swiglu" in drawable and "block_diag" not in drawable and "trigamma" not in drawable
+    assert [figure.count("<svg ") for figure in drawn] == [2, 2, 4, 1, 2]
+    assert [figure.count('class="key"') for figure in drawn] == [0, 1, 1, 1, 1]
+    assert "bip</p>" in drawn[1]
+    for figure in drawn:
+        first, content, last = figure.split("\n")
+        assert (first, last) == ("```{raw} html", "```")
+        assert "currentColor" in content and plots.TEXT not in content
+        for svg in content.split("<svg ")[1:]:
             left = re.findall(r"text-anchor: end[^>]*>([^<]+)<", svg)  # the numbers of the y axis
             assert len(left) == len({*left}) > 1
-    assert "currentColor" in made and plots.TEXT not in made
-    assert not re.search(r"<div[^\n]*\n[^`]", made)  # no line breaks inside HTML
-    drawn = re.compile(r"\n```\{raw\} html\n.*?\n```\n", re.DOTALL)
-    assert drawn.sub("", made) == page
-    assert made == plots.with_plots(page, ROOT / "mlx_ops.yaml")
+    assert drawn[0] == plots.figure(drawable["special.lgamma"])
+
+
+def test_operator_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each public operator has a page in the index and in the table of contents."""
+    for name in ("pyproject.toml", "mlx_ops.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("csrc", "kernels", "python"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    old = tmp_path / operators.FOLDER / "removed.md"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    monkeypatch.setattr(plots, "drawable", lambda yaml: {"special.lgamma": ["a sample"]})
+    monkeypatch.setattr(plots, "figure", lambda subjects: "FIGURE")
+    operators.write(tmp_path)
+    found = {path.stem: path.read_text("utf-8") for path in old.parent.iterdir()}
+    paths = [".".join(filter(None, (op["module"], op["python_name"]))) for op in PUBLIC]
+    assert sorted(found) == sorted(paths)
+    assert all(text.startswith(f"# {name}\n") for name, text in found.items())
+    assert [name for name, text in found.items() if "FIGURE" in text] == ["special.lgamma"]
+    index, contents = operators.index(tmp_path).split("```{toctree}")
+    for path in paths:
+        assert f"](operators/{path}.md)" in index
+        assert f"\n/docs/operators/{path}\n" in contents
 
 
 def test_contents(tmp_path: Path) -> None:

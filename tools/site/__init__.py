@@ -1,1 +1,1 @@
-"""The documentation site: Sphinx's settings (``conf.py``), and its additions to the pages."""
+"""The documentation site: Sphinx's settings (``conf.py``) and the content that it adds to pages."""

@@ -20,18 +20,18 @@ from pygments.lexers.c_cpp import CppLexer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.site import pages, plots  # noqa: E402 - the root is known only now
+from tools.site import operators, pages  # noqa: E402 - needs the path
 
 project = "mlxgen"
 html_title = "mlxgen"
 root_doc = "README"
-include_patterns = ["README.md", "docs/*.md", "examples/*.ipynb"]
+include_patterns = ["README.md", "docs/*.md", f"{operators.FOLDER}/*.md", "examples/*.ipynb"]
 include_patterns += [f"{page}.md" for page in pages.OTHERS]
 exclude_patterns = [".*", "build", "dist", "mlxgen/build"]  # not searched
 
 extensions = ["myst_nb"]
 myst_enable_extensions = ["dollarmath"]
-html_math_renderer = "mathml"  # rendered by browsers; MathJax would come from another host
+html_math_renderer = "mathml"  # browsers draw it; MathJax would come from another host
 myst_heading_anchors = 4  # with GitHub's names
 suppress_warnings = ["misc.highlighting_failure"]  # errors.md shows invalid YAML and TOML
 nb_custom_formats = {"docs/tutorial.md": "tools.site.pages.notebook"}
@@ -42,6 +42,7 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_favicon = "static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_use_index = False
 html_show_copyright = False
@@ -49,15 +50,20 @@ linkcheck_anchors = False
 
 
 def _read(app: Any, name: str, source: list[str]) -> None:
-    """Add the parts of a page that GitHub does not show."""
+    """Add the content that GitHub does not show to a page."""
     if name == root_doc:
         source[0] += pages.contents(ROOT)
-    elif name == "docs/operators":
-        source[0] = plots.with_plots(source[0], ROOT / "mlx_ops.yaml")
+    elif name == operators.FOLDER:
+        source[0] = operators.index(ROOT)
+
+
+def _started(app: Any) -> None:
+    """Write the pages that Sphinx finds next."""
+    operators.write(ROOT)
 
 
 def _finished(app: Any, error: Exception | None) -> None:
-    """Make the README the first page."""
+    """Make the README the site's first page."""
     if not error and app.builder.name == "html":
         shutil.copy(Path(app.outdir) / "README.html", Path(app.outdir) / "index.html")
 
@@ -74,8 +80,9 @@ def _block(translator: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    """Register the hooks; Sphinx calls this function."""
+    """Register the extensions; Sphinx calls this function."""
     app.add_lexer("metal", CppLexer)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("builder-inited", _started)
     app.connect("source-read", _read)
     app.connect("build-finished", _finished)

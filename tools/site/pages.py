@@ -74,9 +74,9 @@ def contents(root: Path) -> str:
 
 
 def notebook(text: str) -> Any:
-    """Return a Markdown page as a notebook that MyST-NB runs, with its Python code as cells.
+    """Return a Markdown page as a notebook with its Python blocks as cells, which MyST-NB runs.
 
-    On GitHub, the page is ordinary Markdown. MyST's own format for notebooks is not.
+    The page is ordinary Markdown for GitHub, unlike a page in MyST's own notebook format.
     """
     v4: Any = importlib.import_module("nbformat.v4")  # installed only for the site
     cells, starts, line = [], [], 0

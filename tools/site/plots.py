@@ -1,7 +1,7 @@
-"""Plots of each elementwise operator and its gradient, for the page of the operators.
+"""Plots of elementwise operators and their gradients, for the operators' pages.
 
-mlxops itself computes them when the site is built, over the ranges of the entries' samples. Each
-plot is SVG inside the page, so that its text has the page's color, light or dark.
+The build of the site draws them with mlxops itself, over the ranges of the entries' samples. Each
+plot is SVG inside the page, so that its text has the color of the page's text, light or dark.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import yaml
 
 from mlxgen.testing.cases import Case, SampleArray, Subject
 
-SECTION = re.compile(r"^## (\S+)\n\n```python\n.*?\n```\n", re.MULTILINE | re.DOTALL)
 TEXT = "#010203"  # replaced by the color of the page's text
-COLOURS = ("#2f7ed8", "#d9730d", "#1a9850", "#b04fc4")  # 3:1 or more against white and black
+COLORS = ("#2f7ed8", "#d9730d", "#1a9850", "#b04fc4")  # 3:1 or more against white and black
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",  # included in matplotlib
@@ -36,25 +35,29 @@ STYLE: Any = {
 } | {f"{name}color": TEXT for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")}
 
 
-def with_plots(page: str, entries: Path) -> str:
-    """Return the page of the operators with plots after the signatures.
+def drawable(entries: Path) -> dict[str, list[Subject]]:
+    """Return the samples of elementwise operators, by name in Python.
 
     Args:
-        page: Markdown, as ``mlxgen docs`` writes it.
         entries: The YAML file, for the samples.
     """
-    matplotlib.use("Agg")
     samples = {entry["name"]: entry.get("samples") for entry in _load(entries)}
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
-    drawable = {s[0].path: s for op in ops if (s := _subjects(op, samples))}
+    return {found[0].path: found for op in ops if (found := _subjects(op, samples))}
 
-    def add(found: re.Match[str]) -> str:
-        subjects = drawable.get(found[1])
-        drawn = _picture(subjects) if subjects else ""
-        return found[0] + (f"\n```{{raw}} html\n{drawn}\n```\n" if drawn else "")
 
+def figure(subjects: list[Subject]) -> str:
+    """Plot the function and its derivatives along the last argument, as Markdown with HTML.
+
+    The plot covers the range of the first sample. If other samples are below this range, the plot
+    extends below it by the same distance.
+
+    Args:
+        subjects: The samples of an elementwise operator.
+    """
+    matplotlib.use("Agg")
     with mx.stream(mx.cpu), matplotlib.rc_context(STYLE), np.errstate(all="ignore"):
-        return SECTION.sub(add, page)
+        return f"```{{raw}} html\n{_html(subjects)}\n```"
 
 
 def _load(entries: Path) -> list[dict[str, Any]]:
@@ -62,7 +65,7 @@ def _load(entries: Path) -> list[dict[str, Any]]:
 
 
 def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:
-    """Return the samples of an elementwise operator; nothing for other operators."""
+    """Return the samples of an elementwise operator; an empty list for other operators."""
     path = ".".join(filter(None, (op["module"], op["python_name"])))
     if "internal" in op["tags"]:
         return []
@@ -73,12 +76,7 @@ def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:
     return subjects if subjects[0].is_elementwise else []
 
 
-def _picture(subjects: list[Subject]) -> str:
-    """Plot the function, and its derivative in each argument that has one, along the last argument.
-
-    The range is that of the first sample; if other samples are below it, it is extended downward by
-    the same length.
-    """
+def _html(subjects: list[Subject]) -> str:
     subject = subjects[0]
     *others, slot = subject.slots
     lowest = min(s.slots[-1].low for s in subjects if s.slots[-1].name == slot.name)
@@ -91,25 +89,26 @@ def _picture(subjects: list[Subject]) -> str:
     panels = [_panel(name, slot.name, x, values)]
     for i in subject.argnums():
         title = f"\N{PARTIAL DIFFERENTIAL} {name} / \N{PARTIAL DIFFERENTIAL}{subject.slots[i].name}"
-        with suppress(ValueError):  # a function in its composition may have no derivative
+        with suppress(ValueError):  # a part of the composition may lack a derivative
             panels.append(_panel(title, slot.name, x, curves(subject, x, i)))
     key = [
-        f'<span style="color: {colour}">\N{HORIZONTAL BAR}</span> {label}'
-        for colour, label in zip(COLOURS, values, strict=False)
+        f'<span style="color: {color}">\N{HORIZONTAL BAR}</span> {label}'
+        for color, label in zip(COLORS, values, strict=False)
     ]
     legend = f'<p class="key">{" &ensp; ".join(key)}</p>' if len(key) > 1 else ""
     return f'{legend}<div class="plots">{"".join(panels)}</div>'
 
 
 def curves(subject: Subject, x: np.ndarray, argnum: int | None = None) -> dict[str, np.ndarray]:
-    """Return the operator along its last argument, or with `argnum` a derivative of it.
+    """Compute the operator along its last argument, or one of its derivatives.
 
     Args:
         subject: A sample of an elementwise operator.
         x: Values of the last argument.
+        argnum: The argument of the derivative; None for the operator.
 
     Returns:
-        By name, a curve for each of three settings of the other arguments, or for each output.
+        Curves by name, one for each of three settings of the other arguments, or for each output.
     """
     others = subject.slots[:-1]
     settings = [_settings(slot)[:: -1 if i % 2 else 1] for i, slot in enumerate(others)]
@@ -125,7 +124,7 @@ def curves(subject: Subject, x: np.ndarray, argnum: int | None = None) -> dict[s
 
 
 def _values(subject: Subject, output: int, at: list[mx.array], argnum: int | None) -> mx.array:
-    """Return one output, or its derivative."""
+    """Compute one output, or one of its derivatives."""
 
     def value(*arrays: mx.array) -> mx.array:
         return subject.function(*arrays)[output]
@@ -137,32 +136,32 @@ def _values(subject: Subject, output: int, at: list[mx.array], argnum: int | Non
 
 
 def _settings(slot: SampleArray) -> np.ndarray:
-    """Return three numbers of an argument's range."""
+    """Return three numbers in an argument's range."""
     return np.asarray(np.linspace(slot.low, slot.high, 7)[1::2])
 
 
 def _panel(title: str, along: str, x: np.ndarray, ys: dict[str, np.ndarray]) -> str:
-    """Return one pair of axes as an HTML element."""
+    """Draw one pair of axes, as an SVG element."""
     finite = np.concatenate([y[np.isfinite(y)] for y in ys.values()])
     least, low, high, most = np.quantile(finite, [0, 0.1, 0.9, 1])
     margin = high - low or 1.0
     if most - least <= 6 * margin:
         low, high = least, most
-    else:  # a pole: limit the range so that the rest is visible
+    else:  # poles, which would flatten the rest
         low, high = max(low - margin, least), min(high + margin, most)
-    figure, axes = plt.subplots(figsize=(3.3, 2.1), layout="constrained")
-    for y, colour in zip(ys.values(), COLOURS, strict=False):
+    drawing, axes = plt.subplots(figsize=(3.3, 2.1), layout="constrained")
+    for y, color in zip(ys.values(), COLORS, strict=False):
         seen = (y >= low - margin) & (y <= high + margin)
-        axes.plot(x, np.where(seen, y, np.nan), color=colour, linewidth=1.6)
+        axes.plot(x, np.where(seen, y, np.nan), color=color, linewidth=1.6)
     if high > low:
         axes.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(along)
     axes.grid(color=TEXT, alpha=0.15, linewidth=0.6)
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": title}):  # equal ids in every run
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    plt.close(figure)
+    with matplotlib.rc_context({"svg.hashsalt": title}):  # the same ids in every run
+        drawing.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    plt.close(drawing)
     svg = text.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'(?<= d=")[^"]+', _rounded, re.sub(r"\s*\n\s*", " ", svg))
