@@ -24,13 +24,13 @@ BUILD = Path(__file__).resolve().parents[1] / "build" / "benchmarks" / "handwrit
 
 # The call, its competitor, and the maximum ratio of their times.
 COMPARISONS = (
-    ("mlxops.add(a, b)", "mx.add(a, b)", 1.05),
-    ("mlxops.axpby(a, b, 2, 3)", "mx.add(a, b)", 1.05),
-    ("mlxops.add(a, 2.0)", "mx.add(a, 2.0)", 0.8),
-    ("mlxops.axpby(a, 2.0)", "mx.add(a, 2.0)", 0.8),
-    ("mlxops.axpby(a, b, 2, 3)", "hand-written extension", None),
-    ("mlxops.axpby(a, b, 2, 3)", "MLX composition 2 * a + 3 * b", None),
-    ("mlxops.axpby(a, b, 2, 3)", "the same through mx.custom_function", 1 / 8),
+    ("mlxops.examples.add(a, b)", "mx.add(a, b)", 1.05),
+    ("mlxops.examples.axpby(a, b, 2, 3)", "mx.add(a, b)", 1.05),
+    ("mlxops.examples.add(a, 2.0)", "mx.add(a, 2.0)", 0.8),
+    ("mlxops.examples.axpby(a, 2.0)", "mx.add(a, 2.0)", 0.8),
+    ("mlxops.examples.axpby(a, b, 2, 3)", "hand-written extension", None),
+    ("mlxops.examples.axpby(a, b, 2, 3)", "MLX composition 2 * a + 3 * b", None),
+    ("mlxops.examples.axpby(a, b, 2, 3)", "the same through mx.custom_function", 1 / 8),
 )
 
 
@@ -46,10 +46,10 @@ def measure(options: Options) -> Iterator[Result]:
         {
             "mx.add(a, b)": lambda: mx.add(a, b),
             "mx.add(a, 2.0)": lambda: mx.add(a, 2.0),
-            "mlxops.add(a, b)": lambda: mlxops.add(a, b),
-            "mlxops.add(a, 2.0)": lambda: mlxops.add(a, 2.0),
-            "mlxops.axpby(a, b, 2, 3)": lambda: mlxops.axpby(a, b, 2.0, 3.0),
-            "mlxops.axpby(a, 2.0)": lambda: mlxops.axpby(a, 2.0),
+            "mlxops.examples.add(a, b)": lambda: mlxops.examples.add(a, b),
+            "mlxops.examples.add(a, 2.0)": lambda: mlxops.examples.add(a, 2.0),
+            "mlxops.examples.axpby(a, b, 2, 3)": lambda: mlxops.examples.axpby(a, b, 2.0, 3.0),
+            "mlxops.examples.axpby(a, 2.0)": lambda: mlxops.examples.axpby(a, 2.0),
             "hand-written extension": lambda: extension.axpby(a, b, 2.0, 3.0),
             "MLX composition 2 * a + 3 * b": lambda: 2.0 * a + 3.0 * b,
             "the same through mx.custom_function": lambda: through_python(a, b),

@@ -56,11 +56,11 @@ def cases(size: int) -> list[Case]:
     grid = random.uniform(-1, 1, (1, side, side, 2)).astype(np.float32)
     channels_first = image[0].transpose(2, 0, 1).copy()
     all_cases = [
-        Case("add", (x, y), mlxops.add, np.add, mx.add),
+        Case("add", (x, y), mlxops.examples.add, np.add, mx.add),
         Case(
             "axpby",
             (x, y),
-            lambda x, y: mlxops.axpby(x, y, 2.0, 3.0),
+            lambda x, y: mlxops.examples.axpby(x, y, 2.0, 3.0),
             lambda x, y: 2 * x + 3 * y,
             lambda x, y: 2 * x + 3 * y,
         ),

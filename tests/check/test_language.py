@@ -229,7 +229,7 @@ def test_side_by_side(site: Path) -> None:
     _run(
         site,
         """
-        assert (first.add(x, y) + mlxops.add(x, y) + second.add(x, y)).tolist() == [12, 18]
+        assert (first.add(x, y) + mlxops.examples.add(x, y) + second.add(x, y)).tolist() == [12, 18]
         assert set(first.dispatch_table()) == {"add"} and "lgamma" in mlxops.dispatch_table()
         assert set(my_ops.dispatch_table()) == {"by_sign", "cube", "middle", "plus", "weighted"}
         """,

@@ -338,11 +338,11 @@ def chain(a: Any, b: Any) -> bool:
     """Return true if results that pass between streams and are dropped early are right."""
     x = mx.arange(12, dtype=mx.float32, stream=a).reshape(3, 4, stream=a)
     for _ in range(100):
-        y = mlxops.add(x, x, stream=a)
-        z, w = mlxops.add(y, x, stream=b), mlxops.add(y, y, stream=a)
+        y = mlxops.examples.add(x, x, stream=a)
+        z, w = mlxops.examples.add(y, x, stream=b), mlxops.examples.add(y, y, stream=a)
         mx.async_eval(w, z)
         del y  # w or another array may reuse its buffer as soon as z exists
-        x = mlxops.axpby(w, z, 1.0, -1.0, stream=b)  # 4x - 3x
+        x = mlxops.examples.axpby(w, z, 1.0, -1.0, stream=b)  # 4x - 3x
     return bool(mx.array_equal(x.reshape(12), mx.arange(12)))
 
 
@@ -419,7 +419,9 @@ def large() -> None:
     rows, width = 46_400, 46_400  # their product is just above 2^31
     last = mx.arange(width) == width - 1
     print("add", flush=True)
-    out = mlxops.add(mx.broadcast_to(last.astype(mx.uint8), (rows, width)), mx.array(3, mx.uint8))
+    out = mlxops.examples.add(
+        mx.broadcast_to(last.astype(mx.uint8), (rows, width)), mx.array(3, mx.uint8)
+    )
     assert out[-1, -2:].tolist() == [3, 4]
     print("block_diag", flush=True)
     column = mx.broadcast_to(mx.array(7, mx.uint8), (rows, 1))

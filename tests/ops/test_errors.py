@@ -16,7 +16,7 @@ def test_shapes_that_do_not_broadcast():
         r"^\[axpby\] The shapes cannot be broadcast together\. "
         r"Got x: float32 \(2, 3\), y: float32 \(2,\)\.$"
     ):
-        mlxops.axpby(X, mx.ones((2,)))
+        mlxops.examples.axpby(X, mx.ones((2,)))
 
 
 def test_dtypes_without_a_kernel():
@@ -26,11 +26,11 @@ def test_dtypes_without_a_kernel():
 
 def test_wrong_arguments_list_the_signature():
     for call in (
-        lambda: mlxops.axpby(X),
-        lambda: mlxops.axpby(X, X, gamma=2),
-        lambda: mlxops.axpby(X, X, "1"),
-        lambda: mlxops.axpby(X, X, 1.0, 1.0, 1.0),
-        lambda: mlxops.axpby(X, X, stream="cpu"),
+        lambda: mlxops.examples.axpby(X),
+        lambda: mlxops.examples.axpby(X, X, gamma=2),
+        lambda: mlxops.examples.axpby(X, X, "1"),
+        lambda: mlxops.examples.axpby(X, X, 1.0, 1.0, 1.0),
+        lambda: mlxops.examples.axpby(X, X, stream="cpu"),
     ):
         with raises(r"axpby\(x: scalar \| array, y: scalar \| array", TypeError):
             call()
@@ -44,11 +44,11 @@ def test_errors_come_before_evaluation():
 
 def test_errors_inside_transforms():
     with raises(r"^\[add\] The shapes cannot be broadcast together"):
-        mx.grad(lambda x: mlxops.add(x, mx.ones((7,))).sum())(X)
+        mx.grad(lambda x: mlxops.examples.add(x, mx.ones((7,))).sum())(X)
     with raises(r"^\[add\] The shapes cannot be broadcast together"):
-        mx.vmap(lambda x: mlxops.add(x, mx.ones((7,))))(X)
+        mx.vmap(lambda x: mlxops.examples.add(x, mx.ones((7,))))(X)
     with raises(r"^\[add\] The shapes cannot be broadcast together"):
-        mx.compile(lambda x: mlxops.add(x, mx.ones((7,))))(X)
+        mx.compile(lambda x: mlxops.examples.add(x, mx.ones((7,))))(X)
 
 
 @pytest.mark.skipif(mx.metal.is_available(), reason="there is a GPU backend")

@@ -44,25 +44,25 @@ def test_beside_an_array(dtype, scalar, device):
     a, value = mx.ones((3,), dtype), SCALARS[scalar]
     if dtype == mx.bool_ and scalar == "wide int":
         # mx.add converts it to an int32, which silently truncates it.
-        assert outcome(mlxops.add, a, value) == "error"
+        assert outcome(mlxops.examples.add, a, value) == "error"
         return
-    assert outcome(mlxops.add, a, value) == outcome(mx.add, a, value)
-    assert outcome(mlxops.add, value, a) == outcome(mx.add, value, a)
+    assert outcome(mlxops.examples.add, a, value) == outcome(mx.add, a, value)
+    assert outcome(mlxops.examples.add, value, a) == outcome(mx.add, value, a)
 
 
 @pytest.mark.parametrize("left", SCALARS)
 @pytest.mark.parametrize("right", SCALARS)
 def test_two_scalars(left, right):
     args = SCALARS[left], SCALARS[right]
-    assert outcome(mlxops.add, *args) == outcome(mx.add, *args)
+    assert outcome(mlxops.examples.add, *args) == outcome(mx.add, *args)
 
 
 @pytest.mark.parametrize("value", FOREIGN)
 @pytest.mark.parametrize("dtype", [mx.float16, mx.float32, mx.int8], ids=name)
 def test_numpy_arrays_and_scalars(dtype, value):
     a, value = mx.ones((3,), dtype), FOREIGN[value]
-    assert outcome(mlxops.add, a, value) == outcome(mx.add, a, value)
-    assert outcome(mlxops.add, value, a) == outcome(mx.add, value, a)
+    assert outcome(mlxops.examples.add, a, value) == outcome(mx.add, a, value)
+    assert outcome(mlxops.examples.add, value, a) == outcome(mx.add, value, a)
 
 
 def test_objects_with_mlx_array():
@@ -70,7 +70,7 @@ def test_objects_with_mlx_array():
         def __mlx_array__(self):
             return mx.array([1.0, 2.0])
 
-    assert mlxops.add(Wrapped(), 1).tolist() == [2, 3]
+    assert mlxops.examples.add(Wrapped(), 1).tolist() == [2, 3]
     assert mlxops.lgamma(Wrapped()).tolist() == [0, 0]
 
 
@@ -79,13 +79,13 @@ def test_objects_with_mlx_array():
 )
 def test_what_is_no_array(value):
     with pytest.raises(TypeError, match=r"^add\(\): incompatible function arguments"):
-        mlxops.add(value, mx.array(1.0))
+        mlxops.examples.add(value, mx.array(1.0))
 
 
 def test_integers_out_of_range():
     for value in (300, -1, 2**70):
         a = mx.array([1], dtype=mx.uint8)
-        assert outcome(mlxops.add, a, value) == outcome(mx.add, a, value) == "error"
+        assert outcome(mlxops.examples.add, a, value) == outcome(mx.add, a, value) == "error"
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=name)
@@ -94,8 +94,8 @@ def test_scalars_are_weak_in_every_operator(dtype, device):
         pytest.skip("the GPU has no float64")
     x = mx.array([0.5, 1.5], dtype=dtype)
     for out in (
-        mlxops.axpby(x, 2),
-        mlxops.axpby(True, x),
+        mlxops.examples.axpby(x, 2),
+        mlxops.examples.axpby(True, x),
         mlxops.swiglu(x, 0.5),
         mlxops.swiglu(2, x),
         mlxops.lgamma(x),
@@ -115,8 +115,8 @@ def test_scalars_alone_become_float32(value):
 def test_a_float64_scalar_keeps_its_digits():
     with mx.stream(mx.cpu):
         x = mx.array(0.0, dtype=mx.float64)
-        assert mlxops.axpby(x, 0.1).item() == 0.1
-        assert mlxops.add(x, 0.1).item() == mx.add(x, 0.1).item()
+        assert mlxops.examples.axpby(x, 0.1).item() == 0.1
+        assert mlxops.examples.add(x, 0.1).item() == mx.add(x, 0.1).item()
 
 
 def test_lists_of_arrays_take_scalars():

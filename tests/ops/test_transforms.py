@@ -28,9 +28,17 @@ def primitives(tmp_path, *outputs):
         (lambda x, y: mlxops.lgamma(x) + mlxops.lgamma(y), "Lgamma", 2),
         (lambda x, y: mlxops.polygamma(3, x) + mlxops.polygamma(3, x), "HigherPolygamma", 1),
         (lambda x, y: mlxops.polygamma(3, x) + mlxops.polygamma(2, x), "HigherPolygamma", 2),
-        (lambda x, y: mlxops.axpby(x, y, 2.0) + mlxops.axpby(x, y, 2.0), "Axpby", 1),
-        (lambda x, y: mlxops.axpby(x, y, 2.0) + mlxops.axpby(x, y, 3.0), "Axpby", 2),
-        (lambda x, y: mlxops.axpby(x, y) + mlxops.axpby(y, x), "Axpby", 2),
+        (
+            lambda x, y: mlxops.examples.axpby(x, y, 2.0) + mlxops.examples.axpby(x, y, 2.0),
+            "Axpby",
+            1,
+        ),
+        (
+            lambda x, y: mlxops.examples.axpby(x, y, 2.0) + mlxops.examples.axpby(x, y, 3.0),
+            "Axpby",
+            2,
+        ),
+        (lambda x, y: mlxops.examples.axpby(x, y) + mlxops.examples.axpby(y, x), "Axpby", 2),
         (lambda x, y: mlxops.sincos(x)[0] + mlxops.sincos(x)[1], "Sincos", 1),
         (lambda x, y: mlxops.lgamma(x) + mlxops.digamma(x), "Lgamma", 1),
     ],
@@ -47,7 +55,7 @@ def test_compiled_once_for_all_shapes():
 
     def fn(x, y):
         traced.append(x.shape)
-        return mlxops.swiglu(mlxops.axpby(x, y, 2.0), mlxops.lgamma(mx.abs(x) + 1))
+        return mlxops.swiglu(mlxops.examples.axpby(x, y, 2.0), mlxops.lgamma(mx.abs(x) + 1))
 
     compiled = mx.compile(fn, shapeless=True)
     for shape in ((2, 3), (5, 3), (4, 7)):
@@ -70,7 +78,7 @@ def test_compiled_with_state_and_many_calls():
     state = [mx.zeros((3,))]
 
     def step(x):
-        state[0] = mlxops.axpby(state[0], x, 0.5, 0.5)
+        state[0] = mlxops.examples.axpby(state[0], x, 0.5, 0.5)
         return state[0].sum()
 
     compiled = mx.compile(step, inputs=state, outputs=state)
@@ -95,7 +103,7 @@ def test_hessian():
 
 
 def test_three_nested_vmaps():
-    fn = mx.vmap(mx.vmap(mx.vmap(mlxops.axpby, (0, None)), (1, 0)), (None, 1))
+    fn = mx.vmap(mx.vmap(mx.vmap(mlxops.examples.axpby, (0, None)), (1, 0)), (None, 1))
     x, y = draw(mx.float32, (4, 5))[0], draw(mx.float32, (5, 3), seed=1)[0]
     got = fn(x, y)
     wanted = np.array(x).T[None] + np.array(y).T[:, :, None]
@@ -148,8 +156,10 @@ def test_threads(device):
     def work(x, stream=None):
         y = mlxops.swiglu(mlxops.lgamma(x, stream=stream), x, stream=stream)
         for _ in range(10):
-            sin, cos = mlxops.sincos(mlxops.axpby(y, x, 0.5, 0.25, stream=stream), stream=stream)
-            y = mlxops.add(mlxops.softcap(sin, stream=stream), cos, stream=stream)
+            sin, cos = mlxops.sincos(
+                mlxops.examples.axpby(y, x, 0.5, 0.25, stream=stream), stream=stream
+            )
+            y = mlxops.examples.add(mlxops.softcap(sin, stream=stream), cos, stream=stream)
         return np.array(y)
 
     for i, x in inputs.items():
@@ -176,7 +186,7 @@ def test_threads(device):
 def test_a_result_outlives_its_inputs():
     def make():
         x = draw(mx.float32, (100, 100))[0]
-        return mlxops.sincos(mlxops.axpby(x, x, 0.5, 0.5))
+        return mlxops.sincos(mlxops.examples.axpby(x, x, 0.5, 0.5))
 
     sin, cos = make()
     x = draw(mx.float32, (100, 100))[1]
@@ -190,8 +200,8 @@ def test_memory_of_temporaries_is_used_rightly(dtype, offset):
     a, b = (draw(dtype, (3001,), 0.5, 3, seed=i)[0][offset:] for i in range(2))
     for op in (
         lambda x, y: mlxops.sincos(x),
-        lambda x, y: [mlxops.add(x, y), mlxops.add(y, x)],
-        lambda x, y: [mlxops.axpby(x, y, 0.5, 2.0)],
+        lambda x, y: [mlxops.examples.add(x, y), mlxops.examples.add(y, x)],
+        lambda x, y: [mlxops.examples.axpby(x, y, 0.5, 2.0)],
         lambda x, y: [mlxops.swiglu(y, x)],
         lambda x, y: [mlxops.polygamma(1, mlxops.lgamma(x) + y)],
     ):

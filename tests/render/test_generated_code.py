@@ -171,7 +171,7 @@ import mlx.core as mx
 import mlxops
 
 x: mx.array = mlxops.lgamma(mx.ones(3))
-y: mx.array = mlxops.axpby(x, 2.0, alpha=3, stream=mx.cpu)
+y: mx.array = mlxops.examples.axpby(x, 2.0, alpha=3, stream=mx.cpu)
 sin, cos = mlxops.sincos(x)
 both: tuple[mx.array, mx.array] = mlxops.rms_norm_residual(x, x, None, eps=1e-6)
 z: mx.array = mlxops.block_diag([x, y, 1.0])
@@ -184,9 +184,9 @@ alias: mx.array = mlxops.gammaln(0.5, stream=mx.default_stream(mx.cpu))
 WRONG = [
     "mlxops.lgamma('x')",
     "mlxops.lgamma()",
-    "mlxops.axpby(x)",
-    "mlxops.axpby(x, x, alpha='2')",
-    "mlxops.axpby(x, x, gamma=2)",
+    "mlxops.examples.axpby(x)",
+    "mlxops.examples.axpby(x, x, alpha='2')",
+    "mlxops.examples.axpby(x, x, gamma=2)",
     "mlxops.grid_sample(x, x, mode='cubic')",
     "mlxops.grid_sample(x, x, 'nearest')",
     "mlxops.segment_sum(x, x, 2.5)",

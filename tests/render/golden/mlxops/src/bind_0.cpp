@@ -18,17 +18,6 @@ using namespace nb::literals;
 
 namespace {
 
-auto axpby_python(
-    const mlxgen::ArrayArg& x,
-    const mlxgen::ArrayArg& y,
-    double alpha,
-    double beta,
-    const mlxgen::StreamArg& s) {
-  auto like = mlxgen::weak_dtype(x, y);
-  return mlxops::axpby(
-      mlxgen::get(x, like), mlxgen::get(y, like), alpha, beta, s.value);
-}
-
 auto sincos_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return mlxgen::as_tuple(mlxops::sincos(mlxgen::get(x, like), s.value));
@@ -103,36 +92,23 @@ auto embedding_bag_python(
       s.value);
 }
 
+auto axpby_python(
+    const mlxgen::ArrayArg& x,
+    const mlxgen::ArrayArg& y,
+    double alpha,
+    double beta,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(x, y);
+  return mlxops::axpby(
+      mlxgen::get(x, like), mlxgen::get(y, like), alpha, beta, s.value);
+}
+
 } // namespace
 
 void bind_0(nb::module_& root) {
+  auto module_examples = mlxgen::submodule(root, "examples");
   auto module_nn = mlxgen::submodule(root, "nn");
   auto module_special = mlxgen::submodule(root, "special");
-  root.def(
-      "axpby",
-      &axpby_python,
-      "x"_a,
-      "y"_a,
-      "alpha"_a = 1.0,
-      "beta"_a = 1.0,
-      nb::kw_only(),
-      "stream"_a = nb::none(),
-      nb::sig(
-          "def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
-        Scale and add, ``alpha * x + beta * y``, in one pass.
-
-        The operator of MLX's tutorial on extensions.
-
-        Args:
-            x (array): Input array or scalar.
-            y (array): Input array or scalar.
-            alpha (float, optional): Factor of ``x``. Default: ``1.0``.
-            beta (float, optional): Factor of ``y``. Default: ``1.0``.
-
-        Returns:
-            array: The output array.
-      )pbdoc");
   root.def(
       "sincos",
       &sincos_python,
@@ -348,6 +324,31 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: A row for each bag, ``(B, D)``.
+      )pbdoc");
+  module_examples.def(
+      "axpby",
+      &axpby_python,
+      "x"_a,
+      "y"_a,
+      "alpha"_a = 1.0,
+      "beta"_a = 1.0,
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
+      R"pbdoc(
+        Scale and add, ``alpha * x + beta * y``, in one pass.
+
+        The operator of MLX's tutorial on extensions.
+
+        Args:
+            x (array): Input array or scalar.
+            y (array): Input array or scalar.
+            alpha (float, optional): Factor of ``x``. Default: ``1.0``.
+            beta (float, optional): Factor of ``y``. Default: ``1.0``.
+
+        Returns:
+            array: The output array.
       )pbdoc");
 }
 

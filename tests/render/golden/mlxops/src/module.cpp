@@ -19,6 +19,7 @@ NB_MODULE(_ext, m) {
   nb::module_::import_("mlx.core");
   mlxgen::submodule(m, "special");
   mlxgen::submodule(m, "nn");
+  mlxgen::submodule(m, "examples");
   mlxops::python::bind_0(m);
   m.def(
       "dispatch_table",

@@ -9,24 +9,10 @@ from . import special as special
 
 from . import nn as nn
 
+from . import examples as examples
+
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
-
-def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array:
-    """
-    Scale and add, ``alpha * x + beta * y``, in one pass.
-
-    The operator of MLX's tutorial on extensions.
-
-    Args:
-        x (array): Input array or scalar.
-        y (array): Input array or scalar.
-        alpha (float, optional): Factor of ``x``. Default: ``1.0``.
-        beta (float, optional): Factor of ``y``. Default: ``1.0``.
-
-    Returns:
-        array: The output array.
-    """
 
 def sincos(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """

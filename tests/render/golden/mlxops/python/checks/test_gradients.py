@@ -9,9 +9,9 @@ import mlxops
 from mlxgen.testing.cases import case, make_tests
 import mlxops.special
 import mlxops.nn
+import mlxops.examples
 
 CASES = [
-    case(mlxops.axpby, {'x': {'shape': [3, 4]}, 'y': {'shape': [4]}, 'alpha': 1.5, 'beta': -0.5}),
     case(mlxops.sincos, {}),
     case(mlxops.segment_sum, {'x': {'shape': [8, 3]}, 'segment_ids': {'values': [0, 2, 3, 2, 5, -2, 4, 0], 'dtype': 'int32'}, 'num_segments': 4}),
     case(mlxops.block_diag, {'arrays': [{'shape': [2, 3]}, {'shape': [1, 1]}, {'shape': [4]}, {'shape': []}]}),
@@ -26,6 +26,7 @@ CASES = [
     case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 3]}, 'indices': {'values': [[0, 2], [4, 4], [2, 1]], 'dtype': 'int32'}}),
     case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 6]}, 'indices': {'values': [0, 2, 4, 4, 2, 7], 'dtype': 'int32'}, 'offsets': {'values': [0, 2, 2, 5], 'dtype': 'int32'}, 'per_sample_weights': {'shape': [6]}, 'mode': 'sum'}),
     case(mlxops.nn.embedding_bag, {'weight': {'values': [[0.5, 1.0], [-2.0, 3.0], [4.0, 0.25]]}, 'indices': {'values': [[0, 2], [1, 1], [2, 1]], 'dtype': 'int32'}, 'mode': 'max'}),
+    case(mlxops.examples.axpby, {'x': {'shape': [3, 4]}, 'y': {'shape': [4]}, 'alpha': 1.5, 'beta': -0.5}),
 ]
 
 globals().update(make_tests(mlxops, CASES))
