@@ -123,8 +123,8 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
     else:
         problem = (
             f"nanobind {nanobind_version} does not match MLX {mlx_version}: the extension would "
-            f"use version {found} of nanobind's internals, MLX uses {wanted}, and no array could be "
-            "passed between them"
+            f"use version {found} of nanobind's internals, but MLX uses {wanted}, and no array "
+            "could be passed between them"
         )
     if wanted not in NANOBIND:
         raise CompatError(f"{problem}; install the nanobind that MLX {mlx_version} was built with")

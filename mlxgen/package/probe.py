@@ -135,8 +135,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     if project.mlx not in (None, machine["MLXGEN_MLX_VERSION"]):
         print(
-            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the installed "
-            f"release {machine['MLXGEN_MLX_VERSION']} and will work only with that one",
+            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the "
+            f"installed release {machine['MLXGEN_MLX_VERSION']} and will work only with that one",
             file=sys.stderr,
         )
     release, newest = str(machine["MLXGEN_MLX_VERSION"]), table().release
