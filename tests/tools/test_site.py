@@ -90,7 +90,7 @@ def test_notebook() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *ROOT.glob("docs/*.md")], ids=lambda p: p.stem
+    "path", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.stem
 )
 def test_links(path: Path) -> None:
     """What a page links to is there, as GitHub follows it; the site's own check needs Sphinx."""
