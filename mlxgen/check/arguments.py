@@ -226,6 +226,7 @@ def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ..
         known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
         known += [ACCUMULATOR] if len(path) > 1 and len(words) == 1 else []
         guess = did_you_mean(name, known)
-        about = {"dtypes": ", ".join(DTYPES), "categories": ", ".join(CATEGORIES)}
-        context.error("unknown_dtype", (*path, i), name=name, guess=guess, **about)
+        dtypes, categories = ", ".join(DTYPES), ", ".join(CATEGORIES)
+        about: Any = {"guess": guess, "dtypes": dtypes, "categories": categories}
+        context.error("unknown_dtype", (*path, i), name=name, **about)
     return tuple(found)
