@@ -54,7 +54,7 @@ Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
 
 
 @dataclass
-class Surroundings:
+class SharedState:
     """The state shared by all entries of a file."""
 
     settings: Settings
@@ -158,7 +158,7 @@ class Named:
 class Context(Named):
     """An entry with its keys and signature."""
 
-    around: Surroundings
+    around: SharedState
     raw: OpEntry
     signature: Signature
     left_out: frozenset[str]  # keys with errors, which are missing in `raw`

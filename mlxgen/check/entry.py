@@ -18,7 +18,7 @@ from ..read.names import clash
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
-from .context import GENERATED, SIGNATURES, Context, Named, Path, Surroundings
+from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # nested submodules, each a folder
@@ -32,7 +32,7 @@ _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
 _SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys that define these parts
 
 
-def read_entry(entry: Entry, around: Surroundings) -> Context | None:
+def read_entry(entry: Entry, around: SharedState) -> Context | None:
     """Read the keys and signature of an entry; return None if it has no name or signature."""
     diags = around.diags
     raw, left_out = validate(entry, entry.name, diags)

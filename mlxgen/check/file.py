@@ -26,7 +26,7 @@ from ..read.sources import Sources
 from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
-from .context import Context, Named, Surroundings
+from .context import Context, Named, SharedState
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
@@ -55,7 +55,7 @@ def resolve(
         only: Names of the entries to resolve (None: entries without a name); all if absent.
     """
     with suppress(TooMany):
-        file = _File(document, Surroundings(settings, sources, diags), only)
+        file = _File(document, SharedState(settings, sources, diags), only)
         check_names(file.entries, settings, sources)
         wanted = [file.context(name) for name in file.entries if only is None or name in only]
         ops = [op for context in wanted if context and (op := _operator(context, document.path))]
@@ -68,7 +68,7 @@ class _File(Mapping[str, Signature]):
     """The entries of a file. As a mapping: their signatures by name, read on first access."""
 
     def __init__(
-        self, document: Document, around: Surroundings, only: Collection[str | None] | None
+        self, document: Document, around: SharedState, only: Collection[str | None] | None
     ) -> None:
         self.around, self.only = around, only
         self.entries: dict[str, Named] = {}  # by name, in order

@@ -219,7 +219,7 @@ class Asked:
         more = {"related": sources.unread_places(self.name), "expected": wanted}
         self.context.report(self.codes[0], message, self.path, help, **more)
 
-    def misfit(
+    def mismatched(
         self, function: Function, problems: str | Sequence[Related], expected: Expected
     ) -> None:
         """Report mismatches with their locations in the function's file."""
@@ -263,7 +263,7 @@ class Asked:
         elif not fitting[0].template:
             problem = expected.ambiguity(fitting)
         if problem:
-            self.misfit((seen or fitting)[0], problem, expected)
+            self.mismatched((seen or fitting)[0], problem, expected)
             return []
         templates = any(f.template for f in fitting)
         once = self.once(fitting, lambda f: templates or expected.element(f))

@@ -154,11 +154,11 @@ def _can_take(item: Dispatch) -> bool:
     scalar = item.context.elementwise
     for p in item.arguments.params:
         kind, optional = p.type.kind, p.type.optional
-        refused = optional and kind is Kind.ENUM
+        unsupported = optional and kind is Kind.ENUM
         if scalar:
-            refused = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
-        if refused or (scalar and p.dtype):
-            what = with_article(p.type) if refused else f"an array of fixed dtype {p.dtype}"
+            unsupported = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
+        if unsupported or (scalar and p.dtype):
+            what = with_article(p.type) if unsupported else f"an array of fixed dtype {p.dtype}"
             item.error("elementwise_take" if scalar else "cannot_take", name=p.name, what=what)
             return False
     return True
@@ -198,7 +198,7 @@ def _cpu(item: Dispatch) -> Kernel | None:
         alike = _has_views(other) and len(other.params) == len(fitting[0].params)
         if fitting[0].template and alike and not other.template:
             problem = "it is not a template, but a template of its name is called for every dtype"
-            item.misfit(other, problem, expected)
+            item.mismatched(other, problem, expected)
             return None
     include = str(sources.header_of(fitting[0])) if fitting else ""
     return _kernel(item, expected, fitting, include) if fitting else None
@@ -250,7 +250,7 @@ def _metal(item: Dispatch) -> Kernel | None:
         item.missing(declared, context.settings.metal, what, expected)
     elif expected.is_kernel:
         problem = "it is a scalar function, but an op with a `shape` rule needs a [[kernel]]"
-        item.misfit(named[0][2], problem, expected)
+        item.mismatched(named[0][2], problem, expected)
     else:
         _check_no_geometry(item)
         if not _can_take(item) or not _has_buffers(item):

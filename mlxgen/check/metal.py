@@ -91,7 +91,7 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
         yield Wanted(name, (array(dtype),), is_output=True, holds=Holds.OUTPUT)
     for p in item.arguments.params:
         if not p.type.is_array:
-            types = () if _refused(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
+            types = () if _is_unsupported(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
             yield Wanted(p.name, types, holds=Holds.BYTES)
     for name in {**context.axes.lengths, **item.spec.constants}:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
@@ -111,7 +111,7 @@ def _array_names(item: Dispatch) -> list[str]:
     return [p.name for p in item.arguments.arrays] + item.context.output_names
 
 
-def _refused(p: Parameter) -> bool:
+def _is_unsupported(p: Parameter) -> bool:
     """Return whether no kernel can take an argument."""
     return not p.type.is_array and (p.type.optional or not KINDS[p.type.kind].metal)
 
@@ -167,7 +167,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         return None
     expected = kernel_function(item, function)
     if problem := item.template_problem(function):
-        item.misfit(function, problem, expected)
+        item.mismatched(function, problem, expected)
         return None
     bindings, problems = _bind(item, function, expected)
     if not function.is_definition:
@@ -177,10 +177,10 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
         problems += _not_given_template(item, function, kernel.templates)
     problems += _untaken(item, function, kernel)
     if problems:
-        item.misfit(function, problems, expected)
+        item.mismatched(function, problems, expected)
     others = {f.name for f in file.functions if f.is_kernel}
     if taken := next((name for name in kernel.variants if name in others), None):
-        item.misfit(function, f"the file already has a kernel '{taken}'", expected)
+        item.mismatched(function, f"the file already has a kernel '{taken}'", expected)
     return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
 
 
@@ -239,7 +239,7 @@ def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Rel
     for p in item.arguments.params:
         if not (p.type.is_array or p.name in used or p.name in raw.unused):
             how = "add the parameter"
-            if _refused(p):
+            if _is_unsupported(p):
                 how = "pass numbers computed from it as `constants`"
             what = f"it does not use '{p.name}'; {how}, or give a reason under `unused`"
             yield Related(what, function.span)

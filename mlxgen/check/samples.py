@@ -168,7 +168,7 @@ def _call_problems(
         drawn = list(_drawn(rule, sample))
         several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
         for path, given, dtype in drawn:
-            yield from (((*path, *at), problem) for at, problem in _misfits(given, dtype))
+            yield from (((*path, *at), problem) for at, problem in _invalid_numbers(given, dtype))
             resolved = _resolved(rule, dtype)
             if not (resolved or several):
                 known = ", ".join(rule.dtypes)
@@ -251,7 +251,7 @@ def _extents(given: ArraySample) -> tuple[int, ...]:
     return (3, 4) if given.shape is None else tuple(given.shape)
 
 
-def _misfits(given: ArraySample, dtype: str) -> Iterator[Problem]:
+def _invalid_numbers(given: ArraySample, dtype: str) -> Iterator[Problem]:
     """Yield numbers that the dtype cannot represent, and domains without valid numbers."""
     low, high = _LIMITS.get(dtype, _SINGLE if given.dtype else _LIMITS["float64"])
     whole = dtype in INTEGER or dtype == "bool_"

@@ -114,7 +114,7 @@ def alone(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def stranger(folder: Path, sources: Iterable[Path]) -> Path | None:
+def foreign(folder: Path, sources: Iterable[Path]) -> Path | None:
     """Return a reason against an output folder: a source inside or around it, or a foreign file."""
     folder = Path(os.path.realpath(folder))
     for path in sources:

@@ -16,7 +16,7 @@ from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, PythonParam, bind
-from .translator import Translator, refused
+from .translator import Translator, rejected
 from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
@@ -252,7 +252,7 @@ class Lists(Translator):
             counted = self.rule("range", given, node)
             if counted is None:
                 no_int = next((value for value in given if value.kind != "int"), given[0])
-                raise refused(name, params[0], no_int)
+                raise rejected(name, params[0], no_int)
             return [counted]
         lists = self.each(loop_list, given)
         if name == "enumerate":

@@ -389,7 +389,7 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
     return f"mlxgen::scalar({value.cpp}, {dtype})" if dtype is not None else None
 
 
-def misfit(
+def mismatch(
     function: MlxFunction, params: Sequence[PythonParam], bound: Mapping[str, Value], args: Args
 ) -> Wrong:
     """Return the error if no overload accepts the arguments.

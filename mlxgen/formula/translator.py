@@ -36,7 +36,7 @@ from .mlx import (
     bind_any,
     complete,
     effect,
-    misfit,
+    mismatch,
     select,
     table,
     unknown,
@@ -266,7 +266,7 @@ class Translator:
         every = complete(params, bound)
         cpp = select(function, every, hole(STREAM))
         if cpp is None:
-            raise misfit(function, params, bound, args)
+            raise mismatch(function, params, bound, args)
         if function.result == "bool":
             return Value("bool", cpp, args.node)
         self.used.append(("mlx", function.name))
@@ -377,7 +377,7 @@ class Translator:
         found = None if name in ("min", "max") and value.length == 0 else self.rule(name, given, at)
         if found is None:
             last = len(given) - 1 if fit(given[-1], "dtype") is None else 0
-            raise refused(name, params[last], given[last])
+            raise rejected(name, params[last], given[last])
         return found
 
     def folded(self, name: str, param: PythonParam, given: Sequence[Value], at: ast.expr) -> Value:
@@ -388,13 +388,13 @@ class Translator:
         for value in given:
             part = self.rule(f"{name}*", [value], at)
             if part is None:
-                raise refused(name, param, value)
+                raise rejected(name, param, value)
             out = part if out is None else self.rule(name, [out, part], at)
         assert out is not None  # at least one operand exists
         return out
 
 
-def refused(name: str, param: PythonParam, value: Value) -> Wrong:
+def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     """Return the error for an argument that a function's operations do not accept."""
     explain.require(value, *value.items)
     if not param.annotation:

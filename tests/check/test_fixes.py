@@ -44,7 +44,7 @@ UNCOVERED = {
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     """The kernels of the cases."""
     folder = tmp_path_factory.mktemp("fixes")
-    for source in (project.HERE, HERE / "misfits"):
+    for source in (project.HERE, HERE / "mismatches"):
         for part in ("csrc", "kernels"):
             shutil.copytree(source / part, folder / part, dirs_exist_ok=True)
     return Sources(project.settings(folder / "mlx_ops.yaml"), Diagnostics(), None)
@@ -86,7 +86,7 @@ def test_fixes(case: Path, sources: Sources) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the kernels of the cases, without entries."""
     folder = tmp_path_factory.mktemp("project")
-    for source in (project.HERE, HERE / "misfits"):
+    for source in (project.HERE, HERE / "mismatches"):
         for part in ("csrc", "kernels"):
             shutil.copytree(source / part, folder / part, dirs_exist_ok=True)
     return folder

@@ -30,7 +30,7 @@ def outcome(case: Path, folder: Path) -> str:
     if case.is_dir():
         shutil.copytree(case, folder, dirs_exist_ok=True)
     else:
-        for source in (project.HERE, HERE / "misfits"):
+        for source in (project.HERE, HERE / "mismatches"):
             for part in ("csrc", "kernels"):
                 shutil.copytree(source / part, folder / part, dirs_exist_ok=True)
         shutil.copy(case.with_suffix(".yaml"), folder / "mlx_ops.yaml")

@@ -176,4 +176,4 @@ def test_check_fix_of_what_cannot_be_read(tmp_path: Path) -> None:
     yaml = tmp_path / "ops.yaml"
     yaml.write_bytes(b"- composit: \xff\n")
     found = CliRunner().invoke(cli, ["check", "--fix", str(yaml)])
-    assert "0 fixes applied" in found.output and "not encoded in UTF-8" in found.output
+    assert "0 fixes applied" in found.output and "must be encoded in UTF-8" in found.output

@@ -113,7 +113,7 @@ def test_no_output_among_sources(folder: Path, output: str) -> None:
     diags = Diagnostics()
     settings = project.settings(folder / "mlx_ops.yaml")
     assert generate.generate(settings, folder / output, diags) is None
-    assert "this is no folder for generated files" in diags.render_text()
+    assert "the output folder cannot contain or be inside" in diags.render_text()
     assert contents(folder.parent) == before and not (folder / output / "new").exists()
 
 

@@ -479,7 +479,7 @@ USING = "using namespace metal;\n"
         ),
         (HEAD + "float f(float* x) { return x[0]; }", "pointer x of f needs an address space"),
         (HEAD + "float f(thread float& x) { return x; }", None),
-        (USING + "float f(float x) { return exp(x); }", "no #include <metal_stdlib>"),
+        (USING + "float f(float x) { return exp(x); }", "must include <metal_stdlib>"),
         ("#include <metal_stdlib>\nfloat f(float x) { return exp(x); }", "add `using namespace"),
         ("#include <metal_stdlib>\nfloat f(float x) { return metal::exp(x); }", None),
         (HEAD + "float f(float x) { return std::exp(x); }", "no namespace std"),

@@ -1,10 +1,10 @@
-// CPU kernels that fit no entry, or not the one that names them.
+// CPU kernels that do not match the entries that name them.
 
 #pragma once
 
 #include "mlxgen/kernel.h"
 
-namespace misfits {
+namespace mismatches {
 
 using mlxgen::In;
 using mlxgen::Out;
@@ -113,4 +113,4 @@ template <typename T>
 void with_overload(In<T> x, Out<T> out) {}
 inline void with_overload(In<float> x, Out<float> out) {}
 
-} // namespace misfits
+} // namespace mismatches

@@ -1,4 +1,4 @@
-// Metal kernels that fit no entry, or not the one that names them.
+// Metal kernels that do not match the entries that name them.
 
 #include <metal_stdlib>
 
