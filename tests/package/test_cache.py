@@ -277,7 +277,10 @@ def test_precompiled_headers_can_wait(obtained) -> None:
     later, said, calls = obtained()
     assert calls == 2 and len(said) == 1 and later.precompiled != first.headers
     assert (later.runtime, later.nanobind) == (first.runtime, first.nanobind)
-    assert sorted(path.name for path in later.precompiled.glob("*.gch")) == ["ext.h.gch", "ops.h.gch"]
+    assert sorted(path.name for path in later.precompiled.glob("*.gch")) == [
+        "ext.h.gch",
+        "ops.h.gch",
+    ]
     assert obtained(precompile=False) == (later, [], 0)
 
 
