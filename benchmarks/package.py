@@ -38,7 +38,19 @@ print(time.perf_counter() - start)
 def measure(options: Options) -> Iterator[Result]:
     """Yield the results of this group."""
     rounds = 2 if options.quick else 5
-    with tempfile.TemporaryDirectory() as scratch:
+    # The headers are still being precompiled there when the first operator is loaded.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        options.progress("load the first operator on a machine")
+        environment = {**os.environ, "MLXGEN_CACHE": str(Path(scratch, "first"))}
+        said, took = _run(LOAD.format(number=1), Path(scratch), environment)
+        yield Result(
+            "package",
+            "`mlxgen.load` of the first operator on a machine",
+            f"{duration(float(said))} ({duration(took)} of processor time)",
+            "at most 18 s of processor time",
+            took <= 18,
+            {"seconds": float(said), "processor": took},
+        )
         environment = {**os.environ, "MLXGEN_CACHE": str(Path(scratch, "cache"))}
         for place, aim in (("first", None), ("second", 12)):
             options.progress(f"build a package of one operator, the {place} on a machine")
