@@ -15,6 +15,9 @@ on the command line (``--config-settings``) still counts.
 The build directory is kept: ``build/`` in the project, ``build/editable`` for editable installs, so
 that building again compiles only what changed. The two are apart because an editable install goes
 on using its own when it is imported, when the tools of an isolated build are gone.
+
+A build is for one release of MLX. With ``--config-settings releases=all`` it is for all that the
+package lists as ``mlx`` in ``[tool.mlxgen]``, as its wheels for others are (see releases.cmake).
 """
 
 from __future__ import annotations
@@ -49,29 +52,34 @@ HERE = Path(__file__).resolve().parent
 MACOS = "14.0"
 
 
-def requirements(root: Path) -> list[str]:
-    """Everything that has to be installed to build the project in the folder ``root``.
+def requirements(root: Path, every: bool = False) -> list[str]:
+    """Return everything that has to be installed to build the project in the folder ``root``.
 
-    MLX is the release that the project pins; without a pin the one that is installed.
+    MLX is the newest release that the project lists or pins; without these the one that is
+    installed.
+
+    Args:
+        every: Whether all releases are built, of which pip downloads the others.
     """
     project = _settings(root)
-    mlx = project.mlx or compat.version("mlx")
+    mlx = project.releases[0] if project.releases else compat.version("mlx")
     if mlx is None:
         raise SystemExit(
             f"mlxgen: which MLX should {project.name} be built for? Its pyproject.toml pins none: "
-            f'write dependencies = ["mlx[cpu]==X.Y.Z"] in [project]'
+            f'write dependencies = ["mlx==X.Y.Z"] in [project]'
         )
     return [
         *_generator_requirements(),
         *TOOLS,
+        *(["pip"] if every else []),
         compat.nanobind_requirement(mlx),
-        f"mlx[cpu]=={mlx}",
+        f"mlx{install.backend()}=={mlx}",
     ]
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) -> list[str]:
     """PEP 517."""
-    return requirements(Path())
+    return requirements(Path(), _wants_every(config_settings))
 
 
 def get_requires_for_build_sdist(config_settings: ConfigSettings | None = None) -> list[str]:
@@ -114,6 +122,14 @@ def _settings(root: Path) -> settings.Settings:
     return project
 
 
+def _wants_every(given: ConfigSettings | None) -> bool:
+    """Check the setting ``releases``, which pip and build pass on."""
+    value = (given or {}).get("releases", "")
+    if value not in ("", "all"):
+        raise SystemExit(f"mlxgen: the config setting `releases` must be `all`, not {value!r}")
+    return value == "all"
+
+
 def _backend() -> ModuleType:
     try:
         import scikit_build_core.build
@@ -149,15 +165,18 @@ def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, s
     project = _settings(Path())
     if sys.platform == "darwin":
         os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)
+    every = _wants_every(given) and not editable
+    more = {key: value for key, value in (given or {}).items() if key != "releases"}
     return {
         "cmake.source-dir": str(HERE / "cmake"),
         "cmake.build-type": "Release",
         "cmake.define.MLXGEN_PROJECT": str(project.root),
+        "cmake.define.MLXGEN_ALL_RELEASES": "ON" if every else "OFF",
         "build-dir": "build/editable" if editable else "build",
         "wheel.packages": [project.relative(project.python)],
         "wheel.install-dir": project.name,
         "sdist.exclude": ["/build", "/.venv"],
-        **(given or {}),
+        **more,
     }
 
 

@@ -62,7 +62,7 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
         try:
             project = _Project(request, Path(scratch), name)
             project.generate(say)  # a mistake there is said before anything is compiled
-            found = compat.find(lambda release: _nanobind(release, say))
+            found = compat.find(lambda name, release: _fetch(name, release, say))
             common = _common(found, say)
 
             def make(made: Path) -> Iterable[str]:
@@ -84,9 +84,9 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
             raise LoadError(f"the operators could not be built: {error}") from None
 
 
-def _nanobind(release: str, say: Say) -> Path:
-    say(f"fetching nanobind {release}, which fits the installed MLX")
-    return toolchain.fetch_nanobind(release, _local())
+def _fetch(name: str, release: str, say: Say) -> Path:
+    say(f"fetching {name} {release}, which fits the installed MLX")
+    return toolchain.fetch(name, release, _local())
 
 
 # Imports a package in a process of its own, and says so at the end.
@@ -272,7 +272,7 @@ class _Project:
             [
                 *(*common.link, "-o", str(module), *objects),
                 *map(str, [*archives, *libraries]),
-                f"-Wl,-rpath,{found.mlx / 'lib'}",
+                f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
             ]
         )
         compat.compare(found.mlx_core, module)

@@ -13,11 +13,12 @@ metal       ``kernels/metal``       hand-written Metal kernels
 python      ``python/<name>``       the importable package
 docs        ``docs``                where the reference of the operators is written
 tests       ``["tests"]``           what ``mlxgen metal-test`` runs: folders or files
+mlx         the pinned release      the releases of MLX that a wheel has builds for
 =========== ======================= ====================================================
 
 Only ``yaml`` and ``python`` must exist. Paths are relative to pyproject.toml and stay inside the
 project. Two facts are taken from the ``[project]`` table rather than said again: the version, and
-the release of MLX that the package pins.
+without ``mlx`` the release of MLX that the package pins.
 
 This module runs before the build requirements are there: it needs the standard library only (and
 tomli on Python 3.10).
@@ -50,7 +51,8 @@ PATHS = {
     "docs": "docs",
 }
 TESTS = ("tests",)
-KEYS = ("name", "namespace", *PATHS, "tests")
+LISTS = {"tests": "paths", "mlx": "releases"}
+KEYS = ("name", "namespace", *PATHS, *LISTS)
 
 # Names that would hide the packages which generated code imports or links.
 OLDEST_MLX = "0.31.0"  # older ones do not compile
@@ -64,9 +66,10 @@ _TABLE = re.compile(
     r"^[ \t]*(?P<header>\[([^\[\]\n]+)\])(?P<body>.*?)(?=^[ \t]*\[|\Z)", re.M | re.S
 )
 _NAMESPACE = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
-_MLX = re.compile(
-    r"\s*mlx\s*(?:\[[^]]*\])?\s*(?:==\s*(?P<release>[\w.!+]+)\s*(?:;.*)?$|(?![\w.-]))"
-)
+_MLX = re.compile(r"\s*mlx\s*(?:\[[^]]*\])?\s*(?![\w.-])\(?(?P<versions>[^;)]*)")
+_EXACT = re.compile(r"==\s*([\w.!+]+)\s*")
+_VERSION = re.compile(r"\s*(~=|===?|!=|<=?|>=?)\s*([\w.!+]+?)(\.\*)?\s*")
+_RELEASE = re.compile(r"\d+\.\d+\.\d+\w*")
 
 
 class Settings(NamedTuple):
@@ -82,7 +85,8 @@ class Settings(NamedTuple):
     docs: Path
     tests: tuple[Path, ...]
     version: str
-    mlx: str | None  # the release that [project] dependencies pin with ==
+    mlx: str | None  # the release that entries are checked against: the oldest of `releases`
+    releases: tuple[str, ...] = ()  # that packages are built for, newest first; none: the installed
     called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
 
     def relative(self, path: Path) -> str:
@@ -120,7 +124,7 @@ def _resolve(
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
     for key, value in table.items():
-        what = "a list of paths" if key == "tests" else "a text"
+        what = f"a list of {LISTS[key]}" if key in LISTS else "a text"
         if key not in KEYS:
             message = f"unknown key '{key}' in [tool.mlxgen]{did_you_mean(key, KEYS)}"
             reader.error("MG703", message, key, f"the keys are {', '.join(KEYS)}", part="key")
@@ -144,13 +148,15 @@ def _resolve(
     paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
     if yaml is not None:
         paths["yaml"] = yaml.absolute()
+    releases = _releases(given.get("mlx"), project, reader)
     settings = Settings(
         root=root,
         name=name,
         namespace=namespace,
         tests=tuple(path("tests", text) for text in given.get("tests", TESTS)),
         version=str(project.get("version", "0")),
-        mlx=_mlx_pin(project.get("dependencies", []), reader),
+        mlx=releases[-1] if releases else None,
+        releases=releases,
         called=(),
         **paths,
     )
@@ -176,25 +182,95 @@ def _is_namespace(text: str) -> bool:
 
 
 def _fits(key: str, value: object) -> bool:
-    """Whether a setting is a text, or `tests` a list of texts, and none of them empty."""
-    if isinstance(value, list) and key == "tests":
+    """Check that a setting is a string, or a list of strings, and no string empty."""
+    if isinstance(value, list) and key in LISTS:
         return value != [] and all(_fits("", text) for text in value)
-    return isinstance(value, str) and value != "" and key != "tests"
+    return isinstance(value, str) and value != "" and key not in LISTS
 
 
-def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
-    """The release in ``mlx[cpu]==0.32.4`` among the dependencies."""
-    texts = dependencies if isinstance(dependencies, list) else [dependencies]
-    releases = {found["release"] for text in texts if (found := _MLX.match(str(text)))}
-    if None in releases or len(releases) > 1:
-        help = 'the C++ interface of MLX changes between patch releases; write "mlx[cpu]==X.Y.Z"'
+def _releases(
+    listed: list[str] | None, project: dict[str, Any], reader: _Reader
+) -> tuple[str, ...]:
+    """Return the releases of MLX to build for, newest first: the setting's, else the pinned one."""
+    releases = _pinned(project, reader) if listed is None else _listed(listed, project, reader)
+    key, table = ("dependencies", "project") if listed is None else ("mlx", "tool.mlxgen")
+    for release in releases:
+        if numbers(release) < numbers(OLDEST_MLX):
+            message = f"MLX {release} is too old for mlxgen, which needs {OLDEST_MLX} or newer"
+            reader.error("MG709", message, key, None, table=table)
+    return tuple(sorted(releases, key=numbers, reverse=True))
+
+
+def _pinned(project: dict[str, Any], reader: _Reader) -> set[str]:
+    """Return the release in ``mlx==0.32.4`` among the dependencies; an empty set without MLX."""
+    specs = [spec for _, spec in _mlx_specs(project.get("dependencies", []))]
+    found = [_EXACT.fullmatch(spec) for spec in specs]
+    pins = {match[1] for match in found if match}
+    if None in found or len(pins) > 1:
+        help = (
+            'the C++ interface of MLX changes between patch releases; write "mlx==X.Y.Z", or list '
+            "the releases to build for as `mlx` in [tool.mlxgen]"
+        )
         message = "the dependency on mlx must name one exact release"
         reader.error("MG709", message, "dependencies", help, table="project")
-    release = next(iter(releases), None)
-    if release is not None and numbers(release) < numbers(OLDEST_MLX):
-        message = f"MLX {release} is too old for mlxgen, which needs {OLDEST_MLX} or newer"
-        reader.error("MG709", message, "dependencies", None, table="project")
-    return release
+        return set()
+    return pins
+
+
+def _listed(listed: list[str], project: dict[str, Any], reader: _Reader) -> set[str]:
+    """Return the releases that the setting ``mlx`` lists, all of which MLX's dependency allows."""
+    for release in listed:
+        if not _RELEASE.fullmatch(release):
+            reader.error("MG709", f"'{release}' is not a release of MLX such as 0.32.4", "mlx")
+            return set()
+    extras = reader.table(project, "optional-dependencies")
+    requirements = [project.get("dependencies", []), *extras.values()]
+    for text, spec in (found for each in requirements for found in _mlx_specs(each)):
+        for release in listed:
+            if not _allows(spec, release):
+                message = f"the dependency '{text}' excludes MLX {release}, which `mlx` lists"
+                help = "widen the dependency, or remove the release from the list"
+                reader.error("MG709", message, "mlx", help)
+                return set()
+    return set(listed)
+
+
+def _mlx_specs(requirements: object) -> list[tuple[str, str]]:
+    """Return the requirements on MLX, each with the versions that it allows: ``>=0.32,<0.33``."""
+    texts = requirements if isinstance(requirements, list) else [requirements]
+    found = [(str(text), _MLX.match(str(text))) for text in texts]
+    return [(text, match["versions"].strip()) for text, match in found if match]
+
+
+def _allows(spec: str, release: str) -> bool:
+    """Check a release against the versions of a requirement; their syntax is checked by pip."""
+    ours = numbers(release)
+    for part in filter(None, spec.split(",")):
+        found = _VERSION.fullmatch(part)
+        if found is None:
+            continue
+        sign, text, wildcard = found.groups()
+        given = tuple(map(int, re.findall(r"\d+", text)))
+        prefix = given if wildcard else given[:-1]
+        same = ours[: len(given)] == given if wildcard else ours == _padded(given)
+        allowed = {
+            "==": same,
+            "===": release == text,
+            "!=": not same,
+            "~=": ours >= _padded(given) and ours[: len(prefix)] == prefix,
+            "<": ours < _padded(given),
+            "<=": ours <= _padded(given),
+            ">": ours > _padded(given),
+            ">=": ours >= _padded(given),
+        }
+        if not allowed[sign]:
+            return False
+    return True
+
+
+def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a release with three numbers."""
+    return (*release, 0, 0)[:3]
 
 
 def numbers(release: str) -> tuple[int, ...]:

@@ -2,6 +2,9 @@
 
 CMake may be using an mlxgen that is not installed, or not the one that is. Neither is that left to
 ``PYTHONPATH``: pip's isolated builds do not bear their own folders in it.
+
+With ``--path=FOLDER`` before the module, modules are looked for in that folder first: it has the
+release of MLX to build for, if that is not the installed one.
 """
 
 import importlib.util
@@ -18,4 +21,6 @@ assert spec.loader is not None
 sys.modules["mlxgen"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["mlxgen"])
 del sys.argv[0]
+if sys.argv[0].startswith("--path="):
+    sys.path.insert(0, sys.argv.pop(0).partition("=")[2])
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
