@@ -149,14 +149,15 @@ def _to_build_with(mlx: Path, release: str, fetch: Fetch | None) -> Path:
     """Return the folder of the MLX to build with: the installed one, unless it is for CUDA.
 
     CMake finds that only beside NVIDIA's compiler, which no operator needs. The same release for
-    the CPU has the same headers, and a library with the same exported symbols.
+    the CPU has the same headers, and a library with the same exported symbols. The headers in
+    ``cccl`` are those that MLX needs itself to compile for CUDA.
     """
-    if fetch is None or not (mlx / "share" / "cmake" / "MLX" / "FindCUDNN.cmake").is_file():
+    if fetch is None or not (mlx / "include" / "cccl").is_dir():
         return mlx
     try:
         return fetch("mlx", release)
     except CompatError:
-        return mlx  # compiled on this machine, where that compiler is
+        return mlx  # compiled on this machine, where NVIDIA's compiler is
 
 
 def compare(core: Path, extension: Path) -> None:

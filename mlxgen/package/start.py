@@ -57,7 +57,7 @@ def new(name: str, folder: Path | None) -> None:
         raise click.ClickException(f"nothing was written: {folder}: {why}") from error
     shown = os.path.relpath(folder)
     click.echo(f"{shown}: {count} files")
-    click.echo(f'next: cd {shown} && pip install ".[test]" && pytest')
+    click.echo(f'next: cd {shown} && pip install ".[cpu,test]" && pytest')
 
 
 def _make(name: str, folder: Path) -> int:
