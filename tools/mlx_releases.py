@@ -3,7 +3,7 @@
 ::
 
     python -m tools.mlx_releases                    # compare the tables with what PyPI has
-    python -m tools.mlx_releases --write            # store them, and pin the newest release
+    python -m tools.mlx_releases --write            # store them, and build for the three newest
     python -m tools.mlx_releases check [RELEASE...] # build and test a package with each release
 
 All of it happens in ``build/mlx``. A new release of MLX is ``--write``, then ``check --write``.
@@ -28,6 +28,11 @@ from mlxgen.package import compat
 from mlxgen.read.settings import OLDEST_MLX, numbers
 
 from .mlx_table import changed, combined, derive, from_mlx
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "mlx"
@@ -68,7 +73,7 @@ def fetched(release: str) -> Path:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--write", is_flag=True, help="Store the tables, and pin the newest release.")
+@click.option("--write", is_flag=True, help="Store the tables, and name the newest releases.")
 @click.pass_context
 def main(context: click.Context, write: bool) -> None:
     """Compare what mlxgen knows of MLX's releases with what PyPI has."""
@@ -84,7 +89,7 @@ def main(context: click.Context, write: bool) -> None:
         TABLE.write_text(text, encoding="utf-8")
         for release in set(found) - set(known):
             _add_to_compat(release)
-        _pin(found[0])
+        _pin(found[:3])
     elif text != TABLE.read_text(encoding="utf-8") or known != found:
         raise click.ClickException(f"MLX has changed up to {found[0]}; run this with --write")
     click.echo(f"{len(found)} releases, {found[-1]} to {found[0]}")
@@ -117,20 +122,37 @@ def _add_to_compat(release: str) -> None:
     importlib.reload(compat)
 
 
-def _pin(release: str) -> None:
-    """Name another release wherever the project's files say what it is built for."""
-    pin = re.compile(r"(mlx\[cpu\]==)[\d.]+\d")
-    found = run("git", "grep", "-lE", r"mlx\[cpu\]==[0-9.]+[0-9]", "--", ":!tests")
-    for name in found.splitlines():
-        path = ROOT / name
-        text = path.read_text(encoding="utf-8")
-        path.write_text(pin.sub(rf"\g<1>{release}", text), encoding="utf-8")
+def _pin(newest: Sequence[str]) -> None:
+    """Name the releases wherever the project's files say which ones it is built for."""
+    path = ROOT / "pyproject.toml"
+    project = tomllib.loads(path.read_text(encoding="utf-8"))
+    before = project["tool"]["mlxgen"]["mlx"]
+    wording = (
+        lambda listed: f"mlx = {json.dumps(listed)}",
+        lambda listed: f"mlx>={listed[-1]},<{_next_minor(listed[0])}",
+        lambda listed: f"]<={listed[0]}",
+        lambda listed: f"mlx=={listed[0]}",
+        lambda listed: f"mlx[cpu]=={listed[0]}",
+    )
+    for name in run("git", "ls-files", "*.toml", "*.md", "*.in").splitlines():
+        text = old = (ROOT / name).read_text(encoding="utf-8")
+        for words in wording:
+            text = text.replace(words(before), words(list(newest)))
+        if text != old:
+            (ROOT / name).write_text(text, encoding="utf-8")
+    release = newest[0]
     log = ROOT / "CHANGELOG.md"
     text = log.read_text(encoding="utf-8")
     line = f"- Built for MLX {release}.\n"
     if line not in text:
         text = re.sub(r"(## Unreleased\n\n)(- Built for MLX [\d.]+\n)?", rf"\g<1>{line}", text)
         log.write_text(text, encoding="utf-8")
+
+
+def _next_minor(release: str) -> str:
+    """Return the release series after that of a release: 0.33 after 0.32.4."""
+    major, minor, _ = numbers(release)
+    return f"{major}.{minor + 1}"
 
 
 @main.command()
