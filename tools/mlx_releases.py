@@ -127,17 +127,10 @@ def _pin(newest: Sequence[str]) -> None:
     path = ROOT / "pyproject.toml"
     project = tomllib.loads(path.read_text(encoding="utf-8"))
     before = project["tool"]["mlxgen"]["mlx"]
-    wording = (
-        lambda listed: f"mlx = {json.dumps(listed)}",
-        lambda listed: f"mlx>={listed[-1]},<{_next_minor(listed[0])}",
-        lambda listed: f"]<={listed[0]}",
-        lambda listed: f"mlx=={listed[0]}",
-        lambda listed: f"mlx[cpu]=={listed[0]}",
-    )
     for name in run("git", "ls-files", "*.toml", "*.md", "*.in").splitlines():
         text = old = (ROOT / name).read_text(encoding="utf-8")
-        for words in wording:
-            text = text.replace(words(before), words(list(newest)))
+        for was, words in zip(_wordings(before), _wordings(newest), strict=True):
+            text = text.replace(was, words)
         if text != old:
             (ROOT / name).write_text(text, encoding="utf-8")
     release = newest[0]
@@ -149,10 +142,17 @@ def _pin(newest: Sequence[str]) -> None:
         log.write_text(text, encoding="utf-8")
 
 
-def _next_minor(release: str) -> str:
-    """Return the release series after that of a release: 0.33 after 0.32.4."""
-    major, minor, _ = numbers(release)
-    return f"{major}.{minor + 1}"
+def _wordings(releases: Sequence[str]) -> list[str]:
+    """Return the ways in which files name the releases, the newest first."""
+    newest = releases[0]
+    major, minor, _ = numbers(newest)
+    return [
+        f"mlx = {json.dumps(releases)}",
+        f"mlx>={releases[-1]},<{major}.{minor + 1}",
+        f"]<={newest}",
+        f"mlx=={newest}",
+        f"mlx[cpu]=={newest}",
+    ]
 
 
 @main.command()
