@@ -14,6 +14,7 @@ SLOW = (
     "fuzz/test_fuzz.py",
     "package/test_package.py",
     "package/test_load.py",
+    "package/test_releases.py",
     "emulator/test_mlx_kernels.py",
     "ops/test_generated.py",
     "special/test_accuracy.py",

@@ -148,7 +148,7 @@ def find(fetch: Fetch | None = None) -> Toolchain:
 def _to_build_with(mlx: Path, release: str, fetch: Fetch | None) -> Path:
     """Return the folder of the MLX to build with: the installed one, unless it is for CUDA.
 
-    CMake finds that only beside NVIDIA's compiler, which no operator needs. The same release for
+    CMake finds that only together with NVIDIA's compiler, which no operator needs. The release for
     the CPU has the same headers, and a library with the same exported symbols. The headers in
     ``cccl`` are those that MLX needs itself to compile for CUDA.
     """
