@@ -21,7 +21,7 @@ PYPROJECT = """\
 [project]
 name = "{name}"
 version = "1.0"
-dependencies = ["mlx[cpu]=={mlx}"]
+dependencies = ["mlx=={mlx}"]
 
 [build-system]
 requires = ["mlxgen"]

@@ -28,6 +28,7 @@ COMMANDS = {
     "metal-check": "emulator.commands.metal_check",
     "metal-test": "emulator.commands.metal_test",
     "new": "package.start.new",
+    "rebuild": "package.kept.rebuild_command",
     "schema": "command.cli.schema",
     "show": "command.cli.show",
 }

@@ -14,6 +14,8 @@ SLOW = (
     "fuzz/test_fuzz.py",
     "package/test_package.py",
     "package/test_load.py",
+    "package/test_releases.py",
+    "programs/test_walk.py",
     "package/test_how_to.py",
     "emulator/test_mlx_kernels.py",
     "ops/test_generated.py",

@@ -2,8 +2,8 @@
 
 ::
 
-    python -m tools.mlx_releases                    # compare the tables with PyPI's releases
-    python -m tools.mlx_releases --write            # store them, and pin the newest release
+    python -m tools.mlx_releases                    # compare the tables with what PyPI has
+    python -m tools.mlx_releases --write            # store them, and build for the three newest
     python -m tools.mlx_releases check [RELEASE...] # build and test a package with each release
 
 All files are in ``build/mlx``. For a new release of MLX, run ``--write``, then ``check --write``.
@@ -28,6 +28,11 @@ from mlxgen.package import compat
 from mlxgen.read.settings import OLDEST_MLX, numbers
 
 from .mlx_table import changed, combined, derive, from_mlx
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "mlx"
@@ -68,7 +73,7 @@ def fetched(release: str) -> Path:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--write", is_flag=True, help="Store the tables, and pin the newest release.")
+@click.option("--write", is_flag=True, help="Store the tables, and name the newest releases.")
 @click.pass_context
 def main(context: click.Context, write: bool) -> None:
     """Compare mlxgen's facts about MLX's releases with PyPI."""
@@ -84,7 +89,7 @@ def main(context: click.Context, write: bool) -> None:
         TABLE.write_text(text, encoding="utf-8")
         for release in set(found) - set(known):
             _add_to_compat(release)
-        _pin(found[0])
+        _pin(found[:3])
     elif text != TABLE.read_text(encoding="utf-8") or known != found:
         raise click.ClickException(f"MLX has changed up to {found[0]}; run this with --write")
     click.echo(f"{len(found)} releases, {found[-1]} to {found[0]}")
@@ -117,20 +122,37 @@ def _add_to_compat(release: str) -> None:
     importlib.reload(compat)
 
 
-def _pin(release: str) -> None:
-    """Replace the pinned release in all files of the project that name it."""
-    pin = re.compile(r"(mlx\[cpu\]==)[\d.]+\d")
-    found = run("git", "grep", "-lE", r"mlx\[cpu\]==[0-9.]+[0-9]", "--", ":!tests")
-    for name in found.splitlines():
-        path = ROOT / name
-        text = path.read_text(encoding="utf-8")
-        path.write_text(pin.sub(rf"\g<1>{release}", text), encoding="utf-8")
+def _pin(newest: Sequence[str]) -> None:
+    """Name the releases wherever the project's files say which ones it is built for."""
+    path = ROOT / "pyproject.toml"
+    project = tomllib.loads(path.read_text(encoding="utf-8"))
+    before = project["tool"]["mlxgen"]["mlx"]
+    for name in run("git", "ls-files", "*.toml", "*.md", "*.in").splitlines():
+        text = old = (ROOT / name).read_text(encoding="utf-8")
+        for was, words in zip(_wordings(before), _wordings(newest), strict=True):
+            text = text.replace(was, words)
+        if text != old:
+            (ROOT / name).write_text(text, encoding="utf-8")
+    release = newest[0]
     log = ROOT / "CHANGELOG.md"
     text = log.read_text(encoding="utf-8")
     line = f"- Built for MLX {release}.\n"
     if line not in text:
         text = re.sub(r"(## Unreleased\n\n)(- Built for MLX [\d.]+\n)?", rf"\g<1>{line}", text)
         log.write_text(text, encoding="utf-8")
+
+
+def _wordings(releases: Sequence[str]) -> list[str]:
+    """Return the ways in which files name the releases, the newest first."""
+    newest = releases[0]
+    major, minor, _ = numbers(newest)
+    return [
+        f"mlx = {json.dumps(releases)}",
+        f"mlx>={releases[-1]},<{major}.{minor + 1}",
+        f"]<={newest}",
+        f"mlx=={newest}",
+        f"mlx[cpu]=={newest}",
+    ]
 
 
 @main.command()

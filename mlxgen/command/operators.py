@@ -64,6 +64,7 @@ def plain_settings(yaml: Path) -> Settings:
         tests=tuple(folder / path for path in TESTS),
         version="0",
         mlx=None,
+        releases=(),
         called=(),
         **paths | {"yaml": yaml.absolute()},
     )

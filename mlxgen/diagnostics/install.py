@@ -6,6 +6,7 @@ uses only the standard library, because the build backend calls it before anythi
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping
@@ -41,7 +42,27 @@ def compiler() -> str:
 
 def mlx(release: str = "") -> str:
     """Return advice for installing MLX, or a release of it: ``==0.32.4``, ``>=0.31.0``."""
-    return f"run {pip(f'mlx{release}' if sys.platform == 'darwin' else f'mlx[cpu]{release}')}"
+    return f"run {pip(f'mlx{backend()}{release}')}"
+
+
+def backend() -> str:
+    """Return the extra of MLX that has its library: the installed backend's, else the CPU's.
+
+    On Linux the backends are distributions that install the same file, so that another extra would
+    replace a user's library for CUDA. On macOS MLX depends on its library.
+    """
+    if sys.platform == "darwin":
+        return ""
+    installed = (name for name in ("cuda12", "cuda13") if _is_installed(name))
+    return f"[{next(installed, 'cpu')}]"
+
+
+def _is_installed(extra: str) -> bool:
+    try:
+        importlib.metadata.version(f"mlx-{extra[:-2]}-{extra[-2:]}")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def no_mlx() -> str:

@@ -12,6 +12,9 @@ extension works only with one release of MLX and with the nanobind that matches 
 follow from ``[tool.mlxgen]``. A project's own ``[tool.scikit-build]`` table and the command line
 (``--config-settings``) override them.
 
+A build is for one release of MLX. With ``--config-settings releases=all`` it is for all releases
+that the package lists as ``mlx`` in ``[tool.mlxgen]`` (see releases.cmake).
+
 The build directory is kept, so that the next build compiles only changed files. It is ``build/`` in
 the project and ``build/editable`` for editable installs. They are separate because an editable
 install still uses its directory on import, when the tools of an isolated build no longer exist.
@@ -52,29 +55,34 @@ SELECT = "mlxgen.select"
 MACOS = "14.0"
 
 
-def requirements(root: Path) -> list[str]:
-    """Return all requirements for building the project in the folder ``root``.
+def requirements(root: Path, every: bool = False) -> list[str]:
+    """Return everything that has to be installed to build the project in the folder ``root``.
 
-    They include the release of MLX that the project pins or, without a pin, the installed one.
+    MLX is the newest release that the project lists or pins; without these the one that is
+    installed.
+
+    Args:
+        every: Whether all releases are built, of which pip downloads the others.
     """
     project = _settings(root)
-    mlx = project.mlx or compat.version("mlx")
+    mlx = project.releases[0] if project.releases else compat.version("mlx")
     if mlx is None:
         raise SystemExit(
             f"mlxgen: which MLX should {project.name} be built for? Its pyproject.toml pins none: "
-            f'write dependencies = ["mlx[cpu]==X.Y.Z"] in [project]'
+            f'write dependencies = ["mlx==X.Y.Z"] in [project]'
         )
     return [
         *_generator_requirements(),
         *TOOLS,
+        *(["pip"] if every else []),
         compat.nanobind_requirement(mlx),
-        f"mlx[cpu]=={mlx}",
+        f"mlx{install.backend()}=={mlx}",
     ]
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) -> list[str]:
     """PEP 517."""
-    return requirements(Path())
+    return requirements(Path(), _wants_every(config_settings))
 
 
 def get_requires_for_build_sdist(config_settings: ConfigSettings | None = None) -> list[str]:
@@ -117,6 +125,14 @@ def _settings(root: Path) -> settings.Settings:
     return project
 
 
+def _wants_every(given: ConfigSettings | None) -> bool:
+    """Check the setting ``releases``, which pip and build pass on."""
+    value = (given or {}).get("releases", "")
+    if value not in ("", "all"):
+        raise SystemExit(f"mlxgen: the config setting `releases` must be `all`, not {value!r}")
+    return value == "all"
+
+
 def _backend() -> ModuleType:
     try:
         import scikit_build_core.build
@@ -155,12 +171,15 @@ def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, s
     folder = "build/selected" if select else "build"
     if sys.platform == "darwin":
         os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)
+    every = _wants_every(options) and not editable
+    options.pop("releases", None)
     return {
         "cmake.source-dir": str(HERE / "cmake"),
         "cmake.build-type": "Release",
         "cmake.define.MLXGEN_PROJECT": str(project.root),
         # Always given: CMake would keep the last one.
         "cmake.define.MLXGEN_SELECT": ";".join(select),
+        "cmake.define.MLXGEN_ALL_RELEASES": "ON" if every else "OFF",
         "build-dir": "build/editable" if editable else folder,
         "wheel.packages": [project.relative(project.python)],
         "wheel.install-dir": project.name,

@@ -52,8 +52,8 @@ class Toolchain(NamedTuple):
     """The MLX and the nanobind with which an extension is built."""
 
     mlx_version: str  # of the distribution
-    mlx: Path  # the folder with MLX's headers, libraries and CMake package
-    mlx_core: Path  # the extension module mlx.core
+    mlx: Path  # the folder with MLX's headers, libraries and CMake package, to build with
+    mlx_core: Path  # the installed extension module mlx.core
     nanobind_version: str
     nanobind: Path
     tag: str
@@ -88,12 +88,15 @@ def nanobind_requirement(mlx_version: str | None) -> str:
     return f"nanobind=={known[-1]}" if known else "nanobind"
 
 
-def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
+Fetch = Callable[[str, str], Path]  # the folder of a package, by its name and release
+
+
+def find(fetch: Fetch | None = None) -> Toolchain:
     """Return the installed MLX and the nanobind that matches it.
 
     Args:
         fetch: Returns the folder of a release of nanobind, for use if the installed nanobind does
-            not match. Raises ``CompatError`` with the reason if it cannot.
+            not match, or of MLX. Raises ``CompatError`` with the reason if it cannot.
 
     Raises:
         CompatError: If they do not match. The message is one sentence.
@@ -109,12 +112,13 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
         )
     tag = abi_tag(core)
     wanted = internals_version(tag)
+    mlx = _to_build_with(core.parent, mlx_version, fetch)
     spec = importlib.util.find_spec("nanobind")
     nanobind_version = version("nanobind")
     nanobind = Path(spec.origin).parent if spec is not None and spec.origin else None
     found = _source_internals(nanobind) if nanobind is not None and nanobind_version else None
     if nanobind is not None and nanobind_version is not None and found == wanted:
-        return Toolchain(mlx_version, core.parent, core, nanobind_version, nanobind, tag)
+        return Toolchain(mlx_version, mlx, core, nanobind_version, nanobind, tag)
     if found is None:
         problem = (
             f"nanobind, which MLX {mlx_version} needs to share arrays with an extension, is not "
@@ -132,13 +136,28 @@ def find(fetch: Callable[[str], Path] | None = None) -> Toolchain:
     why = ""
     if fetch is not None:
         try:
-            fetched = fetch(release)
+            fetched = fetch("nanobind", release)
             if _source_internals(fetched) != wanted:
                 raise CompatError(f"the fetched release {release} does not match either")
-            return Toolchain(mlx_version, core.parent, core, release, fetched, tag)
+            return Toolchain(mlx_version, mlx, core, release, fetched, tag)
         except CompatError as error:
             why = f" (it could not be fetched: {error})"
     raise CompatError(f"{problem}; run {install.pip(f'nanobind=={release}')}{why}")
+
+
+def _to_build_with(mlx: Path, release: str, fetch: Fetch | None) -> Path:
+    """Return the folder of the MLX to build with: the installed one, unless it is for CUDA.
+
+    CMake finds that only together with NVIDIA's compiler, which no operator needs. The release for
+    the CPU has the same headers, and a library with the same exported symbols. The headers in
+    ``cccl`` are those that MLX needs itself to compile for CUDA.
+    """
+    if fetch is None or not (mlx / "include" / "cccl").is_dir():
+        return mlx
+    try:
+        return fetch("mlx", release)
+    except CompatError:
+        return mlx  # compiled on this machine, where NVIDIA's compiler is
 
 
 def compare(core: Path, extension: Path) -> None:

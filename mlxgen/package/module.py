@@ -63,7 +63,7 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
         try:
             project = _Project(request, Path(scratch), name)
             project.generate(say)  # reports errors in the entries before anything is compiled
-            found = compat.find(lambda release: _nanobind(release, say))
+            found = compat.find(lambda name, release: _fetch(name, release, say))
             common = _common(found, say, precompile=False)
 
             def make(made: Path) -> Iterable[str]:
@@ -88,9 +88,9 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
             raise LoadError(f"the operators could not be built: {error}") from None
 
 
-def _nanobind(release: str, say: Say) -> Path:
-    say(f"fetching nanobind {release}, which matches the installed MLX")
-    return toolchain.fetch_nanobind(release, _local())
+def _fetch(name: str, release: str, say: Say) -> Path:
+    say(f"fetching {name} {release}, which matches the installed MLX")
+    return toolchain.fetch(name, release, _local())
 
 
 # Imports a package in its own process and prints "imported" at the end.
@@ -181,7 +181,7 @@ def precompile() -> None:
     def say(text: str, once: bool = False) -> None:
         """Show nothing: no user waits."""
 
-    _common(compat.find(lambda release: _nanobind(release, say)), say, precompile=True)
+    _common(compat.find(lambda name, release: _fetch(name, release, say)), say, precompile=True)
 
 
 def _common(found: compat.Toolchain, say: Say, precompile: bool) -> toolchain.Common:
@@ -316,7 +316,7 @@ class _Project:
             [
                 *(*common.link, "-o", str(module), *objects),
                 *map(str, [*archives, *libraries]),
-                f"-Wl,-rpath,{found.mlx / 'lib'}",
+                f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
             ]
         )
         compat.compare(found.mlx_core, module)

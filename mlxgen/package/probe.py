@@ -59,6 +59,7 @@ def of_project(project: settings.Settings) -> dict[str, str | list[str]]:
         "MLXGEN_NAME": project.name,
         "MLXGEN_NAMESPACE": project.namespace,
         "MLXGEN_VERSION": project.version,
+        "MLXGEN_YAML": str(project.yaml),
         "MLXGEN_CSRC": str(project.csrc),
         "MLXGEN_METAL": str(project.metal),
     }
@@ -66,16 +67,19 @@ def of_project(project: settings.Settings) -> dict[str, str | list[str]]:
 
 def of_machine(found: compat.Toolchain) -> dict[str, str | list[str]]:
     """Return the facts about this machine, for any package. Raise ``compat.CompatError``."""
-    try:
-        import mlx.core
-    except ImportError as error:
-        raise compat.CompatError(f"MLX {found.mlx_version} cannot be imported: {error}") from error
+    release = found.mlx_version
+    if found.mlx == found.mlx_core.parent:
+        try:
+            import mlx.core
+        except ImportError as error:
+            raise compat.CompatError(f"MLX {release} cannot be imported: {error}") from error
+        # The module's own version: for a source build it is more exact than the distribution's.
+        release = mlx.core.__dict__["__version__"]
     vector = vector_symbols()
     return {
         "MLXGEN_MLX_ROOT": str(found.mlx),
         "MLXGEN_MLX_CORE": str(found.mlx_core),
-        # The module's own version: for a source build it is more exact than the distribution's.
-        "MLXGEN_MLX_VERSION": mlx.core.__dict__["__version__"],
+        "MLXGEN_MLX_VERSION": release,
         "MLXGEN_NANOBIND_ROOT": str(found.nanobind),
         "MLXGEN_NANOBIND_VERSION": found.nanobind_version,
         "MLXGEN_UNARY_FUNCTIONS": list(UNARY),
@@ -104,6 +108,12 @@ def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:
     }
 
 
+def of_releases(releases: Sequence[str], local: Path) -> dict[str, str | list[str]]:
+    """Return the other releases to build for, and the folders that pip downloaded them to."""
+    folders = [str(toolchain.fetch("mlx", release, local).parent) for release in releases]
+    return {"MLXGEN_RELEASES": list(releases), "MLXGEN_RELEASE_FOLDERS": folders}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the commands; print the reason and return 1 if the package cannot be built here."""
     parser = argparse.ArgumentParser(prog="python -m mlxgen.package.probe", description=__doc__)
@@ -112,6 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cmake", required=True, help="the command")
     parser.add_argument("--ninja", required=True, help="the command")
     parser.add_argument("--define", action="append", default=[], help="NAME=VALUE, for CMake")
+    parser.add_argument("--all", action="store_true", help="build for all releases that it lists")
     options = parser.parse_args(arguments)
     diagnostics = Diagnostics()
     project = settings.load(options.project, diagnostics)
@@ -120,8 +131,11 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     try:
         local = options.build / "common"
-        found = compat.find(lambda release: toolchain.fetch_nanobind(release, local))
+        found = compat.find(lambda name, release: toolchain.fetch(name, release, local))
         machine = of_machine(found)
+        release = str(machine["MLXGEN_MLX_VERSION"])
+        others = [other for other in project.releases if options.all and other != release]
+        releases = of_releases(others, local)
         common = toolchain.obtain(
             found,
             to_cmake(machine),
@@ -133,20 +147,20 @@ def main(arguments: Sequence[str]) -> int:
     except (compat.CompatError, toolchain.BuildError, OSError) as error:
         print(f"mlxgen: {error}", file=sys.stderr)
         return 1
-    if project.mlx not in (None, machine["MLXGEN_MLX_VERSION"]):
+    if project.releases and release not in project.releases:
         print(
-            f"mlxgen: warning: {project.name} pins MLX {project.mlx} but is built for the "
-            f"installed release {machine['MLXGEN_MLX_VERSION']} and will work only with that one",
+            f"mlxgen: warning: {project.name} is for MLX {', '.join(project.releases)} but is "
+            f"built for the installed {release}",
             file=sys.stderr,
         )
-    release, newest = str(machine["MLXGEN_MLX_VERSION"]), table().release
+    newest = table().release
     if settings.numbers(release) > settings.numbers(newest):
         print(
             f"mlxgen: warning: this mlxgen knows MLX up to {newest} and treats {release} as equal; "
             "if it does not compile, install a newer mlxgen",
             file=sys.stderr,
         )
-    text = to_cmake({**of_project(project), **machine, **of_common(common)})
+    text = to_cmake({**of_project(project), **machine, **of_common(common), **releases})
     known = common.known.read_text(encoding="utf-8")
     (options.build / "probe.cmake").write_text(text + known, encoding="utf-8")
     return 0

@@ -350,34 +350,49 @@ def each(function: Callable[[T], str], items: Iterable[T]) -> Iterator[str]:
         yield from pool.map(function, items)
 
 
-def fetch_nanobind(release: str, local: Path) -> Path:
-    """Return the sources of a release of nanobind; pip downloads them once, into the cache.
+def fetch(name: str, release: str, local: Path) -> Path:
+    """Return the folder with a release of MLX or nanobind, which pip downloads once to the cache.
 
-    Nothing is installed for the running Python, which may use another release.
+    MLX has the library of the CPU, on macOS of Metal. Its headers and exported symbols are those of
+    all backends.
 
     Args:
-        release: A release such as ``2.15.0``.
-        local: The target folder if the cache is not writable.
+        name: ``mlx`` or ``nanobind``.
+        release: Such as ``0.32.3``.
+        local: Where it goes if the cache cannot be written.
 
     Raises:
-        CompatError: If pip cannot get them.
+        CompatError: If pip cannot get it.
+    """
+    requirements = [f"{name}=={release}"]
+    about = f"the sources of nanobind {release}"
+    if name == "mlx":
+        library = "mlx-metal" if sys.platform == "darwin" else "mlx-cpu"
+        requirements.append(f"{library}=={release}")
+        about = f"MLX {release} for Python {sysconfig.get_python_version()}"
+    return _fetch(requirements, about, local) / name
+
+
+def _fetch(requirements: Sequence[str], about: str, local: Path) -> Path:
+    """Return the folder into which pip installed packages.
+
+    Nothing is installed for the Python that runs: it may have other releases.
     """
 
     def build(made: Path) -> Iterable[str]:
         words = ["install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-        words += ["--no-deps", "--no-compile", "--target", str(made), f"nanobind=={release}"]
+        words += ["--no-deps", "--no-compile", "--target", str(made), *requirements]
         run([sys.executable, "-m", "pip", *words])
         return []
 
-    about = f"the sources of nanobind {release}"
+    key = digest(*requirements, sysconfig.get_config_var("EXT_SUFFIX"))
     try:
         try:
-            made = Cache(folder()).obtain("sources", digest("nanobind", release), about, build)
+            return Cache(folder()).obtain("sources", key, about, build)
         except OSError:
-            made = Cache(local).obtain("sources", digest("nanobind", release), about, build)
+            return Cache(local).obtain("sources", key, about, build)
     except (BuildError, OSError) as error:
         raise compat.CompatError(str(error).strip().splitlines()[-1]) from None
-    return made / "nanobind"
 
 
 def tools() -> Tools:

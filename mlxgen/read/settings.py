@@ -2,8 +2,8 @@
 
 Every key has a default (``PATHS``, ``TESTS``), so that a package with the usual layout needs no
 table. The user documentation explains the keys. Only ``yaml`` and ``python`` must exist. Paths are
-relative to pyproject.toml and must be inside the project. The version, and the release of MLX that
-the package pins, come from the ``[project]`` table.
+relative to pyproject.toml and must be inside the project. The version, and without ``mlx`` the
+release of MLX that the package pins, come from the ``[project]`` table.
 
 This module runs before the build requirements are installed, and therefore uses only the standard
 library (and tomli on Python 3.10).
@@ -36,7 +36,8 @@ PATHS = {
     "docs": "docs",  # the generated reference of the operators
 }
 TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
-KEYS = ("name", "namespace", *PATHS, "tests")
+LISTS = {"tests": "paths", "mlx": "releases"}
+KEYS = ("name", "namespace", *PATHS, *LISTS)
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
 
@@ -51,9 +52,10 @@ _TABLE = re.compile(
     r"^[ \t]*(?P<header>\[([^\[\]\n]+)\])(?P<body>.*?)(?=^[ \t]*\[|\Z)", re.M | re.S
 )
 _NAMESPACE = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
-_MLX = re.compile(
-    r"\s*mlx\s*(?:\[[^]]*\])?\s*(?:==\s*(?P<release>[\w.!+]+)\s*(?:;.*)?$|(?![\w.-]))"
-)
+_MLX = re.compile(r"\s*mlx\s*(?:\[[^]]*\])?\s*(?![\w.-])\(?(?P<versions>[^;)]*)")
+_EXACT = re.compile(r"==\s*([\w.!+]+)\s*")
+_VERSION = re.compile(r"\s*(~=|===?|!=|<=?|>=?)\s*([\w.!+]+?)(\.\*)?\s*")
+_RELEASE = re.compile(r"\d+\.\d+\.\d+\w*")
 
 
 class Settings(NamedTuple):
@@ -69,8 +71,9 @@ class Settings(NamedTuple):
     docs: Path
     tests: tuple[Path, ...]
     version: str
-    mlx: str | None  # the release pinned with == in [project] dependencies
-    called: tuple[tuple[Path, str], ...] = ()  # names in messages of some paths
+    mlx: str | None  # the release that entries are checked against: the oldest of `releases`
+    releases: tuple[str, ...] = ()  # that packages are built for, newest first; none: the installed
+    called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
 
     def relative(self, path: Path) -> str:
         """Return ``path`` as shown in messages: relative to the project if it is inside."""
@@ -107,7 +110,7 @@ def _resolve(
     project = reader.table(document, "project")
     table = reader.table(reader.table(document, "tool"), "mlxgen")
     for key, value in table.items():
-        what = "a list of paths" if key == "tests" else "a string"
+        what = f"a list of {LISTS[key]}" if key in LISTS else "a string"
         if key not in KEYS:
             message = f"unknown key '{key}' in [tool.mlxgen]{did_you_mean(key, KEYS)}"
             reader.error("MG703", message, key, f"use one of {', '.join(KEYS)}", part="key")
@@ -131,13 +134,15 @@ def _resolve(
     paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
     if yaml is not None:
         paths["yaml"] = yaml.absolute()
+    releases = _releases(given.get("mlx"), project, reader)
     settings = Settings(
         root=root,
         name=name,
         namespace=namespace,
         tests=tuple(path("tests", text) for text in given.get("tests", TESTS)),
         version=str(project.get("version", "0")),
-        mlx=_mlx_pin(project.get("dependencies", []), reader),
+        mlx=releases[-1] if releases else None,
+        releases=releases,
         called=(),
         **paths,
     )
@@ -164,25 +169,95 @@ def _is_namespace(text: str) -> bool:
 
 
 def _fits(key: str, value: object) -> bool:
-    """Return whether a setting is a string, or `tests` a list of strings, and none is empty."""
-    if isinstance(value, list) and key == "tests":
+    """Check that a setting is a string, or a list of strings, and no string empty."""
+    if isinstance(value, list) and key in LISTS:
         return value != [] and all(_fits("", text) for text in value)
-    return isinstance(value, str) and value != "" and key != "tests"
+    return isinstance(value, str) and value != "" and key not in LISTS
 
 
-def _mlx_pin(dependencies: object, reader: _Reader) -> str | None:
-    """Return the release in ``mlx[cpu]==0.32.4`` among the dependencies."""
-    texts = dependencies if isinstance(dependencies, list) else [dependencies]
-    releases = {found["release"] for text in texts if (found := _MLX.match(str(text)))}
-    if None in releases or len(releases) > 1:
-        help = 'write "mlx[cpu]==X.Y.Z": MLX\'s C++ interface changes between patch releases'
+def _releases(
+    listed: list[str] | None, project: dict[str, Any], reader: _Reader
+) -> tuple[str, ...]:
+    """Return the releases of MLX to build for, newest first: the setting's, else the pinned one."""
+    releases = _pinned(project, reader) if listed is None else _listed(listed, project, reader)
+    key, table = ("dependencies", "project") if listed is None else ("mlx", "tool.mlxgen")
+    for release in releases:
+        if numbers(release) < numbers(OLDEST_MLX):
+            message = f"MLX {release} is too old for mlxgen, which needs {OLDEST_MLX} or newer"
+            reader.error("MG709", message, key, None, table=table)
+    return tuple(sorted(releases, key=numbers, reverse=True))
+
+
+def _pinned(project: dict[str, Any], reader: _Reader) -> set[str]:
+    """Return the release in ``mlx==0.32.4`` among the dependencies; an empty set without MLX."""
+    specs = [spec for _, spec in _mlx_specs(project.get("dependencies", []))]
+    found = [_EXACT.fullmatch(spec) for spec in specs]
+    pins = {match[1] for match in found if match}
+    if None in found or len(pins) > 1:
+        help = (
+            'the C++ interface of MLX changes between patch releases; write "mlx==X.Y.Z", or list '
+            "the releases to build for as `mlx` in [tool.mlxgen]"
+        )
         message = "the dependency on mlx must name one exact release"
         reader.error("MG709", message, "dependencies", help, table="project")
-    release = next(iter(releases), None)
-    if release is not None and numbers(release) < numbers(OLDEST_MLX):
-        message = f"mlxgen needs MLX {OLDEST_MLX} or newer, not {release}"
-        reader.error("MG709", message, "dependencies", None, table="project")
-    return release
+        return set()
+    return pins
+
+
+def _listed(listed: list[str], project: dict[str, Any], reader: _Reader) -> set[str]:
+    """Return the releases that the setting ``mlx`` lists, all of which MLX's dependency allows."""
+    for release in listed:
+        if not _RELEASE.fullmatch(release):
+            reader.error("MG709", f"'{release}' is not a release of MLX such as 0.32.4", "mlx")
+            return set()
+    extras = reader.table(project, "optional-dependencies")
+    requirements = [project.get("dependencies", []), *extras.values()]
+    for text, spec in (found for each in requirements for found in _mlx_specs(each)):
+        for release in listed:
+            if not _allows(spec, release):
+                message = f"the dependency '{text}' excludes MLX {release}, which `mlx` lists"
+                help = "widen the dependency, or remove the release from the list"
+                reader.error("MG709", message, "mlx", help)
+                return set()
+    return set(listed)
+
+
+def _mlx_specs(requirements: object) -> list[tuple[str, str]]:
+    """Return the requirements on MLX, each with the versions that it allows: ``>=0.32,<0.33``."""
+    texts = requirements if isinstance(requirements, list) else [requirements]
+    found = [(str(text), _MLX.match(str(text))) for text in texts]
+    return [(text, match["versions"].strip()) for text, match in found if match]
+
+
+def _allows(spec: str, release: str) -> bool:
+    """Check a release against the versions of a requirement; their syntax is checked by pip."""
+    ours = numbers(release)
+    for part in filter(None, spec.split(",")):
+        found = _VERSION.fullmatch(part)
+        if found is None:
+            continue
+        sign, text, wildcard = found.groups()
+        given = tuple(map(int, re.findall(r"\d+", text)))
+        prefix = given if wildcard else given[:-1]
+        same = ours[: len(given)] == given if wildcard else ours == _padded(given)
+        allowed = {
+            "==": same,
+            "===": release == text,
+            "!=": not same,
+            "~=": ours >= _padded(given) and ours[: len(prefix)] == prefix,
+            "<": ours < _padded(given),
+            "<=": ours <= _padded(given),
+            ">": ours > _padded(given),
+            ">=": ours >= _padded(given),
+        }
+        if not allowed[sign]:
+            return False
+    return True
+
+
+def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a release with three numbers."""
+    return (*release, 0, 0)[:3]
 
 
 def numbers(release: str) -> tuple[int, ...]:

@@ -466,7 +466,7 @@ def test_a_nanobind_that_fits_is_fetched(
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     real = module.compat.version
     monkeypatch.setattr(module.compat, "version", lambda d: None if d == "nanobind" else real(d))
-    fetch = functools.partial(module.toolchain.fetch_nanobind, local=tmp_path)
+    fetch = functools.partial(module.toolchain.fetch, local=tmp_path)
     found = module.compat.find(fetch)
     assert found.nanobind_version == release
     assert found.nanobind.is_relative_to(tmp_path / "cache" / "sources")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from builds import output, run
 
 import mlxgen
 from mlxgen.command import operators
-from mlxgen.diagnostics import Diagnostics
+from mlxgen.diagnostics import Diagnostics, install
 from mlxgen.emulator.cxx import EmulationError
 from mlxgen.emulator.package import installed
 from mlxgen.emulator.spaces import kernels_around
@@ -447,7 +448,80 @@ def test_another_mlx(site: Path) -> None:
     info.write_text(text.replace(f'"{mx.__version__}"', '"0.1.0"'), encoding="utf-8")
     last = run("-c", "import tiny_ops", cwd=site, path=site).stderr.splitlines()[-1]
     assert last.startswith("ImportError: tiny_ops 1.2.3 was built for MLX 0.1.0, but MLX ")
-    assert "-m pip install 'mlx[cpu]==0.1.0'`" in last
+    assert last.endswith("-m mlxgen rebuild tiny_ops`")
+
+
+# A GPU that is not Metal's. Graphs can be built for it, and nothing can be computed on it.
+GPU = """
+#include <dlfcn.h>
+#include "mlx/stream.h"
+
+namespace mlx::core {
+namespace gpu {
+bool is_available() {
+  return true;
+}
+int device_count() {
+  return 1;
+}
+} // namespace gpu
+
+Stream default_stream(Device d) {
+  if (d == Device::gpu) {
+    return Stream(100, d);
+  }
+  auto* library = dlopen("libmlx.so", RTLD_LAZY | RTLD_NOLOAD);
+  auto* real = dlsym(library, "_ZN3mlx4core14default_streamENS0_6DeviceE");
+  return reinterpret_cast<Stream (*)(Device)>(real)(d);
+}
+} // namespace mlx::core
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there every GPU is Metal's")
+def test_a_gpu_without_metal(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with MLX for CUDA: there are no kernels, so that operators are their composites."""
+    library = site / "gpu.so"
+    (site / "gpu.cpp").write_text(GPU, encoding="utf-8")
+    include = Path(mx.__file__).parent / "include"
+    command = ["c++", "-std=c++20", "-shared", "-fPIC", f"-I{include}", "-o", str(library)]
+    subprocess.run([*command, str(site / "gpu.cpp"), "-ldl"], check=True)
+    script = """
+import io
+import mlx.core as mx
+import tiny_ops
+
+assert mx.default_device() == mx.gpu and not mx.metal.is_available()
+x = mx.array([1.0, 2.0])
+
+def primitives(*outputs):
+    text = io.StringIO()
+    mx.export_to_dot(text, *outputs)
+    lines = [line.partition('label ="')[2] for line in text.getvalue().splitlines()]
+    return sorted({line.partition('"')[0] for line in lines if line})
+
+print(primitives(tiny_ops.cut(x, x)), primitives(mx.vmap(tiny_ops.cut)(x, x)))
+print(primitives(tiny_ops.last(x)), primitives(tiny_ops.extra.twice(x)))
+print(primitives(mx.grad(lambda x: tiny_ops.cut(x, x).sum())(x)))
+for op in (tiny_ops.axpby, tiny_ops.carry):
+    try:
+        op(x, x)
+    except ValueError as error:
+        print(error)
+mx.set_default_device(mx.cpu)
+print(primitives(tiny_ops.cut(x, x)), tiny_ops.axpby(x, x).tolist())
+"""
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    message = "No kernel for float32 on the GPU; there is one for cpu (float16, bfloat16, float32, "
+    assert output(run("-c", script, cwd=site, path=site)).splitlines() == [
+        # The operator's name is that of what has its gradient, around the composite.
+        "['Add', 'Cut', 'StopGradient'] ['Add', 'Cut', 'StopGradient']",
+        "['Last', 'Slice', 'Squeeze', 'StopGradient'] ['Broadcast', 'Multiply']",
+        "['Add', 'Broadcast', 'ExpandDims']",
+        f"[axpby] {message}float64).",
+        f"[carry] {message}float64).",
+        "['Cut'] [2.0, 4.0]",
+    ]
 
 
 def ninja(project: Path) -> list[str]:
@@ -661,7 +735,7 @@ def test_a_nanobind_that_does_not_fit(
 def test_requirements(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = build.requirements(project)
     assert set(build.TOOLS) < set(found)
-    assert f"mlx[cpu]=={mx.__version__}" in found
+    assert f"mlx{install.backend()}=={mx.__version__}" in found
     assert any(re.fullmatch(r"nanobind==[\d.]+", item) for item in found)
     monkeypatch.setattr(build.compat, "version", lambda name: None)
     with pytest.raises(SystemExit, match="which MLX should tiny_ops be built for"):

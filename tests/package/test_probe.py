@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from mlxgen.formula.mlx import table
-from mlxgen.package import probe, toolchain
+from mlxgen.package import compat, probe, toolchain
 
 WriteProject = Callable[[str], Path]
 
@@ -44,9 +44,47 @@ def test_variables(write_project: WriteProject, tmp_path: Path, arguments: list[
 def test_pinned_release_is_not_the_installed_one(
     write_project: WriteProject, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_project(PYPROJECT + 'dependencies = ["mlx[cpu]==0.31.0"]\n')
+    write_project(PYPROJECT + 'dependencies = ["mlx==0.31.0"]\n')
     assert probe.main(arguments) == 0
-    assert "warning: tiny pins MLX 0.31.0" in capsys.readouterr().err
+    assert "warning: tiny is for MLX 0.31.0 but is built for " in capsys.readouterr().err
+
+
+def test_other_releases_are_fetched(
+    write_project: WriteProject,
+    tmp_path: Path,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = ["0.31.0", mx.__version__, "0.31.2"]
+    write_project(f"{PYPROJECT}[tool.mlxgen]\nmlx = {listed}\n")
+    monkeypatch.setattr(toolchain, "fetch", lambda name, release, local: Path("/", release, name))
+    assert probe.main(arguments) == 0
+    assert "set(MLXGEN_RELEASES )" in (tmp_path / "probe.cmake").read_text(encoding="utf-8")
+    assert probe.main([*arguments, "--all"]) == 0
+    text = (tmp_path / "probe.cmake").read_text(encoding="utf-8")
+    assert "set(MLXGEN_RELEASES [==[0.31.2]==] [==[0.31.0]==])" in text
+    assert "set(MLXGEN_RELEASE_FOLDERS [==[/0.31.2]==] [==[/0.31.0]==])" in text
+
+
+def test_mlx_for_cuda_is_not_what_is_built_with(
+    arguments: list[str],
+    write_project: WriteProject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CMake would look for NVIDIA's compiler. Without a driver it cannot be imported either."""
+    write_project(PYPROJECT)
+    core = compat.core_module()
+    (tmp_path / "mlx" / "include" / "cccl").mkdir(parents=True)
+    (tmp_path / "mlx" / core.name).symlink_to(core)
+    monkeypatch.setattr(compat, "core_module", lambda: tmp_path / "mlx" / core.name)
+    fetched = {"mlx": core.parent}
+    monkeypatch.setattr(toolchain, "fetch", lambda name, release, local: fetched[name])
+    monkeypatch.setitem(sys.modules, "mlx.core", None)  # importing it is an error
+    assert probe.main(arguments) == 0
+    text = (tmp_path / "probe.cmake").read_text(encoding="utf-8")
+    assert f"set(MLXGEN_MLX_ROOT [==[{core.parent}]==])" in text
+    assert f"set(MLXGEN_MLX_CORE [==[{tmp_path / 'mlx' / core.name}]==])" in text
 
 
 def test_release_that_is_newer_than_known(

@@ -60,6 +60,72 @@ def test_mlx_pin(load: Load, dependencies: str, release: str | None) -> None:
     assert found.mlx == release
 
 
+def test_releases_are_sorted_and_checked_against_the_oldest(load: Load) -> None:
+    text = '[project]\nname = "tiny"\ndependencies = ["mlx~=0.32.2"]\n[tool.mlxgen]\n'
+    found, _ = load(text + 'mlx = ["0.32.4", "0.32.10", "0.32.2"]\n')
+    assert found is not None
+    assert (found.mlx, found.releases) == ("0.32.2", ("0.32.10", "0.32.4", "0.32.2"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "excluded"),
+    [
+        ("mlx>=0.32.2,<0.33", None),
+        ("mlx[cpu] >= 0.32 , <= 0.32.4 ; sys_platform == 'linux'", None),
+        ("mlx~=0.32.2", None),
+        ("mlx==0.32.*", None),
+        ("mlx (>=0.32)", None),
+        ("mlx!=0.32.1", None),
+        ("mlx", None),
+        ("mlx-lm==1.0", None),
+        ("mlx==0.32.4", "0.32.2"),
+        ("mlx>0.32.2", "0.32.2"),
+        ("mlx>=0.32.3,<0.33", "0.32.2"),
+        ("mlx<0.32.4", "0.32.4"),
+        ("mlx<=0.32.3", "0.32.4"),
+        ("mlx!=0.32.4", "0.32.4"),
+        ("mlx~=0.32.3", "0.32.2"),
+        ("mlx~=0.31.0", "0.32.4"),
+        ("mlx==0.31.*", "0.32.4"),
+    ],
+)
+@pytest.mark.parametrize("where", ["dependencies = ", "[project.optional-dependencies]\ncpu = "])
+def test_dependency_and_releases_agree(
+    load: Load, spec: str, excluded: str | None, where: str
+) -> None:
+    text = f'[project]\nname = "tiny"\n{where}["numpy", "{spec}"]\n[tool.mlxgen]\n'
+    found, diagnostics = load(text + 'mlx = ["0.32.4", "0.32.2"]\n')
+    if excluded is None:
+        assert found is not None
+        return
+    assert found is None
+    (item,) = diagnostics.sorted()
+    line = 6 if "optional" in where else 5
+    assert (item.code, item.span.line, item.span.column) == ("MG709", line, 7)
+    assert item.message == f"the dependency '{spec}' excludes MLX {excluded}, which `mlx` lists"
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "message"),
+    [
+        ('"0.32.4"', "MG704", "'mlx' must be a list of releases and not empty, not '0.32.4'"),
+        ("[]", "MG704", "'mlx' must be a list of releases and not empty, not []"),
+        ('["0.32"]', "MG709", "'0.32' is not a release of MLX such as 0.32.4"),
+        ('[">=0.32.2"]', "MG709", "'>=0.32.2' is not a release of MLX such as 0.32.4"),
+        (
+            '["0.32.4", "0.30.6"]',
+            "MG709",
+            "MLX 0.30.6 is too old for mlxgen, which needs 0.31.0 or newer",
+        ),
+    ],
+)
+def test_releases_that_are_none(load: Load, value: str, code: str, message: str) -> None:
+    found, diagnostics = load(f'[project]\nname = "tiny"\n[tool.mlxgen]\nmlx = {value}\n')
+    assert found is None
+    (item,) = diagnostics.sorted()
+    assert (item.code, item.message, item.span.line) == (code, message, 4)
+
+
 @pytest.mark.parametrize("spec", ["mlx", "mlx>=0.30", "mlx[cpu]>=0.30,<0.40", "mlx==0.32.*"])
 def test_mlx_must_be_pinned(load: Load, spec: str) -> None:
     found, diagnostics = load(f'[project]\nname = "tiny"\ndependencies = ["numpy", "{spec}"]\n')

@@ -2,6 +2,9 @@
 
 CMake may use an mlxgen that is not installed, or that differs from the installed one.
 ``PYTHONPATH`` cannot select it, because pip's isolated builds break if it contains their folders.
+
+``--path=FOLDER`` before the module puts that folder first in the module search path. It contains
+the release of MLX to build for, if that is not the installed one.
 """
 
 import importlib.util
@@ -18,4 +21,6 @@ assert spec.loader is not None
 sys.modules["mlxgen"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["mlxgen"])
 del sys.argv[0]
+if sys.argv[0].startswith("--path="):
+    sys.path.insert(0, sys.argv.pop(0).partition("=")[2])
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -8,26 +8,70 @@ underscore::
 
 The extension is linked with one release of MLX, whose C++ interface changes even between patch
 releases. The versions are therefore compared before the extension is loaded. A wrong version
-would otherwise cause an undefined symbol, or worse.
+would otherwise cause an undefined symbol, or worse. The extension for another release is in
+``releases/<release>``, or `mlxgen rebuild` has compiled it into mlxgen's cache.
 """
 
 import functools as _functools
 import importlib as _importlib
 import sys as _sys
 from collections.abc import Callable as _Callable
+from importlib.machinery import PathFinder as _PathFinder
+from importlib.util import module_from_spec as _module_from_spec
+from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
-import mlx.core as _mx
-
 from . import _build_info
 
-if _mx.__version__ != _build_info.MLX_VERSION:
+try:
+    import mlx.core as _mx
+except ImportError as _error:
+    if _sys.platform != "linux" or "libmlx" not in str(_error):
+        raise
     raise ImportError(
-        f"{__package__} {_build_info.VERSION} was built for MLX {_build_info.MLX_VERSION}, but MLX "
-        f"{_mx.__version__} is installed: run `{_sys.executable} -m pip install "
-        f"'mlx[cpu]=={_build_info.MLX_VERSION}'`, or build {__package__} again"
+        f"MLX is installed without a backend: run `{_sys.executable} -m pip install 'mlx[cpu]'`, "
+        "or with an NVIDIA GPU the same command for 'mlx[cuda12]' or 'mlx[cuda13]'"
+    ) from _error
+
+
+def _load_for(release: str) -> None:
+    """Load the extension for another release of MLX than that of ``_build_info``.
+
+    Raises:
+        ImportError: If there is none; the message says how to build it.
+    """
+    here = _Path(__file__).parent
+    folder = here / "releases" / release
+    if not folder.is_dir():
+        folder = _rebuilt(here, release)
+    name = f"{__package__}._ext"
+    spec = _PathFinder.find_spec(name, [str(folder)])
+    assert spec is not None and spec.loader is not None
+    module = _sys.modules[name] = _module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(_sys.modules[str(__package__)])["_ext"] = module
+
+
+def _rebuilt(here: _Path, release: str) -> _Path:
+    """Return the folder into which `mlxgen rebuild` has compiled the extension."""
+    command = f"`{_sys.executable} -m mlxgen rebuild {__package__}`"
+    try:
+        from mlxgen.package.rebuild import find
+    except ImportError:
+        command = f"`{_sys.executable} -m pip install 'mlxgen[build]'`, then {command}"
+    else:
+        if found := find(here, release):
+            return found
+    known = sorted({_build_info.MLX_VERSION, *(path.name for path in here.glob("releases/*"))})
+    raise ImportError(
+        f"{__package__} {_build_info.VERSION} was built for MLX {', '.join(known)}, but "
+        f"MLX {release} is installed: run {command}"
     )
+
+
+if _mx.__version__ != _build_info.MLX_VERSION:
+    _load_for(_mx.__version__)
 
 from . import _ext
 from ._ext import *
