@@ -26,6 +26,7 @@ html_title = "mlxgen"
 root_doc = "README"
 include_patterns = [
     "README.md",
+    "CONTRIBUTING.md",
     "docs/*.md",
     f"{operators.FOLDER}/*.md",
     "examples/*.ipynb",

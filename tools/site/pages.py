@@ -48,7 +48,7 @@ def contents(root: Path) -> str:
     Args:
         root: The folder of the repository.
     """
-    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb")]
+    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb"), *root.glob("CONTRIBUTING.md")]
     named = [page for pages in CONTENTS.values() for page in pages]
     there = {str(file.relative_to(root).with_suffix("")) for file in files}
     there.add("mlxgen/diagnostics/errors")
