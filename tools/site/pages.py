@@ -61,7 +61,7 @@ def contents(root: Path) -> str:
     Args:
         root: The folder of the repository.
     """
-    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb")]
+    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb"), *root.glob("CONTRIBUTING.md")]
     named = [page for pages in CONTENTS.values() for page in pages]
     there = {str(file.relative_to(root).with_suffix("")) for file in files}
     there.update(page for page in OTHERS if (root / f"{page}.md").is_file())

@@ -1,6 +1,6 @@
-// The order of search results: an operator's page comes before pages that mention it, and among
-// equal results tables of measurements come last. This file replaces Sphinx's own settings; all
-// numbers below `score` are Sphinx's.
+// The order of search results: an operator's page comes before pages that mention it, and tables
+// of measurements come last among pages of the same score. This file replaces Sphinx's settings;
+// the numbers below `score` are Sphinx's own.
 const TABLES = [
   "docs/accuracy",
   "docs/benchmarks",
@@ -12,7 +12,7 @@ const TABLES = [
 var Scorer = {
   score: ([page, , , , score]) => {
     if (page.startsWith("docs/operators/")) return 2 * score;
-    return TABLES.includes(page) ? score - 1 : score;
+    return TABLES.includes(page) ? score / 2 : score;
   },
   objNameMatch: 11,
   objPartialMatch: 6,
