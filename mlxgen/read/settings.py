@@ -183,7 +183,7 @@ def _releases(
     key, table = ("dependencies", "project") if listed is None else ("mlx", "tool.mlxgen")
     for release in releases:
         if numbers(release) < numbers(OLDEST_MLX):
-            message = f"MLX {release} is too old for mlxgen, which needs {OLDEST_MLX} or newer"
+            message = f"mlxgen needs MLX {OLDEST_MLX} or newer, not {release}"
             reader.error("MG709", message, key, None, table=table)
     return tuple(sorted(releases, key=numbers, reverse=True))
 

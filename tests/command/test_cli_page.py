@@ -20,6 +20,7 @@ import pytest
 
 from mlxgen.__main__ import COMMANDS, cli
 from mlxgen.command.cli import say
+from mlxgen.command.inputs import MLXGEN
 from mlxgen.diagnostics import sections
 from mlxgen.package import backend, toolchain
 
@@ -135,7 +136,10 @@ def test_examples(tmp_path: Path) -> None:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        return "".join(done.stdout.splitlines(keepends=True)[: int(count) if count else None])
+        text = done.stdout.replace(sys.executable, "python3").replace(
+            str(MLXGEN), "/path/to/mlxgen"
+        )
+        return "".join(text.splitlines(keepends=True)[: int(count) if count else None])
 
     def session(found: re.Match[str]) -> str:
         lines = [line for line in found[1].splitlines() if line.startswith("$ ")]

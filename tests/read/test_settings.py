@@ -115,7 +115,7 @@ def test_dependency_and_releases_agree(
         (
             '["0.32.4", "0.30.6"]',
             "MG709",
-            "MLX 0.30.6 is too old for mlxgen, which needs 0.31.0 or newer",
+            "mlxgen needs MLX 0.31.0 or newer, not 0.30.6",
         ),
     ],
 )
