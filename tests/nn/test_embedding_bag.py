@@ -153,7 +153,7 @@ def test_errors():
         "per_sample_weights must have": lambda: op(
             weight, indices, None, mx.ones((2,)), mode="sum"
         ),
-        "per_sample_weights are for": lambda: op(weight, indices, None, mx.ones((1, 2))),
+        "per_sample_weights require": lambda: op(weight, indices, None, mx.ones((1, 2))),
         "indices and offsets must be integers": lambda: op(weight, mx.ones((1, 2))),
         "indices and offsets must": lambda: op(weight, indices[0], mx.zeros((1,))),
     }.items():

@@ -133,6 +133,6 @@ def test_another_version_of_mlx():
     assert done.returncode == 1
     assert re.search(
         rf"ImportError: mlxops {mlxops.__version__} was built for MLX {mx.__version__}, "
-        r"but MLX 0\.0\.1 is installed: run `.*pip install 'mlx\[cpu\]==.*'`",
+        r"but MLX 0\.0\.1 is installed: run `.* -m mlxgen rebuild mlxops`",
         done.stderr,
     )
