@@ -106,6 +106,21 @@ for number, code in enumerate(sessions):
 """
 
 
+def test_first_operator(home: Path) -> None:
+    """The commands of docs/first-operator.md, which add an operator to a new package."""
+    page = (ROOT / "docs" / "first-operator.md").read_text(encoding="utf-8")
+    (kernel,) = (code for code in blocks(page, "cpp") if code.startswith("// csrc/softsign.h"))
+    new, check, build = blocks(page, "sh")
+    active = ". ../mlx-env/bin/activate\n"
+    folder = home / "tutorial"
+    folder.mkdir()
+    shell(active + new, folder)
+    (folder / "my-ops" / "csrc" / "softsign.h").write_text(kernel, encoding="utf-8")
+    assert "2 operators, no errors" in shell(f"{active}cd my-ops\n{check}", folder)
+    said = shell(f"{active}cd my-ops\n{build}", folder)
+    assert re.search(r"\b[1-9]\d passed", said) and "skipped" not in said
+
+
 def test_new_package(home: Path) -> None:
     """The commands that `mlxgen new` prints, and those of the README that it writes."""
     printed = shell(". mlx-env/bin/activate && mlxgen new my-ops", home)
