@@ -304,8 +304,8 @@ class Dispatch {
 
 #ifdef MLXGEN_EMULATE_METAL
   /**
-   * Return true if the CPU emulates the GPU (docs/emulation.md): the operator runs
-   * its Metal kernel or its composite. float64, which Metal lacks, and
+   * Return true if the CPU emulates the GPU (docs/emulation.md): the operator
+   * runs its Metal kernel or its composite. float64, which Metal lacks, and
    * operators for the CPU only use the CPU's kernel.
    */
   bool emulates(Dtype dtype) const;
