@@ -45,11 +45,14 @@ CONTENTS = {
         "docs/benchmark-results",
         "docs/torchgen",
     ],
-    "Contributing": ["CONTRIBUTING", "docs/releasing"],
+    "Contributing": ["CONTRIBUTING", "docs/releasing", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT"],
 }
 """The pages in their order. Pages without an entry follow those of "How-to"."""
 
-OTHERS = ("mlxgen/diagnostics/errors", "CONTRIBUTING")
+OTHERS = (
+    "mlxgen/diagnostics/errors",
+    *("CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT"),
+)
 """The pages outside of docs/ and examples/."""
 
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,7 +64,7 @@ def contents(root: Path) -> str:
     Args:
         root: The folder of the repository.
     """
-    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb"), *root.glob("CONTRIBUTING.md")]
+    files = [*root.glob("docs/*.md"), *root.glob("examples/*.ipynb")]
     named = [page for pages in CONTENTS.values() for page in pages]
     there = {str(file.relative_to(root).with_suffix("")) for file in files}
     there.update(page for page in OTHERS if (root / f"{page}.md").is_file())
