@@ -45,7 +45,7 @@ STENCIL = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
 """Weights of f(x + k h) - f(x - k h), k = 1, 2...: first derivative, order 8."""
 
 SHORTER = (3 / 4, -3 / 20, 1 / 60, 0)
-"""The same weights for order 6."""
+"""Weights of the central difference of order 6."""
 
 STEP = 0.01
 """The step h; where it is too wide, a tenth of it is tried, and so on."""

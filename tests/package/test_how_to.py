@@ -143,6 +143,35 @@ def test_metal_reduction(axis: int, folder: Path) -> None:
     np.testing.assert_allclose(out, np.log(np.exp(x).mean(axis=axis)), rtol=1e-5, atol=1e-6)
 
 
+def test_converted_kernel(folder: Path) -> None:
+    """The entry and the kernel of metal-kernel.md match, and give the results of NumPy."""
+    reader = Reader("metal-kernel", folder)
+    files = [code for _, code in blocks("metal-kernel", "cpp", "yaml") if FILE.match(code)]
+    assert len(files) == 2
+    for code in files:
+        reader.yaml(code)
+    done = run("-m", "mlxgen", "check", "mlx_ops.yaml", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rng = np.random.default_rng(0)
+    x, gate = rng.normal(size=(2, 3, 100)).astype(np.float32)
+    weight, out = rng.normal(size=100).astype(np.float32), np.empty_like(x)
+    path = Path("kernels/metal/gated_norm.metal")
+    text = path.read_text(encoding="utf-8") + (
+        'template [[host_name("gated_norm_float32_4")]] [[kernel]] '
+        "decltype(gated_norm<float, 4>) gated_norm<float, 4>;"
+    )
+    load_metal(path, [path.parent], text=text).run(
+        "gated_norm_float32_4",
+        [x, gate, weight, out, np.float32(1e-5), np.uint32(100)],
+        grid=(32, 3),
+        threadgroup=(32,),
+        outputs=[3],
+    )
+    scale = 1 / np.sqrt((x.astype(np.float64) ** 2).mean(axis=-1, keepdims=True) + 1e-5)
+    expected = x * scale * weight * gate / (1 + np.exp(-gate.astype(np.float64)))
+    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=1e-6)
+
+
 def test_single_kernel(folder: Path) -> None:
     """test-metal.md runs a kernel alone."""
     reader = Reader("test-metal", folder)
