@@ -13,19 +13,24 @@ namespace {
 int axis_of(const mx::array& x, int dim) {
   int ndim = std::max<int>(x.ndim(), 1);
   if (dim < -ndim || dim >= ndim) {
-    throw std::invalid_argument("axis " + std::to_string(dim) + " is out of range for an array with " +
+    throw std::invalid_argument(
+        "axis " + std::to_string(dim) + " is out of range for an array with " +
         std::to_string(x.ndim()) + " axes");
   }
   return dim < 0 ? dim + ndim : dim;
 }
 
 /** The leading block of `x` with the shape `shape`. */
-mx::array leading(const mx::array& x, const mx::Shape& shape, mx::StreamOrDevice s) {
-  return x.shape() == shape ? x : mx::slice(x, mx::Shape(x.ndim(), 0), shape, s);
+mx::array
+leading(const mx::array& x, const mx::Shape& shape, mx::StreamOrDevice s) {
+  return x.shape() == shape ? x
+                            : mx::slice(x, mx::Shape(x.ndim(), 0), shape, s);
 }
 
-/** For each axis of `index` the coordinates of its elements, with `index` itself along `axis`. */
-std::vector<mx::array> coordinates(const mx::array& index, int axis, mx::StreamOrDevice s) {
+/** For each axis of `index` the coordinates of its elements, with `index`
+ * itself along `axis`. */
+std::vector<mx::array>
+coordinates(const mx::array& index, int axis, mx::StreamOrDevice s) {
   std::vector<mx::array> found;
   for (int i = 0; i < static_cast<int>(index.ndim()); ++i) {
     if (i == axis) {
@@ -34,8 +39,11 @@ std::vector<mx::array> coordinates(const mx::array& index, int axis, mx::StreamO
     }
     mx::Shape shape(index.ndim(), 1);
     shape[i] = index.shape(i);
-    found.push_back(mx::broadcast_to(
-        mx::reshape(mx::arange(index.shape(i), s), shape, s), index.shape(), s));
+    found.push_back(
+        mx::broadcast_to(
+            mx::reshape(mx::arange(index.shape(i), s), shape, s),
+            index.shape(),
+            s));
   }
   return found;
 }
@@ -56,7 +64,8 @@ mx::array scattered(
     mx::StreamOrDevice s) {
   if (x.ndim() == 0) { // as an array of one element
     auto one = [&](const mx::array& a) { return mx::reshape(a, {1}, s); };
-    return mx::reshape(scattered(scatter, one(x), dim, one(index), one(src), s), {}, s);
+    return mx::reshape(
+        scattered(scatter, one(x), dim, one(index), one(src), s), {}, s);
   }
   if (index.size() == 0) {
     return x;
@@ -67,7 +76,8 @@ mx::array scattered(
   shape.resize(shape.size() + x.ndim(), 1);
   std::vector<int> axes(x.ndim());
   std::iota(axes.begin(), axes.end(), 0);
-  return scatter(x, coordinates(index, axis, s), mx::reshape(updates, shape, s), axes, s);
+  return scatter(
+      x, coordinates(index, axis, s), mx::reshape(updates, shape, s), axes, s);
 }
 
 mx::array replace(
@@ -98,18 +108,22 @@ mx::array by_slices(
   auto flat = mx::flatten(index, s);
   if (x.ndim() == 0) {
     auto one = [&](const mx::array& a) { return mx::reshape(a, {1}, s); };
-    return mx::reshape(by_slices(scatter, one(x), 0, flat, one(source), s), {}, s);
+    return mx::reshape(
+        by_slices(scatter, one(x), 0, flat, one(source), s), {}, s);
   }
   if (flat.size() == 0) {
     return x;
   }
   auto axis = axis_of(x, dim);
-  auto rows = source.ndim() == 0 ? mx::reshape(source, mx::Shape(x.ndim(), 1), s) : source;
+  auto rows = source.ndim() == 0
+      ? mx::reshape(source, mx::Shape(x.ndim(), 1), s)
+      : source;
   auto updates = mx::expand_dims(mx::moveaxis(rows, axis, 0, s), axis + 1, s);
   return scatter(x, {flat}, mx::astype(updates, x.dtype(), s), {axis}, s);
 }
 
-/** The indices that are present, broadcast against each other, and their axes. */
+/** The indices that are present, broadcast against each other, and their axes.
+ */
 struct Indices {
   std::vector<mx::array> arrays;
   std::vector<int> axes;
@@ -130,7 +144,8 @@ Indices present(
           "[index] An index of bools selects a number of elements that depends on its values, "
           "which MLX's arrays cannot have. Use where() or integers.");
     }
-    found.adjacent = found.adjacent && (found.axes.empty() || found.axes.back() == i - 1);
+    found.adjacent =
+        found.adjacent && (found.axes.empty() || found.axes.back() == i - 1);
     found.arrays.push_back(*indices[i]);
     found.axes.push_back(i);
   }
@@ -141,10 +156,11 @@ Indices present(
   return found;
 }
 
-/** Move the axes of the indices from the front to the place of the first one, as NumPy does where the
- * indices are adjacent. */
+/** Move the axes of the indices from the front to the place of the first one,
+ * as NumPy does where the indices are adjacent. */
 std::vector<int> placed(const Indices& found, int ndim) {
-  int count = found.arrays[0].ndim(), first = found.adjacent ? found.axes[0] : 0;
+  int count = found.arrays[0].ndim(),
+      first = found.adjacent ? found.axes[0] : 0;
   std::vector<int> order;
   for (int i = 0; i < first; ++i) {
     order.push_back(count + i);
@@ -160,7 +176,11 @@ std::vector<int> placed(const Indices& found, int ndim) {
 
 } // namespace
 
-mx::array gather_along(const mx::array& x, int dim, const mx::array& index, mx::StreamOrDevice s) {
+mx::array gather_along(
+    const mx::array& x,
+    int dim,
+    const mx::array& index,
+    mx::StreamOrDevice s) {
   if (x.ndim() == 0) {
     return mx::broadcast_to(x, index.shape(), s);
   }
@@ -222,7 +242,8 @@ mx::array index_by(
     sizes[axis] = 1;
   }
   auto out = mx::gather(x, found.arrays, found.axes, sizes, s);
-  std::vector<int> ones; // the axes of the indices in the slices, behind those of the index arrays
+  std::vector<int> ones; // the axes of the indices in the slices, behind those
+                         // of the index arrays
   for (int axis : found.axes) {
     ones.push_back(axis + found.arrays[0].ndim());
   }
@@ -236,7 +257,8 @@ mx::array index_put_by(
     const mx::array& values,
     bool accumulate,
     mx::StreamOrDevice s) {
-  if (indices.size() == 1 && indices[0] && indices[0]->dtype() == mx::bool_ && values.size() == 1) {
+  if (indices.size() == 1 && indices[0] && indices[0]->dtype() == mx::bool_ &&
+      values.size() == 1) {
     auto mask = *indices[0];
     auto shape = mask.shape();
     shape.resize(x.ndim(), 1);
@@ -246,15 +268,18 @@ mx::array index_put_by(
   }
   auto found = present(x, indices, s);
   if (found.arrays.empty()) {
-    auto value = mx::broadcast_to(mx::astype(values, x.dtype(), s), x.shape(), s);
+    auto value =
+        mx::broadcast_to(mx::astype(values, x.dtype(), s), x.shape(), s);
     return accumulate ? mx::add(x, value, s) : value;
   }
-  int count = found.arrays[0].ndim(), ndim = count + x.ndim() - found.axes.size();
-  // The shape of x[indices], to which the values are broadcast, and its axes with those of the indices
-  // in front.
+  int count = found.arrays[0].ndim(),
+      ndim = count + x.ndim() - found.axes.size();
+  // The shape of x[indices], to which the values are broadcast, and its axes
+  // with those of the indices in front.
   mx::Shape front = found.arrays[0].shape();
   for (int i = 0; i < static_cast<int>(x.ndim()); ++i) {
-    if (std::find(found.axes.begin(), found.axes.end(), i) == found.axes.end()) {
+    if (std::find(found.axes.begin(), found.axes.end(), i) ==
+        found.axes.end()) {
       front.push_back(x.shape(i));
     }
   }
@@ -270,7 +295,8 @@ mx::array index_put_by(
   auto slices = front;
   slices.resize(count);
   for (int i = 0; i < static_cast<int>(x.ndim()); ++i) {
-    bool indexed = std::find(found.axes.begin(), found.axes.end(), i) != found.axes.end();
+    bool indexed =
+        std::find(found.axes.begin(), found.axes.end(), i) != found.axes.end();
     slices.push_back(indexed ? 1 : x.shape(i));
   }
   updates = mx::reshape(updates, slices, s);

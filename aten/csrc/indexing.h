@@ -1,5 +1,5 @@
-// Gathers and scatters with ATen's rules for shapes, which loop over axes and lists of indices and are
-// therefore no formulas.
+// Gathers and scatters with ATen's rules for shapes, which loop over axes and
+// lists of indices and are therefore no formulas.
 
 #pragma once
 
@@ -13,15 +13,16 @@ namespace mlx_aten {
 
 namespace mx = mlx::core;
 
-/** The elements of `x` at `index` along an axis, where `index` may be smaller in other axes. */
+/** The elements of `x` at `index` along an axis, where `index` may be smaller
+ * in other axes. */
 mx::array gather_along(
     const mx::array& x,
     int dim,
     const mx::array& index,
     mx::StreamOrDevice s = {});
 
-/** `x` with the elements at `index` along an axis replaced by those of `src`, of which only the
- * leading ones are used. */
+/** `x` with the elements at `index` along an axis replaced by those of `src`,
+ * of which only the leading ones are used. */
 mx::array scatter_along(
     const mx::array& x,
     int dim,
@@ -59,7 +60,8 @@ mx::array index_by(
     const std::vector<std::optional<mx::array>>& indices,
     mx::StreamOrDevice s = {});
 
-/** `x` with the elements at `indices` replaced by `values`, or with `values` added to them. */
+/** `x` with the elements at `indices` replaced by `values`, or with `values`
+ * added to them. */
 mx::array index_put_by(
     const mx::array& x,
     const std::vector<std::optional<mx::array>>& indices,

@@ -6,9 +6,12 @@
 
 namespace mlx_aten {
 
-mx::array product_of(const std::vector<mx::array>& matrices, mx::StreamOrDevice s) {
+mx::array product_of(
+    const std::vector<mx::array>& matrices,
+    mx::StreamOrDevice s) {
   if (matrices.empty()) {
-    throw std::invalid_argument("[chain_matmul] At least one matrix is needed.");
+    throw std::invalid_argument(
+        "[chain_matmul] At least one matrix is needed.");
   }
   auto out = matrices[0];
   for (size_t i = 1; i < matrices.size(); ++i) {
@@ -44,7 +47,8 @@ mx::array reflections(
   auto columns = mx::add(mx::tril(v, -1, s), one, s);
   auto out = x;
   for (int step = 0; step < count; ++step) {
-    // The last factor of the product is applied first from the left, and last from the right.
+    // The last factor of the product is applied first from the left, and last
+    // from the right.
     int i = left != reverse ? count - 1 - step : step;
     auto index = mx::array(i);
     auto column = mx::expand_dims(mx::take(columns, index, -1, s), -1, s);
@@ -65,15 +69,19 @@ mx::array permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s) {
   auto rows = mx::broadcast_to(places, shape, s);
   for (int i = 0; i < count; ++i) { // swap row i with that of its pivot
     auto other = mx::subtract(
-        mx::slice(pivots, [&] {
-          mx::Shape start(pivots.ndim(), 0);
-          start.back() = i;
-          return start;
-        }(), [&] {
-          auto stop = pivots.shape();
-          stop.back() = i + 1;
-          return stop;
-        }(), s),
+        mx::slice(
+            pivots,
+            [&] {
+              mx::Shape start(pivots.ndim(), 0);
+              start.back() = i;
+              return start;
+            }(),
+            [&] {
+              auto stop = pivots.shape();
+              stop.back() = i + 1;
+              return stop;
+            }(),
+            s),
         mx::array(1, pivots.dtype()),
         s);
     auto source = mx::where(
@@ -83,7 +91,8 @@ mx::array permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s) {
         s);
     rows = mx::take_along_axis(rows, mx::broadcast_to(source, shape, s), -1, s);
   }
-  return mx::equal(mx::expand_dims(places, -1, s), mx::expand_dims(rows, -2, s), s);
+  return mx::equal(
+      mx::expand_dims(places, -1, s), mx::expand_dims(rows, -2, s), s);
 }
 
 } // namespace mlx_aten

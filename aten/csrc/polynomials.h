@@ -1,5 +1,5 @@
-// Orthogonal polynomials by their three-term recurrences, and the greatest common divisor. Used on every
-// backend.
+// Orthogonal polynomials by their three-term recurrences, and the greatest
+// common divisor. Used on every backend.
 
 #pragma once
 
