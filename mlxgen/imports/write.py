@@ -129,8 +129,7 @@ def _outcome(outcome: Outcome) -> str:
             row = {"merged": into}
         case Rejected(reason):
             row = {"rejected": reason}
-    text = yaml.dump(row, Dumper=_Dumper, width=10_000, default_flow_style=True)
-    return text.strip()
+    return yaml.safe_dump(row, width=10_000, default_flow_style=True).strip()
 
 
 def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
