@@ -14,7 +14,7 @@ from ..model.kinds import Kind
 from ..model.op import Form
 from ..model.signature import Signature
 from ..read.keys import OpEntry
-from ..read.names import clash
+from ..read.names import clash, meanings
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
@@ -27,6 +27,9 @@ _FORM_KEYS = frozenset(
     {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
 )
 _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
+
+# The keys whose signature has the names of the arguments.
+_WITH_ARGUMENTS = ("signature", "python_signature", "cpp_signature")
 
 _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
 _SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys that define these parts
@@ -112,14 +115,31 @@ def _check_names(context: Context) -> None:
             break
 
 
+def _check_meanings(context: Context) -> None:
+    """Report arguments and outputs whose names have a meaning in formulas of the entry."""
+    raw, signature = context.raw, context.signature
+    derived = raw.grad is not None or isinstance(raw.jvp, dict)
+    scopes = ["gradients"] * derived + ["kernels"] * (context.form is Form.KERNELS)
+    arrays = [arg.name for arg in signature.arrays]
+    taken = meanings(arrays, context.output_names, scopes)
+    key = next(key for key in _WITH_ARGUMENTS if getattr(raw, key) is not None)
+    places = {arg.name: arg.offset for arg in signature.args}
+    for name in (*places, *context.output_names):
+        if name in taken:
+            start = getattr(raw, key).index(name, *places.get(name, ()))
+            what = "an argument" if name in places else "an output"
+            about: Any = {"name": name, "what": what, "reason": taken[name], "better": f"my_{name}"}
+            context.error("has_meaning", (key,), at=(start, start + len(name)), **about)
+
+
 def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
     """Return the reason why ``name`` cannot be a public name in Python, if any."""
     if not _IDENTIFIER.match(name):
         return "is not an identifier"
     if keyword.iskeyword(name):
         return "is a Python keyword"
-    if name.startswith("_"):
-        return "is private, because it begins with an underscore"
+    if name.startswith("__"):
+        return "is reserved, because it begins with two underscores"
     if len(name) > 200:
         return "has more than 200 characters, which is too long for a file name"
     if name in GENERATED["packages"]:
@@ -150,6 +170,7 @@ def check_keys(context: Context) -> bool:
         error("internal", ("tags",))
     if "method" in raw.variants:
         _check_method(context)
+    _check_meanings(context)
     _check_manual(context)
     return _check_arrays(context)
 

@@ -134,6 +134,7 @@ class Parameter(NamedTuple):
     name: str  # in the entry
     type: Type  # in the entry
     cpp: str  # name of the parameter or variable
+    declared: str  # name in the header, and of the parameter of a [[kernel]]
     # Position of an array among a primitive's inputs: after ``place`` required ones and ``after``.
     place: int = 0
     after: tuple[Parameter, ...] = ()
@@ -546,5 +547,6 @@ class Op:
 
 @cache
 def camel(name: str) -> str:
-    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm, _softmax -> Softmax_."""
+    parts = "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    return f"{parts}_" if name[0] == "_" else parts

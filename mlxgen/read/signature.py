@@ -13,7 +13,7 @@ from typing import Literal
 from ..diagnostics import Guess
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
-from .names import RESERVED, better, clash, made
+from .names import RESERVED, better, clash
 from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
@@ -68,6 +68,8 @@ class _Parser(Types):
         if self.token:
             raise self.unexpected("the end of the signature")
         named_args = not args or bool(args[0].name)
+        if not named and len(outputs) == 1 and any(arg.name == "out" for arg in args):
+            outputs = [outputs[0]._replace(name="output")]
         args = self.checked(args, {output.name for output in outputs})
         return Signature(op, tuple(args), tuple(outputs), named, named_args)
 
@@ -211,18 +213,13 @@ class _Parser(Types):
         if nameless:
             args = [arg._replace(name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         seen: set[str] = set()
-        taken = made([arg.name for arg in args if arg.type.is_array], returned)
         default_before = False
         for arg in args:
             name = arg.name
             if name in seen:
                 self.error("two_arguments", arg.offset, name=name)
-            elif name in returned - RESERVED.keys():
+            elif name in returned:
                 self.error("argument_and_output", arg.offset, name=name)
-            elif name in taken and name not in RESERVED:
-                about = {"name": name, "reason": taken[name], "better": f"my_{name}"}
-                start = self.text.index(name, *arg.offset)
-                self.error("name_made", (start, start + len(name)), **about)
             if default_before and not arg.default and not arg.kw_only and name not in seen:
                 self.error("default_before", arg.offset, name=name)
             seen.add(name)
