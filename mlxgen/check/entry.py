@@ -93,26 +93,46 @@ def _check_names(context: Context) -> None:
         problem = "is not a C++ identifier"
     if problem:
         context.error("bad_name", ("name",), *_dotted(name), **_last(name), problem=problem)
-    elif raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
+    elif _other_name(raw, signature):
         key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
     if raw.python_name or context.ok:
         path: Path = ("python_name",) if raw.python_name else context.at_name
-        names.append((raw.python_name or name, path))
+        names.append((context.python_name, path))
     for python_name, path in names:
-        if problem := _python_problem(python_name, GENERATED["stubs"]):
+        module, short = "", python_name
+        if path[:1] == ("aliases",):
+            module, _, short = python_name.rpartition(".")
+        if problem := _python_problem(short, GENERATED["stubs"]):
             where = str(path[0]) if path else "name"
             keys = [*_dotted(python_name), where]
             context.error("bad_python_name", path, *keys, **_last(python_name), problem=problem)
-    parts = raw.module.split(".") if raw.module is not None else []
+        elif module:
+            _check_module(context, module, path)
+    if raw.module is not None:
+        _check_module(context, raw.module, ("module",))
+
+
+def _check_module(context: Context, module: str, path: Path) -> None:
+    """Report a path of submodules that Python cannot have."""
+    parts = module.split(".")
     for part in parts[:DEEPEST]:
         problem = _python_problem(part)
         if len(parts) > DEEPEST:
             part, problem = parts[DEEPEST], f"is nested more than {DEEPEST} levels deep"
         if problem:
-            context.error("bad_module", ("module",), module=raw.module, part=part, problem=problem)
+            context.error("bad_module", path, module=module, part=part, problem=problem)
             break
+
+
+def _other_name(raw: OpEntry, signature: Signature) -> bool:
+    """Return whether the signature and the key `name` contradict each other."""
+    return bool(
+        raw.name
+        and signature.name not in (None, raw.name, raw.python_name)
+        and signature.python_name is None
+    )
 
 
 def _check_meanings(context: Context) -> None:

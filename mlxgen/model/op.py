@@ -518,6 +518,11 @@ class Op:
         return f"{module}.{self.python_name}" if module else self.python_name
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Its dotted names in Python: ``path`` and the aliases."""
+        return self.path, *dotted_names(self.entry.aliases, self.entry.module or "")
+
+    @property
     def calls(self) -> set[str]:
         """The other entries that its formulas call."""
         exprs = [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
@@ -543,6 +548,11 @@ class Op:
     def at_line(self, line: int) -> Op:
         """Return a copy for another line of the file."""
         return replace(self, line=line)
+
+
+def dotted_names(aliases: Iterable[str], module: str) -> list[str]:
+    """Return aliases with their submodules: a dotted one names its own."""
+    return [name if "." in name or not module else f"{module}.{name}" for name in aliases]
 
 
 @cache

@@ -28,6 +28,9 @@ _CPP, _LONG = (
 )
 # Names that no argument or output can have, with the reason.
 RESERVED = {name: reason for reason, names in _of("argument") for name in names}
+# The beginning of a dotted name that is no overload as in torch.
+PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
+_MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
 # Names of arguments that always have another name in C++: the stream, and kernels' element type.
 _OURS = ("s", "T")
 
@@ -73,6 +76,14 @@ def meanings(
                 each = {hole.strip("{}"): of}
                 found[name.format(**each)] = reason.format(**each)
     return found
+
+
+def overload(name: str) -> tuple[str, str] | None:
+    """Return the names in C++ and Python for torch's ``add.Tensor``; None for other names."""
+    first, _, last = name.partition(".")
+    if not (first and last.isidentifier()) or first in (*PACKAGES, *_MODULES):
+        return None
+    return re.sub("__+", "_", f"{first}_{last}"), first
 
 
 def cpp_names(names: Sequence[str]) -> list[str]:
