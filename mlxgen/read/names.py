@@ -20,6 +20,9 @@ _PATTERNS = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REA
 # Names that an argument cannot have (nor an output, except ``out``), with the reason.
 RESERVED = {name: reason for reason, names in _REASONS[4:-4] for name in names}
 
+# Of these, the names with a meaning in formulas; T is not one, because only kernels use it.
+FORMULA_NAMES = RESERVED.keys() - {"T"}
+
 
 def better(name: str, what: str) -> str:
     """Return a similar name that ``what`` can have."""
