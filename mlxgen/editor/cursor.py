@@ -226,9 +226,12 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
 
 
 def _entries(project: Project) -> Iterator[Item]:
+    found: dict[str, list[str]] = {}
     for entry in project.document.entries if project.document else ():
         signatures = [text for key in SIGNATURES for text in entry.words(key)]
-        yield Item(entry.name or "", "Function", "".join(signatures[:1]))
+        for name in dict.fromkeys((entry.name, entry.python_name)):
+            found.setdefault(name or "", []).extend(signatures[:1])
+    yield from (Item(name, "Function", "\n".join(texts)) for name, texts in found.items())
 
 
 def _members(before: str, release: str | None) -> Iterator[Item]:

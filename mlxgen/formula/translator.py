@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..diagnostics import Help
 from ..model.op import STREAM, Fact, Length
-from ..model.overloads import accepted
+from ..model.overloads import chosen
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -332,25 +332,14 @@ class Translator:
             raise Wrong
         if len(names) == 1:
             return self.call_op(names[0], args)
-        for convert in (False, True):
-            for one in names:
-                if self.is_accepted(self.scope.ops[one], args, convert):
-                    return self.call_op(one, args)
-        forms = [
-            usage([*map(entry_param, self.scope.ops[n].args)], name, False, True) for n in names
-        ]
-        raise Wrong("no_overload", args.node, label=name, forms=" or ".join(forms))
-
-    def is_accepted(self, signature: Signature, args: Args, convert: bool) -> bool:
-        """Return whether an overload accepts the arguments of a call."""
-        try:
-            bound = bind([entry_param(arg) for arg in signature.args], args)
-        except Wrong:
-            return False
-        types = {arg.name: arg.type for arg in signature.args}
-        return all(
-            kinds_of(value) <= accepted(types[name], convert) for name, value in bound.items()
-        )
+        overloads = {one: self.scope.ops[one] for one in names}
+        positional = [kinds_of(value) for value in args.positional]
+        keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
+        if not args.star and (one := chosen(overloads, positional, keywords)):
+            return self.call_op(one, args)
+        params = ([*map(entry_param, signature.args)] for signature in overloads.values())
+        forms = " or ".join(usage(each, name, False, True) for each in params)
+        raise Wrong("no_overload", args.node, label=name, forms=forms)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
