@@ -273,6 +273,8 @@ class Server:
             yield f"`{place.word}`: {said}"
         elif op and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
             yield f"```cpp\n{definition(op, project.settings)}```"
+        elif is_formula and (let := place.lets().get(place.word)):
+            yield f"```python\n{place.word} = {let}\n```"
         elif op and is_formula:
             yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
         elif is_formula:
