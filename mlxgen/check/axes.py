@@ -19,7 +19,7 @@ from ..model.kinds import Kind
 from ..model.op import Length, shown_axes
 from ..model.signature import Arg, Signature
 from ..read.keys import listed
-from ..read.names import FORMULA_NAMES, made
+from ..read.names import RESERVED, meanings
 
 OTHERS = "..."
 MOST = 32  # axes of an array
@@ -81,7 +81,7 @@ class NamedAxes:
         self.taken = {arg.name for arg in signature.args} - self.ints
         outputs = [output.name for output in signature.outputs]
         arrays = [arg.name for arg in signature.arrays]
-        self.taken |= {*outputs, *made(arrays, outputs), *FORMULA_NAMES}
+        self.taken |= {*outputs, *meanings(arrays, outputs), *RESERVED, "out"}
         # Required arrays with a single form determine the sizes of their axes.
         self.sure = {
             arg.name: self.of[arg.name][0]

@@ -414,7 +414,8 @@ class Compiler(Lists):
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
         word = explain.word(name) if explain.word(name).isidentifier() else ""
-        if (name in self.scope.ops or self.scope.api.is_function(name)) and not word:
+        entries = {*self.scope.ops, *self.scope.overloads}
+        if (name in entries or self.scope.api.is_function(name)) and not word:
             raise Wrong("function", node, name=name)
         if reason := self.scope.api.omitted.get(name):
             raise Wrong("omitted", node, name=name, reason=reason)
@@ -670,9 +671,11 @@ class Compiler(Lists):
         """Translate a call by bare name: of an entry, a Python function or an MLX function."""
         if name in self.locals or name in self.scope.names or name in self.scope.lets:
             key = "function" if self.scope.api.is_function(name) else self.visit(node.func).kind
-            key = "entry" if name in self.scope.ops else key
+            key = "entry" if name in {*self.scope.ops, *self.scope.overloads} else key
             called = "let_called" if name in self.scope.lets else "argument_called"
             raise Wrong(called, node.func, key, name=name)
+        if name in self.scope.overloads:
+            return self.call_overload(name, self.arguments(node, name))
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))
         if name in self.scope.api.python or name in self.scope.api.loops:
