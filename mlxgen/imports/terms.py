@@ -76,8 +76,8 @@ def instantiate(term: Any, values: Mapping[str, Term]) -> Any:
 def decide(test: Term) -> bool:
     """Return the value of a condition; raise ``Undecided`` if it depends on the call."""
     match test:
-        case ast.Constant(value=value):
-            return bool(value)
+        case ast.Constant(value=constant):
+            return bool(constant)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return bool(items)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -268,9 +268,7 @@ _FUNCTIONS = {
 }
 
 
-def named_parts(
-    term: Term, taken: set[str], optional: set[str]
-) -> tuple[dict[str, Term], Term]:
+def named_parts(term: Term, taken: set[str], optional: set[str]) -> tuple[dict[str, Term], Term]:
     """Give names to the parts that a formula repeats; return them in order, and the rest.
 
     A part with an optional argument has no name, because its argument may be None outside of the

@@ -209,7 +209,11 @@ class _Tracer:
     ) -> Term:
         """Return the formula of a node."""
         target = nodes[0].target
-        args = [_value(examples, each, found) for each in zip(*(n.args for n in nodes))]
+        if len({(len(node.args), *node.kwargs) for node in nodes}) > 1:
+            raise _Different("its decomposition depends on shapes or values")
+        args = [
+            _value(examples, each, found) for each in zip(*(n.args for n in nodes), strict=True)
+        ]
         if getattr(target, "__name__", "") == "getitem":
             return _item(args[0], nodes[0].args[1])
         keywords = {
@@ -371,7 +375,7 @@ class _Example:
                 value = self.call.numbers[arg.name]
                 is_dtype = arg.type.startswith("ScalarType")
                 given[arg.name] = getattr(torch, value) if is_dtype else value
-        return given | self.call.fixed
+        return {**given, **self.call.fixed}
 
 
 def _value(examples: list[_Example], values: Sequence[Any], found: dict[Node, Term]) -> Term:
@@ -430,9 +434,7 @@ def _list(examples: list[_Example], values: Sequence[Any], found: dict[Node, Ter
         if isinstance(value, list) and _all(examples, name, lists):
             return terms.name(name)
     for name in examples[0].call.shapes:
-        if all(
-            list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)
-        ):
+        if all(list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)):
             return terms.name(f"{name}.shape")
     if len({len(each) for each in lists}) > 1:
         raise _Different("a list in its decomposition depends on the rank")

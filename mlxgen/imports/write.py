@@ -172,7 +172,7 @@ def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
 
 def summary(imported: Imported) -> Iterator[str]:
     """Yield the lines that the command prints."""
-    names = imported.operators
-    with_entry = [n for n, each in names.items() if any(isinstance(o, Made) for o in each.values())]
-    entries = len(imported.made)
-    yield f"torch {imported.version}: {entries} entries for {len(with_entry)} of {len(names)} operators"
+    every = [each.values() for each in imported.operators.values()]
+    whole = sum(any(isinstance(outcome, Made) for outcome in each) for each in every)
+    count = len(imported.made)
+    yield f"torch {imported.version}: {count} entries for {whole} of {len(every)} operators"

@@ -22,6 +22,7 @@ special_erfcx: {reject: no kernel}
 rand.generator: random.uniform(shape=size, dtype=dtype, key=key)
 """
 
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "allow.txt").write_text(LIST)
@@ -68,15 +69,20 @@ def test_same_inputs_give_the_same_bytes(folder: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "code", "message"),
     [
-        ("allow.txt", "rleu\n", "MG901", "allow.txt:1:1: error[MG901]: torch 2.99.0 has no operator 'rleu' (did you mean 'relu'?)"),
+        ("allow.txt", "rleu\n", "MG901",
+         "allow.txt:1:1: error[MG901]: torch 2.99.0 has no operator 'rleu' (did you mean 'relu'?)"),
         ("allow.txt", "relu_\n", "MG901", "'relu_' writes to its argument"),
         ("allow.txt", "add.Tensor\n", "MG901", "'add.Tensor' is one overload"),
-        ("allow.txt", "relu\nadd\nrelu\n", "MG902", "allow.txt:3:1: error[MG902]: 'relu' is in the list twice"),
+        ("allow.txt", "relu\nadd\nrelu\n", "MG902",
+         "allow.txt:3:1: error[MG902]: 'relu' is in the list twice"),
         ("allow.txt", "# nothing\n", "MG901", "the list contains no operator"),
         ("allow.txt", b"\xff\xfe", "MG007", "UTF-8"),
-        ("own.yaml", "add: self\n", "MG901", "own.yaml:1:1: error[MG901]: torch 2.99.0 has no functional overload 'add'"),
-        ("own.yaml", "relu:\n  compsite: self\n", "MG101", "own.yaml:2:3: error[MG101]: op 'relu': unknown key 'compsite' (did you mean 'composite'?)"),
-        ("own.yaml", "relu:\n  signature: relu(Tensor x) -> Tensor\n", "MG904", "'signature' cannot be set"),
+        ("own.yaml", "add: self\n", "MG901",
+         "own.yaml:1:1: error[MG901]: torch 2.99.0 has no functional overload 'add'"),
+        ("own.yaml", "relu:\n  compsite: self\n", "MG101",
+         "own.yaml:2:3: error[MG101]: op 'relu': unknown key 'compsite' (did"),
+        ("own.yaml", "relu:\n  signature: relu(Tensor x) -> Tensor\n", "MG904",
+         "'signature' cannot be set"),
         ("own.yaml", "relu: self\nrelu: self\n", "MG003", "given twice"),
         ("own.yaml", "relu: 'self\n", "MG001", "not closed"),
         ("own.yaml", "- relu: self\n", "MG004", "must be a mapping"),
