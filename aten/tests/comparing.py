@@ -59,7 +59,7 @@ def compare(sample: Sample, function: Callable[..., Any]) -> None:
     result = listed(function(*args, **kwargs))
     if len(result) != len(sample.out):
         raise Mismatch(f"{len(result)} results instead of {len(sample.out)}")
-    for index, (actual, expected) in enumerate(zip(result, sample.out)):
+    for index, (actual, expected) in enumerate(zip(result, sample.out, strict=False)):
         where = f"result {index}" if len(result) > 1 else "result"
         if not isinstance(actual, mx.array):
             raise Mismatch(f"{where}: {type(actual).__name__} is no array")
@@ -88,7 +88,7 @@ def compare_gradients(
     def of(*arrays: mx.array) -> list[mx.array]:
         new_args = [list(a) if isinstance(a, list) else a for a in args]
         new_kwargs = {k: list(v) if isinstance(v, list) else v for k, v in kwargs.items()}
-        for key, array in zip(keys, arrays):
+        for key, array in zip(keys, arrays, strict=False):
             name, _, index = key.partition(".")
             where: Any = new_kwargs if name in new_kwargs else new_args
             place = name if name in new_kwargs else names.index(name)
@@ -98,9 +98,7 @@ def compare_gradients(
                 where[place] = array
         outputs = listed(function(*new_args, **new_kwargs))
         rank = ranks(sample)
-        return [
-            gauged(outputs[i], sample.gauge[i] if sample.gauge else None, rank) for i in used
-        ]
+        return [gauged(outputs[i], sample.gauge[i] if sample.gauge else None, rank) for i in used]
 
     arrays = []
     for key in keys:
@@ -109,7 +107,7 @@ def compare_gradients(
         arrays.append(value[int(index)] if index else value)
     cotangents = [to_mlx(sample.cotangents[i]) for i in used]
     _, grads = mx.vjp(of, arrays, cotangents)
-    for key, array, grad in zip(keys, arrays, grads):
+    for key, array, grad in zip(keys, arrays, grads, strict=False):
         expected = sample.gradients[key]
         wanted = np.zeros(array.shape) if expected is None else to_numpy(to_mlx(expected))
         dtype = "float32" if expected is None else expected.dtype

@@ -129,14 +129,18 @@ def updated(name: str, old: Row | None, samples: list[Sample]) -> Row:
     """Return a name's row after running its samples."""
     reason = old.reason if old else ""
     if not samples:
-        kept = old.status if old and old.status in ("needs a kernel", "impossible") else "no samples"
+        kept = (
+            old.status if old and old.status in ("needs a kernel", "impossible") else "no samples"
+        )
         return Row(kept, reason)
     wrong = [index for index, sample in enumerate(samples) if problem(name, sample)]
     if not wrong:
         return Row("right")
     if len(wrong) < len(samples):
         return Row("partly", reason, wrong)
-    status = old.status if old and old.status in ("needs a kernel", "impossible") else "needs a kernel"
+    status = (
+        old.status if old and old.status in ("needs a kernel", "impossible") else "needs a kernel"
+    )
     return Row(status, reason, all_left_out=True)
 
 
