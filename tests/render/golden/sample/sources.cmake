@@ -34,6 +34,7 @@ set(MLXGEN_OP_SOURCES
     "src/carry.cpp"
     "src/gain.cpp"
     "src/rows.cpp"
+    "src/normalize.cpp"
     "src/dispatch.cpp"
 )
 set(MLXGEN_BINDING_SOURCES
@@ -78,6 +79,7 @@ set(MLXGEN_HEADERS
     "include/ops/carry.h"
     "include/ops/gain.h"
     "include/ops/rows.h"
+    "include/ops/normalize.h"
     "include/ops/export.h"
     "include/ops/dispatch.h"
     "include/ops/ops.h"

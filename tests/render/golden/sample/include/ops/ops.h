@@ -21,6 +21,7 @@
 #include "ops/logsumexp.h"
 #include "ops/moments.h"
 #include "ops/norm.h"
+#include "ops/normalize.h"
 #include "ops/parts.h"
 #include "ops/powers.h"
 #include "ops/ranges.h"

@@ -45,6 +45,7 @@ __all__ = [
     "carry",
     "gain",
     "rows",
+    "normalize",
     "nn",
     "dispatch_table",
 ]
@@ -440,6 +441,19 @@ def rows(x: scalar | array, n: int = 8, *, stream: StreamOrDevice = None) -> arr
 
     Returns:
         array: The output array.
+    """
+
+def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]:
+    """
+    normalize.
+
+    Args:
+        x (array): Input array.
+        weight (array, optional): Input array.
+        eps (float, optional): Default: ``1e-05``.
+
+    Returns:
+        tuple[array, array, array]: The outputs.
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:

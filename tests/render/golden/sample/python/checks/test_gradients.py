@@ -39,6 +39,7 @@ CASES = [
     case(ops.by_hand, {}),
     case(ops.carry, {}),
     case(ops.rows, {}),
+    case(ops.normalize, {}),
 ]
 
 globals().update(make_tests(ops, CASES))
