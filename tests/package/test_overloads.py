@@ -192,4 +192,4 @@ def test_stubs(checker: list[str], tmp_path: Path) -> None:
     command = [sys.executable, *checker, "user.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     found = re.findall(r"user\.py:(\d+)", done.stdout + done.stderr)
-    assert found == ["8"], done.stdout + done.stderr
+    assert set(found) == {"8"}, done.stdout + done.stderr
