@@ -275,6 +275,8 @@ class Server:
         elif named and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
             for op in named:
                 yield f"```cpp\n{definition(op, project.settings)}```"
+        elif is_formula and (let := place.lets().get(place.word)):
+            yield f"```python\n{place.word} = {let}\n```"
         elif named and is_formula:
             for op in named:
                 yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"

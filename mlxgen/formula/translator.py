@@ -33,6 +33,7 @@ from .mlx import (
     MlxFunction,
     PythonParam,
     Table,
+    alternatives,
     bind,
     bind_any,
     complete,
@@ -296,6 +297,12 @@ class Translator:
             self.used.append(("keys", key.id))
         every = complete(params, bound)
         cpp = select(function, every, hole(STREAM))
+        if cpp is None and len(function.signatures) > 1:  # another one may accept these kinds
+            for other in alternatives(function, args):
+                known = complete(*other)
+                if cpp := select(function, known, hole(STREAM)):
+                    (params, bound), every = other, known
+                    break
         if cpp is None:
             raise mismatch(function, params, bound, args)
         if function.result == "bool":
