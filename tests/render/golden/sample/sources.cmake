@@ -37,6 +37,7 @@ set(MLXGEN_OP_SOURCES
     "src/pick.cpp"
     "src/pick_dim.cpp"
     "src/_picked.cpp"
+    "src/normalize.cpp"
     "src/dispatch.cpp"
 )
 set(MLXGEN_BINDING_SOURCES
@@ -84,6 +85,7 @@ set(MLXGEN_HEADERS
     "include/ops/pick.h"
     "include/ops/pick_dim.h"
     "include/ops/_picked.h"
+    "include/ops/normalize.h"
     "include/ops/export.h"
     "include/ops/dispatch.h"
     "include/ops/ops.h"

@@ -7,6 +7,7 @@
 #include "ops/exp2.h"
 #include "ops/join.h"
 #include "ops/moments.h"
+#include "ops/normalize.h"
 #include "ops/pick.h"
 #include "ops/pick_dim.h"
 #include "ops/softplus.h"
@@ -130,6 +131,17 @@ auto pick_dim_python(
       mlxgen::to_int<int>(dim, "pick", "dim"),
       EPS_arg,
       s.value);
+}
+
+auto normalize_python(
+    const mlxgen::ArrayArg& x,
+    const std::optional<mlxgen::ArrayArg>& weight,
+    double eps,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(x, weight);
+  return mlxgen::as_tuple(
+      ops::normalize(
+          mlxgen::get(x, like), mlxgen::get(weight, like), eps, s.value));
 }
 
 } // namespace
@@ -377,6 +389,27 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+      )pbdoc");
+  root.def(
+      "normalize",
+      &normalize_python,
+      "x"_a,
+      "weight"_a = nb::none(),
+      "eps"_a = 1e-05,
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]"),
+      R"pbdoc(
+        normalize.
+
+        Args:
+            x (array): Input array.
+            weight (array, optional): Input array.
+            eps (float, optional): Default: ``1e-05``.
+
+        Returns:
+            tuple[array, array, array]: The outputs.
       )pbdoc");
 }
 

@@ -22,6 +22,7 @@
 #include "ops/logsumexp.h"
 #include "ops/moments.h"
 #include "ops/norm.h"
+#include "ops/normalize.h"
 #include "ops/parts.h"
 #include "ops/pick.h"
 #include "ops/pick_dim.h"

@@ -47,6 +47,7 @@ __all__ = [
     "rows",
     "pick",
     "_picked",
+    "normalize",
     "nn",
     "dispatch_table",
 ]
@@ -483,6 +484,19 @@ def _picked(self: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Returns:
         array: The output array.
+    """
+
+def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]:
+    """
+    normalize.
+
+    Args:
+        x (array): Input array.
+        weight (array, optional): Input array.
+        eps (float, optional): Default: ``1e-05``.
+
+    Returns:
+        tuple[array, array, array]: The outputs.
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:

@@ -42,6 +42,7 @@ CASES = [
     case(ops.pick, {}, "pick"),
     case(ops.pick, {'dim': 0}, "pick_dim"),
     case(ops._picked, {}),
+    case(ops.normalize, {}),
 ]
 
 globals().update(make_tests(ops, CASES))
