@@ -674,10 +674,14 @@ class Compiler(Lists):
             key = "entry" if name in {*self.scope.ops, *self.scope.overloads} else key
             called = "let_called" if name in self.scope.lets else "argument_called"
             raise Wrong(called, node.func, key, name=name)
-        if name in self.scope.overloads:
-            return self.call_overload(name, self.arguments(node, name))
-        if name in self.scope.ops:
-            return self.call_op(name, self.arguments(node, name))
+        if name in self.scope.overloads or name in self.scope.ops:
+            args = self.arguments(node, name)
+            of_numbers = not any(value.kind == "array" for value in args.positional)
+            if of_numbers and name in self.scope.api.python:  # min(2, n), next to an entry `min`
+                return self.call_builtin(name, node, args)
+            if name in self.scope.overloads:
+                return self.call_overload(name, args)
+            return self.call_op(name, args)
         if name in self.scope.api.python or name in self.scope.api.loops:
             return self.call_builtin(name, node)
         self.not_cotangent(name, node.func)

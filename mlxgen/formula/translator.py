@@ -394,13 +394,17 @@ class Translator:
             return self.call_rule(name, function.signatures[0], args)
         return self.call_mlx(function, args)
 
-    def call_builtin(self, name: str, node: ast.Call) -> Value:
-        """Translate a Python function; for arrays, some of them are MLX functions."""
+    def call_builtin(self, name: str, node: ast.Call, args: Args | None = None) -> Value:
+        """Translate a Python function; for arrays, some of them are MLX functions.
+
+        ``args``: its arguments, if they are already translated.
+        """
         if name in self.scope.api.loops:
             raise Wrong("loop_only", node, name, name=name)
-        self.hints += name == "hint"
-        args = self.arguments(node, name)
-        self.hints -= name == "hint"
+        if args is None:
+            self.hints += name == "hint"
+            args = self.arguments(node, name)
+            self.hints -= name == "hint"
         given = args.positional
         function = self.scope.api.function(name)
         one, *more = self.scope.api.python[name]
