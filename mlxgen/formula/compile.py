@@ -81,6 +81,8 @@ def _power(a: int, b: int) -> int:
 # Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
 
+_NUMBER_SLOTS = {"float": "double", "scalar": "scalar"}  # by the kind of a conditional number
+
 _type = cache(Type)  # few types exist, and creating one is slow
 
 
@@ -419,10 +421,12 @@ class Compiler(Lists):
             partial(self.visit_knowing, node.body, facts(node.test, True)),
             partial(self.visit_knowing, node.orelse, facts(node.test, False)),
         )
-        condition(test)
+        test = condition(test)
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
-        for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
+        numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
+        slots = (("shape", "shape"), ("arrays", "arrays"), (_NUMBER_SLOTS[numbers], numbers))
+        for slot, kind in slots:
             a, b = fit(yes, slot), fit(no, slot)
             same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # no conversion needed
             if a and b and not same:
@@ -443,7 +447,8 @@ class Compiler(Lists):
         cpp = ternary(test.cpp, *sides)
         choices = yes.choices if yes.choices == no.choices else ()
         fact = self.branch(test.cpp, kind, yes, no)
-        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact)
+        cases = (test.cpp, yes, no) if optional else None
+        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact, cases=cases)
 
     # Comparisons
 
@@ -599,6 +604,8 @@ def is_none(node: ast.expr) -> bool:
 
 def facts(node: ast.expr, holds: bool) -> Facts:
     """Return which optional names are None if the condition ``node`` is true (or false)."""
+    if isinstance(node, ast.Name) and holds:  # None is false
+        return {node.id: True}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return facts(node.operand, not holds)
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:

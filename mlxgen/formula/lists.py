@@ -17,11 +17,25 @@ from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, PythonParam, bind
 from .translator import Translator, rejected
-from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
+from .values import (
+    LEVEL,
+    Cpp,
+    Value,
+    binary,
+    constant,
+    dereferenced,
+    fit,
+    level,
+    member,
+    narrow,
+    several,
+    unary,
+)
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
 
 MANY = 100  # maximum number of items of a repeated list
+LISTS = ("shape", "ints", "floats", "bools", "arrays")
 # The kind of a comprehension by the kind of its elements.
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
 
@@ -232,11 +246,13 @@ class Lists(Translator):
             test = joined("&&", tests, node).cpp
             parts = [f"mlxgen::filter({parts[0]}, {head} {{ return {test}; }})"]
         require(element)
-        if element.kind not in COLLECTED:
+        collected = "pairs" if element.is_ints else COLLECTED.get(element.kind, "")
+        slot = {"pairs": "pair", "floats": "double"}.get(collected, element.kind)
+        body = fit(element, slot) if collected else None
+        if body is None:
             raise Wrong("collect", element.at, value=element)
-        body = fit(element, "double" if element.kind == "float" else element.kind)
         cpp = f"mlxgen::map({', '.join(parts)}, {head} {{ return {body}; }})"
-        return Value(COLLECTED[element.kind], cpp, node, fact=element.fact)
+        return Value(collected, cpp, node, fact=element.fact)
 
     visit_GeneratorExp = visit_ListComp
 
@@ -280,7 +296,14 @@ class Lists(Translator):
 
 
 def condition(value: Value) -> Value:
-    """Check that a value is a condition."""
+    """Check that a value is a condition; a list is true if it is not empty."""
+    if value.kind == "tuple":
+        return constant(bool(value.items), value.at)
+    if value.kind in LISTS and (not value.optional or value.name):
+        plain = dereferenced(value) if value.optional else value
+        tests = [f"{value.cpp}.has_value()"] * value.optional
+        cpp = binary("&&", *tests, unary("!", member(plain.cpp, "empty")))
+        return Value("bool", cpp, value.at)
     if value.kind != "bool" or value.optional:
         raise explain.condition(value)
     return value

@@ -226,7 +226,7 @@ class Translator:
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """Translate a function whose arguments are all numbers; None for other arguments."""
         given = args.positional
-        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
+        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float", "scalar"}:
             return None
         return self.rule(name, given, args.node)
 

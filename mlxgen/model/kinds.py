@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, CppType
+from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, NUMBER, CppType
 
 
 class Kind(enum.Enum):
@@ -20,6 +20,7 @@ class Kind(enum.Enum):
     FLOAT = "float"
     INT = "int"
     BOOL = "bool"
+    NUMBER = "number"
     STR = "string"
     ENUM = "enumerated string"
     INTS = "list of ints"
@@ -56,6 +57,10 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.FLOAT: Spelling(DOUBLE, "float", "float", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)),
     Kind.INT: Spelling(INT, "int", "int", True, (INT, INT64), (INT, INT64)),
     Kind.BOOL: Spelling(BOOL, "bool", "bool", True, (BOOL,), (BOOL,)),
+    # A number that remembers whether it is a bool, an int or a float; kernels receive a float.
+    Kind.NUMBER: Spelling(
+        NUMBER, "int | float", "scalar", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)
+    ),
     Kind.STR: Spelling(_STRING, "str", "str"),
     # Kernels receive the index of the choice.
     Kind.ENUM: Spelling(
@@ -66,6 +71,8 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.AXES: Spelling(_INTS, "int | Sequence[int]", "ints1"),
     Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),
 }
+
+REAL = (Kind.FLOAT, Kind.NUMBER)  # kernels receive a float
 
 # The C++ types that are passed by value; all others are passed by const reference.
 BY_VALUE = frozenset({FLOAT, INT64, *(k.cpp for k in KINDS.values() if k.by_value)})

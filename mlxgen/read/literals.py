@@ -77,8 +77,7 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
         return Default(None, type)
     if type.single and isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
         return None
-    if number and (kind is Kind.AXES or type.length):
-        value = (value,) * (type.length or 1)
+    value = type.spread(value)
     fits = type.takes(value) and kind is not Kind.DTYPE
     return Default(value, type) if fits else None  # type: ignore[arg-type]
 

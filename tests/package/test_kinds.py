@@ -1,0 +1,104 @@
+"""The kinds of arguments in a compiled package: calls from Python, formulas and kernels."""
+
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import mlxgen
+
+YAML = """
+- name: scaled
+  signature: "scaled(Tensor self_, Scalar alpha=1, *, Scalar? most=None) -> Tensor"
+  composite: clip(self_ * alpha, None, most) if most is not None else self_ * alpha
+- name: rescaled
+  signature: "rescaled(x: array, value: int | float) -> array"
+  composite: scaled(x, -value) + scaled(x, alpha=2, most=value) if value != 0 else scaled(x)
+- name: leaky
+  signature: "array leaky(array x, Scalar slope = 0.25)"
+  dispatch: {cpu: leaky, metal: leaky_metal}
+  composite: where(x > 0, x, slope * x)
+  grad: {x: "where(x > 0, grad, slope * grad)"}
+- name: filled
+  signature: "filled(x: array, value: int | float) -> array"
+  dispatch: {cpu: filled}
+  shape: x.shape
+  dtypes: [float32, int32]
+  composite: mx.full_like(x, value)
+  grad: {x: zero}
+"""
+CPP = """
+template <typename T>
+T leaky(T x, T slope) {
+  return x > 0 ? x : slope * x;
+}
+template <typename T>
+void filled(mlxgen::In<T> x, double value, mlxgen::Out<T> out) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    out[i] = static_cast<T>(value);
+  }
+}
+"""
+METAL = """
+template <typename T>
+T leaky_metal(T x, T slope) {
+  return x > 0 ? x : slope * x;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def ops():
+    """One operator for each kind, as a composite and with kernels."""
+    return mlxgen.load(YAML, cpp=CPP, metal=METAL)
+
+
+@pytest.mark.parametrize("dtype", [mx.int32, mx.uint8, mx.float16, mx.float32, mx.bool_])
+@pytest.mark.parametrize("value", [True, 2, 2.0, 0.5, np.float32(0.5), np.int64(2)])
+def test_a_number_is_weakly_typed(ops, dtype, value) -> None:
+    x, number = mx.array([0, 1, 3]).astype(dtype), value if isinstance(value, bool) else +value
+    plain = number.item() if isinstance(number, np.generic) else number
+    for got, expected in (
+        (ops.scaled(x, value), x * plain),
+        (ops.scaled(x, True, most=value), mx.clip(x * True, None, plain)),
+    ):
+        assert got.dtype == expected.dtype and got.tolist() == expected.tolist()
+
+
+def test_a_number_in_formulas(ops) -> None:
+    x = mx.array([1, 2, 3])
+    assert ops.scaled(x).dtype == mx.int32
+    assert ops.rescaled(x, 3).tolist() == [-1, -3, -6] and ops.rescaled(x, 3).dtype == mx.int32
+    assert ops.rescaled(x, 0.0).tolist() == [1, 2, 3]
+    assert ops.rescaled(x, 2.5).tolist() == [-0.5, -2.5, -5.0]
+
+
+@pytest.mark.parametrize("value", [1j, "1", None, mx.array(1.0), [1], np.ones(1), np.complex64(1)])
+def test_no_number(ops, value) -> None:
+    with pytest.raises(TypeError, match=r"alpha: int \| float = 1"):
+        ops.scaled(mx.array(1.0), value)
+
+
+def test_a_number_beyond_64_bits(ops) -> None:
+    with pytest.raises(OverflowError, match=r"\[scaled\] alpha must be an int of 64 bits"):
+        ops.scaled(mx.array(1.0), 2**64)
+
+
+def test_a_number_in_kernels(ops) -> None:
+    x = mx.array([-2.0, 3.0])
+    with mx.stream(mx.cpu):
+        assert ops.leaky(x).tolist() == [-0.5, 3.0]
+        assert ops.leaky(x, 2).tolist() == [-4.0, 3.0]
+        assert ops.leaky(x, math.inf).tolist() == [-math.inf, 3.0]
+        assert mx.grad(lambda x: ops.leaky(x, 3).sum())(x).tolist() == [3.0, 1.0]
+        assert ops.filled(mx.array([1, 2]), 7).tolist() == [7, 7]
+        # Primitives with 1 and 1.0 differ, and equal ones are computed once.
+        both = mx.compile(lambda x: [ops.leaky(x, 1), ops.leaky(x, 1.0), ops.leaky(x, 1)])
+        assert [out.tolist() for out in both(x)] == [[-2.0, 3.0]] * 3
+
+
+def test_checks(ops) -> None:
+    with mx.stream(mx.cpu):
+        report = ops.check()
+    assert report and report.passed > 10
