@@ -34,7 +34,7 @@ from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .source import parsed
-from .translator import Facts, Report
+from .translator import Facts, Report, facts, is_none
 from .translator import Name as Name
 from .translator import Scope as Scope
 from .values import (
@@ -284,7 +284,7 @@ class Compiler(Lists):
     def visit_Name(self, node: ast.Name) -> Value:
         name = node.id
         if name in self.locals:
-            return replace(self.locals[name], at=node)
+            return self.narrowed(replace(self.locals[name], at=node))
         found = self.scope.names.get(name)
         if found is None and name in self.scope.lengths:
             self.used.append(("names", self.scope.lengths[name].array))
@@ -295,8 +295,13 @@ class Compiler(Lists):
             return self.constant_name(name, node)
         self.used.append(("names", name))
         value = argument(found.type, node, name, found.length, found.fact)
-        if value.optional and name in self.known:
-            return dereferenced(value) if self.known[name] else constant(None, node)
+        return self.narrowed(value)
+
+    def narrowed(self, value: Value) -> Value:
+        """Return the value of a name, without the None that conditions exclude or require."""
+        if value.optional and value.name in self.known:
+            present = self.known[value.name]
+            return dereferenced(value) if present else constant(None, value.at)
         return value
 
     def not_cotangent(self, name: str, node: ast.expr) -> None:
@@ -598,23 +603,3 @@ def last(node: ast.Attribute) -> ast.Name:
     name = ast.copy_location(ast.Name(node.attr), node)
     name.col_offset = (node.end_col_offset or 0) - len(node.attr.encode())
     return name
-
-
-def is_none(node: ast.expr) -> bool:
-    """Return whether the node is the constant None."""
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def facts(node: ast.expr, holds: bool) -> Facts:
-    """Return which optional names are None if the condition ``node`` is true (or false)."""
-    if isinstance(node, ast.Name) and holds:  # None is false
-        return {node.id: True}
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return facts(node.operand, not holds)
-    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
-        return {name: known for part in node.values for name, known in facts(part, holds).items()}
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
-        op = node.ops[0]
-        if isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0]):
-            return {node.left.id: isinstance(op, ast.IsNot) is holds}
-    return {}

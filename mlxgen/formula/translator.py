@@ -45,7 +45,7 @@ from .mlx import (
 )
 from .rules import rules
 from .source import FormulaText
-from .values import Value, constant, escaped, fit, fit_type, hole
+from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -435,6 +435,8 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
 
 def kinds_of(value: Value) -> frozenset[str]:
     """Return the kinds of Python values that a part of a formula can be."""
+    if value.kind == "scalar":
+        return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":
         kind = "ints" if value.is_ints else "arrays"
@@ -447,3 +449,23 @@ def entry_param(arg: Arg) -> PythonParam:
     default = arg.default.python if arg.default is not None else None
     kind = "k" if arg.kw_only else "/" if arg.pos_only else ""
     return PythonParam(arg.name, kind, arg.type.python, default)
+
+
+def is_none(node: ast.expr) -> bool:
+    """Return whether the node is the constant None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def facts(node: ast.expr, holds: bool) -> Facts:
+    """Return which optional names are None if the condition ``node`` is true (or false)."""
+    if isinstance(node, ast.Name) and holds:  # None is false
+        return {node.id: True}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return facts(node.operand, not holds)
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
+        return {name: known for part in node.values for name, known in facts(part, holds).items()}
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
+        op = node.ops[0]
+        if isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0]):
+            return {node.left.id: isinstance(op, ast.IsNot) is holds}
+    return {}

@@ -36,10 +36,9 @@ TEXTS = {
     "tuple": "a tuple",  # written in the formula; its items are values
     "category": "a category of dtypes",
     **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
-    "floats": "several floats",  # std::vector<double> and std::vector<bool>, of comprehensions
-    "bools": "several bools",
     "pairs": "pairs of ints",  # std::vector<std::pair<int, int>>, of comprehensions
 }
+LISTS = ("arrays", "optionals", "shape", "ints", "floats", "bools", "pairs")
 NUMBERS = ("int", "float", "bool", "scalar")  # scalar: its kind is known at run time only
 CPP_TYPES = {spelling.slot: str(spelling.cpp) for spelling in KINDS.values()}
 
@@ -336,6 +335,12 @@ def arrays(value: Value) -> str | None:
     return f"std::vector<mx::array>{{{', '.join([i.cpp for i in value.items])}}}"
 
 
+def floats(value: Value) -> str | None:
+    """Convert numbers to a std::vector<double>."""
+    items = [fit(item, "double") for item in value.items]
+    return None if None in items else f"std::vector<double>{{{', '.join(map(str, items))}}}"
+
+
 Way = Callable[[Value], "str | None"]
 Ways = dict[str, Way]
 
@@ -347,7 +352,8 @@ def _lists(slot: str) -> dict[str, Ways]:
 
 # The kinds that a slot accepts, with their conversions.
 SLOTS: Mapping[str, Ways] = {
-    **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "floats", "bools")},
+    **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "bools", "optionals")},
+    "floats": {"floats": as_is, "tuple": floats},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
     "weak": dict.fromkeys(("array", *NUMBERS), as_is),
     "value": {
@@ -376,11 +382,11 @@ SLOTS: Mapping[str, Ways] = {
     "pairs": {"tuple": pairs, "pairs": as_is},
     "arrays": {"tuple": arrays, "arrays": arrays},
     "sequence": {"shape": as_is, "ints": as_is},
-    "list": dict.fromkeys(("pairs", "arrays", "shape", "ints", "floats", "bools"), as_is),
+    "list": dict.fromkeys(LISTS, as_is),
 }
 # Slots that are a std::optional if MLX accepts None.
 OPTIONAL = {"array", "weak", "scalar", "int", "int64", "bool", "float", "dtype", "str"}
-OPTIONAL |= {"ints", "shape"}
+OPTIONAL |= {"ints", "shape", "floats", "bools"}
 
 
 def fit(value: Value, slot: str, optional: bool = False) -> str | None:

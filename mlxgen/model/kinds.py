@@ -17,6 +17,7 @@ class Kind(enum.Enum):
 
     ARRAY = "array"
     ARRAYS = "list of arrays"
+    OPTIONALS = "list of optional arrays"
     FLOAT = "float"
     INT = "int"
     BOOL = "bool"
@@ -24,6 +25,8 @@ class Kind(enum.Enum):
     STR = "string"
     ENUM = "enumerated string"
     INTS = "list of ints"
+    FLOATS = "list of floats"
+    BOOLS = "list of bools"
     SHAPE = "shape"
     AXES = "axes"
     DTYPE = "dtype"
@@ -50,10 +53,19 @@ METAL_INTS: Mapping[str, str] = {
     "uint64_t": "uint64_t",
 }
 
-_STRING, _INTS = CppType("string", "std"), CppType("vector", "std", (INT,))
+
+def _list(of: CppType) -> CppType:
+    return CppType("vector", "std", (of,))
+
+
+_STRING, _INTS = CppType("string", "std"), _list(INT)
 KINDS: Mapping[Kind, Spelling] = {
     Kind.ARRAY: Spelling(ARRAY, "array", "array"),
     Kind.ARRAYS: Spelling(ARRAYS, "list[array]", "arrays"),
+    # Not an input of a primitive: composites and bound functions only.
+    Kind.OPTIONALS: Spelling(
+        _list(CppType("optional", "std", (ARRAY,))), "Sequence[array | None]", "optionals"
+    ),
     Kind.FLOAT: Spelling(DOUBLE, "float", "float", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)),
     Kind.INT: Spelling(INT, "int", "int", True, (INT, INT64), (INT, INT64)),
     Kind.BOOL: Spelling(BOOL, "bool", "bool", True, (BOOL,), (BOOL,)),
@@ -67,6 +79,8 @@ KINDS: Mapping[Kind, Spelling] = {
         _STRING, "Literal[{}]", "str", False, (INT,), tuple(map(CppType, METAL_INTS))
     ),
     Kind.INTS: Spelling(_INTS, "Sequence[int]", "ints"),
+    Kind.FLOATS: Spelling(_list(DOUBLE), "Sequence[float]", "floats"),
+    Kind.BOOLS: Spelling(_list(BOOL), "Sequence[bool]", "bools"),
     Kind.SHAPE: Spelling(CppType("Shape", "mlx"), "Sequence[int]", "shape"),
     Kind.AXES: Spelling(_INTS, "int | Sequence[int]", "ints1"),
     Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),

@@ -20,6 +20,10 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
     Kind.FLOAT: frozenset({"float"}),
     Kind.INT: frozenset({"int"}),
     Kind.BOOL: frozenset({"bool"}),
+    Kind.NUMBER: _NUMBERS,
+    Kind.FLOATS: frozenset({"floats", "empty"}),
+    Kind.BOOLS: frozenset({"bools", "empty"}),
+    Kind.OPTIONALS: frozenset({"arrays", "optionals", "empty"}),
     Kind.STR: frozenset({"str"}),
     Kind.ENUM: frozenset({"str"}),
     Kind.DTYPE: frozenset({"dtype"}),
@@ -30,6 +34,7 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
 _CONVERTS: Mapping[Kind, frozenset[str]] = {
     Kind.FLOAT: frozenset({"int", "bool"}),
     Kind.INT: frozenset({"bool"}),
+    Kind.FLOATS: frozenset({"ints"}),
 }
 
 

@@ -23,7 +23,10 @@ from .dtypes import DTYPES
 from .kinds import KINDS
 from .kinds import Kind as Kind  # most users of Kind also need Type
 
-_INTS = (Kind.INTS, Kind.SHAPE, Kind.AXES)
+_ITEMS = {  # the kinds of lists of attributes, and of their items
+    **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), Kind.INT),
+    **{Kind.FLOATS: Kind.FLOAT, Kind.BOOLS: Kind.BOOL},
+}
 _PYTHON_TYPES = {
     **{Kind.FLOAT: (int, float), Kind.INT: (int,), Kind.BOOL: (bool,)},
     Kind.NUMBER: (bool, int, float),
@@ -107,8 +110,8 @@ class Type:
         """Return whether a Python value, other than None or an array, has this type."""
         if isinstance(value, list | tuple):
             right_length = self.length in (None, 1) or len(value) in (1, self.length)
-            listed = self.kind in _INTS and (right_length or (self.empty and not value))
-            return listed and all(map(Type(Kind.INT).takes, value))
+            listed = self.kind in _ITEMS and (right_length or (self.empty and not value))
+            return listed and all(map(Type(_ITEMS[self.kind]).takes, value))
         if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # a bool is not an int here
             return False
         if self.kind is Kind.INT or (self.kind is Kind.NUMBER and isinstance(value, int)):
@@ -138,7 +141,7 @@ class Type:
 class Default:
     """The default of an argument, as a Python value; a dtype is represented by its name."""
 
-    value: None | bool | int | float | str | tuple[int, ...]  # noqa: RUF036
+    value: None | bool | int | float | str | tuple[float, ...]  # noqa: RUF036
     type: Type
 
     def __eq__(self, other: object) -> bool:
@@ -160,7 +163,8 @@ class Default:
             return _cpp_float(value, self.type.single)
         if isinstance(value, tuple):
             prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
-            return f"{prefix}{{{', '.join(map(str, value))}}}"
+            item = Type(_ITEMS[self.type.kind])
+            return f"{prefix}{{{', '.join(Default(one, item).cpp for one in value)}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"
         if value == -(2**63):

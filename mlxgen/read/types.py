@@ -26,7 +26,11 @@ ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
 _FLOAT, _BOOL, _NUMBER = map(Type, (Kind.FLOAT, Kind.BOOL, Kind.NUMBER))
 _INT_OR_INTS = Type(Kind.INTS, length=1)
-_LISTS = {ARRAY: ARRAYS, _INT: _INTS}
+_FLOATS, _BOOLS = Type(Kind.FLOATS), Type(Kind.BOOLS)
+_LISTS = {
+    **{ARRAY: ARRAYS, _INT: _INTS, _FLOAT: _FLOATS, _NUMBER: _FLOATS, _BOOL: _BOOLS},
+    Type(Kind.ARRAY, optional=True): Type(Kind.OPTIONALS),
+}
 # Parts of types that are not types themselves, represented by types without a spelling.
 _SCALAR, _NONE, _MORE = (Type(Kind.ARRAY, length=n) for n in range(3))
 _BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
@@ -277,10 +281,12 @@ class Types(Tokens):
         """Parse ``?``, ``[]`` or ``[2]`` after a type."""
         if self.accept("?"):
             return members | {_NONE}
-        if self.accept("("):
-            self.skip()
-            self.accept(")")
-            raise self.error("alias", begin)
+        if self.accept("("):  # Tensor(a) shares memory, which is invisible in MLX
+            if "!" in self.skip():
+                self.accept(")")
+                raise self.error("alias", begin)
+            self.expect(")")
+            return members
         self.expect("[")
         if self.grammar is TORCH and self.accept("]"):
             return self.list_of(members, begin)
@@ -315,6 +321,8 @@ class Types(Tokens):
         return {_LISTS[type]}
 
     def ints(self, items: list[set[Type]], begin: int) -> set[Type]:
+        if items and all(item == {_BOOL} for item in items):
+            return {_BOOLS}
         if not items or any(item != {_INT} for item in items):
             raise self.error("tuple", begin)
         return {Type(Kind.INTS, length=len(items))}

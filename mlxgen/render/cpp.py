@@ -44,6 +44,7 @@ _METAL_NUMBERS = {**dict.fromkeys(REAL, "float"), Kind.ENUM: "int"}  # other kin
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
     Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
+    Kind.OPTIONALS: "const std::vector<std::optional<mlxgen::ArrayArg>>&",
     Kind.INT: "const mlxgen::IntArg&",
     Kind.NUMBER: "const mlxgen::NumberArg&",
     Kind.SHAPE: "const std::vector<int>&",

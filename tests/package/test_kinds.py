@@ -27,6 +27,20 @@ YAML = """
   dtypes: [float32, int32]
   composite: mx.full_like(x, value)
   grad: {x: zero}
+- name: pooled
+  signature: "pooled(Tensor x, int[2] kernel_size, int[2] stride=[]) -> Tensor"
+  composite: x[::1] * prod(stride if stride else kernel_size) + len(stride)
+- name: summed
+  signature: >-
+    summed(Tensor x, int[1] dim=[], float[]? weights=None, bool[2] mask=[True, False]) -> Tensor
+  composite: >-
+    sum(x, axis=dim if dim else None) * (sum(weights) if weights is not None else 1) * int(mask[0])
+- name: present
+  signature: "present(Tensor?[] arrays) -> Tensor"
+  composite: sum([a for a in arrays if a is not None]) + len(arrays)
+- name: all_present
+  signature: "all_present(Tensor x, Tensor?[] arrays) -> Tensor"
+  composite: present(arrays) * x
 """
 CPP = """
 template <typename T>
@@ -96,6 +110,32 @@ def test_a_number_in_kernels(ops) -> None:
         # Primitives with 1 and 1.0 differ, and equal ones are computed once.
         both = mx.compile(lambda x: [ops.leaky(x, 1), ops.leaky(x, 1.0), ops.leaky(x, 1)])
         assert [out.tolist() for out in both(x)] == [[-2.0, 3.0]] * 3
+
+
+def test_lists_of_ints(ops) -> None:
+    x = mx.array([1.0, 2.0])
+    for size in (3, [3], [3, 3], (3, 3)):
+        assert ops.pooled(x, size).tolist() == [9.0, 18.0]
+        assert ops.pooled(x, 1, size).tolist() == [11.0, 20.0]
+    with pytest.raises(ValueError, match=r"\[pooled\] kernel_size must have 2 integers"):
+        ops.pooled(x, [1, 2, 3])
+    with pytest.raises(ValueError, match="kernel_size must have 2 integers"):
+        ops.pooled(x, [])
+    m = mx.array([[1.0, 2.0], [3.0, 4.0]])
+    for dim, expected in ((0, [4, 6]), ([1], [3, 7]), ([0, 1], 10), ([], 10), ((-1,), [3, 7])):
+        assert ops.summed(m, dim).tolist() == expected
+    assert ops.summed(m).item() == 10
+
+
+def test_lists_of_floats_bools_and_arrays(ops) -> None:
+    x = mx.array([1.0, 2.0])
+    assert ops.summed(x, weights=[0.5, 2]).item() == 7.5
+    assert ops.summed(x, mask=(False, True)).item() == 0
+    assert ops.present([None, x, None, 2]).tolist() == [7.0, 8.0]
+    assert mx.grad(lambda a: ops.present([None, a]).sum())(x).tolist() == [1.0, 1.0]
+    assert ops.all_present(x, [x, None]).tolist() == [3.0, 8.0]
+    with pytest.raises(TypeError, match=r"arrays: Sequence\[array \| None\]"):
+        ops.present(["a"])
 
 
 def test_checks(ops) -> None:

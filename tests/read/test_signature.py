@@ -93,6 +93,15 @@ def test_the_forms_of_the_proposal():
             "f(Tensor x, Scalar alpha=1, Scalar? a=None) -> Tensor",
         ),
         (
+            "array f(std::vector<double> a, std::vector<bool> b,"
+            " std::vector<std::optional<array>> c,"
+            " std::optional<std::vector<double>> d = std::nullopt)",
+            "f(a: list[float], b: list[bool], c: list[array | None], d: list[float] | None = None)"
+            " -> array",
+            "f(float[] a, bool[3] b, Tensor?[] c, Scalar[]? d=None) -> Tensor",
+            "f(Scalar[] a, bool[] b, Tensor(a)?[] c, float[]? d=None) -> Tensor(a)",
+        ),
+        (
             "array f(const array& x, const std::optional<array>& w = std::nullopt)",
             "array f(array x, std::optional<mx::array> w = {})",
             "f(x: array, w: array | None = None) -> array",
@@ -278,6 +287,9 @@ def defaults(draw, type: Type) -> Default | None:
         Kind.FLOAT: st.floats(width=32 if type.single else 64),
         Kind.INT: INTS,
         Kind.BOOL: st.booleans(),
+        Kind.FLOATS: st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
+        Kind.BOOLS: st.lists(st.booleans()).map(tuple),
+        Kind.OPTIONALS: st.just(()),
         Kind.NUMBER: st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(),
         Kind.STR: TEXTS,
         Kind.DTYPE: st.sampled_from(DTYPES),
@@ -337,6 +349,9 @@ TORCH = {
     Kind.ARRAY: "Tensor",
     Kind.ARRAYS: "Tensor[]",
     Kind.INTS: "int[]",
+    Kind.FLOATS: "float[]",
+    Kind.BOOLS: "bool[]",
+    Kind.OPTIONALS: "Tensor?[]",
     Kind.SHAPE: "shape",
     Kind.AXES: "int[1]",
     Kind.NUMBER: "Scalar",
@@ -453,6 +468,27 @@ def test_round_trip_without_widths(signature):
             "const std::optional<std::vector<int>>&",
             "int | tuple[int, int] | None",
             "int[2]?",
+        ),
+        (
+            Type(Kind.FLOATS),
+            "std::vector<double>",
+            "const std::vector<double>&",
+            "Sequence[float]",
+            "float[]",
+        ),
+        (
+            Type(Kind.BOOLS),
+            "std::vector<bool>",
+            "const std::vector<bool>&",
+            "Sequence[bool]",
+            "bool[]",
+        ),
+        (
+            Type(Kind.OPTIONALS),
+            "std::vector<std::optional<mx::array>>",
+            "const std::vector<std::optional<mx::array>>&",
+            "Sequence[array | None]",
+            "Tensor?[]",
         ),
         (Type(Kind.SHAPE), "mx::Shape", "const mx::Shape&", "Sequence[int]", "shape"),
         (
@@ -613,15 +649,15 @@ def test_quoted_is_a_literal_of_python():
         ("f(x: scalar | int) -> array", [("MG203", "scalar | int")]),
         ("f(x: None) -> array", [("MG203", "None")]),
         ("f(x: list[array] | None) -> array", [("MG203", "list[array] | None")]),
-        ("f(x: list[float]) -> array", [("MG203", "list[float]")]),
-        ("f(x: list[array | None]) -> array", [("MG203", "list[array | None]")]),
+        ("f(x: list[str]) -> array", [("MG203", "list[str]")]),
+        ("f(x: list[int | None]) -> array", [("MG203", "list[int | None]")]),
         ("f(x: list[list[int]]) -> array", [("MG203", "list[list[int]]")]),
         ("f(x: tuple[array, array]) -> array", [("MG203", "tuple[array, array]")]),
         ("f(x: tuple[int, int, ...]) -> array", [("MG203", "tuple[int, int, ...]")]),
-        ("f(Tensor?[] x) -> Tensor", [("MG203", "Tensor?[]")]),
+        ("f(int?[] x) -> Tensor", [("MG203", "int?[]")]),
         ("f(Tensor[]? x) -> Tensor", [("MG203", "Tensor[]?")]),
-        ("f(float[] x) -> Tensor", [("MG203", "float[]")]),
-        ("f(bool[3] x) -> Tensor", [("MG203", "bool[3]")]),
+        ("f(str[] x) -> Tensor", [("MG203", "str[]")]),
+        ("f(str[3] x) -> Tensor", [("MG203", "str[3]")]),
         ("array f(std::vector<int64_t> x)", [("MG203", "std::vector<int64_t>")]),
         ("array f(array x, Device s)", [("MG203", "Device")]),
         # MG204: twice
@@ -737,7 +773,7 @@ def test_quoted_is_a_literal_of_python():
         ("f(x: array) -> (a: array, array)", [("MG212", "(a: array, array)")]),
         # MG213: writing
         ("f(Tensor(a!) x) -> Tensor(a!)", [("MG213", "Tensor(a!)")] * 2),
-        ("f(Tensor(a) x) -> Tensor", [("MG213", "Tensor(a)")]),
+        ("f(Tensor(a!) x) -> Tensor", [("MG213", "Tensor(a!)")]),
         ("array f(array& x, float* y)", [("MG213", "array&"), ("MG213", "float*")]),
         # MG214: variable numbers
         (

@@ -226,6 +226,16 @@ const typename List::value_type& item(const List& list, int i) {
   return list.begin()[i < 0 ? i + n : i];
 }
 
+inline bool item(const std::vector<bool>& list, int i) {
+  int n = len(list);
+  if (i < -n || i >= n) {
+    throw std::out_of_range(
+        "Index " + std::to_string(i) + " is out of range for a list of " +
+        std::to_string(n) + ".");
+  }
+  return list[i < 0 ? i + n : i];
+}
+
 /** `x.shape[axis]` */
 inline int dim(const mx::array& x, int axis) {
   int n = ndim(x);

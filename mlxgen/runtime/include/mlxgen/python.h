@@ -208,6 +208,16 @@ inline std::vector<mx::array> get(
   return out;
 }
 
+inline std::vector<std::optional<mx::array>> get(
+    const std::vector<std::optional<ArrayArg>>& args,
+    std::optional<mx::Dtype> like) {
+  std::vector<std::optional<mx::array>> out;
+  for (const auto& arg : args) {
+    out.push_back(get(arg, like));
+  }
+  return out;
+}
+
 /** A stream argument: None, a stream, a device or a device type. */
 struct StreamArg {
   mx::StreamOrDevice value;
@@ -362,7 +372,8 @@ struct type_caster<mlxgen::IntArg> {
 
   template <typename Flags>
   bool from_python(handle src, Flags flags, cleanup_list*) noexcept {
-    // The first of two passes over overloads accepts no bools and NumPy scalars.
+    // The first of two passes over overloads accepts no bools and NumPy
+    // scalars.
     constexpr auto convert = static_cast<Flags>(cast_flags::convert);
     if ((flags & convert) == 0 && !PyLong_CheckExact(src.ptr())) {
       return false;
