@@ -128,6 +128,13 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
         yield p
 
 
+def names_in_use(context: Context) -> set[str]:
+    """Return the names of C++ variables in the operator's functions."""
+    declared = cpp_names([arg.name for arg in context.signature.args])
+    inside = _cpp_names(context, declared)
+    return _locals(context).union(*map(_derived, inside))
+
+
 def _locals(context: Context) -> set[str]:
     """Return the names that an operator's generated code uses."""
     own = {f"{context.name}_{part}" for part in HELPERS} | {camel(context.name)}
@@ -149,7 +156,7 @@ def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[st
 def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
     """Yield the local C++ name of each argument: the declared one, with a suffix if that is in use.
 
-    Names in use are the locals of generated functions, and names derived from other arguments and
+    Names in use are the locals of generated functions, and names _derived from other arguments and
     outputs, such as ``alpha_`` for the member that stores ``alpha``.
     """
     taken = {*_locals(context)}

@@ -17,7 +17,7 @@ from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, PythonParam, bind
-from .translator import Translator, facts, rejected
+from .translator import Translator, rejected
 from .values import (
     LEVEL,
     LISTS,
@@ -246,13 +246,14 @@ class Lists(Translator):
             if list_.kind == "optionals":
                 item = replace(item, optional=True, name=target.id)
             self.locals[target.id] = item
+        always, self.always = self.always, set()  # the list may be empty
         try:
             tests = self.each(self.visit, loop.ifs)
-            self.known = reduce(or_, [facts(test, True) for test in loop.ifs], known)
+            self.known = reduce(or_, [self.facts(test, True) for test in loop.ifs], known)
             element = self.visit(node.elt)
             tests = self.each(condition, tests)
         finally:
-            self.locals, self.known = before, known
+            self.locals, self.known, self.always = before, known, always
         head = f"[&]({', '.join(params)})"
         parts = [value.cpp for value in lists]
         if tests:
@@ -301,7 +302,8 @@ class Lists(Translator):
         for t in targets:
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
-            known = {*self.scope.names, *self.scope.lengths, *self.locals, "mx", *MODULES}
+            known = {*self.scope.names, *self.scope.lengths, *self.scope.lets, *self.locals}
+            known |= {"mx", *MODULES}
             if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..diagnostics import Help
 from ..model.op import STREAM, Fact, Length
-from ..model.overloads import accepted
+from ..model.overloads import chosen
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -33,6 +33,7 @@ from .mlx import (
     MlxFunction,
     PythonParam,
     Table,
+    alternatives,
     bind,
     bind_any,
     complete,
@@ -68,6 +69,15 @@ class Name(NamedTuple):
     items: Sequence[str] = ()  # ARRAYS: names of the items, if any
 
 
+class Let(NamedTuple):
+    """A named subexpression of an entry."""
+
+    text: str
+    cpp: str  # name of its C++ variable
+    words: frozenset[str] = frozenset()  # names that it uses, directly or through other ones
+    broken: bool = False  # its errors are reported
+
+
 class Scope(NamedTuple):
     """The names that a formula may use."""
 
@@ -82,6 +92,10 @@ class Scope(NamedTuple):
     degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
     # Returns whether an entry's results depend only on its arguments.
     pure: Callable[[str], bool] = lambda _: False
+    lets: Mapping[str, Let] = {}  # later ones may use earlier ones
+    let_report: Callable[..., None] = lambda *_: None  # as ``Report``, with the name in front
+    only_elsewhere: frozenset[str] = frozenset()  # names that other formulas of the entry know
+    variables: bool = True  # the place of the formula allows C++ variables
 
     @property
     def api(self) -> Table:
@@ -107,9 +121,15 @@ class Translator:
         self.assumed: dict[str, bool] = {}  # assumed outcomes of these conditions
         self.specializes = ["", ""]  # Expr.specializes and Expr.gradient_specializes
         self.hints = 0  # calls of `hint` around the current part
+        self.always: set[str] = set()  # `let`s that are computed whenever the current part is
+        self.inside: list[tuple[str, ast.expr, str, Report]] = []  # uses of `let`, outermost first
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
+        raise NotImplementedError
+
+    def facts(self, node: ast.expr, holds: bool) -> Facts:
+        """Return which optional names are None if the condition ``node`` is true (or false)."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
@@ -124,12 +144,25 @@ class Translator:
         """Report an error, unless it was already reported."""
         self.failed = True
         if wrong.name:
-            start, end = FormulaText(self.text).span(wrong.at)
-            code, message, help = wrong.written(self.text[start:end])
+            text, report = self.text, self.report
+            if self.inside and (elsewhere := self.not_here(wrong)):  # the use is the mistake
+                wrong, (_, _, text, report) = elsewhere, self.inside[0]
+            start, end = FormulaText(text).span(wrong.at)
+            code, message, help = wrong.written(text[start:end])
             if wrong.name in UNKNOWN_NAMES and message in self.said:
                 return  # several uses of an unknown name are one mistake
             self.said.add(message)
-            self.report(code, message, start, end, help)
+            report(code, message, start, end, help)
+
+    def not_here(self, wrong: Wrong) -> Wrong | None:
+        """Return the error for a `let` that is right in other formulas of the entry only."""
+        name, at, _, _ = self.inside[0]
+        if wrong.name == "only_shapes":
+            return Wrong("let_arrays", at, name=name)
+        word = "grad" if wrong.name == "no_cotangent" else wrong.about.get("name")
+        if wrong.name in UNKNOWN_NAMES and word in self.scope.only_elsewhere:
+            return Wrong("let_elsewhere", at, name=name, word=word)
+        return None
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """Translate several parts, and report the errors of all before raising."""
@@ -268,6 +301,12 @@ class Translator:
             self.used.append(("keys", key.id))
         every = complete(params, bound)
         cpp = select(function, every, hole(STREAM))
+        if cpp is None and len(function.signatures) > 1:  # another one may accept these kinds
+            for other in alternatives(function, args):
+                known = complete(*other)
+                if cpp := select(function, known, hole(STREAM)):
+                    (params, bound), every = other, known
+                    break
         if cpp is None:
             raise mismatch(function, params, bound, args)
         if function.result == "bool":
@@ -304,25 +343,14 @@ class Translator:
             raise Wrong
         if len(names) == 1:
             return self.call_op(names[0], args)
-        for convert in (False, True):
-            for one in names:
-                if self.is_accepted(self.scope.ops[one], args, convert):
-                    return self.call_op(one, args)
-        forms = [
-            usage([*map(entry_param, self.scope.ops[n].args)], name, False, True) for n in names
-        ]
-        raise Wrong("no_overload", args.node, label=name, forms=" or ".join(forms))
-
-    def is_accepted(self, signature: Signature, args: Args, convert: bool) -> bool:
-        """Return whether an overload accepts the arguments of a call."""
-        try:
-            bound = bind([entry_param(arg) for arg in signature.args], args)
-        except Wrong:
-            return False
-        types = {arg.name: arg.type for arg in signature.args}
-        return all(
-            kinds_of(value) <= accepted(types[name], convert) for name, value in bound.items()
-        )
+        overloads = {one: self.scope.ops[one] for one in names}
+        positional = [kinds_of(value) for value in args.positional]
+        keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
+        if not args.star and (one := chosen(overloads, positional, keywords)):
+            return self.call_op(one, args)
+        params = ([*map(entry_param, signature.args)] for signature in overloads.values())
+        forms = " or ".join(usage(each, name, False, True) for each in params)
+        raise Wrong("no_overload", args.node, label=name, forms=forms)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
@@ -449,23 +477,3 @@ def entry_param(arg: Arg) -> PythonParam:
     default = arg.default.python if arg.default is not None else None
     kind = "k" if arg.kw_only else "/" if arg.pos_only else ""
     return PythonParam(arg.name, kind, arg.type.python, default)
-
-
-def is_none(node: ast.expr) -> bool:
-    """Return whether the node is the constant None."""
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def facts(node: ast.expr, holds: bool) -> Facts:
-    """Return which optional names are None if the condition ``node`` is true (or false)."""
-    if isinstance(node, ast.Name) and holds:  # None is false
-        return {node.id: True}
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return facts(node.operand, not holds)
-    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
-        return {name: known for part in node.values for name, known in facts(part, holds).items()}
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
-        op = node.ops[0]
-        if isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0]):
-            return {node.left.id: isinstance(op, ast.IsNot) is holds}
-    return {}

@@ -274,7 +274,7 @@ class Signature(NamedTuple):
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
         args = ", ".join(self.python_args(Type._python_spelling))
-        return f"{self.name or ''}({args}) -> {result}"
+        return f"{self.python_name or self.name or ''}({args}) -> {result}"
 
 
 # C++ has no literal for this number, because a minus is an operator there.

@@ -721,7 +721,10 @@ def test_quoted_is_a_literal_of_python():
         ("_Softmax(x: array) -> array", [("MG207", "_Softmax")]),
         ("union(x: array) -> array", [("MG207", "union")]),
         ("array and(array x)", [("MG207", "and")]),
-        ("add.Tensor(Tensor x) -> Tensor", [("MG207", "add.Tensor")]),
+        ("add.Tensor(Tensor x) -> Tensor", []),
+        ("special.erf(Tensor x) -> Tensor", [("MG207", "special.erf")]),
+        ("add.Tensor.x(Tensor x) -> Tensor", [("MG207", "add.Tensor.x")]),
+        ("add.Tensor(x: array) -> array", [("MG207", "add.Tensor")]),
         ("f(x: array) -> (new: array)", [("MG207", "new")]),
         # MG208: names with a meaning
         *(
@@ -849,7 +852,7 @@ def test_demanded_spelling(text, spelling, code):
         ("f(Generator g) -> Tensor", "unknown type 'Generator'", "remove the argument"),
         ("f(x) -> array", "'x' has no type", "'x: array' or 'Tensor x'"),
         ("f(x: array", "this '(' is not closed", "add the ')'"),
-        ("add.out(Tensor x) -> Tensor", "'add.out' cannot be the name", "write 'add'"),
+        ("mx.add(Tensor x) -> Tensor", "'mx.add' cannot be the name", "write 'add'"),
         ('f(m: Literal["sum"] = "sun") -> array', "is not one of the choices", 'write "sum"'),
         ('f(m: Literal["sum"] = "x") -> array', "is not one of the choices", 'use one of "sum"'),
         ("f(n: int = None) -> array", "'None' is not a default for an int", "optional"),

@@ -39,6 +39,9 @@ CASES = [
     case(ops.by_hand, {}),
     case(ops.carry, {}),
     case(ops.rows, {}),
+    case(ops.pick, {}, "pick"),
+    case(ops.pick, {'dim': 0}, "pick_dim"),
+    case(ops._picked, {}),
 ]
 
 globals().update(make_tests(ops, CASES))
