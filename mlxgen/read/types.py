@@ -249,6 +249,8 @@ class Types(Tokens):
         """Return the type that a union means."""
         optional = _NONE in members
         types = members - (_BESIDE_ARRAYS if ARRAY in members else _BESIDE_OTHERS)
+        if ARRAY in types and types <= {ARRAY, _INT, _FLOAT, _BOOL}:
+            types = {ARRAY}  # every array accepts numbers, which are weakly typed
         if types == {_INT, _INTS}:
             types = {_INT_OR_INTS}
         if any(type.kind is Kind.INTS and type.length for type in types):

@@ -107,6 +107,7 @@ def test_the_forms_of_the_proposal():
             "f(x: array, w: array | None = None) -> array",
             "f(x: array, w: Optional[array] = None) -> array",
             "f(x: array, w: Union[None, array] = None) -> array",
+            "f(x: array | float, w: int | float | array | None = None) -> array",
             "f(Tensor x, Tensor? w=None) -> Tensor",
         ),
         (
@@ -644,7 +645,7 @@ def test_quoted_is_a_literal_of_python():
         ),
         ("array f(str x, std::pair<int, int> y)", [("MG203", "str"), ("MG203", "std::pair")]),
         ("f(Tensor x, Generator? g=None) -> Tensor", [("MG203", "Generator")]),
-        ("f(x: array | int) -> array", [("MG203", "array | int")]),
+        ("f(x: array | str) -> array", [("MG203", "array | str")]),
         ("f(x: scalar) -> array", [("MG203", "scalar")]),
         ("f(x: scalar | int) -> array", [("MG203", "scalar | int")]),
         ("f(x: None) -> array", [("MG203", "None")]),
