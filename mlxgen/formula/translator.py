@@ -46,7 +46,7 @@ from .mlx import (
 )
 from .rules import rules
 from .source import FormulaText
-from .values import Value, constant, escaped, fit, fit_type, hole
+from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -126,6 +126,10 @@ class Translator:
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
+        raise NotImplementedError
+
+    def facts(self, node: ast.expr, holds: bool) -> Facts:
+        """Return which optional names are None if the condition ``node`` is true (or false)."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
@@ -258,7 +262,7 @@ class Translator:
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """Translate a function whose arguments are all numbers; None for other arguments."""
         given = args.positional
-        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
+        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float", "scalar"}:
             return None
         return self.rule(name, given, args.node)
 
@@ -463,6 +467,8 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
 
 def kinds_of(value: Value) -> frozenset[str]:
     """Return the kinds of Python values that a part of a formula can be."""
+    if value.kind == "scalar":
+        return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":
         kind = "ints" if value.is_ints else "arrays"
