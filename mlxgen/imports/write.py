@@ -71,7 +71,7 @@ _Dumper.add_representer(_Block, _block)
 
 def _yaml(value: Any) -> str:
     return yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, width=_WIDTH - 2, allow_unicode=True, indent=2
+        value, Dumper=_Dumper, sort_keys=False, width=_WIDTH - 12, allow_unicode=True, indent=2
     )
 
 
