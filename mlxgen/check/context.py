@@ -17,7 +17,7 @@ from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
 from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
-from ..model.op import Arguments, Expr, Fact, Form
+from ..model.op import Arguments, Expr, Fact, Form, dotted_names
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, listed
 from ..read.settings import Settings
@@ -63,6 +63,7 @@ class SharedState:
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
     degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
     pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
+    overloads: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by Python name, in order
     cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
     class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries with unknown signature
@@ -93,7 +94,19 @@ class Named:
     @property
     def python_name(self) -> str:
         """The name in Python."""
-        return self.text("python_name") or self.name
+        return self.entry.python_name or self.name
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The dotted names in Python: its name and its aliases."""
+        module = self.text("module")
+        own = f"{module}.{self.python_name}" if module else self.python_name
+        return own, *dotted_names(self.entry.words("aliases"), module)
+
+    @property
+    def internal(self) -> bool:
+        """True if Python has no function for the entry."""
+        return "internal" in self.entry.words("tags")
 
     @property
     def label(self) -> str:
@@ -106,12 +119,18 @@ class Named:
         return ("name",) if self.text("name") else ()
 
     @property
+    def _in_signature(self) -> str:
+        """The pattern of the name in a signature: itself, or an overload in torch's spelling."""
+        overload = rf"{re.escape(self.python_name)}\.\w+"
+        return rf"(\b{re.escape(self.name)}|\b{overload})(?=\s*\()"
+
+    @property
     def name_span(self) -> Span:
         """The location of the name."""
         if self.at_name:
             return self.entry.span(self.at_name)
         for key in SIGNATURES:
-            if found := re.search(rf"\b{re.escape(self.name)}(?=\s*\()", self.text(key)):
+            if found := re.search(self._in_signature, self.text(key)):
                 return self.entry.text_span((key,), *found.span())
         return self.entry.span()
 
@@ -261,7 +280,7 @@ class Context(Named):
         around = self.around
         release = around.settings.mlx
         lengths = self.axes.lengths
-        known = around.signatures, around.cpp_names
+        known = around.signatures, around.cpp_names, around.overloads
         return Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
 
     def formula(

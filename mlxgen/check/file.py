@@ -56,7 +56,7 @@ def resolve(
     """
     with suppress(TooMany):
         file = _File(document, SharedState(settings, sources, diags), only)
-        check_names(file.entries, settings, sources)
+        check_names(file.entries, settings, sources, file.get)
         wanted = [file.context(name) for name in file.entries if only is None or name in only]
         ops = [op for context in wanted if context and (op := _operator(context, document.path))]
         _check_cycles(ops, file)
@@ -87,6 +87,7 @@ class _File(Mapping[str, Signature]):
                 named.error("defined_twice", named.at_name, related=[first])
         if not document.complete:
             around.broken.update(document.names() - self.entries.keys())
+        around.overloads = _overloads(self.entries.values())
         for name in self.entries:
             around.cpp_names[name] = f"{around.settings.namespace}::{name}"
             around.class_names.add(camel(name))
@@ -149,6 +150,20 @@ class _File(Mapping[str, Signature]):
         return self._pure.get(name, False)
 
 
+def _overloads(entries: Collection[Named]) -> dict[str, list[str]]:
+    """Return the entries that formulas call by a Python name, in order, for overloaded names.
+
+    If several submodules have functions of that name, it means those of the package itself.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for entry in entries:
+        if not entry.internal:
+            of_name = found.setdefault(entry.python_name, {})
+            of_name.setdefault(entry.paths[0], []).append(entry.name)
+    groups = {name: of.get(name, next(iter(of.values()))) for name, of in found.items()}
+    return {name: group for name, group in groups.items() if group != [name]}
+
+
 def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
     """Compile the composite of an entry, or the call of the MLX function that it binds."""
     composite = context.raw.composite
@@ -159,7 +174,7 @@ def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
     }
     scope = context.scope(names)
     if composite is None:  # the name refers to MLX's function, not to this entry
-        scope = scope._replace(ops={})
+        scope = scope._replace(ops={}, overloads={})
     want = context.want_outputs()
     found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)
     return next(filter(None, found), None)

@@ -312,7 +312,8 @@ class Compiler(Lists):
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
         word = explain.word(name) if explain.word(name).isidentifier() else ""
-        if (name in self.scope.ops or self.scope.api.is_function(name)) and not word:
+        entries = {*self.scope.ops, *self.scope.overloads}
+        if (name in entries or self.scope.api.is_function(name)) and not word:
             raise Wrong("function", node, name=name)
         if reason := self.scope.api.omitted.get(name):
             raise Wrong("omitted", node, name=name, reason=reason)
@@ -535,8 +536,10 @@ class Compiler(Lists):
         """Translate a call by bare name: of an entry, a Python function or an MLX function."""
         if name in self.locals or name in self.scope.names:
             key = "function" if self.scope.api.is_function(name) else self.visit(node.func).kind
-            key = "entry" if name in self.scope.ops else key
+            key = "entry" if name in {*self.scope.ops, *self.scope.overloads} else key
             raise Wrong("argument_called", node.func, key, name=name)
+        if name in self.scope.overloads:
+            return self.call_overload(name, self.arguments(node, name))
         if name in self.scope.ops:
             return self.call_op(name, self.arguments(node, name))
         if name in self.scope.api.python or name in self.scope.api.loops:

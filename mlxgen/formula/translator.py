@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..diagnostics import Help
 from ..model.op import STREAM, Fact, Length
+from ..model.overloads import accepted
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -40,6 +41,7 @@ from .mlx import (
     select,
     table,
     unknown,
+    usage,
 )
 from .rules import rules
 from .source import FormulaText
@@ -70,8 +72,9 @@ class Scope(NamedTuple):
     """The names that a formula may use."""
 
     names: Mapping[str, Name]  # arguments, grad, result, constants...
-    ops: Mapping[str, Signature]  # other entries, by Python name
+    ops: Mapping[str, Signature]  # other entries, by name
     op_cpp: Mapping[str, str]  # their C++ names
+    overloads: Mapping[str, Sequence[str]] = {}  # entries that share a Python name, in order
     stream: bool = True  # without a stream, array operations are not allowed
     release: str | None = None  # MLX's release; None: the newest known
     lengths: Mapping[str, Length] = {}  # sizes of axes, by name
@@ -294,6 +297,33 @@ class Translator:
         value = Value("arrays", cpp, args.node, count=count, type=type_)
         return self.note(value, function.name, given, names)
 
+    def call_overload(self, name: str, args: Args) -> Value:
+        """Translate the call of entries that share a Python name: of the one that Python calls."""
+        names = self.scope.overloads[name]
+        if not all(one in self.scope.ops for one in names):  # the errors in its entry are reported
+            raise Wrong
+        if len(names) == 1:
+            return self.call_op(names[0], args)
+        for convert in (False, True):
+            for one in names:
+                if self.is_accepted(self.scope.ops[one], args, convert):
+                    return self.call_op(one, args)
+        forms = [
+            usage([*map(entry_param, self.scope.ops[n].args)], name, False, True) for n in names
+        ]
+        raise Wrong("no_overload", args.node, label=name, forms=" or ".join(forms))
+
+    def is_accepted(self, signature: Signature, args: Args, convert: bool) -> bool:
+        """Return whether an overload accepts the arguments of a call."""
+        try:
+            bound = bind([entry_param(arg) for arg in signature.args], args)
+        except Wrong:
+            return False
+        types = {arg.name: arg.type for arg in signature.args}
+        return all(
+            kinds_of(value) <= accepted(types[name], convert) for name, value in bound.items()
+        )
+
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
         signature = self.scope.ops[name]
@@ -333,7 +363,8 @@ class Translator:
         """Translate the call of an MLX function by name."""
         function = self.scope.api.function(name)
         if function is None:
-            raise unknown(name, node, [*self.scope.ops], self.scope.api)
+            others = [*self.scope.ops, *self.scope.overloads]
+            raise unknown(name, node, others, self.scope.api)
         args = self.arguments(node, name)
         if not function.overloads:
             return self.call_rule(name, function.signatures[0], args)
@@ -400,6 +431,15 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     if not param.annotation:
         return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
     return explain.argument(name, param.name, param.annotation, value)
+
+
+def kinds_of(value: Value) -> frozenset[str]:
+    """Return the kinds of Python values that a part of a formula can be."""
+    kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
+    if kind == "tuple":
+        kind = "ints" if value.is_ints else "arrays"
+        kind = kind if value.items else "empty"
+    return frozenset({kind, "none"} if value.optional else {kind})
 
 
 def entry_param(arg: Arg) -> PythonParam:

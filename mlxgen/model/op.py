@@ -134,6 +134,7 @@ class Parameter(NamedTuple):
     name: str  # in the entry
     type: Type  # in the entry
     cpp: str  # name of the parameter or variable
+    declared: str  # name in the header, and of the parameter of a [[kernel]]
     # Position of an array among a primitive's inputs: after ``place`` required ones and ``after``.
     place: int = 0
     after: tuple[Parameter, ...] = ()
@@ -517,6 +518,11 @@ class Op:
         return f"{module}.{self.python_name}" if module else self.python_name
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Its dotted names in Python: ``path`` and the aliases."""
+        return self.path, *dotted_names(self.entry.aliases, self.entry.module or "")
+
+    @property
     def calls(self) -> set[str]:
         """The other entries that its formulas call."""
         exprs = [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
@@ -544,7 +550,13 @@ class Op:
         return replace(self, line=line)
 
 
+def dotted_names(aliases: Iterable[str], module: str) -> list[str]:
+    """Return aliases with their submodules: a dotted one names its own."""
+    return [name if "." in name or not module else f"{module}.{name}" for name in aliases]
+
+
 @cache
 def camel(name: str) -> str:
-    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm, _softmax -> Softmax_."""
+    parts = "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    return f"{parts}_" if name[0] == "_" else parts

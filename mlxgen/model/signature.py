@@ -176,6 +176,7 @@ class Signature(NamedTuple):
 
     ``named_outputs``: the text names the outputs (else they are ``out``, or ``out0, out1...``).
     ``named_args``: false for a C++ signature without names, whose arguments are ``a, b, c...``.
+    ``python_name``: the name in Python if the text has another one, as torch's ``add.Tensor``.
     """
 
     name: str | None
@@ -183,6 +184,7 @@ class Signature(NamedTuple):
     outputs: tuple[Output, ...]
     named_outputs: bool = False
     named_args: bool = True
+    python_name: str | None = None
 
     @property
     def arrays(self) -> tuple[Arg, ...]:

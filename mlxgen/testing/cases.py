@@ -44,9 +44,14 @@ class Case:
 
     function: Callable[..., Any]
     sample: Mapping[str, Any]
+    overload: str | None = None
 
 
-def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) -> Case:
+def case(
+    function: Callable[..., Any],
+    sample: Mapping[str, Any] | None = None,
+    overload: str | None = None,
+) -> Case:
     """Return a sample of an operator.
 
     Args:
@@ -56,8 +61,9 @@ def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) 
             given `values`. For a list of arrays, a list of such mappings. For any other argument,
             its value. An omitted array has shape (3, 4) and numbers from -2 to 2; an omitted
             optional array is None.
+        overload: The operator's name in C++, if it is one of several overloads.
     """
-    return Case(function, sample or {})
+    return Case(function, sample or {}, overload)
 
 
 @dataclass(frozen=True)
@@ -632,13 +638,17 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
     Returns:
         The functions by name, for a test module's globals.
     """
-    operators = {id(_resolve(package, op)): op for op in _operators(package)}
+    operators: dict[int, list[dict[str, Any]]] = {}
+    for op in _operators(package):
+        operators.setdefault(id(_resolve(package, op)), []).append(op)
     seen: dict[str, int] = {}
     subjects = []
     for c in cases:
-        op = operators.get(id(c.function))
-        if op is None:
+        overloads = operators.get(id(c.function), [])
+        found = [op for op in overloads if c.overload in (None, op["name"])]
+        if not found:
             raise LookupError(f"{c.function} is not an operator of {package.__name__}")
+        op = found[0]
         number = seen.setdefault(op["name"], 0)
         seen[op["name"]] += 1
         subjects.append(Subject(package, op, c, number))

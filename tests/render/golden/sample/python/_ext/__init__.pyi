@@ -12,6 +12,43 @@ from . import nn as nn
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
+__all__ = [
+    "exp2",
+    "softplus",
+    "logsumexp",
+    "twice",
+    "dense",
+    "moments",
+    "scaled",
+    "weird",
+    "straight",
+    "both",
+    "calls",
+    "steps",
+    "square",
+    "scale",
+    "scale2",
+    "blend",
+    "parts",
+    "cube",
+    "bent",
+    "powers",
+    "step",
+    "total",
+    "halves",
+    "join",
+    "segments",
+    "norm",
+    "all_types",
+    "count_bits",
+    "by_hand",
+    "carry",
+    "gain",
+    "rows",
+    "nn",
+    "dispatch_table",
+]
+
 def exp2(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     """
     exp2.

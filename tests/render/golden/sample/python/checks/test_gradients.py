@@ -7,6 +7,7 @@ from math import inf, nan  # noqa: F401, in samples
 
 import ops
 from mlxgen.testing.cases import case, make_tests
+import ops.nn
 import ops.nn.activations
 
 CASES = [

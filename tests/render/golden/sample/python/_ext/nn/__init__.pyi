@@ -9,3 +9,7 @@ from . import activations as activations
 
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
+
+__all__ = [
+    "activations",
+]
