@@ -128,7 +128,7 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
         yield p
 
 
-def _locals(context: Context) -> set[str]:
+def local_names(context: Context) -> set[str]:
     """Return the names that an operator's generated code uses."""
     own = {f"{context.name}_{part}" for part in HELPERS} | {camel(context.name)}
     if context.form is not Form.KERNELS:
@@ -138,7 +138,7 @@ def _locals(context: Context) -> set[str]:
 
 def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[str, Length]]:
     """Yield the sizes of named axes, with names for C++ variables."""
-    taken = _locals(context).union(*(_derived(p.cpp) for p in params))
+    taken = local_names(context).union(*(derived(p.cpp) for p in params))
     for name, length in context.axes.lengths.items():
         cpp = name
         while cpp in taken or clash(cpp, "an operator"):
@@ -152,18 +152,18 @@ def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
     Names in use are the locals of generated functions, and names derived from other arguments and
     outputs, such as ``alpha_`` for the member that stores ``alpha``.
     """
-    taken = {*_locals(context)}
+    taken = {*local_names(context)}
     if len(context.signature.outputs) > 1:
         taken |= {f"to_{o}{at}" for o in context.output_names for at in ("", "_at")}
     for cpp in declared:
-        while not taken.isdisjoint(names := _derived(cpp)):
+        while not taken.isdisjoint(names := derived(cpp)):
             cpp += "_arg"
         taken |= names
         yield cpp
 
 
 @cache
-def _derived(cpp: str) -> frozenset[str]:
+def derived(cpp: str) -> frozenset[str]:
     """Return the name of an argument, and all names that generated C++ derives from it."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
     suffixes = ("at", "place", "scalar", "is_scalar", "value", "values", "dtype")

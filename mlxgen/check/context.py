@@ -15,11 +15,13 @@ from typing import Any
 
 from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
-from ..formula.compile import Name, Need, Scope, Want, compile_formula
+from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula
+from ..formula.lets import expanded
 from ..model.kinds import Kind
 from ..model.op import Arguments, Expr, Fact, Form, dotted_names
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, listed
+from ..read.names import FORMULA_NAMES, meanings
 from ..read.settings import Settings
 from ..read.signature import Spelling
 from ..read.sources import Sources
@@ -181,6 +183,8 @@ class Context(Named):
     raw: OpEntry
     signature: Signature
     left_out: frozenset[str]  # keys with errors, which are missing in `raw`
+    lets: dict[str, Let] = field(default_factory=dict)  # by name, in order
+    let_errors: set[tuple[str, str, int]] = field(default_factory=set)  # several formulas have them
 
     def __post_init__(self) -> None:
         self.failed.update(self.left_out)
@@ -281,7 +285,18 @@ class Context(Named):
         release = around.settings.mlx
         lengths = self.axes.lengths
         known = around.signatures, around.cpp_names, around.overloads
-        return Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
+        scope = Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
+        return scope._replace(lets=self.lets)
+
+    def expanded(self, text: str) -> str:
+        """Return the text of a formula with the texts of the `let`s that it uses."""
+        return expanded(text, {name: let.text for name, let in self.lets.items()})
+
+    @cached_property
+    def of_formulas(self) -> frozenset[str]:
+        """The names that only some formulas of the entry know, such as `grad`."""
+        arrays = [arg.name for arg in self.signature.arrays]
+        return frozenset([*meanings(arrays, self.output_names), *FORMULA_NAMES, *self.output_names])
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True
@@ -296,7 +311,20 @@ class Context(Named):
             if text[start:end] not in self.around.broken:  # that entry's errors are reported
                 self.report_in(path, code, message, start, end, help)
 
+        def report_let(
+            name: str, code: str, message: str, start: int, end: int, help: Help
+        ) -> None:
+            self.fail(path)
+            error = name, message, start  # several formulas may have it
+            if self.lets[name].text[start:end] in self.around.broken or error in self.let_errors:
+                return
+            self.let_errors.add(error)
+            self.report_in(("let", name), code, message, start, end, help)
+
         scope = self.scope(names, stream)
+        scope = scope._replace(let_report=report_let, only_elsewhere=self.of_formulas)
+        if path[0] == "dtype" or path[2:3] == ("template",):
+            scope = scope._replace(variables=False)
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})

@@ -19,6 +19,7 @@ from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
 from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
+from .lets import read_lets
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # nested submodules, each a folder
@@ -52,6 +53,7 @@ def read_entry(entry: Entry, around: SharedState) -> Context | None:
         entry, name, diags, around=around, raw=raw, signature=signature, left_out=left_out
     )
     _check_names(context)
+    read_lets(context)
     return context
 
 

@@ -30,6 +30,7 @@ from .context import Context, Named, SharedState
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
+from .lets import check_unused_lets
 from .names import check_names
 from .samples import check_calls, check_samples
 from .unused import check_unused
@@ -174,7 +175,7 @@ def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
     }
     scope = context.scope(names)
     if composite is None:  # the name refers to MLX's function, not to this entry
-        scope = scope._replace(ops={}, overloads={})
+        scope = scope._replace(ops={}, overloads={}, lets={})
     want = context.want_outputs()
     found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)
     return next(filter(None, found), None)
@@ -205,7 +206,7 @@ def _operator(context: Context, path: str) -> Op | None:
     if not context.ok:
         return None
     op = Op(
-        entry=Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True)),
+        entry=_written(context),
         name=context.name,
         python_name=context.python_name,
         signature=context.signature,
@@ -219,7 +220,16 @@ def _operator(context: Context, path: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
+    check_unused_lets(context, op)
     return op if context.ok else None
+
+
+def _written(context: Context) -> Written:
+    """Return the documentation of an entry."""
+    written = Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True))
+    if written.composite is None:
+        return written
+    return replace(written, composite=context.expanded(written.composite))
 
 
 def _check_cycles(ops: list[Op], file: _File) -> None:

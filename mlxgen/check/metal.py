@@ -291,12 +291,13 @@ def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, 
     known[MOST] = (1, MAX_THREADS)
     for name, expr in constants:
         if name in item.spec.constants:
-            known[name] = _between(item.spec.constants[name], expr, known)
+            known[name] = _between(item, item.spec.constants[name], expr, known)
     return known
 
 
-def _between(text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
+def _between(item: Dispatch, text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
     """Return the bounds of an integer formula."""
+    text = item.context.expanded(text)
     same = {name: least for name, (least, most) in known.items() if least == most}
     if expr.names <= same.keys():
         try:
@@ -321,7 +322,7 @@ def _geometry(
         if expr is None:
             continue
         rules.append(Rule(text, expr))
-        least, most = _between(text, expr, known)
+        least, most = _between(item, text, expr, known)
         if most < 1 or least > MAX_GRID:
             wrong, limit = ("no_threads", most) if most < 1 else ("long_grid", least)
             shown = str(limit) if text.strip() == str(limit) else f"`{text}` = {limit:.0f}"

@@ -91,7 +91,9 @@ class Outside:
 
 
 def _composite(entry: Entry) -> str:
-    return unicodedata.normalize("NFKC", " ".join(entry.words("composite")))
+    lets = entry.data.get("let") if isinstance(entry.data, dict) else None
+    texts = [*entry.words("composite"), *_texts(lets or [])]
+    return unicodedata.normalize("NFKC", " ".join(texts))
 
 
 def _texts(data: Any) -> Iterator[str]:

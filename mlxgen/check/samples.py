@@ -190,7 +190,7 @@ def _call_problems(
             names.setdefault(axis, evaluated(length.text, names, None))
     for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
         try:
-            value = evaluated(text, names, bool(message) or ())
+            value = evaluated(context.expanded(text), names, bool(message) or ())
         except Impossible as error:
             yield (), f"`{text}` cannot be computed: {error}"
             continue

@@ -68,6 +68,15 @@ class Name(NamedTuple):
     items: Sequence[str] = ()  # ARRAYS: names of the items, if any
 
 
+class Let(NamedTuple):
+    """A named subexpression of an entry."""
+
+    text: str
+    cpp: str  # name of its C++ variable
+    words: frozenset[str] = frozenset()  # names that it uses, directly or through other ones
+    broken: bool = False  # its errors are reported
+
+
 class Scope(NamedTuple):
     """The names that a formula may use."""
 
@@ -82,6 +91,10 @@ class Scope(NamedTuple):
     degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
     # Returns whether an entry's results depend only on its arguments.
     pure: Callable[[str], bool] = lambda _: False
+    lets: Mapping[str, Let] = {}  # later ones may use earlier ones
+    let_report: Callable[..., None] = lambda *_: None  # as ``Report``, with the name in front
+    only_elsewhere: frozenset[str] = frozenset()  # names that other formulas of the entry know
+    variables: bool = True  # the place of the formula allows C++ variables
 
     @property
     def api(self) -> Table:
@@ -107,6 +120,8 @@ class Translator:
         self.assumed: dict[str, bool] = {}  # assumed outcomes of these conditions
         self.specializes = ["", ""]  # Expr.specializes and Expr.gradient_specializes
         self.hints = 0  # calls of `hint` around the current part
+        self.always: set[str] = set()  # `let`s that are computed whenever the current part is
+        self.inside: list[tuple[str, ast.expr, str, Report]] = []  # uses of `let`, outermost first
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
@@ -124,12 +139,25 @@ class Translator:
         """Report an error, unless it was already reported."""
         self.failed = True
         if wrong.name:
-            start, end = FormulaText(self.text).span(wrong.at)
-            code, message, help = wrong.written(self.text[start:end])
+            text, report = self.text, self.report
+            if self.inside and (elsewhere := self.not_here(wrong)):  # the use is the mistake
+                wrong, (_, _, text, report) = elsewhere, self.inside[0]
+            start, end = FormulaText(text).span(wrong.at)
+            code, message, help = wrong.written(text[start:end])
             if wrong.name in UNKNOWN_NAMES and message in self.said:
                 return  # several uses of an unknown name are one mistake
             self.said.add(message)
-            self.report(code, message, start, end, help)
+            report(code, message, start, end, help)
+
+    def not_here(self, wrong: Wrong) -> Wrong | None:
+        """Return the error for a `let` that is right in other formulas of the entry only."""
+        name, at, _, _ = self.inside[0]
+        if wrong.name == "only_shapes":
+            return Wrong("let_arrays", at, name=name)
+        word = "grad" if wrong.name == "no_cotangent" else wrong.about.get("name")
+        if wrong.name in UNKNOWN_NAMES and word in self.scope.only_elsewhere:
+            return Wrong("let_elsewhere", at, name=name, word=word)
+        return None
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """Translate several parts, and report the errors of all before raising."""

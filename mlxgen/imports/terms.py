@@ -266,9 +266,7 @@ _FUNCTIONS = {
 }
 
 
-def named_parts(
-    term: Term, taken: set[str], optional: set[str]
-) -> tuple[dict[str, Term], Term]:
+def named_parts(term: Term, taken: set[str], optional: set[str]) -> tuple[dict[str, Term], Term]:
     """Give names to the parts that a formula repeats; return them in order, and the rest.
 
     A part with an optional argument has no name, because its argument may be None outside of the

@@ -413,9 +413,7 @@ def _list(examples: list[_Example], values: Sequence[Any], found: dict[Node, Ter
         if isinstance(value, list) and _all(examples, name, lists):
             return terms.name(name)
     for name in examples[0].call.shapes:
-        if all(
-            list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)
-        ):
+        if all(list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)):
             return terms.name(f"{name}.shape")
     if len({len(each) for each in lists}) > 1:
         raise _Different("a list in its decomposition depends on the rank")

@@ -90,6 +90,12 @@ class Expr(NamedTuple):
     sized: frozenset[str] = frozenset()  # arrays of which it uses the sizes of single axes
     # C++ variables for arrays that it uses several times; each may use earlier ones.
     locals: tuple[tuple[str, Expr], ...] = ()
+    lets: frozenset[str] = frozenset()  # the entry's `let`s that it uses
+
+    @property
+    def variable(self) -> str:
+        """The C++ type of a variable for it; others than integers have the right one anyway."""
+        return str(self.type.cpp) if self.type.kind is Kind.INT else "auto"
 
     @property
     def holes(self) -> frozenset[str]:
@@ -109,6 +115,7 @@ class Written:
     doc: str | None = None
     args: Mapping[str, str] = field(default_factory=dict)
     returns: str | dict[str, str] | None = None
+    let: Mapping[str, str] = field(default_factory=dict)
     composite: str | None = None
     samples: Sequence[Mapping[str, Any]] = field(default_factory=list)
     variants: Sequence[str] = field(default_factory=lambda: ["function"])

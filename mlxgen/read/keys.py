@@ -119,6 +119,7 @@ class OpEntry(Model):
     python_signature: str | None = key("Signature in Python spelling.")
     python_name: str | None = key("Name in Python; `name` if absent.")
     cpp: Text | None = key("Existing C++ function to bind.")
+    let: dict[str, Formula] = key("Subexpressions by name, which the entry's formulas use.", {})
     composite: Formula | None = key("Forward computation as a formula of MLX ops.")
     dispatch: str | Annotated[dict[Backend, str | KernelEntry], Field(min_length=1)] | None = key(
         "Kernel per backend, or one scalar function for all of them."

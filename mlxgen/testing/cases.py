@@ -313,7 +313,8 @@ class Subject:
     @property
     def has_composed_gradient(self) -> bool:
         """True if gradients consist of MLX's functions, not of kernels of the package."""
-        formulas = [*self.op["grad"].values(), self.op["composite"]]
+        lets = self.op["let"].values()
+        formulas = [*self.op["grad"].values(), *lets, self.op["composite"]]
         return not any(self._calls_internal(text) for text in formulas if text)
 
     def _calls_internal(self, text: str) -> bool:
