@@ -57,7 +57,9 @@ void max_pool(
         int64_t index =
             (int64_t(along_d.begin(d)) * height + along_h.begin(h)) * width +
             begin_w;
-        A most = -std::numeric_limits<A>::infinity();
+        A most = std::numeric_limits<A>::has_infinity
+            ? -std::numeric_limits<A>::infinity()
+            : std::numeric_limits<A>::lowest();
         for (int i = along_d.begin(d); i < along_d.end(d); i += along_d.step()) {
           for (int j = along_h.begin(h); j < along_h.end(h);
                j += along_h.step()) {

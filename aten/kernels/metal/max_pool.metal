@@ -3,6 +3,7 @@
 #include <metal_stdlib>
 
 #include "pool.h"
+#include "wide.h"
 
 using namespace metal;
 using mlx_aten::PoolAxis;
@@ -48,13 +49,14 @@ template <typename T>
   int end_h = along_h.end(h);
   int end_w = along_w.end(w);
   int64_t index = (int64_t(begin_d) * height + begin_h) * width + begin_w;
-  float most = -INFINITY;
+  typedef typename Wide<T>::type A;
+  A most = Least<A>::value;
   for (int i = begin_d; i < end_d; i += along_d.step()) {
     for (int j = begin_h; j < end_h; j += along_h.step()) {
       int64_t start = (int64_t(i) * height + j) * width;
       for (int k = begin_w; k < end_w; k += along_w.step()) {
-        float value = static_cast<float>(x[start + k]);
-        if (value > most || isnan(value)) {
+        A value = static_cast<A>(x[start + k]);
+        if (value > most || value != value) {
           most = value;
           index = start + k;
         }

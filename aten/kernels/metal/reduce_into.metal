@@ -4,24 +4,12 @@
 
 #include <metal_stdlib>
 
+#include "wide.h"
+
 using namespace metal;
 
 // The values of the argument `mode`.
 enum ReduceMode { reduce_sum, reduce_prod, reduce_mean, reduce_max, reduce_min };
-
-/** The type of sums. */
-template <typename T>
-struct SumOf {
-  typedef T type;
-};
-template <>
-struct SumOf<half> {
-  typedef float type;
-};
-template <>
-struct SumOf<bfloat> {
-  typedef float type;
-};
 
 /** The quotient; of integers, rounded down. */
 template <typename A>
@@ -116,7 +104,7 @@ template <typename T>
     constant int& mode [[buffer(10)]],
     constant bool& include_self [[buffer(11)]],
     uint element [[thread_position_in_grid]]) {
-  typedef typename SumOf<T>::type A;
+  typedef typename Wide<T>::type A;
   out[element] = x[element];
   if (!has_line(element, x_shape, index_shape, x_ndim, axis)) {
     return;
