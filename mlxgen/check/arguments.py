@@ -128,7 +128,14 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
         yield p
 
 
-def local_names(context: Context) -> set[str]:
+def names_in_use(context: Context) -> set[str]:
+    """Return the names of C++ variables in the operator's functions."""
+    declared = cpp_names([arg.name for arg in context.signature.args])
+    inside = _cpp_names(context, declared)
+    return _locals(context).union(*map(_derived, inside))
+
+
+def _locals(context: Context) -> set[str]:
     """Return the names that an operator's generated code uses."""
     own = {f"{context.name}_{part}" for part in HELPERS} | {camel(context.name)}
     if context.form is not Form.KERNELS:
@@ -138,7 +145,7 @@ def local_names(context: Context) -> set[str]:
 
 def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[str, Length]]:
     """Yield the sizes of named axes, with names for C++ variables."""
-    taken = local_names(context).union(*(derived(p.cpp) for p in params))
+    taken = _locals(context).union(*(_derived(p.cpp) for p in params))
     for name, length in context.axes.lengths.items():
         cpp = name
         while cpp in taken or clash(cpp, "an operator"):
@@ -149,21 +156,21 @@ def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[st
 def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
     """Yield the local C++ name of each argument: the declared one, with a suffix if that is in use.
 
-    Names in use are the locals of generated functions, and names derived from other arguments and
+    Names in use are the locals of generated functions, and names _derived from other arguments and
     outputs, such as ``alpha_`` for the member that stores ``alpha``.
     """
-    taken = {*local_names(context)}
+    taken = {*_locals(context)}
     if len(context.signature.outputs) > 1:
         taken |= {f"to_{o}{at}" for o in context.output_names for at in ("", "_at")}
     for cpp in declared:
-        while not taken.isdisjoint(names := derived(cpp)):
+        while not taken.isdisjoint(names := _derived(cpp)):
             cpp += "_arg"
         taken |= names
         yield cpp
 
 
 @cache
-def derived(cpp: str) -> frozenset[str]:
+def _derived(cpp: str) -> frozenset[str]:
     """Return the name of an argument, and all names that generated C++ derives from it."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
     suffixes = ("at", "place", "scalar", "is_scalar", "value", "values", "dtype")

@@ -21,7 +21,7 @@ from ..model.kinds import Kind
 from ..model.op import Arguments, Expr, Fact, Form, dotted_names
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, listed
-from ..read.names import FORMULA_NAMES, meanings
+from ..read.names import meanings
 from ..read.settings import Settings
 from ..read.signature import Spelling
 from ..read.sources import Sources
@@ -296,7 +296,7 @@ class Context(Named):
     def of_formulas(self) -> frozenset[str]:
         """The names that only some formulas of the entry know, such as `grad`."""
         arrays = [arg.name for arg in self.signature.arrays]
-        return frozenset([*meanings(arrays, self.output_names), *FORMULA_NAMES, *self.output_names])
+        return frozenset([*meanings(arrays, self.output_names), *self.output_names])
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True

@@ -32,7 +32,7 @@ from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
-from .samples import check_calls, check_samples
+from .samples import check_calls, check_overload, check_samples
 from .unused import check_unused
 
 _WRITTEN = {field.name for field in fields(Written)}
@@ -188,6 +188,7 @@ def _operator(context: Context, path: str) -> Op | None:
     usable = check_keys(context)
     arguments = read_arguments(context)
     samples = check_samples(context, arguments)
+    check_overload(context, samples)
     if not usable:
         return None
     checks, known = results.checks(context, arguments)

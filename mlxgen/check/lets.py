@@ -6,29 +6,31 @@ allowed in a `let` depends on the use.
 
 from __future__ import annotations
 
+import re
+
 from ..formula.compile import Let
 from ..formula.explain import Wrong
 from ..formula.lets import words
 from ..formula.mlx import MODULES
 from ..formula.source import FormulaText, parsed
 from ..model.op import Op
-from ..read.names import clash, cpp_names, meanings
-from .arguments import derived, local_names
+from ..read.names import clash, meanings
+from .arguments import names_in_use
 from .context import Context, Path
 
 
 def read_lets(context: Context) -> None:
     """Store the entry's `let`s in the context, and report invalid names and invalid Python."""
-    taken = local_names(context).union(
-        *map(derived, cpp_names([arg.name for arg in context.signature.args]))
-    )
+    taken = names_in_use(context)
     for name, text in context.raw.let.items():
         path: Path = ("let", name)
-        if problem := _problem(context, name):
+        problem = _problem(context, name)
+        if problem:
             context.error("bad_let", path, key=True, name=name, problem=problem)
         cpp = name
-        while cpp in taken or cpp.endswith("_"):  # members end in an underscore
-            cpp = f"{cpp.rstrip('_')}_let"
+        # The names of members end in an underscore.
+        while not problem and (cpp in taken or cpp[-1] == "_" or clash(cpp, "an operator")):
+            cpp = re.sub("__+", "_", f"{cpp.strip('_')}_let")
         try:
             found = words(parsed(text))
         except Wrong as wrong:

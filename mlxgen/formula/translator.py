@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..diagnostics import Help
 from ..model.op import STREAM, Fact, Length
-from ..model.overloads import accepted
+from ..model.overloads import chosen
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -33,6 +33,7 @@ from .mlx import (
     MlxFunction,
     PythonParam,
     Table,
+    alternatives,
     bind,
     bind_any,
     complete,
@@ -45,7 +46,7 @@ from .mlx import (
 )
 from .rules import rules
 from .source import FormulaText
-from .values import Value, constant, escaped, fit, fit_type, hole
+from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -125,6 +126,10 @@ class Translator:
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
+        raise NotImplementedError
+
+    def facts(self, node: ast.expr, holds: bool) -> Facts:
+        """Return which optional names are None if the condition ``node`` is true (or false)."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
@@ -257,7 +262,7 @@ class Translator:
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """Translate a function whose arguments are all numbers; None for other arguments."""
         given = args.positional
-        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
+        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float", "scalar"}:
             return None
         return self.rule(name, given, args.node)
 
@@ -296,6 +301,12 @@ class Translator:
             self.used.append(("keys", key.id))
         every = complete(params, bound)
         cpp = select(function, every, hole(STREAM))
+        if cpp is None and len(function.signatures) > 1:  # another one may accept these kinds
+            for other in alternatives(function, args):
+                known = complete(*other)
+                if cpp := select(function, known, hole(STREAM)):
+                    (params, bound), every = other, known
+                    break
         if cpp is None:
             raise mismatch(function, params, bound, args)
         if function.result == "bool":
@@ -332,25 +343,14 @@ class Translator:
             raise Wrong
         if len(names) == 1:
             return self.call_op(names[0], args)
-        for convert in (False, True):
-            for one in names:
-                if self.is_accepted(self.scope.ops[one], args, convert):
-                    return self.call_op(one, args)
-        forms = [
-            usage([*map(entry_param, self.scope.ops[n].args)], name, False, True) for n in names
-        ]
-        raise Wrong("no_overload", args.node, label=name, forms=" or ".join(forms))
-
-    def is_accepted(self, signature: Signature, args: Args, convert: bool) -> bool:
-        """Return whether an overload accepts the arguments of a call."""
-        try:
-            bound = bind([entry_param(arg) for arg in signature.args], args)
-        except Wrong:
-            return False
-        types = {arg.name: arg.type for arg in signature.args}
-        return all(
-            kinds_of(value) <= accepted(types[name], convert) for name, value in bound.items()
-        )
+        overloads = {one: self.scope.ops[one] for one in names}
+        positional = [kinds_of(value) for value in args.positional]
+        keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
+        if not args.star and (one := chosen(overloads, positional, keywords)):
+            return self.call_op(one, args)
+        params = ([*map(entry_param, signature.args)] for signature in overloads.values())
+        forms = " or ".join(usage(each, name, False, True) for each in params)
+        raise Wrong("no_overload", args.node, label=name, forms=forms)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
@@ -398,13 +398,17 @@ class Translator:
             return self.call_rule(name, function.signatures[0], args)
         return self.call_mlx(function, args)
 
-    def call_builtin(self, name: str, node: ast.Call) -> Value:
-        """Translate a Python function; for arrays, some of them are MLX functions."""
+    def call_builtin(self, name: str, node: ast.Call, args: Args | None = None) -> Value:
+        """Translate a Python function; for arrays, some of them are MLX functions.
+
+        ``args``: its arguments, if they are already translated.
+        """
         if name in self.scope.api.loops:
             raise Wrong("loop_only", node, name, name=name)
-        self.hints += name == "hint"
-        args = self.arguments(node, name)
-        self.hints -= name == "hint"
+        if args is None:
+            self.hints += name == "hint"
+            args = self.arguments(node, name)
+            self.hints -= name == "hint"
         given = args.positional
         function = self.scope.api.function(name)
         one, *more = self.scope.api.python[name]
@@ -463,6 +467,8 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
 
 def kinds_of(value: Value) -> frozenset[str]:
     """Return the kinds of Python values that a part of a formula can be."""
+    if value.kind == "scalar":
+        return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":
         kind = "ints" if value.is_ints else "arrays"

@@ -8,6 +8,9 @@
 A formula is short for the key ``composite``. The names and signatures come from torch's schema.
 ``reject`` is a reason for the report why the overload cannot be an entry.
 
+A key that is a signature, such as ``"summand(Tensor x) -> Tensor"``, is a helper: an internal entry
+that formulas of others call. It is written if they do.
+
 The base table (``torch/*.yaml``) uses MLX's functions only. Overrides have the same format and
 precede it. The rows of ``torch/nodes.yaml`` are never entries: they are the formulas of nodes in
 traced graphs, such as torch's primitives, and precede both there.
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from ..diagnostics import Diagnostics, Related, Span
-from ..read.compose import YamlText, compose_mapping
+from ..read.compose import compose_mapping
 from ..read.validate import validate
 from ..read.yaml import Document, Entry, read_text
 
@@ -44,6 +47,12 @@ class Row(NamedTuple):
     keys: dict[str, Any]
     reject: str | None
     span: Span
+
+    @property
+    def helper(self) -> str:
+        """The name of an entry that only formulas call; empty for an overload of ATen."""
+        name, bracket, _ = self.overload.partition("(")
+        return name if bracket else ""
 
     @property
     def formula(self) -> ast.expr | None:
@@ -72,7 +81,7 @@ def load(paths: Iterable[Path], kind: str, diags: Diagnostics) -> Table:
     table: Table = {}
     for path in paths:
         for row in _rows(path, f"{kind} {path.name}", diags):
-            if row.overload in table:
+            if row.overload in table and table[row.overload].span.file != row.span.file:
                 related = [Related("it is first given here", table[row.overload].span)]
                 message = f"two files have formulas for '{row.overload}'"
                 diags.error("MG902", message, row.span, help="remove one", related=related)

@@ -76,8 +76,8 @@ def instantiate(term: Any, values: Mapping[str, Term]) -> Any:
 def decide(test: Term) -> bool:
     """Return the value of a condition; raise ``Undecided`` if it depends on the call."""
     match test:
-        case ast.Constant(value=value):
-            return bool(value)
+        case ast.Constant(value=constant):
+            return bool(constant)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return bool(items)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -130,6 +130,10 @@ def _simplified(term: Any) -> Any:
             return ast.BinOp(left, ast.Sub(), right)
         case ast.BinOp(left, ast.Sub(), ast.UnaryOp(ast.USub(), right)):
             return ast.BinOp(left, ast.Add(), right)
+        case ast.Call(ast.Attribute(attr="broadcast_to"), [array, ast.Attribute(of, "shape")]) if (
+            same(array, of)
+        ):
+            return array
         case ast.UnaryOp(ast.USub(), ast.UnaryOp(ast.USub(), operand)):
             return operand
         case ast.Compare(ast.Constant(None), [ast.Is()], [ast.Constant(None)]):
@@ -140,8 +144,8 @@ def _simplified(term: Any) -> Any:
 
 
 def size(term: ast.AST) -> int:
-    """Return the number of nodes of a tree."""
-    return 1 + sum(map(size, ast.iter_child_nodes(term)))
+    """Return the number of names, constants, operations and calls of a tree."""
+    return sum(isinstance(node, ast.expr) for node in ast.walk(term))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -159,6 +163,8 @@ def union(argument: Term, condition: Term, first: Term, second: Term) -> Term:
         return first
     if _values_of(argument, condition, first, second):
         return argument
+    if isinstance(first, ast.IfExp) and same(first.test, argument) and same(first.orelse, second):
+        return first  # None is false, too
     merged = _merged(argument, condition, first, second)
     return merged if merged is not None else ast.IfExp(condition, first, second)
 
@@ -177,6 +183,8 @@ def _constant(term: Term) -> tuple[Any, ...]:
 def _merged(argument: Term, condition: Term, first: Any, second: Any) -> Any:
     """Return the union of two trees that differ in one part, or in values; else None."""
     if type(first) is not type(second) or isinstance(first, ast.Constant | ast.Name | ast.IfExp):
+        return None
+    if isinstance(first, ast.Call) and not same(first.func, second.func):
         return None
     fields = dict(ast.iter_fields(second))
     differing: list[str] = []
@@ -230,7 +238,7 @@ def _free(term: Term, condition: Term) -> bool:
 # Repeated parts
 # -------------------------------------------------------------------------------------------------
 
-_LEAST = 6  # nodes of a part that is worth a name
+_LEAST = 5  # size of a part that is worth a name
 _OPERATORS = {
     ast.Add: "total",
     ast.Sub: "difference",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from .signature import Arg, Kind, Signature, Type
 
-# The kinds of Python values that an argument accepts, and those that it converts.
+# The kinds of Python values that an argument accepts exactly. `empty` is an empty list.
 _INTS = frozenset({"ints", "empty"})
 _NUMBERS = frozenset({"bool", "int", "float"})
 _TAKES: Mapping[Kind, frozenset[str]] = {
@@ -20,6 +20,10 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
     Kind.FLOAT: frozenset({"float"}),
     Kind.INT: frozenset({"int"}),
     Kind.BOOL: frozenset({"bool"}),
+    Kind.NUMBER: _NUMBERS,
+    Kind.FLOATS: frozenset({"floats", "empty"}),
+    Kind.BOOLS: frozenset({"bools", "empty"}),
+    Kind.OPTIONALS: frozenset({"arrays", "optionals", "empty"}),
     Kind.STR: frozenset({"str"}),
     Kind.ENUM: frozenset({"str"}),
     Kind.DTYPE: frozenset({"dtype"}),
@@ -27,20 +31,58 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
     Kind.SHAPE: _INTS,
     Kind.AXES: _INTS | {"int", "none"},
 }
-_CONVERTS: Mapping[Kind, frozenset[str]] = {
-    Kind.FLOAT: frozenset({"int", "bool"}),
-    Kind.INT: frozenset({"bool"}),
-}
 
 
 def accepted(type: Type, convert: bool) -> frozenset[str]:
     """Return the kinds of values that an argument accepts, exactly or with conversions."""
     kinds = _TAKES[type.kind]
-    if convert:
-        kinds |= _CONVERTS.get(type.kind, frozenset())
     if type.length is not None:
         kinds |= {"int"}
+    if convert and "int" in kinds:
+        kinds |= {"bool"}
+    elif convert and "float" in kinds:
+        kinds |= {"bool", "int"}
+    elif convert and "floats" in kinds:
+        kinds |= {"ints"}
     return kinds | {"none"} if type.optional else kinds
+
+
+def chosen(
+    overloads: Mapping[str, Signature],
+    positional: Sequence[frozenset[str]],
+    keywords: Mapping[str, frozenset[str]],
+) -> str | None:
+    """Return the overload that Python calls, or None if none accepts the arguments.
+
+    Args:
+        overloads: The signatures by name, in the order of the file.
+        positional: The kinds that each positional argument may have.
+        keywords: The kinds that each keyword argument may have.
+    """
+    for convert in (False, True):
+        for name, signature in overloads.items():
+            if _accepts(signature, positional, keywords, convert):
+                return name
+    return None
+
+
+def _accepts(
+    signature: Signature,
+    positional: Sequence[frozenset[str]],
+    keywords: Mapping[str, frozenset[str]],
+    convert: bool,
+) -> bool:
+    places = [arg.name for arg in signature.args if not arg.kw_only]
+    given = {**keywords, **dict(zip(places, positional, strict=False))}
+    if len(positional) > len(places) or len(given) < len(positional) + len(keywords):
+        return False
+    named = {arg.name for arg in signature.args if not arg.pos_only}
+    return keywords.keys() <= named and all(
+        given[arg.name] <= accepted(arg.type, convert)
+        if arg.name in given
+        else arg.default is not None
+        for arg in signature.args
+    )
 
 
 def covers(first: Signature, second: Signature) -> bool:

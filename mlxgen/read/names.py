@@ -34,9 +34,6 @@ _MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
 # Names of arguments that always have another name in C++: the stream, and kernels' element type.
 _OURS = ("s", "T")
 
-# Of these, the names with a meaning in formulas; T is not one, because only kernels use it.
-FORMULA_NAMES = RESERVED.keys() - {"T"}
-
 
 def better(name: str, what: str) -> str:
     """Return a similar name that ``what`` can have."""

@@ -45,8 +45,8 @@ _STANDARD_TAGS = {
 _NUMBER = re.compile(
     r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)(e[-+]?\d+)?|0x[0-9a-f]{1,16}|[-+]?\.inf|\.nan", re.I
 )
-_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?((?:\w+\.)?\w+)\(")
-_SIGNATURE_NAME = re.compile(r"((?:\w+\.)?\w+)\s*\(")
+_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?([\w.]+)\(")
+_SIGNATURE_NAME = re.compile(r"([\w.]+)\s*\(")
 # A YAML alias; not a product, and not the "*" of a signature.
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*,()\[\]{}]")
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")

@@ -332,7 +332,7 @@ class Subject:
             return None
         code = formula_code(text, f"<composite of {self.path}>")[0]
         names = {**FORMULA_NAMES, "__builtins__": {}}
-        names |= {op["name"]: _resolve(self.package, op) for op in _operators(self.package)}
+        names |= _functions(self.package)
         for arg in self.op["args"]:
             default = arg["default"] if arg["has_default"] else None
             names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
@@ -375,6 +375,15 @@ def _operators(package: ModuleType) -> list[dict[str, Any]]:
 def _resolve(package: ModuleType, op: Mapping[str, Any]) -> Any:
     """Return an operator's function in its package."""
     return reduce(getattr, filter(None, [*op["module"].split("."), op["python_name"]]), package)
+
+
+def _functions(package: ModuleType) -> dict[str, Any]:
+    """Return the functions that formulas call: by names in C++, and rather by names in Python."""
+    ops = _operators(package)
+    found = {op["name"]: op for op in ops}
+    inside = {op["python_name"]: op for op in reversed(ops) if op["module"]}
+    found |= inside | {op["python_name"]: op for op in ops if not op["module"]}
+    return {name: _resolve(package, op) for name, op in found.items()}
 
 
 # The kinds of checks ------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ NB_MODULE(_ext, m) {
         // (name of the method, dotted name of the function)
         nb::list methods;
         methods.append(nb::make_tuple("softcap", "nn.activations.softcap"));
+        methods.append(nb::make_tuple("pick", "pick"));
         return methods;
       },
       nb::sig("def _methods() -> list[tuple[str, str]]"),

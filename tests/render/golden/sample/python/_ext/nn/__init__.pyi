@@ -11,5 +11,11 @@ scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
 __all__ = [
+    "pick_one",
     "activations",
 ]
+
+def pick_one(self: scalar | array, default: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array:
+    """
+    See :func:`pick`.
+    """
