@@ -19,6 +19,7 @@ from ..formula.compile import Name, Need, Scope, Want, compile_formula
 from ..model.kinds import Kind
 from ..model.op import Arguments, Expr, Fact, Form
 from ..model.signature import Signature, Type
+from ..model.used import UsedOperator
 from ..read.keys import OpEntry, listed
 from ..read.settings import Settings
 from ..read.signature import Spelling
@@ -60,6 +61,7 @@ class SharedState:
     settings: Settings
     sources: Sources
     diags: Diagnostics
+    used: Mapping[str, UsedOperator] = field(default_factory=dict)  # of other packages
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
     degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
     pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
@@ -262,7 +264,8 @@ class Context(Named):
         release = around.settings.mlx
         lengths = self.axes.lengths
         known = around.signatures, around.cpp_names
-        return Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
+        facts = around.degrees, around.pure
+        return Scope(names, *known, stream, release, lengths, *facts, around.used)
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True

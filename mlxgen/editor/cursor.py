@@ -211,6 +211,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
     if is_formula(path):
         before, dot, _ = cursor.word.rpartition(".")
         yield from _members(before, project.release)
+        yield from _used(cursor.word, project)
         if not dot:
             yield from _entries(project)
             groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
@@ -229,6 +230,20 @@ def _entries(project: Project) -> Iterator[Item]:
     for entry in project.document.entries if project.document else ():
         signatures = [text for key in SIGNATURES for text in entry.words(key)]
         yield Item(entry.name or "", "Function", "".join(signatures[:1]))
+
+
+def _used(word: str, project: Project) -> Iterator[Item]:
+    """Yield what can follow the last dot of a name in a package that the project uses."""
+    before, dot, _ = word.rpartition(".")
+    modules = set()
+    for name, operator in project.used.items():
+        if name.startswith(before + dot):
+            own, inside, _ = name.removeprefix(before + dot).partition(".")
+            if inside:
+                modules.add(own)
+            else:
+                yield Item(own, "Function", operator.signature.python())
+    yield from (Item(name, "Module") for name in sorted(modules))
 
 
 def _members(before: str, release: str | None) -> Iterator[Item]:

@@ -267,6 +267,9 @@ class Server:
         place = Cursor.at(text, offset)
         if place is None or not place.word or not project.settings:
             return
+        if (used := project.used.get(place.word)) and cursor.is_formula(place.path):
+            yield f"```python\n{used.signature.python()}\n```\n{used.doc}"
+            return
         before, _, word = place.word.removeprefix("mx.").rpartition(".")
         op, is_formula = project.ops.get(word), cursor.is_formula(place.path)
         if place.key and (said := cursor.keys(place.path).get(place.word)):

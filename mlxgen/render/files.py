@@ -142,6 +142,9 @@ def pieces(op: Op, package: Package) -> Pieces:
     texts = {"python_def": python_def(op), "docstring": docstring(op)}
     facts = op_dict(op)
     del facts["line"]  # depends on other entries
+    # For packages that use this one (read/used.py).
+    facts["cpp_name"] = f"{package.namespace}::{op.name}"
+    facts["header"] = f"{package.name}/{op.name}.h"
     function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
     summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
     return Pieces(

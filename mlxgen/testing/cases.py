@@ -17,6 +17,7 @@ import contextlib
 import importlib.resources
 import json
 import math
+import sys
 import textwrap
 import warnings
 import zlib
@@ -325,6 +326,8 @@ class Subject:
             return None
         code = formula_code(text, f"<composite of {self.path}>")[0]
         names = {**FORMULA_NAMES, "__builtins__": {}}
+        used = getattr(getattr(self.package, "_build_info", None), "USES", ())
+        names |= {name: sys.modules[name] for name in used}
         names |= {op["name"]: _resolve(self.package, op) for op in _operators(self.package)}
         for arg in self.op["args"]:
             default = arg["default"] if arg["has_default"] else None
