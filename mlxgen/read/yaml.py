@@ -53,6 +53,26 @@ _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 _PLACED = 100_000  # the longest scalar whose characters are located
 
 
+def read_text(path: str | Path, diags: Diagnostics) -> str | None:
+    """Read a file; return None if it is unreadable, too large or not UTF-8, which is reported."""
+    shown, start = Text(str(path), ""), 0
+    try:
+        with open(path, "rb") as source:
+            raw = source.read(MAX_BYTES + 1)
+        if len(raw) <= MAX_BYTES:
+            return raw.decode()
+        code, message = "MG015", f"the file is larger than {MAX_BYTES // 10**6} MB"
+    except OSError as error:
+        code, message = "MG007", f"cannot read the file: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        shown.text = error.object.decode(errors="replace")
+        code, message = "MG007", "the file must be encoded in UTF-8"
+        start = len(error.object[: error.start].decode())
+    diags.add_source(shown.path, shown.text)
+    diags.error(code, message, shown.at(start, start + bool(shown.text)))
+    return None
+
+
 class Document(YamlText):
     """A file of entries. ``entries`` contains the valid ones, in order."""
 
@@ -64,22 +84,8 @@ class Document(YamlText):
     @classmethod
     def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
         """Read a file and report errors to ``diags``; return None if no entry can be used."""
-        shown, start = Text(str(path), ""), 0
-        try:
-            with open(path, "rb") as source:
-                raw = source.read(MAX_BYTES + 1)
-            if len(raw) <= MAX_BYTES:
-                return cls.parse(raw.decode(), shown.path, diags)
-            code, message = "MG015", f"the file is larger than {MAX_BYTES // 10**6} MB"
-        except OSError as error:
-            code, message = "MG007", f"cannot read the file: {error.strerror or error}"
-        except UnicodeDecodeError as error:
-            shown.text = error.object.decode(errors="replace")
-            code, message = "MG007", "the file must be encoded in UTF-8"
-            start = len(error.object[: error.start].decode())
-        diags.add_source(shown.path, shown.text)
-        diags.error(code, message, shown.at(start, start + bool(shown.text)))
-        return None
+        text = read_text(path, diags)
+        return None if text is None else cls.parse(text, str(path), diags)
 
     @classmethod
     def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
