@@ -81,6 +81,8 @@ def _check_python_names(entries: Iterable[Named]) -> None:
         at_name: Path = ("python_name",) if entry.text("python_name") else entry.at_name
         names = [(entry.python_name, at_name)]
         names += [(alias, ("aliases", i)) for i, alias in enumerate(entry.entry.words("aliases"))]
+        if "inplace" in entry.entry.words("variants"):
+            names += [(f"{short}_", path) for short, path in names]
         for short, path in names:
             name = f"{module}.{short}" if module else short
             other = seen.setdefault(name, entry)

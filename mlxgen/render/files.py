@@ -20,7 +20,7 @@ from ..model.op import Form, Op, metal_stem
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
-from .reference import Reference, markdown
+from .reference import Reference, inplace, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
@@ -116,6 +116,7 @@ class Pieces(NamedTuple):
     module: str
     public: bool  # available in Python
     method: bool  # also a method of arrays
+    inplace: bool  # also a function whose name ends in an underscore
     deprecated: bool
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
@@ -139,7 +140,11 @@ def pieces(op: Op, package: Package) -> Pieces:
     """Render the output of an operator."""
     view = View(op)
     kernel = op.forward.kernel("metal")
-    texts = {"python_def": python_def(op), "docstring": docstring(op)}
+    texts: dict[str, Any] = {
+        "python_def": python_def(op),
+        "docstring": docstring(op),
+        "inplace": inplace(op),
+    }
     facts = op_dict(op)
     del facts["line"]  # depends on other entries
     # For packages that use this one (read/used.py).
@@ -154,6 +159,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         module=op.entry.module or "",
         public=not op.entry.internal,
         method="method" in op.entry.variants,
+        inplace="inplace" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
