@@ -44,7 +44,7 @@ this page.
 
 @dataclass
 class Row:
-    """What the report says about a name."""
+    """The row of a name: its status, the reason, and the samples that are left out."""
 
     status: str
     reason: str = ""
@@ -129,14 +129,18 @@ def updated(name: str, old: Row | None, samples: list[Sample]) -> Row:
     """Return a name's row after running its samples."""
     reason = old.reason if old else ""
     if not samples:
-        kept = old.status if old and old.status in ("needs a kernel", "impossible") else "no samples"
+        kept = (
+            old.status if old and old.status in ("needs a kernel", "impossible") else "no samples"
+        )
         return Row(kept, reason)
     wrong = [index for index, sample in enumerate(samples) if problem(name, sample)]
     if not wrong:
         return Row("right")
     if len(wrong) < len(samples):
         return Row("partly", reason, wrong)
-    status = old.status if old and old.status in ("needs a kernel", "impossible") else "needs a kernel"
+    status = (
+        old.status if old and old.status in ("needs a kernel", "impossible") else "needs a kernel"
+    )
     return Row(status, reason, all_left_out=True)
 
 
@@ -147,6 +151,7 @@ def main() -> None:
     rows, _ = read()
     if parser.parse_args().update:
         mx.set_default_device(mx.cpu)
+        importlib.import_module("mlx_aten")  # without it, every sample would be wrong
         rows = {name: updated(name, rows.get(name), load(name)) for name in allowed()}
         write(rows)
         PAGE.write_text(page(rows))

@@ -57,12 +57,12 @@ def compare_compiled(sample: Sample, function: Any) -> None:
 
     def of(*arrays: mx.array) -> list[mx.array]:
         new = list(args)
-        for place, array in zip(places, arrays):
+        for place, array in zip(places, arrays, strict=False):
             new[place] = array
         return listed(function(*new, **kwargs))
 
     arrays = [args[place] for place in places]
-    for plain, compiled in zip(of(*arrays), mx.compile(of)(*arrays)):
+    for plain, compiled in zip(of(*arrays), mx.compile(of)(*arrays), strict=False):
         assert plain.dtype == compiled.dtype
         close(to_numpy(compiled), to_numpy(plain), (1e-5, 1e-5), "compiled")
 
@@ -79,7 +79,9 @@ def test_every_status_is_known() -> None:
 def test_what_is_left_out_has_a_reason(name: str) -> None:
     row = ROWS[name]
     assert row.status == "right" or row.reason
-    assert (row.status == "right") == (not row.left_out and not row.all_left_out and bool(load(name)))
+    assert (row.status == "right") == (
+        not row.left_out and not row.all_left_out and bool(load(name))
+    )
 
 
 def test_the_counts_are_right() -> None:

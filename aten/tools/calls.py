@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 #: Overloads that accept the arguments of another one: its calls are recorded for them too.
 SAME = {
-    "_add_relu.Tensor": "add.Tensor",
     "_addmm_activation": "addmm",
     "_logcumsumexp": "logcumsumexp",
     "_stack": "stack",
@@ -95,9 +94,11 @@ def by_hand() -> dict[str, list[tuple[Any, ...]]]:
         (volume, weight3, [2, 3, 2], None, [2, 1, 1], [1, 0, 1], none),
     ]
     up, up3 = values(3, 2, 3, 3), values(2, 3, 2, 3, 2)
-    transposed = [(image, up, [3, 3], none)] + [
-        (image, up, [3, 3], b, [2, 1], [1, 0], [1, 0], [1, 1], none) for b in (None, values(2))
-    ] + [(image, up, [3, 3], None, [1, 1], [0, 0], [0, 0], [2, 1], none)]
+    transposed = (
+        [(image, up, [3, 3], none)]
+        + [(image, up, [3, 3], b, [2, 1], [1, 0], [1, 0], [1, 1], none) for b in (None, values(2))]
+        + [(image, up, [3, 3], None, [1, 1], [0, 0], [0, 0], [2, 1], none)]
+    )
     transposed3 = [(volume, up3, [2, 3, 2], none)] + [
         (volume, up3, [2, 3, 2], values(3), [2, 1, 1], [1, 0, 0], [1, 0, 0], [1, 1, 2], none)
     ]
@@ -112,6 +113,12 @@ def by_hand() -> dict[str, list[tuple[Any, ...]]]:
     norms = [(x, p) for p in (2, 1, 0, float("inf"), -float("inf"), 3.5)]
     targets = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2]])
     return {
+        "_add_relu.Tensor": [
+            (x, values(2, 3, start=1.0), none),
+            (x, values(3), {"alpha": 2}),
+            (x, values(2, 1), {"alpha": -0.5}),
+        ],
+        "_add_relu.Scalar": [(x, 0.5, none), (x, 1, 2, none)],
         "_addmm_activation": [
             (values(4), values(3, 5), values(5, 4), {"use_gelu": True, "beta": 0.5, "alpha": 2}),
         ],
@@ -187,7 +194,10 @@ def by_hand() -> dict[str, list[tuple[Any, ...]]]:
             (x, 2, [0], keepdim, {"dtype": torch.float32}) for keepdim in (False, True)
         ],
         "nuclear_norm": [(matrix, none), (values(3, 4), True, none)],
-        "nuclear_norm.dim": [(values(2, 3, 4), [1, 2], none), (values(2, 3, 4), [0, 1], True, none)],
+        "nuclear_norm.dim": [
+            (values(2, 3, 4), [1, 2], none),
+            (values(2, 3, 4), [0, 1], True, none),
+        ],
         "normal.float_Tensor": [(0.5, values(3).abs(), none)],
         "randperm": [(5, none), (0, none), (4, {"dtype": torch.int32})],
         "range": [(0, 5, none), (-1.5, 2, none)],

@@ -22,7 +22,6 @@ import time
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ ATEN = Path(__file__).resolve().parent.parent
 SAMPLES = ATEN / "tests" / "samples"
 #: arguments that MLX has nothing for
 DROPPED = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
-#: dtypes beside the main one, of which a few samples are recorded
+#: dtypes other than the main one, of which a few samples are recorded
 OTHERS = (
     torch.float16,
     torch.bfloat16,
@@ -57,6 +56,8 @@ FEW = 4
 LARGEST, CALLS, ELEMENTS = 20_000, 400, 60_000
 #: most calls of an overload that samples of other operators reach
 REACHED = 24
+#: operators with fewer samples get some of OpInfo's reference samples, up to a number of elements
+SCARCE, SMALL = 8, 400
 #: OpInfos that do not concern dense arrays on one device
 UNRELATED = ("sparse.", "jiterator_", "masked.")
 #: results that are free up to a phase, per overload: "columns" and "rows" are compared by
@@ -69,6 +70,8 @@ GAUGES: dict[str, list[str | None]] = {
     "_linalg_eigh": [None, "columns"],
     "linalg_eig": [None, "columns"],
 }
+#: operators of complex numbers only, whose gradients are recorded
+COMPLEX = ("_fft_c2c", "_fft_c2r")
 #: results without a defined value
 UNDEFINED = ("empty",)
 
@@ -247,11 +250,7 @@ def harvest(operators: dict[str, Any]) -> Harvest:
             continue
         dtypes = info.supported_dtypes("cpu")
         main = next(
-            (
-                d
-                for d in (torch.float32, torch.int64, torch.bool, torch.complex64)
-                if d in dtypes
-            ),
+            (d for d in (torch.float32, torch.int64, torch.bool, torch.complex64) if d in dtypes),
             None,
         )
         if main is None:
@@ -268,17 +267,34 @@ def harvest(operators: dict[str, Any]) -> Harvest:
             except Exception as error:
                 print(f"{info.full_name} {dtype}: no samples: {error}", file=sys.stderr)
                 continue
+            if dtype == main and len(samples) < SCARCE:
+                try:
+                    samples += references(info, dtype)
+                except Exception as error:
+                    print(f"{info.full_name} {dtype}: no references: {error}", file=sys.stderr)
             indexed = list(enumerate(samples))
             for index, sample in indexed if dtype == main else spread(indexed, FEW):
-                total = sum(
-                    leaf.numel()
-                    for leaf in tree_leaves((sample.input, sample.args, sample.kwargs))
-                    if isinstance(leaf, torch.Tensor)
-                )
-                if total > LARGEST:
+                if sum(tensor.numel() for tensor in tensors(sample)) > LARGEST:
                     continue
                 run(Recorder(result, info, index, dtype), sample, differentiable)
     return result
+
+
+def tensors(sample: Any) -> list[torch.Tensor]:
+    """Return the tensors of a sample."""
+    leaves = tree_leaves((sample.input, sample.args, sample.kwargs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def references(info: Any, dtype: torch.dtype) -> list[Any]:
+    """Return a few small samples of OpInfo's longer list: no axes, empty, other layouts."""
+    found = []
+    for sample in itertools.islice(info.reference_inputs("cpu", dtype), 2000):
+        given = [tensor.detach() for tensor in tensors(sample)]
+        small = sum(tensor.numel() for tensor in given) <= SMALL
+        if small and all(t.numel() == 0 or bool((t.abs() < 100).all()) for t in given):
+            found.append(sample)
+    return spread(found, SCARCE)
 
 
 def run(recorder: Recorder, sample: Any, differentiable: bool) -> None:
@@ -290,7 +306,7 @@ def run(recorder: Recorder, sample: Any, differentiable: bool) -> None:
             with torch.inference_mode(), recorder:
                 function(detached(sample.input), *detached(sample.args), **detached(sample.kwargs))
         except Exception:
-            pass  # the alias is not a function, or torch refuses the call
+            pass  # the alias is not a function, or torch rejects the call
     seed()
     try:
         with recorder:
@@ -430,7 +446,9 @@ def argument_names(operator: Any) -> list[str]:
 def array_names(call: Call) -> list[str]:
     """Return the names of a call's arrays, ``tensors.0`` in a list."""
     names = []
-    for name, value in (dict(zip(argument_names(call.operator), call.args)) | call.kwargs).items():
+    for name, value in (
+        dict(zip(argument_names(call.operator), call.args, strict=False)) | call.kwargs
+    ).items():
         if isinstance(value, torch.Tensor):
             names.append(name)
         if isinstance(value, (list, tuple)):
@@ -441,7 +459,11 @@ def array_names(call: Call) -> list[str]:
 def evaluate(call: Call, double: bool = False, wanted: list[str] | None = None) -> Results:
     """Return the results, and the gradients by argument (of those wanted) for the cotangents."""
     args, kwargs = fresh((call.args, call.kwargs), double)
-    named = dict(zip(argument_names(call.operator), args)) | kwargs
+    named = dict(zip(argument_names(call.operator), args, strict=False)) | kwargs
+    # MLX's and torch's gradients of complex numbers differ by conventions
+    differentiable = {torch.float32, torch.float64}
+    if full_name(call.operator) in COMPLEX:
+        differentiable |= {torch.complex64, torch.complex128}
     inputs = {}
     for name, value in named.items():
         parts = {name: value}
@@ -452,7 +474,7 @@ def evaluate(call: Call, double: bool = False, wanted: list[str] | None = None) 
             for key, part in parts.items()
             if (wanted is None or key in wanted)
             and isinstance(part, torch.Tensor)
-            and part.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128)
+            and part.dtype in differentiable
         }
     # what is written to cannot be a leaf with gradients
     for argument in call.operator._schema.arguments:
@@ -475,7 +497,7 @@ def evaluate(call: Call, double: bool = False, wanted: list[str] | None = None) 
     ]
     given = [c for c in cotangents if c is not None]
     grads = torch.autograd.grad(used, list(inputs.values()), given, allow_unused=True)
-    return outputs, dict(zip(inputs, grads)), cotangents
+    return outputs, dict(zip(inputs, grads, strict=False)), cotangents
 
 
 def gauged(output: torch.Tensor, gauge: list[str | None], index: int, outputs: list[Any]) -> Any:
@@ -498,13 +520,11 @@ def cotangent(output: torch.Tensor, index: int) -> torch.Tensor:
 DEFAULT = (1.3e-6, 1e-5)
 
 
-def slack(
-    single: list[Any], double: list[Any], tolerance: tuple[float, float] | None
-) -> float:
+def slack(single: list[Any], double: list[Any], tolerance: tuple[float, float] | None) -> float:
     """Return how many times the tolerance torch's float32 results need, at least 1."""
     rtol, atol = tolerance or DEFAULT
     worst = 0.0
-    for a, b in zip(single, double):
+    for a, b in zip(single, double, strict=False):
         if a is None or b is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
             continue
         error = (a.detach().to(b.dtype) - b.detach()).abs() / (atol + rtol * b.detach().abs())
@@ -523,7 +543,7 @@ def record(call: Call, store: Store) -> dict[str, Any] | None:
         again = call.operator(*fresh(call.args), **fresh(call.kwargs))
         again = list(again) if isinstance(again, (list, tuple)) else [again]
         random_result = not all(
-            torch.equal(a, b) for a, b in zip(detached(outputs), detached(again))
+            torch.equal(a, b) for a, b in zip(detached(outputs), detached(again), strict=False)
         )
     if sum(output.numel() for output in outputs) > LARGEST:
         raise Unrecordable("a large result")
@@ -561,7 +581,7 @@ def retyped(call: Call, operator: Any) -> Call | None:
     """Return a call of another overload with the same values, where kinds can be converted."""
     schema = operator._schema.arguments
     args = []
-    for argument, value in zip(schema, call.args):
+    for argument, value in zip(schema, call.args, strict=False):
         kind = str(argument.type)
         if kind == "number" and isinstance(value, torch.Tensor):
             if value.numel() == 0:

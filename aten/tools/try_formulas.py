@@ -11,8 +11,10 @@ kernels or C++ are not tried. Run with torch's Python, which knows the signature
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import math
+import multiprocessing
 import re
 import sys
 from collections import Counter
@@ -54,11 +56,12 @@ class Entry:
     name: str
     overload: str
     arguments: list[Argument]
+    results: list[str]
     body: dict[str, Any]
 
 
-def aten_arguments(full: str) -> list[Argument] | None:
-    """Return the arguments of an ATen overload, or None where torch does not have it."""
+def aten_signature(full: str) -> tuple[list[Argument], list[str]] | None:
+    """Return arguments and results of an ATen overload, or None where torch does not have it."""
     base, _, overload = full.partition(".")
     try:
         schema = getattr(getattr(torch.ops.aten, base), overload or "default")._schema
@@ -70,11 +73,13 @@ def aten_arguments(full: str) -> list[Argument] | None:
             result.append(Argument("key", "Tensor?", None))
         if argument.name in DROPPED:
             continue
-        default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        default = (
+            argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        )
         if isinstance(default, torch.dtype):
             default = dtype_of(str(default).removeprefix("torch."))
         result.append(Argument(argument.name, kind_of(str(argument.type)), default))
-    return result
+    return result, [r.name or str(i) for i, r in enumerate(schema.returns)]
 
 
 def kind_of(kind: str) -> str:
@@ -86,10 +91,13 @@ def kind_of(kind: str) -> str:
     return {"number": "Scalar"}.get(kind, kind)
 
 
-def own_signature(text: str) -> tuple[str, list[Argument]]:
-    """Return name and arguments of a helper's signature in torch's spelling."""
+def own_signature(text: str) -> tuple[str, list[Argument], list[str]]:
+    """Return name, arguments and results of a helper's signature in torch's spelling."""
     name, _, rest = text.partition("(")
-    inside = rest.rpartition("->")[0].rpartition(")")[0]
+    before, _, after = rest.rpartition("->")
+    inside = before.rpartition(")")[0]
+    parts = after.strip(" ()").split(",")
+    results = [part.split()[1] if len(part.split()) > 1 else str(i) for i, part in enumerate(parts)]
     result = []
     for part in re.split(r",\s*(?![^\[(]*[\])])", inside):
         if not part or part == "*":
@@ -98,13 +106,15 @@ def own_signature(text: str) -> tuple[str, list[Argument]]:
         kind, _, argument = declared.strip().rpartition(" ")
         value = eval(default, {}) if equals else inspect.Parameter.empty
         result.append(Argument(argument, kind, value))
-    return name, result
+    return name, result, results
 
 
 def scattered(reduce: str) -> Callable[..., mx.array]:
     """Return MLX's C++ function scatter or scatter_add etc., which Python does not have."""
 
-    def scatter(a: mx.array, indices: Any, updates: mx.array, axes: Any = None, axis: Any = None) -> mx.array:
+    def scatter(
+        a: mx.array, indices: Any, updates: mx.array, axes: Any = None, axis: Any = None
+    ) -> mx.array:
         axes = axes if axes is not None else axis
         indices = [indices] if isinstance(indices, mx.array) else list(indices)
         axes = [i % a.ndim for i in ([axes] if isinstance(axes, int) else axes)]
@@ -148,10 +158,22 @@ def gather(a: mx.array, indices: Any, axes: Any, slice_sizes: Any) -> mx.array:
     return mx.expand_dims(result, [result.ndim - len(others) + i for i in axes]) if axes else result
 
 
-def slice_update(src: mx.array, update: mx.array, start: Any, stop: Any, strides: Any = None) -> mx.array:
+def slice_update(
+    src: mx.array, update: mx.array, start: Any, stop: Any, strides: Any = None
+) -> mx.array:
     """MLX's C++ function with lists."""
     strides = strides or [1] * len(start)
     return assigned(src, tuple(map(slice, start, stop, strides)), update)
+
+
+def mlxops_functions() -> dict[str, Any]:
+    """Return the package mlxops, from the project's environment if it has the same Python."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    sys.path.append(str(ATEN.parent / ".venv" / "lib" / version / "site-packages"))
+    try:
+        return {"mlxops": importlib.import_module("mlxops")}
+    except ImportError:
+        return {}
 
 
 CPP = {
@@ -180,21 +202,24 @@ class Formulas:
                 self.add(key, {"composite": body} if isinstance(body, str) else body)
         self.names = {n: getattr(mx, n) for n in dir(mx) if not n.startswith("_")}
         self.names |= CPP | {"mx": mx, "pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
+        self.names |= mlxops_functions()
         self.names |= {name: self.function(name) for name in self.by_name}
-        self.names |= {e.name + "_" + e.overload: self.one(e) for e in self.entries.values() if e.overload}
+        self.names |= {
+            e.name + "_" + e.overload: self.one(e) for e in self.entries.values() if e.overload
+        }
 
     def add(self, key: str, body: dict[str, Any]) -> None:
         """Add an entry of a table."""
         if "(" in key:
-            name, arguments = own_signature(key)
-            entry = Entry(name, "", arguments, body)
+            name, arguments, results = own_signature(key)
+            entry = Entry(name, "", arguments, results, body)
         else:
-            found = aten_arguments(key)
+            found = aten_signature(key)
             if found is None:
                 print(f"{key}: torch has no such overload", file=sys.stderr)
                 return
             name, _, overload = key.partition(".")
-            entry = Entry(name, overload, found, body)
+            entry = Entry(name, overload, *found, body)
         if key in self.entries:
             others = [e for e in self.by_name[name] if e.overload != entry.overload]
             self.by_name[name] = others
@@ -249,31 +274,35 @@ class Formulas:
         try:
             return eval(str(formula).strip(), scope)
         except NameError as error:
-            raise failed.get(error.name, error) from None
+            cause: Exception = error
+            while isinstance(cause, NameError) and cause.name in failed:
+                cause = failed.pop(cause.name)
+            raise cause from None
 
-    def with_gradient(self, entry: Entry, gradients: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    def with_gradient(
+        self, entry: Entry, gradients: dict[str, Any], arguments: dict[str, Any]
+    ) -> Any:
         """Return the value under mx.custom_function, with the entry's gradient formulas."""
         arrays = [k for k, v in arguments.items() if isinstance(v, mx.array)]
         fixed = {k: v for k, v in arguments.items() if k not in arrays}
-        names = re.findall(r"(\w+)\s*[,)]", entry_results(entry))
 
         @mx.custom_function
         def run(*values: mx.array) -> Any:
-            return self.value(entry.body, entry.body["composite"], fixed | dict(zip(arrays, values)))
+            return self.value(
+                entry.body, entry.body["composite"], fixed | dict(zip(arrays, values, strict=False))
+            )
 
         @run.vjp
         def vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
             primals = primals if isinstance(primals, (list, tuple)) else [primals]
-            scope = fixed | dict(zip(arrays, primals))
+            scope = fixed | dict(zip(arrays, primals, strict=False))
             if isinstance(outputs, (list, tuple)):
-                for i, (g, o) in enumerate(zip(cotangents, outputs)):
-                    name = names[i] if i < len(names) else str(i)
-                    scope |= {f"grad_{name}": g, name: o, f"grad_{i}": g, f"result_{i}": o}
-                scope |= {"grad": cotangents, "result": outputs}
-            else:
-                scope |= {"grad": cotangents, "result": outputs}
+                for i, (g, o) in enumerate(zip(cotangents, outputs, strict=False)):
+                    for name in {entry.results[i], str(i)}:
+                        scope |= {f"grad_{name}": g, f"result_{name}": o}
+            scope |= {"grad": cotangents, "result": outputs}
             result = []
-            for name, array in zip(arrays, primals):
+            for name, array in zip(arrays, primals, strict=False):
                 formula = gradients.get(name, "zero")
                 zero = formula in ("zero", "none")
                 value = mx.zeros_like(array) if zero else self.value(entry.body, formula, scope)
@@ -294,22 +323,11 @@ def unbroadcast(value: mx.array, like: mx.array) -> mx.array:
     return mx.broadcast_to(value, like.shape).astype(like.dtype)
 
 
-def entry_results(entry: Entry) -> str:
-    """Return the named results of an entry: "(Tensor values, Tensor indices)"."""
-    full = f"{entry.name}.{entry.overload}" if entry.overload else entry.name
-    try:
-        base, _, overload = full.partition(".")
-        schema = getattr(getattr(torch.ops.aten, base), overload or "default")._schema
-    except AttributeError:
-        return ""
-    return "(" + ", ".join(r.name or str(i) for i, r in enumerate(schema.returns)) + ")"
-
-
 def bind(entry: Entry, args: Any, kwargs: dict[str, Any], exact: bool) -> dict[str, Any] | None:
     """Return an entry's arguments by name if they fit its kinds, or None."""
     if len(args) > len(entry.arguments):
         return None
-    given = dict(zip((a.name for a in entry.arguments), args))
+    given = dict(zip((a.name for a in entry.arguments), args, strict=False))
     if set(given) & set(kwargs) or set(kwargs) - {a.name for a in entry.arguments}:
         return None
     given |= kwargs
@@ -360,8 +378,12 @@ def attempt(formulas: Formulas, sample: Any) -> None:
     """Compare one sample; numbers that are given for arrays become arrays if needed."""
     key = sample.overload
     entry = formulas.entries.get(key)
-    if entry is None:
+    name = key.partition(".")[0]
+    if name not in formulas.by_name:
         raise NotAFormula("missing")
+    if entry is None:  # another overload may accept the call
+        compare(sample, formulas.function(name))
+        return
     function = formulas.one(entry)
     try:
         compare(sample, function)
@@ -372,14 +394,16 @@ def attempt(formulas: Formulas, sample: Any) -> None:
         def arrays(*args: Any, **kwargs: Any) -> Any:
             new = [
                 mx.array(v) if isinstance(v, (bool, int, float)) and a.kind == "Tensor" else v
-                for v, a in zip(args, entry.arguments)
+                for v, a in zip(args, entry.arguments, strict=False)
             ]
             return function(*new, **kwargs)
 
         compare(sample, arrays)
 
 
-def tried(formulas: Formulas, overload: str, samples: list[Any], verbose: bool) -> tuple[str, int, int]:
+def tried(
+    formulas: Formulas, overload: str, samples: list[Any], verbose: bool
+) -> tuple[str, int, int]:
     """Return what is wrong with an overload ("" if nothing), and how many samples are right."""
     right, first = 0, ""
     kinds: Counter[str] = Counter()
@@ -424,6 +448,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="ATen names or overloads")
     parser.add_argument("--all", action="store_true", help="all names of the allowlist")
     parser.add_argument("--verbose", action="store_true", help="every kind of mismatch")
+    parser.add_argument("--dtype", help="only the samples of this dtype, for example float32")
     parser.add_argument("--wrong", action="store_true", help="list only what is not right")
     parser.add_argument(
         "--tables",
@@ -439,31 +464,50 @@ def main() -> None:
     if options.all:
         lines = (ATEN / "allowlist.txt").read_text().splitlines()
         names = [line for line in lines if line and not line.startswith("#")]
-    totals: Counter[str] = Counter()
-    overloads: Counter[str] = Counter()
-    for given in names:
-        name, _, chosen = given.partition(".")
-        samples = load(name)
-        grouped: dict[str, list[Any]] = {}
-        for sample in samples:
+    names_by_state: Counter[str] = Counter()
+    overloads_by_state: Counter[str] = Counter()
+    for name in names:
+        # in a process of its own: MLX ends the process for what it cannot divide
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(
+            target=report, args=(formulas, name, options, sender)
+        )
+        process.start()
+        sender.close()
+        try:
+            states = receiver.recv()
+        except EOFError:
+            process.join()
+            print(f"{'wrong':8}{name:40}  the process ended with {process.exitcode}")
+            states = ["wrong"]
+        process.join()
+        overloads_by_state.update(states)
+        names_by_state["partly" if len(set(states)) > 1 else states[0] if states else "none"] += 1
+    print("names:", dict(names_by_state), "overloads:", dict(overloads_by_state))
+
+
+def report(formulas: Formulas, given: str, options: argparse.Namespace, sender: Any) -> None:
+    """Print a name's overloads, and send their states."""
+    name, _, chosen = given.partition(".")
+    grouped: dict[str, list[Any]] = {}
+    for sample in load(name):
+        dtypes = sample.origin.split()[1:2]
+        if options.dtype and dtypes != [options.dtype] and sample.origin != "by hand":
+            continue
+        if not chosen or sample.overload == given:
             grouped.setdefault(sample.overload, []).append(sample)
-        states = []
-        for overload, group in grouped.items():
-            if chosen and overload != given:
-                continue
-            problem, right, count = tried(formulas, overload, group, options.verbose)
-            state = "right" if not problem else "wrong"
-            if problem.startswith("not a formula"):
-                state = "missing" if problem.endswith("missing") else "kernel"
-            states.append(state)
-            overloads[state] += 1
-            if state != "right" or not options.wrong:
-                print(f"{state:8}{overload:40}{right:5} of {count:<5}{problem}")
-        if not samples:
-            print(f"{'none':8}{name:40}  no samples")
-        whole = {True: states[0] if states else "none", False: "partly"}[len(set(states)) < 2]
-        totals[whole] += 1
-    print("names:", dict(totals), "overloads:", dict(overloads))
+    states = []
+    for overload, group in grouped.items():
+        problem, right, count = tried(formulas, overload, group, options.verbose)
+        state = "wrong" if problem else "right"
+        if problem.startswith("not a formula"):
+            state = "missing" if problem.endswith("missing") else "kernel"
+        states.append(state)
+        if state != "right" or not options.wrong:
+            print(f"{state:8}{overload:40}{right:5} of {count:<5}{problem}", flush=True)
+    if not states:
+        print(f"{'none':8}{given:40}  no samples", flush=True)
+    sender.send(states)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def _scalar_function(item: Dispatch) -> Expected:
     for p in item.arguments.params:
         types = (ELEMENT,) if p.type.is_array else item.numbers(p.type, KINDS[p.type.kind].scalars)
         note = f" ({p.type.cpp if p.type.int64 else p.type.python})"
-        params.append(Wanted(p.name, types or (CppType("?"),), note=note))
+        params.append(Wanted(p.declared, types or (CppType("?"),), note=note))
     outputs, result = context.output_names, ELEMENT
     if len(outputs) > 1:
         result, to = VOID, ELEMENT._replace(mark="&", space="thread" * metal)
@@ -120,7 +120,7 @@ def _view_function(item: Dispatch) -> Expected:
         several = "it has more than one template parameter" if function.template[1:] else None
         return item.template_problem(function) or several
 
-    params = [Wanted(p.name, _view_types(item, p)) for p in item.arguments.params]
+    params = [Wanted(p.declared, _view_types(item, p)) for p in item.arguments.params]
     for name, element in zip(item.context.output_names, item.elements, strict=False):
         params.append(Wanted(name, (CppType("Out", "mlxgen", (element,)),), is_output=True))
     elements = (element_type(item.dtypes[0]),)

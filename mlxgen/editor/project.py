@@ -5,7 +5,7 @@ Each check resolves only the edited entries and the entries with errors (command
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,9 +42,15 @@ class Project:
         return self.settings.mlx if self.settings else None
 
     @property
-    def used(self) -> Mapping[str, UsedOperator]:
-        """The operators of the packages that the project uses, by dotted name."""
+    def used(self) -> Mapping[str, Sequence[UsedOperator]]:
+        """The overloads of the packages that the project uses, by dotted name."""
         return (packages(self.settings, Diagnostics()) if self.settings else None) or {}
+
+    def called(self, word: str) -> list[Op]:
+        """Return the operators of that name in C++ or Python, in order; also former versions."""
+        entries = self.document.entries if self.document else ()
+        names = [entry.name for entry in entries if word in (entry.name, entry.python_name)]
+        return [self.ops[name] for name in names if name in self.ops]
 
     def check(self, text: str) -> None:
         """Check a new version of the file. ``diagnostics`` are then those of ``mlxgen check``."""

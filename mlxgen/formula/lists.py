@@ -219,11 +219,12 @@ class Lists(Translator):
             kind = "array" if list_.is_arrays else "int"
             params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
             self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
+        always, self.always = self.always, set()  # the list may be empty
         try:
             element, *tests = self.each(self.visit, [node.elt, *loop.ifs])
             tests = self.each(condition, tests)
         finally:
-            self.locals = before
+            self.locals, self.always = before, always
         head = f"[&]({', '.join(params)})"
         parts = [value.cpp for value in lists]
         if tests:
@@ -270,7 +271,8 @@ class Lists(Translator):
         for t in targets:
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
-            known = {*self.scope.names, *self.scope.lengths, *self.locals, "mx", *MODULES}
+            known = {*self.scope.names, *self.scope.lengths, *self.scope.lets, *self.locals}
+            known |= {"mx", *MODULES}
             if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -294,6 +295,15 @@ def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], 
         except Wrong:
             pass
     return function.signatures[-1], bind(function.signatures[-1], args)
+
+
+def alternatives(
+    function: MlxFunction, args: Args
+) -> Iterator[tuple[Sequence[PythonParam], dict[str, Value]]]:
+    """Yield the signatures that accept the arguments by number and name, with these arguments."""
+    for params in function.signatures:
+        with suppress(Wrong):
+            yield params, bind(params, args)
 
 
 def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[str, Value]:

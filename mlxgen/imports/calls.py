@@ -36,7 +36,6 @@ _SIZES = (
 _CHOICES = {"approximate": ("none", "tanh"), "rounding_mode": (None, "floor", "trunc")}
 _NUMBERS = (0.3125, 1.6875, 0.40625, 0.71875, 1.28125, 0.84375, 1.09375)
 _INTEGERS = (2, 3, 1, 4, 5, 6, 2)
-_INDICES = frozenset({"index", "indices", "target", "mask", "condition", "offsets"})
 
 
 class Call(NamedTuple):
@@ -92,8 +91,6 @@ def cases(overload: Overload) -> list[tuple[Argument, list[Any]]]:
 def series(overload: Overload, case: Case) -> Iterator[list[Call]]:
     """Yield series of calls, each with the same kind of shapes."""
     arrays = [arg for arg in overload.args if _is_array(arg) and case.get(arg.name, 0) is not None]
-    if bad := next((arg for arg in arrays if arg.name in _INDICES), None):
-        raise Unsupported(f"'{bad.name}' contains indices or a mask")
     count = len(arrays)
     for shapes in (SAME, _RANK_4, _RANK_5, _SQUARE):
         yield [_call(overload, case, arrays, [s] * count, i) for i, s in enumerate(shapes)]

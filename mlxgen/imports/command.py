@@ -35,6 +35,8 @@ def import_command(
     LIBRARY is torch. A formula comes from an override, from mlxgen's table, or from torch's
     decompositions. Operators without a formula are rejected, with a reason in the report.
     """
+    outputs = [output, *([report] if report else [])]
+    require(write.may_replace(outputs, diags))
     found = schema.installed(diags)
     if found is None:
         require(False)

@@ -198,7 +198,8 @@ def installed(diags: Diagnostics) -> Schema | None:
     """Return the schema of the installed torch; report an error if there is none."""
     spec = importlib.util.find_spec("torchgen")
     folders = spec.submodule_search_locations or () if spec else ()
-    path = next((Path(folder) / _FILE for folder in folders if (Path(folder) / _FILE).exists()), None)
+    paths = (Path(folder) / _FILE for folder in folders)
+    path = next((path for path in paths if path.exists()), None)
     if path is None:
         help = f"run {install.pip('torch')}"
         diags.error("MG903", "torch is not installed for this Python", COMMAND_LINE, help=help)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from ..diagnostics import Diagnostics, Related, Span
-from ..read.compose import YamlText, compose_mapping
+from ..read.compose import compose_mapping
 from ..read.validate import validate
 from ..read.yaml import Document, Entry, read_text
 
@@ -72,7 +72,7 @@ def load(paths: Iterable[Path], kind: str, diags: Diagnostics) -> Table:
     table: Table = {}
     for path in paths:
         for row in _rows(path, f"{kind} {path.name}", diags):
-            if row.overload in table:
+            if row.overload in table and table[row.overload].span.file != row.span.file:
                 related = [Related("it is first given here", table[row.overload].span)]
                 message = f"two files have formulas for '{row.overload}'"
                 diags.error("MG902", message, row.span, help="remove one", related=related)

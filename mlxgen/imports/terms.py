@@ -76,8 +76,8 @@ def instantiate(term: Any, values: Mapping[str, Term]) -> Any:
 def decide(test: Term) -> bool:
     """Return the value of a condition; raise ``Undecided`` if it depends on the call."""
     match test:
-        case ast.Constant(value=value):
-            return bool(value)
+        case ast.Constant(value=constant):
+            return bool(constant)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return bool(items)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -140,8 +140,8 @@ def _simplified(term: Any) -> Any:
 
 
 def size(term: ast.AST) -> int:
-    """Return the number of nodes of a tree."""
-    return 1 + sum(map(size, ast.iter_child_nodes(term)))
+    """Return the number of names, constants, operations and calls of a tree."""
+    return sum(isinstance(node, ast.expr) for node in ast.walk(term))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -177,6 +177,8 @@ def _constant(term: Term) -> tuple[Any, ...]:
 def _merged(argument: Term, condition: Term, first: Any, second: Any) -> Any:
     """Return the union of two trees that differ in one part, or in values; else None."""
     if type(first) is not type(second) or isinstance(first, ast.Constant | ast.Name | ast.IfExp):
+        return None
+    if isinstance(first, ast.Call) and not same(first.func, second.func):
         return None
     fields = dict(ast.iter_fields(second))
     differing: list[str] = []
@@ -230,7 +232,7 @@ def _free(term: Term, condition: Term) -> bool:
 # Repeated parts
 # -------------------------------------------------------------------------------------------------
 
-_LEAST = 6  # nodes of a part that is worth a name
+_LEAST = 5  # size of a part that is worth a name
 _OPERATORS = {
     ast.Add: "total",
     ast.Sub: "difference",
@@ -266,9 +268,7 @@ _FUNCTIONS = {
 }
 
 
-def named_parts(
-    term: Term, taken: set[str], optional: set[str]
-) -> tuple[dict[str, Term], Term]:
+def named_parts(term: Term, taken: set[str], optional: set[str]) -> tuple[dict[str, Term], Term]:
     """Give names to the parts that a formula repeats; return them in order, and the rest.
 
     A part with an optional argument has no name, because its argument may be None outside of the

@@ -10,9 +10,12 @@ guess.
 from __future__ import annotations
 
 import ast
+import logging
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +43,19 @@ def deriver(
     """Return the function that derives the formula of an overload."""
     tracer = _Tracer(frozenset(names), schema, node_table(diags), table | overrides)
     return tracer.derive
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Suppress what torch says about example calls that fail or are deprecated."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 class _Different(Exception):
@@ -77,14 +93,14 @@ class _Tracer:
 
     def derive(self, overload: Overload) -> tuple[Mapping[str, Any], str]:
         """Return the keys of an entry, and the name of the decomposition."""
+        os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings of torch's C++ code
         import torch
 
         packet = getattr(torch.ops.aten, overload.base, None)
         target = getattr(packet, overload.overload or "default", None)
         if target is None:
             raise Unsupported("this torch does not contain it")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _silence():
             term = self._cases(overload, target, calls.cases(overload), {})
         return _keys(overload, term), self._origin(target)
 
@@ -92,6 +108,7 @@ class _Tracer:
         function = self.decompositions.get(target)
         if function is None:
             return f"torch.ops.aten.{_name(target)}"
+        function = getattr(function, "func", function)  # of functools.partial
         return f"{function.__module__}.{function.__qualname__}"
 
     def _cases(
@@ -192,7 +209,11 @@ class _Tracer:
     ) -> Term:
         """Return the formula of a node."""
         target = nodes[0].target
-        args = [_value(examples, each, found) for each in zip(*(n.args for n in nodes))]
+        if len({(len(node.args), *node.kwargs) for node in nodes}) > 1:
+            raise _Different("its decomposition depends on shapes or values")
+        args = [
+            _value(examples, each, found) for each in zip(*(n.args for n in nodes), strict=True)
+        ]
         if getattr(target, "__name__", "") == "getitem":
             return _item(args[0], nodes[0].args[1])
         keywords = {
@@ -354,7 +375,7 @@ class _Example:
                 value = self.call.numbers[arg.name]
                 is_dtype = arg.type.startswith("ScalarType")
                 given[arg.name] = getattr(torch, value) if is_dtype else value
-        return given | self.call.fixed
+        return {**given, **self.call.fixed}
 
 
 def _value(examples: list[_Example], values: Sequence[Any], found: dict[Node, Term]) -> Term:
@@ -413,9 +434,7 @@ def _list(examples: list[_Example], values: Sequence[Any], found: dict[Node, Ter
         if isinstance(value, list) and _all(examples, name, lists):
             return terms.name(name)
     for name in examples[0].call.shapes:
-        if all(
-            list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)
-        ):
+        if all(list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)):
             return terms.name(f"{name}.shape")
     if len({len(each) for each in lists}) > 1:
         raise _Different("a list in its decomposition depends on the rank")

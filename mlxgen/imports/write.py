@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,41 +133,46 @@ def _outcome(outcome: Outcome) -> str:
     return yaml.safe_dump(row, width=10_000, default_flow_style=True).strip()
 
 
-def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
-    """Write all files or none; return False and report an error if that is impossible."""
-    temporary: dict[Path, Path] = {}
-    try:
-        for path, text in files.items():
-            if path.exists() and not _is_ours(path):
-                shown = os.path.relpath(path)
-                message = f"refusing to overwrite {shown}, which mlxgen import did not write"
-                help = "move the file, or choose another name"
-                diags.error("MG607", message, COMMAND_LINE, help=help)
-                return False
-            made = path.with_name(f".{path.name}.new")
-            temporary[path] = made
-            made.write_bytes(text.encode())
-        for path, made in temporary.items():
-            made.replace(path)
-    except OSError as error:
-        where = os.path.relpath(path)
-        diags.error("MG607", f"cannot write {where}: {error.strerror or error}", COMMAND_LINE)
-        return False
-    finally:
-        for made in temporary.values():
-            made.unlink(missing_ok=True)
+def may_replace(paths: Iterable[Path], diags: Diagnostics) -> bool:
+    """Return whether these files can be replaced; report files that mlxgen did not write."""
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                start = file.read(len(_MARK))
+        except OSError:  # writing reports it
+            continue
+        if start not in (b"", _MARK):
+            shown = os.path.relpath(path)
+            message = f"refusing to overwrite {shown}, which `mlxgen import` did not write"
+            help = "move the file, or choose another name"
+            diags.error("MG607", message, COMMAND_LINE, help=help)
+            return False
     return True
 
 
-def _is_ours(path: Path) -> bool:
-    with open(path, "rb") as file:
-        start = file.read(len(_MARK))
-    return start in (b"", _MARK)
+def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
+    """Write all files or none; return False and report an error if that is impossible."""
+    temporary: dict[Path, Path] = {}
+    for path, text in files.items():
+        temporary[path] = path.with_name(f".{path.name}.new")
+        try:
+            temporary[path].write_bytes(text.encode())
+        except OSError as error:
+            for made in temporary.values():
+                with suppress(OSError):
+                    made.unlink(missing_ok=True)
+            shown = os.path.relpath(path)
+            message = f"cannot write {shown}: {error.strerror or error}"
+            diags.error("MG607", message, COMMAND_LINE)
+            return False
+    for path, made in temporary.items():
+        made.replace(path)
+    return True
 
 
 def summary(imported: Imported) -> Iterator[str]:
     """Yield the lines that the command prints."""
-    names = imported.operators
-    with_entry = [n for n, each in names.items() if any(isinstance(o, Made) for o in each.values())]
-    entries = len(imported.made)
-    yield f"torch {imported.version}: {entries} entries for {len(with_entry)} of {len(names)} operators"
+    every = [each.values() for each in imported.operators.values()]
+    whole = sum(any(isinstance(outcome, Made) for outcome in each) for each in every)
+    count = len(imported.made)
+    yield f"torch {imported.version}: {count} entries for {whole} of {len(every)} operators"

@@ -176,6 +176,7 @@ class Signature(NamedTuple):
 
     ``named_outputs``: the text names the outputs (else they are ``out``, or ``out0, out1...``).
     ``named_args``: false for a C++ signature without names, whose arguments are ``a, b, c...``.
+    ``python_name``: the name in Python if the text has another one, as torch's ``add.Tensor``.
     """
 
     name: str | None
@@ -183,11 +184,18 @@ class Signature(NamedTuple):
     outputs: tuple[Output, ...]
     named_outputs: bool = False
     named_args: bool = True
+    python_name: str | None = None
 
     @property
     def arrays(self) -> tuple[Arg, ...]:
         """The arguments that are arrays or lists of arrays."""
         return tuple(arg for arg in self.args if arg.type.is_array)
+
+    @property
+    def target(self) -> tuple[int, str] | None:
+        """The place and name of the argument to which the in-place variant gives the value."""
+        places = ((i, arg.name) for i, arg in enumerate(self.args) if arg.type.is_array)
+        return next(places, None)
 
     def each_output(self, word: str) -> dict[str, int | None]:
         """Return the names in gradient formulas that ``word`` (``grad`` or ``result``) forms.
@@ -247,7 +255,7 @@ class Signature(NamedTuple):
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
         args = ", ".join(self.python_args(lambda arg: arg.type._python_spelling()))
-        return f"{self.name or ''}({args}) -> {result}"
+        return f"{self.python_name or self.name or ''}({args}) -> {result}"
 
 
 # C++ has no literal for this number, because a minus is an operator there.

@@ -8,18 +8,19 @@ from functools import lru_cache
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..diagnostics import Diagnostics
+from ..model.op import dotted_names
 from ..model.signature import Arg, Default, Output, Signature, Type
 from ..model.used import UsedOperator
 from .packages import Found, find, missing
 from .settings import Settings
 
 
-def packages(settings: Settings, diags: Diagnostics) -> dict[str, UsedOperator] | None:
-    """Return the operators of the packages that a project uses, by dotted name.
+def packages(settings: Settings, diags: Diagnostics) -> dict[str, list[UsedOperator]] | None:
+    """Return the overloads of the packages that a project uses, in order, by dotted name.
 
     None if an error was reported.
     """
-    operators: dict[str, UsedOperator] = {}
+    operators: dict[str, list[UsedOperator]] = {}
     for use in settings.uses:
         found = find(use.name)
         if found is None:
@@ -76,10 +77,14 @@ _TABLE = TypeAdapter(list[_Operator])
 
 
 @lru_cache(16)
-def _read(found: Found, *_: int) -> Mapping[str, UsedOperator]:
-    """Return the operators of a package; further arguments tell a changed file apart."""
-    rows = _TABLE.validate_json(found.table.read_bytes())
-    return dict(item for row in rows if "internal" not in row.tags for item in _named(found, row))
+def _read(found: Found, *_: int) -> Mapping[str, list[UsedOperator]]:
+    """Return the overloads of a package; further arguments tell a changed file apart."""
+    overloads: dict[str, list[UsedOperator]] = {}
+    for row in _TABLE.validate_json(found.table.read_bytes()):
+        if "internal" not in row.tags:
+            for name, operator in _named(found, row):
+                overloads.setdefault(name, []).append(operator)
+    return overloads
 
 
 def _named(found: Found, row: _Operator) -> Iterator[tuple[str, UsedOperator]]:
@@ -98,10 +103,10 @@ def _named(found: Found, row: _Operator) -> Iterator[tuple[str, UsedOperator]]:
     operator = UsedOperator(
         cpp_name=row.cpp_name,
         header=row.header,
-        signature=Signature(row.name, args, outputs),
+        signature=Signature(row.name, args, outputs, python_name=row.python_name),
         pure=row.pure,
         linear=row.jvp == "linear",
         doc=row.doc or "",
     )
-    for name in (row.python_name, *row.aliases):
-        yield ".".join(filter(None, [found.name, row.module, name])), operator
+    for name in dotted_names([row.python_name, *row.aliases], row.module):
+        yield f"{found.name}.{name}", operator

@@ -20,7 +20,7 @@ from ..model.op import Form, Op, metal_stem
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
-from .reference import Reference, inplace, markdown
+from .reference import InPlace, Reference, inplace, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
@@ -112,11 +112,9 @@ class Pieces(NamedTuple):
 
     name: str
     python_name: str
-    path: str  # dotted name in Python, without the package
-    module: str
+    paths: Sequence[str]  # dotted names in Python, without the package: its own and the aliases
     public: bool  # available in Python
     method: bool  # also a method of arrays
-    inplace: bool  # also a function whose name ends in an underscore
     deprecated: bool
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
@@ -124,12 +122,24 @@ class Pieces(NamedTuple):
     header: str  # text of its own files; empty if these are up to date
     source: str
     binding: tuple[str, str]  # the function that Python calls, and its registration
-    stub: str
+    stubs: Sequence[str]  # one for each of `paths`
+    # Functions whose names end in an underscore: registration and stub by item of `paths`.
+    inplace: Mapping[str, tuple[str, str]]
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
-    checks: str  # cases of the generated checks
+    checks: Sequence[str]  # samples of the generated checks
     json: str  # its items in ops.json, without the line
+
+    @property
+    def path(self) -> str:
+        """The dotted name in Python, without the package."""
+        return self.paths[0]
+
+    @property
+    def modules(self) -> list[str]:
+        """The submodules that have the function."""
+        return [path.rpartition(".")[0] for path in self.paths]
 
     def at_line(self, line: int) -> Pieces:
         """Return a copy for an entry at another line."""
@@ -143,23 +153,25 @@ def pieces(op: Op, package: Package) -> Pieces:
     texts: dict[str, Any] = {
         "python_def": python_def(op),
         "docstring": docstring(op),
-        "inplace": inplace(op),
     }
+    variant = inplace(op)
     facts = op_dict(op)
     del facts["line"]  # depends on other entries
     # For packages that use this one (read/used.py).
     facts["cpp_name"] = f"{package.namespace}::{op.name}"
     facts["header"] = f"{package.name}/{op.name}.h"
     function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
+
+    def stub(path: str, variant: InPlace | None = None) -> str:
+        return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
+
     summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
     return Pieces(
         name=op.name,
         python_name=op.python_name,
-        path=op.path,
-        module=op.entry.module or "",
+        paths=op.paths,
         public=not op.entry.internal,
         method="method" in op.entry.variants,
-        inplace="inplace" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
@@ -167,11 +179,19 @@ def pieces(op: Op, package: Package) -> Pieces:
         header=_render("op.h.j2", package, op=view),
         source=op_source(view, package),
         binding=(function, registration),
-        stub=_render("stub.pyi.j2", package, op=view, **texts),
+        stubs=[stub(path) for path in op.paths],
+        inplace={
+            path: (
+                _render("inplace.cpp.j2", package, path=path, inplace=variant),
+                stub(path, variant),
+            )
+            for path in op.paths
+            if variant is not None
+        },
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
-        checks="".join(f"    case({package.name}.{op.path}, {s!r}),\n" for s in check_samples(op)),
+        checks=[repr(sample) for sample in check_samples(op)],
         json=_to_json(facts)[1:-1],
     )
 
@@ -251,11 +271,15 @@ def package_files(
     # The number of binding files is a power of two, so that adding ops moves few others.
     count = 1 << max(0, (len(public) - 1) // SHARD).bit_length()
     shards: list[list[Pieces]] = [[] for _ in range(count)]
+    first = _first_overloads(public)
     for p in public:
-        shards[zlib.crc32(p.name.encode()) % count].append(p)
+        shards[zlib.crc32(first[p.name].encode()) % count].append(p)
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
     modules = _modules(public)
+    methods = {p.path: p.python_name for p in public if p.method}
+    methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
+    overloaded = {path for of in modules.values() for path, ops in of.items() if len(ops) > 1}
     for path, template in (
         ("src/dispatch.cpp", "dispatch.cpp.j2"),
         ("src/module.cpp", "module.cpp.j2"),
@@ -266,7 +290,14 @@ def package_files(
         ("python/checks/test_gradients.py", "checks.py.j2"),
     ):
         files[path] = _render(
-            template, package, ops=made, public=public, shards=range(count), modules=list(modules)
+            template,
+            package,
+            ops=made,
+            public=public,
+            shards=range(count),
+            modules=list(modules),
+            methods=methods,
+            overloaded=overloaded,
         )
     # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
     rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
@@ -281,9 +312,21 @@ def package_files(
             files[path] = _render(
                 "metal_source.h.j2", package, stem=stem, include=include, text=text
             )
-    for module, members in modules.items():
+    for module, functions in modules.items():
         children = [m for m in modules if m and m.rpartition(".")[0] == module]
-        inside = {"module": module, "ops": members, "children": children}
+        stubs = {}
+        for path, ops in functions.items():
+            stubs[path] = [p.stubs[p.paths.index(path)] for p in ops]
+            if variants := [p.inplace[path][1] for p in ops if p.inplace]:
+                stubs[f"{path}_"] = variants
+        inside = {
+            "module": module,
+            "children": [child.rpartition(".")[2] for child in children],
+            "names": [path.rpartition(".")[2] for path in stubs],
+            "stubs": stubs.values(),
+            "deprecated": any(p.deprecated for ops in functions.values() for p in ops),
+            "overloaded": any(len(ops) > 1 for ops in functions.values()),
+        }
         path = "/".join(["_ext", *module.split(".")]) if module else "_ext"
         files[f"python/{path}/__init__.pyi"] = _render("stubs.pyi.j2", package, **inside)
         if module:
@@ -293,19 +336,44 @@ def package_files(
 
 
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
-    """Render a file of Python bindings."""
-    return _render("bind.cpp.j2", package, ops=members, shard=shard)
+    """Render a file of Python bindings.
+
+    The in-place variant of a function calls it by name: one serves all overloads.
+    """
+    inplace: dict[str, str] = {}
+    for p in members:
+        inplace = {path: text for path, (text, _) in p.inplace.items()} | inplace
+    return _render("bind.cpp.j2", package, ops=members, shard=shard, inplace=inplace.values())
 
 
-def _modules(public: Iterable[Pieces]) -> dict[str, list[Pieces]]:
-    """Return public ops by submodule, including all parents of submodules."""
-    out: dict[str, list[Pieces]] = {"": []}
+def _modules(public: Iterable[Pieces]) -> dict[str, dict[str, list[Pieces]]]:
+    """Return the overloads of each function of each submodule, by module and dotted name.
+
+    The modules include all parents of submodules.
+    """
+    out: dict[str, dict[str, list[Pieces]]] = {"": {}}
     for p in public:
-        parts = p.module.split(".") if p.module else []
-        for i in range(1, len(parts) + 1):
-            out.setdefault(".".join(parts[:i]), [])
-        out[p.module].append(p)
+        for module, path in zip(p.modules, p.paths, strict=True):
+            parts = module.split(".") if module else []
+            for i in range(1, len(parts) + 1):
+                out.setdefault(".".join(parts[:i]), {})
+            out[module].setdefault(path, []).append(p)
     return out
+
+
+def _first_overloads(public: Iterable[Pieces]) -> dict[str, str]:
+    """Return for each operator the first of those that are connected by names in Python.
+
+    They are bound in one file, because the order of overloads is that of their registration.
+    """
+    first: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for p in public:
+        same = {first[owners[path]] for path in p.paths if path in owners}
+        first[p.name] = min(same, key=[*first].index, default=p.name)
+        first |= {name: first[p.name] for name, of in first.items() if of in same}
+        owners |= dict.fromkeys(p.paths, p.name)
+    return first
 
 
 def reference(made: Iterable[Pieces], package: Package) -> str:
@@ -324,22 +392,30 @@ def reference_index(made: Iterable[Pieces], package: Package, folder: str) -> st
     return _render("references.md.j2", package, modules=reference_modules(made), folder=folder)
 
 
-def reference_page(piece: Pieces, figure: str = "") -> str:
-    """Return the reference of one operator as a page of its own.
+def reference_page(overloads: Sequence[Pieces], figure: str = "") -> str:
+    """Return the reference of one function as a page of its own.
 
     Args:
-        piece: The operator.
-        figure: Markdown for the place between documentation and arguments.
+        overloads: Its operators.
+        figure: Markdown for the place between documentation and arguments of the first one.
     """
-    parts = (f"# {piece.path}", piece.usage, figure, piece.details)
+    first, *others = overloads
+    parts = [f"# {first.path}", first.usage, figure, first.details]
+    parts += [part for p in others for part in (p.usage, p.details)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[Pieces]]]:
-    """Return the public operators by submodule; those of the package itself are last."""
-    modules = _modules(p for p in made if p.public)
-    found = [(module, members) for module, members in modules.items() if members]
-    return sorted(found, key=lambda item: not item[0])
+def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Pieces]]]]:
+    """Return the public functions by submodule, each with its overloads.
+
+    Those of the package itself are last.
+    """
+    found: dict[str, dict[str, list[Pieces]]] = {}
+    for p in made:
+        if p.public:
+            found.setdefault(p.modules[0], {}).setdefault(p.path, []).append(p)
+    functions = [(module, [*of.values()]) for module, of in found.items()]
+    return sorted(functions, key=lambda item: not item[0])
 
 
 def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:

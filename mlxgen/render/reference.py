@@ -102,8 +102,7 @@ class Reference:
     @property
     def aliases(self) -> list[str]:
         """The other names in Python."""
-        module = f"{self.entry.module}." if self.entry.module else ""
-        return [module + alias for alias in self.entry.aliases]
+        return [*self.op.paths[1:]]
 
     @property
     def returns(self) -> str:
@@ -179,11 +178,9 @@ class InPlace(NamedTuple):
 
 def inplace(op: Op) -> InPlace | None:
     """Return the in-place variant of an operator, if it has one."""
-    if "inplace" not in op.entry.variants:
+    if "inplace" not in op.entry.variants or op.signature.target is None:
         return None
-    args = op.signature.args
-    place = next(i for i, arg in enumerate(args) if arg.type.is_array)
-    target = args[place].name
+    place, target = op.signature.target
     python_def = f"({', '.join(python_args(op, target))}) -> {op.signature.python_result}"
     doc = f"Give ``{target}`` the value of :func:`{op.python_name}`, and return it."
     return InPlace(target, place, python_def, doc)

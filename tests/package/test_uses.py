@@ -30,6 +30,12 @@ OTHER = """
 - name: halves
   signature: "halves(x: array, axis: int = -1) -> (a: array, b: array)"
   composite: split(x, 2, axis=axis)
+- signature: "power.Tensor(Tensor x, Tensor n) -> Tensor"
+  composite: x ** n
+  aliases: [deep.power]
+- signature: "power.Int(Tensor x, int n, *, bool negative=False) -> Tensor"
+  composite: "-(x ** n) if negative else x ** n + 1"
+  samples: {n: 2}
 - name: hidden
   signature: "hidden(array x) -> array"
   composite: 2 * x
@@ -49,6 +55,9 @@ TINY = """
 - name: swapped
   signature: "swapped(array x) -> array"
   composite: concatenate(other.halves(x)[::-1], axis=-1)
+- name: powers
+  signature: "powers(array x) -> array"
+  composite: other.power(x, x) + 100 * other.power(x, 2, negative=True) + other.deep.power(x, x)
 """
 TRY = """
 import mlx.core as mx, tiny, sys
@@ -62,6 +71,8 @@ with mx.stream(mx.cpu):
     second = mx.grad(lambda x: mx.grad(lambda x: tiny.sixth(x).sum())(x).sum())(x)
     same(second, 144 * x**7)
     same(tiny.swapped(x), x[:, ::-1])
+    y = mx.abs(x)
+    same(tiny.powers(y), 2 * y**y - 100 * y**2)
 print("right")
 """
 
@@ -148,6 +159,7 @@ def test_right(project: Path) -> None:
         ("other.extra.cube(x, 2)", "too many positional arguments"),
         ("other.halves(x, axis=1.5)", "argument 'axis' of 'other.halves' must be `int`"),
         ("other.extra", "other.extra"),
+        ("other.power(x, 'a')", "no overload of 'other.power' accepts"),
     ],
 )
 def test_mistakes_in_formulas(project: Path, formula: str, message: str) -> None:

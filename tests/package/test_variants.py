@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import mlx.core as mx
@@ -21,6 +22,22 @@ YAML = """
   composite: (x + n, x - n)
   module: sub
   variants: [function, out]
+- signature: "times.Tensor(Tensor self, Tensor other) -> Tensor"
+  composite: self * other
+  variants: [function, method, inplace, out]
+  aliases: [sub.scaled]
+- signature: "times.Power(Tensor self, int n, *, str how) -> Tensor"
+  composite: self ** n
+  unused: {how: the test needs only an overload with another name}
+  variants: [function, method, inplace]
+  samples: {n: 2, how: a}
+- signature: "times.Both(Tensor[] self) -> (Tensor a, Tensor b)"
+  composite: (self[0], self[1])
+  samples: {self: [{}, {}]}
+- signature: "times.Pair(Tensor self, str how) -> (Tensor a, Tensor b)"
+  composite: (self, 2 * self)
+  unused: {how: the test needs only another kind}
+  samples: {how: a}
 """
 
 
@@ -113,6 +130,28 @@ def test_several_outputs(ops: ModuleType) -> None:
 def test_target_by_keyword(ops: ModuleType) -> None:
     x = mx.array([1.0])
     assert ops.plus_(y=2, x=x, scale=3) is x and x.tolist() == [7]
+
+
+def test_overloads(ops: ModuleType) -> None:
+    """The variant calls the overload that the function calls."""
+    x = mx.array([2.0, 3.0])
+    assert ops.times_(x, mx.array(2.0)) is x and x.tolist() == [4, 6]
+    assert ops.times_(x, 2, how="a") is x and x.tolist() == [16, 36]
+    assert ops.times_(self=x, other=0.25) is x and x.tolist() == [4, 9]
+    assert ops.sub.scaled_(x, 2.0) is x and x.tolist() == [8, 18]
+    y = mx.array(0)
+    assert ops.times(x, 0.5, out=y) is y and y.tolist() == [4, 9]
+    with pytest.raises(TypeError, match=r"\[times_\] This overload of times has no in-place"):
+        ops.times_(x, "a")
+    stub = Path(ops.__file__).with_name("_ext").joinpath("__init__.pyi").read_text()
+    assert stub.count("@overload\ndef times_(self: array, ") == 2
+    assert x.tolist() == [8, 18]
+
+
+def test_one_method_for_all_overloads(ops: ModuleType) -> None:
+    assert {"times", "times_"} <= {*ops.install_methods()}
+    x = mx.array([2.0])
+    assert x.times_(3.0) is x and x.times_(2, how="a") is x and x.tolist() == [36]
 
 
 def test_mistakes(ops: ModuleType) -> None:

@@ -670,15 +670,16 @@ def test_quoted_is_a_literal_of_python():
         ('f(m: Literal["a"] = a) -> array', [("MG206", "a")]),
         # MG207: names
         ("f(class: int) -> array", [("MG207", "class")]),
-        ("f(delete: int) -> array", [("MG207", "delete")]),
-        (
-            "f(NULL: int, errno: int, stdin: int) -> array",
-            [("MG207", "NULL"), ("MG207", "errno"), ("MG207", "stdin")],
-        ),
-        ("f(_x: int, x__y: int) -> array", [("MG207", "_x"), ("MG207", "x__y")]),
+        ("f(delete: int, NULL: int, errno: int, _x: int, x__y: int) -> array", []),
+        ("f(x: array) -> (_y: array)", [("MG207", "_y")]),
+        ("_softmax(x: array) -> array", []),
+        ("_Softmax(x: array) -> array", [("MG207", "_Softmax")]),
         ("union(x: array) -> array", [("MG207", "union")]),
         ("array and(array x)", [("MG207", "and")]),
-        ("add.Tensor(Tensor x) -> Tensor", [("MG207", "add.Tensor")]),
+        ("add.Tensor(Tensor x) -> Tensor", []),
+        ("special.erf(Tensor x) -> Tensor", [("MG207", "special.erf")]),
+        ("add.Tensor.x(Tensor x) -> Tensor", [("MG207", "add.Tensor.x")]),
+        ("add.Tensor(x: array) -> array", [("MG207", "add.Tensor")]),
         ("f(x: array) -> (new: array)", [("MG207", "new")]),
         # MG208: names with a meaning
         *(
@@ -689,8 +690,8 @@ def test_quoted_is_a_literal_of_python():
         ("f(Tensor stream) -> Tensor", [("MG208", "stream")]),
         ("f(x: array, stream: int) -> array", [("MG208", "stream")]),
         ("f(s: int, inputs: int, self: int, std: float) -> array", []),
-        ("f(x: array) -> (result: array)", [("MG208", "result")]),
-        ("f(x: array, grad_a: array) -> (a: array, b: array)", [("MG208", "grad_a")]),
+        ("f(x: array) -> (result: array)", []),
+        ("f(x: array, grad_a: array) -> (a: array, b: array)", []),
         # MG209: results
         ("f(x: array)", [("MG209", "")]),
         ("f(x: array): ...", [("MG209", ":")]),
@@ -806,12 +807,7 @@ def test_demanded_spelling(text, spelling, code):
         ("f(Generator g) -> Tensor", "unknown type 'Generator'", "remove the argument"),
         ("f(x) -> array", "'x' has no type", "'x: array' or 'Tensor x'"),
         ("f(x: array", "this '(' is not closed", "add the ')'"),
-        (
-            "f(T: array) -> array",
-            "it is the element type of kernels",
-            "choose another name, such as t",
-        ),
-        ("add.out(Tensor x) -> Tensor", "'add.out' cannot be the name", "write 'add'"),
+        ("mx.add(Tensor x) -> Tensor", "'mx.add' cannot be the name", "write 'add'"),
         ('f(m: Literal["sum"] = "sun") -> array', "is not one of the choices", 'write "sum"'),
         ('f(m: Literal["sum"] = "x") -> array', "is not one of the choices", 'use one of "sum"'),
         ("f(n: int = None) -> array", "'None' is not a default for an int", "optional"),
@@ -864,7 +860,8 @@ def codes_of_entry(text: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("code", sorted(code for code in PAGES if code.startswith("MG2")))
+# MG208 depends on the entry: tests/check/test_examples.py has its example.
+@pytest.mark.parametrize("code", sorted(c for c in PAGES if c[:3] == "MG2" and c != "MG208"))
 def test_examples_of_codes(code):
     assert codes_of_entry(PAGES[code].bad) == {code}
     assert codes_of_entry(PAGES[code].good) == set()

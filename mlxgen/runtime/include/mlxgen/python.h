@@ -352,7 +352,14 @@ inline void def_inplace(
         }
         auto& array = target(object, variant, name);
         nb::object result = in.attr(function)(*args, **kwargs);
-        array.overwrite_descriptor(nb::cast<mx::array>(result));
+        mx::array* value = nullptr;
+        if (!nb::try_cast(result, value, false) || value == nullptr) {
+          std::ostringstream os;
+          os << "[" << variant << "] This overload of " << function
+             << " has no in-place variant, because it returns several arrays.";
+          throw nb::type_error(os.str().c_str());
+        }
+        array.overwrite_descriptor(*value);
         return object;
       },
       nb::sig(signature),
@@ -370,6 +377,18 @@ inline nb::module_ submodule(nb::module_ root, std::string path) {
         : root.def_submodule(name.c_str());
   }
   return root;
+}
+
+/** Define `__all__`, so that `import *` also finds `_softmax`. */
+inline void list_functions(nb::module_ module) {
+  nb::list names;
+  for (auto [name, value] : nb::cast<nb::dict>(module.attr("__dict__"))) {
+    auto special = nb::cast<std::string>(name).rfind("__", 0) == 0;
+    if (!special && !PyModule_Check(value.ptr())) {
+      names.append(name);
+    }
+  }
+  module.attr("__all__") = names;
 }
 
 /** Warn about a deprecated operator, once per call site, as Python does. */
@@ -402,7 +421,12 @@ struct type_caster<mlxgen::IntArg> {
   NB_TYPE_CASTER(mlxgen::IntArg, const_name("int"))
 
   template <typename Flags>
-  bool from_python(handle src, Flags, cleanup_list*) noexcept {
+  bool from_python(handle src, Flags flags, cleanup_list*) noexcept {
+    // The first of two passes over overloads accepts no bools and NumPy scalars.
+    constexpr auto convert = static_cast<Flags>(cast_flags::convert);
+    if ((flags & convert) == 0 && !PyLong_CheckExact(src.ptr())) {
+      return false;
+    }
     auto index = steal(PyNumber_Index(src.ptr()));
     if (!index.is_valid()) {
       PyErr_Clear();

@@ -1,0 +1,50 @@
+"""Whole models: programs of torch.export as models of MLX, without torch.
+
+    model = mlx_aten.from_exported("net.pt2")
+    logits = model(x)
+
+The steps, each in a module of its own: `archive` reads the file into the types of `program`,
+`functional` replaces operators that change arrays, `rewrites` uses fused operators, and `model`
+looks up all operators and makes an mlx.nn.Module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import IO, Any
+
+from .archive import read
+from .functional import make_functional
+from .model import ExportedModel
+from .operators import Find, find
+from .program import ExportError
+from .rewrites import rewrite
+
+__all__ = ["ExportError", "ExportedModel", "from_exported"]
+
+
+def from_exported(
+    source: str | PathLike[str] | IO[bytes] | Any,
+    *,
+    rewrites: bool | Iterable[str] = True,
+    find: Find = find,
+) -> ExportedModel:
+    """Return a program of torch.export as a model of MLX.
+
+    Args:
+        source: a `.pt2` file of `torch.export.save`, or an `ExportedProgram`; only the latter
+            needs torch.
+        rewrites: whether patterns of the program become fused operators, or the names of the
+            rewrites to use. `model.rewrites` lists what was done.
+        find: returns the function of an operator by name and overload, or None; by default,
+            mlx_aten's.
+
+    Raises:
+        ExportError: the file cannot be read, or the program needs operators that are missing; the
+            message lists them with their places in the model.
+    """
+    archive = read(source)
+    make_functional(archive.program)
+    done = rewrite(archive.program.graph, rewrites)
+    return ExportedModel(archive, done, find)

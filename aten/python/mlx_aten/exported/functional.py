@@ -1,0 +1,334 @@
+"""Makes a program functional: MLX's arrays do not change, torch's do.
+
+torch.export records in-place operators (`relu_`, `copy_`, the statistics of batch norm) as they
+were called. Here each becomes the operator that returns a new value, and later reads of the
+changed array read that value. If the changed array is a view, its source gets the new elements,
+too, and other views of the source are taken again when they are read: what a program observes is
+the same. Submodules that only switch torch's gradients off are inlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from .program import (
+    ExportError,
+    Graph,
+    Input,
+    Node,
+    Output,
+    Program,
+    Ref,
+    Value,
+    names_of,
+    refs_of,
+    replace_refs,
+    without_unused,
+)
+
+# Operators whose results share memory with their first argument.
+VIEWS = {
+    *("aten.T.default", "aten.adjoint.default", "aten.alias.default", "aten.chunk.default"),
+    *("aten.detach.default", "aten.diagonal.default", "aten.expand.default"),
+    *("aten.expand_as.default", "aten.lift.default", "aten.mH.default", "aten.mT.default"),
+    *("aten.moveaxis.int", "aten.movedim.int", "aten.movedim.intlist", "aten.narrow.default"),
+    *("aten.numpy_T.default", "aten.permute.default", "aten.select.int", "aten.slice.Tensor"),
+    *("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default"),
+    *("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.swapaxes.default"),
+    *("aten.swapdims.default", "aten.t.default", "aten.tensor_split.indices"),
+    *("aten.tensor_split.sections", "aten.transpose.int", "aten.unbind.int"),
+    *("aten.unflatten.int", "aten.unfold.default", "aten.unsqueeze.default"),
+    *("aten.view.default", "aten.view_as.default"),
+}
+# Operators that return their argument, or a copy if something has to be computed.
+DROPOUT = {"aten.dropout.default", "aten.feature_dropout.default"}
+RESHAPES = {
+    *("aten.flatten.using_ints", "aten.ravel.default"),
+    *("aten.reshape.default", "aten.reshape_as.default"),
+}
+CONVERSIONS = {
+    *("aten.contiguous.default", "aten.to.device", "aten.to.dtype", "aten.to.dtype_layout"),
+    *("aten.to.other", "aten.type_as.default"),
+}
+BATCH_NORM = {
+    *("aten.batch_norm.default", "aten.native_batch_norm.default"),
+    "aten._native_batch_norm_legit.default",
+}
+STATISTICS = "aten._native_batch_norm_legit_functional.default"
+STATISTICS_INPUTS = (
+    *("input", "weight", "bias", "running_mean", "running_var"),
+    *("training", "momentum", "eps"),
+)
+# Operators that change the shape of an array in place, for which nothing is implemented.
+RESHAPED = {
+    f"aten.{name}"
+    for name in (
+        "as_strided",
+        "resize",
+        "set",
+        "squeeze",
+        "swapaxes",
+        "t",
+        "transpose",
+        "unsqueeze",
+    )
+}
+
+
+def make_functional(program: Program) -> None:
+    """Replace in-place operators, and add the new buffers to the graph's outputs."""
+    graph = program.graph
+    result = _Functional(program, graph)
+    result.run(graph.nodes)
+    graph.nodes = result.nodes
+    graph.outputs = [replace_refs(output, result.read) for output in graph.outputs]
+    signature = program.signature
+    known = {signature.changed[i] for i in signature.changed}
+    for name, path in (signature.parameters | signature.buffers).items():
+        if result.current.get(name, name) != name and path not in known:
+            signature.changed[len(graph.outputs)] = path
+            graph.outputs.append(result.read(name))
+    without_unused(graph)
+
+
+class _Functional:
+    def __init__(self, program: Program, graph: Graph) -> None:
+        self.program = program
+        self.tensors = graph.tensors
+        self.nodes: list[Node] = []
+        self.current: dict[str, str] = {}  # the name of a value's present content
+        self.views: dict[str, tuple[str, Node]] = {}  # of a view: the source, and the operator
+        self.version: dict[str, int] = {}  # changes of a source, and those that its views know
+        self.unsure: dict[str, str] = {}  # results that perhaps share memory: the operator
+        self.names = (f"functional_{i}" for i in count())
+
+    def run(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self.add(node)
+
+    def add(self, node: Node) -> None:
+        kind, _, overload = node.target.rpartition(".")
+        if node.target == "higher_order.wrap_with_set_grad_enabled":
+            self.inline(node, node.inputs[1].value, node.inputs[2:], bool(node.inputs[0].value))
+        elif node.target == "higher_order.wrap_with_autocast" and not node.inputs[2].value:
+            self.inline(node, node.inputs[4].value, node.inputs[5:], True)
+        elif node.target in BATCH_NORM and self.changes_statistics(node):
+            self.batch_norm(node)
+        elif kind.startswith("aten.") and kind.endswith("_") and not kind.endswith("__"):
+            self.in_place(node, kind.removesuffix("_"), overload)
+        else:
+            self.emit(replace(node, inputs=self.inputs(node)))
+            self.note_view(node)
+
+    def emit(self, node: Node) -> None:
+        self.nodes.append(node)
+
+    def inputs(self, node: Node) -> tuple[Input, ...]:
+        return tuple(replace(i, value=replace_refs(i.value, self.read)) for i in node.inputs)
+
+    # Views and changes.
+
+    def note_view(self, node: Node) -> None:
+        if node.target not in VIEWS | DROPOUT | RESHAPES | CONVERSIONS:
+            return
+        if not node.inputs or not isinstance(node.inputs[0].value, Ref):
+            return
+        source = node.inputs[0].value.name
+        shares = True if node.target in VIEWS else self.shares(node, source)
+        if node.target in DROPOUT | CONVERSIONS:  # if it shares memory, then all of it
+            node = replace(node, target="aten.alias.default", inputs=node.inputs[:1])
+        for name in node.outputs():
+            if shares is None:
+                self.unsure[name] = node.target
+            elif shares:
+                self.views[name] = (source, node)
+                self.version[name] = self.version.get(self.root(name), 0)
+
+    def shares(self, node: Node, source: str) -> bool | None:
+        """Return whether the result shares memory with the source; None if that is not known."""
+        before, after = self.tensors.get(source), self.tensors.get(next(node.outputs()))
+        if before is None or after is None:
+            return None
+        if "dropout" in node.target:
+            return not node.get("train") or node.get("p") == 0
+        if node.target in (
+            "aten.reshape.default",
+            "aten.reshape_as.default",
+            "aten.flatten.using_ints",
+            "aten.ravel.default",
+        ):
+            return True if before.contiguous or before.shape == after.shape else None
+        if before.dtype != after.dtype or node.get("copy"):
+            return False
+        return True if before.strides == after.strides else (False if after.contiguous else None)
+
+    def root(self, name: str) -> str:
+        while name in self.views:
+            name = self.views[name][0]
+        return name
+
+    def read(self, name: str) -> Ref:
+        """Return the present content of a value."""
+        if name in self.views:
+            root = self.root(name)
+            if self.version[name] != self.version.get(root, 0):
+                source, node = self.views[name]
+                self.retake(node, self.read(source))
+        return Ref(self.current.get(name, name))
+
+    def retake(self, node: Node, source: Ref) -> None:
+        """Apply a view's operator to the present content of its source."""
+        renamed = {name: next(self.names) for name in node.outputs()}
+        inputs = self.inputs(replace(node, inputs=node.inputs[1:]))
+        first = replace(node.inputs[0], value=source)
+        output = _renamed(node.output, renamed)
+        self.emit(replace(node, name=next(self.names), inputs=(first, *inputs), output=output))
+        for name, new in renamed.items():
+            self.current[name] = new
+            self.copy_type(name, new)
+            self.version[name] = self.version.get(self.root(name), 0)
+
+    def write(self, name: str, new: str, node: Node) -> None:
+        """Make `new` the content of a value, and of the source that it is a view of."""
+        if name in self.unsure:
+            raise ExportError(
+                f"{self.program.file}: {node.target} in node '{node.name}' changes '{name}', which "
+                f"may share memory with another array ({self.unsure[name]}); call clone() before it"
+            )
+        if name in self.views:
+            source, view = self.views[name]
+            position = list(view.outputs()).index(name)
+            written = next(self.names)
+            arguments = replace(view, inputs=view.inputs[1:])
+            self.emit(
+                Node(
+                    written,
+                    "mlx.write_view",
+                    (
+                        Input("source", self.read(source)),
+                        Input("elements", Ref(new)),
+                        Input("view", view.target),
+                        Input("position", position if isinstance(view.output, tuple) else None),
+                        *self.inputs(arguments),
+                    ),
+                    written,
+                    node.place,
+                )
+            )
+            self.copy_type(source, written)
+            self.write(source, written, node)
+        else:
+            self.version[name] = self.version.get(name, 0) + 1
+        self.current[name] = new
+        if name in self.views:
+            self.version[name] = self.version[self.root(name)]
+
+    def copy_type(self, name: str, new: str) -> None:
+        if name in self.tensors:
+            self.tensors[new] = self.tensors[name]
+
+    # Operators that change an argument.
+
+    def in_place(self, node: Node, kind: str, overload: str) -> None:
+        if kind in RESHAPED:
+            self.emit(replace(node, inputs=self.inputs(node)))  # reported as missing
+            return
+        if kind == "aten.detach":
+            self.emit(replace(node, target="aten.detach.default", inputs=self.inputs(node)))
+            self.note_view(node)
+            return
+        target = node.inputs[0].value.name
+        inputs = self.inputs(node)
+        new = next(self.names)
+        if kind in ("aten.zero", "aten.fill", "aten.copy"):
+            elements = inputs[1] if len(inputs) > 1 else Input("src", 0)
+            inputs = (inputs[0], replace(elements, name="src"))
+            self.emit(Node(node.name, "aten.copy.default", inputs, new, node.place))
+        elif self.may_promote(node):
+            promoted = next(self.names)
+            self.emit(Node(node.name, f"{kind}.{overload}", inputs, promoted, node.place))
+            inputs = (Input("self", Ref(promoted)), Input("dtype", self.tensors[target].dtype))
+            self.emit(Node(node.name, "aten.to.dtype", inputs, new, node.place))
+        else:
+            self.emit(Node(node.name, f"{kind}.{overload}", inputs, new, node.place))
+        self.copy_type(target, new)
+        self.write(target, new, node)
+        for name in node.outputs():  # the result is the changed array itself
+            self.views[name] = (
+                target,
+                Node("", "aten.alias.default", (Input("self", Ref(target)),), name),
+            )
+            self.version[name] = self.version[self.root(name)]
+            self.current[name] = new
+            self.copy_type(target, name)
+
+    def may_promote(self, node: Node) -> bool:
+        """Return whether the operator's result can have another dtype than the changed array."""
+        before = self.tensors[node.inputs[0].value.name]
+        others = (self.tensors.get(name) for i in node.inputs[1:] for name in refs_of(i.value))
+        return any(other is not None and other.dtype != before.dtype for other in others)
+
+    def changes_statistics(self, node: Node) -> bool:
+        return bool(node.get("training")) and isinstance(node.get("running_mean"), Ref)
+
+    def batch_norm(self, node: Node) -> None:
+        """Replace batch norm in training by the operator that returns the new statistics."""
+        names = [*node.outputs(), *(next(self.names) for _ in range(5))][:3]
+        statistics = [node.get("running_mean").name, node.get("running_var").name]
+        changed = [next(self.names) for _ in statistics]
+        given = {i.name: i for i in self.inputs(node)}
+        order = (
+            "input",
+            "weight",
+            "bias",
+            "running_mean",
+            "running_var",
+            "training",
+            "momentum",
+            "eps",
+        )
+        inputs = tuple(replace(given[key], keyword=False) for key in order)
+        target = "aten._native_batch_norm_legit_functional.default"
+        self.emit(Node(node.name, target, inputs, (*names, *changed), node.place))
+        for name, new in zip(statistics, changed, strict=True):
+            self.copy_type(name, new)
+            self.write(name, new, node)
+
+    def inline(
+        self, node: Node, graph: Graph, given: tuple[Input, ...], differentiable: bool
+    ) -> None:
+        """Add the nodes of a submodule; without gradients, its results are constants."""
+        renamed = {
+            name: self.read(i.value.name).name for name, i in zip(graph.inputs, given, strict=True)
+        }
+        for inner in graph.nodes:
+            for name in inner.outputs():
+                renamed[name] = next(self.names)
+        for name, tensor in graph.tensors.items():
+            self.tensors.setdefault(renamed.get(name, name), tensor)
+        for inner in graph.nodes:
+            inputs = tuple(
+                replace(i, value=replace_refs(i.value, lambda name: Ref(renamed.get(name, name))))
+                for i in inner.inputs
+            )
+            self.add(replace(inner, inputs=inputs, output=_renamed(inner.output, renamed)))
+        for name, value in zip(names_of(node.output), _flat(graph.outputs), strict=True):
+            value = replace_refs(value, lambda inner: Ref(renamed.get(inner, inner)))
+            target = "aten.alias.default" if differentiable else "aten.detach.default"
+            self.add(Node(name, target, (Input("self", value),), name, node.place))
+
+
+def _flat(values: list[Value]) -> Iterator[Value]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _renamed(output: Output, names: dict[str, str]) -> Output:
+    if isinstance(output, str):
+        return names.get(output, output)
+    return None if output is None else tuple(_renamed(item, names) for item in output)

@@ -1,0 +1,377 @@
+"""The runnable form of a program: an mlx.nn.Module whose parameters are the program's.
+
+The tree of modules has torch's paths (`layers.0.weight`), so that MLX's optimizers, `freeze` and
+`save_weights` work as with other models. Buffers, such as the statistics of batch norm, are frozen
+arrays of that tree; constants of the program and buffers that a state dict lacks are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from .archive import Archive
+from .operators import DROPPED, Find, Function, lookup
+from .program import ExportError, Graph, Leaf, Node, Program, refs_of, replace_refs
+
+Tree = dict[str, Any]
+Run = Callable[[dict[str, Any]], list[Any]]
+
+
+class Part(nn.Module):
+    """A module of the tree; its buffers stay frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: set[str] = set()
+
+    def add_buffer(self, name: str, value: mx.array) -> None:
+        """Add an array that is not trained."""
+        self[name] = value
+        self._buffers.add(name)
+        self.freeze(keys=sorted(self._buffers), recurse=False)
+
+    def unfreeze(self, *args: Any, **kwargs: Any) -> Part:
+        """Unfreeze the parameters, but not the buffers."""
+        super().unfreeze(*args, **kwargs)
+        return self.freeze(keys=sorted(self._buffers), recurse=False)  # type: ignore[no-any-return]
+
+
+class ExportedModel(Part):
+    """A program of torch.export over MLX's arrays.
+
+    `model(*args, **kwargs)` takes what the exported module takes, and returns the same structure.
+    Buffers that the program changes get their new values in the model, as in MLX's own layers.
+    `functional` does the same without changing the model.
+
+    Attributes:
+        rewrites: names of fused operators, with the nodes of the program that they replaced.
+        tied: paths of parameters that are other parameters, with the paths of those.
+    """
+
+    def __init__(self, archive: Archive, rewrites: dict[str, list[str]], find: Find) -> None:
+        super().__init__()
+        program, weights = archive.program, archive.weights
+        signature = program.signature
+        own = self._exported = _Exported(program, rewrites)
+        changed = set(signature.changed.values())
+        records: dict[str, str] = {}
+        for name, path in (signature.parameters | signature.buffers).items():
+            record = weights[path].record
+            if name in signature.buffers and path in signature.temporary - changed:
+                own.fixed[name] = weights[path].array
+            elif name in signature.parameters and record in records:
+                own.tied[path] = records[record]
+                own.where[name] = _keys(records[record])
+            else:
+                own.where[name] = _keys(path)
+                if name in signature.parameters:
+                    records[record] = path
+                self._put(_keys(path), weights[path].array, name in signature.buffers)
+        for name, path in signature.constants.items():
+            own.fixed[name] = weights[path].array
+        own.run = _runner(program.graph, find, program.file)
+
+    @property
+    def rewrites(self) -> dict[str, list[str]]:
+        return self._exported.rewrites
+
+    @property
+    def tied(self) -> dict[str, str]:
+        return self._exported.tied
+
+    def _put(self, keys: tuple[str, ...], value: mx.array, buffer: bool) -> None:
+        part: Part = self
+        for key in keys[:-1]:
+            if key not in part:
+                part[key] = Part()
+            part = part[key]
+        if keys[-1] in part:
+            raise ExportError(
+                f"{self._exported.program.file}: two arrays would have the name {'.'.join(keys)}"
+            )
+        if buffer:
+            part.add_buffer(keys[-1], value)
+        else:
+            part[keys[-1]] = value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program with the model's parameters; changed buffers are stored."""
+        result, changes = self._call(self, args, kwargs)
+        if changes:
+            self.update(changes)
+        return result
+
+    def functional(self, parameters: Tree, *args: Any, **kwargs: Any) -> tuple[Any, Tree]:
+        """Return the result, and a tree of the buffers that the program changed.
+
+        Args:
+            parameters: a tree such as `model.parameters()` or `model.trainable_parameters()`;
+                arrays that it lacks are the model's.
+        """
+        return self._call(parameters, args, kwargs)
+
+    def _call(self, tree: Mapping[str, Any], args: Any, kwargs: Any) -> tuple[Any, Tree]:
+        own = self._exported
+        program, signature = own.program, own.program.signature
+        values: dict[str, Any] = dict(own.fixed)
+        for name, keys in own.where.items():
+            value = _get(tree, keys)
+            values[name] = _get(self, keys) if value is None else value
+        values |= _bind(program, args, kwargs)
+        outputs = own.run(values)
+        result = program.outputs.build(outputs[i] for i in signature.results)
+        changes: Tree = {}
+        for position, path in signature.changed.items():
+            *parents, last = _keys(path)
+            inside = changes
+            for key in parents:
+                inside = inside.setdefault(key, {})
+            inside[last] = outputs[position]
+        return result, changes
+
+
+@dataclass
+class _Exported:
+    """The state of a model outside of its tree, to which nn.Module adds dictionaries."""
+
+    program: Program
+    rewrites: dict[str, list[str]]
+    tied: dict[str, str] = field(default_factory=dict)
+    where: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of the graph's inputs
+    fixed: dict[str, mx.array] = field(default_factory=dict)  # constants by the graph's input
+    run: Run = None  # type: ignore[assignment]  # set last: the operators are looked up then
+
+
+def _keys(path: str) -> tuple[str, ...]:
+    """Return the place of torch's path in the tree.
+
+    nn.Module ignores names with a leading underscore, so that they lose it.
+    """
+    return tuple(key.lstrip("_") or "_" for key in path.split("."))
+
+
+def _get(tree: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    found: Any = tree
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+# Arguments.
+
+
+def _bind(program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the graph's inputs that the user gives, checked."""
+    leaves = program.signature.leaves
+    given = list(_leaves(program, args, kwargs))
+    sizes: dict[str, tuple[int, str]] = {}
+    values = {}
+    for leaf, value in zip(leaves, given, strict=True):
+        if leaf.constant:
+            if value is not MISSING and value is not leaf.value and value != leaf.value:
+                raise ValueError(
+                    f"argument '{leaf.name}' must be {leaf.value!r}, with which the program was "
+                    f"exported, not {value!r}"
+                )
+        elif not leaf.tensor:
+            values[leaf.name] = value
+        else:
+            values[leaf.name] = _array(program, leaf, value, sizes)
+    return values
+
+
+MISSING: Any = object()
+
+
+def _leaves(program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the arguments' leaves, whether they were given by position or by name."""
+    positional, keyword = program.inputs.children
+    names = program.names
+    keys = keyword.keys or ()
+    count = len(positional.children)
+    if len(names) != count + len(keys):  # a function of *args
+        names = [*(f"argument {i}" for i in range(count)), *keys]
+    if len(args) > len(names):
+        raise TypeError(f"the program takes {len(names)} arguments, not {len(args)}")
+    named = dict(zip(names, args, strict=False))
+    for key, value in kwargs.items():
+        if key in named:
+            raise TypeError(f"argument '{key}' is given twice")
+        if key not in names:
+            raise TypeError(f"the program has no argument '{key}': {', '.join(names)}")
+        named[key] = value
+    at = 0
+    specs = chain(positional.children, keyword.children)
+    order = [*names[:count], *keys]
+    for name, spec in zip(order, specs, strict=True):
+        own = program.signature.leaves[at : at + spec.leaves]
+        at += spec.leaves
+        if name in named:
+            yield from spec.flatten(named[name], f"argument '{name}'")
+        elif all(leaf.constant for leaf in own):
+            yield from (MISSING for _ in own)
+        else:
+            raise TypeError(f"the program needs the argument '{name}'")
+
+
+KINDS = {
+    "floating": mx.floating,
+    "complex": mx.complexfloating,
+    "integer": mx.integer,
+}
+
+
+def _kind(dtype: mx.Dtype) -> str:
+    return next((name for name, kind in KINDS.items() if mx.issubdtype(dtype, kind)), "bool")
+
+
+def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int, str]]) -> mx.array:
+    """Return an input as an array of the program's dtype and of a shape that it accepts."""
+    expected = program.graph.tensors[leaf.name]
+    if not isinstance(value, mx.array):
+        raise TypeError(f"argument '{leaf.name}' must be an mx.array, not {type(value).__name__}")
+    if expected.dtype is None:
+        raise ExportError(f"{program.file}: input '{leaf.name}' has a dtype that MLX lacks")
+    if _kind(value.dtype) != _kind(expected.dtype):
+        raise TypeError(f"argument '{leaf.name}' must be {expected.dtype}, not {value.dtype}")
+    shape = tuple(value.shape)
+    if len(shape) != len(expected.shape):
+        raise ValueError(
+            f"argument '{leaf.name}' must have {len(expected.shape)} axes, not the shape {shape}"
+        )
+    for axis, (size, wanted) in enumerate(zip(shape, expected.shape, strict=True)):
+        if isinstance(wanted, int):
+            if size != wanted:
+                raise ValueError(
+                    f"argument '{leaf.name}' has the shape {shape}, but the program was exported "
+                    f"for {wanted} at axis {axis}; export it with dynamic_shapes"
+                )
+            continue
+        low, high = program.ranges.get(wanted, (None, None))
+        if (low is not None and size < low) or (high is not None and size > high):
+            raise ValueError(
+                f"argument '{leaf.name}' has {size} at axis {axis}, but the program was exported "
+                f"for {low or 0} to {'any' if high is None else high}"
+            )
+        first, other = sizes.setdefault(wanted, (size, leaf.name))
+        if first != size:
+            raise ValueError(
+                f"argument '{leaf.name}' has {size} at axis {axis}, but '{other}' has {first}; the "
+                "program was exported for equal sizes"
+            )
+    return value.astype(expected.dtype)
+
+
+# Running.
+
+
+def _runner(graph: Graph, find: Find, file: str) -> Run:
+    """Return a function from the graph's inputs to its outputs.
+
+    Raises an ExportError that lists all operators without a function.
+    """
+    missing: dict[str, list[Node]] = {}
+    steps = []
+    for node in graph.nodes:
+        function = lookup(node.target, find)
+        if node.target == "mlx.write_view":
+            view = lookup(node.get("view"), find)
+            if view is None or function is None:
+                missing.setdefault(node.get("view"), []).append(node)
+                continue
+            steps.append(_write_step(node, view, function))
+        elif function is None:
+            missing.setdefault(node.target, []).append(node)
+        else:
+            steps.append(_step(node, function))
+    if missing:
+        raise ExportError(_missing_message(missing, file))
+    last: list[list[str]] = [[] for _ in steps]  # the values that no later step reads
+    alive = set(refs_of(graph.outputs))
+    for i in reversed(range(len(steps))):
+        for name in dict.fromkeys([*graph.nodes[i].reads(), *graph.nodes[i].outputs()]):
+            if name not in alive:
+                alive.add(name)
+                last[i].append(name)
+
+    def run(values: dict[str, Any]) -> list[Any]:
+        for step, done in zip(steps, last, strict=True):
+            step(values)
+            for name in done:
+                values.pop(name, None)
+        return [replace_refs(output, values.__getitem__) for output in graph.outputs]
+
+    return run
+
+
+Step = Callable[[dict[str, Any]], None]
+
+
+def _arguments(node: Node, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    positional, named = [], {}
+    for argument in node.inputs:
+        if argument.name in DROPPED:
+            continue
+        value = replace_refs(argument.value, values.__getitem__)
+        if argument.keyword:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    return positional, named
+
+
+def _step(node: Node, function: Function) -> Step:
+    def step(values: dict[str, Any]) -> None:
+        positional, named = _arguments(node, values)
+        try:
+            result = function(*positional, **named)
+        except Exception as error:
+            place = f"node '{node.name}', {node.target}{_where(node)}"
+            raise ExportError(f"{place}: {error}") from error
+        _store(values, node.output, result)
+
+    return step
+
+
+def _write_step(node: Node, view: Function, write: Function) -> Step:
+    source, elements, _, position, *others = node.inputs
+
+    def step(values: dict[str, Any]) -> None:
+        def viewed(array: mx.array) -> Any:
+            rest = Node(node.name, node.target, tuple(others), None)
+            positional, named = _arguments(rest, values)
+            return view(array, *positional, **named)
+
+        given = (replace_refs(i.value, values.__getitem__) for i in (source, elements, position))
+        _store(values, node.output, write(*given, viewed))
+
+    return step
+
+
+def _store(values: dict[str, Any], output: Any, result: Any) -> None:
+    if isinstance(output, str):
+        values[output] = result
+    elif output is not None:
+        for name, item in zip(output, result, strict=False):
+            _store(values, name, item)
+
+
+def _where(node: Node) -> str:
+    place = node.place
+    module = f", in {place.module}" if place.module else ""
+    return module + (f": {place.frame}" if place.frame else "")
+
+
+def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
+    count = "1 operator" if len(missing) == 1 else f"{len(missing)} operators"
+    lines = [f"{file}: the program needs {count} that mlx_aten lacks:"]
+    for target, nodes in sorted(missing.items()):
+        times = "once" if len(nodes) == 1 else f"{len(nodes)} times, first"
+        lines.append(f"  {target}, {times} in node '{nodes[0].name}'{_where(nodes[0])}")
+    return "\n".join(lines)

@@ -1,0 +1,140 @@
+"""The functions behind the operators of a program.
+
+Most are mlx_aten's. Here are those without a counterpart among functions over arrays: copies and
+conversions, sizes and the arithmetic with them, dropout, recurrent layers, and the fused operators
+that `rewrites.py` puts into programs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import operator
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import mlx.core as mx
+
+from . import fused, recurrent
+
+Function = Callable[..., Any]
+Find = Callable[[str, str], Function | None]
+
+# Arguments of ATen that have no meaning in MLX.
+DROPPED = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
+
+
+def find(name: str, overload: str) -> Function | None:
+    """Return mlx_aten's function of an overload, such as ("add", "Tensor"), or None."""
+    return _functions().get(name if overload == "default" else f"{name}_{overload}")
+
+
+@cache
+def _functions() -> dict[str, Function]:
+    """Return the functions of the package by the names of their entries."""
+    package = __package__.partition(".")[0]
+    described = json.loads(resources.files(package).joinpath("ops.json").read_text("utf-8"))
+    functions = {}
+    for entry in described:
+        path = ".".join(filter(None, (package, entry["module"])))
+        functions[entry["name"]] = getattr(importlib.import_module(path), entry["python_name"])
+    return functions
+
+
+def lookup(target: str, find: Find) -> Function | None:
+    """Return the function of a node's target, or None."""
+    if target in FUNCTIONS:
+        return FUNCTIONS[target]
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.rpartition(".")
+    return find(name, overload) if namespace == "aten" else None
+
+
+def _same(self: mx.array) -> mx.array:
+    return self
+
+
+def _convert(
+    self: mx.array, dtype: mx.Dtype | None = None, copy: bool = False, **_: None
+) -> mx.array:
+    return self if dtype is None else self.astype(dtype)
+
+
+def _convert_like(self: mx.array, other: mx.array, copy: bool = False, **_: None) -> mx.array:
+    return self.astype(other.dtype)
+
+
+def _copy(self: mx.array, src: mx.array | float) -> mx.array:
+    source = src.astype(self.dtype) if isinstance(src, mx.array) else mx.array(src, self.dtype)
+    return mx.broadcast_to(source, self.shape)
+
+
+def _dropout(input: mx.array, p: float, train: bool) -> mx.array:
+    if not train or p == 0:
+        return input
+    if p == 1:
+        return mx.zeros_like(input)
+    return mx.where(mx.random.bernoulli(1 - p, input.shape), input / (1 - p), 0)
+
+
+def _size(self: mx.array, dim: int) -> int:
+    return self.shape[dim]
+
+
+def _write_view(
+    source: mx.array, elements: mx.array, position: int | None, view: Function
+) -> mx.array:
+    """Return the source with new elements where the view has its elements.
+
+    The view of the numbers of all elements tells their positions, whatever the view is.
+    """
+    positions = view(mx.arange(source.size).reshape(source.shape))
+    if position is not None:
+        positions = positions[position]
+    flat = source.reshape(-1)
+    flat[positions.reshape(-1)] = elements.reshape(-1)
+    return flat.reshape(source.shape)
+
+
+FUNCTIONS: dict[str, Function] = {
+    **{
+        f"aten.{name}.default": _same
+        for name in ("alias", "clone", "contiguous", "lift", "lift_fresh", "lift_fresh_copy")
+    },
+    **{f"aten.{name}": _convert for name in ("to.device", "to.dtype", "to.dtype_layout")},
+    "aten._to_copy.default": _convert,
+    "aten.to.other": _convert_like,
+    "aten.type_as.default": _convert_like,
+    "aten.copy.default": _copy,
+    "aten.detach.default": mx.stop_gradient,
+    "aten.dropout.default": _dropout,
+    "aten.broadcast_tensors.default": lambda tensors: mx.broadcast_arrays(*tensors),
+    "aten.sym_size.int": _size,
+    "aten.sym_numel.default": lambda self: self.size,
+    "aten.lstm.input": recurrent.lstm,
+    "aten.gru.input": recurrent.gru,
+    "aten.rnn_tanh.input": recurrent.rnn_tanh,
+    "aten.rnn_relu.input": recurrent.rnn_relu,
+    "mlx.write_view": _write_view,
+    **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
+    # Arithmetic with sizes.
+    **{
+        f"_operator.{name}": getattr(operator, name)
+        for name in (
+            *("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs"),
+            *("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "getitem"),
+        )
+    },
+    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
+    "torch.sym_float": float,
+    "torch.sym_int": int,
+    "torch.sym_ite": lambda condition, a, b: a if condition else b,
+    "torch.sym_max": max,
+    "torch.sym_min": min,
+    "torch.sym_not": operator.not_,
+    "torch.sym_sum": sum,
+    "torch._sym_sqrt": math.sqrt,
+}

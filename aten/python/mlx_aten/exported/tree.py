@@ -1,0 +1,90 @@
+"""Nested arguments and results: torch's pytree specifications, without torch.
+
+Tuples, lists and dictionaries keep their type. A named tuple becomes a named tuple of the same
+fields. Other containers whose specification lists keys, such as the outputs of transformers,
+become dictionaries, and all others lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .program import ExportError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class TreeSpec:
+    """A container of children, or a leaf (type None)."""
+
+    type: str | None
+    children: tuple[TreeSpec, ...] = ()
+    keys: tuple[Any, ...] | None = None  # of dictionaries and the like
+    fields: tuple[str, ...] | None = None  # of named tuples
+    leaves: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = sum(child.leaves for child in self.children) if self.type is not None else 1
+        object.__setattr__(self, "leaves", count)
+
+    def build(self, leaves: Iterator[Any]) -> Any:
+        """Return the tree whose leaves these are."""
+        if self.type is None:
+            return next(leaves)
+        items = [child.build(leaves) for child in self.children]
+        if self.fields is not None:
+            return namedtuple(self.type.rpartition(".")[2], self.fields)(*items)
+        if self.keys is not None:
+            return dict(zip(self.keys, items, strict=True))
+        return tuple(items) if self.type == "builtins.tuple" else items
+
+    def flatten(self, tree: Any, path: str) -> Iterator[Any]:
+        """Yield the leaves of a tree of this structure; `path` names it in errors."""
+        if self.type is None:
+            yield tree
+            return
+        keys: tuple[Any, ...] = tuple(range(len(self.children)))
+        if self.keys is not None:
+            keys = self.keys
+            if not isinstance(tree, Mapping):
+                raise TypeError(f"{path} must be a dict with the keys {_listed(keys)}")
+            if set(tree) != set(keys):
+                raise TypeError(f"{path} has the keys {_listed(tuple(tree))}, not {_listed(keys)}")
+        elif not isinstance(tree, list | tuple) or len(tree) != len(keys):
+            raise TypeError(f"{path} must be a list or tuple of {len(keys)} items")
+        for key, child in zip(keys, self.children, strict=True):
+            yield from child.flatten(tree[key], f"{path}[{key!r}]")
+
+
+def _listed(keys: tuple[Any, ...]) -> str:
+    return ", ".join(map(repr, keys))
+
+
+def read_tree(text: str, fields: Mapping[str, Any]) -> TreeSpec:
+    """Return the specification that torch wrote; `fields` are those of named tuples."""
+    version, data = json.loads(text)
+    if version != VERSION:
+        raise ExportError(f"the arguments have version {version} of torch's pytrees, not {VERSION}")
+    return _tree(data, fields)
+
+
+def _tree(data: dict[str, Any], fields: Mapping[str, Any]) -> TreeSpec:
+    if data["type"] is None:
+        return TreeSpec(None)
+    children = tuple(_tree(child, fields) for child in data["children_spec"])
+    kind, context = data["type"], data["context"]
+    if kind == "collections.namedtuple":
+        return TreeSpec(context, children, fields=tuple(fields[context]["field_names"]))
+    if kind == "collections.defaultdict":
+        return TreeSpec(kind, children, keys=tuple(context["dict_context"]))
+    if isinstance(context, str):
+        context = json.loads(context)
+    is_keys = isinstance(context, list) and len(context) == len(children)
+    if kind in ("builtins.tuple", "builtins.list") or not is_keys:
+        return TreeSpec(kind, children)
+    return TreeSpec(kind, children, keys=tuple(context))

@@ -1,0 +1,389 @@
+"""Records programs of torch.export, with torch's outputs and gradients, for aten/tests.
+
+    python aten/tools/record_programs.py [NAME ...]
+
+Needs torch and transformers. Each program gets two files in aten/tests/programs: NAME.pt2, the
+program with small random weights, and NAME.npz, what torch computes with it: `in.I` and `out.I`
+(leaves of the arguments and results), `loss`, `grad.PATH` for each parameter, and `new.PATH` for
+each buffer that the program changes. The loss is `loss_of(results)`, which the tests repeat.
+The archives are compressed, and stack traces lose the folder of the installed packages, so that
+another machine records the same text.
+"""
+
+import io
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import nn
+from torch.utils import _pytree as pytree
+
+FOLDER = Path(__file__).parents[1] / "tests/programs"
+FIXED = (1980, 1, 1, 0, 0, 0)  # so that equal content gives equal archives
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module with example arguments; `dynamic` names the dimensions that may vary."""
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
+    dynamic: Any = None
+    decompose: bool = False  # torch's core ATen operators instead of those that were called
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {}
+
+
+def program(make: Callable[[], Program]) -> Callable[[], Program]:
+    """Register a function that makes a program under the function's name."""
+    PROGRAMS[make.__name__] = make
+    return make
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(8, 32),
+            nn.ReLU(),
+            nn.LayerNorm(32),
+            nn.Dropout(0.1),
+            nn.Linear(32, 32),
+            nn.GELU(),
+        )
+        self.classes = nn.Linear(32, 5)
+        self.value = nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor, label: torch.Tensor, target: torch.Tensor) -> Any:
+        hidden = self.body(x)
+        logits = self.classes(hidden)
+        loss = F.cross_entropy(logits, label, label_smoothing=0.1) + F.mse_loss(
+            self.value(hidden)[:, 0], target
+        )
+        return {"loss": loss, "logits": logits}
+
+
+def _mlp(decompose: bool) -> Program:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    args = (torch.randn(6, 8), torch.randint(5, (6,)), torch.randn(6))
+    return Program(
+        Mlp().eval(), args, dynamic=({0: batch}, {0: batch}, {0: batch}), decompose=decompose
+    )
+
+
+@program
+def mlp() -> Program:
+    return _mlp(False)
+
+
+@program
+def mlp_core() -> Program:
+    return _mlp(True)
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = (
+            nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+            if stride > 1
+            else nn.Identity()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += self.shortcut(x)
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        self.layers = nn.Sequential(Block(8, 8, 1), Block(8, 16, 2))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
+
+
+def _resnet(train: bool, decompose: bool) -> Program:
+    module = ResNet()
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.1)
+            norm.running_var.uniform_(0.5, 1.5)
+    return Program(module.train(train), (torch.randn(4, 3, 32, 32),), decompose=decompose)
+
+
+@program
+def resnet() -> Program:
+    return _resnet(False, False)
+
+
+@program
+def resnet_train() -> Program:
+    return _resnet(True, False)
+
+
+@program
+def resnet_train_core() -> Program:
+    return _resnet(True, True)
+
+
+class Stage(nn.Module):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, padding=1),
+            nn.GroupNorm(4, outputs),
+            nn.SiLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1),
+            nn.GroupNorm(4, outputs),
+            nn.SiLU(),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1 = Stage(2, 8)
+        self.down2 = Stage(8, 16)
+        self.middle = Stage(16, 16)
+        self.transposed = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.up1 = Stage(32, 8)
+        self.up2 = Stage(16, 8)
+        self.out = nn.Conv2d(8, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.down1(x)
+        second = self.down2(F.avg_pool2d(first, 2))
+        middle = self.middle(F.max_pool2d(second, 2))
+        up = F.interpolate(middle, scale_factor=2, mode="nearest")
+        up = self.up1(torch.cat([up, second], 1))
+        up = F.interpolate(up, scale_factor=2, mode="bilinear", align_corners=False)
+        up = self.up2(torch.cat([up, first], 1))
+        return self.out(up), self.transposed(middle)
+
+
+@program
+def unet() -> Program:
+    return Program(UNet().eval(), (torch.randn(2, 2, 16, 16),))
+
+
+class Tagger(nn.Module):
+    def __init__(self, cell: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16, padding_idx=0)
+        self.rnn = cell(16, 12, num_layers=2, batch_first=True, bidirectional=True)
+        self.out = nn.Linear(24, 7)
+
+    def forward(self, tokens: torch.Tensor, label: torch.Tensor) -> Any:
+        hidden, state = self.rnn(self.embedding(tokens))
+        logits = F.log_softmax(self.out(hidden), dim=-1)
+        return F.nll_loss(logits.transpose(1, 2), label), logits, state
+
+
+@program
+def lstm() -> Program:
+    return Program(Tagger(nn.LSTM).eval(), (torch.randint(50, (3, 9)), torch.randint(7, (3, 9))))
+
+
+@program
+def gru() -> Program:
+    return Program(Tagger(nn.GRU).eval(), (torch.randint(50, (3, 9)), torch.randint(7, (3, 9))))
+
+
+TEXT = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 3}
+
+
+@program
+def bert() -> Program:
+    config = transformers.BertConfig(
+        **TEXT, intermediate_size=64, max_position_embeddings=32, attn_implementation="eager"
+    )
+    mask = torch.ones(2, 10, dtype=torch.long)
+    mask[1, 7:] = 0
+    return Program(
+        transformers.BertForSequenceClassification(config).eval(),
+        (),
+        {"input_ids": torch.randint(99, (2, 10)), "attention_mask": mask},
+    )
+
+
+@program
+def gpt2() -> Program:
+    config = transformers.GPT2Config(
+        vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False
+    )
+    tokens = torch.randint(99, (2, 12))
+    batch = torch.export.Dim("batch", min=2, max=16)
+    return Program(
+        transformers.GPT2LMHeadModel(config).eval(),
+        (),
+        {"input_ids": tokens, "labels": tokens},
+        dynamic={"input_ids": {0: batch}, "labels": {0: batch}},
+    )
+
+
+@program
+def llama() -> Program:
+    config = transformers.LlamaConfig(
+        **TEXT,
+        intermediate_size=64,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        use_cache=False,
+        tie_word_embeddings=True,
+    )
+    tokens = torch.randint(99, (2, 12))
+    return Program(
+        transformers.LlamaForCausalLM(config).eval(), (), {"input_ids": tokens, "labels": tokens}
+    )
+
+
+@program
+def vit() -> Program:
+    config = transformers.ViTConfig(
+        **IMAGE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+    )
+    config.num_labels = 5
+    return Program(
+        transformers.ViTForImageClassification(config).eval(),
+        (),
+        {"pixel_values": torch.randn(2, 3, 16, 16)},
+    )
+
+
+@program
+def convnext() -> Program:
+    config = transformers.ConvNextConfig(
+        hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1], num_labels=5
+    )
+    return Program(
+        transformers.ConvNextForImageClassification(config).eval(),
+        (),
+        {"pixel_values": torch.randn(2, 3, 32, 32)},
+    )
+
+
+@program
+def clip() -> Program:
+    shared = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    text = transformers.CLIPTextConfig(
+        **shared, vocab_size=99, max_position_embeddings=16, num_attention_heads=4, eos_token_id=98
+    )
+    vision = transformers.CLIPVisionConfig(**shared, **IMAGE, num_attention_heads=4)
+    config = transformers.CLIPConfig(
+        text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=16
+    )
+    tokens = torch.randint(98, (2, 8))
+    tokens[:, -1] = 98
+    mask = torch.ones(2, 8, dtype=torch.long)
+    return Program(
+        transformers.CLIPModel(config).eval(),
+        (),
+        {
+            "input_ids": tokens,
+            "pixel_values": torch.randn(2, 3, 16, 16),
+            "attention_mask": mask,
+            "return_loss": True,
+        },
+    )
+
+
+def loss_of(results: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Return a number that depends on all results that are floating-point arrays."""
+    loss = torch.zeros(())
+    for result in results:
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            weights = torch.cos(torch.arange(result.numel())).reshape(result.shape)
+            loss = loss + (result * weights).mean()
+    return loss
+
+
+def compress(archive: bytes, path: Path) -> None:
+    """Write torch's archive compressed, with stack traces that are equal on all machines."""
+    packages = sysconfig.get_paths()["purelib"] + "/"
+    here = str(FOLDER.parents[2]) + "/"
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(path, "w") as new:
+        for record in old.infolist():
+            content = old.read(record)
+            if record.filename.endswith(".json"):
+                content = content.replace(packages.encode(), b"").replace(here.encode(), b"")
+            name = zipfile.ZipInfo(record.filename, FIXED)
+            new.writestr(name, content, zipfile.ZIP_DEFLATED, compresslevel=9)
+
+
+def record(name: str) -> None:
+    """Export one program, run it, and write both files."""
+    torch.manual_seed(sum(map(ord, name.removesuffix("_core"))))
+    made = PROGRAMS[name]()
+    module, kwargs = made.module, made.kwargs or {}
+    exported = torch.export.export(
+        module, made.args, kwargs, dynamic_shapes=made.dynamic, strict=False
+    )
+    if made.decompose:
+        exported = exported.run_decompositions()
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    compress(buffer.getvalue(), FOLDER / f"{name}.pt2")
+
+    before = {key: value.clone() for key, value in module.named_buffers()}
+    results = pytree.tree_leaves(module(*made.args, **kwargs))
+    loss = loss_of(results)
+    loss.backward()
+    data = {f"in.{i}": leaf for i, leaf in enumerate(pytree.tree_leaves((made.args, kwargs)))}
+    data |= {f"out.{i}": leaf for i, leaf in enumerate(results) if isinstance(leaf, torch.Tensor)}
+    data["loss"] = loss
+    for key, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            data[f"grad.{key}"] = parameter.grad
+    for key, value in module.named_buffers():
+        if not torch.equal(before[key], value):
+            data[f"new.{key}"] = value
+    np.savez_compressed(
+        FOLDER / f"{name}.npz",
+        **{k: v.detach().numpy() if isinstance(v, torch.Tensor) else v for k, v in data.items()},
+    )
+
+
+def main(names: list[str]) -> None:
+    """Record the named programs, or all."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in names or PROGRAMS:
+        record(name)
+        sizes = [(FOLDER / f"{name}{end}").stat().st_size for end in (".pt2", ".npz")]
+        print(f"{name}: {sizes[0] / 1024:.0f} + {sizes[1] / 1024:.0f} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
