@@ -23,6 +23,7 @@ COMMANDS = {
     "docs": "command.cli.docs",
     "explain": "command.cli.explain",
     "generate": "command.cli.generate",
+    "import": "imports.command.import_command",
     "list": "command.cli.list_command",
     "lsp": "editor.command.lsp",
     "metal-check": "emulator.commands.metal_check",

@@ -124,6 +124,8 @@ def derive(root: Path) -> dict[str, Any]:
                     functions[name] = _derive_function(name, node, overloads)
                 except ValueError as error:
                     problems.append(f"{name}: {error}")
+    for name, signatures in _by_name("C++ only").items():
+        _add_from_headers(functions, name, [_parsed(text) for (text,) in signatures], overloads)
     if "astype" not in functions:  # only a method until 0.31.2
         functions["astype"] = _written_function("astype", _written_signatures("astype"))
     if problems:
@@ -185,6 +187,26 @@ def _derive_function(
     if exact and name != "quantize" and ":" not in result:
         result = f"{result}:{exact[1].count('array')}"
     return _function(name, signatures, result, _settle(found))
+
+
+def _add_from_headers(
+    functions: dict[str, dict[str, Any]],
+    name: str,
+    signatures: Sequence[list[PythonParam]],
+    overloads: Mapping[str, list[tuple[str, list[_CppParam]]]],
+) -> None:
+    """Add a function that Python lacks, or further signatures of one, if the headers have it."""
+    cpp, found = name.replace(".", "::"), list[str]()
+    for params in signatures:
+        aligned = [_align(cpp, params, cpp_params) for _, cpp_params in overloads.get(cpp, ())]
+        found += [overload for overload in aligned if overload and overload not in found]
+    if found:
+        known = functions.get(name)
+        new = _function(name, signatures, "array", found)
+        if known is not None:
+            for part in ("signatures", "overloads"):
+                new[part] = [*known[part], *(item for item in new[part] if item not in known[part])]
+        functions[name] = {**(known or {}), **new}
 
 
 def _written_signatures(name: str) -> list[list[PythonParam]]:

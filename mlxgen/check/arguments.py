@@ -20,7 +20,7 @@ from ..model.kinds import Kind
 from ..model.op import GROUP, Arguments, DtypeRule, Form, Integers, Length, Parameter, camel
 from ..model.signature import with_article
 from ..read.keys import listed
-from ..read.names import clash
+from ..read.names import clash, cpp_names
 from .axes import another, why_no_axis
 from .context import GENERATED, Context, Path
 
@@ -104,9 +104,11 @@ def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
 def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
     """Yield the arguments with their C++ names, and arrays with their input positions."""
     place, after = 0, list[Parameter]()
-    for arg, cpp in zip(context.signature.args, _cpp_names(context), strict=True):
+    declared = cpp_names([arg.name for arg in context.signature.args])
+    inside = _cpp_names(context, declared)
+    for arg, public, cpp in zip(context.signature.args, declared, inside, strict=True):
         if not arg.type.is_array:
-            yield Parameter(arg, arg.name, arg.type, cpp)
+            yield Parameter(arg, arg.name, arg.type, cpp, public)
             continue
         own = fixed.get(arg.name)
         p = Parameter(
@@ -114,6 +116,7 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
             arg.name,
             arg.type,
             cpp,
+            public,
             place,
             tuple(after),
             dtype=own,
@@ -123,6 +126,13 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
         place += p.is_plain
         after += [p] * (not p.is_plain)
         yield p
+
+
+def names_in_use(context: Context) -> set[str]:
+    """Return the names of C++ variables in the operator's functions."""
+    declared = cpp_names([arg.name for arg in context.signature.args])
+    inside = _cpp_names(context, declared)
+    return _locals(context).union(*map(_derived, inside))
 
 
 def _locals(context: Context) -> set[str]:
@@ -143,17 +153,16 @@ def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[st
         yield name, length._replace(cpp=cpp)
 
 
-def _cpp_names(context: Context) -> Iterator[str]:
-    """Yield the C++ name of each argument: its name, with a suffix if that is in use.
+def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
+    """Yield the local C++ name of each argument: the declared one, with a suffix if that is in use.
 
-    Names in use are the locals of generated functions, and names derived from other arguments and
+    Names in use are the locals of generated functions, and names _derived from other arguments and
     outputs, such as ``alpha_`` for the member that stores ``alpha``.
     """
     taken = {*_locals(context)}
     if len(context.signature.outputs) > 1:
         taken |= {f"to_{o}{at}" for o in context.output_names for at in ("", "_at")}
-    for arg in context.signature.args:
-        cpp = arg.name
+    for cpp in declared:
         while not taken.isdisjoint(names := _derived(cpp)):
             cpp += "_arg"
         taken |= names

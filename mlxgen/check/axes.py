@@ -19,16 +19,13 @@ from ..model.kinds import Kind
 from ..model.op import Length, shown_axes
 from ..model.signature import Arg, Signature
 from ..read.keys import listed
-from ..read.names import RESERVED, made
+from ..read.names import RESERVED, meanings
 
 OTHERS = "..."
 MOST = 32  # axes of an array
 
 _WORD = re.compile(r"\w+", re.ASCII)
 _AXIS = re.compile(r"(\b([A-Za-z_]\w*|0|[1-9]\d{0,8})\b|[-+*/()])+", re.ASCII)
-
-# Further names with a meaning in formulas; T is not one, because only kernels use it.
-_OF_FORMULAS = RESERVED.keys() - {"T"}
 
 
 class Axes(NamedTuple):
@@ -84,7 +81,7 @@ class NamedAxes:
         self.taken = {arg.name for arg in signature.args} - self.ints
         outputs = [output.name for output in signature.outputs]
         arrays = [arg.name for arg in signature.arrays]
-        self.taken |= {*outputs, *made(arrays, outputs), *_OF_FORMULAS}
+        self.taken |= {*outputs, *meanings(arrays, outputs), *RESERVED, "out"}
         # Required arrays with a single form determine the sizes of their axes.
         self.sure = {
             arg.name: self.of[arg.name][0]

@@ -48,12 +48,13 @@ def check_batch(context: Context, arguments: Arguments) -> None:
     for path, text, allowed in _formulas(context):
         formula.in_launch = path[0] == "dispatch"
         try:
-            tree = parsed(text)
+            tree = parsed(context.expanded(text))
             kind = formula.kind(tree)
             if kind not in allowed:
                 raise _Varies(tree, {"shape": "shape", "checks": "ndim"}.get(str(path[0]), ""))
         except _Varies as wrong:
-            at, kind = FormulaText(text).span(wrong.at), SAME
+            whole = context.expanded(text) != text  # the part may be in a `let`
+            at, kind = FormulaText(text).span(None if whole else wrong.at), SAME
             key = "" if wrong.key == "ndim" and path[0] != "checks" else wrong.key
             context.error("vmap_formula", path, key, at=at, condition=wrong.condition)
         except (Wrong, RecursionError):
@@ -99,8 +100,9 @@ class _Formula:
         self.ranks: defaultdict[str, int] = defaultdict(int)
         for name, several in context.axes.of.items():
             self.ranks[name] = min(len(axes.names) - 1 for axes in several)
-        checks = [check.that for check in context.raw.checks]
-        shapes = texts_by_output(context, "shape")
+        checks = [context.expanded(check.that) for check in context.raw.checks]
+        texts = texts_by_output(context, "shape").items()
+        shapes = {name: context.expanded(text) for name, text in texts}
         for text in [*checks, *shapes.values()]:
             for name, least in (_least if text in checks else _needed)(_tree(text)):
                 self.ranks[name] = max(self.ranks[name], least)

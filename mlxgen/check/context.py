@@ -15,11 +15,13 @@ from typing import Any
 
 from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
-from ..formula.compile import Name, Need, Scope, Want, compile_formula
+from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula
+from ..formula.lets import expanded
 from ..model.kinds import Kind
-from ..model.op import Arguments, Expr, Fact, Form
+from ..model.op import Arguments, Expr, Fact, Form, dotted_names
 from ..model.signature import Signature, Type
 from ..read.keys import OpEntry, listed
+from ..read.names import meanings
 from ..read.settings import Settings
 from ..read.signature import Spelling
 from ..read.sources import Sources
@@ -63,6 +65,7 @@ class SharedState:
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
     degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
     pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
+    overloads: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by Python name, in order
     cpp_names: dict[str, str] = field(default_factory=dict)  # their functions
     class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries with unknown signature
@@ -93,7 +96,19 @@ class Named:
     @property
     def python_name(self) -> str:
         """The name in Python."""
-        return self.text("python_name") or self.name
+        return self.entry.python_name or self.name
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The dotted names in Python: its name and its aliases."""
+        module = self.text("module")
+        own = f"{module}.{self.python_name}" if module else self.python_name
+        return own, *dotted_names(self.entry.words("aliases"), module)
+
+    @property
+    def internal(self) -> bool:
+        """True if Python has no function for the entry."""
+        return "internal" in self.entry.words("tags")
 
     @property
     def label(self) -> str:
@@ -106,12 +121,18 @@ class Named:
         return ("name",) if self.text("name") else ()
 
     @property
+    def _in_signature(self) -> str:
+        """The pattern of the name in a signature: itself, or an overload in torch's spelling."""
+        overload = rf"{re.escape(self.python_name)}\.\w+"
+        return rf"(\b{re.escape(self.name)}|\b{overload})(?=\s*\()"
+
+    @property
     def name_span(self) -> Span:
         """The location of the name."""
         if self.at_name:
             return self.entry.span(self.at_name)
         for key in SIGNATURES:
-            if found := re.search(rf"\b{re.escape(self.name)}(?=\s*\()", self.text(key)):
+            if found := re.search(self._in_signature, self.text(key)):
                 return self.entry.text_span((key,), *found.span())
         return self.entry.span()
 
@@ -162,6 +183,8 @@ class Context(Named):
     raw: OpEntry
     signature: Signature
     left_out: frozenset[str]  # keys with errors, which are missing in `raw`
+    lets: dict[str, Let] = field(default_factory=dict)  # by name, in order
+    let_errors: set[tuple[str, str, int]] = field(default_factory=set)  # several formulas have them
 
     def __post_init__(self) -> None:
         self.failed.update(self.left_out)
@@ -261,8 +284,19 @@ class Context(Named):
         around = self.around
         release = around.settings.mlx
         lengths = self.axes.lengths
-        known = around.signatures, around.cpp_names
-        return Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
+        known = around.signatures, around.cpp_names, around.overloads
+        scope = Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
+        return scope._replace(lets=self.lets)
+
+    def expanded(self, text: str) -> str:
+        """Return the text of a formula with the texts of the `let`s that it uses."""
+        return expanded(text, {name: let.text for name, let in self.lets.items()})
+
+    @cached_property
+    def of_formulas(self) -> frozenset[str]:
+        """The names that only some formulas of the entry know, such as `grad`."""
+        arrays = [arg.name for arg in self.signature.arrays]
+        return frozenset([*meanings(arrays, self.output_names), *self.output_names])
 
     def formula(
         self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True
@@ -277,7 +311,20 @@ class Context(Named):
             if text[start:end] not in self.around.broken:  # that entry's errors are reported
                 self.report_in(path, code, message, start, end, help)
 
+        def report_let(
+            name: str, code: str, message: str, start: int, end: int, help: Help
+        ) -> None:
+            self.fail(path)
+            error = name, message, start  # several formulas may have it
+            if self.lets[name].text[start:end] in self.around.broken or error in self.let_errors:
+                return
+            self.let_errors.add(error)
+            self.report_in(("let", name), code, message, start, end, help)
+
         scope = self.scope(names, stream)
+        scope = scope._replace(let_report=report_let, only_elsewhere=self.of_formulas)
+        if path[0] == "dtype" or path[2:3] == ("template",):
+            scope = scope._replace(variables=False)
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})

@@ -14,11 +14,12 @@ from ..model.kinds import Kind
 from ..model.op import Form
 from ..model.signature import Signature
 from ..read.keys import OpEntry
-from ..read.names import clash
+from ..read.names import clash, meanings
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
 from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
+from .lets import read_lets
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # nested submodules, each a folder
@@ -27,6 +28,9 @@ _FORM_KEYS = frozenset(
     {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
 )
 _KERNEL_KEYS = ("shape", "dtype", "dtypes", "integers", "vmap", "jvp", "manual")
+
+# The keys whose signature has the names of the arguments.
+_WITH_ARGUMENTS = ("signature", "python_signature", "cpp_signature")
 
 _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
 _SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys that define these parts
@@ -49,6 +53,7 @@ def read_entry(entry: Entry, around: SharedState) -> Context | None:
         entry, name, diags, around=around, raw=raw, signature=signature, left_out=left_out
     )
     _check_names(context)
+    read_lets(context)
     return context
 
 
@@ -90,26 +95,63 @@ def _check_names(context: Context) -> None:
         problem = "is not a C++ identifier"
     if problem:
         context.error("bad_name", ("name",), *_dotted(name), **_last(name), problem=problem)
-    elif raw.name and signature.name and signature.name not in (raw.name, raw.python_name):
+    elif _other_name(raw, signature):
         key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
     if raw.python_name or context.ok:
         path: Path = ("python_name",) if raw.python_name else context.at_name
-        names.append((raw.python_name or name, path))
+        names.append((context.python_name, path))
     for python_name, path in names:
-        if problem := _python_problem(python_name, GENERATED["stubs"]):
+        module, short = "", python_name
+        if path[:1] == ("aliases",):
+            module, _, short = python_name.rpartition(".")
+        if problem := _python_problem(short, GENERATED["stubs"]):
             where = str(path[0]) if path else "name"
             keys = [*_dotted(python_name), where]
             context.error("bad_python_name", path, *keys, **_last(python_name), problem=problem)
-    parts = raw.module.split(".") if raw.module is not None else []
+        elif module:
+            _check_module(context, module, path)
+    if raw.module is not None:
+        _check_module(context, raw.module, ("module",))
+
+
+def _check_module(context: Context, module: str, path: Path) -> None:
+    """Report a path of submodules that Python cannot have."""
+    parts = module.split(".")
     for part in parts[:DEEPEST]:
         problem = _python_problem(part)
         if len(parts) > DEEPEST:
             part, problem = parts[DEEPEST], f"is nested more than {DEEPEST} levels deep"
         if problem:
-            context.error("bad_module", ("module",), module=raw.module, part=part, problem=problem)
+            context.error("bad_module", path, module=module, part=part, problem=problem)
             break
+
+
+def _other_name(raw: OpEntry, signature: Signature) -> bool:
+    """Return whether the signature and the key `name` contradict each other."""
+    return bool(
+        raw.name
+        and signature.name not in (None, raw.name, raw.python_name)
+        and signature.python_name is None
+    )
+
+
+def _check_meanings(context: Context) -> None:
+    """Report arguments and outputs whose names have a meaning in formulas of the entry."""
+    raw, signature = context.raw, context.signature
+    derived = raw.grad is not None or isinstance(raw.jvp, dict)
+    scopes = ["gradients"] * derived + ["kernels"] * (context.form is Form.KERNELS)
+    arrays = [arg.name for arg in signature.arrays]
+    taken = meanings(arrays, context.output_names, scopes)
+    key = next(key for key in _WITH_ARGUMENTS if getattr(raw, key) is not None)
+    places = {arg.name: arg.offset for arg in signature.args}
+    for name in (*places, *context.output_names):
+        if name in taken:
+            start = getattr(raw, key).index(name, *places.get(name, ()))
+            what = "an argument" if name in places else "an output"
+            about: Any = {"name": name, "what": what, "reason": taken[name], "better": f"my_{name}"}
+            context.error("has_meaning", (key,), at=(start, start + len(name)), **about)
 
 
 def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
@@ -118,8 +160,8 @@ def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
         return "is not an identifier"
     if keyword.iskeyword(name):
         return "is a Python keyword"
-    if name.startswith("_"):
-        return "is private, because it begins with an underscore"
+    if name.startswith("__"):
+        return "is reserved, because it begins with two underscores"
     if len(name) > 200:
         return "has more than 200 characters, which is too long for a file name"
     if name in GENERATED["packages"]:
@@ -150,6 +192,7 @@ def check_keys(context: Context) -> bool:
         error("internal", ("tags",))
     if "method" in raw.variants:
         _check_method(context)
+    _check_meanings(context)
     _check_manual(context)
     return _check_arrays(context)
 
@@ -160,7 +203,12 @@ def _check_arrays(context: Context) -> bool:
     if kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs):
         context.error("list_of_kernel", ("signature",))
         return False
-    if signature.arrays or not (kernels or context.raw.grad is not None):
+    own = kernels or context.raw.grad is not None
+    hidden = [arg.name for arg in signature.args if arg.type.kind is Kind.OPTIONALS]
+    if own and hidden:
+        context.error("hidden_arrays", ("signature",), name=hidden[0])
+        return False
+    if signature.arrays or not own:
         return True
     context.error("no_arrays")
     return False

@@ -30,8 +30,9 @@ from .context import Context, Named, SharedState
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
+from .lets import check_unused_lets
 from .names import check_names
-from .samples import check_calls, check_samples
+from .samples import check_calls, check_overload, check_samples
 from .unused import check_unused
 
 _WRITTEN = {field.name for field in fields(Written)}
@@ -56,7 +57,7 @@ def resolve(
     """
     with suppress(TooMany):
         file = _File(document, SharedState(settings, sources, diags), only)
-        check_names(file.entries, settings, sources)
+        check_names(file.entries, settings, sources, file.get)
         wanted = [file.context(name) for name in file.entries if only is None or name in only]
         ops = [op for context in wanted if context and (op := _operator(context, document.path))]
         _check_cycles(ops, file)
@@ -87,6 +88,7 @@ class _File(Mapping[str, Signature]):
                 named.error("defined_twice", named.at_name, related=[first])
         if not document.complete:
             around.broken.update(document.names() - self.entries.keys())
+        around.overloads = _overloads(self.entries.values())
         for name in self.entries:
             around.cpp_names[name] = f"{around.settings.namespace}::{name}"
             around.class_names.add(camel(name))
@@ -149,6 +151,20 @@ class _File(Mapping[str, Signature]):
         return self._pure.get(name, False)
 
 
+def _overloads(entries: Collection[Named]) -> dict[str, list[str]]:
+    """Return the entries that formulas call by a Python name, in order, for overloaded names.
+
+    If several submodules have functions of that name, it means those of the package itself.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for entry in entries:
+        if not entry.internal:
+            of_name = found.setdefault(entry.python_name, {})
+            of_name.setdefault(entry.paths[0], []).append(entry.name)
+    groups = {name: of.get(name, next(iter(of.values()))) for name, of in found.items()}
+    return {name: group for name, group in groups.items() if group != [name]}
+
+
 def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
     """Compile the composite of an entry, or the call of the MLX function that it binds."""
     composite = context.raw.composite
@@ -159,7 +175,7 @@ def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
     }
     scope = context.scope(names)
     if composite is None:  # the name refers to MLX's function, not to this entry
-        scope = scope._replace(ops={})
+        scope = scope._replace(ops={}, overloads={}, lets={})
     want = context.want_outputs()
     found = (compile_formula(text, scope, want, lambda *_: None) for text in texts)
     return next(filter(None, found), None)
@@ -172,6 +188,7 @@ def _operator(context: Context, path: str) -> Op | None:
     usable = check_keys(context)
     arguments = read_arguments(context)
     samples = check_samples(context, arguments)
+    check_overload(context, samples)
     if not usable:
         return None
     checks, known = results.checks(context, arguments)
@@ -190,7 +207,7 @@ def _operator(context: Context, path: str) -> Op | None:
     if not context.ok:
         return None
     op = Op(
-        entry=Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True)),
+        entry=_written(context),
         name=context.name,
         python_name=context.python_name,
         signature=context.signature,
@@ -204,7 +221,16 @@ def _operator(context: Context, path: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
+    check_unused_lets(context, op)
     return op if context.ok else None
+
+
+def _written(context: Context) -> Written:
+    """Return the documentation of an entry."""
+    written = Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True))
+    if written.composite is None:
+        return written
+    return replace(written, composite=context.expanded(written.composite))
 
 
 def _check_cycles(ops: list[Op], file: _File) -> None:

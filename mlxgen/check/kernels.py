@@ -13,9 +13,9 @@ from typing import get_args
 
 from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, VOID, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, element_type
-from ..model.kinds import KINDS, Kind
+from ..model.kinds import KINDS, REAL, Kind
 from ..model.op import Backend, Condition, Kernel, OutputRules, Parameter
-from ..model.signature import with_article
+from ..model.signature import Type, with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import KernelEntry
 from .context import Context, Known
@@ -102,7 +102,7 @@ def _scalar_function(item: Dispatch) -> Expected:
     for p in item.arguments.params:
         types = (ELEMENT,) if p.type.is_array else item.numbers(p.type, KINDS[p.type.kind].scalars)
         note = f" ({p.type.cpp if p.type.int64 else p.type.python})"
-        params.append(Wanted(p.name, types or (CppType("?"),), note=note))
+        params.append(Wanted(p.declared, types or (CppType("?"),), note=note))
     outputs, result = context.output_names, ELEMENT
     if len(outputs) > 1:
         result, to = VOID, ELEMENT._replace(mark="&", space="thread" * metal)
@@ -120,7 +120,7 @@ def _view_function(item: Dispatch) -> Expected:
         several = "it has more than one template parameter" if function.template[1:] else None
         return item.template_problem(function) or several
 
-    params = [Wanted(p.name, _view_types(item, p)) for p in item.arguments.params]
+    params = [Wanted(p.declared, _view_types(item, p)) for p in item.arguments.params]
     for name, element in zip(item.context.output_names, item.elements, strict=False):
         params.append(Wanted(name, (CppType("Out", "mlxgen", (element,)),), is_output=True))
     elements = (element_type(item.dtypes[0]),)
@@ -133,7 +133,9 @@ def _view_types(item: Dispatch, p: Parameter) -> tuple[CppType, ...]:
         return (ARRAYS._replace(of=(view,)).by_reference if p.is_list else view,)
     kind = p.type.kind
     own, numbers = INT if kind is Kind.ENUM else p.type.cpp_param, KINDS[kind].scalars
-    if kind is Kind.FLOAT:
+    if kind is Kind.NUMBER:
+        own = Type(Kind.FLOAT, p.type.optional).cpp_param
+    if kind in REAL:
         numbers += (element_type(ACCUMULATOR),)
     others = () if p.type.optional else item.numbers(p.type, numbers)
     return tuple(dict.fromkeys((own, *others)))

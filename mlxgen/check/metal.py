@@ -85,30 +85,32 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
     for p in item.arguments.arrays:
         to = array(p.dtype)
         read = (to._replace(const=True), to._replace(space="constant"))
-        yield Wanted(p.name, read, holds=Holds.INPUT)
+        yield Wanted(p.declared, read, holds=Holds.INPUT, of=p.name)
     dtypes = item.outputs or [None] * len(context.output_names)
     for name, dtype in zip(context.output_names, dtypes, strict=True):
         yield Wanted(name, (array(dtype),), is_output=True, holds=Holds.OUTPUT)
     for p in item.arguments.params:
         if not p.type.is_array:
             types = () if _is_unsupported(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
-            yield Wanted(p.name, types, holds=Holds.BYTES)
+            yield Wanted(p.declared, types, holds=Holds.BYTES, of=p.name)
     for name in {**context.axes.lengths, **item.spec.constants}:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
         yield Wanted(name, _INTEGER, needed=needed, holds=Holds.BYTES)
-    for name in _array_names(item):
+    for declared, name in _array_names(item).items():
         for part, types in _PROPERTIES.items():
             holds = Holds.VECTOR if types[0].mark == "*" else Holds.BYTES
-            full = f"{name}_{part.value}"
+            full = f"{declared}_{part.value}"
             yield Wanted(full, types, needed=False, holds=holds, of=name, part=part)
     for p in item.arguments.arrays:
         if p.type.optional:
-            name, types, holds = f"has_{p.name}", _constant(BOOL), Holds.BYTES
+            name, types, holds = f"has_{p.declared}", _constant(BOOL), Holds.BYTES
             yield Wanted(name, types, needed=False, holds=holds, of=p.name, part=Property.GIVEN)
 
 
-def _array_names(item: Dispatch) -> list[str]:
-    return [p.name for p in item.arguments.arrays] + item.context.output_names
+def _array_names(item: Dispatch) -> dict[str, str]:
+    """Return the arrays by the names of their parameters."""
+    outputs = {name: name for name in item.context.output_names}
+    return {p.declared: p.name for p in item.arguments.arrays} | outputs
 
 
 def _is_unsupported(p: Parameter) -> bool:
@@ -235,13 +237,14 @@ def _bind(
 def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Related]:
     """Yield attributes that neither the kernel nor a formula uses."""
     raw = item.context.raw
-    used = item.beside | {param.name for param in function.params} | kernel.uses
+    taken, used = {param.name for param in function.params}, item.beside | kernel.uses
     for p in item.arguments.params:
-        if not (p.type.is_array or p.name in used or p.name in raw.unused):
+        is_used = p.declared in taken or p.name in used
+        if not (p.type.is_array or is_used or p.name in raw.unused):
             how = "add the parameter"
             if _is_unsupported(p):
                 how = "pass numbers computed from it as `constants`"
-            what = f"it does not use '{p.name}'; {how}, or give a reason under `unused`"
+            what = f"it does not use '{p.declared}'; {how}, or give a reason under `unused`"
             yield Related(what, function.span)
 
 
@@ -266,9 +269,9 @@ def _not_given(param: Param, is_position: bool) -> str | None:
 def _unknown(item: Dispatch, name: str, wanted: Iterable[Wanted]) -> str:
     """Return the reason why the launch cannot bind a parameter of such a name."""
     for p in item.arguments.params:
-        if p.name == name:
+        if p.declared == name:
             return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
-        if p.type.is_array and name == f"has_{p.name}":
+        if p.type.is_array and name == f"has_{p.declared}":
             return f"'{name}' does not exist, because '{p.name}' is not optional"
     guess = did_you_mean(name, [want.name for want in wanted if want.needed])
     hint = "name it after an argument or output, or list it under `constants`"
@@ -288,12 +291,13 @@ def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, 
     known[MOST] = (1, MAX_THREADS)
     for name, expr in constants:
         if name in item.spec.constants:
-            known[name] = _between(item.spec.constants[name], expr, known)
+            known[name] = _between(item, item.spec.constants[name], expr, known)
     return known
 
 
-def _between(text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
+def _between(item: Dispatch, text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
     """Return the bounds of an integer formula."""
+    text = item.context.expanded(text)
     same = {name: least for name, (least, most) in known.items() if least == most}
     if expr.names <= same.keys():
         try:
@@ -318,7 +322,7 @@ def _geometry(
         if expr is None:
             continue
         rules.append(Rule(text, expr))
-        least, most = _between(text, expr, known)
+        least, most = _between(item, text, expr, known)
         if most < 1 or least > MAX_GRID:
             wrong, limit = ("no_threads", most) if most < 1 else ("long_grid", least)
             shown = str(limit) if text.strip() == str(limit) else f"`{text}` = {limit:.0f}"

@@ -5,9 +5,11 @@ The names of all entries are compared, even if only some entries are resolved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..model.op import camel, metal_stem
+from ..model.overloads import covers
+from ..model.signature import Signature
 from ..read.names import clash
 from ..read.settings import Settings
 from ..read.sources import Sources
@@ -16,10 +18,22 @@ from .context import FORMS, Named, Path
 from .entry import DEEPEST
 
 
-def check_names(entries: Mapping[str, Named], settings: Settings, sources: Sources) -> None:
-    """Report names that are already in use, at the later entry."""
+def check_names(
+    entries: Mapping[str, Named],
+    settings: Settings,
+    sources: Sources,
+    signature: Callable[[str], Signature | None],
+) -> None:
+    """Report names that are already in use, at the later entry.
+
+    Args:
+        entries: All entries of the file, by name.
+        settings: The names of the package.
+        sources: The hand-written files.
+        signature: Returns the signature of an entry that shares a Python name.
+    """
     _check_cpp_names(entries, settings, _taken(settings, sources))
-    _check_python_names(entries.values())
+    _check_python_names(entries.values(), signature)
 
 
 def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
@@ -65,29 +79,43 @@ def _check_cpp_names(
             entry.error("taken_in_cpp", entry.at_name, what=what)
 
 
-def _check_python_names(entries: Iterable[Named]) -> None:
-    """Report clashes of Python functions, aliases and submodules."""
+def _check_python_names(
+    entries: Iterable[Named], signature: Callable[[str], Signature | None]
+) -> None:
+    """Report clashes of Python functions, aliases and submodules, and useless overloads."""
     modules: dict[str, Named] = {}
     for entry in entries:
-        parts = entry.text("module").split(".", DEEPEST)
-        for i in range(len(parts)):
-            modules.setdefault(".".join(parts[: i + 1]), entry)
-    seen: dict[str, Named] = {}
+        aliases = (alias.rpartition(".")[0] for alias in entry.entry.words("aliases"))
+        for module in (entry.text("module"), *aliases):
+            parts = module.split(".", DEEPEST)
+            for i in range(len(parts)):
+                modules.setdefault(".".join(parts[: i + 1]), entry)
+    seen: dict[str, list[Named]] = {}
     for entry in entries:
-        if "internal" in entry.entry.words("tags"):
+        if entry.internal:
             continue
-        own: set[str] = set()
-        module = entry.text("module")
         at_name: Path = ("python_name",) if entry.text("python_name") else entry.at_name
-        names = [(entry.python_name, at_name)]
-        names += [(alias, ("aliases", i)) for i, alias in enumerate(entry.entry.words("aliases"))]
-        for short, path in names:
-            name = f"{module}.{short}" if module else short
-            other = seen.setdefault(name, entry)
-            if other is not entry or short in own:
-                owner = "the operator itself" if other is entry else other.label
-                where = str(path[0]) if path else "name"
-                entry.error("taken_in_python", path, where, name=name, owner=owner)
+        places = [at_name, *(("aliases", i) for i in range(len(entry.paths) - 1))]
+        for name, path in zip(entry.paths, places, strict=True):
+            where = str(path[0]) if path else "name"
+            others = seen.setdefault(name, [])
+            if entry in others:
+                entry.error("twice_in_python", path, name=name)
+            elif first := _covering(others, entry, signature):
+                below = not _covering([entry], first, signature)
+                keys = ["order"] * below + [where]
+                entry.error("taken_in_python", path, *keys, name=name, owner=first.label)
             elif name in modules:
                 entry.error("submodule", path, name=name, owner=modules[name].label)
-            own.add(short)
+            others.append(entry)
+
+
+def _covering(
+    others: Iterable[Named], entry: Named, signature: Callable[[str], Signature | None]
+) -> Named | None:
+    """Return the first of other overloads that accepts every call of an entry, if any."""
+    for other in others:
+        first, second = signature(other.name), signature(entry.name)
+        if first and second and covers(first, second):
+            return other
+    return None

@@ -19,6 +19,7 @@ from ..read.sources import Sources
 from ..read.yaml import Document, Entry
 from .context import SIGNATURES
 
+_NAMING = ("name", "python_name", "module", *SIGNATURES)
 _WORD = re.compile(r"\w+")
 _OF_MLX = re.compile(r"(::)?(mlx::core|mx)::")
 _NAMESPACE = re.compile(r"namespace\s+([\w:]+)")
@@ -30,6 +31,12 @@ class Outside:
     def __init__(self, document: Document, sources: Sources) -> None:
         first = reversed(document.entries)  # of two entries with one name, calls mean the first
         self.entries: Mapping[str, Entry] = {e.name: e for e in first if e.name}
+        self.overloads: dict[str, list[str]] = {}  # entries by Python name without module, in order
+        for entry in document.entries:
+            if entry.name and entry.python_name:
+                aliases = (alias.rpartition(".")[2] for alias in entry.words("aliases"))
+                for name in {entry.python_name, *aliases}:
+                    self.overloads.setdefault(name, []).append(entry.name)
         namespaces = {
             part
             for path in sources.cpp_files()
@@ -47,19 +54,24 @@ class Outside:
             text = unicodedata.normalize("NFKC", "\n".join(_texts(entry.data)))
         linear = not {"grad", "jvp"}.isdisjoint(entry.keys)  # needs the linearity of others
         named: dict[str, list[str]] = {}
-        pending = [text]
+        pending = [f"{text} {entry.python_name}"]
+        order = []  # which overload is tried first
         while pending:
-            for word in self.entries.keys() & _WORD.findall(pending.pop()):
+            words = {*_WORD.findall(pending.pop())}
+            for word in self.overloads.keys() & words:
+                words.update(self.overloads[word])
+                order.append(self.overloads[word])
+            for word in self.entries.keys() & words:
                 if word not in named:
                     other = self.entries[word]
-                    named[word] = [str(other.words(key)) for key in ("name", *SIGNATURES)]
+                    named[word] = [str(other.words(key)) for key in _NAMING]
                     named[word].append(str(word in self.impure))
                     if linear:
                         texts = [other.words(key) for key in ("cpp", "jvp", "manual")]
                         named[word].append(f"{texts} {'dispatch' in other.keys}")
                         named[word].append(_composite(other))
                         pending.append(_composite(other))
-        return f"{sorted(named.items())} {self.hidden}"
+        return f"{sorted(named.items())} {sorted(order)} {self.hidden}"
 
     @cached_property
     def impure(self) -> set[str]:
@@ -79,7 +91,9 @@ class Outside:
 
 
 def _composite(entry: Entry) -> str:
-    return unicodedata.normalize("NFKC", " ".join(entry.words("composite")))
+    lets = entry.data.get("let") if isinstance(entry.data, dict) else None
+    texts = [*entry.words("composite"), *_texts(lets or [])]
+    return unicodedata.normalize("NFKC", " ".join(texts))
 
 
 def _texts(data: Any) -> Iterator[str]:

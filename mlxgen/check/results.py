@@ -84,7 +84,7 @@ def _bound_call(context: Context, known: Known) -> Forward:
         problems.append((code, message, help))
 
     # The name refers to MLX's function, not to this entry.
-    scope = context.scope(known.names())._replace(ops={})
+    scope = context.scope(known.names())._replace(ops={}, lets={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:
@@ -185,7 +185,7 @@ def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...
         text, message = check.that, check.otherwise.rstrip(".") + "."
         path = ("checks", i, "that")
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
-            tree = parsed(text)
+            tree = parsed(context.expanded(text))
             found.append(Condition(text, expr, message, whole=frozenset(_whole(tree))))
             ranks.update(_ranks(tree))
     return tuple(found), Known(arguments, _facts(context, arguments, ranks))

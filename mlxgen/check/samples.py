@@ -16,8 +16,9 @@ from typing import Any
 from ..diagnostics import did_you_mean
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
-from ..model.kinds import Kind
+from ..model.kinds import REAL, Kind
 from ..model.op import Arguments, Condition, DtypeRule, Form, Integers, Parameter, Rule
+from ..model.overloads import chosen
 from ..model.signature import Type, with_article
 from ..read.keys import ArraySample, Sample
 from .context import Context, Path
@@ -81,15 +82,14 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
         else:
             yield (), "a list of arrays must be a list of mappings, such as [{low: 0}, {low: 1}]"
     else:
-        if isinstance(value, int) and (type.kind is Kind.AXES or type.length):
-            value = [value] * (type.length or 1)
-        wanted = with_article(type) + f" of length {type.length}" * bool(type.length)
+        value = type.spread(value)
+        wanted = with_article(type) + f" of length {type.length}" * ((type.length or 1) > 1)
         if type.kind is Kind.INT and isinstance(value, int):
             wanted += " of 64 bits" if type.int64 else " of 32 bits"
         wanted = f"one of {type.listed_choices}" if type.choices else wanted
         if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
             yield (), f"expected {wanted}"
-        elif type.kind is Kind.FLOAT and abs(value) > 1e308 and math.isfinite(value):
+        elif type.kind in REAL and abs(value) > 1e308 and math.isfinite(value):
             yield (), "the number is too large"
 
 
@@ -154,6 +154,39 @@ def check_calls(
             context.error(wrong, ("samples", i, *path), name=name, problem=problem)
 
 
+def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
+    """Report samples with which Python calls another overload of the same name."""
+    names = context.around.overloads.get(context.python_name, ())
+    signatures = {name: s for name in names if (s := context.around.signatures.get(name))}
+    if context.name not in signatures or not context.signature.arrays:
+        return
+    for i, sample in samples.items():
+        given = {arg.name: _kind(arg.type, sample.get(arg.name)) for arg in context.signature.args}
+        passed = [a for a in context.signature.args if a.type.is_array or a.name in sample]
+        first = [frozenset({given[arg.name]}) for arg in passed if arg.pos_only]
+        named = {arg.name: frozenset({given[arg.name]}) for arg in passed if not arg.pos_only}
+        other = chosen(signatures, first, named)
+        if other in (context.name, None) or not context.ok:  # other errors come first
+            continue
+        if i < 0:
+            context.warning("other_overload", other=other)
+        else:
+            context.error("other_overload", ("samples", i), other=other)
+
+
+def _kind(type: Type, value: Any) -> str:
+    """Return the kind of the Python value that a sample passes."""
+    if type.kind is Kind.ARRAY:
+        return "none" if type.optional and value is None else "array"
+    if type.kind is Kind.ARRAYS:
+        return "arrays" if value else "empty"
+    if isinstance(value, list):
+        return "ints" if value else "empty"
+    if type.kind is Kind.DTYPE and value is not None:
+        return "dtype"
+    return "none" if value is None else value.__class__.__name__
+
+
 def _call_problems(
     context: Context,
     arguments: Arguments,
@@ -190,7 +223,7 @@ def _call_problems(
             names.setdefault(axis, evaluated(length.text, names, None))
     for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
         try:
-            value = evaluated(text, names, bool(message) or ())
+            value = evaluated(context.expanded(text), names, bool(message) or ())
         except Impossible as error:
             yield (), f"`{text}` cannot be computed: {error}"
             continue
@@ -208,8 +241,7 @@ def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
     value = sample.get(p.name, p.arg.default.value if p.arg.default is not None else None)
     if p.type.is_array:
         return () if p.is_list else None
-    if isinstance(value, int) and (p.type.kind is Kind.AXES or p.type.length):
-        return (value,) * (p.type.length or 1)
+    value = p.type.spread(value)
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -263,7 +263,7 @@ def _count(operators: int) -> str:
 @command("project")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
-    """Print the generated code of an operator, without building.
+    """Print the generated code of an operator and its overloads, without building.
 
     PART is one of header, source, binding, stub, doc, metal, json. Default: header and source.
     """
@@ -277,8 +277,9 @@ def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
         raise click.UsageError(f"expected [FILE] OP [PART]; PART is one of {parts}")
     ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
     require(bool(ops))
-    for name in words[1:] or ("header", "source"):
-        say(files.part(ops[0], name, settings, sources.metal_text), files.PARTS[name])
+    for op in ops:
+        for name in words[1:] or ("header", "source"):
+            say(files.part(op, name, settings, sources.metal_text), files.PARTS[name])
 
 
 def say(text: str, language: str) -> None:

@@ -6,8 +6,11 @@ perspective of Python callers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+from ..model.op import dotted_names
 
 _join = ", ".join
 OpDict = dict[str, Any]
@@ -43,26 +46,48 @@ def compare(old: Sequence[OpDict], new: Sequence[OpDict]) -> list[Change]:
     Returns:
         The changes. Those of operators tagged ``internal`` are not breaking.
     """
-    before = {_paths(op)[0]: op for op in old}
-    after = {_paths(op)[0]: op for op in new}
+    before, after = _named(old, new), _named(new, old)
     reachable = {path for op in new for path in _paths(op)}
     changes = []
-    for path, op in before.items():
+    for label, op in before.items():
+        path = _paths(op)[0]
         free = "internal" in op["tags"]
         found: Iterable[Found] = [("removed", "operator removed", True)]
-        if path in after:
-            found = _operator(op, after[path], reachable)
+        if label in after:
+            found = _operator(op, after[label], reachable)
+        elif path in _paths_of(new):
+            found = [("overload-removed", "overload removed", True)]
         elif path in reachable:
             found = [("renamed", "is now an alias of another operator", False)]
-        changes += [Change(path, kind, text, breaks and not free) for kind, text, breaks in found]
-    added = [path for path in after if path not in before]
-    return changes + [Change(path, "added", "operator added", False) for path in added]
+        changes += [Change(label, kind, text, breaks and not free) for kind, text, breaks in found]
+    added = [label for label in after if label not in before]
+    known = _paths_of(old)
+    for label in added:
+        what = "overload" if _paths(after[label])[0] in known else "operator"
+        changes.append(Change(label, "added", f"{what} added", False))
+    return changes
+
+
+def _paths_of(ops: Iterable[OpDict]) -> set[str]:
+    """Return the dotted Python names of operators, without aliases."""
+    return {_paths(op)[0] for op in ops}
+
+
+def _named(ops: Sequence[OpDict], others: Sequence[OpDict]) -> dict[str, OpDict]:
+    """Return operators by their Python names; overloads in either version also by those in C++."""
+    counts = [Counter(_paths(op)[0] for op in version) for version in (ops, others)]
+    found = {}
+    for op in ops:
+        path = _paths(op)[0]
+        several = any(count[path] > 1 for count in counts)
+        found[f"{path} ({op['name']})" if several else path] = op
+    return found
 
 
 def _paths(op: OpDict) -> list[str]:
     """Return the operator's dotted Python names: its name and its aliases."""
     module = f"{op['module']}." if op["module"] else ""
-    return [module + name for name in (op["python_name"], *op["aliases"])]
+    return [module + op["python_name"], *dotted_names(op["aliases"], op["module"])]
 
 
 def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:

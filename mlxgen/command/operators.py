@@ -88,7 +88,7 @@ def load(
 
 def _called(entry: Entry) -> set[str]:
     """Return all names that select an entry on the command line."""
-    name = "".join(entry.words("python_name")) or str(entry.name)
+    name = str(entry.python_name)
     tags = [f"tag:{tag}" for tag in entry.words("tags")]
     return {str(entry.name), name, ".".join([*entry.words("module"), name]), *tags}
 

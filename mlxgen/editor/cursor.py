@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,7 @@ _SIGNATURE = re.compile(
     rf"\b({'|'.join(SIGNATURES)}):[ \t]*(\"(?:\\.|[^\"\\])*\"|'(?:''|[^'])*'|[^\n\"']+)"
 )
 _AXES = re.compile(r"^(?:-| ) +axes:(.*(?:\n {3,}\S.*)*)", re.MULTILINE)
+_LET = re.compile(r"^(?:-| ) +(let:.*(?:\n {3,}\S.*)*)", re.MULTILINE)
 _RESULTS = {"array": "array", "arrays": "list[array]"}  # of MLX's functions
 # Further names that are valid in formulas, by the key above the formula.
 _OF_KEY = {"grad": ("grad", "none", "zero"), "jvp": ("tangent",)}
@@ -111,6 +113,14 @@ class Cursor(NamedTuple):
         text = "".join(_AXES.findall(re.sub(r"#.*", "", self.entry)))
         values = re.findall(r":([^,}\n]*)", text)
         return {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
+
+    def lets(self) -> dict[str, str]:
+        """Return the formulas of the entry's `let` by name; empty while it is invalid YAML."""
+        for text in _LET.findall(self.entry):
+            with suppress(yaml.YAMLError):
+                found = yaml.safe_load(text)["let"]
+                return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+        return {}
 
 
 def _goes_on(value: str, deeper: bool) -> bool:
@@ -215,6 +225,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
             yield from _entries(project)
             groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
             groups += [("Variable", "axis", cursor.axes())]
+            yield from (Item(name, "Variable", text) for name, text in cursor.lets().items())
             groups += [("Keyword", "", _OF_KEY.get(path[0], ())), ("Module", "", MODULES)]
             api = table(project.release)
             groups += [("Function", "", (*api.loops, *api.python)), ("Constant", "", VALUES)]
@@ -226,9 +237,12 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
 
 
 def _entries(project: Project) -> Iterator[Item]:
+    found: dict[str, list[str]] = {}
     for entry in project.document.entries if project.document else ():
         signatures = [text for key in SIGNATURES for text in entry.words(key)]
-        yield Item(entry.name or "", "Function", "".join(signatures[:1]))
+        for name in dict.fromkeys((entry.name, entry.python_name)):
+            found.setdefault(name or "", []).extend(signatures[:1])
+    yield from (Item(name, "Function", "\n".join(texts)) for name, texts in found.items())
 
 
 def _members(before: str, release: str | None) -> Iterator[Item]:

@@ -39,6 +39,12 @@ class Project:
         """The release of MLX that the entries target."""
         return self.settings.mlx if self.settings else None
 
+    def called(self, word: str) -> list[Op]:
+        """Return the operators of that name in C++ or Python, in order; also former versions."""
+        entries = self.document.entries if self.document else ()
+        names = [entry.name for entry in entries if word in (entry.name, entry.python_name)]
+        return [self.ops[name] for name in names if name in self.ops]
+
     def check(self, text: str) -> None:
         """Check a new version of the file. ``diagnostics`` are then those of ``mlxgen check``."""
         diags = Diagnostics()

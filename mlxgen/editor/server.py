@@ -268,13 +268,18 @@ class Server:
         if place is None or not place.word or not project.settings:
             return
         before, _, word = place.word.removeprefix("mx.").rpartition(".")
-        op, is_formula = project.ops.get(word), cursor.is_formula(place.path)
+        named = project.called(word)
+        is_formula = cursor.is_formula(place.path)
         if place.key and (said := cursor.keys(place.path).get(place.word)):
             yield f"`{place.word}`: {said}"
-        elif op and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
-            yield f"```cpp\n{definition(op, project.settings)}```"
-        elif op and is_formula:
-            yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
+        elif named and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
+            for op in named:
+                yield f"```cpp\n{definition(op, project.settings)}```"
+        elif is_formula and (let := place.lets().get(place.word)):
+            yield f"```python\n{place.word} = {let}\n```"
+        elif named and is_formula:
+            for op in named:
+                yield f"```python\n{op.signature.python()}\n```\n{op.entry.doc or ''}"
         elif is_formula:
             module = f"{before}." if before in MODULES else ""
             of_array = bool(before) and not module
@@ -297,7 +302,7 @@ class Server:
             mentions = re.compile(rf"\b{re.escape(word)}\b")
             spans = [e.span() for e in entries if word and mentions.search(e.text)]
         else:
-            spans = [entry.span() for entry in entries if entry.name == word]
+            spans = [e.span() for e in entries if word in (e.name, e.python_name)]
             place = Cursor.at(text.text, offset)
             if place and place.path and not cursor.is_formula(place.path):
                 sources, signature = project.sources, place.signature()

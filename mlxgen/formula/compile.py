@@ -9,13 +9,16 @@ docs/language.md describes the language.
 
 An array computed several times is stored in a C++ variable, unless a condition or loop might skip
 it. A second visit of the formula inserts these variables for parts with equal C++.
+
+The first visit writes a hole for each use of a `let`, and notes which ones are computed in any
+case. In the second visit these are C++ variables too, and the C++ of the others is inserted.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count, product
@@ -25,7 +28,7 @@ from ..diagnostics import did_you_mean
 from ..model.dtypes import DTYPES
 from ..model.kinds import KINDS
 from ..model.op import Expr as Expr  # what compile_formula gives
-from ..model.op import Fact
+from ..model.op import Fact, Hole
 from ..model.signature import Kind, Type
 from . import explain
 from .explain import Wrong, require
@@ -35,6 +38,7 @@ from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .source import parsed
 from .translator import Facts, Report
+from .translator import Let as Let
 from .translator import Name as Name
 from .translator import Scope as Scope
 from .values import (
@@ -60,7 +64,7 @@ from .values import (
 LARGEST = 40_000  # characters of C++
 DEEPEST = 100  # nested nodes
 MOST_FORKS = 4  # conditions whose outcomes are checked separately
-USED = ("names", "ops", "mlx", "keys", "sized", "")  # fields of ``Expr``; "": dropped
+USED = ("names", "ops", "mlx", "keys", "sized", "lets", "")  # fields of ``Expr``; "": dropped
 VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names other than functions
 
 # Operators: AST node, symbol, and name in the table of rules and in MLX.
@@ -80,6 +84,8 @@ def _power(a: int, b: int) -> int:
 
 # Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
+
+_NUMBER_SLOTS = {"float": "double", "scalar": "scalar"}  # by the kind of a conditional number
 
 _type = cache(Type)  # few types exist, and creating one is slow
 
@@ -121,6 +127,14 @@ class Call(NamedTuple):
     certain: bool  # computed exactly once, regardless of conditions and lists
 
 
+class Made(NamedTuple):
+    """The value of a `let` in some context, and its effects on the formula."""
+
+    value: Value
+    used: Sequence[tuple[str, str]]  # items of ``Translator.used``
+    always: frozenset[str]  # `let`s that are computed whenever it is
+
+
 class Compiler(Lists):
     """Visits the parts of one formula."""
 
@@ -129,8 +143,11 @@ class Compiler(Lists):
         self.calls: list[Call] = []  # inner ones first
         self.shared: Mapping[ast.AST, str] = {}  # parts stored in variables, and their C++
         self.holders: dict[str, tuple[str, Expr]] = {}  # these variables by C++
-        self.free = (t for i in count() if (t := f"t{i}") not in {*scope.names, *scope.lengths})
+        taken = {*scope.names, *scope.lengths, *(let.cpp for let in scope.lets.values())}
+        self.free = (t for i in count() if (t := f"t{i}") not in taken)
         self.uncertain = 0  # conditions around the current part
+        self.made: dict[Any, Made] = {}  # the values of `let`s, by name and context
+        self.variables: Collection[str] = scope.lets if scope.variables else ()  # of `let`s
 
     def compile(self, want: Want) -> Expr | None:
         """Compile the formula to an expression of the required kind."""
@@ -141,23 +158,28 @@ class Compiler(Lists):
         if self.failed:
             return None
         again = self
-        if shared := self.repeated():
+        shared = self.repeated()
+        if shared or self.made:
             again = Compiler(self.text, self.scope, self.report)
             again.shared = shared
+            again.declare([name for name in self.variables if name in self.always])
             cpp = again.written(again.visit(tree), want)
+            if again.failed:
+                return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         used: dict[str, set[str]] = {part: set() for part in USED}
         for part, name in self.used:
             used[part].add(name)
         del used[""]
+        locals, pieces = again.declared(cpp)
         return Expr(
             type_,
-            parts(cpp),
+            pieces,
             known=known,
             specializes=self.specializes[0],
             gradient_specializes=self.specializes[1],
             promoted=promoted(value),
-            locals=tuple(again.holders.values()),
+            locals=locals,
             **{part: frozenset(names) for part, names in used.items()},
         )
 
@@ -265,6 +287,86 @@ class Compiler(Lists):
         self.calls.append(Call(node, value.cpp, inner, len(self.calls), used, certain))
         return value
 
+    # Named subexpressions
+
+    def declare(self, names: Iterable[str]) -> None:
+        """Make C++ variables of these `let`s, unless only a condition allows to compute them."""
+        variables: list[str] = []
+        self.variables, report, scope = variables, self.report, self.scope
+        self.report, self.scope = lambda *_: None, scope._replace(let_report=lambda *_: None)
+        for name in names:
+            try:
+                value = self.visit_let(name, ast.Name(name, lineno=1, col_offset=0))
+            except Wrong:
+                continue
+            if is_variable(value):
+                type_ = _type(Kind.ARRAY)
+                if value.kind == "int" and not value.optional:
+                    type_ = _type(Kind.INT, int64=value.type == "int64_t")
+                self.holders[hole(name)] = scope.lets[name].cpp, Expr(type_, parts(value.cpp))
+                variables.append(name)
+        self.report, self.scope, self.failed = report, scope, False
+
+    def declared(self, cpp: str) -> tuple[tuple[tuple[str, Expr], ...], tuple[str | Hole, ...]]:
+        """Return the C++ variables that a result needs, and its C++."""
+        lets = {name: let.cpp for name, let in self.scope.lets.items()}
+        needed, found = set[str](), list[tuple[str, Expr]]()
+
+        def filled(pieces: Iterable[str | Hole]) -> tuple[str | Hole, ...]:
+            needed.update(p.name for p in pieces if isinstance(p, Hole) and p.name in lets)
+            return tuple([lets.get(p.name, p) if isinstance(p, Hole) else p for p in pieces])
+
+        result = filled(parts(cpp))
+        for key, (name, local) in reversed(self.holders.items()):
+            if key not in map(hole, lets) or key[1:] in needed:
+                found.append((name, local._replace(parts=filled(local.parts))))
+        return tuple(reversed(found)), result
+
+    def visit_let(self, name: str, node: ast.expr) -> Value:
+        """Return the value of a `let` of the entry."""
+        let = self.scope.lets[name]
+        order = [*self.scope.lets]
+        if self.inside and order.index(name) >= order.index(self.inside[-1][0]):
+            user = self.inside[-1][0]
+            raise Wrong("let_itself" if name == user else "let_order", node, name=name, user=user)
+        if let.broken:
+            raise Wrong
+        self.used.append(("lets", name))
+        known = frozenset(pair for pair in self.known.items() if pair[0] in let.words)
+        key = (name, known, self.hints > 0)
+        if key not in self.made:
+            self.made[key] = self.make(name, let, node)
+        value, used, always = self.made[key]
+        self.used += used
+        self.always |= {name, *always}
+        value = located(value, node)
+        if name in self.variables and is_variable(value):
+            value = replace(value, cpp=named(hole(name)))
+        if not value.optional:
+            return value
+        if name in self.known:
+            return dereferenced(value) if self.known[name] else constant(None, node)
+        return replace(value, name=name)
+
+    def make(self, name: str, let: Let, node: ast.expr) -> Made:
+        """Translate the text of a `let`; its errors are located there."""
+        before = self.text, self.report, self.locals, self.depth, self.always
+        bent, start = self.bent, len(self.used)
+        self.inside.append((name, node, self.text, self.report))
+        self.text, self.report = let.text, partial(self.scope.let_report, name)
+        self.locals, self.depth, self.always = {}, 0, set()
+        try:
+            value = self.visit(parsed(let.text))
+            return Made(value, [*dict.fromkeys(self.used[start:])], frozenset(self.always))
+        except Wrong as wrong:
+            self.error(wrong)
+            raise Wrong from None
+        finally:
+            self.text, self.report, self.locals, self.depth, self.always = before
+            self.inside.pop()
+            if bent is None and self.bent is not None:
+                self.bent = node
+
     # Constants and names
 
     def visit_Constant(self, node: ast.Constant) -> Value:
@@ -282,7 +384,9 @@ class Compiler(Lists):
     def visit_Name(self, node: ast.Name) -> Value:
         name = node.id
         if name in self.locals:
-            return replace(self.locals[name], at=node)
+            return self.narrowed(replace(self.locals[name], at=node))
+        if name in self.scope.lets:
+            return self.visit_let(name, node)
         found = self.scope.names.get(name)
         if found is None and name in self.scope.lengths:
             self.used.append(("names", self.scope.lengths[name].array))
@@ -293,8 +397,13 @@ class Compiler(Lists):
             return self.constant_name(name, node)
         self.used.append(("names", name))
         value = argument(found.type, node, name, found.length, found.fact)
-        if value.optional and name in self.known:
-            return dereferenced(value) if self.known[name] else constant(None, node)
+        return self.narrowed(value)
+
+    def narrowed(self, value: Value) -> Value:
+        """Return the value of a name, without the None that conditions exclude or require."""
+        if value.optional and value.name in self.known:
+            present = self.known[value.name]
+            return dereferenced(value) if present else constant(None, value.at)
         return value
 
     def not_cotangent(self, name: str, node: ast.expr) -> None:
@@ -312,11 +421,12 @@ class Compiler(Lists):
         if name in MODULES or name == "mx":
             raise Wrong("module", node, name=name)
         word = explain.word(name) if explain.word(name).isidentifier() else ""
-        if (name in self.scope.ops or self.scope.api.is_function(name)) and not word:
+        entries = {*self.scope.ops, *self.scope.overloads}
+        if (name in entries or self.scope.api.is_function(name)) and not word:
             raise Wrong("function", node, name=name)
         if reason := self.scope.api.omitted.get(name):
             raise Wrong("omitted", node, name=name, reason=reason)
-        known = [*self.locals, *self.scope.names, *self.scope.lengths]
+        known = [*self.locals, *self.scope.names, *self.scope.lengths, *self.scope.lets]
         choice = any(name in given.type.choices for given in self.scope.names.values())
         meant = did_you_mean(name, [*known, *VALUES])
         about = {"name": name, "word": word, "guess": meant, "names": ", ".join(known) or "none"}
@@ -330,7 +440,7 @@ class Compiler(Lists):
             node = node.value
         if not parts or not isinstance(node, ast.Name):
             return None
-        if node.id in self.locals or node.id in self.scope.names:
+        if node.id in self.locals or node.id in self.scope.names or node.id in self.scope.lets:
             return None
         names = [*reversed(parts)]
         if explain.word(f"{node.id}."):  # of another library
@@ -393,15 +503,48 @@ class Compiler(Lists):
 
     # Conditions
 
-    def visit_knowing(self, node: ast.expr, more: Facts) -> Value:
+    def visit_knowing(
+        self, node: ast.expr, more: Facts, visit: Callable[[ast.expr], Value] | None = None
+    ) -> Value:
         """Return the value of a conditional part, given more facts about optional arguments."""
         before, self.known = self.known, {**self.known, **more}
+        always, self.always = self.always, set()
         self.uncertain += 1
         try:
-            return self.visit(node)
+            return (visit or self.visit)(node)
         finally:
-            self.known = before
+            self.known, self.always = before, always
             self.uncertain -= 1
+
+    def visit_side(self, node: ast.expr, more: Facts, sides: list[set[str]]) -> Value:
+        """Return the value of one side of a condition, and note the `let`s that it computes."""
+
+        def visit(node: ast.expr) -> Value:
+            try:
+                return self.visit(node)
+            finally:
+                sides.append(self.always)
+
+        return self.visit_knowing(node, more, visit)
+
+    def facts(self, node: ast.expr, holds: bool) -> Facts:
+        """Return which optional names are None if the condition ``node`` is true (or false)."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self.facts(node.operand, not holds)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
+            parts = [self.facts(part, holds) for part in node.values]
+            return {name: known for part in parts for name, known in part.items()}
+        if isinstance(node, ast.Name) and node.id in self.scope.lets and node.id not in self.locals:
+            let = self.scope.lets[node.id]
+            return {} if let.broken else self.facts(parsed(let.text), holds)
+        if isinstance(node, ast.Name) and holds:  # None is false
+            return {node.id: True}
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            op, left = node.ops[0], node.left
+            is_is = isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0])
+            if is_is and isinstance(left, ast.Name):
+                return {left.id: isinstance(op, ast.IsNot) is holds}
+        return {}
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         is_and = isinstance(node.op, ast.And)
@@ -409,20 +552,24 @@ class Compiler(Lists):
         visits = []
         for part in node.values:
             visits.append(partial(self.visit_knowing, part, known))
-            known = {**known, **facts(part, is_and)}
+            known = {**known, **self.facts(part, is_and)}
         tests = [condition(value) for value in self.all(*visits)]
         return joined("&&" if is_and else "||", tests, node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
+        sides: list[set[str]] = []
         test, yes, no = self.all(
             partial(self.visit, node.test),
-            partial(self.visit_knowing, node.body, facts(node.test, True)),
-            partial(self.visit_knowing, node.orelse, facts(node.test, False)),
+            partial(self.visit_side, node.body, self.facts(node.test, True), sides),
+            partial(self.visit_side, node.orelse, self.facts(node.test, False), sides),
         )
-        condition(test)
+        self.always |= sides[0] & sides[1]
+        test = condition(test)
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
-        for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
+        numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
+        slots = (("shape", "shape"), ("arrays", "arrays"), (_NUMBER_SLOTS[numbers], numbers))
+        for slot, kind in slots:
             a, b = fit(yes, slot), fit(no, slot)
             same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # no conversion needed
             if a and b and not same:
@@ -439,11 +586,12 @@ class Compiler(Lists):
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
         if kind == "str" and not optional:
             head = "std::string"
-        sides = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
-        cpp = ternary(test.cpp, *sides)
+        cpps = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
+        cpp = ternary(test.cpp, *cpps)
         choices = yes.choices if yes.choices == no.choices else ()
         fact = self.branch(test.cpp, kind, yes, no)
-        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact)
+        cases = (test.cpp, yes, no) if optional else None
+        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact, cases=cases)
 
     # Comparisons
 
@@ -533,12 +681,19 @@ class Compiler(Lists):
 
     def call_name(self, name: str, node: ast.Call) -> Value:
         """Translate a call by bare name: of an entry, a Python function or an MLX function."""
-        if name in self.locals or name in self.scope.names:
+        if name in self.locals or name in self.scope.names or name in self.scope.lets:
             key = "function" if self.scope.api.is_function(name) else self.visit(node.func).kind
-            key = "entry" if name in self.scope.ops else key
-            raise Wrong("argument_called", node.func, key, name=name)
-        if name in self.scope.ops:
-            return self.call_op(name, self.arguments(node, name))
+            key = "entry" if name in {*self.scope.ops, *self.scope.overloads} else key
+            called = "let_called" if name in self.scope.lets else "argument_called"
+            raise Wrong(called, node.func, key, name=name)
+        if name in self.scope.overloads or name in self.scope.ops:
+            args = self.arguments(node, name)
+            of_numbers = not any(value.kind == "array" for value in args.positional)
+            if of_numbers and name in self.scope.api.python:  # min(2, n), next to an entry `min`
+                return self.call_builtin(name, node, args)
+            if name in self.scope.overloads:
+                return self.call_overload(name, args)
+            return self.call_op(name, args)
         if name in self.scope.api.python or name in self.scope.api.loops:
             return self.call_builtin(name, node)
         self.not_cotangent(name, node.func)
@@ -597,14 +752,12 @@ def is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def facts(node: ast.expr, holds: bool) -> Facts:
-    """Return which optional names are None if the condition ``node`` is true (or false)."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return facts(node.operand, not holds)
-    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
-        return {name: known for part in node.values for name, known in facts(part, holds).items()}
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
-        op = node.ops[0]
-        if isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0]):
-            return {node.left.id: isinstance(op, ast.IsNot) is holds}
-    return {}
+def is_variable(value: Value) -> bool:
+    """Return whether a value can be a C++ variable that is worth a name."""
+    bare = value.const is not None or level(value.cpp) == LEVEL["name"]
+    return not bare and value.kind not in ("tuple", "none", "category")
+
+
+def located(value: Value, node: ast.expr) -> Value:
+    """Return a value of a `let` at the location of its use."""
+    return replace(value, at=node, items=[located(item, node) for item in value.items])

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -296,6 +297,15 @@ def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], 
     return function.signatures[-1], bind(function.signatures[-1], args)
 
 
+def alternatives(
+    function: MlxFunction, args: Args
+) -> Iterator[tuple[Sequence[PythonParam], dict[str, Value]]]:
+    """Yield the signatures that accept the arguments by number and name, with these arguments."""
+    for params in function.signatures:
+        with suppress(Wrong):
+            yield params, bind(params, args)
+
+
 def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[str, Value]:
     """Add the defaults to the arguments; None becomes the default if it means that."""
     every = dict(bound)
@@ -332,6 +342,13 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> st
         cpp = apply(overload, bound, [stream] if function.stream else [])
         if cpp is not None:
             return cpp
+    # A conditional value that may be None selects an overload for each case.
+    for name, value in bound.items():
+        if value.cases is not None:
+            test, *cases = value.cases
+            found = [select(function, {**bound, name: case}, stream) for case in cases]
+            if None not in found:
+                return ternary(test, *map(str, found))
     # If overloads differ by the presence of an optional argument, decide at run time.
     for name, value in bound.items():
         if value.optional and value.name is not None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..diagnostics import Help
 from ..model.op import STREAM, Fact, Length
+from ..model.overloads import chosen
 from ..model.signature import Arg, Kind, Signature, Type
 from . import explain
 from .explain import Wrong
@@ -32,6 +33,7 @@ from .mlx import (
     MlxFunction,
     PythonParam,
     Table,
+    alternatives,
     bind,
     bind_any,
     complete,
@@ -40,10 +42,11 @@ from .mlx import (
     select,
     table,
     unknown,
+    usage,
 )
 from .rules import rules
 from .source import FormulaText
-from .values import Value, constant, escaped, fit, fit_type, hole
+from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,12 +69,22 @@ class Name(NamedTuple):
     items: Sequence[str] = ()  # ARRAYS: names of the items, if any
 
 
+class Let(NamedTuple):
+    """A named subexpression of an entry."""
+
+    text: str
+    cpp: str  # name of its C++ variable
+    words: frozenset[str] = frozenset()  # names that it uses, directly or through other ones
+    broken: bool = False  # its errors are reported
+
+
 class Scope(NamedTuple):
     """The names that a formula may use."""
 
     names: Mapping[str, Name]  # arguments, grad, result, constants...
-    ops: Mapping[str, Signature]  # other entries, by Python name
+    ops: Mapping[str, Signature]  # other entries, by name
     op_cpp: Mapping[str, str]  # their C++ names
+    overloads: Mapping[str, Sequence[str]] = {}  # entries that share a Python name, in order
     stream: bool = True  # without a stream, array operations are not allowed
     release: str | None = None  # MLX's release; None: the newest known
     lengths: Mapping[str, Length] = {}  # sizes of axes, by name
@@ -79,6 +92,10 @@ class Scope(NamedTuple):
     degrees: Callable[[str, Mapping[str, int]], Sequence[Fact]] = lambda *_: ()
     # Returns whether an entry's results depend only on its arguments.
     pure: Callable[[str], bool] = lambda _: False
+    lets: Mapping[str, Let] = {}  # later ones may use earlier ones
+    let_report: Callable[..., None] = lambda *_: None  # as ``Report``, with the name in front
+    only_elsewhere: frozenset[str] = frozenset()  # names that other formulas of the entry know
+    variables: bool = True  # the place of the formula allows C++ variables
 
     @property
     def api(self) -> Table:
@@ -104,9 +121,15 @@ class Translator:
         self.assumed: dict[str, bool] = {}  # assumed outcomes of these conditions
         self.specializes = ["", ""]  # Expr.specializes and Expr.gradient_specializes
         self.hints = 0  # calls of `hint` around the current part
+        self.always: set[str] = set()  # `let`s that are computed whenever the current part is
+        self.inside: list[tuple[str, ast.expr, str, Report]] = []  # uses of `let`, outermost first
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
+        raise NotImplementedError
+
+    def facts(self, node: ast.expr, holds: bool) -> Facts:
+        """Return which optional names are None if the condition ``node`` is true (or false)."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
@@ -121,12 +144,25 @@ class Translator:
         """Report an error, unless it was already reported."""
         self.failed = True
         if wrong.name:
-            start, end = FormulaText(self.text).span(wrong.at)
-            code, message, help = wrong.written(self.text[start:end])
+            text, report = self.text, self.report
+            if self.inside and (elsewhere := self.not_here(wrong)):  # the use is the mistake
+                wrong, (_, _, text, report) = elsewhere, self.inside[0]
+            start, end = FormulaText(text).span(wrong.at)
+            code, message, help = wrong.written(text[start:end])
             if wrong.name in UNKNOWN_NAMES and message in self.said:
                 return  # several uses of an unknown name are one mistake
             self.said.add(message)
-            self.report(code, message, start, end, help)
+            report(code, message, start, end, help)
+
+    def not_here(self, wrong: Wrong) -> Wrong | None:
+        """Return the error for a `let` that is right in other formulas of the entry only."""
+        name, at, _, _ = self.inside[0]
+        if wrong.name == "only_shapes":
+            return Wrong("let_arrays", at, name=name)
+        word = "grad" if wrong.name == "no_cotangent" else wrong.about.get("name")
+        if wrong.name in UNKNOWN_NAMES and word in self.scope.only_elsewhere:
+            return Wrong("let_elsewhere", at, name=name, word=word)
+        return None
 
     def each(self, translate: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """Translate several parts, and report the errors of all before raising."""
@@ -226,7 +262,7 @@ class Translator:
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """Translate a function whose arguments are all numbers; None for other arguments."""
         given = args.positional
-        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
+        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float", "scalar"}:
             return None
         return self.rule(name, given, args.node)
 
@@ -265,6 +301,12 @@ class Translator:
             self.used.append(("keys", key.id))
         every = complete(params, bound)
         cpp = select(function, every, hole(STREAM))
+        if cpp is None and len(function.signatures) > 1:  # another one may accept these kinds
+            for other in alternatives(function, args):
+                known = complete(*other)
+                if cpp := select(function, known, hole(STREAM)):
+                    (params, bound), every = other, known
+                    break
         if cpp is None:
             raise mismatch(function, params, bound, args)
         if function.result == "bool":
@@ -293,6 +335,22 @@ class Translator:
         type_ = "tuple" if function.result == "tuple" else ""
         value = Value("arrays", cpp, args.node, count=count, type=type_)
         return self.note(value, function.name, given, names)
+
+    def call_overload(self, name: str, args: Args) -> Value:
+        """Translate the call of entries that share a Python name: of the one that Python calls."""
+        names = self.scope.overloads[name]
+        if not all(one in self.scope.ops for one in names):  # the errors in its entry are reported
+            raise Wrong
+        if len(names) == 1:
+            return self.call_op(names[0], args)
+        overloads = {one: self.scope.ops[one] for one in names}
+        positional = [kinds_of(value) for value in args.positional]
+        keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
+        if not args.star and (one := chosen(overloads, positional, keywords)):
+            return self.call_op(one, args)
+        params = ([*map(entry_param, signature.args)] for signature in overloads.values())
+        forms = " or ".join(usage(each, name, False, True) for each in params)
+        raise Wrong("no_overload", args.node, label=name, forms=forms)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
@@ -333,19 +391,24 @@ class Translator:
         """Translate the call of an MLX function by name."""
         function = self.scope.api.function(name)
         if function is None:
-            raise unknown(name, node, [*self.scope.ops], self.scope.api)
+            others = [*self.scope.ops, *self.scope.overloads]
+            raise unknown(name, node, others, self.scope.api)
         args = self.arguments(node, name)
         if not function.overloads:
             return self.call_rule(name, function.signatures[0], args)
         return self.call_mlx(function, args)
 
-    def call_builtin(self, name: str, node: ast.Call) -> Value:
-        """Translate a Python function; for arrays, some of them are MLX functions."""
+    def call_builtin(self, name: str, node: ast.Call, args: Args | None = None) -> Value:
+        """Translate a Python function; for arrays, some of them are MLX functions.
+
+        ``args``: its arguments, if they are already translated.
+        """
         if name in self.scope.api.loops:
             raise Wrong("loop_only", node, name, name=name)
-        self.hints += name == "hint"
-        args = self.arguments(node, name)
-        self.hints -= name == "hint"
+        if args is None:
+            self.hints += name == "hint"
+            args = self.arguments(node, name)
+            self.hints -= name == "hint"
         given = args.positional
         function = self.scope.api.function(name)
         one, *more = self.scope.api.python[name]
@@ -400,6 +463,17 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     if not param.annotation:
         return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
     return explain.argument(name, param.name, param.annotation, value)
+
+
+def kinds_of(value: Value) -> frozenset[str]:
+    """Return the kinds of Python values that a part of a formula can be."""
+    if value.kind == "scalar":
+        return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
+    kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
+    if kind == "tuple":
+        kind = "ints" if value.is_ints else "arrays"
+        kind = kind if value.items else "empty"
+    return frozenset({kind, "none"} if value.optional else {kind})
 
 
 def entry_param(arg: Arg) -> PythonParam:

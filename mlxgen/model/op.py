@@ -90,6 +90,12 @@ class Expr(NamedTuple):
     sized: frozenset[str] = frozenset()  # arrays of which it uses the sizes of single axes
     # C++ variables for arrays that it uses several times; each may use earlier ones.
     locals: tuple[tuple[str, Expr], ...] = ()
+    lets: frozenset[str] = frozenset()  # the entry's `let`s that it uses
+
+    @property
+    def variable(self) -> str:
+        """The C++ type of a variable for it; others than integers have the right one anyway."""
+        return str(self.type.cpp) if self.type.kind is Kind.INT else "auto"
 
     @property
     def holes(self) -> frozenset[str]:
@@ -109,6 +115,7 @@ class Written:
     doc: str | None = None
     args: Mapping[str, str] = field(default_factory=dict)
     returns: str | dict[str, str] | None = None
+    let: Mapping[str, str] = field(default_factory=dict)
     composite: str | None = None
     samples: Sequence[Mapping[str, Any]] = field(default_factory=list)
     variants: Sequence[str] = field(default_factory=lambda: ["function"])
@@ -134,6 +141,7 @@ class Parameter(NamedTuple):
     name: str  # in the entry
     type: Type  # in the entry
     cpp: str  # name of the parameter or variable
+    declared: str  # name in the header, and of the parameter of a [[kernel]]
     # Position of an array among a primitive's inputs: after ``place`` required ones and ``after``.
     place: int = 0
     after: tuple[Parameter, ...] = ()
@@ -517,6 +525,11 @@ class Op:
         return f"{module}.{self.python_name}" if module else self.python_name
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Its dotted names in Python: ``path`` and the aliases."""
+        return self.path, *dotted_names(self.entry.aliases, self.entry.module or "")
+
+    @property
     def calls(self) -> set[str]:
         """The other entries that its formulas call."""
         exprs = [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
@@ -544,7 +557,13 @@ class Op:
         return replace(self, line=line)
 
 
+def dotted_names(aliases: Iterable[str], module: str) -> list[str]:
+    """Return aliases with their submodules: a dotted one names its own."""
+    return [name if "." in name or not module else f"{module}.{name}" for name in aliases]
+
+
 @cache
 def camel(name: str) -> str:
-    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    """Return the class name of an op: axpby -> Axpby, rms_norm -> RmsNorm, _softmax -> Softmax_."""
+    parts = "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    return f"{parts}_" if name[0] == "_" else parts

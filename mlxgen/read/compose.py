@@ -148,6 +148,33 @@ def compose(source: YamlText) -> tuple[str, list[Node]]:
     return text, []
 
 
+def compose_mapping(source: YamlText) -> MappingNode | None:
+    """Return the root of a file that is one mapping; None if an error was reported."""
+    text = source.text
+    if found := _UNPRINTABLE.search(text):
+        message = f"the character U+{ord(found[0][0]):04X} is not allowed in YAML"
+        source.lacks("MG001", message, *found.span())
+        return None
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except Limit as error:
+        source.lacks(*error.args)
+        return None
+    except yaml.MarkedYAMLError as error:
+        code, message, help, place = _explain(error, text)
+        source.lacks(code, message, place, place + 1, help=help)
+        return None
+    if root is None or root.tag.endswith(":null"):
+        return MappingNode(_MAP, [])
+    if isinstance(root, MappingNode):
+        return root
+    source.complete = False
+    what = "a list" if isinstance(root, SequenceNode) else "a single value"
+    span = source.first_line(extent(text, root)[0], len(text))
+    source.diags.error("MG004", f"the file must be a mapping, not {what}", span)
+    return None
+
+
 def _blank(text: str) -> str:
     return re.sub(r"[^\r\n]", " ", text)
 

@@ -117,8 +117,9 @@ class OpEntry(Model):
     signature: str | None = key("Signature in any of three spellings.")
     cpp_signature: str | None = key("Signature in C++ spelling.")
     python_signature: str | None = key("Signature in Python spelling.")
-    python_name: str | None = key("Name in Python; `name` if absent.")
+    python_name: str | None = key("Name in Python; `name` if absent. Overloads share it.")
     cpp: Text | None = key("Existing C++ function to bind.")
+    let: dict[str, Formula] = key("Subexpressions by name, which the entry's formulas use.", {})
     composite: Formula | None = key("Forward computation as a formula of MLX ops.")
     dispatch: str | Annotated[dict[Backend, str | KernelEntry], Field(min_length=1)] | None = key(
         "Kernel per backend, or one scalar function for all of them."
@@ -158,7 +159,7 @@ class OpEntry(Model):
     )
     tags: list[Tag] = key("Labels for `--select` and the reference.", [])
     deprecated: Text | None = key("Replacement of a deprecated operator.")
-    aliases: list[str] = key("Further names in Python.", [])
+    aliases: list[str] = key("Further names in Python; a dotted one names its submodule.", [])
     samples: Annotated[list[Sample], BeforeValidator(_listed)] = key(
         "Inputs and their domain for the generated checks.", []
     )

@@ -1,24 +1,38 @@
 """Reserved names, which operators, arguments and outputs cannot have.
 
-Each line of names.txt has a reason and names. The first four lines have patterns. The last four
-have names that formulas derive from the arguments and outputs of their entry.
+names.txt lists them with the reasons. Python, YAML and the documentation have every other name as
+it is written. If C++ cannot have it, ``cpp_names`` returns another one for generated C++.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ..diagnostics.messages import rows
 
 _ROWS = rows(Path(__file__).parent / "names.txt")
-_REASONS = [(reason, names.split()) for reason, names in _ROWS]
-_PATTERNS = [(why, re.compile("|".join(names), re.ASCII)) for why, names in _REASONS[:4]]
-# Names that an argument cannot have (nor an output, except ``out``), with the reason.
-RESERVED = {name: reason for reason, names in _REASONS[4:-4] for name in names}
+
+
+def _of(scope: str) -> list[tuple[str, list[str]]]:
+    """Return the lines of a scope: reasons and names."""
+    return [(reason, names.split()) for where, reason, names in _ROWS if where == scope]
+
+
+_CPP, _LONG = (
+    [(why, re.compile("|".join(names), re.ASCII)) for why, names in _of(scope)]
+    for scope in ("cpp", "length")
+)
+# Names that no argument or output can have, with the reason.
+RESERVED = {name: reason for reason, names in _of("argument") for name in names}
+# The beginning of a dotted name that is no overload as in torch.
+PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
+_MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
+# Names of arguments that always have another name in C++: the stream, and kernels' element type.
+_OURS = ("s", "T")
 
 
 def better(name: str, what: str) -> str:
@@ -30,24 +44,61 @@ def better(name: str, what: str) -> str:
 
 @lru_cache(maxsize=4096)
 def clash(name: str, what: str) -> str | None:
-    """Return the reason why ``name`` cannot be the name of ``what``, if any."""
+    """Return the reason why ``name`` cannot be the name of ``what``, if any.
+
+    ``what`` is an operator, whose name C++ has too, an argument or an output.
+    """
     if keyword.iskeyword(name):
         return "it is a Python keyword"
-    for reason, pattern in _PATTERNS:
-        if pattern.fullmatch(name):
-            return reason
-    if what == "an operator" or (name, what) == ("out", "an output"):
-        return None
-    return RESERVED.get(name)
+    in_cpp = {"an operator": [name], "an output": [name, f"to_{name}"]}.get(what, [])
+    for patterns, texts in ((_CPP, in_cpp), (_LONG, [name])):
+        for reason, pattern in patterns:
+            if any(map(pattern.fullmatch, texts)):
+                return reason
+    return None if what == "an operator" else RESERVED.get(name)
 
 
-def made(arrays: Iterable[str], outputs: Iterable[str]) -> dict[str, str]:
-    """Return the names that formulas derive from an entry's arrays and outputs, with reasons.
+def meanings(
+    arrays: Iterable[str],
+    outputs: Iterable[str],
+    scopes: Iterable[str] = ("gradients", "kernels"),
+) -> dict[str, str]:
+    """Return the names with a meaning in formulas of an entry, with reasons.
 
     An argument, axis or loop variable of such a name would hide them.
     """
-    of = [{"argument": name, "output": ""} for name in arrays]
-    of += [{"argument": "", "output": name} for name in outputs]
-    pairs = [(names[0], reason, each) for reason, names in _REASONS[-4:] for each in of]
-    found = {name.format(**each): reason.format(**each) for name, reason, each in pairs}
-    return {name: reason for name, reason in found.items() if name[-1] != "_"}
+    own = {"{argument}": [*arrays], "{output}": [*outputs]}
+    found: dict[str, str] = {}
+    for reason, names in (row for scope in scopes for row in _of(scope)):
+        for name in names:
+            hole = next((hole for hole in own if hole in name), "")
+            for of in own[hole] if hole else [""]:
+                each = {hole.strip("{}"): of}
+                found[name.format(**each)] = reason.format(**each)
+    return found
+
+
+def overload(name: str) -> tuple[str, str] | None:
+    """Return the names in C++ and Python for torch's ``add.Tensor``; None for other names."""
+    first, _, last = name.partition(".")
+    if not (first and last.isidentifier()) or first in (*PACKAGES, *_MODULES):
+        return None
+    return re.sub("__+", "_", f"{first}_{last}"), first
+
+
+def cpp_names(names: Sequence[str]) -> list[str]:
+    """Return the names of arguments in C++: as in Python, else with the suffix ``_arg``."""
+    taken = {name for name in names if _usable(name)}
+    found = []
+    for name in names:
+        cpp = name if name in taken else re.sub("__+", "_", f"{name.lstrip('_')}_arg")
+        while cpp != name and cpp in taken:
+            cpp += "_arg"
+        taken.add(cpp)
+        found.append(cpp)
+    return found
+
+
+def _usable(name: str) -> bool:
+    """Return whether generated C++ can have a name, and names derived from it."""
+    return name[0] != "_" and name not in _OURS and clash(name, "an operator") is None

@@ -13,15 +13,13 @@ from typing import Literal
 from ..diagnostics import Guess
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
 from .literals import default_of, default_problem
-from .names import RESERVED, better, clash, made
+from .names import PACKAGES, RESERVED, better, clash, overload
 from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
 
 Spelling = Literal["any", "cpp", "python"]
 
 _DEMANDED = {"cpp": CPP, "python": PYTHON}
 _MOST = 100
-_PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
-_MODULES = ("special", "linalg", "fft", "nn", "random", "fast")  # not an overload as in torch
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
 
 
@@ -54,11 +52,11 @@ class _Parser(Types):
             if self.tokens[1] == "(" and self.token not in (*CPP.words, "void"):
                 raise self.error("no_result", 0, "C++")
             outputs, named = self.result()
-            op, args = self.own_name(), self.arguments()
+            (op, in_python), args = self.own_name(), self.arguments()
             self.accept(";")
         else:
             self.accept("def")
-            op, args = self.own_name(), self.arguments()
+            (op, in_python), args = self.own_name(), self.arguments()
             if self.token in ("", ":", ";") and "->" not in self.tokens:
                 raise self.error("no_result", self.i)
             self.expect("->")
@@ -68,34 +66,42 @@ class _Parser(Types):
         if self.token:
             raise self.unexpected("the end of the signature")
         named_args = not args or bool(args[0].name)
+        if not named and len(outputs) == 1 and any(arg.name == "out" for arg in args):
+            outputs = [outputs[0]._replace(name="output")]
         args = self.checked(args, {output.name for output in outputs})
-        return Signature(op, tuple(args), tuple(outputs), named, named_args)
+        return Signature(op, tuple(args), tuple(outputs), named, named_args, in_python)
 
-    def own_name(self) -> str | None:
-        """Parse the operator's name, if any."""
+    def own_name(self) -> tuple[str | None, str | None]:
+        """Parse the operator's name, if any, and its name in Python, if that differs."""
+        if self.grammar is TORCH and (names := overload(self.token)):
+            for name in names:
+                self.usable(name, "an operator")
+            self.i += 1
+            return names
         first, *others = re.split(r"\.|::", self.token)
         if first and others:
-            dotted = "::" not in self.token and first not in _PACKAGES
-            overload = dotted and self.grammar is TORCH and first not in _MODULES
-            mistake = "in_module" if dotted and not overload else "qualified"
-            module = ".".join([first, *others[:-1]])
-            about = {"token": self.token, "name": first if overload else others[-1]}
-            raise self.error(mistake, self.i, **about, module=module)
-        return None if self.token == "(" else self.name("an operator")
+            mistake = "qualified" if "::" in self.token or first in PACKAGES else "in_module"
+            about = {"token": self.token, "name": others[-1]}
+            raise self.error(mistake, self.i, **about, module=".".join([first, *others[:-1]]))
+        return (None if self.token == "(" else self.name("an operator")), None
 
     def name(self, what: str) -> str:
         """Parse the name of ``what``; report a reserved name."""
         name = self.token
         if not (name.isascii() and name.isidentifier()):
             raise self.unexpected(f"the name of {what}")
+        self.usable(name, what)
+        self.i += 1
+        return name
+
+    def usable(self, name: str, what: str) -> None:
+        """Report a reserved name."""
         if reason := clash(name, what):
             mistake = "name_of_ours" if name in RESERVED else "name_of_others"
             about = {"name": name, "what": what, "reason": reason, "better": better(name, what)}
             error = self.error(mistake, self.i, **about)
             if what != "an operator":
                 raise error
-        self.i += 1
-        return name
 
     # ---- arguments -----------------------------------------------------------------------------
 
@@ -175,6 +181,8 @@ class _Parser(Types):
             text = self.skip()
             if not text:
                 raise self.unexpected("a default")
+            if (type.length or 1) > 1 and not type.optional and text in ("[]", "()", "{}"):
+                type = replace(type, empty=True)
             default = default_of(text, type, grammar.name)
             if default is None:
                 mistake, parts = default_problem(text, type, grammar.name)
@@ -211,18 +219,13 @@ class _Parser(Types):
         if nameless:
             args = [arg._replace(name=name) for arg, name in zip(args, _NAMELESS, strict=False)]
         seen: set[str] = set()
-        taken = made([arg.name for arg in args if arg.type.is_array], returned)
         default_before = False
         for arg in args:
             name = arg.name
             if name in seen:
                 self.error("two_arguments", arg.offset, name=name)
-            elif name in returned - RESERVED.keys():
+            elif name in returned:
                 self.error("argument_and_output", arg.offset, name=name)
-            elif name in taken and name not in RESERVED:
-                about = {"name": name, "reason": taken[name], "better": f"my_{name}"}
-                start = self.text.index(name, *arg.offset)
-                self.error("name_made", (start, start + len(name)), **about)
             if default_before and not arg.default and not arg.kw_only and name not in seen:
                 self.error("default_before", arg.offset, name=name)
             seen.add(name)
@@ -332,5 +335,6 @@ def _combined(cpp: Type, python: Type) -> Type | None:
     in_python = replace(cpp, kind=vague.get(cpp.kind, cpp.kind), single=False, int64=False)
     if python in (cpp, in_python):
         return cpp
-    in_cpp = replace(python, kind=vague.get(python.kind, python.kind), choices=(), length=None)
+    kind = vague.get(python.kind, python.kind)
+    in_cpp = replace(python, kind=kind, choices=(), length=None, empty=False)
     return python if cpp == in_cpp else None

@@ -24,6 +24,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import Advice, Diagnostics, Help, Related, Span, Text, TooMany
 from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, YamlText, compose
+from .names import overload
 from .places import extent, in_flow, places
 from .settings import MAX_BYTES
 
@@ -44,13 +45,33 @@ _STANDARD_TAGS = {
 _NUMBER = re.compile(
     r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)(e[-+]?\d+)?|0x[0-9a-f]{1,16}|[-+]?\.inf|\.nan", re.I
 )
-_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?(\w+)\(")
-_SIGNATURE_NAME = re.compile(r"(\w+)\s*\(")
+_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?([\w.]+)\(")
+_SIGNATURE_NAME = re.compile(r"([\w.]+)\s*\(")
 # A YAML alias; not a product, and not the "*" of a signature.
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*,()\[\]{}]")
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
 
 _PLACED = 100_000  # the longest scalar whose characters are located
+
+
+def read_text(path: str | Path, diags: Diagnostics) -> str | None:
+    """Read a file; return None if it is unreadable, too large or not UTF-8, which is reported."""
+    shown, start = Text(str(path), ""), 0
+    try:
+        with open(path, "rb") as source:
+            raw = source.read(MAX_BYTES + 1)
+        if len(raw) <= MAX_BYTES:
+            return raw.decode()
+        code, message = "MG015", f"the file is larger than {MAX_BYTES // 10**6} MB"
+    except OSError as error:
+        code, message = "MG007", f"cannot read the file: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        shown.text = error.object.decode(errors="replace")
+        code, message = "MG007", "the file must be encoded in UTF-8"
+        start = len(error.object[: error.start].decode())
+    diags.add_source(shown.path, shown.text)
+    diags.error(code, message, shown.at(start, start + bool(shown.text)))
+    return None
 
 
 class Document(YamlText):
@@ -64,22 +85,8 @@ class Document(YamlText):
     @classmethod
     def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
         """Read a file and report errors to ``diags``; return None if no entry can be used."""
-        shown, start = Text(str(path), ""), 0
-        try:
-            with open(path, "rb") as source:
-                raw = source.read(MAX_BYTES + 1)
-            if len(raw) <= MAX_BYTES:
-                return cls.parse(raw.decode(), shown.path, diags)
-            code, message = "MG015", f"the file is larger than {MAX_BYTES // 10**6} MB"
-        except OSError as error:
-            code, message = "MG007", f"cannot read the file: {error.strerror or error}"
-        except UnicodeDecodeError as error:
-            shown.text = error.object.decode(errors="replace")
-            code, message = "MG007", "the file must be encoded in UTF-8"
-            start = len(error.object[: error.start].decode())
-        diags.add_source(shown.path, shown.text)
-        diags.error(code, message, shown.at(start, start + bool(shown.text)))
-        return None
+        text = read_text(path, diags)
+        return None if text is None else cls.parse(text, str(path), diags)
 
     @classmethod
     def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
@@ -129,7 +136,8 @@ class Document(YamlText):
 
     def names(self) -> set[str]:
         """Return all strings that look like the name of an entry, including invalid entries."""
-        return {found[1] or found[2] for found in _NAME_IN_TEXT.finditer(self.text)}
+        found = (match[1] or match[2] for match in _NAME_IN_TEXT.finditer(self.text))
+        return {_names_of(name)[0] for name in found}
 
 
 class Entry:
@@ -145,18 +153,28 @@ class Entry:
         """The keys and values; the first access reports errors in them."""
         return _Reader(self).mapping(self.node, typed=False, top=True)
 
-    @cached_property
+    @property
     def name(self) -> str | None:
         """The entry's name for messages, from its name or signature; also if it is invalid."""
+        return self._names[0]
+
+    @property
+    def python_name(self) -> str | None:
+        """The entry's name in Python, without its module; also if it is invalid."""
+        return self._names[1]
+
+    @cached_property
+    def _names(self) -> tuple[str | None, str | None]:
         nodes = self._values.items()
         texts = {key: node.value for key, node in nodes if isinstance(node, ScalarNode)}
-        if texts.get("name"):
-            return str(texts["name"])
-        for key in SIGNATURES:
-            found = _SIGNATURE_NAME.search(texts.get(key, ""))
-            if found and found[1] not in ("array", "enum", "def"):
-                return found[1]
-        return None
+        found = (_SIGNATURE_NAME.search(texts.get(key, "")) for key in SIGNATURES)
+        names = (match[1] for match in found if match)
+        written = next((n for n in names if n not in ("array", "enum", "def")), None)
+        name, in_python = _names_of(written) if written else (None, None)
+        if own := texts.get("name"):
+            in_python = own if in_python == name else in_python
+            name = str(own)
+        return name, texts.get("python_name") or in_python
 
     @cached_property
     def _values(self) -> dict[str, Node]:
@@ -238,6 +256,12 @@ class Entry:
                     return key_node, node, False
                 key_node, node = None, node.value[step]
         return key_node, node, True
+
+
+def _names_of(written: str) -> tuple[str, str]:
+    """Return the names in C++ and Python that a signature contains."""
+    last = written.rpartition(".")[2]
+    return overload(written) or (last, last)
 
 
 @cache

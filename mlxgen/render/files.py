@@ -112,8 +112,7 @@ class Pieces(NamedTuple):
 
     name: str
     python_name: str
-    path: str  # dotted name in Python, without the package
-    module: str
+    paths: Sequence[str]  # dotted names in Python, without the package: its own and the aliases
     public: bool  # available in Python
     method: bool  # also a method of arrays
     deprecated: bool
@@ -123,12 +122,22 @@ class Pieces(NamedTuple):
     header: str  # text of its own files; empty if these are up to date
     source: str
     binding: tuple[str, str]  # the function that Python calls, and its registration
-    stub: str
+    stubs: Sequence[str]  # one for each of `paths`
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
-    checks: str  # cases of the generated checks
+    checks: Sequence[str]  # samples of the generated checks
     json: str  # its items in ops.json, without the line
+
+    @property
+    def path(self) -> str:
+        """The dotted name in Python, without the package."""
+        return self.paths[0]
+
+    @property
+    def modules(self) -> list[str]:
+        """The submodules that have the function."""
+        return [path.rpartition(".")[0] for path in self.paths]
 
     def at_line(self, line: int) -> Pieces:
         """Return a copy for an entry at another line."""
@@ -147,8 +156,7 @@ def pieces(op: Op, package: Package) -> Pieces:
     return Pieces(
         name=op.name,
         python_name=op.python_name,
-        path=op.path,
-        module=op.entry.module or "",
+        paths=op.paths,
         public=not op.entry.internal,
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
@@ -158,11 +166,11 @@ def pieces(op: Op, package: Package) -> Pieces:
         header=_render("op.h.j2", package, op=view),
         source=op_source(view, package),
         binding=(function, registration),
-        stub=_render("stub.pyi.j2", package, op=view, **texts),
+        stubs=[_render("stub.pyi.j2", package, op=view, path=path, **texts) for path in op.paths],
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
-        checks="".join(f"    case({package.name}.{op.path}, {s!r}),\n" for s in check_samples(op)),
+        checks=[repr(sample) for sample in check_samples(op)],
         json=_to_json(facts)[1:-1],
     )
 
@@ -242,11 +250,13 @@ def package_files(
     # The number of binding files is a power of two, so that adding ops moves few others.
     count = 1 << max(0, (len(public) - 1) // SHARD).bit_length()
     shards: list[list[Pieces]] = [[] for _ in range(count)]
+    first = _first_overloads(public)
     for p in public:
-        shards[zlib.crc32(p.name.encode()) % count].append(p)
+        shards[zlib.crc32(first[p.name].encode()) % count].append(p)
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
     modules = _modules(public)
+    overloaded = {path for of in modules.values() for path, ops in of.items() if len(ops) > 1}
     for path, template in (
         ("src/dispatch.cpp", "dispatch.cpp.j2"),
         ("src/module.cpp", "module.cpp.j2"),
@@ -257,7 +267,14 @@ def package_files(
         ("python/checks/test_gradients.py", "checks.py.j2"),
     ):
         files[path] = _render(
-            template, package, ops=made, public=public, shards=range(count), modules=list(modules)
+            template,
+            package,
+            ops=made,
+            public=public,
+            shards=range(count),
+            modules=list(modules),
+            methods={p.path: p.python_name for p in public if p.method},
+            overloaded=overloaded,
         )
     # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
     rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
@@ -272,9 +289,17 @@ def package_files(
             files[path] = _render(
                 "metal_source.h.j2", package, stem=stem, include=include, text=text
             )
-    for module, members in modules.items():
+    for module, functions in modules.items():
         children = [m for m in modules if m and m.rpartition(".")[0] == module]
-        inside = {"module": module, "ops": members, "children": children}
+        stubs = [[p.stubs[p.paths.index(path)] for p in ops] for path, ops in functions.items()]
+        inside = {
+            "module": module,
+            "children": [child.rpartition(".")[2] for child in children],
+            "names": [path.rpartition(".")[2] for path in functions],
+            "stubs": stubs,
+            "deprecated": any(p.deprecated for ops in functions.values() for p in ops),
+            "overloaded": any(len(ops) > 1 for ops in functions.values()),
+        }
         path = "/".join(["_ext", *module.split(".")]) if module else "_ext"
         files[f"python/{path}/__init__.pyi"] = _render("stubs.pyi.j2", package, **inside)
         if module:
@@ -288,15 +313,34 @@ def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
     return _render("bind.cpp.j2", package, ops=members, shard=shard)
 
 
-def _modules(public: Iterable[Pieces]) -> dict[str, list[Pieces]]:
-    """Return public ops by submodule, including all parents of submodules."""
-    out: dict[str, list[Pieces]] = {"": []}
+def _modules(public: Iterable[Pieces]) -> dict[str, dict[str, list[Pieces]]]:
+    """Return the overloads of each function of each submodule, by module and dotted name.
+
+    The modules include all parents of submodules.
+    """
+    out: dict[str, dict[str, list[Pieces]]] = {"": {}}
     for p in public:
-        parts = p.module.split(".") if p.module else []
-        for i in range(1, len(parts) + 1):
-            out.setdefault(".".join(parts[:i]), [])
-        out[p.module].append(p)
+        for module, path in zip(p.modules, p.paths, strict=True):
+            parts = module.split(".") if module else []
+            for i in range(1, len(parts) + 1):
+                out.setdefault(".".join(parts[:i]), {})
+            out[module].setdefault(path, []).append(p)
     return out
+
+
+def _first_overloads(public: Iterable[Pieces]) -> dict[str, str]:
+    """Return for each operator the first of those that are connected by names in Python.
+
+    They are bound in one file, because the order of overloads is that of their registration.
+    """
+    first: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for p in public:
+        same = {first[owners[path]] for path in p.paths if path in owners}
+        first[p.name] = min(same, key=[*first].index, default=p.name)
+        first |= {name: first[p.name] for name, of in first.items() if of in same}
+        owners |= dict.fromkeys(p.paths, p.name)
+    return first
 
 
 def reference(made: Iterable[Pieces], package: Package) -> str:
@@ -315,22 +359,30 @@ def reference_index(made: Iterable[Pieces], package: Package, folder: str) -> st
     return _render("references.md.j2", package, modules=reference_modules(made), folder=folder)
 
 
-def reference_page(piece: Pieces, figure: str = "") -> str:
-    """Return the reference of one operator as a page of its own.
+def reference_page(overloads: Sequence[Pieces], figure: str = "") -> str:
+    """Return the reference of one function as a page of its own.
 
     Args:
-        piece: The operator.
-        figure: Markdown for the place between documentation and arguments.
+        overloads: Its operators.
+        figure: Markdown for the place between documentation and arguments of the first one.
     """
-    parts = (f"# {piece.path}", piece.usage, figure, piece.details)
+    first, *others = overloads
+    parts = [f"# {first.path}", first.usage, figure, first.details]
+    parts += [part for p in others for part in (p.usage, p.details)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[Pieces]]]:
-    """Return the public operators by submodule; those of the package itself are last."""
-    modules = _modules(p for p in made if p.public)
-    found = [(module, members) for module, members in modules.items() if members]
-    return sorted(found, key=lambda item: not item[0])
+def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Pieces]]]]:
+    """Return the public functions by submodule, each with its overloads.
+
+    Those of the package itself are last.
+    """
+    found: dict[str, dict[str, list[Pieces]]] = {}
+    for p in made:
+        if p.public:
+            found.setdefault(p.modules[0], {}).setdefault(p.path, []).append(p)
+    functions = [(module, [*of.values()]) for module, of in found.items()]
+    return sorted(functions, key=lambda item: not item[0])
 
 
 def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:

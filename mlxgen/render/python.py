@@ -109,6 +109,7 @@ def op_dict(op: Op) -> dict[str, Any]:
         "lengths": {
             name: [length.array, length.axis] for name, length in op.arguments.lengths.items()
         },
+        "let": dict(op.entry.let),
         "composite": op.entry.composite,
         "kernels": {
             k.backend: {

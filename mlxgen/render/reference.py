@@ -102,8 +102,7 @@ class Reference:
     @property
     def aliases(self) -> list[str]:
         """The other names in Python."""
-        module = f"{self.entry.module}." if self.entry.module else ""
-        return [module + alias for alias in self.entry.aliases]
+        return [*self.op.paths[1:]]
 
     @property
     def returns(self) -> str:

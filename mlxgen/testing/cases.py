@@ -44,9 +44,14 @@ class Case:
 
     function: Callable[..., Any]
     sample: Mapping[str, Any]
+    overload: str | None = None
 
 
-def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) -> Case:
+def case(
+    function: Callable[..., Any],
+    sample: Mapping[str, Any] | None = None,
+    overload: str | None = None,
+) -> Case:
     """Return a sample of an operator.
 
     Args:
@@ -56,8 +61,9 @@ def case(function: Callable[..., Any], sample: Mapping[str, Any] | None = None) 
             given `values`. For a list of arrays, a list of such mappings. For any other argument,
             its value. An omitted array has shape (3, 4) and numbers from -2 to 2; an omitted
             optional array is None.
+        overload: The operator's name in C++, if it is one of several overloads.
     """
-    return Case(function, sample or {})
+    return Case(function, sample or {}, overload)
 
 
 @dataclass(frozen=True)
@@ -307,7 +313,8 @@ class Subject:
     @property
     def has_composed_gradient(self) -> bool:
         """True if gradients consist of MLX's functions, not of kernels of the package."""
-        formulas = [*self.op["grad"].values(), self.op["composite"]]
+        lets = self.op["let"].values()
+        formulas = [*self.op["grad"].values(), *lets, self.op["composite"]]
         return not any(self._calls_internal(text) for text in formulas if text)
 
     def _calls_internal(self, text: str) -> bool:
@@ -325,7 +332,7 @@ class Subject:
             return None
         code = formula_code(text, f"<composite of {self.path}>")[0]
         names = {**FORMULA_NAMES, "__builtins__": {}}
-        names |= {op["name"]: _resolve(self.package, op) for op in _operators(self.package)}
+        names |= _functions(self.package)
         for arg in self.op["args"]:
             default = arg["default"] if arg["has_default"] else None
             names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
@@ -368,6 +375,15 @@ def _operators(package: ModuleType) -> list[dict[str, Any]]:
 def _resolve(package: ModuleType, op: Mapping[str, Any]) -> Any:
     """Return an operator's function in its package."""
     return reduce(getattr, filter(None, [*op["module"].split("."), op["python_name"]]), package)
+
+
+def _functions(package: ModuleType) -> dict[str, Any]:
+    """Return the functions that formulas call: by names in C++, and rather by names in Python."""
+    ops = _operators(package)
+    found = {op["name"]: op for op in ops}
+    inside = {op["python_name"]: op for op in reversed(ops) if op["module"]}
+    found |= inside | {op["python_name"]: op for op in ops if not op["module"]}
+    return {name: _resolve(package, op) for name, op in found.items()}
 
 
 # The kinds of checks ------------------------------------------------------------------------------
@@ -632,13 +648,17 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
     Returns:
         The functions by name, for a test module's globals.
     """
-    operators = {id(_resolve(package, op)): op for op in _operators(package)}
+    operators: dict[int, list[dict[str, Any]]] = {}
+    for op in _operators(package):
+        operators.setdefault(id(_resolve(package, op)), []).append(op)
     seen: dict[str, int] = {}
     subjects = []
     for c in cases:
-        op = operators.get(id(c.function))
-        if op is None:
+        overloads = operators.get(id(c.function), [])
+        found = [op for op in overloads if c.overload in (None, op["name"])]
+        if not found:
             raise LookupError(f"{c.function} is not an operator of {package.__name__}")
+        op = found[0]
         number = seen.setdefault(op["name"], 0)
         seen[op["name"]] += 1
         subjects.append(Subject(package, op, c, number))

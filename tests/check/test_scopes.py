@@ -11,7 +11,7 @@ from sample import project
 from mlxgen.check import context as contexts
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.read.names import RESERVED, made
+from mlxgen.read.names import meanings
 
 
 def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,8 +31,8 @@ def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     others = set()
     for context, names in seen:
         arguments = {arg.name for arg in context.signature.args}
-        taken = made([arg.name for arg in context.signature.arrays], context.output_names)
+        taken = meanings([arg.name for arg in context.signature.arrays], context.output_names)
         mine = names - arguments - {*context.output_names}
-        assert mine <= taken.keys() | RESERVED.keys()
+        assert mine <= taken.keys()
         others |= mine
     assert {"grad", "result", "grads", "asked_x", "tangent", "max_threads", "accumulator"} <= others

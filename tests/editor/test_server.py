@@ -270,6 +270,8 @@ async def test_completion(editor: Editor) -> None:
         ("  axes: {x: N D}  # as: y\n  shape: [", "shape: [", {"N", "D", "x"}, {"axes", "y"}),
         ("  axes:\n    x: N D\n  grad: {x: D * gr", "D * gr", {"N", "D"}, set()),
         ("  shape:\n    ou", "    ou", {"out", "x", "broadcast_shapes"}, set()),
+        ("  let: {inner: 2 * x}\n  composite: in", "composite: in", {"inner", "x"}, {"grad"}),
+        ("  let:\n    inner: 2\n    b: in", "b: in", {"inner", "exp"}, {"vmap"}),
         # words
         ("  tags: [elementwise, ", "wise, ", {"fused", "linalg"}, {"vmap", "x"}),
         ("  tags:\n    - elementwise\n    - ", "wise\n    - ", {"fused", "linalg"}, {"vmap", "x"}),
@@ -331,6 +333,11 @@ async def test_hover(editor: Editor) -> None:
     assert "### MG303" in await editor.hover("xx")
     assert await editor.hover("tags:") == "`tags`: Labels for `--select` and the reference."
     assert "halve(x: array) -> array" in await editor.hover("halve(halve(x))")
+    await editor.write(
+        YAML.replace("composite: x / 2", "let: {part: x / 3}\n  composite: x - part")
+    )
+    assert await editor.hover("part\n") == "```python\npart = x / 3\n```"
+    await editor.write(YAML)
     assert await editor.hover("Half of") == ""
     await editor.write(YAML)
     shown = await editor.hover("quarter")

@@ -102,7 +102,7 @@ def test_effects_are_of_functions() -> None:
         assert record.keys() & {"overloads", "operations"}, name
         degree = record["effect"]["degree"]
         if degree not in get_args(Degree):
-            (params,) = {tuple(p[0] for p in params) for params in record["signatures"]}
+            params = {p[0] for params in record["signatures"] for p in params}
             assert {*degree.replace("*", "+").split("+")} <= {*params}, name
 
 

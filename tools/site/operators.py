@@ -42,10 +42,11 @@ def write(root: Path) -> None:
     (root / FOLDER).mkdir()
     settings, made = _public(root)
     drawable = plots.drawable(settings.yaml)
-    for piece in made:
-        subjects = drawable.get(piece.path)
-        page = reference_page(piece, plots.figure(subjects) if subjects else "")
-        (root / FOLDER / f"{piece.path}.md").write_text(page, encoding="utf-8")
+    for overloads in (found for _, module in reference_modules(made) for found in module):
+        path = overloads[0].path
+        subjects = drawable.get(path)
+        page = reference_page(overloads, plots.figure(subjects) if subjects else "")
+        (root / FOLDER / f"{path}.md").write_text(page, encoding="utf-8")
 
 
 def index(root: Path) -> str:
@@ -56,6 +57,6 @@ def index(root: Path) -> str:
     """
     settings, made = _public(root)
     text = reference_index(made, settings, Path(FOLDER).name)
-    members = [piece for _, module in reference_modules(made) for piece in module]
-    pages = "\n".join(f"/{FOLDER}/{piece.path}" for piece in members)
+    functions = [overloads[0] for _, module in reference_modules(made) for overloads in module]
+    pages = "\n".join(f"/{FOLDER}/{function.path}" for function in functions)
     return f"{text}\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"

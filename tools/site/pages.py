@@ -23,6 +23,7 @@ CONTENTS = {
         "docs/train",
         "docs/cpp",
         "docs/pytensor",
+        "docs/aten-import",
         "docs/editor",
         "docs/troubleshooting",
     ],

@@ -34,6 +34,10 @@ set(MLXGEN_OP_SOURCES
     "src/carry.cpp"
     "src/gain.cpp"
     "src/rows.cpp"
+    "src/pick.cpp"
+    "src/pick_dim.cpp"
+    "src/_picked.cpp"
+    "src/normalize.cpp"
     "src/dispatch.cpp"
 )
 set(MLXGEN_BINDING_SOURCES
@@ -78,6 +82,10 @@ set(MLXGEN_HEADERS
     "include/ops/carry.h"
     "include/ops/gain.h"
     "include/ops/rows.h"
+    "include/ops/pick.h"
+    "include/ops/pick_dim.h"
+    "include/ops/_picked.h"
+    "include/ops/normalize.h"
     "include/ops/export.h"
     "include/ops/dispatch.h"
     "include/ops/ops.h"

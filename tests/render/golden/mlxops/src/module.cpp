@@ -40,6 +40,10 @@ NB_MODULE(_ext, m) {
       nb::sig(
           "def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]"),
       "Return the kernels of this build with their dtypes, by operator and backend.");
+  mlxgen::list_functions(m);
+  mlxgen::list_functions(mlxgen::submodule(m, "special"));
+  mlxgen::list_functions(mlxgen::submodule(m, "nn"));
+  mlxgen::list_functions(mlxgen::submodule(m, "examples"));
   m.def(
       "_methods",
       [] {

@@ -7,6 +7,9 @@
 #include "ops/exp2.h"
 #include "ops/join.h"
 #include "ops/moments.h"
+#include "ops/normalize.h"
+#include "ops/pick.h"
+#include "ops/pick_dim.h"
 #include "ops/softplus.h"
 #include "ops/straight.h"
 #include "ops/twice.h"
@@ -107,9 +110,44 @@ auto all_types_python(
       s.value);
 }
 
+auto pick_python(
+    const mlxgen::ArrayArg& self,
+    const std::optional<mlxgen::ArrayArg>& default_arg,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(self, default_arg);
+  return ops::pick(
+      mlxgen::get(self, like), mlxgen::get(default_arg, like), s.value);
+}
+
+auto pick_dim_python(
+    const mlxgen::ArrayArg& self,
+    const mlxgen::IntArg& dim,
+    double EPS_arg,
+    const mlxgen::StreamArg& s) {
+  mlxgen::warn_deprecated("[pick] Deprecated: use sum");
+  auto like = mlxgen::weak_dtype(self);
+  return ops::pick_dim(
+      mlxgen::get(self, like),
+      mlxgen::to_int<int>(dim, "pick", "dim"),
+      EPS_arg,
+      s.value);
+}
+
+auto normalize_python(
+    const mlxgen::ArrayArg& x,
+    const std::optional<mlxgen::ArrayArg>& weight,
+    double eps,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(x, weight);
+  return mlxgen::as_tuple(
+      ops::normalize(
+          mlxgen::get(x, like), mlxgen::get(weight, like), eps, s.value));
+}
+
 } // namespace
 
 void bind_3(nb::module_& root) {
+  auto module_nn = mlxgen::submodule(root, "nn");
   root.def(
       "exp2",
       &exp2_python,
@@ -290,6 +328,88 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+      )pbdoc");
+  root.def(
+      "pick",
+      &pick_python,
+      "self"_a,
+      "default"_a = nb::none(),
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def pick(self: scalar | array, default: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array"),
+      R"pbdoc(
+        pick.
+
+        Args:
+            self (array): Input array.
+            default (array, optional): Input array.
+
+        Returns:
+            array: The output array.
+      )pbdoc");
+  module_nn.def(
+      "pick_one",
+      &pick_python,
+      "self"_a,
+      "default"_a = nb::none(),
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def pick_one(self: scalar | array, default: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array"),
+      R"pbdoc(
+        pick.
+
+        Args:
+            self (array): Input array.
+            default (array, optional): Input array.
+
+        Returns:
+            array: The output array.
+      )pbdoc");
+  root.def(
+      "pick",
+      &pick_dim_python,
+      "self"_a,
+      "dim"_a,
+      nb::kw_only(),
+      "EPS"_a = 1e-05,
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def pick(self: scalar | array, dim: int, *, EPS: float = 1e-05, stream: StreamOrDevice = None) -> array"),
+      R"pbdoc(
+        pick.
+
+        Deprecated: use sum
+
+        Args:
+            self (array): Input array.
+            dim (int):
+            EPS (float, optional): Default: ``1e-05``.
+
+        Returns:
+            array: The output array.
+      )pbdoc");
+  root.def(
+      "normalize",
+      &normalize_python,
+      "x"_a,
+      "weight"_a = nb::none(),
+      "eps"_a = 1e-05,
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]"),
+      R"pbdoc(
+        normalize.
+
+        Args:
+            x (array): Input array.
+            weight (array, optional): Input array.
+            eps (float, optional): Default: ``1e-05``.
+
+        Returns:
+            tuple[array, array, array]: The outputs.
       )pbdoc");
 }
 

@@ -45,12 +45,16 @@ NB_MODULE(_ext, m) {
       nb::sig(
           "def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]"),
       "Return the kernels of this build with their dtypes, by operator and backend.");
+  mlxgen::list_functions(m);
+  mlxgen::list_functions(mlxgen::submodule(m, "nn"));
+  mlxgen::list_functions(mlxgen::submodule(m, "nn.activations"));
   m.def(
       "_methods",
       [] {
         // (name of the method, dotted name of the function)
         nb::list methods;
         methods.append(nb::make_tuple("softcap", "nn.activations.softcap"));
+        methods.append(nb::make_tuple("pick", "pick"));
         return methods;
       },
       nb::sig("def _methods() -> list[tuple[str, str]]"),

@@ -14,6 +14,16 @@ from . import examples as examples
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
+__all__ = [
+    "sincos",
+    "segment_sum",
+    "block_diag",
+    "special",
+    "nn",
+    "examples",
+    "dispatch_table",
+]
+
 def sincos(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """
     Sine and cosine of the same angles, in one pass.

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "ops/_picked.h"
 #include "ops/all_types.h"
 #include "ops/bent.h"
 #include "ops/blend.h"
@@ -21,7 +22,10 @@
 #include "ops/logsumexp.h"
 #include "ops/moments.h"
 #include "ops/norm.h"
+#include "ops/normalize.h"
 #include "ops/parts.h"
+#include "ops/pick.h"
+#include "ops/pick_dim.h"
 #include "ops/powers.h"
 #include "ops/ranges.h"
 #include "ops/rows.h"

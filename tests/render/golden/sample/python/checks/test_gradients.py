@@ -7,6 +7,7 @@ from math import inf, nan  # noqa: F401, in samples
 
 import ops
 from mlxgen.testing.cases import case, make_tests
+import ops.nn
 import ops.nn.activations
 
 CASES = [
@@ -38,6 +39,10 @@ CASES = [
     case(ops.by_hand, {}),
     case(ops.carry, {}),
     case(ops.rows, {}),
+    case(ops.pick, {}, "pick"),
+    case(ops.pick, {'dim': 0}, "pick_dim"),
+    case(ops._picked, {}),
+    case(ops.normalize, {}),
 ]
 
 globals().update(make_tests(ops, CASES))

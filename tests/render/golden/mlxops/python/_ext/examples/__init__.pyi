@@ -8,6 +8,10 @@ from mlx.core import Device, DeviceType, Dtype, Stream, ThreadLocalStream, array
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
+__all__ = [
+    "axpby",
+]
+
 def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array:
     """
     Scale and add, ``alpha * x + beta * y``, in one pass.

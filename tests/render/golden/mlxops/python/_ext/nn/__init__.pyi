@@ -8,6 +8,11 @@ from mlx.core import Device, DeviceType, Dtype, Stream, ThreadLocalStream, array
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
+__all__ = [
+    "gated_delta",
+    "embedding_bag",
+]
+
 def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """
     The gated delta rule over time.

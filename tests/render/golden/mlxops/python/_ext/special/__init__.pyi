@@ -8,6 +8,13 @@ from mlx.core import Device, DeviceType, Dtype, Stream, ThreadLocalStream, array
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
+__all__ = [
+    "lgamma",
+    "gammaln",
+    "digamma",
+    "psi",
+]
+
 def lgamma(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     """
     Logarithm of the absolute value of the gamma function.

@@ -9,3 +9,13 @@ from . import activations as activations
 
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
+
+__all__ = [
+    "pick_one",
+    "activations",
+]
+
+def pick_one(self: scalar | array, default: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array:
+    """
+    See :func:`pick`.
+    """

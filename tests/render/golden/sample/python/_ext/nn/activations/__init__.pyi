@@ -8,6 +8,11 @@ from mlx.core import Device, DeviceType, Dtype, Stream, ThreadLocalStream, array
 scalar: TypeAlias = bool | int | float | complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
 
+__all__ = [
+    "softcap",
+    "soft_cap",
+]
+
 def softcap(x: scalar | array, cap: float = 50.0, *, stream: StreamOrDevice = None) -> array:
     """
     Softly caps the elements.

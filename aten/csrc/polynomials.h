@@ -1,0 +1,69 @@
+// Orthogonal polynomials by their three-term recurrences, and the greatest
+// common divisor. Used on every backend.
+
+#pragma once
+
+#include "mlxgen/scalar.h"
+
+namespace mlx_aten {
+
+/**
+ * The polynomial of degree n, truncated, at x; 0 for a negative degree.
+ *
+ * The families, with the recurrence for p[k + 1] (DLMF, table 18.9.1):
+ * 0 to 3  Chebyshev T, U, V, W: 2 x p[k] - p[k - 1]; they differ in p[1]
+ * 4       Hermite H: 2 x p[k] - 2 k p[k - 1]
+ * 5       Hermite He: x p[k] - k p[k - 1]
+ * 6       Laguerre L: ((2 k + 1 - x) p[k] - k p[k - 1]) / (k + 1)
+ * 7       Legendre P: ((2 k + 1) x p[k] - k p[k - 1]) / (k + 1)
+ */
+template <typename T>
+T orthogonal_polynomial(int family, T x, T n) {
+  using W = mlxgen::wide<T>;
+  if (!(n >= 1)) {
+    return n != n ? n : static_cast<T>(n >= 0 ? 1.0f : 0.0f);
+  }
+  // Degrees whose values are far beyond the largest number.
+  if ((family == 4 || family == 5) && n > (sizeof(T) == 8 ? 512.0f : 128.0f)) {
+    return static_cast<T>(mlxgen::math::nan());
+  }
+  W slope = family == 0 || family == 5 || family == 7 ? W(1.0f) : W(2.0f);
+  W first = family == 6 ? W(1.0f) - W(x) : slope * W(x);
+  if (family == 2) {
+    first = first - W(1.0f);
+  } else if (family == 3) {
+    first = first + W(1.0f);
+  }
+  W before = W(1.0f), value = first;
+  int degree = static_cast<int>(n);
+  for (int k = 1; k < degree; ++k) {
+    W next = W(0.0f), order = W(static_cast<float>(k));
+    if (family < 4) {
+      next = W(2.0f) * W(x) * value - before;
+    } else if (family < 6) {
+      next = slope * (W(x) * value - order * before);
+    } else {
+      W both = order + order + W(1.0f);
+      W factor = family == 6 ? both - W(x) : both * W(x);
+      next = (factor * value - order * before) / (order + W(1.0f));
+    }
+    before = value;
+    value = next;
+  }
+  return static_cast<T>(value);
+}
+
+/** The greatest common divisor of the absolute values. */
+template <typename T>
+T gcd(T a, T b) {
+  a = a < 0 ? static_cast<T>(-a) : a;
+  b = b < 0 ? static_cast<T>(-b) : b;
+  while (b != 0) {
+    T rest = static_cast<T>(a % b);
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+} // namespace mlx_aten

@@ -1,0 +1,168 @@
+"""Compares a function over MLX arrays with the recorded results and gradients of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from samples import Array, Dtype, Sample
+
+#: MLX computes in single precision
+NARROWER = {"float64": "float32", "complex128": "complex64"}
+#: torch.testing's default tolerances: relative and absolute
+TOLERANCES = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "complex64": (1.3e-6, 1e-5),
+}
+#: a gradient is a sum of several terms, each with the errors of a value
+GRADIENT = 10
+
+
+class Mismatch(AssertionError):
+    """A function's result is not torch's."""
+
+
+def dtype_of(name: str) -> mx.Dtype:
+    """Return MLX's dtype for torch's, single precision for double."""
+    name = NARROWER.get(name, name)
+    dtype: mx.Dtype = getattr(mx, "bool_" if name == "bool" else name)
+    return dtype
+
+
+def to_mlx(value: Any) -> Any:
+    """Return a recorded value as an argument; an array with gaps where torch's tensor had them."""
+    if isinstance(value, list):
+        return [to_mlx(part) for part in value]
+    if isinstance(value, Dtype):
+        return dtype_of(value.name)
+    if not isinstance(value, Array):
+        return value
+    data = value.data if value.contiguous or not value.shape else np.repeat(value.data, 2, axis=-1)
+    array = mx.array(data)
+    array = array.view(mx.bfloat16) if value.dtype == "bfloat16" else array
+    array = array if data is value.data else array[..., ::2]
+    return array.astype(dtype_of(value.dtype))
+
+
+def to_numpy(value: mx.array) -> np.ndarray[Any, Any]:
+    """Return an array's values, of bfloat16 in single precision."""
+    return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
+
+
+def compare(sample: Sample, function: Callable[..., Any]) -> None:
+    """Raise Mismatch if the function's results or gradients for a sample are not torch's."""
+    args, kwargs = to_mlx(sample.args), {key: to_mlx(v) for key, v in sample.kwargs.items()}
+    result = listed(function(*args, **kwargs))
+    if len(result) != len(sample.out):
+        raise Mismatch(f"{len(result)} results instead of {len(sample.out)}")
+    for index, (actual, expected) in enumerate(zip(result, sample.out, strict=False)):
+        where = f"result {index}" if len(result) > 1 else "result"
+        if not isinstance(actual, mx.array):
+            raise Mismatch(f"{where}: {type(actual).__name__} is no array")
+        if actual.dtype != dtype_of(expected.dtype):
+            raise Mismatch(f"{where}: dtype {actual.dtype} instead of {expected.dtype}")
+        if tuple(actual.shape) != expected.shape:
+            raise Mismatch(f"{where}: shape {tuple(actual.shape)} instead of {expected.shape}")
+        if not sample.random:
+            rank = ranks(sample)
+            gauge = sample.gauge[index] if sample.gauge else None
+            wanted = gauged_numpy(to_numpy(to_mlx(expected)), gauge, rank)
+            got = gauged_numpy(to_numpy(actual), gauge, rank)
+            close(got, wanted, allowed(sample, expected.dtype, sample.slack[0]), where)
+    if sample.gradients:
+        compare_gradients(sample, function, args, kwargs)
+
+
+def compare_gradients(
+    sample: Sample, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Compare the gradients of all arrays for the recorded cotangents."""
+    # MLX's and torch's gradients with respect to complex numbers differ by conventions
+    keys = [key for key, grad in sample.gradients.items() if not is_complex(grad)]
+    if not keys:
+        return
+    names = sample.names
+    used = [i for i, c in enumerate(sample.cotangents) if c is not None]
+
+    def of(*arrays: mx.array) -> list[mx.array]:
+        new_args = [list(a) if isinstance(a, list) else a for a in args]
+        new_kwargs = {k: list(v) if isinstance(v, list) else v for k, v in kwargs.items()}
+        for key, array in zip(keys, arrays, strict=False):
+            name, _, index = key.partition(".")
+            where: Any = new_kwargs if name in new_kwargs else new_args
+            place = name if name in new_kwargs else names.index(name)
+            if index:
+                where[place][int(index)] = array
+            else:
+                where[place] = array
+        outputs = listed(function(*new_args, **new_kwargs))
+        rank = ranks(sample)
+        return [gauged(outputs[i], sample.gauge[i] if sample.gauge else None, rank) for i in used]
+
+    arrays = []
+    for key in keys:
+        name, _, index = key.partition(".")
+        value = kwargs[name] if name in kwargs else args[names.index(name)]
+        arrays.append(value[int(index)] if index else value)
+    cotangents = [to_mlx(sample.cotangents[i]) for i in used]
+    _, grads = mx.vjp(of, arrays, cotangents)
+    for key, array, grad in zip(keys, arrays, grads, strict=False):
+        expected = sample.gradients[key]
+        wanted = np.zeros(array.shape) if expected is None else to_numpy(to_mlx(expected))
+        dtype = "float32" if expected is None else expected.dtype
+        limits = allowed(sample, dtype, GRADIENT * sample.slack[1])
+        close(to_numpy(grad), wanted, limits, f"gradient of {key}")
+
+
+def is_complex(value: Any) -> bool:
+    """Return whether a recorded array is complex."""
+    return value is not None and value.dtype == "complex64"
+
+
+def listed(result: Any) -> list[Any]:
+    """Return the results as a list."""
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def ranks(sample: Sample) -> int:
+    """Return how many vectors are defined, where results are free up to a phase."""
+    return int(sample.out[sample.gauge.index(None)].shape[-1]) if sample.gauge else 0
+
+
+def gauged(array: mx.array, gauge: str | None, rank: int) -> mx.array:
+    """Return what does not depend on a phase: absolute values of the vectors that are defined."""
+    if gauge is None or array.size == 0:
+        return array
+    return mx.abs(array[..., :rank] if gauge == "columns" else array[..., :rank, :])
+
+
+def gauged_numpy(array: np.ndarray[Any, Any], gauge: str | None, rank: int) -> Any:
+    """Return the same of a NumPy array."""
+    if gauge is None or array.size == 0:
+        return array
+    return np.abs(array[..., :rank] if gauge == "columns" else array[..., :rank, :])
+
+
+def allowed(sample: Sample, dtype: str, slack: float) -> tuple[float, float]:
+    """Return the relative and absolute tolerance of a result."""
+    rtol, atol = TOLERANCES.get(NARROWER.get(dtype, dtype), (0.0, 0.0))
+    if sample.tolerance:
+        rtol, atol = max(rtol, sample.tolerance[0]), max(atol, sample.tolerance[1])
+    return rtol * slack, atol * slack
+
+
+def close(actual: Any, expected: Any, limits: tuple[float, float], where: str) -> None:
+    """Raise Mismatch with the first place where two arrays differ by more than allowed."""
+    if actual.shape != expected.shape:
+        raise Mismatch(f"{where}: shape {actual.shape} instead of {expected.shape}")
+    good = np.isclose(actual, expected, rtol=limits[0], atol=limits[1], equal_nan=True)
+    if not good.all():
+        place = tuple(int(i) for i in np.argwhere(~good)[0])
+        raise Mismatch(
+            f"{where}: {actual[place]} instead of {expected[place]} at {list(place)}, "
+            f"{int((~good).sum())} of {good.size}"
+        )

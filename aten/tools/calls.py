@@ -1,0 +1,217 @@
+"""Calls by hand, for the overloads that no sample of OpInfo reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+#: Overloads that accept the arguments of another one: its calls are recorded for them too.
+SAME = {
+    "_addmm_activation": "addmm",
+    "_logcumsumexp": "logcumsumexp",
+    "_stack": "stack",
+    "_upsample_bicubic2d_aa": "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa.vec": "_upsample_bilinear2d_aa.vec",
+    "_upsample_bicubic2d_aa_backward": "_upsample_bilinear2d_aa_backward",
+    "chain_matmul": "linalg_multi_dot",
+    "clip": "clamp",
+    "clip.Tensor": "clamp.Tensor",
+    "nll_loss": "nll_loss_forward",
+    "nll_loss2d": "nll_loss2d_forward",
+    "norm.Scalar": "sgn",
+    "slogdet": "linalg_slogdet",
+}
+
+
+def values(*shape: int, start: float = 0.3) -> torch.Tensor:
+    """Return values without a pattern, of both signs."""
+    count = torch.Size(shape).numel()
+    return (torch.sin(torch.arange(count) * 1.7 + start) * 2).reshape(shape)
+
+
+def symmetric(*shape: int) -> torch.Tensor:
+    """Return symmetric, well-conditioned matrices."""
+    matrix = values(*shape)
+    return matrix + matrix.mT + 4 * torch.eye(shape[-1])
+
+
+def depthwise(
+    self: Any, weight: Any, kernel_size: Any, bias: Any, stride: Any, padding: Any, dilation: Any
+) -> Any:
+    """Compute _conv_depthwise2d, which torch has for CUDA only."""
+    return F.conv2d(self, weight, bias, stride, padding, dilation, groups=self.shape[1])
+
+
+def cudnn(
+    self: Any,
+    weight: Any,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: Any,
+    benchmark: Any,
+    deterministic: Any,
+    allow_tf32: Any,
+) -> Any:
+    """Compute cudnn_convolution, which torch has for CUDA only."""
+    convolution = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[self.ndim]
+    return convolution(self, weight, None, stride, padding, dilation, groups)
+
+
+def normalized(input: Any, weight: Any, bias: Any, mean: Any, invstd: Any, eps: Any) -> Any:
+    """Compute batch_norm_elemt, which torch has for CUDA only."""
+    shape = [-1 if i == 1 else 1 for i in range(input.ndim)]
+    result = (input - mean.reshape(shape)) * invstd.reshape(shape)
+    result = result if weight is None else result * weight.reshape(shape)
+    return result if bias is None else result + bias.reshape(shape)
+
+
+#: What torch's CPU build computes otherwise, with the same arguments.
+REFERENCES: dict[str, Callable[..., Any]] = {
+    "_conv_depthwise2d": depthwise,
+    "cudnn_convolution": cudnn,
+    "batch_norm_elemt": normalized,
+    "mkldnn_adaptive_avg_pool2d": F.adaptive_avg_pool2d,
+}
+
+
+def by_hand() -> dict[str, list[tuple[Any, ...]]]:
+    """Return calls by overload: positional arguments, the last one a dict of keywords."""
+    image, volume = values(2, 3, 7, 6), values(1, 2, 5, 6, 4)
+    weight, bias = values(4, 3, 3, 2, start=1.0), values(4, start=2.0)
+    weight3, bias3 = values(3, 2, 2, 3, 2, start=1.0), values(3, start=2.0)
+    none: dict[str, Any] = {}
+    conv2d = [
+        (image, weight, [3, 2], bias, [1, 1], [0, 0], none),
+        (image, weight, [3, 2], None, [2, 1], [1, 0], none),
+        (image, weight, [3, 2], bias, [1, 2], [1, 1], none),
+    ]
+    conv3d = [
+        (volume, weight3, [2, 3, 2], bias3, [1, 1, 1], [0, 0, 0], none),
+        (volume, weight3, [2, 3, 2], None, [2, 1, 1], [1, 0, 1], none),
+    ]
+    up, up3 = values(3, 2, 3, 3), values(2, 3, 2, 3, 2)
+    transposed = (
+        [(image, up, [3, 3], none)]
+        + [(image, up, [3, 3], b, [2, 1], [1, 0], [1, 0], [1, 1], none) for b in (None, values(2))]
+        + [(image, up, [3, 3], None, [1, 1], [0, 0], [0, 0], [2, 1], none)]
+    )
+    transposed3 = [(volume, up3, [2, 3, 2], none)] + [
+        (volume, up3, [2, 3, 2], values(3), [2, 1, 1], [1, 0, 0], [1, 0, 0], [1, 1, 2], none)
+    ]
+    deep = values(3, 1, 3, 3)
+    matrix = values(4, 4)
+    rows = torch.tensor([0, 0, 1, 3, 3], dtype=torch.int64)
+    starts = torch.tensor([0, 2, 3, 3, 5], dtype=torch.int64)
+    integers = (values(17, 8) * 30).to(torch.int8), (values(8, 16) * 30).to(torch.int8)
+    ldl, pivots = torch.linalg.ldl_factor(symmetric(4, 4))
+    where = torch.tensor([[True, False, True], [False, True, False]])
+    x = values(2, 3)
+    norms = [(x, p) for p in (2, 1, 0, float("inf"), -float("inf"), 3.5)]
+    targets = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2]])
+    return {
+        "_add_relu.Tensor": [
+            (x, values(2, 3, start=1.0), none),
+            (x, values(3), {"alpha": 2}),
+            (x, values(2, 1), {"alpha": -0.5}),
+        ],
+        "_add_relu.Scalar": [(x, 0.5, none), (x, 1, 2, none)],
+        "_addmm_activation": [
+            (values(4), values(3, 5), values(5, 4), {"use_gelu": True, "beta": 0.5, "alpha": 2}),
+        ],
+        "_compute_linear_combination": [
+            (values(3, 4), values(2, 3), none),
+            (values(2, 3, 2), values(4, 2), none),
+        ],
+        "_conv_depthwise2d": [
+            (image, deep, [3, 3], values(3), [1, 1], [0, 0], [1, 1], none),
+            (image, deep, [3, 3], None, [2, 1], [1, 1], [1, 2], none),
+        ],
+        "_convert_indices_from_coo_to_csr": [
+            (rows, 4, none),
+            (rows, 6, {"out_int32": True}),
+            (rows[:0], 3, none),
+        ],
+        "_convert_indices_from_csr_to_coo": [
+            (starts, torch.tensor([0, 2, 1, 0, 3]), none),
+            (starts, torch.tensor([0, 2, 1, 0, 3]), {"out_int32": True, "transpose": True}),
+        ],
+        "_int_mm": [(*integers, none), (integers[0][:, :8], integers[1][:8, :8], none)],
+        "_slow_conv2d_backward.output_mask": [
+            (values(2, 4, 5, 5), image, weight, [3, 2], [1, 1], [0, 0], [True, True, True], none),
+            (values(2, 4, 4, 5), image, weight, [3, 2], [2, 1], [1, 0], [True, True, True], none),
+        ],
+        "_slow_conv2d_forward": conv2d,
+        "batch_norm_elemt": [
+            (image, values(3), values(3), values(3), values(3).abs() + 0.5, 1e-5, none),
+            (image, None, None, values(3), values(3).abs() + 0.5, 1e-5, none),
+        ],
+        "bernoulli.p": [(x, 0.0, none), (x, 1.0, none), (x, 0.3, none)],
+        "cudnn_convolution": [
+            (image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, False, none),
+            (image, deep, [1, 1], [2, 1], [1, 2], 3, False, True, True, none),
+            (volume, weight3, [0, 1, 0], [1, 1, 1], [1, 1, 1], 1, False, False, False, none),
+        ],
+        "fft_fftfreq": [(n, d, none) for n in (5, 8) for d in (1.0, 0.25)],
+        "fft_rfftfreq": [(n, d, none) for n in (5, 8) for d in (1.0, 0.25)],
+        "frobenius_norm.dim": [
+            (matrix, [0, 1], none),
+            (matrix, [1], True, none),
+            (image, [-1, -2], False, none),
+            (torch.tensor([[1 + 2j, 3j], [2.0, 1 - 1j]]), [0, 1], none),
+        ],
+        "linalg_cond.p_str": [(symmetric(4, 4), p, none) for p in ("fro", "nuc")],
+        "linalg_ldl_factor": [(symmetric(4, 4), none), (symmetric(2, 3, 3), none)],
+        "linalg_ldl_factor_ex": [(symmetric(4, 4), none), (symmetric(2, 3, 3), none)],
+        "linalg_ldl_solve": [(ldl, pivots, values(4, 2), none)],
+        "linalg_matrix_rank": [
+            (matrix, 1e-5, none),
+            (torch.ones(3, 4), 1e-5, none),
+            (symmetric(3, 3), 0.5, True, none),
+        ],
+        "linalg_matrix_rank.tol_tensor": [(matrix, torch.tensor(0.5), none)],
+        "linalg_pinv": [
+            (values(4, 3), 1e-5, none),
+            (values(2, 3, 5), 1e-5, none),
+            (symmetric(3, 3), 1e-3, True, none),
+        ],
+        "linalg_pinv.rcond_tensor": [(values(4, 3), torch.tensor(1e-3), none)],
+        "mkldnn_adaptive_avg_pool2d": [(image, [3, 2], none), (image, [7, 6], none)],
+        "nll_loss": [
+            (values(4, 3), torch.tensor([0, 2, 1, 1]), None, reduction, -100, none)
+            for reduction in (0, 1, 2)
+        ],
+        "nll_loss2d": [
+            (values(2, 3, 1, 4), targets[:, None], values(3).abs(), reduction, 2, none)
+            for reduction in (0, 1, 2)
+        ],
+        "norm.Scalar": [(x, none), *((*call, none) for call in norms)],
+        "norm.ScalarOpt_dtype": [(*call, {"dtype": torch.float32}) for call in norms],
+        "norm.ScalarOpt_dim_dtype": [
+            (x, 2, [0], keepdim, {"dtype": torch.float32}) for keepdim in (False, True)
+        ],
+        "nuclear_norm": [(matrix, none), (values(3, 4), True, none)],
+        "nuclear_norm.dim": [
+            (values(2, 3, 4), [1, 2], none),
+            (values(2, 3, 4), [0, 1], True, none),
+        ],
+        "normal.float_Tensor": [(0.5, values(3).abs(), none)],
+        "randperm": [(5, none), (0, none), (4, {"dtype": torch.int32})],
+        "range": [(0, 5, none), (-1.5, 2, none)],
+        "range.step": [(0, 5, 2, none), (3, 0, -0.5, none)],
+        "scatter.value_reduce": [
+            (x, 1, torch.tensor([[0, 1], [2, 2]]), 2.5, {"reduce": reduce})
+            for reduce in ("add", "multiply")
+        ],
+        "slow_conv3d": conv3d,
+        "slow_conv3d_forward": conv3d,
+        "slow_conv_transpose2d": transposed,
+        "slow_conv_transpose3d": transposed3,
+        "split_copy.Tensor": [(image, 2, none), (image, 3, 2, none), (image, 4, -1, none)],
+        "thnn_conv2d": conv2d,
+        "where": [(where, none), (torch.tensor([0.0, 1.0, 2.0]), none)],
+        "where.Scalar": [(where, 1.5, 2.5, none), (where, 1, 2, none)],
+    }

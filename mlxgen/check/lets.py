@@ -1,0 +1,75 @@
+"""Reads the named subexpressions of an entry, the key `let`.
+
+Here their names and syntax are checked. Formulas that use them translate them, because what is
+allowed in a `let` depends on the use.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..formula.compile import Let
+from ..formula.explain import Wrong
+from ..formula.lets import words
+from ..formula.mlx import MODULES
+from ..formula.source import FormulaText, parsed
+from ..model.op import Op
+from ..read.names import clash, meanings
+from .arguments import names_in_use
+from .context import Context, Path
+
+
+def read_lets(context: Context) -> None:
+    """Store the entry's `let`s in the context, and report invalid names and invalid Python."""
+    taken = names_in_use(context)
+    for name, text in context.raw.let.items():
+        path: Path = ("let", name)
+        problem = _problem(context, name)
+        if problem:
+            context.error("bad_let", path, key=True, name=name, problem=problem)
+        cpp = name
+        # The names of members end in an underscore.
+        while not problem and (cpp in taken or cpp[-1] == "_" or clash(cpp, "an operator")):
+            cpp = re.sub("__+", "_", f"{cpp.strip('_')}_let")
+        try:
+            found = words(parsed(text))
+        except Wrong as wrong:
+            start, end = FormulaText(text).span(wrong.at)
+            code, message, help = wrong.written(text[start:end])
+            context.report_in(path, code, message, start, end, help)
+            context.fail(path)
+            context.lets[name] = Let(text, cpp, broken=True)
+            continue
+        except RecursionError:
+            found = frozenset()  # reported where it is used
+        inner = (context.lets[word].words for word in found & context.lets.keys())
+        context.lets[name] = Let(text, cpp, found.union(*inner), broken=bool(problem))
+
+
+def _problem(context: Context, name: str) -> str | None:
+    """Return the reason why a `let` cannot have a name, if any."""
+    signature = context.signature
+    arrays, outputs = [arg.name for arg in signature.arrays], context.output_names
+    if not name.isidentifier() or not name.isascii():
+        return "is not an identifier"
+    if any(arg.name == name for arg in signature.args):
+        return "is an argument"
+    if name in outputs:
+        return "is an output"
+    if name in context.axes.lengths:
+        return "is a named axis"
+    if name in MODULES:
+        return "is a module of MLX"
+    reason = clash(name, "an argument") or meanings(arrays, outputs).get(name)
+    return f"cannot be used: {reason}" if reason else None
+
+
+def check_unused_lets(context: Context, op: Op) -> None:
+    """Warn of `let`s that no formula uses."""
+    exprs = [op.forward.expr, *op.derivatives.exprs, *(check.expr for check in op.checks)]
+    exprs += [rule.expr for rule in (*op.output_rules.shapes, *op.output_rules.dtypes) if rule]
+    exprs += [expr for kernel in op.forward.kernels for expr in kernel.formulas]
+    used = frozenset[str]().union(*(expr.lets for expr in exprs if expr))
+    for name in context.lets:
+        if name not in used:
+            context.warning("unused_let", ("let", name), key=True, name=name)

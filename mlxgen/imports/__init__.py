@@ -1,0 +1,1 @@
+"""Imports operators of other libraries: writes entries from the schema of an installed package."""

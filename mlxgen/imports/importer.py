@@ -1,0 +1,154 @@
+"""Makes the entries of a list of operators: a formula for each overload, or a reason why not.
+
+A formula comes from an override, else from the base table, else from tracing torch's decomposition
+(trace.py). Nothing is guessed: an overload without a formula is rejected with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..diagnostics import Diagnostics, did_you_mean
+from . import overloads as python
+from . import pages
+from .overloads import Unsupported
+from .schema import Overload, Schema
+from .table import Row, Table, base_table, load
+
+
+class Made(NamedTuple):
+    """An overload that becomes an entry."""
+
+    overload: Overload  # with the signature of the entry
+    keys: Mapping[str, Any]
+    origin: str  # `table pointwise.yaml`, `torch._refs.addcdiv`
+    doc: str
+    variants: Sequence[str]
+    aliases: Sequence[str]
+
+
+class Merged(NamedTuple):
+    """An overload whose calls another one serves."""
+
+    into: str
+
+
+class Rejected(NamedTuple):
+    """An overload without an entry."""
+
+    reason: str
+
+
+Outcome = Made | Merged | Rejected
+# Derives the keys and origin of an overload; raises ``Unsupported`` with the reason.
+Derive = Callable[[Overload], tuple[Mapping[str, Any], str]]
+
+
+class Imported(NamedTuple):
+    """The result of an import, by operator and overload, in the order of the file."""
+
+    version: str
+    helpers: Sequence[Row]  # entries that formulas of others call
+    operators: Mapping[str, Mapping[str, Outcome]]
+
+    @property
+    def made(self) -> list[Made]:
+        """The entries, in the order of the file."""
+        found = (outcome for each in self.operators.values() for outcome in each.values())
+        return [outcome for outcome in found if isinstance(outcome, Made)]
+
+
+def read_tables(
+    paths: Sequence[Path], names: Sequence[str], schema: Schema, diags: Diagnostics
+) -> tuple[Table, Table]:
+    """Return the base table and the overrides; report overrides that cannot be used."""
+    overrides = load(paths, "override", diags)
+    for row in overrides.values():
+        if row.helper:
+            continue
+        overload = schema.overloads.get(row.overload)
+        base = row.overload.partition(".")[0]
+        own = [other.name for other in schema.candidates(base)]
+        if overload is None or row.overload not in own:
+            guess = did_you_mean(row.overload, own or schema.overloads)
+            message = f"torch {schema.version} has no functional overload '{row.overload}'{guess}"
+            listed = f"write one of {', '.join(own)}" if own else None
+            diags.error("MG901", message, row.span, help=listed)
+        elif overload.base not in names:
+            message = f"the list of operators lacks '{overload.base}'"
+            help = "add it to the list, or remove the override"
+            diags.error("MG905", message, row.span, help=help, severity="warning")
+    return base_table(diags), overrides
+
+
+def make(
+    names: Sequence[str], schema: Schema, table: Table, overrides: Table, derive: Derive
+) -> Imported:
+    """Return the outcome of every overload of the operators, sorted by name."""
+    rows = table | overrides
+    found = {
+        name: _operator(name, schema, rows, frozenset(overrides), derive) for name in sorted(names)
+    }
+    made = [outcome for each in found.values() for outcome in each.values()]
+    keys = [outcome.keys for outcome in made if isinstance(outcome, Made)]
+    return Imported(schema.version, _helpers(keys, rows), found)
+
+
+def _helpers(keys: list[Mapping[str, Any]], rows: Mapping[str, Row]) -> list[Row]:
+    """Return the helpers that the entries call, directly or through others."""
+    left = {row.helper: row for row in rows.values() if row.helper}
+    used: dict[str, Row] = {}
+    while keys:
+        words = set[str]().union(*(_words(each) for each in keys))
+        found = {name: left.pop(name) for name in words & left.keys()}
+        used |= found
+        keys = [row.keys for row in found.values()]
+    return [used[name] for name in sorted(used)]
+
+
+def _words(value: Any) -> set[str]:
+    """Return all words in the values of an entry."""
+    if isinstance(value, Mapping):
+        return set[str]().union(*map(_words, value.values()))
+    if isinstance(value, list):
+        return set[str]().union(*map(_words, value))
+    return set(re.findall(r"\w+", str(value)))
+
+
+def _operator(
+    name: str, schema: Schema, rows: Mapping[str, Row], overrides: frozenset[str], derive: Derive
+) -> dict[str, Outcome]:
+    outcomes: dict[str, Outcome] = {}
+    made: dict[str, Made] = {}
+    for overload in schema.candidates(name):
+        row = rows.get(overload.name)
+        twin = python.without_generator(overload, schema)
+        try:
+            if twin and not row:
+                outcomes[overload.name] = Merged(twin)
+                continue
+            if row and row.reject:
+                raise Unsupported(row.reject)
+            signature = python.signature(overload)
+            keys, origin = (row.keys, row.origin) if row else derive(overload)
+        except Unsupported as error:
+            outcomes[overload.name] = Rejected(str(error))
+            continue
+        variants, aliases = python.variants(overload, schema), python.aliases(overload)
+        doc = pages.sentence(overload)
+        made[overload.name] = Made(signature, keys, origin, doc, variants, aliases)
+    if name in schema.unread:
+        outcomes[name] = Rejected(schema.unread[name])
+    kept = [entry.overload for entry in made.values()]
+    ordered, merged = python.arrange(kept, overrides)
+    outcomes |= {overload: Merged(into) for overload, into in merged.items()}
+    hidden = dict(python.unreachable(ordered))
+    for overload in ordered:
+        if first := hidden.get(overload.name):
+            outcomes[overload.name] = Rejected(f"'{first}' accepts all of its calls")
+        else:
+            outcomes[overload.name] = made[overload.name]
+    return outcomes

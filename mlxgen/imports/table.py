@@ -1,0 +1,146 @@
+"""The tables of formulas: ATen's overloads, each with a formula or keys of an entry.
+
+    abs: mx.abs(self)
+    max_pool2d_with_indices:
+      dispatch: {cpu: max_pool2d, metal: max_pool2d}
+    nonzero: {reject: the shape of the result depends on values}
+
+A formula is short for the key ``composite``. The names and signatures come from torch's schema.
+``reject`` is a reason for the report why the overload cannot be an entry.
+
+A key that is a signature, such as ``"summand(Tensor x) -> Tensor"``, is a helper: an internal entry
+that formulas of others call. It is written if they do.
+
+The base table (``torch/*.yaml``) uses MLX's functions only. Overrides have the same format and
+precede it. The rows of ``torch/nodes.yaml`` are never entries: they are the formulas of nodes in
+traced graphs, such as torch's primitives, and precede both there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from ..diagnostics import Diagnostics, Related, Span
+from ..read.compose import compose_mapping
+from ..read.validate import validate
+from ..read.yaml import Document, Entry, read_text
+
+FOLDER = Path(__file__).parent / "torch"
+NODES = FOLDER / "nodes.yaml"
+
+# Keys that an entry has from torch's schema.
+_FIXED = frozenset(
+    {"name", "signature", "cpp_signature", "python_signature", "python_name", "module"}
+)
+
+
+class Row(NamedTuple):
+    """One overload of a table."""
+
+    overload: str
+    origin: str  # for comments and the report: `table pointwise.yaml`
+    keys: dict[str, Any]
+    reject: str | None
+    span: Span
+
+    @property
+    def helper(self) -> str:
+        """The name of an entry that only formulas call; empty for an overload of ATen."""
+        name, bracket, _ = self.overload.partition("(")
+        return name if bracket else ""
+
+    @property
+    def formula(self) -> ast.expr | None:
+        """The formula, if the entry consists of nothing else that computes."""
+        text = self.keys.get("composite")
+        if text is None or "dispatch" in self.keys or "manual" in self.keys:
+            return None
+        return ast.parse(str(text).strip(), mode="eval").body
+
+
+Table = dict[str, Row]
+
+
+def base_table(diags: Diagnostics) -> Table:
+    """Read the base table."""
+    return load(sorted(set(FOLDER.glob("*.yaml")) - {NODES}), "table", diags)
+
+
+def node_table(diags: Diagnostics) -> Table:
+    """Read the formulas of nodes."""
+    return load([NODES], "table", diags)
+
+
+def load(paths: Iterable[Path], kind: str, diags: Diagnostics) -> Table:
+    """Read tables; an overload that two of them contain is an error."""
+    table: Table = {}
+    for path in paths:
+        for row in _rows(path, f"{kind} {path.name}", diags):
+            if row.overload in table and table[row.overload].span.file != row.span.file:
+                related = [Related("it is first given here", table[row.overload].span)]
+                message = f"two files have formulas for '{row.overload}'"
+                diags.error("MG902", message, row.span, help="remove one", related=related)
+            table[row.overload] = row
+    return table
+
+
+def _rows(path: Path, origin: str, diags: Diagnostics) -> Iterable[Row]:
+    text = read_text(path, diags)
+    if text is None:
+        return
+    document = Document(str(path), text.removeprefix("\ufeff"), diags)
+    diags.add_source(document.path, document.text)
+    root = compose_mapping(document)
+    seen: dict[str, Span] = {}
+    for key, value in root.value if root else ():
+        span = document.at(key.start_mark.index, key.end_mark.index)
+        name = str(key.value)
+        if name in seen:
+            related = [Related("it is first given here", seen[name])]
+            message = f"the key '{name}' is given twice"
+            diags.error("MG003", message, span, related=related)
+        seen[name] = span
+        row = _row(document, name, value, span, origin)
+        if row:
+            yield row
+
+
+def _row(document: Document, name: str, value: Node, span: Span, origin: str) -> Row | None:
+    diags = document.diags
+    if not isinstance(value, ScalarNode | MappingNode):
+        message = f"'{name}' must be a formula or a mapping of keys, not a list"
+        diags.error("MG102", message, span)
+        return None
+    reject = None
+    node = value
+    if isinstance(value, ScalarNode):
+        start = value.start_mark
+        key = ScalarNode("tag:yaml.org,2002:str", "composite", start, start)
+        node = MappingNode("tag:yaml.org,2002:map", [(key, value)], start, value.end_mark)
+    else:
+        pairs = [pair for pair in value.value if pair[0].value != "reject"]
+        reasons = [pair[1].value for pair in value.value if pair[0].value == "reject"]
+        reject = " ".join(str(reasons[0]).split()) if reasons else None
+        node = MappingNode(value.tag, pairs, value.start_mark, value.end_mark)
+    entry = Entry(document, node)
+    before = len(diags)
+    validate(entry, name, diags)
+    for fixed in _FIXED.intersection(entry.data):
+        message = f"'{fixed}' cannot be set, because names and signatures come from torch"
+        diags.error("MG904", message, entry.span((fixed,), key=True), op=name, help="remove it")
+    _check_formula(entry, name, diags)
+    return Row(name, origin, entry.data, reject, span) if len(diags) == before else None
+
+
+def _check_formula(entry: Entry, name: str, diags: Diagnostics) -> None:
+    text = str(entry.data.get("composite") or "0")
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except SyntaxError as error:
+        message = f"'{text.strip()}' is not a Python expression: {error.msg}"
+        diags.error("MG301", message, entry.span(("composite",)), op=name)

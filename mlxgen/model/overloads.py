@@ -1,0 +1,109 @@
+"""Overloads: the operators that share a Python name, and the one that a call means.
+
+A call of Python tries them in the order of the file, twice: first with exact kinds, then with
+conversions, of which there are two: a bool can be an int, and an int or bool can be a float. This
+module says the same without Python, for formulas and for overloads that no call can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .signature import Arg, Kind, Signature, Type
+
+# The kinds of Python values that an argument accepts exactly. `empty` is an empty list.
+_INTS = frozenset({"ints", "empty"})
+_NUMBERS = frozenset({"bool", "int", "float"})
+_TAKES: Mapping[Kind, frozenset[str]] = {
+    Kind.ARRAY: frozenset({"array"}) | _NUMBERS,
+    Kind.ARRAYS: frozenset({"arrays"}) | _INTS,
+    Kind.FLOAT: frozenset({"float"}),
+    Kind.INT: frozenset({"int"}),
+    Kind.BOOL: frozenset({"bool"}),
+    Kind.NUMBER: _NUMBERS,
+    Kind.FLOATS: frozenset({"floats", "empty"}),
+    Kind.BOOLS: frozenset({"bools", "empty"}),
+    Kind.OPTIONALS: frozenset({"arrays", "optionals", "empty"}),
+    Kind.STR: frozenset({"str"}),
+    Kind.ENUM: frozenset({"str"}),
+    Kind.DTYPE: frozenset({"dtype"}),
+    Kind.INTS: _INTS,
+    Kind.SHAPE: _INTS,
+    Kind.AXES: _INTS | {"int", "none"},
+}
+
+
+def accepted(type: Type, convert: bool) -> frozenset[str]:
+    """Return the kinds of values that an argument accepts, exactly or with conversions."""
+    kinds = _TAKES[type.kind]
+    if type.length is not None:
+        kinds |= {"int"}
+    if convert and "int" in kinds:
+        kinds |= {"bool"}
+    elif convert and "float" in kinds:
+        kinds |= {"bool", "int"}
+    elif convert and "floats" in kinds:
+        kinds |= {"ints"}
+    return kinds | {"none"} if type.optional else kinds
+
+
+def chosen(
+    overloads: Mapping[str, Signature],
+    positional: Sequence[frozenset[str]],
+    keywords: Mapping[str, frozenset[str]],
+) -> str | None:
+    """Return the overload that Python calls, or None if none accepts the arguments.
+
+    Args:
+        overloads: The signatures by name, in the order of the file.
+        positional: The kinds that each positional argument may have.
+        keywords: The kinds that each keyword argument may have.
+    """
+    for convert in (False, True):
+        for name, signature in overloads.items():
+            if _accepts(signature, positional, keywords, convert):
+                return name
+    return None
+
+
+def _accepts(
+    signature: Signature,
+    positional: Sequence[frozenset[str]],
+    keywords: Mapping[str, frozenset[str]],
+    convert: bool,
+) -> bool:
+    places = [arg.name for arg in signature.args if not arg.kw_only]
+    given = {**keywords, **dict(zip(places, positional, strict=False))}
+    if len(positional) > len(places) or len(given) < len(positional) + len(keywords):
+        return False
+    named = {arg.name for arg in signature.args if not arg.pos_only}
+    return keywords.keys() <= named and all(
+        given[arg.name] <= accepted(arg.type, convert)
+        if arg.name in given
+        else arg.default is not None
+        for arg in signature.args
+    )
+
+
+def covers(first: Signature, second: Signature) -> bool:
+    """Return whether the first of two overloads accepts every call of the second one."""
+    met = set()
+    for i, arg in enumerate(second.args):
+        other = _counterpart(first.args, i, arg)
+        if other is None or (arg.default is not None and other.default is None):
+            return False
+        if not all(accepted(arg.type, way) <= accepted(other.type, way) for way in (False, True)):
+            return False
+        met.add(other.name)
+    return all(arg.default is not None for arg in first.args if arg.name not in met)
+
+
+def _counterpart(args: Sequence[Arg], place: int, arg: Arg) -> Arg | None:
+    """Return the argument that receives the value of another overload's argument in every call."""
+    by_name = {other.name: other for other in args if not other.pos_only}
+    here = args[place] if place < len(args) and not args[place].kw_only else None
+    if arg.pos_only:
+        return here
+    if arg.kw_only:
+        return by_name.get(arg.name)
+    return here if here is not None and by_name.get(arg.name) is here else None
