@@ -6,7 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
-namespace mlx_aten {
+namespace mlx_aten::functions {
 
 namespace {
 
@@ -304,4 +304,4 @@ mx::array index_put_by(
                     : mx::scatter(x, found.arrays, updates, found.axes, s);
 }
 
-} // namespace mlx_aten
+} // namespace mlx_aten::functions

@@ -9,7 +9,7 @@
 
 #include "mlx/mlx.h"
 
-namespace mlx_aten {
+namespace mlx_aten::functions {
 
 namespace mx = mlx::core;
 
@@ -69,4 +69,4 @@ mx::array index_put_by(
     bool accumulate,
     mx::StreamOrDevice s = {});
 
-} // namespace mlx_aten
+} // namespace mlx_aten::functions

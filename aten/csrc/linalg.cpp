@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-namespace mlx_aten {
+namespace mlx_aten::functions {
 
 mx::array product_of(
     const std::vector<mx::array>& matrices,
@@ -95,4 +95,4 @@ mx::array permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s) {
       mx::expand_dims(places, -1, s), mx::expand_dims(rows, -2, s), s);
 }
 
-} // namespace mlx_aten
+} // namespace mlx_aten::functions

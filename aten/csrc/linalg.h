@@ -7,7 +7,7 @@
 
 #include "mlx/mlx.h"
 
-namespace mlx_aten {
+namespace mlx_aten::functions {
 
 namespace mx = mlx::core;
 
@@ -37,4 +37,4 @@ mx::array reflections(
 mx::array
 permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s = {});
 
-} // namespace mlx_aten
+} // namespace mlx_aten::functions

@@ -3,10 +3,11 @@
 #include "shape.h"
 
 #include <algorithm>
+#include <complex>
 #include <stdexcept>
 #include <string>
 
-namespace mlx_aten {
+namespace mlx_aten::functions {
 
 namespace {
 
@@ -137,4 +138,10 @@ differences(const mx::array& x, int n, int dim, mx::StreamOrDevice s) {
   return out;
 }
 
-} // namespace mlx_aten
+mx::array
+complex_of(const mx::array& real, const mx::array& imag, mx::StreamOrDevice s) {
+  auto i = mx::array(std::complex<float>(0.0f, 1.0f));
+  return mx::add(real, mx::multiply(imag, i, s), s);
+}
+
+} // namespace mlx_aten::functions

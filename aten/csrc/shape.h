@@ -8,7 +8,7 @@
 
 #include "mlx/mlx.h"
 
-namespace mlx_aten {
+namespace mlx_aten::functions {
 
 namespace mx = mlx::core;
 
@@ -53,4 +53,10 @@ mx::array flipped(
 mx::array
 differences(const mx::array& x, int n, int dim, mx::StreamOrDevice s = {});
 
-} // namespace mlx_aten
+/** The complex array of two real ones. */
+mx::array complex_of(
+    const mx::array& real,
+    const mx::array& imag,
+    mx::StreamOrDevice s = {});
+
+} // namespace mlx_aten::functions

@@ -204,7 +204,12 @@ def _check_arrays(context: Context) -> bool:
     if kernels and any(o.type.kind is Kind.ARRAYS for o in signature.outputs):
         context.error("list_of_kernel", ("signature",))
         return False
-    if signature.arrays or not (kernels or context.raw.grad is not None):
+    own = kernels or context.raw.grad is not None
+    hidden = [arg.name for arg in signature.args if arg.type.kind is Kind.OPTIONALS]
+    if own and hidden:
+        context.error("hidden_arrays", ("signature",), name=hidden[0])
+        return False
+    if signature.arrays or not own:
         return True
     context.error("no_arrays")
     return False

@@ -13,9 +13,9 @@ from typing import get_args
 
 from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, VOID, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, element_type
-from ..model.kinds import KINDS, Kind
+from ..model.kinds import KINDS, REAL, Kind
 from ..model.op import Backend, Condition, Kernel, OutputRules, Parameter
-from ..model.signature import with_article
+from ..model.signature import Type, with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import KernelEntry
 from .context import Context, Known
@@ -133,7 +133,9 @@ def _view_types(item: Dispatch, p: Parameter) -> tuple[CppType, ...]:
         return (ARRAYS._replace(of=(view,)).by_reference if p.is_list else view,)
     kind = p.type.kind
     own, numbers = INT if kind is Kind.ENUM else p.type.cpp_param, KINDS[kind].scalars
-    if kind is Kind.FLOAT:
+    if kind is Kind.NUMBER:
+        own = Type(Kind.FLOAT, p.type.optional).cpp_param
+    if kind in REAL:
         numbers += (element_type(ACCUMULATOR),)
     others = () if p.type.optional else item.numbers(p.type, numbers)
     return tuple(dict.fromkeys((own, *others)))

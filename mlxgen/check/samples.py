@@ -16,7 +16,7 @@ from typing import Any
 from ..diagnostics import did_you_mean
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
-from ..model.kinds import Kind
+from ..model.kinds import REAL, Kind
 from ..model.op import Arguments, Condition, DtypeRule, Form, Integers, Parameter, Rule
 from ..model.overloads import chosen
 from ..model.signature import Type, with_article
@@ -82,15 +82,14 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
         else:
             yield (), "a list of arrays must be a list of mappings, such as [{low: 0}, {low: 1}]"
     else:
-        if isinstance(value, int) and (type.kind is Kind.AXES or type.length):
-            value = [value] * (type.length or 1)
-        wanted = with_article(type) + f" of length {type.length}" * bool(type.length)
+        value = type.spread(value)
+        wanted = with_article(type) + f" of length {type.length}" * ((type.length or 1) > 1)
         if type.kind is Kind.INT and isinstance(value, int):
             wanted += " of 64 bits" if type.int64 else " of 32 bits"
         wanted = f"one of {type.listed_choices}" if type.choices else wanted
         if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
             yield (), f"expected {wanted}"
-        elif type.kind is Kind.FLOAT and abs(value) > 1e308 and math.isfinite(value):
+        elif type.kind in REAL and abs(value) > 1e308 and math.isfinite(value):
             yield (), "the number is too large"
 
 
@@ -242,8 +241,7 @@ def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
     value = sample.get(p.name, p.arg.default.value if p.arg.default is not None else None)
     if p.type.is_array:
         return () if p.is_list else None
-    if isinstance(value, int) and (p.type.kind is Kind.AXES or p.type.length):
-        return (value,) * (p.type.length or 1)
+    value = p.type.spread(value)
     return tuple(value) if isinstance(value, list) else value
 
 

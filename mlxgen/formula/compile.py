@@ -86,6 +86,8 @@ def _power(a: int, b: int) -> int:
 # Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
 
+_NUMBER_SLOTS = {"float": "double", "scalar": "scalar"}  # by the kind of a conditional number
+
 _type = cache(Type)  # few types exist, and creating one is slow
 
 
@@ -386,7 +388,7 @@ class Compiler(Lists):
     def visit_Name(self, node: ast.Name) -> Value:
         name = node.id
         if name in self.locals:
-            return replace(self.locals[name], at=node)
+            return self.narrowed(replace(self.locals[name], at=node))
         if name in self.scope.lets:
             return self.visit_let(name, node)
         found = self.scope.names.get(name)
@@ -399,8 +401,13 @@ class Compiler(Lists):
             return self.constant_name(name, node)
         self.used.append(("names", name))
         value = argument(found.type, node, name, found.length, found.fact)
-        if value.optional and name in self.known:
-            return dereferenced(value) if self.known[name] else constant(None, node)
+        return self.narrowed(value)
+
+    def narrowed(self, value: Value) -> Value:
+        """Return the value of a name, without the None that conditions exclude or require."""
+        if value.optional and value.name in self.known:
+            present = self.known[value.name]
+            return dereferenced(value) if present else constant(None, value.at)
         return value
 
     def not_cotangent(self, name: str, node: ast.expr) -> None:
@@ -536,6 +543,8 @@ class Compiler(Lists):
         if isinstance(node, ast.Name) and node.id in self.scope.lets and node.id not in self.locals:
             let = self.scope.lets[node.id]
             return {} if let.broken else self.facts(parsed(let.text), holds)
+        if isinstance(node, ast.Name) and holds:  # None is false
+            return {node.id: True}
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             op, left = node.ops[0], node.left
             is_is = isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0])
@@ -561,10 +570,12 @@ class Compiler(Lists):
             partial(self.visit_side, node.orelse, self.facts(node.test, False), sides),
         )
         self.always |= sides[0] & sides[1]
-        condition(test)
+        test = condition(test)
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
-        for slot, kind in (("shape", "shape"), ("arrays", "arrays"), ("double", "float")):
+        numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
+        slots = (("shape", "shape"), ("arrays", "arrays"), (_NUMBER_SLOTS[numbers], numbers))
+        for slot, kind in slots:
             a, b = fit(yes, slot), fit(no, slot)
             same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # no conversion needed
             if a and b and not same:
@@ -585,7 +596,8 @@ class Compiler(Lists):
         cpp = ternary(test.cpp, *cpps)
         choices = yes.choices if yes.choices == no.choices else ()
         fact = self.branch(test.cpp, kind, yes, no)
-        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact)
+        cases = (test.cpp, yes, no) if optional else None
+        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact, cases=cases)
 
     # Comparisons
 
@@ -682,10 +694,14 @@ class Compiler(Lists):
             key = "entry" if name in {*self.scope.ops, *self.scope.overloads} else key
             called = "let_called" if name in self.scope.lets else "argument_called"
             raise Wrong(called, node.func, key, name=name)
-        if name in self.scope.overloads:
-            return self.call_overload(name, self.arguments(node, name))
-        if name in self.scope.ops:
-            return self.call_op(name, self.arguments(node, name))
+        if name in self.scope.overloads or name in self.scope.ops:
+            args = self.arguments(node, name)
+            of_numbers = not any(value.kind == "array" for value in args.positional)
+            if of_numbers and name in self.scope.api.python:  # min(2, n), next to an entry `min`
+                return self.call_builtin(name, node, args)
+            if name in self.scope.overloads:
+                return self.call_overload(name, args)
+            return self.call_op(name, args)
         if name in self.scope.api.python or name in self.scope.api.loops:
             return self.call_builtin(name, node)
         self.not_cotangent(name, node.func)

@@ -157,7 +157,8 @@ def promoted(a: str, b: str) -> str:
     one, other = category(a), category(b)
     if a[:4] == "weak" or b[:4] == "weak":
         weak, array, kind = (a, b, other) if a[:4] == "weak" else (b, a, one)
-        return array if kind in REAL or (kind == "integer" and weak != "weak float") else ""
+        ints = weak in ("weak int", "weak bool")
+        return array if kind in REAL or (kind == "integer" and ints) else ""
     if a == b or not one or not other:
         return a if a == b else "inexact" if one in REAL or other in REAL else ""
     return max(one, other, key=CATEGORIES.index)

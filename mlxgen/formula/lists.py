@@ -11,17 +11,41 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from operator import or_
 
 from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, PythonParam, bind
 from .translator import Translator, rejected
-from .values import LEVEL, Cpp, Value, binary, fit, level, narrow, several
+from .values import (
+    LEVEL,
+    LISTS,
+    Cpp,
+    Value,
+    binary,
+    constant,
+    dereferenced,
+    fit,
+    level,
+    member,
+    narrow,
+    several,
+    unary,
+)
 
 UPDATES = ("add", "multiply", "maximum", "minimum")
 
 MANY = 100  # maximum number of items of a repeated list
+# The C++ of the items of a list, by its kind.
+ITEMS = {
+    "arrays": ("array", "const mx::array&"),
+    "optionals": ("array", "const std::optional<mx::array>&"),
+    "floats": ("float", "double"),
+    "bools": ("bool", "bool"),
+    "shape": ("int", "int"),
+    "ints": ("int", "int"),
+}
 # The kind of a comprehension by the kind of its elements.
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
 
@@ -72,7 +96,7 @@ class Lists(Translator):
         require(value)
         if value.kind == "array":
             return self.index_array(value, node)
-        if value.kind not in ("tuple", "shape", "ints", "arrays"):
+        if value.kind not in ("tuple", "shape", "ints", "floats", "bools", "arrays"):
             raise Wrong("not_indexed", node, value=value)
         if value.of is not None and value.of.name:
             self.used.append(("sized", value.of.name))
@@ -212,19 +236,24 @@ class Lists(Translator):
             raise Wrong("Await", node)
         lists = self.loop_lists(loop.iter)
         names = self.loop_names(loop.target, len(lists))
-        before, params = dict(self.locals), []
+        before, known, params = dict(self.locals), self.known, []
         for target, list_ in zip(names, lists, strict=True):
             name = target.id if target.id.isascii() else str(len(self.locals))
             cpp = f"_each_{name}"  # not a valid name of an argument
-            kind = "array" if list_.is_arrays else "int"
-            params.append(f"{'const mx::array&' if kind == 'array' else 'int'} {cpp}")
-            self.locals[target.id] = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
+            kind, passed = ITEMS[list_.kind]
+            params.append(f"{passed} {cpp}")
+            item = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
+            if list_.kind == "optionals":
+                item = replace(item, optional=True, name=target.id)
+            self.locals[target.id] = item
         always, self.always = self.always, set()  # the list may be empty
         try:
-            element, *tests = self.each(self.visit, [node.elt, *loop.ifs])
+            tests = self.each(self.visit, loop.ifs)
+            self.known = reduce(or_, [self.facts(test, True) for test in loop.ifs], known)
+            element = self.visit(node.elt)
             tests = self.each(condition, tests)
         finally:
-            self.locals, self.always = before, always
+            self.locals, self.known, self.always = before, known, always
         head = f"[&]({', '.join(params)})"
         parts = [value.cpp for value in lists]
         if tests:
@@ -233,11 +262,13 @@ class Lists(Translator):
             test = joined("&&", tests, node).cpp
             parts = [f"mlxgen::filter({parts[0]}, {head} {{ return {test}; }})"]
         require(element)
-        if element.kind not in COLLECTED:
+        collected = "pairs" if element.is_ints else COLLECTED.get(element.kind, "")
+        slot = {"pairs": "pair", "floats": "double"}.get(collected, element.kind)
+        body = fit(element, slot) if collected else None
+        if body is None:
             raise Wrong("collect", element.at, value=element)
-        body = fit(element, "double" if element.kind == "float" else element.kind)
         cpp = f"mlxgen::map({', '.join(parts)}, {head} {{ return {body}; }})"
-        return Value(COLLECTED[element.kind], cpp, node, fact=element.fact)
+        return Value(collected, cpp, node, fact=element.fact)
 
     visit_GeneratorExp = visit_ListComp
 
@@ -282,7 +313,14 @@ class Lists(Translator):
 
 
 def condition(value: Value) -> Value:
-    """Check that a value is a condition."""
+    """Check that a value is a condition; a list is true if it is not empty."""
+    if value.kind == "tuple":
+        return constant(bool(value.items), value.at)
+    if value.kind in LISTS and (not value.optional or value.name):
+        plain = dereferenced(value) if value.optional else value
+        tests = [f"{value.cpp}.has_value()"] * value.optional
+        cpp = binary("&&", *tests, unary("!", member(plain.cpp, "empty")))
+        return Value("bool", cpp, value.at)
     if value.kind != "bool" or value.optional:
         raise explain.condition(value)
     return value
@@ -329,7 +367,7 @@ def loop_list(value: Value) -> Value:
     """Check and convert a list to loop over."""
     require(value)
     kind = "arrays" if value.is_arrays else value.kind if value.kind != "tuple" else "shape"
-    cpp = fit(value, kind) if kind in ("arrays", "shape", "ints") else None
+    cpp = fit(value, kind) if kind in ITEMS else None
     if cpp is None or value.length == 0:
         raise Wrong("loop_over", value.at, value=value)
     fact = reduce(either, operands([value])) if kind == "arrays" else None

@@ -342,6 +342,13 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> st
         cpp = apply(overload, bound, [stream] if function.stream else [])
         if cpp is not None:
             return cpp
+    # A conditional value that may be None selects an overload for each case.
+    for name, value in bound.items():
+        if value.cases is not None:
+            test, *cases = value.cases
+            found = [select(function, {**bound, name: case}, stream) for case in cases]
+            if None not in found:
+                return ternary(test, *map(str, found))
     # If overloads differ by the presence of an optional argument, decide at run time.
     for name, value in bound.items():
         if value.optional and value.name is not None:

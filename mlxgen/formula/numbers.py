@@ -158,6 +158,7 @@ _NAMES: dict[str, Any] = {
     **{"minimum": min, "maximum": max, "prod": math.prod, "broadcast_shapes": broadcast},
     **{name: name for name in DTYPES},
     **CATEGORIES,
+    "sorted": lambda numbers: tuple(sorted(numbers)),
     "hint": lambda number: number,
     "issubdtype": lambda dtype, kind: dtype in kind if isinstance(kind, tuple) else dtype == kind,
     " operate": _operate,

@@ -48,7 +48,7 @@ from .mlx import (
 )
 from .rules import rules
 from .source import FormulaText
-from .values import Value, constant, escaped, fit, fit_type, hole
+from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -134,6 +134,10 @@ class Translator:
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
+        raise NotImplementedError
+
+    def facts(self, node: ast.expr, holds: bool) -> Facts:
+        """Return which optional names are None if the condition ``node`` is true (or false)."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
@@ -266,7 +270,7 @@ class Translator:
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """Translate a function whose arguments are all numbers; None for other arguments."""
         given = args.positional
-        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float"}:
+        if args.keywords or args.star or not {v.kind for v in given} <= {"int", "float", "scalar"}:
             return None
         return self.rule(name, given, args.node)
 
@@ -421,13 +425,17 @@ class Translator:
             return self.call_rule(name, function.signatures[0], args)
         return self.call_mlx(function, args)
 
-    def call_builtin(self, name: str, node: ast.Call) -> Value:
-        """Translate a Python function; for arrays, some of them are MLX functions."""
+    def call_builtin(self, name: str, node: ast.Call, args: Args | None = None) -> Value:
+        """Translate a Python function; for arrays, some of them are MLX functions.
+
+        ``args``: its arguments, if they are already translated.
+        """
         if name in self.scope.api.loops:
             raise Wrong("loop_only", node, name, name=name)
-        self.hints += name == "hint"
-        args = self.arguments(node, name)
-        self.hints -= name == "hint"
+        if args is None:
+            self.hints += name == "hint"
+            args = self.arguments(node, name)
+            self.hints -= name == "hint"
         given = args.positional
         function = self.scope.api.function(name)
         one, *more = self.scope.api.python[name]
@@ -497,6 +505,8 @@ def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:
 
 def kinds_of(value: Value) -> frozenset[str]:
     """Return the kinds of Python values that a part of a formula can be."""
+    if value.kind == "scalar":
+        return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":
         kind = "ints" if value.is_ints else "arrays"

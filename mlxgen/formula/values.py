@@ -36,10 +36,10 @@ TEXTS = {
     "tuple": "a tuple",  # written in the formula; its items are values
     "category": "a category of dtypes",
     **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
-    "floats": "several floats",  # std::vector<double> and std::vector<bool>, of comprehensions
-    "bools": "several bools",
+    "pairs": "pairs of ints",  # std::vector<std::pair<int, int>>, of comprehensions
 }
-NUMBERS = ("int", "float", "bool")
+LISTS = ("arrays", "optionals", "shape", "ints", "floats", "bools", "pairs")
+NUMBERS = ("int", "float", "bool", "scalar")  # scalar: its kind is known at run time only
 CPP_TYPES = {spelling.slot: str(spelling.cpp) for spelling in KINDS.values()}
 
 # Precedence of C++ operators, from loosest to tightest.
@@ -116,6 +116,7 @@ class Value:
     name: str | None = None  # the identifier, if the part is one
     of: Value | None = None  # the array whose shape, ndim or size it is
     fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
+    cases: tuple[str, Value, Value] | None = None  # a conditional value: test, and both values
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
 
     @property
@@ -252,6 +253,11 @@ def as_double(value: Value) -> str:
     return value.cpp if plain else f"static_cast<double>({value.cpp})"
 
 
+def to_float(value: Value) -> str:
+    """Convert a number of unknown kind, which may be optional, to a C++ double."""
+    return f"mlxgen::to_float({value.cpp})"
+
+
 def wide(value: Value) -> str | None:
     """Convert a C++ int to 64 bits; None for constants whose products are small."""
     small = value.const is not None and abs(value.const) < 2**15
@@ -329,6 +335,12 @@ def arrays(value: Value) -> str | None:
     return f"std::vector<mx::array>{{{', '.join([i.cpp for i in value.items])}}}"
 
 
+def floats(value: Value) -> str | None:
+    """Convert numbers to a std::vector<double>."""
+    items = [fit(item, "double") for item in value.items]
+    return None if None in items else f"std::vector<double>{{{', '.join(map(str, items))}}}"
+
+
 Way = Callable[[Value], "str | None"]
 Ways = dict[str, Way]
 
@@ -340,7 +352,8 @@ def _lists(slot: str) -> dict[str, Ways]:
 
 # The kinds that a slot accepts, with their conversions.
 SLOTS: Mapping[str, Ways] = {
-    **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "floats", "bools")},
+    **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "bools", "optionals")},
+    "floats": {"floats": as_is, "tuple": floats},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
     "weak": dict.fromkeys(("array", *NUMBERS), as_is),
     "value": {
@@ -350,8 +363,10 @@ SLOTS: Mapping[str, Ways] = {
     "scalar": dict.fromkeys(NUMBERS, as_is),
     "bits": {"int": as_is, "bool": as_is},
     "number": {"int": as_is, "float": as_is},
-    "float": {"int": as_is, "float": as_is},
-    "double": {"int": as_double, "float": as_double},
+    "dynamic": {"scalar": as_is},
+    "float": {"int": as_is, "float": as_is, "scalar": to_float},
+    "double": dict.fromkeys(("int", "float", "scalar"), as_double),
+    "exact": dict.fromkeys(("int", "float"), as_double),
     "real": {"float": as_is},
     "int": {"int": narrow},
     "int32": {"int": lambda value: None if value.type else value.cpp},
@@ -362,14 +377,16 @@ SLOTS: Mapping[str, Ways] = {
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},
     **{name: ways for slot in INT_LISTS for name, ways in _lists(slot).items()},
-    **{f"{of}_list": {"tuple": partial(constants, of)} for of in ("bool", "int", "double")},
-    "pairs": {"tuple": pairs},
+    **{f"{of}_list": {"tuple": partial(constants, of)} for of in ("bool", "int")},
+    "double_list": {"tuple": partial(constants, "exact")},
+    "pairs": {"tuple": pairs, "pairs": as_is},
     "arrays": {"tuple": arrays, "arrays": arrays},
     "sequence": {"shape": as_is, "ints": as_is},
-    "list": dict.fromkeys(("arrays", "shape", "ints", "floats", "bools"), as_is),
+    "list": dict.fromkeys(LISTS, as_is),
 }
 # Slots that are a std::optional if MLX accepts None.
-OPTIONAL = ("array", "weak", "int", "int64", "bool", "float", "dtype", "str", "ints", "shape")
+OPTIONAL = {"array", "weak", "scalar", "int", "int64", "bool", "float", "dtype", "str"}
+OPTIONAL |= {"ints", "shape", "floats", "bools"}
 
 
 def fit(value: Value, slot: str, optional: bool = False) -> str | None:
@@ -393,6 +410,9 @@ def fit_type(value: Value, type: Type) -> str | None:
     if type.length is not None and not value.optional:
         if value.kind == "int":
             return f"std::vector<int>{{{', '.join([narrow(value)] * type.length)}}}"
-        if value.kind == "tuple" and len(value.items) != type.length:
+        if value.kind == "tuple" and len(value.items) == 1:
+            value = replace(value, items=list(value.items) * type.length)
+        wrong = value.kind == "tuple" and len(value.items) != type.length > 1
+        if wrong and not (type.empty and not value.items):
             return None
     return fit(value, slot, type.optional)

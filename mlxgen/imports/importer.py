@@ -6,6 +6,7 @@ A formula comes from an override, else from the base table, else from tracing to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ class Imported(NamedTuple):
     """The result of an import, by operator and overload, in the order of the file."""
 
     version: str
+    helpers: Sequence[Row]  # entries that formulas of others call
     operators: Mapping[str, Mapping[str, Outcome]]
 
     @property
@@ -65,6 +67,8 @@ def read_tables(
     """Return the base table and the overrides; report overrides that cannot be used."""
     overrides = load(paths, "override", diags)
     for row in overrides.values():
+        if row.helper:
+            continue
         overload = schema.overloads.get(row.overload)
         base = row.overload.partition(".")[0]
         own = [other.name for other in schema.candidates(base)]
@@ -88,7 +92,30 @@ def make(
     found = {
         name: _operator(name, schema, rows, frozenset(overrides), derive) for name in sorted(names)
     }
-    return Imported(schema.version, found)
+    made = [outcome for each in found.values() for outcome in each.values()]
+    keys = [outcome.keys for outcome in made if isinstance(outcome, Made)]
+    return Imported(schema.version, _helpers(keys, rows), found)
+
+
+def _helpers(keys: list[Mapping[str, Any]], rows: Mapping[str, Row]) -> list[Row]:
+    """Return the helpers that the entries call, directly or through others."""
+    left = {row.helper: row for row in rows.values() if row.helper}
+    used: dict[str, Row] = {}
+    while keys:
+        words = set[str]().union(*(_words(each) for each in keys))
+        found = {name: left.pop(name) for name in words & left.keys()}
+        used |= found
+        keys = [row.keys for row in found.values()]
+    return [used[name] for name in sorted(used)]
+
+
+def _words(value: Any) -> set[str]:
+    """Return all words in the values of an entry."""
+    if isinstance(value, Mapping):
+        return set[str]().union(*map(_words, value.values()))
+    if isinstance(value, list):
+        return set[str]().union(*map(_words, value))
+    return set(re.findall(r"\w+", str(value)))
 
 
 def _operator(

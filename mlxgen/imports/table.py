@@ -8,6 +8,9 @@
 A formula is short for the key ``composite``. The names and signatures come from torch's schema.
 ``reject`` is a reason for the report why the overload cannot be an entry.
 
+A key that is a signature, such as ``"summand(Tensor x) -> Tensor"``, is a helper: an internal entry
+that formulas of others call. It is written if they do.
+
 The base table (``torch/*.yaml``) uses MLX's functions only. Overrides have the same format and
 precede it. The rows of ``torch/nodes.yaml`` are never entries: they are the formulas of nodes in
 traced graphs, such as torch's primitives, and precede both there.
@@ -44,6 +47,12 @@ class Row(NamedTuple):
     keys: dict[str, Any]
     reject: str | None
     span: Span
+
+    @property
+    def helper(self) -> str:
+        """The name of an entry that only formulas call; empty for an overload of ATen."""
+        name, bracket, _ = self.overload.partition("(")
+        return name if bracket else ""
 
     @property
     def formula(self) -> ast.expr | None:

@@ -130,6 +130,10 @@ def _simplified(term: Any) -> Any:
             return ast.BinOp(left, ast.Sub(), right)
         case ast.BinOp(left, ast.Sub(), ast.UnaryOp(ast.USub(), right)):
             return ast.BinOp(left, ast.Add(), right)
+        case ast.Call(ast.Attribute(attr="broadcast_to"), [array, ast.Attribute(of, "shape")]) if (
+            same(array, of)
+        ):
+            return array
         case ast.UnaryOp(ast.USub(), ast.UnaryOp(ast.USub(), operand)):
             return operand
         case ast.Compare(ast.Constant(None), [ast.Is()], [ast.Constant(None)]):
@@ -159,6 +163,8 @@ def union(argument: Term, condition: Term, first: Term, second: Term) -> Term:
         return first
     if _values_of(argument, condition, first, second):
         return argument
+    if isinstance(first, ast.IfExp) and same(first.test, argument) and same(first.orelse, second):
+        return first  # None is false, too
     merged = _merged(argument, condition, first, second)
     return merged if merged is not None else ast.IfExp(condition, first, second)
 

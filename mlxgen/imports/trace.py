@@ -106,9 +106,9 @@ class _Tracer:
 
     def _origin(self, target: Any) -> str:
         function = self.decompositions.get(target)
-        if function is None:
-            return f"torch.ops.aten.{_name(target)}"
         function = getattr(function, "func", function)  # of functools.partial
+        if function is None or "<locals>" in function.__qualname__:
+            return f"torch.ops.aten.{_name(target)}"
         return f"{function.__module__}.{function.__qualname__}"
 
     def _cases(
@@ -199,7 +199,10 @@ class _Tracer:
                     raise _Different("its decomposition contains a constant array")
                 found[first] = _explain(examples, [value.item() for value in values])
             elif first.op == "output":
-                return _value(examples, [node.args[0] for node in nodes], found)
+                result = _value(examples, [node.args[0] for node in nodes], found)
+                if isinstance(result, ast.List) and examples[0].several:
+                    return ast.Tuple(result.elts, ast.Load())
+                return result
             else:
                 found[first] = self._node(examples, nodes, found)
         raise _Different("its decomposition has no result")
@@ -211,6 +214,10 @@ class _Tracer:
         target = nodes[0].target
         if len({(len(node.args), *node.kwargs) for node in nodes}) > 1:
             raise _Different("its decomposition depends on shapes or values")
+        operands = [found[operand] for operand in nodes[0].all_input_nodes]
+        examples[0].preferred = {
+            each.id for term in operands for each in ast.walk(term) if isinstance(each, ast.Name)
+        }
         args = [
             _value(examples, each, found) for each in zip(*(n.args for n in nodes), strict=True)
         ]
@@ -225,6 +232,7 @@ class _Tracer:
         values = {
             arg.name: _default(arg.default_value) for arg in schema if arg.has_default_value()
         }
+        defaults = dict(values)
         values |= {arg.name: value for arg, value in zip(schema, args, strict=False)} | keywords
         row = self.nodes.get(name) or self.rows.get(name)
         if row is None:
@@ -235,6 +243,14 @@ class _Tracer:
         lets = "let" in row.keys
         if formula is None or lets or (self._has_entry(row) and len(ast.unparse(formula)) > _LONG):
             return self._call(row, values)
+        used = {node.id for node in ast.walk(formula) if isinstance(node, ast.Name)}
+        for argument, value in values.items():
+            known = (
+                argument in used or argument in DROPPED or argument in row.keys.get("unused", ())
+            )
+            plain = (terms.NONE, defaults.get(argument, terms.NONE))
+            if not known and not any(terms.same(value, each) for each in plain):
+                raise Unsupported(f"the formula of {name} ignores '{argument}'")
         made: Term = terms.instantiate(formula, values)
         return made
 
@@ -348,6 +364,7 @@ class _Example:
         self.arrays: list[Any] = []
         self.placeholders: list[Term] = []
         self.lists: dict[str, list[int]] = {}  # positions of the arrays of a list
+        self.preferred: set[str] = set()  # arrays of the current node, whose sizes it contains
         for name, shape in call.shapes.items():
             count = call.lists.get(name)
             for i in range(count or 1):
@@ -355,6 +372,11 @@ class _Example:
                     self.lists.setdefault(name, []).append(len(self.arrays))
                 self.placeholders.append(terms.name(f"{name}[{i}]" if count else name))
                 self.arrays.append(torch.rand(tuple(shape)) * 0.8 + 0.1)
+
+    @property
+    def several(self) -> bool:
+        """True if the operator has several results, which are not a list."""
+        return len(self.overload.returns) > 1
 
     @property
     def first(self) -> Term:
@@ -433,7 +455,7 @@ def _list(examples: list[_Example], values: Sequence[Any], found: dict[Node, Ter
     for name, value in examples[0].call.numbers.items():
         if isinstance(value, list) and _all(examples, name, lists):
             return terms.name(name)
-    for name in examples[0].call.shapes:
+    for name in _by_preference(examples):
         if all(list(e.call.shapes[name]) == each for e, each in zip(examples, lists, strict=True)):
             return terms.name(f"{name}.shape")
     if len({len(each) for each in lists}) > 1:
@@ -446,11 +468,21 @@ def _explain(examples: list[_Example], values: Sequence[Any]) -> Term:
     """Return the term of a constant."""
     first = values[0]
     if all(type(value) is type(first) and _equal(value, first) for value in values):
+        if isinstance(first, float) and abs(first) in _limits():
+            raise _Different("its decomposition contains a limit of float32")
         return terms.number(first)
     for text, candidates in _candidates(examples, isinstance(first, int)):
         if all(_equal(a, b) for a, b in zip(candidates, values, strict=True)):
             return terms.name(text)
     raise _Different(f"no argument or size explains the constants {values[0]}, {values[1]}")
+
+
+def _limits() -> set[float]:
+    """Return constants that are those of a dtype, not of an operator."""
+    import torch
+
+    limits = torch.finfo(torch.float32)
+    return {limits.max, limits.tiny, limits.eps}
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -492,9 +524,15 @@ def _candidates(examples: list[_Example], whole: bool) -> Iterator[tuple[str, li
             yield f"1 / {text}", [1 / v if v else math.nan for v in values]
 
 
+def _by_preference(examples: list[_Example]) -> list[str]:
+    """Return the names of the arrays, those of the current node first."""
+    preferred = examples[0].preferred
+    return sorted(examples[0].call.shapes, key=lambda name: name not in preferred)
+
+
 def _sizes(examples: list[_Example], axes: list[str]) -> Iterator[tuple[str, list[float]]]:
     """Yield ranks and sizes of the arrays."""
-    for name in examples[0].call.shapes:
+    for name in _by_preference(examples):
         if name in examples[0].call.lists:
             continue
         shapes = [e.call.shapes[name] for e in examples]

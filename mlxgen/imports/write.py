@@ -18,6 +18,7 @@ import yaml
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
 from .importer import Imported, Made, Merged, Outcome, Rejected
+from .table import Row
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"
@@ -70,7 +71,7 @@ _Dumper.add_representer(_Block, _block)
 
 def _yaml(value: Any) -> str:
     return yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, width=_WIDTH - 2, allow_unicode=True, indent=2
+        value, Dumper=_Dumper, sort_keys=False, width=_WIDTH - 12, allow_unicode=True, indent=2
     )
 
 
@@ -79,7 +80,15 @@ def entries(imported: Imported) -> str:
     head = (
         f"{_MARK.decode()} from torch {imported.version}. Edit the overrides instead of this file."
     )
-    return "\n".join([f"{head}\n", *map(_entry, imported.made)])
+    helpers = map(_helper, imported.helpers)
+    return "\n".join([f"{head}\n", *helpers, *map(_entry, imported.made)])
+
+
+def _helper(row: Row) -> str:
+    keys = _Block({"signature": row.overload, **row.keys})
+    keys.setdefault("doc", "Part of other operators.")
+    keys.setdefault("tags", ["internal"])
+    return _block_of(keys, row.origin)
 
 
 def _entry(made: Made) -> str:
@@ -90,9 +99,14 @@ def _entry(made: Made) -> str:
         keys.setdefault("variants", list(made.variants))
     if made.aliases:
         keys["aliases"] = [*made.aliases, *keys.get("aliases", ())]
+    return _block_of(keys, made.origin)
+
+
+def _block_of(keys: _Block, origin: str) -> str:
+    """Return an entry with the comment about its origin."""
     lines = _yaml(keys).splitlines()
     indented = "".join(f"  {line}".rstrip() + "\n" for line in lines)
-    return f"# {_sentence(made.origin)}\n- {indented[2:]}"
+    return f"# {_sentence(origin)}\n- {indented[2:]}"
 
 
 def _sentence(origin: str) -> str:

@@ -63,6 +63,7 @@ class CppType(NamedTuple):
 ELEMENT = CppType("T")
 VOID, BOOL, INT, INT64 = map(CppType, ("void", "bool", "int", "int64_t"))
 FLOAT, DOUBLE = CppType("float"), CppType("double")
+NUMBER = CppType("Scalar", "mlxgen")
 ARRAY = CppType("array", "mlx")
 ARRAYS = CppType("vector", "std", (ARRAY,))
 

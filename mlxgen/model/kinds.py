@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, CppType
+from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, NUMBER, CppType
 
 
 class Kind(enum.Enum):
@@ -17,12 +17,16 @@ class Kind(enum.Enum):
 
     ARRAY = "array"
     ARRAYS = "list of arrays"
+    OPTIONALS = "list of optional arrays"
     FLOAT = "float"
     INT = "int"
     BOOL = "bool"
+    NUMBER = "number"
     STR = "string"
     ENUM = "enumerated string"
     INTS = "list of ints"
+    FLOATS = "list of floats"
+    BOOLS = "list of bools"
     SHAPE = "shape"
     AXES = "axes"
     DTYPE = "dtype"
@@ -49,23 +53,40 @@ METAL_INTS: Mapping[str, str] = {
     "uint64_t": "uint64_t",
 }
 
-_STRING, _INTS = CppType("string", "std"), CppType("vector", "std", (INT,))
+
+def _list(of: CppType) -> CppType:
+    return CppType("vector", "std", (of,))
+
+
+_STRING, _INTS = CppType("string", "std"), _list(INT)
 KINDS: Mapping[Kind, Spelling] = {
     Kind.ARRAY: Spelling(ARRAY, "array", "array"),
     Kind.ARRAYS: Spelling(ARRAYS, "list[array]", "arrays"),
+    # Not an input of a primitive: composites and bound functions only.
+    Kind.OPTIONALS: Spelling(
+        _list(CppType("optional", "std", (ARRAY,))), "Sequence[array | None]", "optionals"
+    ),
     Kind.FLOAT: Spelling(DOUBLE, "float", "float", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)),
     Kind.INT: Spelling(INT, "int", "int", True, (INT, INT64), (INT, INT64)),
     Kind.BOOL: Spelling(BOOL, "bool", "bool", True, (BOOL,), (BOOL,)),
+    # A number that remembers whether it is a bool, an int or a float; kernels receive a float.
+    Kind.NUMBER: Spelling(
+        NUMBER, "int | float", "scalar", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)
+    ),
     Kind.STR: Spelling(_STRING, "str", "str"),
     # Kernels receive the index of the choice.
     Kind.ENUM: Spelling(
         _STRING, "Literal[{}]", "str", False, (INT,), tuple(map(CppType, METAL_INTS))
     ),
     Kind.INTS: Spelling(_INTS, "Sequence[int]", "ints"),
+    Kind.FLOATS: Spelling(_list(DOUBLE), "Sequence[float]", "floats"),
+    Kind.BOOLS: Spelling(_list(BOOL), "Sequence[bool]", "bools"),
     Kind.SHAPE: Spelling(CppType("Shape", "mlx"), "Sequence[int]", "shape"),
     Kind.AXES: Spelling(_INTS, "int | Sequence[int]", "ints1"),
     Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),
 }
+
+REAL = (Kind.FLOAT, Kind.NUMBER)  # kernels receive a float
 
 # The C++ types that are passed by value; all others are passed by const reference.
 BY_VALUE = frozenset({FLOAT, INT64, *(k.cpp for k in KINDS.values() if k.by_value)})

@@ -20,6 +20,10 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
     Kind.FLOAT: frozenset({"float"}),
     Kind.INT: frozenset({"int"}),
     Kind.BOOL: frozenset({"bool"}),
+    Kind.NUMBER: _NUMBERS,
+    Kind.FLOATS: frozenset({"floats", "empty"}),
+    Kind.BOOLS: frozenset({"bools", "empty"}),
+    Kind.OPTIONALS: frozenset({"arrays", "optionals", "empty"}),
     Kind.STR: frozenset({"str"}),
     Kind.ENUM: frozenset({"str"}),
     Kind.DTYPE: frozenset({"dtype"}),
@@ -38,6 +42,8 @@ def accepted(type: Type, convert: bool) -> frozenset[str]:
         kinds |= {"bool"}
     elif convert and "float" in kinds:
         kinds |= {"bool", "int"}
+    elif convert and "floats" in kinds:
+        kinds |= {"ints"}
     return kinds | {"none"} if type.optional else kinds
 
 

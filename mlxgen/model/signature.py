@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .cpp import ENTRY, FLOAT, INT, INT64, CppType
@@ -23,25 +23,36 @@ from .dtypes import DTYPES
 from .kinds import KINDS
 from .kinds import Kind as Kind  # most users of Kind also need Type
 
-_INTS = (Kind.INTS, Kind.SHAPE, Kind.AXES)
+_ITEMS = {  # the kinds of lists of attributes, and of their items
+    **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), Kind.INT),
+    **{Kind.FLOATS: Kind.FLOAT, Kind.BOOLS: Kind.BOOL},
+}
 _PYTHON_TYPES = {
     **{Kind.FLOAT: (int, float), Kind.INT: (int,), Kind.BOOL: (bool,)},
+    Kind.NUMBER: (bool, int, float),
     **dict.fromkeys((Kind.STR, Kind.ENUM, Kind.DTYPE), (str,)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """The type of an argument or output. Axes are always optional: None means all axes."""
+    """The type of an argument or output. Axes are always optional: None means all axes.
+
+    Optional ints that one int can replace (``int[1]?``) are axes."""
 
     kind: Kind
     optional: bool = False
     choices: tuple[str, ...] = ()  # ENUM: the allowed strings
     single: bool = False  # FLOAT: C++ float instead of double
     int64: bool = False  # INT: C++ int64_t instead of int
-    length: int | None = None  # INTS: the exact number (in Python one int can replace all)
+    # INTS: the number, which one int or a list of one can replace; 1: one int or any list.
+    length: int | None = None
+    empty: bool = False  # INTS: the list can also be empty, like its default
 
     def __post_init__(self) -> None:
+        if self.kind is Kind.INTS and self.optional and self.length == 1:
+            object.__setattr__(self, "kind", Kind.AXES)
+            object.__setattr__(self, "length", None)
         if self.kind is Kind.AXES:
             object.__setattr__(self, "optional", True)
 
@@ -72,6 +83,10 @@ class Type:
             name = name.format(self.listed_choices)
         if self.length is not None:
             name = f"int | tuple[{', '.join(['int'] * self.length)}]"
+        if self.length == 1:
+            name = "int | Sequence[int]"
+        if self.empty:
+            name += " | tuple[()]"
         return f"{name} | None" if self.optional else name
 
     def wide(self, types: Iterable[CppType]) -> tuple[CppType, ...]:
@@ -83,15 +98,24 @@ class Type:
         """The strings of an ENUM, quoted and with commas."""
         return ", ".join(map(quoted, self.choices))
 
+    def spread(self, value: object) -> object:
+        """Return the list that one int, or a list of one, stands for; else the value itself."""
+        if isinstance(value, int) and (self.kind is Kind.AXES or self.length):
+            value = (value,)
+        if isinstance(value, list | tuple) and len(value) == 1:
+            return (value[0],) * (self.length or 1)
+        return value
+
     def takes(self, value: object) -> bool:
         """Return whether a Python value, other than None or an array, has this type."""
         if isinstance(value, list | tuple):
-            right_length = self.length in (None, len(value)) and self.kind in _INTS
-            return right_length and all(map(Type(Kind.INT).takes, value))
+            right_length = self.length in (None, 1) or len(value) in (1, self.length)
+            listed = self.kind in _ITEMS and (right_length or (self.empty and not value))
+            return listed and all(map(Type(_ITEMS[self.kind]).takes, value))
         if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # a bool is not an int here
             return False
-        if self.kind is Kind.INT:
-            limit = 1 << (63 if self.int64 else 31)
+        if self.kind is Kind.INT or (self.kind is Kind.NUMBER and isinstance(value, int)):
+            limit = 1 << (63 if self.int64 or self.kind is Kind.NUMBER else 31)
             return value in range(-limit, limit)
         return value in {Kind.ENUM: self.choices, Kind.DTYPE: DTYPES}.get(self.kind, (value,))
 
@@ -110,14 +134,14 @@ class Type:
             return "axes"
         if self.kind is Kind.SHAPE:
             return "shape | None" if self.optional else "shape"
-        return self.python
+        return replace(self, empty=False).python  # the default tells
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Default:
     """The default of an argument, as a Python value; a dtype is represented by its name."""
 
-    value: None | bool | int | float | str | tuple[int, ...]  # noqa: RUF036
+    value: None | bool | int | float | str | tuple[float, ...]  # noqa: RUF036
     type: Type
 
     def __eq__(self, other: object) -> bool:
@@ -139,7 +163,8 @@ class Default:
             return _cpp_float(value, self.type.single)
         if isinstance(value, tuple):
             prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
-            return f"{prefix}{{{', '.join(map(str, value))}}}"
+            item = Type(_ITEMS[self.type.kind])
+            return f"{prefix}{{{', '.join(Default(one, item).cpp for one in value)}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"
         if value == -(2**63):

@@ -17,8 +17,11 @@ _NOT_FINITE = re.compile(
     re.VERBOSE,
 )
 _STRING = re.compile(r""" "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' """, re.VERBOSE)
-_NUMBERS = re.compile(r"[-+]?\s*[\d.][-+\d.eE]*|\[[-+\d,\s]*\]|\([-+\d,\s]*\)", re.ASCII)
-_CPP_LIST = re.compile(r"(?:std::vector<int>|(?:mx::|mlx::core::)?Shape)?\s*\{([^\[({]*)\}")
+_LIST = r"(?:[-+\d.,eE\s]|True|False)*"
+_NUMBERS = re.compile(rf"[-+]?\s*[\d.][-+\d.eE]*|\[{_LIST}\]|\({_LIST}\)", re.ASCII)
+_CPP_LIST = re.compile(
+    r"(?:std::vector<(?:int|double|bool)>|(?:mx::|mlx::core::)?Shape)?\s*\{([^\[({]*)\}"
+)
 _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
@@ -51,7 +54,8 @@ def _literal(text: str, spelling: str) -> object:
         if text[0] in "[(":
             raise ValueError(text)
         items = _CPP_LIST.fullmatch(text)
-        text = f"[{items[1]}]" if items else _CPP_SUFFIX.sub("", text)
+        listed = items and items[1].replace("true", "True").replace("false", "False")
+        text = f"[{listed}]" if items else _CPP_SUFFIX.sub("", text)
     if not _NUMBERS.fullmatch(text):
         raise ValueError(text)
     value = ast.literal_eval(text)
@@ -71,14 +75,15 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and kind is Kind.FLOAT:
             value = float(value)  # type: ignore[arg-type]
+        if kind is Kind.FLOATS and isinstance(value, tuple):
+            value = tuple(map(float, value))
     except (ValueError, SyntaxError, OverflowError, RecursionError):
         return None
     if type.optional and (value is None or (value == () and spelling == "C++")):
         return Default(None, type)
     if type.single and isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
         return None
-    if number and (kind is Kind.AXES or type.length):
-        value = (value,) * (type.length or 1)
+    value = type.spread(value)
     fits = type.takes(value) and kind is not Kind.DTYPE
     return Default(value, type) if fits else None  # type: ignore[arg-type]
 
@@ -101,6 +106,8 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         **{"text": text, "type": with_article(type), "none": none, "bools": bools},
         **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
         **{"choices": type.listed_choices, "near": quoted(near or "")},
+        "floats": f"{opening}0.5, 2.0{closing}",
+        "list_of_bools": f"{opening}{', '.join(bools.split(' or '))}{closing}",
         "ints": f"{opening}{', '.join(map(str, range(1, 1 + (type.length or 2))))}{closing}",
     }
     if type.choices and value is not None:

@@ -181,6 +181,8 @@ class _Parser(Types):
             text = self.skip()
             if not text:
                 raise self.unexpected("a default")
+            if (type.length or 1) > 1 and not type.optional and text in ("[]", "()", "{}"):
+                type = replace(type, empty=True)
             default = default_of(text, type, grammar.name)
             if default is None:
                 mistake, parts = default_problem(text, type, grammar.name)
@@ -333,5 +335,6 @@ def _combined(cpp: Type, python: Type) -> Type | None:
     in_python = replace(cpp, kind=vague.get(cpp.kind, cpp.kind), single=False, int64=False)
     if python in (cpp, in_python):
         return cpp
-    in_cpp = replace(python, kind=vague.get(python.kind, python.kind), choices=(), length=None)
+    kind = vague.get(python.kind, python.kind)
+    in_cpp = replace(python, kind=kind, choices=(), length=None, empty=False)
     return python if cpp == in_cpp else None

@@ -24,11 +24,16 @@ Report = Callable[[str, str, int, int, Help], None]
 
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
-_LISTS = {ARRAY: ARRAYS, _INT: _INTS}
+_FLOAT, _BOOL, _NUMBER = map(Type, (Kind.FLOAT, Kind.BOOL, Kind.NUMBER))
+_INT_OR_INTS = Type(Kind.INTS, length=1)
+_FLOATS, _BOOLS = Type(Kind.FLOATS), Type(Kind.BOOLS)
+_LISTS = {
+    **{ARRAY: ARRAYS, _INT: _INTS, _FLOAT: _FLOATS, _NUMBER: _FLOATS, _BOOL: _BOOLS},
+    Type(Kind.ARRAY, optional=True): Type(Kind.OPTIONALS),
+}
 # Parts of types that are not types themselves, represented by types without a spelling.
 _SCALAR, _NONE, _MORE = (Type(Kind.ARRAY, length=n) for n in range(3))
 _BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
-_INTS_OR_NONE = {_INT, _INTS, _NONE}  # MLX's axes
 _PARTS = {"scalar": _SCALAR, "None": _NONE, "...": _MORE}
 
 # A type, and its words in C++, Python and torch.
@@ -36,9 +41,10 @@ _WORDS: tuple[tuple[Type, str, str, str], ...] = (
     (ARRAY, "array", "array", "Tensor array"),
     (_INT, "int int32_t", "int", "int SymInt"),
     (Type(Kind.INT, int64=True), "int64_t std::int64_t", "", ""),
-    (Type(Kind.BOOL), "bool", "bool", "bool"),
+    (_BOOL, "bool", "bool", "bool"),
     (Type(Kind.FLOAT, single=True), "float", "", ""),
-    (Type(Kind.FLOAT), "double", "float", "float Scalar"),
+    (_FLOAT, "double", "float", "float"),
+    (_NUMBER, "mlxgen::Scalar Scalar", "", "Scalar"),
     (Type(Kind.STR), "std::string", "str", "str"),
     (_SHAPE, "Shape", "shape", "shape"),
     (_AXES, "axes", "axes", "axes"),
@@ -46,7 +52,6 @@ _WORDS: tuple[tuple[Type, str, str, str], ...] = (
     (_PAIR, "int[2]", "", "int[2]"),
 )
 _UNIONS = {
-    frozenset({_INT, _INTS}): "int_or_list",
     frozenset({ARRAYS}): "optional_list",
     frozenset({_MORE}): "ellipsis",
 }
@@ -242,12 +247,16 @@ class Types(Tokens):
 
     def one(self, members: set[Type], begin: int) -> Type:
         """Return the type that a union means."""
-        if members == _INTS_OR_NONE:
-            return _AXES
         optional = _NONE in members
         types = members - (_BESIDE_ARRAYS if ARRAY in members else _BESIDE_OTHERS)
+        if ARRAY in types and types <= {ARRAY, _INT, _FLOAT, _BOOL}:
+            types = {ARRAY}  # every array accepts numbers, which are weakly typed
+        if types == {_INT, _INTS}:
+            types = {_INT_OR_INTS}
         if any(type.kind is Kind.INTS and type.length for type in types):
             types.discard(_INT)  # MLX's strides: int | tuple[int, int]
+        if {_INT, _FLOAT} <= types <= {_INT, _FLOAT, _BOOL}:
+            types = {_NUMBER}
         type = next(iter(types)) if len(types) == 1 else _NONE
         if type in _PARTS.values() or (optional and type == ARRAYS):
             raise self.error(_UNIONS.get(frozenset(types), "union"), begin)
@@ -267,22 +276,22 @@ class Types(Tokens):
         else:
             raise self.unknown_type(word, begin)
         while self.grammar is not PYTHON and self.token in self.grammar.marks:
-            members = self.marked(members, word, begin)
+            members = self.marked(members, begin)
         return members
 
-    def marked(self, members: set[Type], word: str, begin: int) -> set[Type]:
+    def marked(self, members: set[Type], begin: int) -> set[Type]:
         """Parse ``?``, ``[]`` or ``[2]`` after a type."""
         if self.accept("?"):
-            is_axes = members == {Type(Kind.INTS, length=1)}
-            return {_AXES} if is_axes else members | {_NONE}
-        if self.accept("("):
-            self.skip()
-            self.accept(")")
-            raise self.error("alias", begin)
+            return members | {_NONE}
+        if self.accept("("):  # Tensor(a) shares memory, which is invisible in MLX
+            if "!" in self.skip():
+                self.accept(")")
+                raise self.error("alias", begin)
+            self.expect(")")
+            return members
         self.expect("[")
         if self.grammar is TORCH and self.accept("]"):
-            is_shape = word == "SymInt" and members == {_INT}
-            return {_SHAPE} if is_shape else self.list_of(members, begin)
+            return self.list_of(members, begin)
         length = self.token
         if not re.fullmatch("[1-9][0-9]?", length):
             raise self.unexpected("a length from 1 to 99")
@@ -314,6 +323,8 @@ class Types(Tokens):
         return {_LISTS[type]}
 
     def ints(self, items: list[set[Type]], begin: int) -> set[Type]:
+        if items and all(item == {_BOOL} for item in items):
+            return {_BOOLS}
         if not items or any(item != {_INT} for item in items):
             raise self.error("tuple", begin)
         return {Type(Kind.INTS, length=len(items))}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..model.cpp import BOOL, INT, CppType
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
-from ..model.kinds import BY_VALUE, Kind
+from ..model.kinds import BY_VALUE, REAL, Kind
 from ..model.op import (
     MOST,
     STREAM,
@@ -40,11 +40,13 @@ from ..model.op import (
 # Control characters as octal escapes, the only escapes with a fixed length.
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
-_METAL_NUMBERS = {Kind.FLOAT: "float", Kind.ENUM: "int"}  # other kinds as in C++
+_METAL_NUMBERS = {**dict.fromkeys(REAL, "float"), Kind.ENUM: "int"}  # other kinds as in C++
 _BOUND = {
     Kind.ARRAY: "const mlxgen::ArrayArg&",
     Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
+    Kind.OPTIONALS: "const std::vector<std::optional<mlxgen::ArrayArg>>&",
     Kind.INT: "const mlxgen::IntArg&",
+    Kind.NUMBER: "const mlxgen::NumberArg&",
     Kind.SHAPE: "const std::vector<int>&",
     Kind.AXES: "const mlxgen::AxesArg&",
 }
@@ -106,7 +108,7 @@ def binding_type(p: Parameter) -> str:
 
 def cast(p: Parameter, kernel: Kernel) -> bool:
     """Return whether a number is cast to the type in which a scalar function computes."""
-    return p.type.kind is Kind.FLOAT and not computes_integers(kernel.dtypes)
+    return p.type.kind in REAL and not computes_integers(kernel.dtypes)
 
 
 FILTERS = {

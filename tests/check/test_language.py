@@ -271,7 +271,8 @@ def test_arguments(site: Path) -> None:
                 got = my_ops.norm(m, axis, keepdims=keepdims)
                 assert mx.array_equal(got, mx.logsumexp(m, axis, keepdims=keepdims))
         assert my_ops.tiled(x, [2, 2]).shape == (2, 4)
-        raises("[tiled] n must have 2 integers", lambda: my_ops.tiled(x, [2]))
+        assert my_ops.tiled(x, [2]).shape == my_ops.tiled(x, 2).shape == (2, 4)
+        raises("[tiled] n must have 2 integers", lambda: my_ops.tiled(x, [2, 2, 2]))
         """,
     )
 

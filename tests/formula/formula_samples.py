@@ -25,6 +25,8 @@ ARGUMENTS = {
     "big": Type(Kind.INT, int64=True),
     "alpha": Type(Kind.FLOAT, single=True),
     "beta": Type(Kind.FLOAT),
+    "scalar": Type(Kind.NUMBER),
+    "most": Type(Kind.NUMBER, optional=True),
     "flag": Type(Kind.BOOL),
     "axis": Type(Kind.AXES),
     "axis0": Type(Kind.INT, optional=True),
@@ -195,7 +197,7 @@ class Formulas:
 
     def bound(self, depth: int) -> str:
         """A bound of clip."""
-        return self._fill(depth, "None", "low", "{operand}")
+        return self._fill(depth, "None", "low", "most", "{operand}")
 
     def axes(self, depth: int) -> str:
         """The arguments of a reduction."""
@@ -236,7 +238,7 @@ class Formulas:
     def num(self, depth: int) -> str:
         """A formula of a number."""
         if depth <= 0:
-            return self._pick("2", "0.5", "1e-5", "alpha", "beta", "n", "pi", "3", "-1.5")
+            return self._pick("scalar", "2", "0.5", "1e-5", "alpha", "beta", "n", "pi", "3", "-1.5")
         return self._fill(
             depth,
             f"({{num}} {self._pick('+', '-', '*', '/', '//', '%', '**')} {{num}})",

@@ -608,6 +608,10 @@ NUMBERS: dict[str, Any] = {
     "big": 5,
     "alpha": 0.25,
     "beta": -1.5,
+    "scalar": 3,
+    "half": 0.5,
+    "truth": True,
+    "most": 2,
     "flag": True,
     "axis": (0, 1),
     "axis0": 1,
@@ -615,6 +619,7 @@ NUMBERS: dict[str, Any] = {
     "name": "q",
     "shape": (3, 2),
     "ints": (0, 1),
+    "none": (),
     "dt": None,
     "low": -0.5,
 }
@@ -623,6 +628,10 @@ CPP_NUMBERS = """
   int64_t big = 5;
   float alpha = 0.25;
   double beta = -1.5;
+  mlxgen::Scalar scalar = 3;
+  mlxgen::Scalar half = 0.5;
+  mlxgen::Scalar truth = true;
+  std::optional<mlxgen::Scalar> most = 2;
   bool flag = true;
   std::optional<std::vector<int>> axis{{0, 1}};
   std::optional<int> axis0 = 1;
@@ -630,11 +639,41 @@ CPP_NUMBERS = """
   std::string name = "q";
   mx::Shape shape{3, 2};
   std::vector<int> ints{0, 1};
+  std::vector<int> none;
   std::optional<mx::Dtype> dt;
   std::optional<double> low = -0.5;
 """
 
 ARRAYS = """
+sum(x, axis=ints if ints else None); sum(x, axis=none if none else None)
+sum(x, axis=axis if axis else None)
+sum(x, axis if axis is not None else ints); mean(x, axis=None if not none else none, keepdims=True)
+x.transpose([k for k in range(x.ndim) if k not in [d % x.ndim for d in ints[1:]]] + [1])
+pad(x, [(ints[2 * k], ints[2 * k + 1]) for k in range(1)] + [(0, 0)])
+pad(x, [(d, n) for d in ints])
+pad(x, [(ints[d - 1], 2) if d < 1 else (0, 0) for d in range(x.ndim)])
+reshape(x, [d for d in x.shape if d != 2] + [x.shape[0]]); x.reshape(*x.shape, *[1 for d in ints])
+as_strided(x, [d - 1 for d in x.shape], [prod(x.shape[k + 1:]) for k in range(x.ndim)], 0)
+x if none else y; x if not none else y; x if ints and flag else y; tile(x, [d + 1 for d in ints])
+x[:, :ints[1]]; roll(x, ints, ints); flip(x, ints); expand_dims(x, ints); squeeze(x[None], none)
+conv_general(q, q[:, :, :, :], stride=ints[1], padding=[d for d in sorted(ints)][::-1])
+x * sum([d for d in ints]); x * len(none); x * (ints if ints else shape)[1]; x * max(ints)
+x * scalar; i * scalar; i * half; scalar - i; i ** scalar; i / scalar; scalar // i; b * truth
+b + scalar; h * half; h + scalar; x ** half; i * -scalar; i * (scalar + 1); i * (1 + half)
+i * (scalar * half)
+i * (scalar - truth); i * (scalar / 2); i * (scalar ** 2); i * (scalar ** -1); i * (7 // scalar)
+i * (7 % scalar); i * (-7 // scalar); i * (half // 1); i * abs(-scalar); i * (scalar if flag else 1)
+i * max(scalar, 1); i * min(half, 1); i * -truth; i * +truth; i * (truth + truth); i * sqrt(scalar)
+clip(i, None, scalar); clip(i, scalar, most); clip(x, half, None); clip(x, None, most); i > half
+where(i > 0, i, scalar); where(x > 0, half, scalar); where(x > 0, scalar, truth); maximum(i, half)
+minimum(scalar, x); power(i, scalar); full((2, 2), scalar); full(2, half); full(2, truth)
+full(2, half, dtype=float16); full_like(i, half); full_like(h, scalar)
+array(scalar); array(half); array(half, float16); array(scalar, int32)
+pad(i, 1, constant_values=scalar); i == scalar; scalar < x; x.at[0].add(scalar)
+linspace(0, scalar, 5)
+arange(0, scalar, dtype=float32); i if scalar == 3 else x
+i if half == 0.5 and scalar == 3.0 else x; arctan2(x, scalar)
+divmod(i, scalar)[0]; linalg.norm(x[0], half); x if half > scalar else i; arange(int(scalar))
 x.at[0].add(y[0]); x.at[idx].add(y); x.at[idx * 0].add(1); x.at[:, idx[0].ndim].add(2)
 h.at[1:].add(1); zeros_like(x).at[..., 1:].add(y[:, 1:]); x.at[0, 1].maximum(9)
 x.at[idx].multiply(y); x.at[::-1].minimum(y); i.at[idx].add(i)
@@ -720,6 +759,8 @@ stack([exp(x) * f for f in xs]) - exp(x)"""
 
 OTHERS = {
     "shape": """
+sorted([3, n, 1]); [k for k in range(5, n, -2)]; none if none else ints; (n,) if none else (1, n)
+[(d + 2 * ints[k] - 1) // (ints[k] + 1) + 1 for k, d in enumerate(x.shape)]; ints if flag else none
 x.shape; x.shape[1:]; x.shape[::-1]; x.shape[:-1] + (n,); (*x.shape, 1); (1,) * n; shape
 (n * 3, 2); [d * 2 for d in x.shape]; broadcast_shapes(x.shape, (1, 3), (2, 1))
 x.shape if flag else (); (x.shape[-1] // 2,); x.shape[:-n]; x.shape[n - 3:]; x.shape[:n - 3]
@@ -727,16 +768,21 @@ x.shape[:n - 3] + (n,) + x.shape[n - 2:]; x.shape[n - 9:n + 9]; x.shape[n:]; x.s
 x.shape[n + 9:n - 9:-n]; x.shape[n - 3:n - 9:-1]; x.shape[:n - 4:-1]
 (*ints[-n:n], *x.shape[-n:])""",
     "int": """
+int(scalar); int(half); int(truth + scalar); x.shape[int(truth)]
 n // -2; -7 % 3; x.shape[-1]; x.ndim; x.size * n; max(x.shape); min(n, big); int(-2.7)
 int(flag); n ** 3; abs(-n); sum(a.ndim for a in xs); len(xs); len(x.shape); len(x)
 prod(x.shape); x.shape[0] * x.shape[1]; iinfo(int32).max; max(a.shape[-1] for a in xs)
 (3, 4)[n - 1]; x.dtype.size; ints[-1]""",
     "num": """
 n / 4; alpha * 2; sqrt(n); exp(-alpha); pi / n; 2 ** -1; n ** 0.5; 7.5 // 2; -7.5 % 2; float(n)
+scalar; half; -half; scalar + half; scalar * 2; 1 / scalar; scalar ** 0.5; exp(half); float(scalar)
+scalar // 2; scalar % 2; max(half, 0.25); abs(-half); scalar if flag else 0.25
 finfo(float16).max; maximum(alpha, beta); min(alpha, 1); arctan2(1.0, 2.0); power(2.0, 3)
 floor(2.7); sum(a.ndim / 2 for a in xs); erf(0.5)""",
     "cond": """
-n == 2; 0 < n < 2; x.ndim == 2 and not flag; mode in ('a', 'b'); mode not in ('b',)
+scalar == 3; scalar != 3.0; half < scalar <= 3; truth == 1; bool(half); 2 <= n < scalar
+scalar in (1, 3); n == 2; 0 < n < 2; x.ndim == 2 and not flag; mode in ('a', 'b')
+mode not in ('b',)
 x.shape == y.shape; x.shape != (2, 3); 2 in x.shape; n not in (1, 3); x.dtype == float32
 issubdtype(i.dtype, integer); w is not None; v is None or v.ndim == 7
 any(a.ndim == 3 for a in xs); all(a.shape[0] == n for a in xs); h.dtype in (float16, bfloat16)
@@ -827,6 +873,8 @@ def test_values(tmp_path: Path) -> None:
         "q2": mx.arange(64 * 64).reshape(64, 64).astype(mx.float32) / 4096,
     }
     types = {**samples.ARGUMENTS, **{name: Type(Kind.ARRAY) for name in arrays}}
+    types["none"] = Type(Kind.INTS)
+    types["half"] = types["truth"] = types["scalar"]
     types["w"] = types["v"] = Type(Kind.ARRAY, optional=True)
     scope = Scope({name: Name(t, 2 if name == "xs" else None) for name, t in types.items()}, {}, {})
     names = python_names({**arrays, "v": None, "xs": [arrays["x"], arrays["y"]]})

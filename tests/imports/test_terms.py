@@ -88,3 +88,16 @@ def test_repeated_parts_have_names(formula: str, expected: dict[str, str], rest:
     parts, left = terms.named_parts(terms.name(formula), {"x", "a"}, {"w"})
     assert {name: terms.text(part) for name, part in parts.items()} == expected
     assert terms.text(left) == rest
+
+
+def test_conditions_about_none_are_not_repeated() -> None:
+    first, second, none = (
+        terms.name(text) for text in ("d if d else None", "d is not None", "None")
+    )
+    assert terms.text(terms.union(terms.name("d"), second, first, none)) == "d if d else None"
+
+
+def test_broadcasting_to_the_own_shape_is_left_out() -> None:
+    formula = terms.name("mx.broadcast_to(x, size) + mx.broadcast_to(y, size)")
+    made = terms.instantiate(formula, {"size": terms.name("x.shape")})
+    assert terms.text(made) == "x + mx.broadcast_to(y, x.shape)"

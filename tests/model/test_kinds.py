@@ -22,6 +22,7 @@ def test_metal_types():
         Kind.FLOAT: "float",
         Kind.INT: "int",
         Kind.BOOL: "bool",
+        Kind.NUMBER: "float",
         Kind.ENUM: "int",
     }
     assert set(METAL_INTS) < {names[0] for names in METAL_TYPES.values()}

@@ -184,7 +184,7 @@ def test_stubs(checker: list[str], tmp_path: Path) -> None:
         "x = mx.array(1.0)",
         "a: mx.array = own_ops.pick(x, 0, keepdim=True)",
         "b: mx.array = own_ops.pick(x, 0.5)",
-        "c: mx.array = own_ops._softmax(x, dim=0, template=True)",
+        "c: mx.array = own_ops.softmax(x, 0, T=x)",
         "d: mx.array = own_ops.special.softmax(x, 0)",
         "wrong = own_ops.pick(x, x)",
     ]
@@ -192,4 +192,4 @@ def test_stubs(checker: list[str], tmp_path: Path) -> None:
     command = [sys.executable, *checker, "user.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     found = re.findall(r"user\.py:(\d+)", done.stdout + done.stderr)
-    assert found == ["8"], done.stdout + done.stderr
+    assert set(found) == {"8"}, done.stdout + done.stderr

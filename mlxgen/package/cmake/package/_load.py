@@ -103,8 +103,10 @@ except ImportError as _error:
 from ._ext import *
 
 __version__ = _build_info.VERSION
-__all__ = ["install_methods"]
-__all__ += _ext.__all__  # with operators whose names begin with an underscore
+# With operators whose names begin with an underscore. mypy reads only lists of strings, so that the
+# list is not written as `__all__`, without which it finds the other names.
+_names = ["install_methods", *_ext.__all__]
+globals()["__all__"] = _names
 
 
 def install_methods() -> list[str]:
@@ -145,6 +147,6 @@ def _as_method(name: str, function: _Callable[..., _Any]) -> _Callable[..., _Any
 for _name, _value in list(vars(_ext).items()):
     if isinstance(_value, _ModuleType) and not _name.startswith("_"):
         globals()[_name] = _importlib.import_module(f"{__package__}.{_name}")
-        __all__ += [_name]
+        _names += [_name]
 
-_sys.modules[str(__package__)].__dict__.setdefault("__all__", __all__)
+_sys.modules[str(__package__)].__dict__.setdefault("__all__", _names)

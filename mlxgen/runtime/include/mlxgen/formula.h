@@ -29,6 +29,7 @@
 #include "mlx/ops.h"
 #include "mlx/random.h"
 #include "mlx/version.h"
+#include "mlxgen/number.h"
 #include "mlxgen/shapeless.h"
 
 namespace mlxgen {
@@ -38,11 +39,9 @@ namespace mx = mlx::core;
 inline constexpr double inf = std::numeric_limits<double>::infinity();
 inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
+/** A number of C++ or of Python. */
 template <typename T>
-concept Number = std::is_arithmetic_v<T>;
-
-template <typename T>
-concept Whole = Number<T> && std::is_integral_v<T> && !std::is_same_v<T, bool>;
+concept AnyNumber = Number<T> || std::is_same_v<T, Scalar>;
 
 ///////////////////////////////////////////////////////////////////////////////
 // Numbers
@@ -130,6 +129,45 @@ inline int64_t int_pow(int64_t base, int64_t exponent) {
   return out;
 }
 
+// The functions of numbers whose kind is known at run time only.
+
+inline Scalar floor_div(Scalar a, Scalar b) {
+  return Scalar::join(
+      a, b, [](auto x, auto y) -> Scalar { return floor_div(x, y); });
+}
+
+inline Scalar floor_mod(Scalar a, Scalar b) {
+  return Scalar::join(
+      a, b, [](auto x, auto y) -> Scalar { return floor_mod(x, y); });
+}
+
+/** `base ** exponent`: an int if both are ints and the exponent is not
+ * negative.
+ */
+inline Scalar pow(Scalar base, Scalar exponent) {
+  if (base.is_float() || exponent.is_float() || exponent < 0) {
+    return std::pow(static_cast<double>(base), static_cast<double>(exponent));
+  }
+  return int_pow(static_cast<int64_t>(base), static_cast<int64_t>(exponent));
+}
+
+inline Scalar abs(Scalar value) {
+  return value < 0 ? -value : value + 0; // a bool becomes an int
+}
+
+inline Scalar min(Scalar a, Scalar b) {
+  return b < a ? b : a;
+}
+
+inline Scalar max(Scalar a, Scalar b) {
+  return b > a ? b : a;
+}
+
+/** `int(value)` as an int of MLX's C++ API. */
+inline int to_int(Scalar value) {
+  return value.visit([](auto v) { return to_int(v); });
+}
+
 ///////////////////////////////////////////////////////////////////////////////
 // Shapes and lists of ints
 ///////////////////////////////////////////////////////////////////////////////
@@ -164,6 +202,18 @@ int len(const List& list) {
   return static_cast<int>(list.size());
 }
 
+template <typename List>
+bool empty(const List& list) {
+  return list.empty();
+}
+
+template <typename List>
+mx::Shape sorted(const List& list) {
+  mx::Shape out(list.begin(), list.end());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 /** `list[i]` with a range check; negative i counts from the end. */
 template <typename List>
 const typename List::value_type& item(const List& list, int i) {
@@ -174,6 +224,16 @@ const typename List::value_type& item(const List& list, int i) {
         std::to_string(n) + ".");
   }
   return list.begin()[i < 0 ? i + n : i];
+}
+
+inline bool item(const std::vector<bool>& list, int i) {
+  int n = len(list);
+  if (i < -n || i >= n) {
+    throw std::out_of_range(
+        "Index " + std::to_string(i) + " is out of range for a list of " +
+        std::to_string(n) + ".");
+  }
+  return list[i < 0 ? i + n : i];
 }
 
 /** `x.shape[axis]` */
@@ -280,11 +340,14 @@ std::tuple<int, int, int> as_triple(const List& list) {
   return {list.begin()[0], list.begin()[1], list.begin()[2]};
 }
 
-/** `range(start, stop)` */
-inline mx::Shape range(int start, int stop) {
+/** `range(start, stop, step)` */
+inline mx::Shape range(int start, int stop, int step = 1) {
+  if (step == 0) {
+    throw std::invalid_argument("The step of a range cannot be zero.");
+  }
   mx::Shape out;
-  for (int i = start; i < stop; ++i) {
-    out.push_back(i);
+  for (int64_t i = start; step < 0 ? i > stop : i < stop; i += step) {
+    out.push_back(static_cast<int>(i));
   }
   return out;
 }
@@ -453,12 +516,25 @@ mx::array scalar(T value) {
   }
 }
 
+inline mx::array scalar(Scalar value, mx::Dtype like) {
+  return value.visit([&](auto v) { return scalar(v, like); });
+}
+
+inline mx::array scalar(Scalar value) {
+  return value.visit([](auto v) { return scalar(v); });
+}
+
+/** `array(value, dtype)` */
+inline mx::array as_array(Scalar value, mx::Dtype dtype) {
+  return value.visit([&](auto v) { return mx::array(v, dtype); });
+}
+
 /** An operand that may be a scalar: see the functions below. */
 inline const mx::array& operand(const mx::array& value, mx::Dtype) {
   return value;
 }
 
-template <Number T>
+template <AnyNumber T>
 mx::array operand(T value, mx::Dtype like) {
   return scalar(value, like);
 }
@@ -476,11 +552,11 @@ std::optional<mx::array> operand(
 
 // MLX's functions of two arrays, one of which may be a scalar.
 #define MLXGEN_BINARY(name, result)                            \
-  template <Number T>                                          \
+  template <AnyNumber T>                                       \
   result name(const mx::array& a, T b, mx::StreamOrDevice s) { \
     return mx::name(a, scalar(b, a.dtype()), s);               \
   }                                                            \
-  template <Number T>                                          \
+  template <AnyNumber T>                                       \
   result name(T a, const mx::array& b, mx::StreamOrDevice s) { \
     return mx::name(scalar(a, b.dtype()), b, s);               \
   }
@@ -514,19 +590,19 @@ MLXGEN_BINARY(right_shift, mx::array)
 
 #undef MLXGEN_BINARY
 
-template <Number T>
+template <AnyNumber T>
 mx::array
 array_equal(const mx::array& a, T b, bool equal_nan, mx::StreamOrDevice s) {
   return mx::array_equal(a, scalar(b, a.dtype()), equal_nan, s);
 }
 
-template <Number T>
+template <AnyNumber T>
 mx::array
 array_equal(T a, const mx::array& b, bool equal_nan, mx::StreamOrDevice s) {
   return mx::array_equal(scalar(a, b.dtype()), b, equal_nan, s);
 }
 
-template <Number T>
+template <AnyNumber T>
 mx::array where(
     const mx::array& condition,
     const mx::array& x,
@@ -535,7 +611,7 @@ mx::array where(
   return mx::where(condition, x, scalar(y, x.dtype()), s);
 }
 
-template <Number T>
+template <AnyNumber T>
 mx::array where(
     const mx::array& condition,
     T x,
@@ -544,7 +620,7 @@ mx::array where(
   return mx::where(condition, scalar(x, y.dtype()), y, s);
 }
 
-template <Number T, Number U>
+template <AnyNumber T, AnyNumber U>
 mx::array where(const mx::array& condition, T x, U y, mx::StreamOrDevice s) {
   return mx::where(condition, scalar(x), scalar(y), s);
 }
@@ -558,7 +634,7 @@ mx::array clip(
   return mx::clip(a, operand(low, a.dtype()), operand(high, a.dtype()), s);
 }
 
-template <typename Width, Number T>
+template <typename Width, AnyNumber T>
 mx::array pad(
     const mx::array& a,
     const Width& width,
@@ -568,7 +644,7 @@ mx::array pad(
   return mx::pad(a, width, scalar(value, a.dtype()), mode, s);
 }
 
-template <Number T>
+template <AnyNumber T>
 mx::array full_like(const mx::array& a, T value, mx::StreamOrDevice s) {
   return mx::full_like(a, scalar(value, a.dtype()), a.dtype(), s);
 }

@@ -19,10 +19,34 @@
 #include <utility>
 #include <vector>
 
+#include "mlxgen/number.h"
 #include "mlxgen/op.h"
 #include "mlxgen/shapeless.h"
 
 namespace mlxgen {
+
+/** Whether attributes are equal; numbers also need the same kind. */
+template <typename T>
+bool same(const T& a, const T& b) {
+  return a == b;
+}
+
+inline bool same(const Scalar& a, const Scalar& b) {
+  return a.same(b);
+}
+
+inline bool same(
+    const std::optional<Scalar>& a,
+    const std::optional<Scalar>& b) {
+  return a && b ? a->same(*b) : !a && !b;
+}
+
+template <typename... T>
+bool same(const std::tuple<T...>& a, const std::tuple<T...>& b) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return (same(std::get<I>(a), std::get<I>(b)) && ...);
+  }(std::index_sequence_for<T...>());
+}
 
 /** The source of the jvp; the jvp of a formula is a separate member function.
  */
@@ -136,7 +160,7 @@ class Operator : public Primitive {
   }
 
   bool is_equivalent(const Primitive& other) const override {
-    return self().state() == static_cast<const Op&>(other).state();
+    return same(self().state(), static_cast<const Op&>(other).state());
   }
 
   std::tuple<> state() const {

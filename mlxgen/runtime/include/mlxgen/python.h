@@ -22,6 +22,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "mlx/mlx.h"
+#include "mlxgen/number.h"
 
 namespace mlxgen {
 
@@ -207,6 +208,16 @@ inline std::vector<mx::array> get(
   return out;
 }
 
+inline std::vector<std::optional<mx::array>> get(
+    const std::vector<std::optional<ArrayArg>>& args,
+    std::optional<mx::Dtype> like) {
+  std::vector<std::optional<mx::array>> out;
+  for (const auto& arg : args) {
+    out.push_back(get(arg, like));
+  }
+  return out;
+}
+
 /** A stream argument: None, a stream, a device or a device type. */
 struct StreamArg {
   mx::StreamOrDevice value;
@@ -237,6 +248,27 @@ to_int(const std::optional<IntArg>& arg, const char* op, const char* name) {
   return arg ? std::optional(to_int<Int>(*arg, op, name)) : std::nullopt;
 }
 
+/** A Python number: bool, int or float. */
+struct NumberArg {
+  std::optional<Scalar> value; // none for an int that exceeds 64 bits
+};
+
+inline Scalar
+to_number(const NumberArg& arg, const char* op, const char* name) {
+  if (!arg.value) {
+    std::ostringstream os;
+    os << "[" << op << "] " << name << " must be an int of 64 bits or a float.";
+    throw std::overflow_error(os.str());
+  }
+  return *arg.value;
+}
+inline std::optional<Scalar> to_number(
+    const std::optional<NumberArg>& arg,
+    const char* op,
+    const char* name) {
+  return arg ? std::optional(to_number(*arg, op, name)) : std::nullopt;
+}
+
 /** `axis=`: None, one axis or several. */
 using AxesArg = std::variant<std::monostate, int, std::vector<int>>;
 
@@ -250,12 +282,16 @@ inline std::optional<std::vector<int>> to_axes(const AxesArg& axes) {
   return std::nullopt;
 }
 
-/** A fixed number of integers, or one integer that is used for all of them. */
+/** A number of integers, or one integer that is used for all of them. */
 using IntsArg = std::variant<int, std::vector<int>>;
 
+/** One integer, also in a list, is repeated; the operator checks the number. */
 inline std::vector<int> to_ints(const IntsArg& ints, size_t count) {
-  auto one = std::get_if<int>(&ints);
-  return one ? std::vector<int>(count, *one) : std::get<1>(ints);
+  if (auto one = std::get_if<int>(&ints)) {
+    return std::vector<int>(count, *one);
+  }
+  const auto& list = std::get<1>(ints);
+  return list.size() == 1 ? std::vector<int>(count, list[0]) : list;
 }
 inline std::optional<std::vector<int>> to_ints(
     const std::optional<IntsArg>& ints,
@@ -422,7 +458,8 @@ struct type_caster<mlxgen::IntArg> {
 
   template <typename Flags>
   bool from_python(handle src, Flags flags, cleanup_list*) noexcept {
-    // The first of two passes over overloads accepts no bools and NumPy scalars.
+    // The first of two passes over overloads accepts no bools and NumPy
+    // scalars.
     constexpr auto convert = static_cast<Flags>(cast_flags::convert);
     if ((flags & convert) == 0 && !PyLong_CheckExact(src.ptr())) {
       return false;
@@ -435,6 +472,39 @@ struct type_caster<mlxgen::IntArg> {
     int overflow = 0;
     int64_t v = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     value.value = overflow ? std::nullopt : std::optional(v);
+    return true;
+  }
+};
+
+template <>
+struct type_caster<mlxgen::NumberArg> {
+  NB_TYPE_CASTER(mlxgen::NumberArg, const_name("int | float"))
+
+  template <typename Flags>
+  bool from_python(handle src, Flags flags, cleanup_list* cleanup) noexcept {
+    auto object = src.ptr();
+    if (PyBool_Check(object)) {
+      value.value = object == Py_True;
+      return true;
+    }
+    make_caster<mlxgen::IntArg> integer; // also NumPy's, by __index__
+    if (!PyFloat_Check(object) && integer.from_python(src, flags, cleanup)) {
+      value.value.reset();
+      if (auto v = integer.value.value) {
+        value.value = *v;
+      }
+      return true;
+    }
+    // NumPy's float32 is no Python float. Arrays are not numbers.
+    bool real = PyFloat_Check(object) ||
+        PyObject_IsInstance(
+            object, module_::import_("numbers").attr("Real").ptr()) == 1;
+    auto number = steal(real ? PyNumber_Float(object) : nullptr);
+    if (!number.is_valid()) {
+      PyErr_Clear();
+      return false;
+    }
+    value.value = PyFloat_AS_DOUBLE(number.ptr());
     return true;
   }
 };

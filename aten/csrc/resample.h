@@ -1,0 +1,134 @@
+// CPU kernels of resampling and average pooling along one axis: sums of inputs
+// with the weights of taps.h, and the transposed map, which is the gradient.
+
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "mlxgen/kernel.h"
+#include "mlxgen/threads.h"
+#include "taps.h"
+
+namespace mlx_aten {
+namespace cpu {
+
+/** The taps of all outputs of an axis, computed once for all rows. */
+template <typename A>
+struct TapTable {
+  std::vector<Taps<A>> taps;
+  std::vector<int64_t> first; // index of each output's first weight
+  std::vector<A> weights;
+
+  explicit TapTable(const TapAxis<A>& axis) {
+    for (int j = 0; j < axis.size; ++j) {
+      taps.push_back(axis.weighted(j));
+      first.push_back(weights.size());
+      for (int i = taps[j].begin; i < taps[j].end; ++i) {
+        weights.push_back(axis.weight(taps[j], i));
+      }
+    }
+  }
+
+  /** Call each(i, j, weight) for every input i of every output j. */
+  template <typename F>
+  void for_each(F each) const {
+    for (int j = 0; j < int(taps.size()); ++j) {
+      const A* weight = weights.data() + first[j] - taps[j].begin;
+      for (int i = taps[j].begin; i < taps[j].end; ++i) {
+        each(i, j, weight[i]);
+      }
+    }
+  }
+};
+
+/** to[k] += weight * from[k] */
+template <typename T, typename A>
+void add_scaled(const T* from, A weight, A* to, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) {
+    to[k] += weight * static_cast<A>(from[k]);
+  }
+}
+
+/** Call part(row) for the rows of an array, whose outputs are zero-filled. */
+template <typename A, typename F>
+void for_rows(int64_t rows, int64_t cost, Out<A> out, F part) {
+  int64_t width = rows > 0 ? out.size() / rows : 0;
+  mlxgen::share(rows, cost, [&](int64_t first, int64_t last) {
+    std::fill_n(out.data + first * width, (last - first) * width, A(0));
+    for (int64_t row = first; row < last; ++row) {
+      part(row);
+    }
+  });
+}
+
+template <typename T>
+void resample(
+    In<T> x,
+    int size,
+    int mode,
+    double factor,
+    bool align_corners,
+    int kernel_size,
+    int stride,
+    int padding,
+    Out<accum_t<T>> out) {
+  using A = accum_t<T>;
+  int64_t length = x.dim(-2);
+  int64_t inner = x.dim(-1);
+  TapTable<A> table(
+      {mode,
+       int(length),
+       size,
+       A(factor),
+       align_corners,
+       kernel_size,
+       stride,
+       padding});
+  int64_t rows = x.size() / std::max<int64_t>(length * inner, 1);
+  int64_t cost = 2 * table.weights.size() * inner;
+  for_rows(rows, cost, out, [&](int64_t row) {
+    const T* from = x.data + row * length * inner;
+    A* to = out.data + row * size * inner;
+    table.for_each([&](int i, int j, A weight) {
+      add_scaled(from + i * inner, weight, to + j * inner, inner);
+    });
+  });
+}
+
+template <typename T>
+void resample_transposed(
+    In<T> x,
+    int length,
+    int mode,
+    double factor,
+    bool align_corners,
+    int kernel_size,
+    int stride,
+    int padding,
+    Out<accum_t<T>> out) {
+  using A = accum_t<T>;
+  int64_t size = x.dim(-2);
+  int64_t inner = x.dim(-1);
+  TapTable<A> table(
+      {mode,
+       length,
+       int(size),
+       A(factor),
+       align_corners,
+       kernel_size,
+       stride,
+       padding});
+  int64_t rows = x.size() / std::max<int64_t>(size * inner, 1);
+  int64_t cost = 2 * table.weights.size() * inner;
+  for_rows(rows, cost, out, [&](int64_t row) {
+    const T* from = x.data + row * size * inner;
+    A* to = out.data + row * length * inner;
+    table.for_each([&](int i, int j, A weight) {
+      add_scaled(from + j * inner, weight, to + i * inner, inner);
+    });
+  });
+}
+
+} // namespace cpu
+} // namespace mlx_aten

@@ -1,0 +1,79 @@
+// Metal kernels of resampling and average pooling along one axis, with the taps
+// of csrc/taps.h: one thread per result, without atomics.
+
+#include <metal_stdlib>
+
+#include "taps.h"
+
+using namespace metal;
+
+/** out[.., j, k] = sum over the taps i of j of weight * x[.., i, k] */
+template <typename T>
+[[kernel]] void resample(
+    device const T* x [[buffer(0)]],
+    device float* out [[buffer(1)]],
+    constant int& length [[buffer(2)]],
+    constant int& size [[buffer(3)]],
+    constant int& mode [[buffer(4)]],
+    constant float& factor [[buffer(5)]],
+    constant bool& align_corners [[buffer(6)]],
+    constant int& kernel_size [[buffer(7)]],
+    constant int& stride [[buffer(8)]],
+    constant int& padding [[buffer(9)]],
+    uint3 position [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
+  mlx_aten::TapAxis<float> axis(
+      mode,
+      length,
+      size,
+      factor,
+      align_corners,
+      kernel_size,
+      stride,
+      padding);
+  x += size_t(position.z) * length * threads.x + position.x;
+  mlx_aten::Taps<float> taps = axis.weighted(int(position.y));
+  float sum = 0;
+  for (int i = taps.begin; i < taps.end; ++i) {
+    sum += axis.weight(taps, i) * static_cast<float>(x[size_t(i) * threads.x]);
+  }
+  out[(size_t(position.z) * size + position.y) * threads.x + position.x] = sum;
+}
+
+/** out[.., i, k] = sum over the outputs j with the tap i */
+template <typename T>
+[[kernel]] void resample_transposed(
+    device const T* x [[buffer(0)]],
+    device float* out [[buffer(1)]],
+    constant int& length [[buffer(2)]],
+    constant int& size [[buffer(3)]],
+    constant int& mode [[buffer(4)]],
+    constant float& factor [[buffer(5)]],
+    constant bool& align_corners [[buffer(6)]],
+    constant int& kernel_size [[buffer(7)]],
+    constant int& stride [[buffer(8)]],
+    constant int& padding [[buffer(9)]],
+    uint3 position [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
+  mlx_aten::TapAxis<float> axis(
+      mode,
+      length,
+      size,
+      factor,
+      align_corners,
+      kernel_size,
+      stride,
+      padding);
+  x += size_t(position.z) * size * threads.x + position.x;
+  int i = int(position.y);
+  float sum = 0;
+  for (int j = axis.first_output(i); j < size; ++j) {
+    if (axis.taps(j).begin > i) {
+      break;
+    }
+    mlx_aten::Taps<float> taps = axis.weighted(j);
+    sum += axis.weight(taps, i) * static_cast<float>(x[size_t(j) * threads.x]);
+  }
+  out[(size_t(position.z) * length + position.y) * threads.x + position.x] =
+      sum;
+}
