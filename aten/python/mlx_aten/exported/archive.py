@@ -483,4 +483,4 @@ def _place(metadata: Mapping[str, str]) -> Place:
     module = metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
     frames = metadata.get("stack_trace", "").strip().splitlines()
     path = f"{module[1]} ({module[2]})" if len(module) == 3 and "_empty" not in module[0] else ""
-    return Place(path.strip(), " ".join(line.strip() for line in frames[-2:]))
+    return Place(path.strip(), ": ".join(line.strip() for line in frames[-2:]))
