@@ -54,7 +54,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 class Recorded:
-    """What torch computed with a program."""
+    """The arguments and results of a program, computed by torch."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -126,7 +126,7 @@ def test_results_and_gradients_are_torchs(
     def loss(*given: Any) -> mx.array:
         return loss_of(run(*given)[0])
 
-    # Two functions, since MLX cannot compile gradients beside results of which two are equal.
+    # Two functions, since MLX cannot compile gradients together with two equal results.
     compute, differentiate = run, mx.value_and_grad(loss)
     if compiled:
         compute = mx.compile(compute)
@@ -267,9 +267,21 @@ def test_missing_operators_are_named_with_their_places() -> None:
         from_exported(FOLDER / "vit.pt2", find=lambda name, overload: None, rewrites=False)
     lines = str(caught.value).splitlines()
     assert "vit.pt2: the program needs" in lines[0]
-    (line,) = (line for line in lines if "aten.gelu.default" in line)
-    assert line.startswith("  aten.gelu.default, 2 times, first in node 'gelu', in vit.layers.0")
-    assert "in forward" in line
+    (at,) = (i for i, line in enumerate(lines) if "aten.gelu.default" in line)
+    assert lines[at].startswith("  aten.gelu.default, 2 times, first in node 'gelu', in vit.")
+    assert lines[at + 1].startswith("    File ") and ", in forward: " in lines[at + 1]
+    with pytest.raises(ExportError, match=r"sum.*, from aten.linear.default in node 'linear'"):
+        from_exported(FOLDER / "mlp.pt2", find=lambda name, overload: sum, rewrites=False)(
+            *Recorded("mlp").arguments(from_exported(FOLDER / "mlp.pt2"))[0]
+        )
+
+
+def test_a_program_of_torch_itself() -> None:
+    torch = pytest.importorskip("torch")
+    exported = torch.export.load(FOLDER / "mlp.pt2")
+    args, _ = Recorded("mlp").arguments(from_exported(FOLDER / "mlp.pt2"))
+    from_file, live = (from_exported(source) for source in (FOLDER / "mlp.pt2", exported))
+    assert mx.array_equal(from_file(*args)["logits"], live(*args)["logits"])
 
 
 # Files that cannot be read.

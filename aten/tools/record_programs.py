@@ -378,6 +378,14 @@ def clip() -> Program:
     )
 
 
+def larger_weights(module: nn.Module) -> nn.Module:
+    """Draw larger matrices: with the initial ones of transformers, attention is nearly uniform."""
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, 0, 1.5 / parameter[0].numel() ** 0.5)
+    return module
+
+
 def loss_of(results: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return a number that depends on all results that are floating-point arrays."""
     loss = torch.zeros(())
@@ -414,6 +422,8 @@ def record(name: str) -> None:
     torch.manual_seed(sum(map(ord, name.removesuffix("_core"))))
     made = PROGRAMS[name]()
     module, kwargs = made.module, made.kwargs or {}
+    if isinstance(module, transformers.PreTrainedModel):
+        larger_weights(module)
     exported = torch.export.export(
         module, made.args, kwargs, dynamic_shapes=made.dynamic, strict=False
     )

@@ -478,9 +478,9 @@ def _size(size: Mapping[str, Any]) -> int | str:
 
 
 def _place(metadata: Mapping[str, str]) -> Place:
-    """Return the innermost module and frame of torch's texts."""
+    """Return the innermost module and frame that torch wrote."""
     # Modules are separated by semicolons: an identifier, the path and the class.
     module = metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
     frames = metadata.get("stack_trace", "").strip().splitlines()
     path = f"{module[1]} ({module[2]})" if len(module) == 3 and "_empty" not in module[0] else ""
-    return Place(path.strip(), " ".join(line.strip() for line in frames[-2:]))
+    return Place(path.strip(), ": ".join(line.strip() for line in frames[-2:]))

@@ -369,8 +369,8 @@ def _step(node: Node, function: Function) -> Step:
         try:
             result = function(*positional, **named)
         except Exception as error:
-            place = f"node '{node.name}', {node.target}{_where(node)}"
-            raise ExportError(f"{place}: {error}") from error
+            text = f"{error}, from {node.target} in node '{node.name}'{_where(node)}"
+            raise ExportError(text) from error
         _store(values, node.output, result)
 
     return step
@@ -400,9 +400,10 @@ def _store(values: dict[str, Any], output: Any, result: Any) -> None:
 
 
 def _where(node: Node) -> str:
+    """Return the module of a node, and its line in the model on a line of its own."""
     place = node.place
     module = f", in {place.module}" if place.module else ""
-    return module + (f": {place.frame}" if place.frame else "")
+    return module + (f"\n    {place.frame}" if place.frame else "")
 
 
 def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
