@@ -91,7 +91,7 @@ def generate(
         project = settings.root / "pyproject.toml"
         paths = [*[project] * project.is_file(), settings.yaml, *kernel_files(settings)]
         paths += [found.table for use in settings.uses if (found := find(use.name))]
-        files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
+        files["sources.cmake"] = sources_cmake(made, list(files), [str(p) for p in paths])
         changes = write(output, files, before, after, dry_run=check)
         return Result(changes, len(made))
     return None

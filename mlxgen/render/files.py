@@ -25,6 +25,8 @@ from .reference import InPlace, Reference, inplace, markdown
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
 SHARD = 16  # approximate number of operators per binding file
+GROUP = 24  # approximate number of composites that large packages compile together
+LARGE = 256  # number of composites from which on they are compiled in groups
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -116,6 +118,7 @@ class Pieces(NamedTuple):
     public: bool  # available in Python
     method: bool  # also a method of arrays
     deprecated: bool
+    composite: bool  # without kernels
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
     line: int  # the first line of the entry
@@ -173,6 +176,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         public=not op.entry.internal,
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
+        composite=not op.has_primitive,
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
         line=op.line,
@@ -418,14 +422,25 @@ def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Piece
     return sorted(functions, key=lambda item: not item[0])
 
 
-def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:
-    """Render the lists of files that CMake includes."""
+def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequence[str]) -> str:
+    """Render the lists of files that CMake includes.
+
+    The source of a composite is short: nearly all of its compile time is that of MLX's headers.
+    Large packages compile several sources at once; smaller ones each by itself, so that an edit
+    compiles one.
+    """
+    composites = [p.name for p in made if p.composite]
+    count = 1 << (len(composites) // GROUP).bit_length() if len(composites) >= LARGE else 0
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for name in composites if count else ():
+        groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")
     return _template("sources.cmake.j2").render(
         ops=[p for p in paths if p.startswith("src/") and not _is_binding(p)],
         bindings=[p for p in paths if _is_binding(p)],
         headers=[p for p in paths if p.startswith("include/")],
         python=[p for p in paths if p.startswith("python/")],
         depends=depends,
+        groups=groups,
     )
 
 
