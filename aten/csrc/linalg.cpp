@@ -42,6 +42,9 @@ mx::array reflections(
     bool left,
     bool reverse,
     mx::StreamOrDevice s) {
+  if (x.size() == 0) {
+    return x;
+  }
   int rows = v.shape(-2), count = tau.shape(-1);
   auto one = mx::eye(rows, v.shape(-1), 0, v.dtype(), s);
   auto columns = mx::add(mx::tril(v, -1, s), one, s);

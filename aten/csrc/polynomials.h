@@ -21,7 +21,7 @@ template <typename T>
 T orthogonal_polynomial(int family, T x, T n) {
   using W = mlxgen::wide<T>;
   if (!(n >= 1)) {
-    return n != n ? n : static_cast<T>(n >= 0 ? 1.0f : 0.0f);
+    return n != n ? n : static_cast<T>(n > -1 ? 1.0f : 0.0f);
   }
   // Degrees whose values are far beyond the largest number.
   if ((family == 4 || family == 5) && n > (sizeof(T) == 8 ? 512.0f : 128.0f)) {
