@@ -87,7 +87,7 @@ def load(name: str) -> list[Sample]:
         data = arrays[dtype][start : start + size].reshape(shape)
         return Array(dtype, tuple(shape), data, not strided)
 
-    return [
+    samples = [
         Sample(
             overload=call["call"],
             origin=call["origin"],
@@ -104,3 +104,29 @@ def load(name: str) -> list[Sample]:
         )
         for call in calls
     ]
+    # Complex numbers count where the operator has no floats.
+    real = [sample for sample in samples if not is_complex(sample)]
+    has_floats = any(array.dtype == "float32" for sample in real for array in arrays_of(sample))
+    return real if has_floats else samples
+
+
+def arrays_of(sample: Sample) -> list[Array]:
+    """Return the arrays among the arguments of a sample."""
+    values = [*sample.args, *sample.kwargs.values()]
+    flat = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return [value for value in flat if isinstance(value, Array)]
+
+
+def is_complex(sample: Sample) -> bool:
+    """Return whether an argument of a sample is complex."""
+    values = [*sample.args, *sample.kwargs.values()]
+    flat = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return any(
+        isinstance(value, complex)
+        or (isinstance(value, Array | Dtype) and _dtype(value).startswith("complex"))
+        for value in flat
+    )
+
+
+def _dtype(value: Array | Dtype) -> str:
+    return value.dtype if isinstance(value, Array) else value.name
