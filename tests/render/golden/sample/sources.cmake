@@ -109,3 +109,4 @@ set(MLXGEN_DEPENDS
     "<project>/csrc/shared.h"
     "<project>/kernels/metal/kernels.metal"
 )
+set(MLXGEN_GROUPS 0)
