@@ -280,7 +280,7 @@ async def test_completion(editor: Editor) -> None:
         ('  dtypes: {"x, y": fl', 'y": fl', {"float32", "floating"}, {"x"}),
         ("  dtypes:\n    'x, y': fl", "y': fl", {"float32", "floating"}, {"x"}),
         ("  dtypes: {\"x\": integer, 'y': fl", "y': fl", {"float32", "floating"}, {"x"}),
-        ("  dtypes: [{x: integer}, {", "}, {", {"x", "y"}, {"floating"}),
+        ("  dtypes: [{x: integer}, {", "}, {", {"x"}, {"floating"}),
         ("  dtypes: [{x: integer}, {y: fl", "y: fl", {"float32", "floating"}, {"x"}),
         ("  dtypes:\n    - x: fl", "x: fl", {"float32", "floating"}, set()),
         ("  vmap: ", "vmap: ", {"batch", "none"}, {"x"}),
