@@ -202,7 +202,7 @@ def _add_from_headers(
         found += [overload for overload in aligned if overload and overload not in found]
     if found:
         known = functions.get(name)
-        new = _function(name, signatures, "array", found)
+        new = _function(name, [*signatures], "array", found)
         if known is not None:
             for part in ("signatures", "overloads"):
                 new[part] = [*known[part], *(item for item in new[part] if item not in known[part])]

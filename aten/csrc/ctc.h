@@ -1,8 +1,9 @@
 // CPU kernels of the connectionist temporal classification loss (Graves et al.
 // 2006): the dynamic program over the states of a target, and its gradient.
 //
-// The states of a target are its labels, with a blank before, between and after
-// them: state s is label s / 2 if s is odd. Sums over paths are in logarithms.
+// The states of a target are its labels, with an empty one before, between and
+// after them: state s is label s / 2 if s is odd. Sums over paths are in
+// logarithms.
 
 #pragma once
 
@@ -104,7 +105,8 @@ void ctc_states(
       }
       int end = reversed ? 0 : used - 1;
       int before = reversed ? 1 : used - 2;
-      const T* row = table + int64_t(sequence.time(sequence.length - 1)) * states;
+      const T* row =
+          table + int64_t(sequence.time(sequence.length - 1)) * states;
       loss[n] = -(used > 1 ? log_add(row[end], row[before]) : row[end]);
     }
   });
@@ -130,29 +132,30 @@ void ctc_gradient(
   int64_t states = forward.dim(2);
   int64_t times = log_probs.dim(0);
   const T never = -std::numeric_limits<T>::infinity();
-  mlxgen::share(times * batch, 20 * (classes + states), [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      int64_t t = i / batch;
-      int64_t n = i % batch;
-      const T* row = log_probs.data + i * classes;
-      T* to = out.data + i * classes;
-      bool is_left_out = t >= input_lengths[n] ||
-          (zero_infinity && loss[n] == -never);
-      std::fill_n(to, classes, is_left_out ? T(0) : never);
-      if (is_left_out) {
-        continue;
-      }
-      int64_t start = (n * times + t) * states;
-      for (int s = 0; s <= 2 * target_lengths[n]; ++s) {
-        T& sum = to[s % 2 ? targets[starts[n] + s / 2] : blank];
-        sum = log_add(sum, forward[start + s] + backward[start + s]);
-      }
-      for (int64_t c = 0; c < classes; ++c) {
-        to[c] = (std::exp(row[c]) - std::exp(to[c] + loss[n] - row[c])) *
-            cotangent[n];
-      }
-    }
-  });
+  mlxgen::share(
+      times * batch, 20 * (classes + states), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          int64_t t = i / batch;
+          int64_t n = i % batch;
+          const T* row = log_probs.data + i * classes;
+          T* to = out.data + i * classes;
+          bool is_left_out =
+              t >= input_lengths[n] || (zero_infinity && loss[n] == -never);
+          std::fill_n(to, classes, is_left_out ? T(0) : never);
+          if (is_left_out) {
+            continue;
+          }
+          int64_t start = (n * times + t) * states;
+          for (int s = 0; s <= 2 * target_lengths[n]; ++s) {
+            T& sum = to[s % 2 ? targets[starts[n] + s / 2] : blank];
+            sum = log_add(sum, forward[start + s] + backward[start + s]);
+          }
+          for (int64_t c = 0; c < classes; ++c) {
+            to[c] = (std::exp(row[c]) - std::exp(to[c] + loss[n] - row[c])) *
+                cotangent[n];
+          }
+        }
+      });
 }
 
 } // namespace cpu

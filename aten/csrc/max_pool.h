@@ -60,7 +60,8 @@ void max_pool(
         A most = std::numeric_limits<A>::has_infinity
             ? -std::numeric_limits<A>::infinity()
             : std::numeric_limits<A>::lowest();
-        for (int i = along_d.begin(d); i < along_d.end(d); i += along_d.step()) {
+        for (int i = along_d.begin(d); i < along_d.end(d);
+             i += along_d.step()) {
           for (int j = along_h.begin(h); j < along_h.end(h);
                j += along_h.step()) {
             int64_t start = (int64_t(i) * height + j) * width;

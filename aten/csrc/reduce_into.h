@@ -1,6 +1,6 @@
-// CPU kernels of scatter_reduce: elements of `src` are reduced into the elements
-// of x that `index` names along an axis. The other coordinates are the same, so
-// that index may be smaller than x and src along all other axes.
+// CPU kernels of scatter_reduce: elements of `src` are reduced into the
+// elements of x that `index` names along an axis. The other coordinates are the
+// same, so that index may be smaller than x and src along all other axes.
 //
 // An index outside of x takes no part.
 
@@ -17,7 +17,13 @@ namespace mlx_aten {
 namespace cpu {
 
 // The values of the argument `mode`.
-enum ReduceMode { reduce_sum, reduce_prod, reduce_mean, reduce_max, reduce_min };
+enum ReduceMode {
+  reduce_sum,
+  reduce_prod,
+  reduce_mean,
+  reduce_max,
+  reduce_min
+};
 
 /** The lines of an index along an axis, and their places in other arrays. */
 struct IndexLines {
@@ -98,39 +104,41 @@ void reduce_into(
   int64_t step = lines.step(x.shape);
   int64_t index_step = lines.step(index.shape);
   int64_t src_step = lines.step(src.shape);
-  mlxgen::share(lines.count, 4 * ids + length, [&](int64_t first, int64_t last) {
-    std::vector<A> sums(length);
-    std::vector<int64_t> counts(length);
-    for (int64_t line = first; line < last; ++line) {
-      T* to = out.data + lines.start(line, x.shape);
-      const int32_t* id = index.data + lines.start(line, index.shape);
-      const T* from = src.data + lines.start(line, src.shape);
-      std::fill(counts.begin(), counts.end(), 0);
-      for (int64_t i = 0; i < ids; ++i) {
-        int64_t at = id[i * index_step];
-        if (at < 0 || at >= length) {
-          continue;
+  mlxgen::share(
+      lines.count, 4 * ids + length, [&](int64_t first, int64_t last) {
+        std::vector<A> sums(length);
+        std::vector<int64_t> counts(length);
+        for (int64_t line = first; line < last; ++line) {
+          T* to = out.data + lines.start(line, x.shape);
+          const int32_t* id = index.data + lines.start(line, index.shape);
+          const T* from = src.data + lines.start(line, src.shape);
+          std::fill(counts.begin(), counts.end(), 0);
+          for (int64_t i = 0; i < ids; ++i) {
+            int64_t at = id[i * index_step];
+            if (at < 0 || at >= length) {
+              continue;
+            }
+            A value = static_cast<A>(from[i * src_step]);
+            if (counts[at] == 0 && include_self) {
+              sums[at] = static_cast<A>(to[at * step]);
+              counts[at] = 1;
+            }
+            sums[at] = counts[at] > 0 ? reduced(sums[at], value, mode) : value;
+            ++counts[at];
+          }
+          for (int64_t at = 0; at < length; ++at) {
+            if (counts[at] > 0) {
+              A mean = mode == reduce_mean ? mean_of(sums[at], counts[at])
+                                           : sums[at];
+              to[at * step] = static_cast<T>(mean);
+            }
+          }
         }
-        A value = static_cast<A>(from[i * src_step]);
-        if (counts[at] == 0 && include_self) {
-          sums[at] = static_cast<A>(to[at * step]);
-          counts[at] = 1;
-        }
-        sums[at] = counts[at] > 0 ? reduced(sums[at], value, mode) : value;
-        ++counts[at];
-      }
-      for (int64_t at = 0; at < length; ++at) {
-        if (counts[at] > 0) {
-          A mean =
-              mode == reduce_mean ? mean_of(sums[at], counts[at]) : sums[at];
-          to[at * step] = static_cast<T>(mean);
-        }
-      }
-    }
-  });
+      });
 }
 
-/** The elements of x that the index names, in the shape of src; others are 0. */
+/** The elements of x that the index names, in the shape of src; others are 0.
+ */
 template <typename T>
 void take_into(In<T> x, In<int32_t> index, In<T> src, int axis, Out<T> out) {
   std::fill_n(out.data, out.size(), T(0));

@@ -14,6 +14,7 @@ import io
 import sys
 import sysconfig
 import zipfile
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,63 @@ def gru() -> Program:
     return Program(Tagger(nn.GRU).eval(), (torch.randint(50, (3, 9)), torch.randint(7, (3, 9))))
 
 
+Pair = namedtuple("Pair", ["first", "second"])
+pytree._register_namedtuple(Pair, serialized_type_name="programs.Pair")
+
+
+class Changes(nn.Module):
+    """Changes arrays through views, with nested arguments and results of several dtypes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 2, 4))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("total", torch.zeros(4, 3).t())
+        self.register_buffer("thirds", torch.arange(4).to(torch.bfloat16) / 3, persistent=False)
+        self.flags = torch.tensor([True, False, True, True])
+
+    def forward(self, x: torch.Tensor, pair: Pair, *, extra: Any, times: int = 2) -> Any:
+        self.calls += 1
+        self.total.add_(x[:3].detach())
+        y = x.clone()
+        y[:, 1:3].mul_(times)
+        y.t()[0] += pair.first
+        flat = y.view(-1)
+        flat[2:5] = 7
+        left, right = y.split(2, 1)
+        right += left * 2
+        left.copy_(right[:1])
+        y[0].relu_()
+        count = torch.zeros(3, dtype=torch.long)
+        count += x.shape[0] * 2
+        low = torch.ones(4, dtype=torch.bfloat16)
+        low += extra["bias"][0]
+        y = y * self.scale + self.thirds
+        return (
+            Pair(y, flat),
+            {"left": left, "count": count, "rows": x.shape[0] // 2},
+            low,
+            self.flags,
+        )
+
+
+@program
+def changes() -> Program:
+    rows = torch.export.Dim("rows", min=3, max=20)
+    kwargs = {"extra": {"bias": [torch.rand(4), None]}, "times": 3}
+    return Program(
+        Changes().eval(),
+        (torch.randn(5, 4), Pair(torch.rand(()), None)),
+        kwargs,
+        dynamic={
+            "x": {0: rows},
+            "pair": Pair({}, None),
+            "extra": {"bias": [{}, None]},
+            "times": None,
+        },
+    )
+
+
 TEXT = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 3}
 
@@ -320,6 +378,14 @@ def clip() -> Program:
     )
 
 
+def larger_weights(module: nn.Module) -> nn.Module:
+    """Draw larger matrices: with the initial ones of transformers, attention is nearly uniform."""
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, 0, 1.5 / parameter[0].numel() ** 0.5)
+    return module
+
+
 def loss_of(results: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return a number that depends on all results that are floating-point arrays."""
     loss = torch.zeros(())
@@ -343,11 +409,21 @@ def compress(archive: bytes, path: Path) -> None:
             new.writestr(name, content, zipfile.ZIP_DEFLATED, compresslevel=9)
 
 
+def to_numpy(value: Any) -> Any:
+    """Return a tensor as NumPy's array, bfloat16 as float32."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
 def record(name: str) -> None:
     """Export one program, run it, and write both files."""
     torch.manual_seed(sum(map(ord, name.removesuffix("_core"))))
     made = PROGRAMS[name]()
     module, kwargs = made.module, made.kwargs or {}
+    if isinstance(module, transformers.PreTrainedModel):
+        larger_weights(module)
     exported = torch.export.export(
         module, made.args, kwargs, dynamic_shapes=made.dynamic, strict=False
     )
@@ -372,7 +448,7 @@ def record(name: str) -> None:
             data[f"new.{key}"] = value
     np.savez_compressed(
         FOLDER / f"{name}.npz",
-        **{k: v.detach().numpy() if isinstance(v, torch.Tensor) else v for k, v in data.items()},
+        **{key: to_numpy(value) for key, value in data.items() if value is not None},
     )
 
 

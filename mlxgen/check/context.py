@@ -20,6 +20,7 @@ from ..formula.lets import expanded
 from ..model.kinds import Kind
 from ..model.op import Arguments, Expr, Fact, Form, dotted_names
 from ..model.signature import Signature, Type
+from ..model.used import UsedOperator
 from ..read.keys import OpEntry, listed
 from ..read.names import meanings
 from ..read.settings import Settings
@@ -62,6 +63,8 @@ class SharedState:
     settings: Settings
     sources: Sources
     diags: Diagnostics
+    # Overloads of other packages, by dotted name.
+    used: Mapping[str, Sequence[UsedOperator]] = field(default_factory=dict)
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
     degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
     pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
@@ -289,7 +292,7 @@ class Context(Named):
         lengths = self.axes.lengths
         known = around.signatures, around.cpp_names, around.overloads
         scope = Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
-        return scope._replace(lets=self.lets)
+        return scope._replace(used=around.used, lets=self.lets)
 
     def expanded(self, text: str) -> str:
         """Return the text of a formula with the texts of the `let`s that it uses."""

@@ -188,10 +188,11 @@ def check_keys(context: Context) -> bool:
         error("cpp_beside", ("cpp",), key=True, other=other)
     for key in ("tags", "variants", "manual"):
         context.not_twice(getattr(raw, key), (key,))
-    if "internal" in raw.tags and (raw.module or raw.aliases or "method" in raw.variants):
+    if "internal" in raw.tags and (raw.module or raw.aliases or set(raw.variants) - {"function"}):
         error("internal", ("tags",))
     if "method" in raw.variants:
         _check_method(context)
+    _check_assigning(context)
     _check_meanings(context)
     _check_manual(context)
     return _check_arrays(context)
@@ -212,6 +213,27 @@ def _check_arrays(context: Context) -> bool:
         return True
     context.error("no_arrays")
     return False
+
+
+def _check_assigning(context: Context) -> None:
+    """Check that variants which give arrays a new value have these arrays."""
+    signature, variants = context.signature, context.raw.variants
+    path, outputs = ("variants",), signature.outputs
+    for variant in ("inplace", "out"):
+        if variant in variants and "function" not in variants:
+            context.error("variant_alone", path, variant=variant)
+        if variant in variants and any(o.type.kind is Kind.ARRAYS for o in outputs):
+            context.error("variant_of_list", path, variant=variant)
+    if "inplace" in variants:
+        first = next((arg.type for arg in signature.arrays), None)
+        if first is None or first.kind is not Kind.ARRAY or first.optional:
+            context.error("inplace_without_array", path)
+        elif len(outputs) > 1:
+            context.error("inplace_of_several", path)
+        if f"{context.python_name}_" in GENERATED["mx.array"] and "method" in variants:
+            context.error("method_taken", path, name=f"{context.python_name}_")
+    if "out" in variants and any(arg.name == "out" for arg in signature.args):
+        context.error("out_twice", path)
 
 
 def _check_method(context: Context) -> None:

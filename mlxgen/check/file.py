@@ -17,12 +17,13 @@ from dataclasses import fields, replace
 from graphlib import CycleError, TopologicalSorter
 
 from ..diagnostics import Diagnostics, Related, TooMany
-from ..formula.compile import Name, compile_formula
+from ..formula.compile import Name, compile_formula, is_pure
 from ..formula.facts import degree_of_all
 from ..model.op import Expr, Fact, Form, Op, Written, camel
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
+from ..read.used import packages
 from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
@@ -56,7 +57,10 @@ def resolve(
         only: Names of the entries to resolve (None: entries without a name); all if absent.
     """
     with suppress(TooMany):
-        file = _File(document, SharedState(settings, sources, diags), only)
+        used = packages(settings, diags)
+        if used is None:
+            return []
+        file = _File(document, SharedState(settings, sources, diags, used), only)
         check_names(file.entries, settings, sources, file.get)
         wanted = [file.context(name) for name in file.entries if only is None or name in only]
         ops = [op for context in wanted if context and (op := _operator(context, document.path))]
@@ -147,7 +151,7 @@ class _File(Mapping[str, Signature]):
         if name not in self._pure and (context := self.context(name)):
             self._pure[name] = False  # for the recursion below
             expr, kernels = _composed(context, {}), context.raw.dispatch or context.raw.manual
-            self._pure[name] = all(map(self.pure, expr.ops)) if expr else bool(kernels)
+            self._pure[name] = is_pure(expr, self.pure) if expr else bool(kernels)
         return self._pure.get(name, False)
 
 
@@ -217,6 +221,7 @@ def _operator(context: Context, path: str) -> Op | None:
         output_rules=rules,
         forward=forward,
         derivatives=derivatives,
+        pure=context.around.pure(context.name),
         file=path,
         line=context.entry.line,
     )

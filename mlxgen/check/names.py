@@ -5,7 +5,7 @@ The names of all entries are compared, even if only some entries are resolved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..model.op import camel, metal_stem
 from ..model.overloads import covers
@@ -108,6 +108,33 @@ def _check_python_names(
             elif name in modules:
                 entry.error("submodule", path, name=name, owner=modules[name].label)
             others.append(entry)
+    for entry in entries:
+        if _has_inplace(entry):
+            owners = {name: others[0] for name, others in seen.items()} | modules
+            _check_inplace(entry, owners, seen, signature)
+
+
+def _check_inplace(
+    entry: Named,
+    owners: Mapping[str, Named],
+    overloads: Mapping[str, Sequence[Named]],
+    signature: Callable[[str], Signature | None],
+) -> None:
+    """Report an in-place variant that has the name of something else, or another target."""
+    path: Path = ("variants",)
+    own = signature(entry.name)
+    for name in entry.paths:
+        if other := owners.get(f"{name}_"):
+            entry.error("inplace_taken", path, name=f"{name}_", owner=other.label)
+        others = overloads[name]
+        first = next(filter(_has_inplace, others))
+        theirs = signature(first.name)
+        if own and theirs and own.target != theirs.target:
+            entry.error("inplace_targets", path, name=f"{name}_", owner=first.label)
+
+
+def _has_inplace(entry: Named) -> bool:
+    return not entry.internal and "inplace" in entry.entry.words("variants")
 
 
 def _covering(

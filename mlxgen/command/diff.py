@@ -111,6 +111,10 @@ def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:
             yield "alias-removed", f"alias '{alias}' removed", True
     if "method" in old["variants"] and "method" not in new["variants"]:
         yield "method-removed", "no longer a method of mx.array", True
+    if "inplace" in old["variants"] and "inplace" not in new["variants"]:
+        yield "inplace-removed", "no longer has an in-place variant", True
+    if "out" in old["variants"] and "out" not in new["variants"]:
+        yield "out-removed", "no longer has the argument `out`", True
     for backend in old["kernels"]:
         if backend not in new["kernels"] and new["composite"] is None and new["form"] == "kernels":
             yield "backend-removed", f"no longer has a kernel for {backend}", True

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
+from ..read.packages import find
 from ..read.settings import Settings
 from . import operators
 from .inputs import base_hash, digest, kernel_files
@@ -89,7 +90,8 @@ def generate(
             after.key = ""  # the next run must repeat the warnings
         project = settings.root / "pyproject.toml"
         paths = [*[project] * project.is_file(), settings.yaml, *kernel_files(settings)]
-        files["sources.cmake"] = sources_cmake(list(files), [str(p) for p in paths])
+        paths += [found.table for use in settings.uses if (found := find(use.name))]
+        files["sources.cmake"] = sources_cmake(made, list(files), [str(p) for p in paths])
         changes = write(output, files, before, after, dry_run=check)
         return Result(changes, len(made))
     return None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ..read.packages import find
 from ..read.settings import Settings
 from .operators import mlx_include
 
@@ -55,8 +56,12 @@ def mlxgen_hash() -> str:
 
 
 def base_hash(settings: Settings, *more: object) -> str:
-    """Return a hash of the inputs shared by all entries: mlxgen, MLX, settings and kernels."""
+    """Return a hash of the inputs shared by all entries.
+
+    These are mlxgen, MLX, the settings, the kernels, and the operators of used packages.
+    """
     mlx = mlx_include() or Path()
     kernels = (contents(at, *_KERNELS) for at in (settings.csrc, settings.metal))
     texts = (part for found in (contents(mlx, "mlx/version.h"), *kernels) for part in found)
-    return digest(mlxgen_hash(), str(mlx), settings, more, *texts)
+    used = [found and found.digest for found in map(find, (use.name for use in settings.uses))]
+    return digest(mlxgen_hash(), str(mlx), settings, more, used, *texts)

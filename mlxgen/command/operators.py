@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
+from ..read.packages import check_requirements
 from ..read.settings import PATHS, TESTS, Settings, find
 from ..read.settings import load as load_settings
 
@@ -65,6 +66,8 @@ def plain_settings(yaml: Path) -> Settings:
         version="0",
         mlx=None,
         releases=(),
+        uses=(),
+        dependencies=(),
         called=(),
         **paths | {"yaml": yaml.absolute()},
     )
@@ -80,6 +83,7 @@ def load(
     from ..check.file import resolve
 
     document, sources = read(settings, diags)
+    check_requirements(settings, diags)
     if document is None:
         return [], sources
     wanted = {e.name or "" for e in document.entries if not _called(e).isdisjoint(only)}

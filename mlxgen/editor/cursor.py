@@ -221,6 +221,7 @@ def items(cursor: Cursor, project: Project) -> Iterator[Item]:
     if is_formula(path):
         before, dot, _ = cursor.word.rpartition(".")
         yield from _members(before, project.release)
+        yield from _used(cursor.word, project)
         if not dot:
             yield from _entries(project)
             groups += [("Variable", "argument", names), ("Variable", "output", outputs)]
@@ -243,6 +244,21 @@ def _entries(project: Project) -> Iterator[Item]:
         for name in dict.fromkeys((entry.name, entry.python_name)):
             found.setdefault(name or "", []).extend(signatures[:1])
     yield from (Item(name, "Function", "\n".join(texts)) for name, texts in found.items())
+
+
+def _used(word: str, project: Project) -> Iterator[Item]:
+    """Yield what can follow the last dot of a name in a package that the project uses."""
+    before, dot, _ = word.rpartition(".")
+    modules = set()
+    for name, overloads in project.used.items():
+        if name.startswith(before + dot):
+            own, inside, _ = name.removeprefix(before + dot).partition(".")
+            if inside:
+                modules.add(own)
+            else:
+                usages = [operator.signature.python() for operator in overloads]
+                yield Item(own, "Function", "\n".join(usages))
+    yield from (Item(name, "Module") for name in sorted(modules))
 
 
 def _members(before: str, release: str | None) -> Iterator[Item]:

@@ -5,7 +5,7 @@ Each check resolves only the edited entries and the entries with errors (command
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from ..command.inputs import base_hash
 from ..command.memo import Memo
 from ..diagnostics import Diagnostic, Diagnostics, TooMany
 from ..model.op import Op
+from ..model.used import UsedOperator
 from ..read.settings import Settings
 from ..read.sources import Sources, near
+from ..read.used import packages
 from ..read.yaml import Document
 
 
@@ -38,6 +40,11 @@ class Project:
     def release(self) -> str | None:
         """The release of MLX that the entries target."""
         return self.settings.mlx if self.settings else None
+
+    @property
+    def used(self) -> Mapping[str, Sequence[UsedOperator]]:
+        """The overloads of the packages that the project uses, by dotted name."""
+        return (packages(self.settings, Diagnostics()) if self.settings else None) or {}
 
     def called(self, word: str) -> list[Op]:
         """Return the operators of that name in C++ or Python, in order; also former versions."""

@@ -267,6 +267,10 @@ class Server:
         place = Cursor.at(text, offset)
         if place is None or not place.word or not project.settings:
             return
+        if (used := project.used.get(place.word)) and cursor.is_formula(place.path):
+            for operator in used:
+                yield f"```python\n{operator.signature.python()}\n```\n{operator.doc}"
+            return
         before, _, word = place.word.removeprefix("mx.").rpartition(".")
         named = project.called(word)
         is_formula = cursor.is_formula(place.path)

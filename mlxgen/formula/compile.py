@@ -64,7 +64,8 @@ from .values import (
 LARGEST = 40_000  # characters of C++
 DEEPEST = 100  # nested nodes
 MOST_FORKS = 4  # conditions whose outcomes are checked separately
-USED = ("names", "ops", "mlx", "keys", "sized", "lets", "")  # fields of ``Expr``; "": dropped
+# Fields of ``Expr``; "": dropped.
+USED = ("names", "ops", "headers", "impure", "mlx", "keys", "sized", "lets", "")
 VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names other than functions
 
 # Operators: AST node, symbol, and name in the table of rules and in MLX.
@@ -203,7 +204,9 @@ class Compiler(Lists):
         """Return the parts that can be computed once instead of several times, with their C++."""
         groups: dict[str, list[Call]] = {}
         for call in self.calls:
-            if any(part in ("mlx", "ops") for part, _ in self.used[call.used]):  # not dropped
+            if {"mlx", "ops", "headers"} & {
+                part for part, _ in self.used[call.used]
+            }:  # not dropped
                 same = groups.setdefault(call.cpp, [])
                 while same and same[-1].place >= call.inner:  # an argument with the same C++
                     same.pop()
@@ -221,8 +224,9 @@ class Compiler(Lists):
 
         Functions of MLX are deterministic, because random ones have keys in formulas.
         """
-        entries = [name for part, name in self.used[calls[0].used] if part == "ops"]
-        return any(call.certain for call in calls) and all(map(self.scope.pure, entries))
+        used = self.used[calls[0].used]
+        pure = all(self.scope.pure(name) for part, name in used if part == "ops")
+        return pure and any(call.certain for call in calls) and "impure" not in dict(used)
 
     def result(self, value: Value, want: Want) -> object:
         """Return the facts about the result, after checking them against the requirements."""
@@ -443,6 +447,8 @@ class Compiler(Lists):
         if node.id in self.locals or node.id in self.scope.names or node.id in self.scope.lets:
             return None
         names = [*reversed(parts)]
+        if node.id in self.scope.packages:
+            return ".".join([node.id, *names])
         if explain.word(f"{node.id}."):  # of another library
             tails = [".".join(names[i:]) for i in range(len(names))]
             own = next((f"{t}(...)" for t in tails if self.scope.api.is_function(t)), "")
@@ -664,6 +670,8 @@ class Compiler(Lists):
         if not isinstance(function, ast.Attribute):
             raise Wrong("no_function", function, type(function).__name__)
         path = self.path(function)
+        if path is not None and path.partition(".")[0] in self.scope.packages:
+            return self.call_used(path, node)
         if path is not None:
             return self.call_named(path, node)
         match function.value:
@@ -723,6 +731,11 @@ class Compiler(Lists):
         args.positional.insert(0, receiver)
         args.method = True
         return self.call_mlx(method, args)
+
+
+def is_pure(expr: Expr, pure: Callable[[str], bool]) -> bool:
+    """Return whether a result depends only on the arguments; ``pure`` tells it of an entry."""
+    return not expr.impure and all(map(pure, expr.ops))
 
 
 def known_of(value: Value) -> list[tuple[Fact, ast.expr]]:

@@ -72,8 +72,8 @@ def length(value: Value) -> Rank:
     """Return the rank of an array with this shape."""
     if value.kind in ("tuple", "int"):
         return ("", len(value.items) if value.kind == "tuple" else 1)
-    rank: Rank = value.of.fact.rank if value.of and value.of.fact else value.fact
-    return rank
+    rank: Any = value.of.fact.rank if value.of and value.of.fact else value.fact
+    return None if isinstance(rank, Fact) else rank  # an argument that is a list of ints
 
 
 def total(parts: Sequence[Value]) -> Rank:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from ..diagnostics import Help
+from ..diagnostics import Help, did_you_mean
 from ..model.op import STREAM, Fact, Length
 from ..model.overloads import chosen
 from ..model.signature import Arg, Kind, Signature, Type
+from ..model.used import UsedOperator
 from . import explain
 from .explain import Wrong
 from .facts import (
@@ -96,6 +98,12 @@ class Scope(NamedTuple):
     let_report: Callable[..., None] = lambda *_: None  # as ``Report``, with the name in front
     only_elsewhere: frozenset[str] = frozenset()  # names that other formulas of the entry know
     variables: bool = True  # the place of the formula allows C++ variables
+    used: Mapping[str, Sequence[UsedOperator]] = {}  # overloads of other packages, by dotted name
+
+    @property
+    def packages(self) -> set[str]:
+        """The names of these packages."""
+        return {name.partition(".")[0] for name in self.used}
 
     @property
     def api(self) -> Table:
@@ -343,18 +351,34 @@ class Translator:
             raise Wrong
         if len(names) == 1:
             return self.call_op(names[0], args)
-        overloads = {one: self.scope.ops[one] for one in names}
-        positional = [kinds_of(value) for value in args.positional]
-        keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
-        if not args.star and (one := chosen(overloads, positional, keywords)):
-            return self.call_op(one, args)
-        params = ([*map(entry_param, signature.args)] for signature in overloads.values())
-        forms = " or ".join(usage(each, name, False, True) for each in params)
-        raise Wrong("no_overload", args.node, label=name, forms=forms)
+        return self.call_op(choose(name, {one: self.scope.ops[one] for one in names}, args), args)
 
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
-        signature = self.scope.ops[name]
+        self.used.append(("ops", name))
+        value, bound = self.call_function(name, self.scope.ops[name], self.scope.op_cpp[name], args)
+        return self.note_op(value, partial(self.scope.degrees, name), bound)
+
+    def call_used(self, name: str, node: ast.Call) -> Value:
+        """Translate the call of an operator of another package."""
+        ops = {op.cpp_name: op for op in self.scope.used.get(name, ())}
+        if not ops:
+            package = name.partition(".")[0]
+            near = did_you_mean(name, [*self.scope.used])
+            raise Wrong("unknown_used", node.func, name=name, package=package, guess=near)
+        args, (op, *others) = self.arguments(node, name), ops.values()
+        if others:
+            op = ops[choose(name, {one: op.signature for one, op in ops.items()}, args)]
+        self.used.append(("headers", op.header))
+        if not op.pure:
+            self.used.append(("impure", name))
+        value, bound = self.call_function(name, op.signature, f"::{op.cpp_name}", args)
+        return self.note_op(value, op.degrees, bound)
+
+    def call_function(
+        self, name: str, signature: Signature, function: str, args: Args
+    ) -> tuple[Value, dict[str, Value]]:
+        """Translate the call of the C++ function of an operator; also return its arguments."""
         stream = self.stream(args.node)
         bound = bind([entry_param(arg) for arg in signature.args], args)
 
@@ -368,19 +392,22 @@ class Translator:
             return cpp
 
         parts = self.each(part, signature.args)
-        self.used.append(("ops", name))
-        cpp = f"{self.scope.op_cpp[name]}({', '.join([*parts, stream])})"
+        cpp = f"{function}({', '.join([*parts, stream])})"
         count = len(signature.outputs)
         kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
-        value = Value(kind, cpp, args.node, count=count if count > 1 else None)
-        return self.note_op(value, name, bound)
+        return Value(kind, cpp, args.node, count=count if count > 1 else None), bound
 
-    def note_op(self, value: Value, name: str, bound: Mapping[str, Value]) -> Value:
-        """Store the degrees of another entry's results in ``grad`` or ``tangent``."""
+    def note_op(
+        self,
+        value: Value,
+        degrees_of: Callable[[Mapping[str, int]], Sequence[Fact]],
+        bound: Mapping[str, Value],
+    ) -> Value:
+        """Store the degrees of an operator's results in ``grad`` or ``tangent``."""
         degrees = {arg: degree_of_all(operands([given])) for arg, given in bound.items()}
         found: Sequence[Fact] = [Fact()]
         if max(degrees.values(), default=0) > 0:
-            found = self.scope.degrees(name, degrees) or [Fact(degree=OPAQUE)]
+            found = degrees_of(degrees) or [Fact(degree=OPAQUE)]
         known = [Fact(degree=fact.degree) for fact in found]
         one = Fact(degree=degree_of_all(known))
         value.fact = known if value.kind == "arrays" and len(known) == value.count else one
@@ -463,6 +490,17 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     if not param.annotation:
         return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
     return explain.argument(name, param.name, param.annotation, value)
+
+
+def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:
+    """Return the overload that Python calls."""
+    positional = [kinds_of(value) for value in args.positional]
+    keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
+    if not args.star and (one := chosen(overloads, positional, keywords)):
+        return one
+    params = ([*map(entry_param, signature.args)] for signature in overloads.values())
+    forms = " or ".join(usage(each, name, False, True) for each in params)
+    raise Wrong("no_overload", args.node, label=name, forms=forms)
 
 
 def kinds_of(value: Value) -> frozenset[str]:

@@ -1,7 +1,8 @@
-"""The list of operators to import: ATen's base names, one per line, with comments after ``#``."""
+"""The lists of operators to import: ATen's base names, one per line, with comments after ``#``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..diagnostics import Diagnostics, Related, Span, Text, did_you_mean
@@ -9,14 +10,22 @@ from ..read.yaml import read_text
 from .schema import Schema
 
 
-def read(path: Path, schema: Schema, diags: Diagnostics) -> list[str]:
-    """Return the names of a list that torch has; report unknown and repeated ones."""
+def read(paths: Iterable[Path], schema: Schema, diags: Diagnostics) -> list[str]:
+    """Return the names of lists that torch has; report unknown and repeated ones."""
+    names: dict[str, Span] = {}
+    for path in paths:
+        _read(path, names, schema, diags)
+    return list(names)
+
+
+def _read(path: Path, names: dict[str, Span], schema: Schema, diags: Diagnostics) -> None:
+    """Add the names of a list, with their places."""
     text = read_text(path, diags)
     if text is None:
-        return []
+        return
     source = Text(str(path), text.removeprefix("\ufeff"))
     diags.add_source(source.path, source.text)
-    names: dict[str, Span] = {}
+    before = len(names)
     for number, line in enumerate(source.lines, 1):
         name = line.partition("#")[0].strip()
         if not name:
@@ -29,9 +38,8 @@ def read(path: Path, schema: Schema, diags: Diagnostics) -> list[str]:
             diags.error("MG902", message, span, help="remove one", related=related)
         elif _is_known(name, schema, span, diags):
             names[name] = span
-    if not names and diags.ok:
+    if len(names) == before and diags.ok:
         diags.error("MG901", "the list contains no operator", source.at(0, 0))
-    return list(names)
 
 
 def _is_known(name: str, schema: Schema, span: Span, diags: Diagnostics) -> bool:

@@ -16,7 +16,9 @@ _OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 @command(name="import")
 @click.argument("library", type=click.Choice(["torch"]))
-@click.option("--allow", type=EXISTING_FILE, required=True, help="List of operators to import.")
+@click.option(
+    "--allow", type=EXISTING_FILE, multiple=True, required=True, help="List of operators to import."
+)
 @click.option(
     "--overrides", type=EXISTING_FILE, multiple=True, help="Formulas that precede mlxgen's own."
 )
@@ -25,7 +27,7 @@ _OUTPUT = click.Path(dir_okay=False, path_type=Path)
 def import_command(
     diags: Diagnostics,
     library: str,
-    allow: Path,
+    allow: tuple[Path, ...],
     overrides: tuple[Path, ...],
     output: Path,
     report: Path | None,

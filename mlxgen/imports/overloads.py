@@ -14,6 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ..check.context import FORMS, GENERATED
+from ..formula.mlx import table
+from ..read.names import clash
+from ..read.names import overload as split_name
 from .schema import Argument, Overload, Schema
 
 DROPPED = frozenset(
@@ -58,10 +62,17 @@ def signature(overload: Overload) -> Overload:
         raise Unsupported("it returns nothing")
     if len(overload.returns) > 1 and any(out.type == "Tensor[]" for out in overload.returns):
         raise Unsupported("it returns a list next to other results")
-    outputs = tuple(output._replace(alias="") for output in overload.returns)
+    outputs = tuple(
+        output._replace(alias="", name=_output_name(output.name)) for output in overload.returns
+    )
     if len(outputs) == 1:
         outputs = (outputs[0]._replace(name=""),)
     return overload._replace(args=positional + keywords, returns=outputs)
+
+
+def _output_name(name: str) -> str:
+    """Return the name of an output, in lower case where C++ has macros of such names."""
+    return name.lower() if clash(name, "an output") else name
 
 
 def _supported(arg: Argument) -> Argument:
@@ -78,6 +89,14 @@ def _supported(arg: Argument) -> Argument:
         if default.startswith("'"):
             default = f'"{default[1:-1]}"'
     return arg._replace(type=type, default=default, alias="")
+
+
+def cpp_name(name: str) -> str | None:
+    """Return the C++ name of an overload that cannot have its own; None for all others."""
+    own, _ = split_name(name) or (name, name)
+    if clash(own, "an operator") or any(form.fullmatch(own) for _, form in FORMS):
+        return f"{own}_op"
+    return None
 
 
 def random(overload: Overload) -> bool:
@@ -104,10 +123,12 @@ def aliases(overload: Overload) -> list[str]:
 
 
 def variants(overload: Overload, schema: Schema) -> list[str]:
-    """Return the forms of the operator that torch has."""
+    """Return the forms of the operator that torch has, except methods that mx.array has."""
     single = [output.type for output in overload.returns] == ["Tensor"]
     first = overload.args[0].type if overload.args else ""
-    found = ["function", *(["method"] if overload.method and first == "Tensor" else [])]
+    taken = overload.base in GENERATED["mx.array"] or overload.base in table().methods
+    method = overload.method and first == "Tensor" and not taken
+    found = ["function", *(["method"] if method else [])]
     return [*found, *(schema.twins(overload) if single else ())]
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
 from .importer import Imported, Made, Merged, Outcome, Rejected
+from .overloads import cpp_name
 from .table import Row
 
 _WIDTH = 100
@@ -92,8 +93,10 @@ def _helper(row: Row) -> str:
 
 
 def _entry(made: Made) -> str:
-    signature = str(made.overload)
-    keys = _Block({"signature": signature, **made.keys})
+    overload = made.overload
+    keys = _Block({"signature": str(overload), **made.keys})
+    if usable := cpp_name(overload.name):
+        keys = _Block({"name": usable, "python_name": overload.base, **keys})
     keys.setdefault("doc", made.doc)
     if list(made.variants) != ["function"]:
         keys.setdefault("variants", list(made.variants))

@@ -82,6 +82,8 @@ class Expr(NamedTuple):
     mlx: frozenset[str] = frozenset()  # MLX functions that it calls, such as "linalg.norm"
     known: Any = None  # facts: a Fact for each array, the rank for a shape, a dtype
     keys: frozenset[str] = frozenset()  # names that are keys of random functions
+    headers: frozenset[str] = frozenset()  # of operators of other packages that it calls
+    impure: frozenset[str] = frozenset()  # of these, the ones with other inputs than arguments
     # Why a shapeless trace would keep the shapes of the first call; the same for its gradient.
     specializes: str = ""
     gradient_specializes: str = ""
@@ -479,6 +481,7 @@ class Op:
     output_rules: OutputRules
     forward: Forward
     derivatives: Derivatives
+    pure: bool  # its results depend only on its arguments
     file: str
     line: int
 
@@ -543,14 +546,18 @@ class Op:
     @property
     def calls(self) -> set[str]:
         """The other entries that its formulas call."""
-        exprs = [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
-        return {name for expr in exprs for name in expr.ops} - {self.name}
+        return {name for expr in self._exprs for name in expr.ops} - {self.name}
+
+    @property
+    def _exprs(self) -> list[Expr]:
+        """The formulas that compute arrays."""
+        return [*filter(None, [self.forward.expr]), *self.derivatives.exprs]
 
     @property
     def includes(self) -> set[str]:
-        """The headers in csrc that its formulas need."""
+        """The headers in csrc, and of other packages, that its formulas need."""
         found = {self.forward.include, *(grad.include for grad in self.derivatives.grads)}
-        return found - {""}
+        return found.union(*(expr.headers for expr in self._exprs)) - {""}
 
     @property
     def backends(self) -> tuple[str, ...]:

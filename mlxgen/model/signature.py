@@ -216,6 +216,12 @@ class Signature(NamedTuple):
         """The arguments that are arrays or lists of arrays."""
         return tuple(arg for arg in self.args if arg.type.is_array)
 
+    @property
+    def target(self) -> tuple[int, str] | None:
+        """The place and name of the argument to which the in-place variant gives the value."""
+        places = ((i, arg.name) for i, arg in enumerate(self.args) if arg.type.is_array)
+        return next(places, None)
+
     def each_output(self, word: str) -> dict[str, int | None]:
         """Return the names in gradient formulas that ``word`` (``grad`` or ``result``) forms.
 
@@ -242,17 +248,17 @@ class Signature(NamedTuple):
         types = [output.type.python for output in self.outputs]
         return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
-    def python_args(self, annotation: Callable[[Type], str], *more: str) -> list[str]:
+    def python_args(self, annotation: Callable[[Arg], str], *more: str) -> list[str]:
         """Return Python's arguments, with ``/`` and ``*``.
 
         Args:
-            annotation: The spelling of a type.
+            annotation: The spelling of an argument's type.
             more: Additional keyword-only arguments.
         """
         args = []
         for arg in self.args:
             default = f" = {arg.default.python}" if arg.default else ""
-            args.append(f"{arg.name}: {annotation(arg.type)}{default}")
+            args.append(f"{arg.name}: {annotation(arg)}{default}")
         first = sum(arg.pos_only for arg in self.args)
         last = sum(not arg.kw_only for arg in self.args)
         rest = [*args[last:], *more]
@@ -273,7 +279,7 @@ class Signature(NamedTuple):
         if self.named_outputs:
             outputs = (f"{output.name}: {output.type.python}" for output in self.outputs)
             result = f"({', '.join(outputs)})"
-        args = ", ".join(self.python_args(Type._python_spelling))
+        args = ", ".join(self.python_args(lambda arg: arg.type._python_spelling()))
         return f"{self.python_name or self.name or ''}({args}) -> {result}"
 
 

@@ -33,6 +33,7 @@ from . import compat, probe, toolchain
 from .cache import Cache, folder
 from .request import KIND, LoadError, Request, Say
 from .toolchain import BuildError
+from .uses import Compiled, compiled
 
 HERE = Path(__file__).resolve().parent
 
@@ -220,6 +221,7 @@ class _Project:
             os.path.realpath(scratch / _PLACES[kind]): (source, _ABOVE[kind].count("\n"))
             for kind, source in request.texts.items()
         }
+        self.used: list[Compiled] = []
         self.original, self.settings = self._settings(name)
 
     def _settings(self, name: str) -> tuple[Settings, Settings]:
@@ -248,6 +250,8 @@ class _Project:
         say("generating")
         settings = self.settings._replace(mlx=compat.version("mlx"))
         generator.generate(settings, self.generated, self.diags)
+        if self.diags.ok:
+            self.used = compiled(settings, str(settings.mlx), self.diags)
         if not self.diags.ok:
             self.fail()
 
@@ -262,6 +266,7 @@ class _Project:
             "MLX_VERSION": found.mlx_version,
             "NANOBIND_VERSION": found.nanobind_version,
             "METAL": "-D_METAL_" in common.ops,
+            "USES": {one.name: one.version for one in self.used},
         }
         lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
         (made / "_build_info.py").write_text(lines, encoding="utf-8")
@@ -277,6 +282,7 @@ class _Project:
         includes = [
             *(self.generated / "include", self.generated, self.settings.csrc),
             common.headers / "mlxgen" / "runtime" / "include",
+            *(one.include for one in self.used),
         ]
         if self.request.file is not None:  # its own C++ includes headers by the original name
             (self.generated / "include" / self.original.name).symlink_to(self.settings.name)
@@ -310,13 +316,15 @@ class _Project:
             raise
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         module = made / f"_ext{suffix}"
-        libraries = sorted((found.mlx / "lib").glob("libmlx.*"))[:1]
+        used = [one.library for one in self.used if one.library]
+        libraries = [*used, *sorted((found.mlx / "lib").glob("libmlx.*"))[:1]]
         archives = [common.runtime, *([common.nanobind] if common.nanobind else [])]
         toolchain.run(
             [
                 *(*common.link, "-o", str(module), *objects),
                 *map(str, [*archives, *libraries]),
                 f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
+                *(f"-Wl,-rpath,{library.parent}" for library in used),
             ]
         )
         compat.compare(found.mlx_core, module)

@@ -19,7 +19,9 @@ from pathlib import Path
 from ..diagnostics import Diagnostics
 from ..formula.mlx import table
 from ..read import settings
+from ..read.packages import check_requirements
 from . import compat, toolchain
+from .uses import Compiled, compiled
 
 # C functions that may have vector variants, by number of arguments (include/mlxgen/simd_math.h).
 UNARY = """exp exp2 expm1 log log2 log10 log1p cbrt erf erfc sin cos tan asin acos atan sinh cosh
@@ -89,6 +91,18 @@ def of_machine(found: compat.Toolchain) -> dict[str, str | list[str]]:
     }
 
 
+def of_uses(used: Sequence[Compiled]) -> dict[str, str | list[str]]:
+    """Return the files of the packages that a package uses."""
+    linked = [one for one in used if one.library]
+    return {
+        "MLXGEN_USED_INCLUDES": [str(one.include) for one in used],
+        "MLXGEN_USED_LIBRARIES": [str(one.library) for one in linked],
+        "MLXGEN_USED_PLACES": [one.place for one in linked],
+        "MLXGEN_USES": repr({one.name: one.version for one in used}),
+        "MLXGEN_USES_SETTING": f"uses = {[one.name for one in used]}" if used else "",
+    }
+
+
 def to_cmake(variables: Mapping[str, str | list[str]]) -> str:
     """Return ``set`` commands; with bracket arguments, no character in a path needs escaping."""
     lines = []
@@ -147,6 +161,11 @@ def main(arguments: Sequence[str]) -> int:
     except (compat.CompatError, toolchain.BuildError, OSError) as error:
         print(f"mlxgen: {error}", file=sys.stderr)
         return 1
+    check_requirements(project, diagnostics)
+    used = compiled(project, release, diagnostics)
+    diagnostics.print(sys.stderr)
+    if not diagnostics.ok:
+        return 1
     if project.releases and release not in project.releases:
         print(
             f"mlxgen: warning: {project.name} is for MLX {', '.join(project.releases)} but is "
@@ -160,7 +179,8 @@ def main(arguments: Sequence[str]) -> int:
             "if it does not compile, install a newer mlxgen",
             file=sys.stderr,
         )
-    text = to_cmake({**of_project(project), **machine, **of_common(common), **releases})
+    package = {**of_project(project), **of_uses(used)}
+    text = to_cmake({**package, **machine, **of_common(common), **releases})
     known = common.known.read_text(encoding="utf-8")
     (options.build / "probe.cmake").write_text(text + known, encoding="utf-8")
     return 0

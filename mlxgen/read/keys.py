@@ -21,6 +21,7 @@ Tag = Literal[
 ]  # fmt: skip
 TAGS: tuple[str, ...] = get_args(Tag)
 
+Variant = Literal["function", "method", "inplace", "out"]
 Part = Literal["vjp", "jvp", "vmap", "output_shapes", "is_equivalent", "eval_cpu", "eval_gpu"]
 
 # An empty string is an error, because its text was probably forgotten.
@@ -154,8 +155,10 @@ class OpEntry(Model):
     args: dict[str, str] = key("One line of documentation per argument.", {})
     returns: str | dict[str, str] | None = key("Documentation of the outputs.")
     module: str | None = key("Submodule path, such as `special`.")
-    variants: Annotated[list[Literal["function", "method"]], Field(min_length=1)] = key(
-        "`method`: also an mx.array method after install_methods().", ["function"]
+    variants: Annotated[list[Variant], Field(min_length=1)] = key(
+        "`method`: also an mx.array method after install_methods(). `inplace`: also `name_`, which "
+        "gives its argument the new value. `out`: also an argument for the array that gets it.",
+        ["function"],
     )
     tags: list[Tag] = key("Labels for `--select` and the reference.", [])
     deprecated: Text | None = key("Replacement of a deprecated operator.")

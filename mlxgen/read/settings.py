@@ -36,7 +36,7 @@ PATHS = {
     "docs": "docs",  # the generated reference of the operators
 }
 TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
-LISTS = {"tests": "paths", "mlx": "releases"}
+LISTS = {"tests": "paths", "mlx": "releases", "uses": "packages"}
 KEYS = ("name", "namespace", *PATHS, *LISTS)
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
@@ -53,9 +53,17 @@ _TABLE = re.compile(
 )
 _NAMESPACE = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
 _MLX = re.compile(r"\s*mlx\s*(?:\[[^]]*\])?\s*(?![\w.-])\(?(?P<versions>[^;)]*)")
+_DISTRIBUTION = re.compile(r"\s*([\w.-]+)")
 _EXACT = re.compile(r"==\s*([\w.!+]+)\s*")
 _VERSION = re.compile(r"\s*(~=|===?|!=|<=?|>=?)\s*([\w.!+]+?)(\.\*)?\s*")
 _RELEASE = re.compile(r"\d+\.\d+\.\d+\w*")
+
+
+class Use(NamedTuple):
+    """Another package whose operators formulas may call."""
+
+    name: str
+    span: Span  # of the setting
 
 
 class Settings(NamedTuple):
@@ -73,6 +81,8 @@ class Settings(NamedTuple):
     version: str
     mlx: str | None  # the release that entries are checked against: the oldest of `releases`
     releases: tuple[str, ...] = ()  # that packages are built for, newest first; none: the installed
+    uses: tuple[Use, ...] = ()  # packages that mlxgen built, whose operators formulas may call
+    dependencies: tuple[str, ...] = ()  # the names of the distributions that it requires
     called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
 
     def relative(self, path: Path) -> str:
@@ -119,8 +129,7 @@ def _resolve(
     given = {key: value for key, value in table.items() if _fits(key, value)}
     name = given.get("name", re.sub(r"[-.]", "_", str(project.get("name", ""))))
     namespace = given.get("namespace", name)
-    usable = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    if not reader.failed and (not usable or name in RESERVED_NAMES):
+    if not reader.failed and not _is_package(name):
         reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
     elif not reader.failed and not _is_namespace(namespace):
         reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
@@ -131,6 +140,11 @@ def _resolve(
             reader.error("MG708", f"'{key}' must be a path inside the project", key)
         return found
 
+    uses = [Use(text, reader.place("uses")) for text in dict.fromkeys(given.get("uses", ()))]
+    for used in uses:
+        if not _is_package(used.name) or used.name == name:
+            message = f"'{used.name}' cannot be used: it is not the name of another package"
+            reader.error("MG705", message, "uses")
     paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
     if yaml is not None:
         paths["yaml"] = yaml.absolute()
@@ -143,6 +157,8 @@ def _resolve(
         version=str(project.get("version", "0")),
         mlx=releases[-1] if releases else None,
         releases=releases,
+        uses=tuple(uses),
+        dependencies=_required(project.get("dependencies", [])),
         called=(),
         **paths,
     )
@@ -159,6 +175,12 @@ def _resolve(
         message = f"the package's folder must have the name '{name}', as specified by 'name'"
         reader.error("MG707", message, "python")
     return None if reader.failed else settings
+
+
+def _is_package(name: str) -> bool:
+    """Return whether the name can be that of a package."""
+    usable = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    return usable and name not in RESERVED_NAMES
 
 
 def _is_namespace(text: str) -> bool:
@@ -220,6 +242,13 @@ def _listed(listed: list[str], project: dict[str, Any], reader: _Reader) -> set[
                 reader.error("MG709", message, "mlx", help)
                 return set()
     return set(listed)
+
+
+def _required(requirements: object) -> tuple[str, ...]:
+    """Return the names of the required distributions."""
+    texts = requirements if isinstance(requirements, list) else []
+    found = (_DISTRIBUTION.match(str(text)) for text in texts)
+    return tuple(match[1] for match in found if match)
 
 
 def _mlx_specs(requirements: object) -> list[tuple[str, str]]:
@@ -316,8 +345,15 @@ class _Reader:
         table: str = "tool.mlxgen",
         part: str = "value",
     ) -> None:
-        """Report at a key or its value; if it is missing, at its table or the first line."""
+        """Report at a place."""
         self.failed = True
+        self.diagnostics.error(code, message, self.place(key, table, part), help=help)
+
+    def place(self, key: str, table: str = "tool.mlxgen", part: str = "value") -> Span:
+        """Return the location of a key or its value.
+
+        If it is missing, the location is that of its table, or the first line.
+        """
         span = Span(_FILE, 1, 1, 1, 1)
         name = rf"^[ \t]*(?P<key>[\"']?{re.escape(key)}[\"']?)[ \t]*="
         pattern = re.compile(name + r"[ \t]*(?P<value>[^#\n]*[^#\s])?", re.M)
@@ -326,4 +362,4 @@ class _Reader:
                 at = pattern.search(self.text.text, *found.span("body"))
                 place = at.span(part if at[part] else "key") if at else found.span("header")
                 span = self.text.at(*place)
-        self.diagnostics.error(code, message, span, help=help)
+        return span

@@ -20,11 +20,13 @@ from ..model.op import Form, Op, metal_stem
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
-from .reference import Reference, markdown
+from .reference import InPlace, Reference, inplace, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
 SHARD = 16  # approximate number of operators per binding file
+GROUP = 24  # approximate number of composites that large packages compile together
+LARGE = 256  # number of composites from which on they are compiled in groups
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -116,6 +118,7 @@ class Pieces(NamedTuple):
     public: bool  # available in Python
     method: bool  # also a method of arrays
     deprecated: bool
+    composite: bool  # without kernels
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
     line: int  # the first line of the entry
@@ -123,6 +126,8 @@ class Pieces(NamedTuple):
     source: str
     binding: tuple[str, str]  # the function that Python calls, and its registration
     stubs: Sequence[str]  # one for each of `paths`
+    # Functions whose names end in an underscore: registration and stub by item of `paths`.
+    inplace: Mapping[str, tuple[str, str]]
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
@@ -148,10 +153,21 @@ def pieces(op: Op, package: Package) -> Pieces:
     """Render the output of an operator."""
     view = View(op)
     kernel = op.forward.kernel("metal")
-    texts = {"python_def": python_def(op), "docstring": docstring(op)}
+    texts: dict[str, Any] = {
+        "python_def": python_def(op),
+        "docstring": docstring(op),
+    }
+    variant = inplace(op)
     facts = op_dict(op)
     del facts["line"]  # depends on other entries
+    # For packages that use this one (read/used.py).
+    facts["cpp_name"] = f"{package.namespace}::{op.name}"
+    facts["header"] = f"{package.name}/{op.name}.h"
     function, registration = _blocks("binding.cpp.j2", package, op=view, **texts)
+
+    def stub(path: str, variant: InPlace | None = None) -> str:
+        return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
+
     summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
     return Pieces(
         name=op.name,
@@ -160,13 +176,22 @@ def pieces(op: Op, package: Package) -> Pieces:
         public=not op.entry.internal,
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
+        composite=not op.has_primitive,
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
         line=op.line,
         header=_render("op.h.j2", package, op=view),
         source=op_source(view, package),
         binding=(function, registration),
-        stubs=[_render("stub.pyi.j2", package, op=view, path=path, **texts) for path in op.paths],
+        stubs=[stub(path) for path in op.paths],
+        inplace={
+            path: (
+                _render("inplace.cpp.j2", package, path=path, inplace=variant),
+                stub(path, variant),
+            )
+            for path in op.paths
+            if variant is not None
+        },
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
@@ -256,6 +281,8 @@ def package_files(
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
     modules = _modules(public)
+    methods = {p.path: p.python_name for p in public if p.method}
+    methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
     overloaded = {path for of in modules.values() for path, ops in of.items() if len(ops) > 1}
     for path, template in (
         ("src/dispatch.cpp", "dispatch.cpp.j2"),
@@ -273,7 +300,7 @@ def package_files(
             public=public,
             shards=range(count),
             modules=list(modules),
-            methods={p.path: p.python_name for p in public if p.method},
+            methods=methods,
             overloaded=overloaded,
         )
     # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
@@ -291,12 +318,16 @@ def package_files(
             )
     for module, functions in modules.items():
         children = [m for m in modules if m and m.rpartition(".")[0] == module]
-        stubs = [[p.stubs[p.paths.index(path)] for p in ops] for path, ops in functions.items()]
+        stubs = {}
+        for path, ops in functions.items():
+            stubs[path] = [p.stubs[p.paths.index(path)] for p in ops]
+            if variants := [p.inplace[path][1] for p in ops if p.inplace]:
+                stubs[f"{path}_"] = variants
         inside = {
             "module": module,
             "children": [child.rpartition(".")[2] for child in children],
-            "names": [path.rpartition(".")[2] for path in functions],
-            "stubs": stubs,
+            "names": [path.rpartition(".")[2] for path in stubs],
+            "stubs": stubs.values(),
             "deprecated": any(p.deprecated for ops in functions.values() for p in ops),
             "overloaded": any(len(ops) > 1 for ops in functions.values()),
         }
@@ -309,8 +340,14 @@ def package_files(
 
 
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
-    """Render a file of Python bindings."""
-    return _render("bind.cpp.j2", package, ops=members, shard=shard)
+    """Render a file of Python bindings.
+
+    The in-place variant of a function calls it by name: one serves all overloads.
+    """
+    inplace: dict[str, str] = {}
+    for p in members:
+        inplace = {path: text for path, (text, _) in p.inplace.items()} | inplace
+    return _render("bind.cpp.j2", package, ops=members, shard=shard, inplace=inplace.values())
 
 
 def _modules(public: Iterable[Pieces]) -> dict[str, dict[str, list[Pieces]]]:
@@ -385,14 +422,25 @@ def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Piece
     return sorted(functions, key=lambda item: not item[0])
 
 
-def sources_cmake(paths: Sequence[str], depends: Sequence[str]) -> str:
-    """Render the lists of files that CMake includes."""
+def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequence[str]) -> str:
+    """Render the lists of files that CMake includes.
+
+    The source of a composite is short: nearly all of its compile time is that of MLX's headers.
+    Large packages compile several sources at once; smaller ones each by itself, so that an edit
+    compiles one.
+    """
+    composites = [p.name for p in made if p.composite]
+    count = 1 << (len(composites) // GROUP).bit_length() if len(composites) >= LARGE else 0
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for name in composites if count else ():
+        groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")
     return _template("sources.cmake.j2").render(
         ops=[p for p in paths if p.startswith("src/") and not _is_binding(p)],
         bindings=[p for p in paths if _is_binding(p)],
         headers=[p for p in paths if p.startswith("include/")],
         python=[p for p in paths if p.startswith("python/")],
         depends=depends,
+        groups=groups,
     )
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+<<<<<<< HEAD
 from ..model.op import GradKind, Op
+=======
+from ..model.op import Form, GradKind, Op
+from ..model.signature import Type
+>>>>>>> d26109c27a074da0a331b17be3030c1843bacdd4
 from .reference import DocumentedArgument, arguments, python_args, results
 
 
@@ -79,6 +85,17 @@ def gradient_summary(op: Op) -> str:
     return "function" if GradKind.FUNCTION in kinds else "formula"
 
 
+def type_dict(type: Type) -> dict[str, Any]:
+    """Return the fields of a type that differ from their defaults."""
+    default = Type(type.kind)
+    given = {"kind": type.kind.value}
+    for one in fields(type):
+        value = getattr(type, one.name)
+        if value != getattr(default, one.name):
+            given[one.name] = value
+    return given
+
+
 def op_dict(op: Op) -> dict[str, Any]:
     """Return an operator as data for ``ops.json`` and ``mlxgen diff``."""
     return {
@@ -101,10 +118,17 @@ def op_dict(op: Op) -> dict[str, Any]:
                 "kw_only": p.arg.kw_only,
                 "pos_only": p.arg.pos_only,
                 "dtype": p.dtype,
+                # For packages that use this one (read/used.py).
+                "resolved": type_dict(p.type),
+                "value": p.arg.default.value if p.arg.default is not None else None,
             }
             for p in op.arguments.params
         ],
-        "outputs": [{"name": o.name, "type": o.type.python} for o in op.outputs],
+        "outputs": [
+            {"name": o.name, "type": o.type.python, "resolved": type_dict(o.type)}
+            for o in op.outputs
+        ],
+        "pure": op.pure,
         "axes": {name: [list(terms) for terms in of] for name, of in op.axes.items()},
         "lengths": {
             name: [length.array, length.axis] for name, length in op.arguments.lengths.items()

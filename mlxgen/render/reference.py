@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..model.dtypes import ACCUMULATOR
 from ..model.op import GROUP, DtypeRule, Form, Op, shown_axes
-from ..model.signature import Kind, Type
+from ..model.signature import Arg, Kind
 
 BACKENDS = {"cpu": "CPU", "gpu": "GPU", "metal": "Metal"}
 
@@ -82,7 +82,7 @@ class Reference:
     def __init__(self, op: Op) -> None:
         self.op, self.entry = op, op.entry
         self.arguments, self.results = arguments(op), results(op)
-        self.grads = op.derivatives.grads
+        self.grads, self.inplace = op.derivatives.grads, inplace(op)
 
     @property
     def signature(self) -> str:
@@ -165,15 +165,42 @@ def _dtypes(rule: DtypeRule) -> tuple[str, ...]:
     return () if rule.params[0].dtype == ACCUMULATOR else rule.dtypes
 
 
-def python_args(op: Op) -> list[str]:
-    """Return the arguments with their annotations, as in MLX's stubs."""
+class InPlace(NamedTuple):
+    """The in-place variant of an operator."""
 
-    def annotation(type: Type) -> str:
+    target: str  # the argument that gets the new value
+    place: int
+    python_def: str
+    doc: str
+
+
+def inplace(op: Op) -> InPlace | None:
+    """Return the in-place variant of an operator, if it has one."""
+    if "inplace" not in op.entry.variants or op.signature.target is None:
+        return None
+    place, target = op.signature.target
+    python_def = f"({', '.join(python_args(op, target))}) -> {op.signature.python_result}"
+    doc = f"Give ``{target}`` the value of :func:`{op.python_name}`, and return it."
+    return InPlace(target, place, python_def, doc)
+
+
+def python_args(op: Op, target: str = "") -> list[str]:
+    """Return the arguments with their annotations, as in MLX's stubs.
+
+    With ``target``, the arguments of the in-place variant for that argument.
+    """
+
+    def annotation(arg: Arg) -> str:
+        type = arg.type
+        if arg.name == target:
+            return type.python
         if type.kind is Kind.ARRAYS:
             return "Sequence[scalar | array]"
         return f"scalar | {type.python}" if type.is_array else type.python
 
-    return op.signature.python_args(annotation, "stream: StreamOrDevice = None")
+    out = f"out: {op.signature.python_result} | None = None"
+    more = [out] if "out" in op.entry.variants and not target else []
+    return op.signature.python_args(annotation, *more, "stream: StreamOrDevice = None")
 
 
 _MARKUP = re.compile(

@@ -17,11 +17,13 @@ import contextlib
 import importlib.resources
 import json
 import math
+import operator
+import sys
 import textwrap
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from types import ModuleType
 from typing import Any
@@ -217,10 +219,31 @@ class Subject:
 
     def call(self, *arrays: mx.array) -> Any:
         """Call the operator with these arrays and the other values of the sample."""
+        return self.call_as(self.case.function, *arrays)
+
+    def call_as(self, function: Callable[..., Any], *arrays: mx.array) -> Any:
+        """Call a variant of the operator in the same way."""
         given = self.keywords(arrays)
         positional = [arg["name"] for arg in self.op["args"] if arg.get("pos_only")]
         first = [given.pop(name) for name in positional if name in given]
-        return self.case.function(*first, **given)
+        return function(*first, **given)
+
+    def in_place(self, *arrays: mx.array) -> Any:
+        """Call the in-place variant with a new object for each array."""
+        copies = [a.astype(a.dtype) for a in arrays]
+        result = self.call_as(_resolve(self.package, self.op, "_"), *copies)
+        assert result is copies[0], f"{self.path}_ does not return its argument"
+        return result
+
+    def into_others(self, *arrays: mx.array) -> Any:
+        """Call the operator with the argument `out`."""
+        several = len(self.op["outputs"]) > 1
+        outs = tuple(mx.array(0) for _ in self.op["outputs"])
+        out = outs if several else outs[0]
+        result = self.call_as(partial(self.case.function, out=out), *arrays)
+        same = map(operator.is_, result if several else [result], outs)
+        assert all(same), f"{self.path} does not return the arrays of `out`"
+        return result
 
     def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
         """Return the arguments of a call: these arrays and the other values of the sample."""
@@ -335,6 +358,8 @@ class Subject:
         code = formula_code(text, f"<composite of {self.path}>")[0]
         names = {**FORMULA_NAMES, "__builtins__": {}}
         names |= _functions(self.package)
+        used = getattr(getattr(self.package, "_build_info", None), "USES", ())
+        names |= {name: sys.modules[name] for name in used}
         for arg in self.op["args"]:
             default = arg["default"] if arg["has_default"] else None
             names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
@@ -374,9 +399,10 @@ def _operators(package: ModuleType) -> list[dict[str, Any]]:
     return [op for op in _entries(package) if not _is_internal(op)]
 
 
-def _resolve(package: ModuleType, op: Mapping[str, Any]) -> Any:
+def _resolve(package: ModuleType, op: Mapping[str, Any], suffix: str = "") -> Any:
     """Return an operator's function in its package."""
-    return reduce(getattr, filter(None, [*op["module"].split("."), op["python_name"]]), package)
+    names = filter(None, [*op["module"].split("."), op["python_name"] + suffix])
+    return reduce(getattr, names, package)
 
 
 def _functions(package: ModuleType) -> dict[str, Any]:
@@ -604,6 +630,23 @@ def _check_checkpoint(s: Subject) -> None:
     testing.check_checkpoint(s.function, s.draw(mx.float32), s.differentiable)
 
 
+def _check_variants(s: Subject) -> None:
+    """Compare variants that give array objects the value with the function, also transformed."""
+    args, f = s.draw(mx.float32), s.function
+    for name, call in (("inplace", s.in_place), ("out", s.into_others)):
+        if name not in s.op["variants"]:
+            continue
+        variant = replace(f, call=call)
+        compiled = replace(f, call=mx.compile(variant))
+        pairs: list[tuple[Function, Function, Arrays]] = [(variant, f, args), (compiled, f, args)]
+        if s.differentiable:
+            pull, given = _pulled(s, args)
+            pairs.append((testing.pullback(variant, args, s.differentiable), pull, given))
+        for got, wanted, given in pairs:
+            result, expected = got(*given), wanted(*given)
+            testing.require_same(result, expected, f, f"by {name}", "by the function", 1e-5)
+
+
 def _on_metal(s: Subject) -> bool:
     if testing.metal_backend() == "emulation":  # float32 then runs the Metal kernel
         return s.has_dtype("float64")
@@ -636,6 +679,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "sizes": (_check_sizes, lambda s: s.is_elementwise),
     "sizes_vjp": (_check_sizes_vjp, lambda s: s.is_elementwise and _differentiable(s)),
     "checkpoint": (_check_checkpoint, _differentiable),
+    "variants": (_check_variants, lambda s: not {"inplace", "out"}.isdisjoint(s.op["variants"])),
 }
 """The kinds of tests: the check of a case, and a condition for the existence of the test."""
 

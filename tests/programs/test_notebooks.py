@@ -15,6 +15,8 @@ NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
+    if "mlx_aten" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("mlx_aten")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in cells), (
         "the repository holds no outputs"

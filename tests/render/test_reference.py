@@ -52,7 +52,7 @@ def test_documentation_is_no_accidental_markup(project: tuple[Settings, list[Op]
     """Emphasis and HTML come from the template alone, not from formulas in the documentation."""
     settings, ops = project
     for op in ops:
-        page = list(tokens(reference_page(pieces(op, settings))))
+        page = list(tokens(reference_page([pieces(op, settings)])))
         types = [token.type for token in page]
         assert not {"em_open", "html_inline", "html_block", "blockquote_open"}.intersection(types)
         starts = [i for i, type in enumerate(types) if type == "strong_open"]
@@ -70,7 +70,7 @@ def test_one_page_and_many_have_the_same_parts(project: tuple[Settings, list[Op]
     assert index.count("](operators/") == len(ops) and index.count("\n## ") == 4
     for piece in made:
         assert f"\n## {piece.path}\n\n{piece.usage}\n\n{piece.details}\n" in whole
-        page = reference_page(piece, "FIGURE")
+        page = reference_page([piece], "FIGURE")
         assert page == f"# {piece.path}\n\n{piece.usage}\n\nFIGURE\n\n{piece.details}\n"
         assert f"\n- [`{piece.python_name}`](operators/{piece.path}.md): {piece.summary}\n" in index
 

@@ -24,6 +24,8 @@ CONTENTS = {
         "docs/cpp",
         "docs/pytensor",
         "docs/aten-import",
+        "docs/exported",
+        "examples/port_torch_model",
         "docs/editor",
         "docs/troubleshooting",
     ],

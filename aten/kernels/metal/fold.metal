@@ -23,10 +23,8 @@ template <typename T>
     uint3 threads [[threads_per_grid]]) {
   int k = int(position.z % uint(kernel_h * kernel_w));
   size_t plane = position.z / uint(kernel_h * kernel_w);
-  int h =
-      int(position.y) * stride_h - padding_h + k / kernel_w * dilation_h;
-  int w =
-      int(position.x) * stride_w - padding_w + k % kernel_w * dilation_w;
+  int h = int(position.y) * stride_h - padding_h + k / kernel_w * dilation_h;
+  int w = int(position.x) * stride_w - padding_w + k % kernel_w * dilation_w;
   bool inside = h >= 0 && h < height && w >= 0 && w < width;
   out[(size_t(position.z) * threads.y + position.y) * threads.x + position.x] =
       inside ? x[(plane * height + h) * width + w] : T(0);

@@ -33,10 +33,8 @@ template <typename T>
     constant int& dilation_h [[buffer(19)]],
     constant int& dilation_w [[buffer(20)]],
     uint3 position [[thread_position_in_grid]]) {
-  PoolAxis along_d = {
-      depth, out_d, kernel_d, stride_d, padding_d, dilation_d};
-  PoolAxis along_h = {
-      height, out_h, kernel_h, stride_h, padding_h, dilation_h};
+  PoolAxis along_d = {depth, out_d, kernel_d, stride_d, padding_d, dilation_d};
+  PoolAxis along_h = {height, out_h, kernel_h, stride_h, padding_h, dilation_h};
   PoolAxis along_w = {width, out_w, kernel_w, stride_w, padding_w, dilation_w};
   int d = int(position.z % uint(out_d));
   int h = int(position.y);
@@ -96,10 +94,8 @@ template <typename T>
     constant int& dilation_h [[buffer(19)]],
     constant int& dilation_w [[buffer(20)]],
     uint3 position [[thread_position_in_grid]]) {
-  PoolAxis along_d = {
-      depth, out_d, kernel_d, stride_d, padding_d, dilation_d};
-  PoolAxis along_h = {
-      height, out_h, kernel_h, stride_h, padding_h, dilation_h};
+  PoolAxis along_d = {depth, out_d, kernel_d, stride_d, padding_d, dilation_d};
+  PoolAxis along_h = {height, out_h, kernel_h, stride_h, padding_h, dilation_h};
   PoolAxis along_w = {width, out_w, kernel_w, stride_w, padding_w, dilation_w};
   int d = int(position.z % uint(depth));
   int h = int(position.y);

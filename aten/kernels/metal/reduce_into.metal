@@ -9,7 +9,13 @@
 using namespace metal;
 
 // The values of the argument `mode`.
-enum ReduceMode { reduce_sum, reduce_prod, reduce_mean, reduce_max, reduce_min };
+enum ReduceMode {
+  reduce_sum,
+  reduce_prod,
+  reduce_mean,
+  reduce_max,
+  reduce_min
+};
 
 /** The quotient; of integers, rounded down. */
 template <typename A>
@@ -64,15 +70,15 @@ inline Line line_of(
 }
 
 /** The coordinate of an element along an axis. */
-inline int
-coordinate(size_t element, constant int* shape, int ndim, int axis) {
+inline int coordinate(size_t element, constant int* shape, int ndim, int axis) {
   for (int i = ndim - 1; i > axis; --i) {
     element /= size_t(shape[i]);
   }
   return int(element % size_t(shape[axis]));
 }
 
-/** Whether an index has the coordinates of an element, except along the axis. */
+/** Whether an index has the coordinates of an element, except along the axis.
+ */
 inline bool has_line(
     size_t element,
     constant int* in,
@@ -142,7 +148,8 @@ template <typename T>
   }
 }
 
-/** The elements of x that the index names, in the shape of src; others are 0. */
+/** The elements of x that the index names, in the shape of src; others are 0.
+ */
 template <typename T>
 [[kernel]] void take_into(
     device const T* x [[buffer(0)]],

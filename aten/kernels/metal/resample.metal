@@ -23,14 +23,7 @@ template <typename T>
     uint3 position [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   mlx_aten::TapAxis<float> axis(
-      mode,
-      length,
-      size,
-      factor,
-      align_corners,
-      kernel_size,
-      stride,
-      padding);
+      mode, length, size, factor, align_corners, kernel_size, stride, padding);
   x += size_t(position.z) * length * threads.x + position.x;
   mlx_aten::Taps<float> taps = axis.weighted(int(position.y));
   float sum = 0;
@@ -56,14 +49,7 @@ template <typename T>
     uint3 position [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   mlx_aten::TapAxis<float> axis(
-      mode,
-      length,
-      size,
-      factor,
-      align_corners,
-      kernel_size,
-      stride,
-      padding);
+      mode, length, size, factor, align_corners, kernel_size, stride, padding);
   x += size_t(position.z) * size * threads.x + position.x;
   int i = int(position.y);
   float sum = 0;

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -33,11 +34,14 @@ from .program import (
     Signature,
     Tensor,
     Value,
+    refs_of,
 )
 from .tree import read_tree
 
 SCHEMA = 8  # the major version of torch's schema; a new minor version is compatible
 FORMATS = ("0",)
+OLD_PROGRAM = "serialized_exported_program.json"
+AGAIN = "load it with torch.export.load and save it with torch 2.13 or newer"
 
 # torch's numbers for dtypes.
 DTYPES = {
@@ -65,6 +69,11 @@ UNSUPPORTED = {
     32: "float8_e5m2fnuz",
     33: "float8_e8m0fnu",
 }
+# What zipfile raises if an archive is damaged.
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
+    *(NotImplementedError, RuntimeError, OverflowError, ValueError),
+)
 STRIDED = 7  # torch's number of the layout with strides
 
 # A symbol among sizes, as torch writes it with SymPy's srepr.
@@ -99,9 +108,9 @@ def read(source: str | PathLike[str] | IO[bytes] | Any) -> Archive:
     try:
         with zipfile.ZipFile(source) as archive:
             return _Reader(file, archive).read()
-    except FileNotFoundError:
+    except (ExportError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except DAMAGE as error:
         raise ExportError(
             f"{file}: not an archive of torch.export.save, or damaged: {error}"
         ) from error
@@ -135,12 +144,14 @@ class _Reader:
         with self.damage(models[0]):
             self.check_version(described)
             program = self.program(described)
+            self.check_names(program.graph, set(program.graph.inputs))
         weights = self.arrays("weights", name) | self.arrays("constants", name)
-        signature = program.signature
-        for paths in (signature.parameters, signature.buffers, signature.constants):
-            for path in paths.values():
-                if path not in weights:
-                    raise self.error(f"has no array for '{path}'")
+        with self.damage(models[0]):
+            signature = program.signature
+            for paths in (signature.parameters, signature.buffers, signature.constants):
+                for path in paths.values():
+                    if path not in weights:
+                        raise self.error(f"has no array for '{path}'")
         return Archive(program, weights)
 
     def error(self, text: str) -> ExportError:
@@ -154,7 +165,7 @@ class _Reader:
             return self.archive.read(self.records[record])
         except KeyError:
             raise self.error(f"has no record '{record}'") from None
-        except (zipfile.BadZipFile, zlib.error) as error:
+        except DAMAGE as error:
             raise self.error(f"the record '{record}' is damaged: {error}") from error
 
     def json(self, record: str) -> Any:
@@ -164,17 +175,13 @@ class _Reader:
             raise self.error(f"the record '{record}' is damaged: {error}") from error
 
     def check_layout(self) -> None:
-        if "serialized_exported_program.json" in self.archive.namelist():
-            version = json.loads(self.archive.read("serialized_exported_program.json"))
-            torch = version.get("torch_version", "an old torch")
-            raise self.error(
-                f"has the layout of torch {torch}; load it with torch.export.load and save it with "
-                "torch 2.13 or newer"
-            )
+        if OLD_PROGRAM in self.archive.namelist():
+            self.records[OLD_PROGRAM] = OLD_PROGRAM
+            with self.damage(OLD_PROGRAM):
+                version = self.json(OLD_PROGRAM).get("torch_version", "2.4 or older")
+                raise self.error(f"has the older layout of torch {version}; {AGAIN}")
         if "archive_format" not in self.records:
-            raise self.error(
-                "not an archive of torch.export.save: it has no record 'archive_format'"
-            )
+            raise self.error("not an archive of torch.export.save: no record 'archive_format'")
         format = self.bytes("archive_format").decode(errors="replace")
         version = self.bytes("archive_version").decode(errors="replace").strip()
         if format != "pt2" or version not in FORMATS:
@@ -192,6 +199,17 @@ class _Reader:
                 f"{described.get('torch_version')}; expected {SCHEMA}.x"
             )
 
+    def check_names(self, graph: Graph, known: set[str]) -> None:
+        """Check that each node reads only what was computed before it."""
+        for node in graph.nodes:
+            for name in node.reads():
+                if name not in known:
+                    raise self.error(f"node '{node.name}' reads '{name}' before it is computed")
+            known.update(node.outputs())
+        for name in refs_of(graph.outputs):
+            if name not in known:
+                raise self.error(f"the program returns '{name}', which is not computed")
+
     # The arrays.
 
     def arrays(self, kind: str, name: str) -> dict[str, Weight]:
@@ -200,10 +218,7 @@ class _Reader:
         if record not in self.records:
             found = [r for r in self.records if r.startswith(folder)]
             if found:
-                raise self.error(
-                    f"has an older layout: '{found[0]}' without '{record}'; load it with "
-                    "torch.export.load and save it with torch 2.13 or newer"
-                )
+                raise self.error(f"has an older layout, without '{record}'; {AGAIN}")
             return {}
         flat: dict[tuple[str, mx.Dtype], mx.array] = {}
         arrays = {}
@@ -241,9 +256,8 @@ class _Reader:
 
     def dtype(self, number: int, of: str) -> mx.Dtype:
         if number not in DTYPES:
-            raise self.error(
-                f"{of} is {UNSUPPORTED.get(number, f'of dtype {number}')}, which MLX lacks"
-            )
+            name = UNSUPPORTED.get(number, f"number {number}")
+            raise self.error(f"{of} has the dtype {name}, which MLX lacks")
         return DTYPES[number]
 
     # The program.
@@ -464,9 +478,9 @@ def _size(size: Mapping[str, Any]) -> int | str:
 
 
 def _place(metadata: Mapping[str, str]) -> Place:
-    """Return the innermost module and frame of torch's texts."""
+    """Return the innermost module and frame that torch wrote."""
     # Modules are separated by semicolons: an identifier, the path and the class.
     module = metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
     frames = metadata.get("stack_trace", "").strip().splitlines()
     path = f"{module[1]} ({module[2]})" if len(module) == 3 and "_empty" not in module[0] else ""
-    return Place(path.strip(), " ".join(line.strip() for line in frames[-2:]))
+    return Place(path.strip(), ": ".join(line.strip() for line in frames[-2:]))

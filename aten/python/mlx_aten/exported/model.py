@@ -14,10 +14,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_unflatten
 
 from .archive import Archive
 from .operators import DROPPED, Find, Function, lookup
 from .program import ExportError, Graph, Leaf, Node, Program, refs_of, replace_refs
+from .tree import TreeSpec
 
 Tree = dict[str, Any]
 Run = Callable[[dict[str, Any]], list[Any]]
@@ -28,7 +30,7 @@ class Part(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._buffers: set[str] = set()
+        self._buffers: set[str] = set()  # not a list, which nn.Module would take for parameters
 
     def add_buffer(self, name: str, value: mx.array) -> None:
         """Add an array that is not trained."""
@@ -39,7 +41,9 @@ class Part(nn.Module):
     def unfreeze(self, *args: Any, **kwargs: Any) -> Part:
         """Unfreeze the parameters, but not the buffers."""
         super().unfreeze(*args, **kwargs)
-        return self.freeze(keys=sorted(self._buffers), recurse=False)  # type: ignore[no-any-return]
+        for part in self.modules():
+            part.freeze(keys=sorted(part._buffers), recurse=False)
+        return self
 
 
 class ExportedModel(Part):
@@ -61,21 +65,31 @@ class ExportedModel(Part):
         own = self._exported = _Exported(program, rewrites)
         changed = set(signature.changed.values())
         records: dict[str, str] = {}
+        entries: Entries = {}
         for name, path in (signature.parameters | signature.buffers).items():
-            record = weights[path].record
-            if name in signature.buffers and path in signature.temporary - changed:
-                own.fixed[name] = weights[path].array
-            elif name in signature.parameters and record in records:
-                own.tied[path] = records[record]
-                own.where[name] = _keys(records[record])
+            weight, buffer = weights[path], name in signature.buffers
+            if buffer and path in signature.temporary - changed:
+                own.fixed[name] = weight.array
+            elif not buffer and weight.record in records:
+                own.tied[path] = records[weight.record]
+                own.where[name] = _keys(records[weight.record])
             else:
                 own.where[name] = _keys(path)
-                if name in signature.parameters:
-                    records[record] = path
-                self._put(_keys(path), weights[path].array, name in signature.buffers)
+                if _keys(path) in entries:
+                    raise ExportError(f"{program.file}: two arrays have the name '{path}'")
+                entries[_keys(path)] = (weight.array, buffer)
+                if not buffer:
+                    records[weight.record] = path
         for name, path in signature.constants.items():
             own.fixed[name] = weights[path].array
+        _fill(self, entries)
         own.run = _runner(program.graph, find, program.file)
+
+    @property
+    def input_tree(self) -> TreeSpec:
+        """The structure of the arguments: a tuple, and a dictionary of those given by name."""
+        tree: TreeSpec = self._exported.program.inputs
+        return tree
 
     @property
     def rewrites(self) -> dict[str, list[str]]:
@@ -84,21 +98,6 @@ class ExportedModel(Part):
     @property
     def tied(self) -> dict[str, str]:
         return self._exported.tied
-
-    def _put(self, keys: tuple[str, ...], value: mx.array, buffer: bool) -> None:
-        part: Part = self
-        for key in keys[:-1]:
-            if key not in part:
-                part[key] = Part()
-            part = part[key]
-        if keys[-1] in part:
-            raise ExportError(
-                f"{self._exported.program.file}: two arrays would have the name {'.'.join(keys)}"
-            )
-        if buffer:
-            part.add_buffer(keys[-1], value)
-        else:
-            part[keys[-1]] = value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program with the model's parameters; changed buffers are stored."""
@@ -126,14 +125,11 @@ class ExportedModel(Part):
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
-        changes: Tree = {}
-        for position, path in signature.changed.items():
-            *parents, last = _keys(path)
-            inside = changes
-            for key in parents:
-                inside = inside.setdefault(key, {})
-            inside[last] = outputs[position]
-        return result, changes
+        changes = [
+            (".".join(_keys(path)), outputs[position])
+            for position, path in signature.changed.items()
+        ]
+        return result, tree_unflatten(changes) if changes else {}
 
 
 @dataclass
@@ -148,19 +144,60 @@ class _Exported:
     run: Run = None  # type: ignore[assignment]  # set last: the operators are looked up then
 
 
+# The arrays of a part of the tree by their paths, and whether they are buffers.
+Entries = dict[tuple[str, ...], tuple[mx.array, bool]]
+
+
 def _keys(path: str) -> tuple[str, ...]:
     """Return the place of torch's path in the tree.
 
-    nn.Module ignores names with a leading underscore, so that they lose it.
+    nn.Module ignores names with a leading underscore, so that they lose it. The layers of a
+    sequential model are in `layers`, as those of mlx.nn.Sequential.
     """
-    return tuple(key.lstrip("_") or "_" for key in path.split("."))
+    keys = tuple(key.lstrip("_") or "_" for key in path.split("."))
+    return ("layers", *keys) if keys[0].isdigit() else keys
 
 
-def _get(tree: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    found: Any = tree
+def _fill(part: Part, entries: Entries) -> None:
+    """Add arrays and modules to a part of the tree."""
+    for key, inside in _groups(entries).items():
+        if () not in inside:
+            part[key] = _container(inside)
+        elif inside[()][1]:
+            part.add_buffer(key, inside[()][0])
+        else:
+            part[key] = inside[()][0]
+
+
+def _groups(entries: Entries) -> dict[str, Entries]:
+    groups: dict[str, Entries] = {}
+    for (first, *rest), entry in entries.items():
+        groups.setdefault(first, {})[tuple(rest)] = entry
+    return groups
+
+
+def _container(entries: Entries) -> Part | list[Any]:
+    """Return a module, or a list if all names are numbers, as MLX's own modules have them."""
+    groups = _groups(entries)
+    is_list = all(key.isdigit() for key in groups)
+    if not is_list or any(inside.get((), (None, False))[1] for inside in groups.values()):
+        part = Part()
+        _fill(part, entries)
+        return part
+    items: list[Any] = [Part() for _ in range(max(map(int, groups)) + 1)]
+    for key, inside in groups.items():
+        items[int(key)] = inside[()][0] if () in inside else _container(inside)
+    return items
+
+
+def _get(tree: Any, keys: tuple[str, ...]) -> Any:
+    """Return the array at a place of a tree, or None."""
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        if isinstance(tree, list):
+            tree = tree[int(key)] if int(key) < len(tree) else None
+        else:
+            tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
 
 
 # Arguments.
@@ -332,8 +369,8 @@ def _step(node: Node, function: Function) -> Step:
         try:
             result = function(*positional, **named)
         except Exception as error:
-            place = f"node '{node.name}', {node.target}{_where(node)}"
-            raise ExportError(f"{place}: {error}") from error
+            text = f"{error}, from {node.target} in node '{node.name}'{_where(node)}"
+            raise ExportError(text) from error
         _store(values, node.output, result)
 
     return step
@@ -363,9 +400,10 @@ def _store(values: dict[str, Any], output: Any, result: Any) -> None:
 
 
 def _where(node: Node) -> str:
+    """Return the module of a node, and its line in the model on a line of its own."""
     place = node.place
     module = f", in {place.module}" if place.module else ""
-    return module + (f": {place.frame}" if place.frame else "")
+    return module + (f"\n    {place.frame}" if place.frame else "")
 
 
 def _missing_message(missing: dict[str, list[Node]], file: str) -> str:

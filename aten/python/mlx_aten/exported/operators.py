@@ -8,12 +8,9 @@ that `rewrites.py` puts into programs.
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import operator
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import mlx.core as mx
@@ -28,20 +25,12 @@ DROPPED = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
 
 
 def find(name: str, overload: str) -> Function | None:
-    """Return mlx_aten's function of an overload, such as ("add", "Tensor"), or None."""
-    return _functions().get(name if overload == "default" else f"{name}_{overload}")
+    """Return mlx_aten's function of an operator, such as ("add", "Tensor"), or None.
 
-
-@cache
-def _functions() -> dict[str, Function]:
-    """Return the functions of the package by the names of their entries."""
-    package = __package__.partition(".")[0]
-    described = json.loads(resources.files(package).joinpath("ops.json").read_text("utf-8"))
-    functions = {}
-    for entry in described:
-        path = ".".join(filter(None, (package, entry["module"])))
-        functions[entry["name"]] = getattr(importlib.import_module(path), entry["python_name"])
-    return functions
+    The overloads of an operator are one Python function, which chooses by the arguments' kinds.
+    """
+    function = getattr(importlib.import_module("mlx_aten"), name, None)
+    return function if callable(function) else None
 
 
 def lookup(target: str, find: Find) -> Function | None:

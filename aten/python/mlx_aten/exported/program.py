@@ -82,7 +82,7 @@ class Tensor:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements are known to lie in row order without gaps."""
+        """True if the elements are known to be in row order without gaps."""
         step: int | None = 1  # None: behind an axis of a varying size
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size != 1 and stride != step:

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 
 from . import fused
-from .program import Graph, Input, Node, Ref, Tensor, Value, replace_refs, without_unused
+from .program import Graph, Input, Node, Ref, Tensor, Value, refs_of, replace_refs, without_unused
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Rule:
     patterns: tuple[Op, ...]
     arguments: Callable[[Match, Types], tuple[Value, ...] | None]
     needs_mlxops: bool = False
+    first_result: bool = False  # the operator has others, which must be unused
 
 
 UNKNOWN = Tensor(None, (), ())
@@ -179,11 +180,16 @@ def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
     for rule in RULES:
         if rule.name not in wanted or (rule.needs_mlxops and fused.mlxops is None):
             continue
+        read = {name for node in graph.nodes for name in node.reads()} | set(refs_of(graph.outputs))
         for i, node in enumerate(graph.nodes):
+            if rule.first_result and any(name in read for name in list(node.outputs())[1:]):
+                continue
             arguments = _arguments(rule, node, matcher, types)
             if arguments is not None:
                 inputs = tuple(Input(str(at), value) for at, value in enumerate(arguments))
                 new = replace(node, target=f"mlx.{rule.name}", inputs=inputs)
+                if rule.first_result:
+                    new = replace(new, output=next(node.outputs()))
                 graph.nodes[i] = new
                 matcher.producers.update(dict.fromkeys(new.outputs(), new))
                 done.setdefault(rule.name, []).append(node.name)
@@ -243,9 +249,7 @@ def _last_axis(shape: Value, x: Value, types: Types) -> bool:
 
 def _layer_norm(found: Match, types: Types) -> tuple[Value, ...] | None:
     node: Node = found["node"]
-    if not isinstance(node.output, str) or not _last_axis(
-        node.get("normalized_shape"), node.inputs[0].value, types
-    ):
+    if not _last_axis(node.get("normalized_shape"), node.inputs[0].value, types):
         return None
     return (
         node.inputs[0].value,
@@ -362,6 +366,7 @@ RULES = (
         _attention_steps,
     ),
     Rule("layer_norm", (Op("layer_norm.default"),), _layer_norm),
+    Rule("layer_norm", (Op("native_layer_norm.default"),), _layer_norm, first_result=True),
     Rule("rms_norm", (Op("rms_norm.default"),), _rms_norm_call),
     Rule("rms_norm", tuple(_mul(_WEIGHT, norm) for norm in _NORMALIZED), _rms_norm_steps),
     Rule("rms_norm", _NORMALIZED, _rms_norm_steps),

@@ -70,10 +70,36 @@ def _rebuilt(here: _Path, release: str) -> _Path:
     )
 
 
+# The operators call those of other packages, whose libraries must be loaded before. These packages
+# check that they are built for the installed MLX.
+for _name, _version in _build_info.USES.items():
+    try:
+        _importlib.import_module(_name)
+    except ModuleNotFoundError as _error:
+        if _error.name != _name:
+            raise
+        raise ImportError(
+            f"{__package__} needs the package {_name}, which is not installed: install it, for "
+            f"example version {_version}"
+        ) from _error
+
 if _mx.__version__ != _build_info.MLX_VERSION:
     _load_for(_mx.__version__)
 
-from . import _ext
+try:
+    from . import _ext
+except ImportError as _error:
+    _others = [
+        f"{_name} {_version}, but {_installed} is installed"
+        for _name, _version in _build_info.USES.items()
+        if (_installed := getattr(_sys.modules[_name], "__version__", None)) != _version
+    ]
+    if not _others:
+        raise
+    raise ImportError(
+        f"{__package__} {_build_info.VERSION} was built with {' and '.join(_others)}: install that "
+        f"version, or build {__package__} again"
+    ) from _error
 from ._ext import *
 
 __version__ = _build_info.VERSION

@@ -66,6 +66,16 @@ std::string show(T value) {
 }
 
 template <typename T>
+  requires std::is_arithmetic_v<T>
+std::string show(const std::vector<T>& values) {
+  std::string text = "[";
+  for (T value : values) {
+    text += (text.size() > 1 ? ", " : "") + show(value);
+  }
+  return text + "]";
+}
+
+template <typename T>
 std::string show(const std::optional<T>& value) {
   return value ? show(*value) : "None";
 }

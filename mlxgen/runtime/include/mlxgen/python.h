@@ -316,6 +316,92 @@ inline nb::tuple as_tuple(const std::vector<mx::array>& outputs) {
   return nb::tuple(items);
 }
 
+/** The array object that gets the new value: the target of `relu_` or `out`. */
+inline mx::array& target(nb::handle object, const char* op, const char* name) {
+  mx::array* found = nullptr;
+  if (!nb::try_cast(object, found, false) || found == nullptr) {
+    std::ostringstream os;
+    os << "[" << op << "] " << name << " must be an mx.array, which gets the "
+       << "new value, not " << nb::type_name(object.type()).c_str() << ".";
+    throw nb::type_error(os.str().c_str());
+  }
+  return *found;
+}
+
+/**
+ * Return the result as a new array. If `out` is an array, that object gets the
+ * value and is returned, as in MLX's `out += x`.
+ */
+inline nb::object
+assigned(nb::handle out, const mx::array& result, const char* op) {
+  if (out.is_none()) {
+    return nb::cast(result);
+  }
+  target(out, op, "out").overwrite_descriptor(result);
+  return nb::borrow(out);
+}
+inline nb::object assigned(
+    nb::handle out,
+    const std::vector<mx::array>& results,
+    const char* op) {
+  if (out.is_none()) {
+    return as_tuple(results);
+  }
+  bool listed = nb::isinstance<nb::tuple>(out) || nb::isinstance<nb::list>(out);
+  if (!listed || nb::len(out) != results.size()) {
+    std::ostringstream os;
+    os << "[" << op << "] out must be a tuple of " << results.size()
+       << " arrays.";
+    throw nb::type_error(os.str().c_str());
+  }
+  std::vector<mx::array*> targets; // all are checked before the first changes
+  for (auto item : out) {
+    targets.push_back(&target(item, op, "each item of out"));
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    targets[i]->overwrite_descriptor(results[i]);
+  }
+  return nb::tuple(out);
+}
+
+/**
+ * Define the in-place variant of a function: it calls the function, and gives
+ * the value to the object of the argument `name` at `index`.
+ */
+inline void def_inplace(
+    nb::module_ module,
+    const char* function,
+    const char* variant,
+    const char* name,
+    size_t index,
+    const char* signature,
+    const char* documentation) {
+  nb::handle in = module; // which outlives its functions
+  module.def(
+      variant,
+      [=](nb::args args, nb::kwargs kwargs) {
+        nb::object object = nb::none();
+        if (index < args.size()) {
+          object = args[index];
+        } else if (kwargs.contains(name)) {
+          object = kwargs[name];
+        }
+        auto& array = target(object, variant, name);
+        nb::object result = in.attr(function)(*args, **kwargs);
+        mx::array* value = nullptr;
+        if (!nb::try_cast(result, value, false) || value == nullptr) {
+          std::ostringstream os;
+          os << "[" << variant << "] This overload of " << function
+             << " has no in-place variant, because it returns several arrays.";
+          throw nb::type_error(os.str().c_str());
+        }
+        array.overwrite_descriptor(*value);
+        return object;
+      },
+      nb::sig(signature),
+      documentation);
+}
+
 /** Return the submodule at a dotted path; create it on first use. */
 inline nb::module_ submodule(nb::module_ root, std::string path) {
   while (!path.empty()) {

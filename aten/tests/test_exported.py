@@ -1,0 +1,424 @@
+"""Whole models: the recorded programs of torch.export against torch, and unusable files.
+
+`aten/tools/record_programs.py` wrote the programs, with torch's results and gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mlx.core")
+mlx_aten = pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
+
+from mlx import nn, optimizers, utils  # noqa: E402
+
+from_exported, ExportError = mlx_aten.from_exported, mlx_aten.ExportError
+
+FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.pt2"))
+# The rewrites of each program, if mlxops is installed, as mlx_aten requires.
+REWRITES = {
+    "bert": {"attention": 2, "layer_norm": 5},
+    "changes": {},
+    "clip": {"attention": 4, "layer_norm": 11, "cross_entropy": 2},
+    "convnext": {"layer_norm": 10},
+    "gpt2": {"attention": 2, "layer_norm": 5, "cross_entropy": 1},
+    "gru": {"cross_entropy": 1, "gru": 1},
+    "llama": {"attention": 2, "rms_norm": 10, "swiglu": 2, "cross_entropy": 1},
+    "lstm": {"cross_entropy": 1, "lstm": 1},
+    "mlp": {"layer_norm": 1, "cross_entropy": 1},
+    "mlp_core": {"layer_norm": 1},
+    "resnet": {},
+    "resnet_train": {},
+    "resnet_train_core": {},
+    "unet": {},
+    "vit": {"attention": 2, "layer_norm": 5},
+}
+
+
+# On the CPU, MLX calls the C++ compiler for each kernel: all gradients would take minutes.
+COMPILED_GRADIENTS = {"gru", "llama", "mlp", "resnet_train", "vit"}
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves of nested results."""
+    return [leaf for _, leaf in utils.tree_flatten(tree)]
+
+
+class Recorded:
+    """The arguments and results of a program, computed by torch."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.data = dict(np.load(FOLDER / f"{name}.npz"))
+
+    def arguments(self, model: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the recorded arguments in the structure of the program."""
+        tree = model.input_tree
+        given = (self.data.get(f"in.{i}") for i in range(tree.leaves))
+        return tree.build(map(from_numpy, given))
+
+    def named(self, kind: str) -> dict[str, mx.array]:
+        return {
+            key.removeprefix(kind): mx.array(value)
+            for key, value in self.data.items()
+            if key.startswith(kind)
+        }
+
+
+def from_numpy(value: Any) -> Any:
+    """Return a recorded argument: an array, or a number or bool of a 0-d object."""
+    if value is None:
+        return None
+    is_number = value.ndim == 0 and value.dtype in (np.int64, np.bool_)
+    return value.item() if is_number else mx.array(value)
+
+
+def loss_of(results: Any) -> mx.array:
+    """Return the number whose gradients were recorded."""
+    loss = mx.zeros(())
+    for result in leaves(results):
+        if isinstance(result, mx.array) and mx.issubdtype(result.dtype, mx.floating):
+            weights = mx.cos(mx.arange(result.size, dtype=mx.float32)).reshape(result.shape)
+            loss = loss + (result * weights).mean()
+    return loss
+
+
+def assert_close(got: mx.array, expected: mx.array, tolerance: float) -> None:
+    """Compare with a tolerance relative to the largest number, at least 1."""
+    assert got.shape == expected.shape
+    size = max(1.0, float(mx.abs(expected).max())) if expected.size else 1.0
+    difference = mx.abs(got.astype(mx.float32) - expected.astype(mx.float32))
+    assert not difference.size or float(difference.max()) <= tolerance * size
+
+
+@pytest.fixture(params=PROGRAMS)
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    return Recorded(request.param)
+
+
+@pytest.mark.parametrize(
+    "rewrites, compiled",
+    [(False, False), (True, False), (True, True)],
+    ids=["operators", "fused", "compiled"],
+)
+def test_results_and_gradients_are_torchs(
+    recorded: Recorded, rewrites: bool, compiled: bool
+) -> None:
+    model = from_exported(FOLDER / f"{recorded.name}.pt2", rewrites=rewrites)
+    done = {rule: len(nodes) for rule, nodes in model.rewrites.items()}
+    assert done == (REWRITES[recorded.name] if rewrites else {})
+
+    def run(parameters: Any, buffers: Any, arguments: Any) -> Any:
+        everything = utils.tree_merge(buffers, parameters, lambda _, trained: trained)
+        args, kwargs = arguments
+        results, changes = model.functional(everything, *args, **kwargs)
+        return [leaf for leaf in leaves(results) if isinstance(leaf, mx.array)], changes
+
+    def loss(*given: Any) -> mx.array:
+        return loss_of(run(*given)[0])
+
+    # Two functions, since MLX cannot compile gradients together with two equal results.
+    compute, differentiate = run, mx.value_and_grad(loss)
+    if compiled:
+        compute = mx.compile(compute)
+        if recorded.name in COMPILED_GRADIENTS:
+            differentiate = mx.compile(differentiate)
+    given = (model.trainable_parameters(), model.parameters(), recorded.arguments(model))
+    results, changes = compute(*given)
+    value, gradients = differentiate(*given)
+    assert_close(value, mx.array(recorded.data["loss"]), 1e-4)
+    for got, wanted in zip(results, recorded.named("out.").values(), strict=True):
+        assert_close(got, wanted, 1e-4)
+    by_path = dict(utils.tree_flatten(gradients))
+    for path, wanted in recorded.named("grad.").items():
+        assert_close(by_path.pop(path), wanted, 1e-3)
+    assert not any(mx.any(rest) for rest in by_path.values())  # torch has none
+    new = dict(utils.tree_flatten(changes))
+    for path, wanted in recorded.named("new.").items():
+        assert_close(new.pop(path), wanted, 1e-4)
+    assert not new
+
+
+def test_the_structure_of_arguments_and_results() -> None:
+    model = from_exported(FOLDER / "changes.pt2")
+    args, kwargs = Recorded("changes").arguments(model)
+    assert args[1]._fields == ("first", "second") and args[1].second is None
+    pair, named, low, flags = model(*args, **kwargs)
+    assert pair._fields == ("first", "second")
+    assert set(named) == {"left", "count", "rows"} and named["rows"] == 2
+    assert (low.dtype, flags.dtype, named["count"].dtype) == (mx.bfloat16, mx.bool_, mx.int64)
+    by_name, *_ = model(x=args[0], pair=args[1], **kwargs)
+    assert mx.array_equal(by_name.first, pair.first)
+    assert int(model.calls) == 2  # each call changes the buffer
+    seven, *_ = model(mx.zeros((7, 4)), *args[1:], **kwargs)
+    assert seven.first.shape == (7, 4)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda a, k: (a[:1], k), "needs the argument 'pair'"),
+        (lambda a, k: ((*a, 1, 2, 3), k), "takes 4 arguments, not 5"),
+        (lambda a, k: (a, k | {"x": a[0]}), "'x' is given twice"),
+        (lambda a, k: (a, k | {"y": 1}), "has no argument 'y': x, pair, extra, times"),
+        (lambda a, k: (a, k | {"times": 4}), "'times' must be 3"),
+        (lambda a, k: (a, k | {"extra": {"bia": []}}), "has the keys 'bia', not 'bias'"),
+        (lambda a, k: (a, k | {"extra": {"bias": [1]}}), "must be a list or tuple of 2 items"),
+        (lambda a, k: ((a[0].tolist(), a[1]), k), "'x' must be an mx.array, not list"),
+        (lambda a, k: ((a[0] > 0, a[1]), k), "'x' must be mlx.core.float32, not mlx.core.bool"),
+        (lambda a, k: ((a[0][0], a[1]), k), "'x' must have 2 axes, not the shape (4,)"),
+        (lambda a, k: ((a[0][:2], a[1]), k), "'x' has 2 at axis 0, .* for 3 to 20"),
+        (lambda a, k: ((a[0][:, :3], a[1]), k), "'x' has the shape (5, 3), .* dynamic_shapes"),
+    ],
+)
+def test_wrong_arguments(change: Callable[[Any, Any], Any], message: str) -> None:
+    model = from_exported(FOLDER / "changes.pt2")
+    args, kwargs = change(*Recorded("changes").arguments(model))
+    pattern = message.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises((TypeError, ValueError), match=pattern):
+        model(*args, **kwargs)
+
+
+def test_another_batch_size() -> None:
+    model = from_exported(FOLDER / "mlp.pt2")
+    x, label, target = Recorded("mlp").arguments(model)[0]
+    once = model(x, label, target)["logits"]
+    twice = model(*(mx.concatenate([part, part]) for part in (x, label, target)))["logits"]
+    assert_close(twice, mx.concatenate([once, once]), 1e-5)
+    with pytest.raises(ValueError, match=r"has 5 at axis 0, but 'x' has 6; .* equal sizes"):
+        model(x, label[:5], target)
+
+
+def test_vmap() -> None:
+    model = from_exported(FOLDER / "vit.pt2")
+    _, kwargs = Recorded("vit").arguments(model)
+    images = mx.stack([kwargs["pixel_values"], kwargs["pixel_values"] * 2])
+    mapped = mx.vmap(lambda image: model(pixel_values=image)["logits"])(images)
+    for i in range(2):
+        assert_close(mapped[i], model(pixel_values=images[i])["logits"], 1e-5)
+
+
+def test_the_tree_of_parameters(tmp_path: Path) -> None:
+    model = from_exported(FOLDER / "resnet_train.pt2")
+    paths = {path for path, _ in utils.tree_flatten(model.parameters())}
+    trained = {path for path, _ in utils.tree_flatten(model.trainable_parameters())}
+    assert {"stem.1.running_mean", "stem.1.num_batches_tracked"} <= paths - trained
+    assert {"stem.0.weight", "layers.1.conv1.weight", "fc.bias"} <= trained
+    model.unfreeze()
+    assert {path for path, _ in utils.tree_flatten(model.trainable_parameters())} == trained
+    model.layers[0].freeze()
+    left = utils.tree_flatten(model.trainable_parameters())
+    assert not any(path.startswith("layers.0") for path, _ in left)
+    file = str(tmp_path / "weights.safetensors")
+    model.save_weights(file)
+    again = from_exported(FOLDER / "resnet_train.pt2")
+    again.update(utils.tree_map(mx.zeros_like, again.parameters()))
+    again.load_weights(file)
+    assert mx.array_equal(again.fc.weight, model.fc.weight)
+
+
+def test_tied_parameters_are_one() -> None:
+    model = from_exported(FOLDER / "gpt2.pt2")
+    assert model.tied == {"lm_head.weight": "transformer.wte.weight"}
+    paths = {path for path, _ in utils.tree_flatten(model.parameters())}
+    assert "transformer.wte.weight" in paths and "lm_head.weight" not in paths
+
+
+def test_training_with_mlx_nn() -> None:
+    model = from_exported(FOLDER / "resnet_train.pt2")
+    (x,), _ = Recorded("resnet_train").arguments(model)
+    label = mx.array([1, 2, 3, 4])
+    optimizer = optimizers.Adam(1e-2)
+
+    def loss(x: mx.array) -> mx.array:
+        return nn.losses.cross_entropy(model(x), label, reduction="mean")
+
+    def step(x: mx.array) -> mx.array:
+        value, gradients = nn.value_and_grad(model, loss)(x)
+        optimizer.update(model, gradients)
+        return value
+
+    norm = model.stem[1]
+    before = mx.array(norm.running_mean)
+    losses = [float(step(x)) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    assert int(norm.num_batches_tracked) == 4
+    assert not mx.allclose(before, norm.running_mean)
+
+
+def test_chosen_rewrites() -> None:
+    model = from_exported(FOLDER / "llama.pt2", rewrites=["rms_norm"])
+    assert set(model.rewrites) == {"rms_norm"}
+    with pytest.raises(ValueError, match="unknown rewrite 'rmsnorm', expected: attention, "):
+        from_exported(FOLDER / "llama.pt2", rewrites=["rmsnorm"])
+
+
+def test_missing_operators_are_named_with_their_places() -> None:
+    with pytest.raises(ExportError) as caught:
+        from_exported(FOLDER / "vit.pt2", find=lambda name, overload: None, rewrites=False)
+    lines = str(caught.value).splitlines()
+    assert "vit.pt2: the program needs" in lines[0]
+    (at,) = (i for i, line in enumerate(lines) if "aten.gelu.default" in line)
+    assert lines[at].startswith("  aten.gelu.default, 2 times, first in node 'gelu', in vit.")
+    assert lines[at + 1].startswith("    File ") and ", in forward: " in lines[at + 1]
+    with pytest.raises(ExportError, match=r"sum.*, from aten.linear.default in node 'linear'"):
+        from_exported(FOLDER / "mlp.pt2", find=lambda name, overload: sum, rewrites=False)(
+            *Recorded("mlp").arguments(from_exported(FOLDER / "mlp.pt2"))[0]
+        )
+
+
+def test_a_program_of_torch_itself() -> None:
+    torch = pytest.importorskip("torch")
+    exported = torch.export.load(FOLDER / "mlp.pt2")
+    args, _ = Recorded("mlp").arguments(from_exported(FOLDER / "mlp.pt2"))
+    from_file, live = (from_exported(source) for source in (FOLDER / "mlp.pt2", exported))
+    assert mx.array_equal(from_file(*args)["logits"], live(*args)["logits"])
+
+
+# Files that cannot be read.
+
+
+def edited(path: Path, changes: dict[str, Any], source: str = "changes") -> Path:
+    """Write a program's archive with other records; None removes one, functions get its JSON."""
+    with zipfile.ZipFile(FOLDER / f"{source}.pt2") as old, zipfile.ZipFile(path, "w") as new:
+        for record in old.namelist():
+            inside = record.partition("/")[2]
+            content: Any = old.read(record)
+            if inside in changes:
+                change = changes[inside]
+                if change is None:
+                    continue
+                if callable(change):
+                    described = json.loads(content)
+                    change(described)
+                    content = json.dumps(described)
+                else:
+                    content = change
+            new.writestr(record, content)
+    return path
+
+
+MODEL = "models/model.json"
+WEIGHTS = "data/weights/model_weights_config.json"
+
+
+def set_at(*keys: Any) -> Callable[[Any], None]:
+    """Return a function that sets the last of the keys at the place of the others."""
+    *path, last, value = keys
+
+    def change(described: Any) -> None:
+        for key in path:
+            described = described[key]
+        described[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"archive_format": None}, "not an archive of torch.export.save: no record 'archive_fo"),
+        ({"archive_format": b"pt3"}, "has the format 'pt3' with version '0'; expected 'pt2' and"),
+        ({"archive_version": b"1"}, "has the format 'pt2' with version '1'"),
+        ({"byteorder": b"big"}, "written on a machine with another byte order"),
+        ({MODEL: None}, "has 0 programs, not one"),
+        ({MODEL: b"{"}, "the record 'models/model.json' is damaged"),
+        ({MODEL: b"[]"}, "'models/model.json' is not as torch writes it"),
+        (
+            {MODEL: set_at("schema_version", {"major": 9, "minor": 1})},
+            "has schema version 9.1, from torch 2.13.0.*; expected 8.x",
+        ),
+        (
+            {MODEL: set_at("graph_module", "graph", "nodes", 3, "inputs", 0, "arg", {"as_x": 1})},
+            "has an argument of the kind 'as_x'",
+        ),
+        (
+            {MODEL: set_at("graph_module", "graph", "nodes", 3, "inputs", 0, "arg", "as_tensor",
+                           "name", "nobody")},
+            "reads 'nobody' before it is computed",
+        ),
+        ({WEIGHTS: None}, "has an older layout, without 'data/weights/model_weights_config.json'"),
+        ({WEIGHTS: set_at("config", "scale", "use_pickle", True)}, "'scale' is not a plain tensor"),
+        (
+            {WEIGHTS: set_at("config", "scale", "tensor_meta", "dtype", 11)},
+            "'scale' has the dtype complex128, which MLX lacks",
+        ),
+        (
+            {WEIGHTS: set_at("config", "scale", "tensor_meta", "sizes", 0, {"as_int": 40})},
+            "'scale' needs 40 numbers, but its record has 4",
+        ),
+        ({WEIGHTS: set_at("config", {})}, "has no array for 'scale'"),
+        ({"data/weights/weight_0": None}, "has no record 'data/weights/weight_0'"),
+    ],
+)  # fmt: skip
+def test_unusable_archives(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = edited(tmp_path / "other.pt2", changes)
+    with pytest.raises(ExportError, match=message) as caught:
+        from_exported(path)
+    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    (tmp_path / "text.pt2").write_text("not a program")
+    with pytest.raises(ExportError, match=r"not an archive of torch.export.save, or damaged"):
+        from_exported(tmp_path / "text.pt2")
+    with zipfile.ZipFile(tmp_path / "old.pt2", "w") as old:
+        old.writestr("serialized_exported_program.json", json.dumps({"torch_version": "2.6.0"}))
+    with pytest.raises(ExportError, match=r"has the older layout of torch 2\.6\.0; load it with"):
+        from_exported(tmp_path / "old.pt2")
+    with pytest.raises(FileNotFoundError):
+        from_exported(tmp_path / "none.pt2")
+    with pytest.raises(TypeError, match="takes a path, a file or an ExportedProgram, not int"):
+        from_exported(3)
+
+
+def test_damaged_bytes_raise_export_errors(tmp_path: Path) -> None:
+    whole = (FOLDER / "changes.pt2").read_bytes()
+    draw = random.Random(0)
+    path = tmp_path / "damaged.pt2"
+    for _ in range(300):
+        content = bytearray(whole)
+        if draw.random() < 0.2:
+            del content[draw.randrange(len(content)) :]
+        else:
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        try:
+            from_exported(path)
+        except ExportError as error:
+            assert str(error).startswith(f"{path}: ")
+
+
+def places(described: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all items in a JSON structure."""
+    items = described.items() if isinstance(described, dict) else enumerate(described)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+def test_damaged_structure_raises_export_errors(tmp_path: Path) -> None:
+    from mlx_aten.exported.archive import read
+
+    with zipfile.ZipFile(FOLDER / "changes.pt2") as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(MODEL))
+        everywhere = list(places(json.loads(archive.read(name))))
+    draw = random.Random(0)
+    for _ in range(150):
+        place = draw.choice(everywhere)
+        value = draw.choice([None, 7, "text", [], {}])
+        path = edited(tmp_path / "damaged.pt2", {MODEL: set_at(*place, value)})
+        try:
+            read(path)
+        except ExportError as error:
+            assert str(error).startswith(f"{path}: ")
