@@ -7,12 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-<<<<<<< HEAD
 from ..model.op import GradKind, Op
-=======
-from ..model.op import Form, GradKind, Op
 from ..model.signature import Type
->>>>>>> d26109c27a074da0a331b17be3030c1843bacdd4
 from .reference import DocumentedArgument, arguments, python_args, results
 
 
