@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import (
@@ -34,16 +34,24 @@ OF_ARRAYS, OF_ELEMENTS = (
 HELPERS = GENERATED["of operators"]  # <op>_shapes...
 
 
+class Group(NamedTuple):
+    """Arguments that are promoted together, and the dtypes that they may have."""
+
+    names: list[str]
+    dtypes: tuple[str, ...]
+
+
 def read_arguments(context: Context) -> Arguments:
     """Return the parameters of an entry and its dtype rules."""
-    fixed, group = _dtypes(context)
-    params = tuple(_parameters(context, fixed))
+    fixed, groups = _dtypes(context)
+    params = tuple(_parameters(context, fixed, groups))
     arrays = [p for p in params if p.type.is_array]
-    rules = [_own_rule(p, p.dtype) for p in arrays if p.dtype]
-    if grouped := tuple(p for p in arrays if p.dtype is None):
-        kernels = context.form is Form.KERNELS
-        integers = _integers(context, group) if kernels else Integers.KEEP
-        rules.insert(0, DtypeRule(GROUP, group, integers, grouped))
+    rules: list[DtypeRule] = []
+    for group in groups:
+        if grouped := tuple(p for p in arrays if p.name in group.names and p.dtype is None):
+            integers = _integers(context, group.dtypes)
+            rules.append(DtypeRule(grouped[0].rule, group.dtypes, integers, grouped))
+    rules += [_own_rule(p, p.dtype) for p in arrays if p.dtype]
     arguments = Arguments(params, tuple(rules), dict(_lengths(context, params)))
     context.known("MG112", context.raw.args, arguments.by_name, "argument", ("args",))
     if isinstance(context.raw.returns, dict):
@@ -101,16 +109,22 @@ def _own_rule(p: Parameter, dtype: str) -> DtypeRule:
     return DtypeRule(p.rule, (dtype,), Integers.KEEP, (p,))
 
 
-def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
+def _parameters(
+    context: Context, fixed: Mapping[str, str], groups: Sequence[Group]
+) -> Iterator[Parameter]:
     """Yield the arguments with their C++ names, and arrays with their input positions."""
     place, after = 0, list[Parameter]()
+    others = {name: i for i, group in enumerate(groups[1:]) for name in group.names}
+    rules: dict[int, str] = {}  # of these groups, named after their first arguments
     declared = cpp_names([arg.name for arg in context.signature.args])
     inside = _cpp_names(context, declared)
     for arg, public, cpp in zip(context.signature.args, declared, inside, strict=True):
         if not arg.type.is_array:
             yield Parameter(arg, arg.name, arg.type, cpp, public)
             continue
-        own = fixed.get(arg.name)
+        own, rule = fixed.get(arg.name), f"k{camel(cpp)}Dtypes"
+        if own is None:
+            rule = rules.setdefault(others[arg.name], rule) if arg.name in others else GROUP
         p = Parameter(
             arg,
             arg.name,
@@ -121,7 +135,7 @@ def _parameters(context: Context, fixed: dict[str, str]) -> Iterator[Parameter]:
             tuple(after),
             dtype=own,
             integral=own in INTEGER or own == "bool_",
-            rule=f"k{camel(cpp)}Dtypes" if own else GROUP,
+            rule=rule,
         )
         place += p.is_plain
         after += [p] * (not p.is_plain)
@@ -179,6 +193,8 @@ def _derived(cpp: str) -> frozenset[str]:
 
 def _integers(context: Context, group: tuple[str, ...]) -> Integers:
     """Return the handling of integer inputs."""
+    if context.form is not Form.KERNELS:  # MLX's functions convert them
+        return Integers.FLOAT32 if "float32" in group else Integers.KEEP
     given = context.raw.integers
     has_integers = any(d in INTEGER for d in group)
     if given == "float32" and "float32" not in group:
@@ -190,31 +206,65 @@ def _integers(context: Context, group: tuple[str, ...]) -> Integers:
     return Integers.FLOAT32 if given == "float32" else Integers(given)
 
 
-def _dtypes(context: Context) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the dtypes of arguments with a single one, and the dtypes of the promoted group."""
-    given = context.raw.dtypes
+def _dtypes(context: Context) -> tuple[dict[str, str], list[Group]]:
+    """Return the dtypes of arguments with a single one, and the groups of the others."""
+    given, kernels = context.raw.dtypes, context.form is Form.KERNELS
+    arrays = [a.name for a in context.signature.arrays]
+    usual = FLOATING if kernels else DTYPES
+    mappings: dict[Path, dict[str, list[str]]] = {}
+    if isinstance(given, dict):
+        mappings["dtypes",] = given
+    else:
+        mappings = {("dtypes", i): g for i, g in enumerate(given or ()) if isinstance(g, dict)}
+    if not mappings:
+        words = [word for word in given or () if isinstance(word, str)]
+        return {}, [Group(arrays, _expand(context, words, ("dtypes",)) or usual)]
     fixed: dict[str, str] = {}
-    group: tuple[str, ...] = ()
-    if isinstance(given, list):
-        group = _expand(context, given, ("dtypes",))
-    elif given is not None:
-        arrays = [a.name for a in context.signature.arrays]
-        names = context.known_in("MG120", "dtypes", arrays, "array argument")
-        for key, of in names.items():
-            dtypes: tuple[str, ...] = (ACCUMULATOR,)
-            if given[key] != [ACCUMULATOR]:
-                dtypes = _expand(context, given[key], ("dtypes", key))
-            if len(dtypes) == 1:
-                fixed |= dict.fromkeys(of, dtypes[0])
-            elif group and dtypes and dtypes != group:
-                context.error("different_dtypes", ("dtypes", key), name=of[0])
-            else:
-                group = dtypes or group
-        group = group or FLOATING
-        sums = [name for name in fixed if fixed[name] == ACCUMULATOR]
-        if sums and (len(fixed) == len(arrays) or computes_integers(group)):
-            context.error("no_sums", ("dtypes", context.keys("dtypes")[sums[0]]), name=sums[0])
-    return fixed, group or FLOATING
+    groups: list[Group] = []
+    places: dict[str, Path] = {}
+    for path, mapping in mappings.items():
+        found = list(listed(mapping))
+        for name, key, at in found:
+            if name in places:
+                context.error("in_two_groups", (*path, key), key=True, at=at, name=name)
+        places |= {name: (*path, key) for name, key, _ in found}
+        group = _group(context, mapping, path, fixed)
+        groups.append(group._replace(dtypes=group.dtypes or usual))
+    grouped = {name for group in groups for name in group.names}
+    if rest := [name for name in arrays if name not in fixed and name not in grouped]:
+        if isinstance(given, dict):
+            groups[0].names.extend(rest)
+        else:
+            groups.append(Group(rest, usual))
+    groups = [group for group in groups if group.names]
+    sums = next((name for name in fixed if fixed[name] == ACCUMULATOR), "")
+    if sums and not kernels:
+        context.error("sums_of_mlx", places[sums])
+    elif kernels and groups[1:]:
+        first, second, *_ = (group.names[0] for group in groups)
+        context.error("two_groups", ("dtypes",), key=True, first=first, second=second)
+    elif sums and (not groups or computes_integers(groups[0].dtypes)):
+        context.error("no_sums", places[sums], name=sums)
+    return fixed, groups
+
+
+def _group(
+    context: Context, mapping: Mapping[str, list[str]], path: Path, fixed: dict[str, str]
+) -> Group:
+    """Return a group of arguments; add the single dtypes of others to ``fixed``."""
+    arrays = [a.name for a in context.signature.arrays]
+    group = Group([], ())
+    for key, names in context.known_in("MG120", mapping, arrays, "array argument", *path).items():
+        dtypes: tuple[str, ...] = (ACCUMULATOR,)
+        if mapping[key] != [ACCUMULATOR]:
+            dtypes = _expand(context, mapping[key], (*path, key))
+        if len(dtypes) == 1:
+            fixed |= dict.fromkeys(names, dtypes[0])
+        elif group.dtypes and dtypes and dtypes != group.dtypes:
+            context.error("different_dtypes", (*path, key), name=names[0])
+        else:
+            group = Group([*group.names, *names], dtypes or group.dtypes)
+    return group
 
 
 def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:

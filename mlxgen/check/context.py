@@ -258,13 +258,16 @@ class Context(Named):
         return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
 
     def known_in(
-        self, code: str, mapping: str, known: Collection[str], what: str
+        self, code: str, given: Iterable[str], known: Collection[str], what: str, *above: str | int
     ) -> dict[str, list[str]]:
-        """Return the known names in the keys of a mapping, by key; report others and duplicates."""
+        """Return the known names in the keys of the mapping at ``above``, by key.
+
+        Report others and duplicates.
+        """
         found: dict[str, list[str]] = {}
         seen: set[str] = set()
-        for name, key, at in listed(getattr(self.raw, mapping)):
-            path = (mapping, key)
+        for name, key, at in listed(given):
+            path = (*above, key)
             if name in seen:
                 self.error("twice", path, key=True, at=at, item=name)
             elif self.is_known(code, name, known, what, path, at=at):

@@ -58,7 +58,7 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
     if unknown and len(unknown) >= len([p for p in missing if not p.integral]):
         missing = []  # they are probably misspelled
     for p in missing:
-        if p.integral:
+        if p.integral and (kernels or given is not None):
             grads.append(Grad((p,), GradKind.NONE, "none (integers)"))
         elif kernels and context.raw.composite is not None:
             grads.append(Grad((p,), GradKind.COMPOSITE, "of the composite"))

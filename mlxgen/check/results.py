@@ -120,8 +120,8 @@ def texts_by_output(context: Context, key: str) -> dict[str, str]:
 
 def _outputs_known(context: Context, key: str) -> bool:
     """Check that a mapping names only outputs."""
-    if isinstance(getattr(context.raw, key), dict):
-        context.known_in("MG124", key, context.output_names, "output")
+    if isinstance(given := getattr(context.raw, key), dict):
+        context.known_in("MG124", given, context.output_names, "output", key)
     return context.keys(key).keys() <= set(context.output_names)
 
 
@@ -239,6 +239,8 @@ def _facts(
         rank = ranks.get(rank[0], rank)  # the rank of an array of equal shape
         known = None if p.is_list else (first, 0) if context.elementwise else rank
         own = "floating" if p.dtype == ACCUMULATOR else p.dtype
+        if context.form is not Form.KERNELS:
+            own = None  # other dtypes are passed on
         facts[p.name] = Fact(known, own or dtype, 0, frozenset([p.name]))
     return facts
 

@@ -246,8 +246,8 @@ def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
 
 
 def _rules(context: Context, arguments: Arguments) -> Sequence[DtypeRule]:
-    """Return the dtype rules of the arrays; without kernels, MLX promotes any dtypes."""
-    if context.form is Form.KERNELS:
+    """Return the dtype rules of the arrays; without any, MLX promotes all dtypes."""
+    if context.form is Form.KERNELS or context.raw.dtypes is not None:
         return arguments.rules
     return [DtypeRule("", DTYPES, Integers.KEEP, (p,)) for p in arguments.arrays]
 

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from .cpp import CppType
-from .dtypes import metal_name
+from .dtypes import DTYPES, metal_name
 from .signature import Arg, Kind, Output, Signature, Type
 
 
@@ -150,7 +150,7 @@ class Parameter(NamedTuple):
     # Fixed dtype such as int32, or the accumulator dtype; None: the op's promoted dtype.
     dtype: str | None = None
     integral: bool = False  # fixed to integers, therefore not differentiable
-    rule: str = GROUP  # C++ name of its dtype rule
+    rule: str = GROUP  # C++ name of its dtype rule: its own, or that of its group
 
     @property
     def member(self) -> str:
@@ -220,6 +220,11 @@ class DtypeRule(NamedTuple):
     integers: Integers
     params: tuple[Parameter, ...]
 
+    @property
+    def promotes(self) -> bool:
+        """True if its arguments are promoted together."""
+        return self.params[0].dtype is None
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -246,7 +251,7 @@ class Arguments:
 
     @property
     def group(self) -> DtypeRule | None:
-        """The dtype rule of the arguments that are promoted together."""
+        """The dtype rule of the arguments that are promoted together; of kernels the only one."""
         return next((rule for rule in self.rules if rule.name == GROUP), None)
 
 
@@ -510,6 +515,12 @@ class Op:
     def has_primitive(self) -> bool:
         """True if it has its own Primitive class."""
         return self.forward.form is Form.KERNELS
+
+    @property
+    def dtype_rules(self) -> tuple[DtypeRule, ...]:
+        """The rules that exclude dtypes, and all rules of kernels."""
+        rules = self.arguments.rules
+        return tuple(r for r in rules if self.has_primitive or len(r.dtypes) < len(DTYPES))
 
     @property
     def elementwise(self) -> bool:

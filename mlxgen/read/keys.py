@@ -143,9 +143,9 @@ class OpEntry(Model):
     dtype: Formula | dict[str, Formula] | None = key(
         "Output dtype, or one per output; the promoted dtype if absent."
     )
-    dtypes: Names | dict[str, Names] | None = key(
-        "Dtypes or categories allowed, for all arrays or per argument."
-    )
+    dtypes: (
+        Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None
+    ) = key("Dtypes or categories allowed, for all arrays, per argument, or per group of them.")
     integers: Literal["float32", "keep", "error"] | None = key(
         "Conversion of integer inputs if no kernel supports integers."
     )

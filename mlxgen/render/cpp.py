@@ -19,6 +19,7 @@ from ..model.cpp import BOOL, INT, CppType
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
 from ..model.kinds import BY_VALUE, REAL, Kind
 from ..model.op import (
+    GROUP,
     MOST,
     STREAM,
     Binding,
@@ -213,11 +214,21 @@ class View:
     # Python
 
     @property
-    def weak(self) -> list[str]:
-        """The arguments that determine the dtype of scalars."""
+    def weak(self) -> dict[str, list[str]]:
+        """The variables with the dtypes of scalars, and the arguments that determine them."""
         keys = self.op.forward.expr.keys if self.op.forward.expr else frozenset()
         others = keys | self.whole
-        return [p.cpp for p in self.arrays if p.dtype is None and p.name not in others]
+        groups = {
+            self.scalar_dtype(rule.params[0]): [p.cpp for p in rule.params if p.name not in others]
+            for rule in self.rules
+            if rule.promotes
+        }
+        return {variable: arguments for variable, arguments in groups.items() if arguments}
+
+    def scalar_dtype(self, p: Parameter) -> str:
+        """Return the variable with the dtype of a scalar that is passed for a promoted argument."""
+        first = next(rule for rule in self.rules if rule.name == p.rule).params[0]
+        return "like" if p.rule == GROUP else f"{first.cpp}_dtype"
 
     @property
     def whole(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..model.op import Form, GradKind, Op
+from ..model.op import GradKind, Op
 from ..model.signature import Type
 from .reference import DocumentedArgument, arguments, python_args, results
 
@@ -139,9 +139,7 @@ def op_dict(op: Op) -> dict[str, Any]:
             }
             for k in op.forward.kernels
         },
-        "dtypes": {p.name: list(r.dtypes) for r in op.arguments.rules for p in r.params}
-        if op.forward.form is Form.KERNELS
-        else {},
+        "dtypes": {p.name: list(r.dtypes) for r in op.dtype_rules for p in r.params},
         "elementwise": op.elementwise,
         "grad": {p.name: g.text for g in op.derivatives.grads for p in g.params},
         "jvp": op.derivatives.jvp.value,

@@ -146,13 +146,11 @@ class Reference:
 
     @property
     def dtypes(self) -> list[tuple[list[str], tuple[str, ...]]]:
-        """The dtypes of arguments that have their own, for an operator with kernels."""
-        if not self.op.has_primitive:
-            return []
+        """The dtypes of arguments other than those of the kernels."""
         return [
             ([p.name for p in rule.params], _dtypes(rule))
-            for rule in self.op.arguments.rules
-            if rule.name != GROUP
+            for rule in self.op.dtype_rules
+            if rule.name != GROUP or not self.op.has_primitive
         ]
 
     @property

@@ -271,7 +271,9 @@ class Subject:
         rules = [d for d in self.op["dtypes"].values() if len(d) > 1]
         if "cpu" in self.op["kernels"]:
             rules.append(self.op["kernels"]["cpu"]["dtypes"])
-        return all(name in rule for rule in rules)
+        # Next to floating arguments, a group of integers stays as it is.
+        floating = [rule for rule in rules if "float32" in rule]
+        return all(name in rule for rule in floating or rules)
 
     @property
     def dtype(self) -> mx.Dtype:

@@ -280,6 +280,9 @@ async def test_completion(editor: Editor) -> None:
         ('  dtypes: {"x, y": fl', 'y": fl', {"float32", "floating"}, {"x"}),
         ("  dtypes:\n    'x, y': fl", "y': fl", {"float32", "floating"}, {"x"}),
         ("  dtypes: {\"x\": integer, 'y': fl", "y': fl", {"float32", "floating"}, {"x"}),
+        ("  dtypes: [{x: integer}, {", "}, {", {"x"}, {"floating"}),
+        ("  dtypes: [{x: integer}, {y: fl", "y: fl", {"float32", "floating"}, {"x"}),
+        ("  dtypes:\n    - x: fl", "x: fl", {"float32", "floating"}, set()),
         ("  vmap: ", "vmap: ", {"batch", "none"}, {"x"}),
         # formulas: arguments, entries, MLX's functions and what has a dot before it
         ("  grad: {x: gr", "x: gr", {"grad", "x", "quarter", "softmax", "pi"}, {"vmap"}),

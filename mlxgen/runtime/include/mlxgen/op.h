@@ -180,6 +180,30 @@ struct DtypeRule {
 
   Dtype resolve(const char* op, const std::vector<Named>& args) const;
 
+  /** Raise an error unless the present arrays have an allowed dtype together. */
+  template <typename... Args>
+  void require(const char* op, const Given<Args>&... args) const {
+    std::vector<Named> present;
+    auto add = [&](const char* name, const std::optional<array>& a) {
+      if (a) {
+        present.emplace_back(name, a);
+      }
+    };
+    auto visit = [&](const char* name, const auto& arg) {
+      if constexpr (requires { arg.begin(); } && !requires { arg.shape(); }) {
+        for (const auto& item : arg) {
+          add(name, item);
+        }
+      } else {
+        add(name, arg);
+      }
+    };
+    (visit(args.name, args.value), ...);
+    if (!present.empty()) {
+      resolve(op, present);
+    }
+  }
+
   /** The accumulator dtype for `dtype`, if no argument needs a wider one. */
   Dtype resolve_sums(
       const char* op,
