@@ -50,6 +50,7 @@ Slot = Literal[
     "list",
     "floats",
     "bools",
+    "optionals",
     "int_list",
     "double_list",
     "bool_list",

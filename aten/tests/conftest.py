@@ -1,4 +1,4 @@
-"""Lets the tests import the modules beside them, as the commands of this folder do."""
+"""Lets the tests import the modules next to them, as the commands of this folder do."""
 
 import sys
 from pathlib import Path

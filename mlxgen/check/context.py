@@ -295,7 +295,7 @@ class Context(Named):
         return scope._replace(used=around.used, lets=self.lets)
 
     def expanded(self, text: str) -> str:
-        """Return the text of a formula with the texts of the `let`s that it uses."""
+        """Return the text of a formula and of the `let`s that it uses."""
         return expanded(text, {name: let.text for name, let in self.lets.items()})
 
     @cached_property

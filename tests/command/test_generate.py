@@ -144,7 +144,7 @@ def test_stale_files_are_removed_and_others_stay(folder: Path) -> None:
     assert "src/scale2.cpp" in changes.removed and "src/scale3.cpp" in changes.written
     files = contents(folder / "out")
     assert not [name for name in files if "scale2" in name or "activations" in name]
-    assert not (folder / "out/python/nn").exists()
+    assert not (folder / "out/python/nn/activations").exists()
     assert "src/mine.cpp" in files and "notes/mine.txt" in files
 
 

@@ -79,8 +79,9 @@ class Edits:
 
     def entry(self) -> None:
         parts = entries(self.read(YAML))
-        at = self.random.randrange(1, len(parts))
-        pattern, texts = self.random.choice([r for r in REPLACED if re.search(r[0], parts[at])])
+        fitting = [[r for r in REPLACED if re.search(r[0], part)] for part in parts]
+        at = self.random.choice([i for i in range(1, len(parts)) if fitting[i]])
+        pattern, texts = self.random.choice(fitting[at])
         places = [*re.finditer(pattern, parts[at])]
         place = self.random.choice(places)
         new = self.random.choice(texts)
