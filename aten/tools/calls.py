@@ -99,8 +99,9 @@ def by_hand() -> dict[str, list[tuple[Any, ...]]]:
         + [(image, up, [3, 3], b, [2, 1], [1, 0], [1, 0], [1, 1], none) for b in (None, values(2))]
         + [(image, up, [3, 3], None, [1, 1], [0, 0], [0, 0], [2, 1], none)]
     )
-    transposed3 = [(volume, up3, [2, 3, 2], none)] + [
-        (volume, up3, [2, 3, 2], values(3), [2, 1, 1], [1, 0, 0], [1, 0, 0], [1, 1, 2], none)
+    transposed3 = [
+        (volume, up3, [2, 3, 2], none),
+        (volume, up3, [2, 3, 2], values(3), [2, 1, 1], [1, 0, 0], [1, 0, 0], [1, 1, 2], none),
     ]
     deep = values(3, 1, 3, 3)
     matrix = values(4, 4)

@@ -180,7 +180,8 @@ struct DtypeRule {
 
   Dtype resolve(const char* op, const std::vector<Named>& args) const;
 
-  /** Raise an error unless the present arrays have an allowed dtype together. */
+  /** Raise an error unless the present arrays have an allowed dtype together.
+   */
   template <typename... Args>
   void require(const char* op, const Given<Args>&... args) const {
     std::vector<Named> present;
