@@ -19,7 +19,10 @@ SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
 CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
-.PHONY: help demo test metal integrations sanitize arm64 lint format bench accuracy docs site links build clean
+ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
+  -not -path '*/__pycache__/*' 2>/dev/null)
+
+.PHONY: help demo test metal aten integrations sanitize arm64 lint format bench accuracy docs site links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -46,6 +49,14 @@ test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": o
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
 	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
+
+aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
+
+.venv/.aten: .venv/.built $(ATEN_SOURCES)
+	@echo 'Building mlx_aten'
+	@$(PIP) install --no-build-isolation --no-deps -C build-dir=build/aten ./aten
+	@touch $@
 
 integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm
 	@$(PIP) install --group integrations
