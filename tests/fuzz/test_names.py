@@ -40,6 +40,7 @@ def own(op) -> set[str]:
     names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.forward.kernels for name, _ in kernel.constants}
     names |= {f"template_{t.name}" for kernel in op.forward.kernels for t in kernel.templates}
+    names |= {*op.entry.let}
     names |= {length.cpp for length in op.arguments.lengths.values()}
     for p in op.arguments.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_"}

@@ -264,7 +264,8 @@ def messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     package = folder / "myops"
     package.mkdir()
     shutil.copy(Path(backend.__file__).parent / "cmake" / "package" / "_load.py", package)
-    (package / "_build_info.py").write_text('VERSION = "0.1.0"\nMLX_VERSION = "0.31.2"\n')
+    info = 'VERSION = "0.1.0"\nMLX_VERSION = "0.31.2"\nUSES = {}\n'
+    (package / "_build_info.py").write_text(info)
     (package / "__init__.py").write_text("from ._load import *\n")
     patch.syspath_prepend(folder)
     yield raised(ImportError, importlib.import_module, "myops")

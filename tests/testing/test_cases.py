@@ -86,6 +86,7 @@ def op(name, *args, **given):
         **base,
         "outputs": [{"name": "out"}],
         "composite": None,
+        "let": {},
         "lengths": {},
         "kernels": {},
         "dtypes": {},
