@@ -55,7 +55,7 @@ aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS)
 
 .venv/.aten: .venv/.built $(ATEN_SOURCES)
 	@echo 'Building mlx_aten'
-	@$(PIP) install --no-build-isolation --no-deps -C build-dir=build/aten ./aten
+	@$(PIP) install --no-build-isolation --no-deps -C build-dir='$(CURDIR)/build/aten-build' ./aten
 	@touch $@
 
 integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm
