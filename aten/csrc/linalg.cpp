@@ -6,6 +6,24 @@
 
 namespace mlx_aten::functions {
 
+namespace {
+
+/** A product with a matrix. MLX multiplies floats only; integers are summed. */
+mx::array
+product(const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {
+  auto dtype = mx::result_type(a, b);
+  if (mx::issubdtype(dtype, mx::inexact)) {
+    return mx::matmul(a, b, s);
+  }
+  if (b.ndim() < 2) {
+    return mx::astype(mx::sum(mx::multiply(a, b, s), -1, false, s), dtype, s);
+  }
+  auto products = mx::multiply(mx::expand_dims(a, -1, s), b, s);
+  return mx::astype(mx::sum(products, -2, false, s), dtype, s);
+}
+
+} // namespace
+
 mx::array product_of(
     const std::vector<mx::array>& matrices,
     mx::StreamOrDevice s) {
@@ -15,7 +33,7 @@ mx::array product_of(
   }
   auto out = matrices[0];
   for (size_t i = 1; i < matrices.size(); ++i) {
-    out = mx::matmul(out, matrices[i], s);
+    out = product(out, matrices[i], s);
   }
   return out;
 }

@@ -123,7 +123,9 @@ def _operator(
 ) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     made: dict[str, Made] = {}
-    for overload in schema.candidates(name):
+    candidates = schema.candidates(name)
+    written = [o for o in schema.operators.get(name, ()) if o.name in rows and o not in candidates]
+    for overload in [*candidates, *written]:
         row = rows.get(overload.name)
         twin = python.without_generator(overload, schema)
         try:
@@ -132,7 +134,7 @@ def _operator(
                 continue
             if row and row.reject:
                 raise Unsupported(row.reject)
-            signature = python.signature(overload)
+            signature = python.signature(python.with_empty_lists(overload, schema))
             keys, origin = (row.keys, row.origin) if row else derive(overload)
         except Unsupported as error:
             outcomes[overload.name] = Rejected(str(error))

@@ -91,6 +91,21 @@ def _supported(arg: Argument) -> Argument:
     return arg._replace(type=type, default=default, alias="")
 
 
+def with_empty_lists(overload: Overload, schema: Schema) -> Overload:
+    """Return the overload with lists that may be empty, as by default in the forward operator.
+
+    ``avg_pool2d(..., int[2] stride=[])`` has the gradient ``avg_pool2d_backward(..., int[2] stride)``,
+    whose stride has no default, but may be empty too.
+    """
+    forward = schema.overloads.get(overload.name.removesuffix("_backward"), overload)
+    empty = {arg.name for arg in forward.args if arg.default == "[]"}
+    args = (
+        arg._replace(type="int[]") if arg.name in empty and arg.default is None else arg
+        for arg in overload.args
+    )
+    return overload._replace(args=tuple(args))
+
+
 def cpp_name(name: str) -> str | None:
     """Return the C++ name of an overload that cannot have its own; None for all others."""
     own, _ = split_name(name) or (name, name)

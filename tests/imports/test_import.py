@@ -10,6 +10,7 @@ import yaml
 from imports.conftest import VERSION, Run
 
 LIST = "relu  # a comment\nadd\n\n# another\nmax\nspecial_erfcx\nsort\nmasks\nrand\n"
+LIST += "_native_batch_norm_legit\n"
 OVERRIDES = """\
 relu: mx.maximum(self, 0)
 add.Tensor: self + 2 * half(alpha * other)
@@ -61,6 +62,9 @@ def test_entries(folder: Path, run: Run) -> None:
     assert report["add.Scalar"]["rejected"]
     assert report["special_erfcx"] == {"rejected": "no kernel"}
     assert "bool[3]" in report["masks"]["rejected"]
+    # One of them writes to its arguments, and has a formula nevertheless.
+    norms = {report[f"_native_batch_norm_legit{part}"]["from"] for part in ("", ".no_stats")}
+    assert norms == {"table norm.yaml"}
 
 
 def test_same_inputs_give_the_same_bytes(folder: Path, run: Run) -> None:

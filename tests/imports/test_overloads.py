@@ -26,6 +26,19 @@ def test_signatures(torch_schema: Schema, name: str, signature: str) -> None:
     assert str(overloads.signature(torch_schema.overloads[name])) == signature
 
 
+def test_lists_of_gradients_may_be_empty_too() -> None:
+    texts = (
+        "pool(Tensor self, int[2] size, int[2] stride=[]) -> Tensor",
+        "pool_backward(Tensor grad, Tensor self, int[2] size, int[2] stride) -> Tensor",
+        "fill_backward(Tensor grad, int[2] stride) -> Tensor",
+    )
+    pool, backward, other = map(schema.parse, texts)
+    read = Schema("0", [pool, backward, other], frozenset(), {})
+    found = [str(overloads.with_empty_lists(each, read)) for each in (pool, backward, other)]
+    changed = texts[1].replace("int[2] stride", "int[] stride")
+    assert found == [texts[0], changed, texts[2]]
+
+
 def test_unsupported_types_are_named(torch_schema: Schema) -> None:
     with pytest.raises(Unsupported, match=r"the type bool\[3\] of 'output_mask'"):
         overloads.signature(torch_schema.overloads["masks"])
