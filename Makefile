@@ -42,7 +42,7 @@ build/demo/.built: .venv/.ready $(SOURCES)
 	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/mlx
 	@touch $@
 
-test: .venv/.built ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
+test: .venv/.aten ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \
 	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
 

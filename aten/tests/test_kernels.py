@@ -11,10 +11,9 @@ import itertools
 from typing import Any
 
 import mlx.core as mx
+import mlx_aten as aten
 import numpy as np
 import pytest
-
-aten = pytest.importorskip("mlx_aten")
 
 Array = np.ndarray[Any, Any]
 FLOATS = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 2e-2}

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "mlx/ops.h"
@@ -75,15 +76,30 @@ mx::array without_axes(
 
 } // namespace shapeless
 
+/**
+ * Return `reduced`, which MLX reduces from `a`. If `a` has no elements, return
+ * the identity: MLX's reduction of a (5, 0) array over the last axis reads
+ * beyond its list of axes, and may never end.
+ */
+inline mx::array unless_empty(
+    const mx::array& a,
+    const mx::array& reduced,
+    float identity,
+    mx::StreamOrDevice s) {
+  return a.size() > 0 || reduced.size() == 0
+      ? reduced
+      : mx::full(reduced.shape(), identity, reduced.dtype(), s);
+}
+
 // MLX's reductions: over several axes, over one, over all.
-#define MLXGEN_REDUCTION(name)                                             \
+#define MLXGEN_REDUCTION(name, identity)                                   \
   inline mx::array name(                                                   \
       const mx::array& a,                                                  \
       const std::vector<int>& axes,                                        \
       bool keepdims,                                                       \
       mx::StreamOrDevice s) {                                              \
     if (!is_shapeless()) {                                                 \
-      return mx::name(a, axes, keepdims, s);                               \
+      return unless_empty(a, mx::name(a, axes, keepdims, s), identity, s); \
     }                                                                      \
     return shapeless::without_axes(                                        \
         shapeless::name(a, axes, s), axes, keepdims, s);                   \
@@ -99,13 +115,13 @@ mx::array without_axes(
         : mx::name(a, keepdims, s);                                        \
   }
 
-MLXGEN_REDUCTION(sum)
-MLXGEN_REDUCTION(mean)
-MLXGEN_REDUCTION(prod)
-MLXGEN_REDUCTION(max)
-MLXGEN_REDUCTION(min)
-MLXGEN_REDUCTION(all)
-MLXGEN_REDUCTION(any)
+MLXGEN_REDUCTION(sum, 0)
+MLXGEN_REDUCTION(mean, std::numeric_limits<float>::quiet_NaN())
+MLXGEN_REDUCTION(prod, 1)
+MLXGEN_REDUCTION(max, 0) // of nothing: MLX's error
+MLXGEN_REDUCTION(min, 0)
+MLXGEN_REDUCTION(all, 1)
+MLXGEN_REDUCTION(any, 0)
 
 #undef MLXGEN_REDUCTION
 
