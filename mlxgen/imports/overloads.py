@@ -94,8 +94,8 @@ def _supported(arg: Argument) -> Argument:
 def with_empty_lists(overload: Overload, schema: Schema) -> Overload:
     """Return the overload with lists that may be empty, as by default in the forward operator.
 
-    ``avg_pool2d(..., int[2] stride=[])`` has the gradient ``avg_pool2d_backward(..., int[2] stride)``,
-    whose stride has no default, but may be empty too.
+    The stride of ``avg_pool2d`` is ``int[2] stride=[]``. That of ``avg_pool2d_backward`` has no
+    default, but may be empty too.
     """
     forward = schema.overloads.get(overload.name.removesuffix("_backward"), overload)
     empty = {arg.name for arg in forward.args if arg.default == "[]"}
