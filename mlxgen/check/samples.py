@@ -8,12 +8,14 @@ checked.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ..diagnostics import did_you_mean
+from ..formula import trees
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
 from ..model.kinds import REAL, Kind
@@ -75,12 +77,16 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
         else:
             like = "{shape: [3, 4], low: 0, high: 1}"
             yield (), f"an array must be described by a mapping, such as {like}"
-    elif type.kind is Kind.ARRAYS:
-        if isinstance(value, list) and all(isinstance(v, ArraySample) for v in value):
-            for i, item in enumerate(value):
+    elif type.kind in (Kind.ARRAYS, Kind.OPTIONALS):
+        absent = type.kind is Kind.OPTIONALS
+        items = value if isinstance(value, list) else [value]
+        right = all(isinstance(item, ArraySample) or (absent and item is None) for item in items)
+        for i, item in enumerate(items) if right and items is value else ():
+            if item is not None:
                 yield from (((i, *path), problem) for path, problem in _array_problems(item))
-        else:
-            yield (), "a list of arrays must be a list of mappings, such as [{low: 0}, {low: 1}]"
+        if not right or items is not value:
+            like = "[{low: 0}, null]" if absent else "[{low: 0}, {low: 1}]"
+            yield (), f"a {type.kind.value} must be a list of mappings, such as {like}"
     else:
         value = type.spread(value)
         wanted = with_article(type) + f" of length {type.length}" * ((type.length or 1) > 1)
@@ -180,6 +186,8 @@ def _kind(type: Type, value: Any) -> str:
         return "none" if type.optional and value is None else "array"
     if type.kind is Kind.ARRAYS:
         return "arrays" if value else "empty"
+    if type.kind is Kind.OPTIONALS and value:
+        return "optionals" if None in value else "arrays"
     if isinstance(value, list):
         return "ints" if value else "empty"
     if type.kind is Kind.DTYPE and value is not None:
@@ -220,10 +228,12 @@ def _call_problems(
             yield (), f"the shapes cannot be broadcast: {', '.join(shown)}"
     for axis, length in context.axes.lengths.items():
         with suppress(Impossible):  # too few axes, which a condition reports
-            names.setdefault(axis, evaluated(length.text, names, None))
-    for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
+            names.setdefault(axis, evaluated(trees.size(length.array, length.axis), names, None))
+    formulas = [(c.tree, c.message) for c in conditions] + [(s.tree, "") for s in shapes if s.tree]
+    for tree, message in formulas:
+        text = ast.unparse(tree)
         try:
-            value = evaluated(context.expanded(text), names, bool(message) or ())
+            value = evaluated(tree, names, bool(message) or ())
         except Impossible as error:
             yield (), f"`{text}` cannot be computed: {error}"
             continue

@@ -16,7 +16,7 @@ from . import overloads as python
 from . import pages
 from .overloads import Unsupported
 from .schema import Overload, Schema
-from .table import Row, Table, base_table, load
+from .table import Origin, Row, Table, base_table, load
 
 
 class Made(NamedTuple):
@@ -24,7 +24,7 @@ class Made(NamedTuple):
 
     overload: Overload  # with the signature of the entry
     keys: Mapping[str, Any]
-    origin: str  # `table pointwise.yaml`, `torch._refs.addcdiv`
+    origin: Origin
     doc: str
     variants: Sequence[str]
     aliases: Sequence[str]
@@ -44,7 +44,7 @@ class Rejected(NamedTuple):
 
 Outcome = Made | Merged | Rejected
 # Derives the keys and origin of an overload; raises ``Unsupported`` with the reason.
-Derive = Callable[[Overload], tuple[Mapping[str, Any], str]]
+Derive = Callable[[Overload], tuple[Mapping[str, Any], Origin]]
 
 
 class Imported(NamedTuple):

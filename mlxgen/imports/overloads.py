@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..check.context import FORMS, GENERATED
+from ..check.context import GENERATED, generated
 from ..formula.mlx import table
 from ..read.names import clash
 from ..read.names import overload as split_name
@@ -109,7 +109,7 @@ def with_empty_lists(overload: Overload, schema: Schema) -> Overload:
 def cpp_name(name: str) -> str | None:
     """Return the C++ name of an overload that cannot have its own; None for all others."""
     own, _ = split_name(name) or (name, name)
-    if clash(own, "an operator") or any(form.fullmatch(own) for _, form in FORMS):
+    if clash(own, "an operator") or generated(own):
         return f"{own}_op"
     return None
 

@@ -19,7 +19,7 @@ import yaml
 from ..diagnostics import COMMAND_LINE, Diagnostics
 from .importer import Imported, Made, Merged, Outcome, Rejected
 from .overloads import cpp_name
-from .table import Row
+from .table import Origin, Row
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"
@@ -105,19 +105,11 @@ def _entry(made: Made) -> str:
     return _block_of(keys, made.origin)
 
 
-def _block_of(keys: _Block, origin: str) -> str:
+def _block_of(keys: _Block, origin: Origin) -> str:
     """Return an entry with the comment about its origin."""
     lines = _yaml(keys).splitlines()
     indented = "".join(f"  {line}".rstrip() + "\n" for line in lines)
-    return f"# {_sentence(origin)}\n- {indented[2:]}"
-
-
-def _sentence(origin: str) -> str:
-    """Return the comment about the origin of a formula."""
-    kind, _, file = origin.partition(" ")
-    if kind in ("table", "override"):
-        return f"From the {'base table' if kind == 'table' else 'overrides'}, {file}."
-    return f"Derived from {origin}."
+    return f"# {origin.sentence}\n- {indented[2:]}"
 
 
 def report(imported: Imported) -> str:
@@ -142,7 +134,7 @@ def report(imported: Imported) -> str:
 def _outcome(outcome: Outcome) -> str:
     match outcome:
         case Made():
-            row = {"from": outcome.origin}
+            row = {"from": str(outcome.origin)}
         case Merged(into):
             row = {"merged": into}
         case Rejected(reason):

@@ -6,6 +6,7 @@ Each phase of ``check`` builds a part of ``Op`` from the YAML. Templates, ``ops.
 
 from __future__ import annotations
 
+import ast
 import enum
 import itertools
 import re
@@ -46,11 +47,6 @@ class Length(NamedTuple):
     array: str
     axis: int
     cpp: str = ""  # name of its C++ variable
-
-    @property
-    def text(self) -> str:
-        """The formula of the size."""
-        return f"{self.array}.shape[{self.axis}]"
 
 
 def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
@@ -290,6 +286,7 @@ class Rule(NamedTuple):
 
     text: str
     expr: Expr
+    tree: ast.expr | None = None  # of a shape, with the entry's `let`s inserted
 
 
 class Holds(enum.Enum):
@@ -395,7 +392,7 @@ class Kernel(NamedTuple):
 class Condition(NamedTuple):
     """A check of the arguments."""
 
-    text: str
+    tree: ast.expr  # with the entry's `let`s inserted
     expr: Expr
     message: str
     array: str = ""  # the array whose axes it checks, if it comes from `axes`

@@ -26,6 +26,7 @@ import mlxgen
 from mlxgen.diagnostics import sections
 from mlxgen.formula.compile import Expr, Name, Scope, Want, compile_formula
 from mlxgen.formula.numbers import ArrayFacts, evaluated
+from mlxgen.formula.source import parsed
 from mlxgen.model.signature import Kind, Type
 
 INCLUDE = Path(mlxgen.__path__[0]) / "runtime" / "include"
@@ -893,7 +894,7 @@ def test_values(tmp_path: Path) -> None:
             raise AssertionError(f"Python does not take {text}") from error
         lines.append(f"  keep({i}, [&] {{ {samples.body(expr)} }}()); // {text}")
         # Samples are evaluated like this at generation time.
-        known = evaluated(text, facts, None) if kind in ("shape", "int", "cond") else None
+        known = evaluated(parsed(text), facts, None) if kind in ("shape", "int", "cond") else None
         assert known is None or known == (tuple(want) if kind == "shape" else want), text
     lines.append("}\n")
     (tmp_path / "run.cpp").write_text("\n".join(lines))
