@@ -281,12 +281,14 @@ class Grad(NamedTuple):
         )
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """A formula of an output's shape or dtype, or of a launch's threads along an axis."""
 
     text: str
     expr: Expr
-    tree: ast.expr | None = None  # of a shape, with the entry's `let`s inserted
+    # Of a shape or dtype, with the entry's `let`s inserted; equal trees are different objects.
+    tree: ast.expr | None = field(default=None, compare=False)
 
 
 class Holds(enum.Enum):
@@ -389,10 +391,11 @@ class Kernel(NamedTuple):
         }
 
 
-class Condition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """A check of the arguments."""
 
-    tree: ast.expr  # with the entry's `let`s inserted
+    tree: ast.expr = field(compare=False)  # with the entry's `let`s inserted
     expr: Expr
     message: str
     array: str = ""  # the array whose axes it checks, if it comes from `axes`
