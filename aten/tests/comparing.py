@@ -144,7 +144,8 @@ def same_elements(sample: Sample, actual: Any, expected: Any, where: str) -> Non
         raise Mismatch(f"{where}: a place outside of the array")
     if (np.diff(ordered, axis=axis) == 0).any():
         raise Mismatch(f"{where}: a place twice")
-    close(*(np.take_along_axis(x, a, axis) for a in places), (0, 0), f"element at {where}")
+    found, wanted = (np.take_along_axis(x, a, axis) for a in places)
+    close(found, wanted, (0, 0), f"element at {where}")
 
 
 def is_complex(value: Any) -> bool:

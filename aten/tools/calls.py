@@ -248,7 +248,6 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
     bounds = torch.tensor([0.0, nan, -1.0, 1.0, 2.0, 1.5, nan, 0.0])
     return {
         "_chunk_cat": [([values(5, 2), values(3, 4)], 0, 4, none)],
-        "_compute_linear_combination": [(integers[:4].reshape(2, 2), square[:2, :2].long(), none)],
         "_slow_conv2d_forward": [
             (values(0, 3, 7, 6), values(4, 3, 3, 2), [3, 2], values(4), [1, 1], [0, 0], none)
         ],

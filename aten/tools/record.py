@@ -80,7 +80,7 @@ UNDEFINED = ("empty",)
 
 @dataclass(frozen=True)
 class Limits:
-    """How many calls are recorded, and the seed of OpInfo's random numbers."""
+    """The most calls that are recorded, and the seed of OpInfo's random numbers."""
 
     seed: int = 0
     #: samples of each dtype but the main one
