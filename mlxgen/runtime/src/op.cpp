@@ -55,6 +55,10 @@ std::string show(bool value) {
   return value ? "True" : "False";
 }
 
+std::string show(const Scalar& number) {
+  return number.visit([](auto value) { return show(value); });
+}
+
 void fail(
     const char* op,
     const std::string& what,

@@ -21,6 +21,7 @@
 
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
+#include "mlxgen/number.h"
 
 namespace mlxgen {
 
@@ -56,6 +57,8 @@ std::string show(const Arrays& arrays);
 std::string show(const std::string& text);
 
 std::string show(bool value);
+
+std::string show(const Scalar& number);
 
 template <typename T>
   requires std::is_arithmetic_v<T>
