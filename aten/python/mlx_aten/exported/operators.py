@@ -1,8 +1,8 @@
 """The functions behind the operators of a program.
 
-Most are mlx_aten's. Here are those without a counterpart among functions over arrays: copies and
-conversions, sizes and the arithmetic with them, dropout, recurrent layers, and the fused operators
-that `rewrites.py` puts into programs.
+Most are mlx_aten's. Others are in `arrays.py`, `layers.py`, `recurrent.py` and `draws.py`. Here are
+those without a counterpart among functions over arrays: copies and conversions, sizes and the
+arithmetic with them, and the fused operators that `rewrites.py` puts into programs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import fused, recurrent
+from . import arrays, draws, fused, layers, recurrent
 
 Function = Callable[..., Any]
 Find = Callable[[str, str], Function | None]
 
 # Arguments of ATen that have no meaning in MLX.
+LARGEST = 2**31 - 1  # of the sizes of MLX's arrays
 DROPPED = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
 
 
@@ -61,16 +62,30 @@ def _copy(self: mx.array, src: mx.array | float) -> mx.array:
     return mx.broadcast_to(source, self.shape)
 
 
-def _dropout(input: mx.array, p: float, train: bool) -> mx.array:
-    if not train or p == 0:
-        return input
-    if p == 1:
-        return mx.zeros_like(input)
-    return mx.where(mx.random.bernoulli(1 - p, input.shape), input / (1 - p), 0)
-
-
 def _size(self: mx.array, dim: int) -> int:
     return self.shape[dim]
+
+
+def _bounded(name: str) -> Function:
+    """Return an operator over a slice; torch writes the largest int64 for its open end."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _named(name)(*map(_bound, args), **{k: _bound(v) for k, v in kwargs.items()})
+
+    return call
+
+
+def _bound(value: Any) -> Any:
+    return max(min(value, LARGEST), -LARGEST) if type(value) is int else value
+
+
+def _named(name: str) -> Function:
+    function: Function = getattr(importlib.import_module("mlx_aten"), name)
+    return function
+
+
+def _renamed(name: str) -> Function:
+    return lambda *args, **kwargs: _named(name)(*args, **kwargs)
 
 
 def _write_view(
@@ -99,15 +114,34 @@ FUNCTIONS: dict[str, Function] = {
     "aten.type_as.default": _convert_like,
     "aten.copy.default": _copy,
     "aten.detach.default": mx.stop_gradient,
-    "aten.dropout.default": _dropout,
     "aten.broadcast_tensors.default": lambda tensors: mx.broadcast_arrays(*tensors),
     "aten.sym_size.int": _size,
     "aten.sym_numel.default": lambda self: self.size,
+    "aten.slice.Tensor": _bounded("slice"),
+    "aten.slice_scatter.default": _bounded("slice_scatter"),
+    # Under mx.compile, MLX raises an error: the number would be a constant.
+    "aten.item.default": lambda self: self.item(),
+    "aten._local_scalar_dense.default": lambda self: self.item(),
+    **{
+        f"aten.__{sign}__.{kind}": _renamed(f"bitwise_{name}")
+        for sign, name in (
+            *(("and", "and"), ("or", "or"), ("xor", "xor")),
+            *(("lshift", "left_shift"), ("rshift", "right_shift")),
+        )
+        for kind in ("Tensor", "Scalar")
+    },
     "aten.lstm.input": recurrent.lstm,
     "aten.gru.input": recurrent.gru,
     "aten.rnn_tanh.input": recurrent.rnn_tanh,
     "aten.rnn_relu.input": recurrent.rnn_relu,
+    "aten.lstm_cell.default": recurrent.lstm_cell,
+    "aten.gru_cell.default": recurrent.gru_cell,
+    "aten.rnn_tanh_cell.default": recurrent.rnn_tanh_cell,
+    "aten.rnn_relu_cell.default": recurrent.rnn_relu_cell,
     "mlx.write_view": _write_view,
+    **arrays.FUNCTIONS,
+    **draws.FUNCTIONS,
+    **layers.FUNCTIONS,
     **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
     # Arithmetic with sizes.
     **{
