@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
+from itertools import accumulate, product
 from typing import Any
 
 import mlx.core as mx
@@ -73,11 +73,53 @@ def tensor_split(self: mx.array, at: int | Sequence[int], dim: int = 0) -> list[
     if isinstance(at, int):
         n, more = divmod(self.shape[dim], at)
         at = [i * n + min(i, more) for i in range(1, at)]
-    return mx.split(self, list(at), axis=dim)
+    return _parts(self, at, dim)
+
+
+def _parts(self: mx.array, at: Iterable[int], dim: int) -> list[mx.array]:
+    return list(mx.split(self, list(at), axis=dim))
+
+
+def split_sizes(self: mx.array, sizes: Sequence[int], dim: int = 0) -> list[mx.array]:
+    """Split into parts of these sizes."""
+    return _parts(self, list(accumulate(sizes))[:-1], dim)
 
 
 def _split_along(axis: int) -> Function:
     return lambda self, at: tensor_split(self, at, axis if self.ndim > axis else 0)
+
+
+def moveaxis(self: mx.array, source: Sequence[int], destination: Sequence[int]) -> mx.array:
+    """Move several axes to new places."""
+    places = {d % self.ndim: s % self.ndim for s, d in zip(source, destination, strict=True)}
+    rest = iter([axis for axis in range(self.ndim) if axis not in places.values()])
+    return self.transpose([places[i] if i in places else next(rest) for i in range(self.ndim)])
+
+
+def _repeated(repeats: mx.array, output_size: int | None = None) -> mx.array:
+    """Return each index as often as an array tells."""
+    if output_size is None:
+        raise ValueError("repeat_interleave by an array needs output_size")
+    ends = mx.cumsum(repeats)
+    return mx.sum(mx.arange(output_size)[:, None] >= ends, axis=1).astype(repeats.dtype)
+
+
+def repeat_interleave(
+    self: mx.array, repeats: mx.array, dim: int | None = None, output_size: int | None = None
+) -> mx.array:
+    """Repeat each element as often as an array tells."""
+    self = self.reshape(-1) if dim is None else self
+    repeats = mx.broadcast_to(repeats, (self.shape[dim or 0],))
+    return mx.take(self, _repeated(repeats, output_size), axis=dim or 0)
+
+
+def trapezoid(y: mx.array, step: float | mx.array = 1, dim: int = -1) -> mx.array:
+    """Integrate over an axis by the rule of trapezoids; `step` is a distance, or all places."""
+    y = mx.moveaxis(y, dim, -1)
+    if isinstance(step, mx.array):
+        x = mx.moveaxis(step, dim, -1) if step.ndim == y.ndim else step
+        step = x[..., 1:] - x[..., :-1]
+    return mx.sum((y[..., 1:] + y[..., :-1]) * (step / 2), axis=-1)
 
 
 def rot90(self: mx.array, k: int = 1, dims: Sequence[int] = (0, 1)) -> mx.array:
@@ -113,7 +155,7 @@ def cartesian_prod(tensors: list[mx.array]) -> mx.array:
 
 def block_diag(tensors: list[mx.array]) -> mx.array:
     """Return a matrix with these matrices on its diagonal."""
-    blocks = [mx.atleast_2d(x) for x in tensors]
+    blocks: list[Any] = [mx.atleast_2d(x) for x in tensors]
     width = sum(block.shape[1] for block in blocks)
     rows, before = [], 0
     for block in blocks:
@@ -172,6 +214,26 @@ def put(self: mx.array, index: mx.array, source: mx.array, accumulate: bool = Fa
     return flat.reshape(self.shape)
 
 
+def as_strided(
+    self: mx.array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> mx.array:
+    """Return elements of an array in row order."""
+    return mx.as_strided(self, size, stride, storage_offset or 0)
+
+
+def sum_to_size(self: mx.array, size: Sequence[int]) -> mx.array:
+    """Sum over the axes along which an array of this size would be repeated."""
+    more = self.ndim - len(size)
+    axes = [i + more for i, n in enumerate(size) if n == 1]
+    return mx.sum(self, axis=[*range(more), *axes]).reshape(size)
+
+
+def count_nonzero(self: mx.array, dim: int | Sequence[int] | None = None) -> mx.array:
+    """Return how many elements are not 0."""
+    axes = dim if dim is None or isinstance(dim, int) else tuple(dim)
+    return mx.sum(self != 0, axis=axes).astype(mx.int64)
+
+
 # Making arrays. Without a dtype, it is that of the numbers.
 
 
@@ -185,6 +247,12 @@ def arange(*bounds: float, dtype: mx.Dtype | None = None) -> mx.array:
     """Return the numbers of a range: its end, or its start, end and step."""
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     return mx.arange(start, end, step, dtype or _dtype_of(*bounds))
+
+
+def where(condition: mx.array, self: float, other: float) -> mx.array:
+    """Return one of two numbers for each element."""
+    dtype = _dtype_of(self, other)
+    return mx.where(condition, mx.array(self, dtype), mx.array(other, dtype))
 
 
 def full(size: Sequence[int], fill_value: float, dtype: mx.Dtype | None = None) -> mx.array:
@@ -228,8 +296,8 @@ def _cosines(*weights: float) -> Function:
         dtype: mx.Dtype | None = None,
     ) -> mx.array:
         terms = (given[0], *(-beta for beta in given[1:] or (0.46,))) if given else weights
-        angles = _places(window_length, periodic) * (2 * math.pi)
-        return sum(w * mx.cos(angles * i) for i, w in enumerate(terms)).astype(dtype or mx.float32)
+        angles = _places(window_length, periodic)[:, None] * (2 * math.pi) * mx.arange(len(terms))
+        return mx.sum(mx.array(terms) * mx.cos(angles), axis=1).astype(dtype or mx.float32)
 
     return window
 
@@ -284,9 +352,10 @@ def _conj(self: mx.array) -> mx.array:
 
 def _shifted(back: bool) -> Function:
     def shift(self: mx.array, dim: Iterable[int] | None = None) -> mx.array:
-        axes = list(range(self.ndim) if dim is None else dim)
-        sizes = [self.shape[axis] for axis in axes]
-        return mx.roll(self, [(n + 1) // 2 if back else n // 2 for n in sizes], axes)
+        for axis in range(self.ndim) if dim is None else dim:
+            n = self.shape[axis]
+            self = mx.roll(self, (n + 1) // 2 if back else n // 2, axis)
+        return self
 
     return shift
 
@@ -364,11 +433,19 @@ FUNCTIONS: dict[str, Function] = {
     "aten.diag_embed.default": diag_embed,
     "aten.diagonal_scatter.default": diagonal_scatter,
     "aten.unfold.default": unfold,
+    "mlx.as_strided": as_strided,
     "aten.tensor_split.sections": tensor_split,
     "aten.tensor_split.indices": tensor_split,
     **{f"aten.hsplit.{kind}": _split_along(1) for kind in ("int", "array")},
     **{f"aten.vsplit.{kind}": _split_along(0) for kind in ("int", "array")},
     **{f"aten.dsplit.{kind}": _split_along(2) for kind in ("int", "array")},
+    "aten.split.sizes": split_sizes,
+    "aten.moveaxis.intlist": moveaxis,
+    "aten.movedim.intlist": moveaxis,
+    "aten.repeat_interleave.self_Tensor": repeat_interleave,
+    "aten.repeat_interleave.Tensor": _repeated,
+    **{f"aten.{n}.{k}": trapezoid for n, k in product(("trapezoid", "trapz"), ("x", "dx"))},
+    "aten.view.dtype": lambda self, dtype: self.view(dtype),
     "aten.swapdims.default": mx.swapaxes,
     "aten.adjoint.default": lambda self: _conj(mx.swapaxes(self, -1, -2)),
     "aten.mH.default": lambda self: _conj(mx.swapaxes(self, -1, -2)),
@@ -395,9 +472,14 @@ FUNCTIONS: dict[str, Function] = {
     "aten.put.default": put,
     "aten.einsum.default": lambda equation, tensors, path=None: mx.einsum(equation, *tensors),
     "aten.isfinite.default": mx.isfinite,
+    "aten.isclose.default": mx.isclose,
+    "aten.diagflat.default": lambda self, offset=0: diag_embed(self.reshape(-1), offset),
+    "aten.sum_to_size.default": sum_to_size,
+    **{f"aten.count_nonzero.{kind}": count_nonzero for kind in ("default", "dim_IntList")},
     "aten.positive.default": lambda self: self,
     **{f"aten.arange.{kind}": arange for kind in ("default", "start", "start_step")},
     "aten.full.default": full,
+    "aten.where.Scalar": where,
     "aten.tril_indices.default": _indices(True),
     "aten.triu_indices.default": _indices(False),
     "aten.vander.default": vander,

@@ -236,6 +236,40 @@ def trilinear(
     return mx.sum(arrays[0] * arrays[1] * arrays[2], axis=list(sumdim))
 
 
+def std_mean(
+    self: mx.array,
+    dim: Sequence[int] | None = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: float | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Return the deviation and the mean over axes, or over all."""
+    correction = int(unbiased) if correction is None else correction
+    variance, mean = _aten("var_mean")(self, dim, correction=correction, keepdim=keepdim)
+    return mx.sqrt(variance), mean
+
+
+def pdist(self: mx.array, p: float = 2) -> mx.array:
+    """Return the distances of all pairs of rows."""
+    n = self.shape[0]
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    first, second = mx.array(pairs, mx.int32).reshape(-1, 2).T
+    result: mx.array = _aten("linalg_vector_norm")(self[first] - self[second], p, [-1])
+    return result
+
+
+def grouped_mm(input: mx.array, weight: mx.array, offs: mx.array, *_: None) -> mx.array:
+    """Multiply rows (n, k), sorted by group, with the matrices (groups, k, m) of their groups.
+
+    Args:
+        offs: the ends of the groups; later rows have the result 0.
+    """
+    rows = mx.arange(input.shape[0])[:, None]
+    group = mx.minimum(mx.sum(rows >= offs, axis=1), weight.shape[0] - 1)
+    product = mx.gather_mm(input[:, None], weight, rhs_indices=group, sorted_indices=True)
+    return mx.where(rows < offs[-1], product[:, 0], 0)
+
+
 # Sampling at places of a grid.
 
 
@@ -448,6 +482,18 @@ FUNCTIONS: dict[str, Function] = {
     "aten._embedding_bag_forward_only.default": embedding_bag,
     "aten.bilinear.default": bilinear,
     "aten._trilinear.default": trilinear,
+    "aten.std_mean.default": lambda self, unbiased=True: std_mean(self, None, unbiased),
+    "aten.std_mean.dim": std_mean,
+    "aten.std_mean.correction": std_mean,
+    "aten.cdist.default": lambda x1, x2, p=2, compute_mode=None: _aten("_cdist_forward")(
+        x1, x2, p, compute_mode
+    ),
+    "aten.pdist.default": pdist,
+    "aten.dist.default": lambda self, other, p=2: _aten("linalg_vector_norm")(self - other, p),
+    "aten.logdet.default": lambda self: mx.log(_aten("linalg_det")(self)),
+    "aten.trace.default": mx.trace,
+    "aten._grouped_mm.default": grouped_mm,
+    "transformers.grouped_mm_fallback.default": grouped_mm,
     "aten.grid_sampler.default": grid_sampler,
     "aten.grid_sampler_2d.default": grid_sampler,
     "aten.grid_sampler_3d.default": grid_sampler,

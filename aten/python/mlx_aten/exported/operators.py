@@ -21,6 +21,22 @@ Function = Callable[..., Any]
 Find = Callable[[str, str], Function | None]
 
 # Arguments of ATen that have no meaning in MLX.
+# Overloads that mlx_aten lacks, of operators that it has: shapes of results depend on values.
+LACKING = {("narrow", "Tensor"), ("where", "default")}
+# Operators that are others of mlx_aten.
+SAME = {
+    **{f"__{sign}__": f"bitwise_{sign}" for sign in ("and", "or", "xor")},
+    "__lshift__": "bitwise_left_shift",
+    "__rshift__": "bitwise_right_shift",
+    "_prelu_kernel": "prelu",
+    "_unsafe_index": "index",
+    "_unsafe_index_put": "index_put",
+    "concat": "cat",
+    "det": "linalg_det",
+    "unsafe_chunk": "chunk",
+    "unsafe_split": "split",
+    "unsafe_split_with_sizes": "split_with_sizes",
+}
 LARGEST = 2**31 - 1  # of the sizes of MLX's arrays
 DROPPED = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
 
@@ -30,6 +46,9 @@ def find(name: str, overload: str) -> Function | None:
 
     The overloads of an operator are one Python function, which chooses by the arguments' kinds.
     """
+    if (name, overload) in LACKING:
+        return None
+    name = SAME.get(name, name)
     function = getattr(importlib.import_module("mlx_aten"), name, None)
     return function if callable(function) else None
 
@@ -93,7 +112,8 @@ def _write_view(
 ) -> mx.array:
     """Return the source with new elements where the view has its elements.
 
-    The view of the numbers of all elements tells their positions, whatever the view is.
+    The view of the numbers of all elements tells their positions, whatever the view is. `WRITES`
+    has faster functions for frequent views.
     """
     positions = view(mx.arange(source.size).reshape(source.shape))
     if position is not None:
@@ -102,6 +122,25 @@ def _write_view(
     flat[positions.reshape(-1)] = elements.reshape(-1)
     return flat.reshape(source.shape)
 
+
+def _reshaped_back(source: mx.array, elements: mx.array, *_: Any, **__: Any) -> mx.array:
+    return elements.reshape(source.shape)
+
+
+# Returns the source with new elements, by the view: (source, elements, *the view's arguments).
+WRITES: dict[str, Function] = {
+    "aten.slice.Tensor": _bounded("slice_scatter"),
+    "aten.select.int": _renamed("select_scatter"),
+    "aten.transpose.int": lambda source, elements, dim0, dim1: mx.swapaxes(elements, dim0, dim1),
+    **{
+        f"aten.{name}": _reshaped_back
+        for name in (
+            *("alias.default", "view.default", "view_as.default", "reshape.default"),
+            *("unsqueeze.default", "flatten.using_ints", "unflatten.int"),
+            *("squeeze.default", "squeeze.dim", "squeeze.dims"),
+        )
+    },
+}
 
 FUNCTIONS: dict[str, Function] = {
     **{
@@ -122,14 +161,6 @@ FUNCTIONS: dict[str, Function] = {
     # Under mx.compile, MLX raises an error: the number would be a constant.
     "aten.item.default": lambda self: self.item(),
     "aten._local_scalar_dense.default": lambda self: self.item(),
-    **{
-        f"aten.__{sign}__.{kind}": _renamed(f"bitwise_{name}")
-        for sign, name in (
-            *(("and", "and"), ("or", "or"), ("xor", "xor")),
-            *(("lshift", "left_shift"), ("rshift", "right_shift")),
-        )
-        for kind in ("Tensor", "Scalar")
-    },
     "aten.lstm.input": recurrent.lstm,
     "aten.gru.input": recurrent.gru,
     "aten.rnn_tanh.input": recurrent.rnn_tanh,

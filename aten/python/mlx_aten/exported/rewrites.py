@@ -216,7 +216,8 @@ def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
                 matcher.producers.update(dict.fromkeys(new.outputs(), new))
                 done.setdefault(rule.name, []).append(node.name)
     without_unused(graph)
-    return done
+    left = {node.name for node in graph.nodes}
+    return {rule: kept for rule, nodes in done.items() if (kept := [n for n in nodes if n in left])}
 
 
 def _arguments(rule: Rule, node: Node, matcher: _Matcher, types: Types) -> tuple[Value, ...] | None:
@@ -246,8 +247,7 @@ def _attention_call(found: Match, types: Types) -> tuple[Value, ...] | None:
 
 def _attention_steps(found: Match, types: Types) -> tuple[Value, ...] | None:
     q, k, v, mask = (found.get(name) for name in ("q", "k", "v", "mask"))
-    rank = types.rank(k)
-    axes = {found["dim0"] % rank, found["dim1"] % rank} if rank else set()
+    axes = {found.get("dim0", 2) % 4, found.get("dim1", 3) % 4}
     if axes != {2, 3} or found["dim"] not in (-1, 3) or not _suits_attention(q, k, v, mask, types):
         return None
     if mask is not None and types(mask).dtype == mx.bool_:
@@ -390,12 +390,19 @@ _NORMALIZED = _normalized(_X)
 # In half precision, models compute the norm in float32 and round it before the weight.
 _NORMALIZED_LOW = tuple(_converted(norm) for norm in _normalized(_converted(_X)))
 
-_KEYS = Op("transpose.int", (Hole("k"), Hole("dim0"), Hole("dim1")))
-_SCORES = Op("matmul.default", (Hole("q"), _KEYS))
-_SCALED = (
-    Op("mul.Tensor mul.Scalar", (_SCORES, Number("scale"))),
-    Op("div.Tensor div.Scalar", (_SCORES, Number("divisor"))),
-    _SCORES,
+_KEYS = (
+    Op("transpose.int", (Hole("k"), Hole("dim0"), Hole("dim1"))),
+    Op("permute.default", (Hole("k"), [0, 1, 3, 2])),
+    Op("mT.default", (Hole("k"),)),
+)
+_SCALED = tuple(
+    form
+    for scores in (Op("matmul.default", (Hole("q"), keys)) for keys in _KEYS)
+    for form in (
+        Op("mul.Tensor mul.Scalar", (scores, Number("scale"))),
+        Op("div.Tensor div.Scalar", (scores, Number("divisor"))),
+        scores,
+    )
 )
 _SOFTMAX = "softmax.int _softmax.default"
 
