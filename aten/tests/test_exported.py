@@ -277,6 +277,19 @@ def test_chosen_rewrites() -> None:
     assert set(model.rewrites) == {"rms_norm"}
     with pytest.raises(ValueError, match="unknown rewrite 'rmsnorm', expected: attention, "):
         from_exported(FOLDER / "llama.pt2", rewrites=["rmsnorm"])
+    assert set(from_exported(FOLDER / "llama.pt2", rewrites="swiglu").rewrites) == {"swiglu"}
+    with pytest.raises(TypeError, match="rewrites must be a bool or names, not NoneType"):
+        from_exported(FOLDER / "llama.pt2", rewrites=None)
+
+
+def test_wrong_parameters() -> None:
+    model = from_exported(FOLDER / "mlp.pt2")
+    args, _ = Recorded("mlp").arguments(model)
+    for given in ({"classes": {"weight": mx.zeros((3, 3))}}, {"classes": {"weight": 3}}):
+        with pytest.raises(ValueError, match=r"'classes.weight' must be an array of shape \(5, 32"):
+            model.functional(given, *args)
+    with pytest.raises(TypeError, match=r"parameters must be a tree such as .*, not list"):
+        model.functional([], *args)
 
 
 def test_missing_operators_are_named_with_their_places() -> None:

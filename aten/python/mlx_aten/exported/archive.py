@@ -150,8 +150,8 @@ class _Reader:
         with self.damage(models[0]):
             signature = program.signature
             for paths in (signature.parameters, signature.buffers, signature.constants):
-                for path in paths.values():
-                    if path not in weights:
+                for name, path in paths.items():
+                    if path not in weights or name not in program.graph.tensors:
                         raise self.error(f"has no array for '{path}'")
         return Archive(program, weights)
 

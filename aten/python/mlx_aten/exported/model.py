@@ -128,10 +128,21 @@ class ExportedModel(Part):
     def _call(self, tree: Mapping[str, Any], args: Any, kwargs: Any) -> tuple[Any, Tree]:
         own = self._exported
         program, signature = own.program, own.program.signature
+        if not isinstance(tree, Mapping):
+            raise TypeError(
+                f"parameters must be a tree such as model.parameters(), not {type(tree).__name__}"
+            )
         values: dict[str, Any] = dict(own.fixed)
         for name, keys in own.where.items():
             value = _get(tree, keys)
-            values[name] = _get(self, keys) if value is None else value
+            value = _get(self, keys) if value is None else value
+            shape = program.graph.tensors[name].shape
+            if not isinstance(value, mx.array) or value.shape != shape:
+                found = value.shape if isinstance(value, mx.array) else type(value).__name__
+                raise ValueError(
+                    f"'{'.'.join(keys)}' must be an array of shape {shape}, not {found}"
+                )
+            values[name] = value
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
@@ -227,6 +238,10 @@ def _bind(program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
                     f"exported, not {value!r}"
                 )
         elif not leaf.tensor:
+            if not isinstance(value, int | float):
+                raise TypeError(
+                    f"argument '{leaf.name}' must be a number, not {type(value).__name__}"
+                )
             values[leaf.name] = value
         else:
             values[leaf.name] = _array(program, leaf, value, sizes)

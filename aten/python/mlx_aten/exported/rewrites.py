@@ -192,7 +192,9 @@ def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
     if isinstance(chosen, bool):
         wanted = names if chosen else set()
     else:
-        wanted = set(chosen)
+        if not isinstance(chosen, Iterable):
+            raise TypeError(f"rewrites must be a bool or names, not {type(chosen).__name__}")
+        wanted = {chosen} if isinstance(chosen, str) else set(chosen)
         if unknown := sorted(wanted - names):
             raise ValueError(
                 f"unknown rewrite '{unknown[0]}', expected: {', '.join(sorted(names))}"
