@@ -341,6 +341,9 @@ class Parts(nn.Module):
             "attention": F.scaled_dot_product_attention(x, x, x, mask),
             "other": torch.add(scores, scores, alpha=2).softmax(-1) @ x + normed,
             "once": F.scaled_dot_product_attention(x, x[:1], x[:1]),
+            "unpooled": F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+            "padded": F.pad(x, (1, 2, 2, 1), "circular"),
+            "averaged": F.avg_pool2d(x, 7, ceil_mode=True),
             "scattered": torch.zeros(6).scatter(0, experts, largest),
             "low": self.low(x.bfloat16()),
             "windows": torch.stft(x[0, 0], 4, 2, window=torch.hann_window(4), return_complex=True)
