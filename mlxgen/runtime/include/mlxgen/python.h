@@ -365,6 +365,14 @@ inline nb::object assigned(
 }
 
 /**
+ * Return a docstring as a pointer: nanobind compiles a function's definition for
+ * each type of its arguments, and the type of a literal has its length.
+ */
+constexpr const char* doc(const char* text) {
+  return text;
+}
+
+/**
  * Define the in-place variant of a function: it calls the function, and gives
  * the value to the object of the argument `name` at `index`.
  */
