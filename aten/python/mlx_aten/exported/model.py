@@ -17,7 +17,7 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from .archive import Archive
-from .operators import DROPPED, Find, Function, lookup
+from .operators import DROPPED, WRITES, Find, Function, lookup
 from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
 from .tree import TreeSpec
 
@@ -83,6 +83,8 @@ class ExportedModel(Part):
         for name, path in signature.constants.items():
             own.fixed[name] = weights[path].array
         _fill(self, entries)
+        for path in (p for p in signature.parameters.values() if not weights[p].trained):
+            self._freeze(_keys(own.tied.get(path, path)))
         own.run = _runner(program.graph, find, program.file)
 
     @property
@@ -115,13 +117,32 @@ class ExportedModel(Part):
         """
         return self._call(parameters, args, kwargs)
 
+    def _freeze(self, keys: tuple[str, ...]) -> None:
+        """Freeze a parameter that torch does not train either."""
+        part: Any = self
+        for key in keys[:-1]:
+            part = part[int(key)] if isinstance(part, list) else part[key]
+        if isinstance(part, Part):
+            part.freeze(keys=[keys[-1]], recurse=False)
+
     def _call(self, tree: Mapping[str, Any], args: Any, kwargs: Any) -> tuple[Any, Tree]:
         own = self._exported
         program, signature = own.program, own.program.signature
+        if not isinstance(tree, Mapping):
+            raise TypeError(
+                f"parameters must be a tree such as model.parameters(), not {type(tree).__name__}"
+            )
         values: dict[str, Any] = dict(own.fixed)
         for name, keys in own.where.items():
             value = _get(tree, keys)
-            values[name] = _get(self, keys) if value is None else value
+            value = _get(self, keys) if value is None else value
+            shape = program.graph.tensors[name].shape
+            if not isinstance(value, mx.array) or value.shape != shape:
+                found = value.shape if isinstance(value, mx.array) else type(value).__name__
+                raise ValueError(
+                    f"'{'.'.join(keys)}' must be an array of shape {shape}, not {found}"
+                )
+            values[name] = value
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
@@ -221,6 +242,10 @@ def _bind(program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
                     f"exported, not {value!r}"
                 )
         elif not leaf.tensor:
+            if not isinstance(value, int | float):
+                raise TypeError(
+                    f"argument '{leaf.name}' must be a number, not {type(value).__name__}"
+                )
             values[leaf.name] = value
         else:
             values[leaf.name] = _array(program, leaf, value, sizes)
@@ -322,6 +347,9 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     steps = []
     for node in graph.nodes:
         function = lookup(node.target, find)
+        if _depends_on_values(node, graph):
+            missing.setdefault(f"{node.target} with an index of bools", []).append(node)
+            continue
         if node.target == "mlx.write_view":
             view = lookup(node.get("view"), find)
             if view is None or function is None:
@@ -350,6 +378,14 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
         return [replace_refs(output, values.__getitem__) for output in graph.outputs]
 
     return run
+
+
+def _depends_on_values(node: Node, graph: Graph) -> bool:
+    """Return whether the shape of a result depends on values, which MLX's arrays cannot have."""
+    if node.target not in ("aten.index.Tensor", "aten._unsafe_index.Tensor"):
+        return False
+    indices = (graph.tensors.get(name) for name in refs_of(node.get("indices")))
+    return any(index is not None and index.dtype == mx.bool_ for index in indices)
 
 
 Values = dict[str, Any]
@@ -393,30 +429,43 @@ def _step(node: Node, function: Function) -> Step:
         try:
             result = function(*positional, **named)
         except Exception as error:
-            text = f"{error}, from {node.target} in node '{node.name}'{_where(node)}"
-            raise ExportError(text) from error
+            raise _failure(node, error) from error
         _store(values, node.output, result)
 
     return step
 
 
+def _failure(node: Node, error: Exception) -> ExportError:
+    return ExportError(f"{error}, from {node.target} in node '{node.name}'{_where(node)}")
+
+
 def _write_step(node: Node, view: Function, write: Function) -> Step:
-    source, elements, _, position, *others = node.inputs
+    source, elements, kind, position, *others = node.inputs
     arguments = _arguments(others)
+    direct = WRITES.get(kind.value)
 
     def step(values: Values) -> None:
-        def viewed(array: mx.array) -> Any:
-            positional, named = arguments(values)
-            return view(array, *positional, **named)
-
-        given = (replace_refs(i.value, values.__getitem__) for i in (source, elements, position))
-        _store(values, node.output, write(*given, viewed))
+        array, new, at = (
+            replace_refs(i.value, values.__getitem__) for i in (source, elements, position)
+        )
+        positional, named = arguments(values)
+        try:
+            if direct is not None:
+                result = direct(array, new, *positional, **named)
+            else:
+                result = write(array, new, at, lambda x: view(x, *positional, **named))
+        except Exception as error:
+            raise _failure(node, error) from error
+        _store(values, node.output, result)
 
     return step
 
 
 def _store(values: dict[str, Any], output: Any, result: Any) -> None:
     if isinstance(output, str):
+        if isinstance(result, mx.array) and not mx.issubdtype(result.dtype, mx.inexact):
+            # Integers have no gradients in torch; in MLX, those of scatters raise.
+            result = mx.stop_gradient(result)
         values[output] = result
     elif output is not None:
         for name, item in zip(output, result, strict=False):
