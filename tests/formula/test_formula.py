@@ -680,6 +680,7 @@ h.at[1:].add(1); zeros_like(x).at[..., 1:].add(y[:, 1:]); x.at[0, 1].maximum(9)
 x.at[idx].multiply(y); x.at[::-1].minimum(y); i.at[idx].add(i)
 i.at[idx[:, None] * 0].add(i[:, None]); x.at[0, ::2].multiply(2); 2 * x + 1; 1 - x; x / 3
 3 // x; x // 0.7; x % 0.7; -x % 2; x ** 2; 2 ** x; h * 2.5; h + 1; b * 2; b + 1; i + 2; i * 0.5
+x ** 2.0; x ** True; h ** 2; i ** 2; i ** 2.0; b ** 2; x ** (2 * n); i ** (1 + half)
 i / 2; i // 3; i % 3; -i; ~i; ~b; i & 3; i | 1; i ^ 2; i << 1; i >> 1; b & (x > 0); x == 1
 1 < x; h > 0.1; x @ y.T; abs(x); round(x, 1); exp(x); log1p(abs(x)); sigmoid(h); erf(x)
 square(i); reciprocal(x); sum(x); sum(x, axis=-1, keepdims=True); sum(i, (0, 1)); sum(x, axis)

@@ -7,7 +7,7 @@ arrays of that tree; constants of the program and buffers that a state dict lack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -18,7 +18,7 @@ from mlx.utils import tree_unflatten
 
 from .archive import Archive
 from .operators import DROPPED, WRITES, Find, Function, lookup
-from .program import ExportError, Graph, Leaf, Node, Program, refs_of, replace_refs
+from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
 from .tree import TreeSpec
 
 Tree = dict[str, Any]
@@ -214,10 +214,14 @@ def _container(entries: Entries) -> Part | list[Any]:
 def _get(tree: Any, keys: tuple[str, ...]) -> Any:
     """Return the array at a place of a tree, or None."""
     for key in keys:
-        if isinstance(tree, list):
+        if isinstance(tree, dict):  # also modules; to ask for Mapping takes far longer
+            tree = tree.get(key)
+        elif isinstance(tree, list):
             tree = tree[int(key)] if int(key) < len(tree) else None
+        elif tree is None or not isinstance(tree, Mapping):
+            return None
         else:
-            tree = tree.get(key) if isinstance(tree, Mapping) else None
+            tree = tree.get(key)
     return tree
 
 
@@ -300,7 +304,8 @@ def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int,
         raise TypeError(f"argument '{leaf.name}' must be an mx.array, not {type(value).__name__}")
     if expected.dtype is None:
         raise ExportError(f"{program.file}: input '{leaf.name}' has a dtype that MLX lacks")
-    if _kind(value.dtype) != _kind(expected.dtype):
+    same = value.dtype == expected.dtype
+    if not same and _kind(value.dtype) != _kind(expected.dtype):
         raise TypeError(f"argument '{leaf.name}' must be {expected.dtype}, not {value.dtype}")
     shape = tuple(value.shape)
     if len(shape) != len(expected.shape):
@@ -327,7 +332,7 @@ def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int,
                 f"argument '{leaf.name}' has {size} at axis {axis}, but '{other}' has {first}; the "
                 "program was exported for equal sizes"
             )
-    return value.astype(expected.dtype)
+    return value if same else value.astype(expected.dtype)
 
 
 # Running.
@@ -383,25 +388,44 @@ def _depends_on_values(node: Node, graph: Graph) -> bool:
     return any(index is not None and index.dtype == mx.bool_ for index in indices)
 
 
-Step = Callable[[dict[str, Any]], None]
+Values = dict[str, Any]
+Step = Callable[[Values], None]
 
 
-def _arguments(node: Node, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    positional, named = [], {}
-    for argument in node.inputs:
-        if argument.name in DROPPED:
-            continue
-        value = replace_refs(argument.value, values.__getitem__)
-        if argument.keyword:
-            named[argument.name] = value
-        else:
-            positional.append(value)
-    return positional, named
+def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], dict[str, Any]]]:
+    """Return a function from the program's values to the arguments of a function.
+
+    A call takes longer than the function's own work if it looks for references in all of them:
+    where they are is determined once.
+    """
+    used = [i for i in inputs if i.name not in DROPPED]
+    ordered = [i for i in used if not i.keyword] + [i for i in used if i.keyword]
+    count = sum(not i.keyword for i in used)
+    keys = [i.name for i in ordered[count:]]
+    given = [replace_refs(i.value, Ref) for i in ordered]
+    refs = [(at, value.name) for at, value in enumerate(given) if isinstance(value, Ref)]
+    nested = [
+        (at, value)
+        for at, value in enumerate(given)
+        if not isinstance(value, Ref) and any(refs_of(value))
+    ]
+
+    def arguments(values: Values) -> tuple[list[Any], dict[str, Any]]:
+        filled = given.copy()
+        for at, name in refs:
+            filled[at] = values[name]
+        for at, value in nested:
+            filled[at] = replace_refs(value, values.__getitem__)
+        return filled[:count], dict(zip(keys, filled[count:], strict=True))
+
+    return arguments
 
 
 def _step(node: Node, function: Function) -> Step:
-    def step(values: dict[str, Any]) -> None:
-        positional, named = _arguments(node, values)
+    arguments = _arguments(node.inputs)
+
+    def step(values: Values) -> None:
+        positional, named = arguments(values)
         try:
             result = function(*positional, **named)
         except Exception as error:
@@ -417,14 +441,14 @@ def _failure(node: Node, error: Exception) -> ExportError:
 
 def _write_step(node: Node, view: Function, write: Function) -> Step:
     source, elements, kind, position, *others = node.inputs
-    rest = Node(node.name, kind.value, tuple(others), None)
+    arguments = _arguments(others)
     direct = WRITES.get(kind.value)
 
-    def step(values: dict[str, Any]) -> None:
+    def step(values: Values) -> None:
         array, new, at = (
             replace_refs(i.value, values.__getitem__) for i in (source, elements, position)
         )
-        positional, named = _arguments(rest, values)
+        positional, named = arguments(values)
         try:
             if direct is not None:
                 result = direct(array, new, *positional, **named)
