@@ -104,6 +104,16 @@ def weighed(outputs):
     return total
 
 
+def gradients_of(scalar):
+    """Return the function of all gradients; mx.grad returns no list for a single argument."""
+
+    def function(*x):
+        found = mx.grad(scalar, argnums=tuple(range(len(x))))(*x)
+        return [found] if len(x) == 1 else list(found)
+
+    return function
+
+
 def float64(arrays):
     return [mx.array(a, mx.float64) for a in arrays]
 
@@ -132,29 +142,28 @@ def assert_close(got, wanted):
 @each
 def test_first_and_second_derivatives(case):
     function, arrays = function_of(case)
-    everything = tuple(range(len(arrays)))
     directions = [np.random.default_rng(7).normal(size=a.shape) for a in arrays]
 
     def scalar(*x):
         return weighed(function(*x))
 
     def slope(*x):  # the derivative in a direction
-        gradients = mx.grad(scalar, argnums=everything)(*x)
+        gradients = gradients_of(scalar)(*x)
         return sum((g * d).sum() for g, d in zip(gradients, float64(directions), strict=True))
 
     wanted = differences(scalar, arrays)
-    assert_close(mx.grad(scalar, argnums=everything)(*float64(arrays)), wanted)
+    assert_close(gradients_of(scalar)(*float64(arrays)), wanted)
     _, (tangent,) = mx.jvp(lambda *x: [scalar(*x)], float64(arrays), float64(directions))
     expected = sum((w * d).sum() for w, d in zip(wanted, directions, strict=True))
     np.testing.assert_allclose(tangent.item(), expected, 1e-6, 1e-6)
     second = differences(slope, arrays)
-    assert_close(mx.grad(slope, argnums=everything)(*float64(arrays)), second)
+    assert_close(gradients_of(slope)(*float64(arrays)), second)
 
     def forward(*x):
         return [mx.jvp(lambda *y: [scalar(*y)], list(x), float64(directions))[1][0]]
 
     # Of the jvp, in both modes.
-    assert_close(mx.grad(lambda *x: forward(*x)[0], argnums=everything)(*float64(arrays)), second)
+    assert_close(gradients_of(lambda *x: forward(*x)[0])(*float64(arrays)), second)
     _, (curvature,) = mx.jvp(forward, float64(arrays), float64(directions))
     expected = sum((w * d).sum() for w, d in zip(second, directions, strict=True))
     np.testing.assert_allclose(curvature.item(), expected, 1e-6, 1e-6)
@@ -162,12 +171,11 @@ def test_first_and_second_derivatives(case):
 
 @each
 def test_vmap(case):
-    """Of values and gradients, over each argument, over all, and nested."""
+    """Values and gradients, over each argument, over all, and nested."""
     function, arrays = function_of(case)
 
     def both(*x):
-        gradients = mx.grad(lambda *y: weighed(function(*y)), argnums=tuple(range(len(x))))(*x)
-        return [*function(*x), *gradients]
+        return [*function(*x), *gradients_of(lambda *y: weighed(function(*y)))(*x)]
 
     n = len(arrays)
     choices = [[0 if j == i else None for j in range(n)] for i in range(n)] + [[-1] * n]
@@ -201,7 +209,7 @@ def test_vmap(case):
 def test_compile(case):
     """A compiled gradient has the same values, and a shapeless graph is right or an error."""
     function, arrays = function_of(case)
-    gradient = mx.grad(lambda *x: weighed(function(*x)), argnums=tuple(range(len(arrays))))
+    gradient = gradients_of(lambda *x: weighed(function(*x)))
     for _ in range(2):
         for g, w in zip(
             mx.compile(gradient)(*float64(arrays)), gradient(*float64(arrays)), strict=True
