@@ -216,7 +216,7 @@ struct DtypeRule {
 };
 
 /** The arrays of a list argument, among all inputs of a primitive. */
-inline Arrays slice(const Arrays& inputs, int start, int count) {
+inline Arrays list_of(const Arrays& inputs, int start, int count) {
   return {inputs.begin() + start, inputs.begin() + start + count};
 }
 
@@ -493,7 +493,7 @@ class NotDifferentiable : public Primitive {
 Arrays zeros_for(const Arrays& primals, const Stream& s);
 
 /** Inputs through which no gradient flows. */
-Arrays without_gradients(const Arrays& inputs, const Stream& s);
+Arrays without_gradients(const Arrays& inputs, StreamOrDevice s);
 
 /** The composite's outputs with the transforms of `op` for the same inputs. */
 Arrays
