@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..diagnostics import Diagnostics, sections
+from ..read.settings import LANGUAGES
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -209,6 +210,13 @@ def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     help="Folder for the generated files.",
 )
 @click.option("--mlx", help="Release of MLX. Default: the pinned one, or else the installed one.")
+@click.option(
+    "--language",
+    "languages",
+    type=click.Choice(LANGUAGES),
+    multiple=True,
+    help="Also write the interface for this language. Default: those of the project.",
+)
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
 def generate(
     diags: Diagnostics,
@@ -216,6 +224,7 @@ def generate(
     project: Path | None,
     output: Path,
     mlx: str | None,
+    languages: Names,
     dry_run: bool,
     form: str,
     select: Names,
@@ -230,7 +239,8 @@ def generate(
     from .write import Changes
 
     settings = settings_of(diags, project, file)
-    settings = settings._replace(mlx=mlx or settings.mlx)
+    every = tuple(dict.fromkeys((*settings.languages, *languages)))
+    settings = settings._replace(mlx=mlx or settings.mlx, languages=every)
     result = generator.generate(
         settings, output, diags, include=select, exclude=exclude, check=dry_run
     )
@@ -331,6 +341,13 @@ def explain(code: str) -> None:
 
 
 @command("project")
+@click.option(
+    "--language",
+    "languages",
+    type=click.Choice(LANGUAGES),
+    multiple=True,
+    help="Also write the interface for this language. Default: those of the project.",
+)
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
 def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
     """Write the reference of the operators and the JSON Schema."""

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import jinja2
 
-from ..model.dtypes import FLOATING
+from ..model.dtypes import CPP_TYPES, FLOATING
 from ..model.op import Form, Op, metal_stem
+from .c_api import c_comment, c_function
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
@@ -25,6 +26,7 @@ from .reference import InPlace, Reference, inplace, markdown
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
 SHARD = 16  # approximate number of operators per binding file
+C_SHARD = 64  # approximate number of operators per file of C functions
 GROUP = 24  # approximate number of composites that large packages compile together
 LARGE = 256  # number of composites from which on they are compiled in groups
 
@@ -65,7 +67,7 @@ def environment() -> jinja2.Environment:
         # Compiling the templates takes longer than generating a small package.
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    env.filters.update(FILTERS, markdown=markdown)
+    env.filters.update(FILTERS, markdown=markdown, c_comment=c_comment)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # globals, because importing them in each template takes time
         module = env.get_template(name).module
@@ -90,6 +92,10 @@ class Package(Protocol):
     @property
     def namespace(self) -> str:
         """The C++ namespace."""
+
+    @property
+    def languages(self) -> Container[str]:
+        """The languages other than Python and C++ that can call its operators."""
 
 
 def _names(package: Package) -> dict[str, str]:
@@ -128,6 +134,7 @@ class Pieces(NamedTuple):
     stubs: Sequence[str]  # one for each of `paths`
     # Functions whose names end in an underscore: registration and stub by item of `paths`.
     inplace: Mapping[str, tuple[str, str]]
+    c: Sequence[str]  # declaration and definition; empty unless the package has the language C
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
@@ -168,6 +175,9 @@ def pieces(op: Op, package: Package) -> Pieces:
     def stub(path: str, variant: InPlace | None = None) -> str:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
+    c: list[str] = []
+    if "c" in package.languages and not op.entry.internal:
+        c = _blocks("c.j2", package, f=c_function(op, package.name, package.namespace))
     summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
     return Pieces(
         name=op.name,
@@ -192,6 +202,7 @@ def pieces(op: Op, package: Package) -> Pieces:
             for path in op.paths
             if variant is not None
         },
+        c=c,
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
@@ -272,14 +283,12 @@ def package_files(
     for p in made:
         files[f"include/{name}/{p.name}.h"] = p.header or None
         files[f"src/{p.name}.cpp"] = p.source or None
-    # The number of binding files is a power of two, so that adding ops moves few others.
-    count = 1 << max(0, (len(public) - 1) // SHARD).bit_length()
-    shards: list[list[Pieces]] = [[] for _ in range(count)]
     first = _first_overloads(public)
-    for p in public:
-        shards[zlib.crc32(first[p.name].encode()) % count].append(p)
+    shards = _sharded(public, SHARD, lambda p: first[p.name])
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
+    if "c" in package.languages:
+        files |= _c_files(public, package)
     modules = _modules(public)
     methods = {p.path: p.python_name for p in public if p.method}
     methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
@@ -298,7 +307,7 @@ def package_files(
             package,
             ops=made,
             public=public,
-            shards=range(count),
+            shards=range(len(shards)),
             modules=list(modules),
             methods=methods,
             overloaded=overloaded,
@@ -336,6 +345,33 @@ def package_files(
         if module:
             path = f"python/{module.replace('.', '/')}/__init__.py"
             files[path] = _render("submodule.py.j2", package, **inside)
+    return files
+
+
+def _sharded(
+    public: Sequence[Pieces], size: int, key: Callable[[Pieces], str]
+) -> list[list[Pieces]]:
+    """Distribute operators over files of about ``size``; those with the same key are together.
+
+    The number of files is a power of two, so that adding operators moves few others.
+    """
+    count = 1 << max(0, (len(public) - 1) // size).bit_length()
+    shards: list[list[Pieces]] = [[] for _ in range(count)]
+    for p in public:
+        shards[zlib.crc32(key(p).encode()) % count].append(p)
+    return shards
+
+
+def _c_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
+    """Render the header and the sources of the C library."""
+    guard, elements = f"{package.name.upper()}_C_H", CPP_TYPES.items()
+    header = _render("c_header.h.j2", package, guard=guard, public=public)
+    files: dict[str, str | None] = {
+        f"include/{package.name}_c.h": header,
+        "c/arrays.cpp": _render("c_arrays.cpp.j2", package, elements=elements),
+    }
+    for i, members in enumerate(_sharded(public, C_SHARD, lambda p: p.name)):
+        files[f"c/functions_{i}.cpp"] = _render("c_functions.cpp.j2", package, ops=members)
     return files
 
 
@@ -437,6 +473,7 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
     return _template("sources.cmake.j2").render(
         ops=[p for p in paths if p.startswith("src/") and not _is_binding(p)],
         bindings=[p for p in paths if _is_binding(p)],
+        c=[p for p in paths if p.startswith("c/")],
         headers=[p for p in paths if p.startswith("include/")],
         python=[p for p in paths if p.startswith("python/")],
         depends=depends,

@@ -47,6 +47,10 @@ set(MLXGEN_BINDING_SOURCES
     "src/bind_3.cpp"
     "src/module.cpp"
 )
+set(MLXGEN_C_SOURCES
+    "c/arrays.cpp"
+    "c/functions_0.cpp"
+)
 set(MLXGEN_HEADERS
     "include/ops/exp2.h"
     "include/ops/softplus.h"
@@ -86,6 +90,7 @@ set(MLXGEN_HEADERS
     "include/ops/pick_dim.h"
     "include/ops/_picked.h"
     "include/ops/normalize.h"
+    "include/ops_c.h"
     "include/ops/export.h"
     "include/ops/dispatch.h"
     "include/ops/ops.h"
