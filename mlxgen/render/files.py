@@ -17,7 +17,7 @@ import jinja2
 
 from ..model.dtypes import CPP_TYPES, FLOATING
 from ..model.op import Form, Op, metal_stem
-from .c_api import c_comment, c_function
+from .c_api import c_function
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
@@ -67,7 +67,7 @@ def environment() -> jinja2.Environment:
         # Compiling the templates takes longer than generating a small package.
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    env.filters.update(FILTERS, markdown=markdown, c_comment=c_comment)
+    env.filters.update(FILTERS, markdown=markdown)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # globals, because importing them in each template takes time
         module = env.get_template(name).module
@@ -175,10 +175,12 @@ def pieces(op: Op, package: Package) -> Pieces:
     def stub(path: str, variant: InPlace | None = None) -> str:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
+    c_of = c_function(op, package.name, package.namespace)
     c: list[str] = []
     if "c" in package.languages and not op.entry.internal:
-        c = _blocks("c.j2", package, f=c_function(op, package.name, package.namespace))
-    summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
+        c = _blocks("c.j2", package, f=c_of)
+    page = Reference(op, c_of, package.languages)
+    summary, usage, details = _blocks("reference.md.j2", package, op=page)
     return Pieces(
         name=op.name,
         python_name=op.python_name,
@@ -235,6 +237,7 @@ PARTS: Mapping[str, str] = {
     "doc": "rst",
     "metal": "cpp",
     "json": "json",
+    "c": "c",
 }
 
 
@@ -252,6 +255,11 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
             return f"// {op.name} has no Metal kernel\n"
         text = metal_text(kernel.include, kernel.shared)
         return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
+    if name == "c" and op.entry.internal:
+        return f"/* {op.name} is internal: C cannot call it */\n"
+    if name == "c":
+        function = c_function(op, package.name, package.namespace)
+        return formatted("\n".join(_blocks("c.j2", package, f=function)))
     made = pieces(op, package)
     texts = {"header": made.header, "source": made.source}
     return formatted(texts.get(name) or bindings([made], 0, package))
