@@ -39,7 +39,7 @@ TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
 LISTS = {"tests": "paths", "mlx": "releases", "uses": "packages", "languages": "languages"}
 KEYS = ("name", "namespace", *PATHS, *LISTS)
 
-LANGUAGES = ("c",)  # that can call the operators, besides Python and C++
+LANGUAGES = ("c",)  # other than Python and C++, that can call the operators
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
 
