@@ -7,6 +7,7 @@ cached while the entry is unchanged. ``package_files`` combines the output of al
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
@@ -22,6 +23,7 @@ from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
 from .reference import InPlace, Reference, inplace, markdown
+from .rust import RustFunction, module_name, rust_comment, rust_string, use_lines
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
@@ -68,6 +70,7 @@ def environment() -> jinja2.Environment:
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
     env.filters.update(FILTERS, markdown=markdown, c_comment=c_comment)
+    env.filters.update(rust_comment=rust_comment, rust_string=rust_string)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # globals, because importing them in each template takes time
         module = env.get_template(name).module
@@ -92,6 +95,10 @@ class Package(Protocol):
     @property
     def namespace(self) -> str:
         """The C++ namespace."""
+
+    @property
+    def version(self) -> str:
+        """The version, which the Rust crate also has."""
 
     @property
     def languages(self) -> Container[str]:
@@ -135,6 +142,7 @@ class Pieces(NamedTuple):
     # Functions whose names end in an underscore: registration and stub by item of `paths`.
     inplace: Mapping[str, tuple[str, str]]
     c: Sequence[str]  # declaration and definition; empty unless the package has the language C
+    rust: Mapping[str, Any]  # texts and names in the crate; likewise
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
@@ -176,8 +184,19 @@ def pieces(op: Op, package: Package) -> Pieces:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
     c: list[str] = []
+    rust: dict[str, Any] = {}
     if "c" in package.languages and not op.entry.internal:
-        c = _blocks("c.j2", package, f=c_function(op, package.name, package.namespace))
+        in_c = c_function(op, package.name, package.namespace)
+        c = _blocks("c.j2", package, f=in_c)
+        if "rust" in package.languages:
+            in_rust = RustFunction(in_c, package.name)
+            (text,) = _blocks("rust/operator.rs.j2", package, f=in_rust)
+            rust = {
+                "text": text.strip(),
+                "declaration": in_rust.declaration,
+                "uses": in_rust.uses,
+                "types": in_rust.types,
+            }
     summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
     return Pieces(
         name=op.name,
@@ -203,6 +222,7 @@ def pieces(op: Op, package: Package) -> Pieces:
             if variant is not None
         },
         c=c,
+        rust=rust,
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
@@ -289,6 +309,8 @@ def package_files(
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
     if "c" in package.languages:
         files |= _c_files(public, package)
+    if "rust" in package.languages:
+        files |= _rust_files(public, package)
     modules = _modules(public)
     methods = {p.path: p.python_name for p in public if p.method}
     methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
@@ -373,6 +395,49 @@ def _c_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None
     for i, members in enumerate(_sharded(public, C_SHARD, lambda p: p.name)):
         files[f"c/functions_{i}.cpp"] = _render("c_functions.cpp.j2", package, ops=members)
     return files
+
+
+def _rust_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
+    """Render the Rust crate, whose modules are those of Python."""
+    modules: dict[str, list[Pieces]] = {"": []}
+    for p in public:
+        parts = [module_name(part) for part in p.modules[0].split(".") if part]
+        for i in range(len(parts)):
+            modules.setdefault("/".join(parts[: i + 1]), [])
+        modules["/".join(parts)].append(p)
+    files: dict[str, str | None] = {}
+    for path in sorted((TEMPLATES / "rust").iterdir()):
+        if path.suffix in (".rs", ".toml"):
+            files[f"src/{path.name}" if path.suffix == ".rs" else path.name] = path.read_text()
+    numbers = [*re.findall(r"\d+", package.version)[:3], "0", "0", "0"][:3]
+    version = ".".join(str(int(number)) for number in numbers)
+    own = [path.stem for path in (TEMPLATES / "rust").glob("*.rs")]
+    top = [("pub ", name) for name in modules if name and "/" not in name]
+    crate = [*(("", name) for name in own), ("", "ffi"), *[("", "operators")] * bool(modules[""])]
+    files["Cargo.toml"] = _render("rust/Cargo.toml.j2", package, version=version)
+    files["build.rs"] = _render("rust/build.rs.j2", package)
+    files["src/ffi.rs"] = _render("rust/ffi.rs.j2", package, public=public)
+    files["src/lib.rs"] = _render(
+        "rust/lib.rs.j2",
+        package,
+        modules=sorted([*crate, *top], key=lambda item: item[1]),
+        has_operators=bool(modules[""]),
+    )
+    for module, ops in modules.items():
+        if module or ops:
+            files[f"src/{module or 'operators'}.rs"] = _render(
+                "rust/operators.rs.j2",
+                package,
+                module="::".join([package.name, *module.split("/")][: 1 + bool(module) * 9]),
+                children=sorted(
+                    child.rpartition("/")[2]
+                    for child in modules
+                    if module and child.rpartition("/")[0] == module
+                ),
+                uses=use_lines({name for p in ops for name in p.rust["uses"]}),
+                ops=ops,
+            )
+    return {f"rust/{package.name}/{path}": text for path, text in files.items()}
 
 
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
