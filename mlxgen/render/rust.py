@@ -277,7 +277,7 @@ def split(prefix: str, items: Sequence[str], suffix: str, indent: int = 0, rest:
     line = f"{prefix}{space}{', '.join(every)}{space}{suffix}"
     if indent + len(line) <= WIDTH or not items:
         return line
-    lines = [f"    {item}," for item in items] + [f"    {rest}"] * bool(rest)
+    lines = [textwrap.indent(f"{item},", "    ") for item in items] + [f"    {rest}"] * bool(rest)
     return "\n".join([prefix, *lines, suffix])
 
 
@@ -537,15 +537,17 @@ class SampleCall:
         variant = f"Dtype::{dtype_name(dtype)}"
         if (values := given.get("values")) is not None:
             flat, shape = _flat(values)
-            numbers = ", ".join(_number(value, "f64") for value in flat)
-            made = f"from_numbers(&[{numbers}], &{shape}, {variant})"
+            numbers = textwrap.fill(", ".join(_number(n, "f64") for n in flat), WIDTH - 16)
+            wraps = "\n" in numbers
+            listed = f"&[\n{textwrap.indent(numbers, '    ')}\n]" if wraps else f"&[{numbers}]"
+            made = split("from_numbers(", [listed, f"&{shape}", variant], ")", 30)
         else:
             shape = [3, 4] if given.get("shape") is None else list(given["shape"])
             low, high = given.get("low", -2), given.get("high", 2)
             if dtype.startswith(("bool", "uint")):
                 low, high = max(low, 0), max(high, 1)
             made = f"spread({_number(low, 'f64')}, {_number(high, 'f64')}, &{shape}, {variant})"
-        self.lines.append(f"let {name} = Array::{made}?;")
+        self.lines += f"let {name} = Array::{made}?;".splitlines()
         return f"&{name}"
 
 
@@ -583,7 +585,9 @@ def _variants(choices: Sequence[str]) -> dict[str, str]:
 
 def _result(shape: str, text: str) -> str:
     """Return the documentation of a result, or an empty string."""
-    return markdown(f"{text or 'Array'} (shape `{shape}`)" if shape else text)
+    if not shape:
+        return markdown(text)
+    return f"Array of shape `{shape}`{': ' if text else '.'}{markdown(text)}"
 
 
 def _sample_dtype(fixed: str | None, dtypes: Sequence[str]) -> str:

@@ -165,7 +165,8 @@ elements! {
 
 /// An array of MLX: computed when its data is needed, and freed when it is dropped.
 ///
-/// A clone shares the data. Threads can own arrays, but not share references to them.
+/// A clone shares the data. An array can move to another thread; evaluate it before, because only
+/// the thread of its stream computes an array.
 pub struct Array(pub(crate) ffi::mlx_array);
 
 // SAFETY: MLX counts references atomically, and `call` and `drop` hold one lock.
@@ -290,7 +291,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// MLX or a kernel reports an error.
+    /// A computation fails, or belongs to the stream of another thread.
     pub fn eval(&self) -> Result<()> {
         // SAFETY: the array has a value.
         call(|| unsafe { ffi::array_eval(self.0) })
