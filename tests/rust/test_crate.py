@@ -6,7 +6,6 @@ program are compared with Python's bitwise, and its errors as text.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 import mlxops
 import pytest
-from c.calls import Call, functions, require_same, subjects
+from c.calls import Call, folder_of, functions, require_same, subjects
 from rust.calls import Program
 from rust.crate import cargo, needs_cargo, passed, require_style
 from sample import project
@@ -26,8 +25,7 @@ from mlxgen.diagnostics import Diagnostics
 
 pytestmark = needs_cargo
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-PACKAGE = Path(os.environ.get("MLXOPS_DIR", Path(mlxops.__file__).parent))
+PACKAGE = folder_of(mlxops)
 LIBRARY = {"MLXOPS_DIR": str(PACKAGE)}
 
 
