@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -397,6 +397,16 @@ def _c_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None
     return files
 
 
+def rust_clashes(made: Iterable[Pieces]) -> Iterator[tuple[str, Pieces, Pieces]]:
+    """Yield the Rust types that two operators of a module would define, with the operators."""
+    owners: dict[tuple[str, str], Pieces] = {}
+    for p in made:
+        for name in p.rust.get("types", ()):
+            first = owners.setdefault((p.modules[0], name), p)
+            if first.name != p.name:
+                yield name, first, p
+
+
 def _rust_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
     """Render the Rust crate, whose modules are those of Python."""
     modules: dict[str, list[Pieces]] = {"": []}
@@ -541,6 +551,7 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
         c=[p for p in paths if p.startswith("c/")],
         headers=[p for p in paths if p.startswith("include/")],
         python=[p for p in paths if p.startswith("python/")],
+        rust=[p for p in paths if p.startswith("rust/")],
         depends=depends,
         groups=groups,
     )

@@ -104,3 +104,23 @@ def test_every_feature_compiles(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libops_c.so").touch()
     require_style(tmp_path / "out" / "rust" / "ops", OPS_DIR=str(tmp_path))
+
+
+CLASH = """
+- signature: "norm(x: array, mode_x: Literal['a', 'b']) -> array"
+  composite: x if mode_x == 'a' else 2 * x
+- signature: "norm_mode(x: array, x_: Literal['a', 'b'] = 'a') -> array"
+  composite: x if x_ == 'a' else 2 * x
+"""
+
+
+def test_types_clash(tmp_path: Path) -> None:
+    (tmp_path / "ops.yaml").write_text(CLASH)
+    for languages, count in (("c",), 0), (("c", "rust"), 1):
+        diags = Diagnostics()
+        settings = project.settings(tmp_path / "ops.yaml")._replace(languages=languages)
+        generate(settings, tmp_path / "out", diags)
+        assert len(diags) == count
+    assert "'norm' and 'norm_mode' would both define the Rust type 'NormModeX'" in (
+        diags.render_text()
+    )
