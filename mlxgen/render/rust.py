@@ -24,7 +24,7 @@ from ..model.signature import Type
 from .c_api import CFunction, CParam, Passed, spelling
 from .cpp import wrapped
 from .python import check_samples
-from .reference import Reference, markdown
+from .reference import arguments, markdown, results
 
 WIDTH = 100
 # Keywords, and names of the prelude that no variable can hide.
@@ -292,13 +292,11 @@ class RustFunction:
         several = len(self.op.outputs) > 1
         taken = {f"{title}Options", f"{title}Outputs"}
         self.options_type, self.outputs_type = f"{title}Options", f"{title}Outputs"
-        documented = Reference(self.op)
-        self._documented = documented
         self.params: list[RustParam] = []
         names: set[str] = set(_PARAMETERS)
         dtypes = {p.name: rule.dtypes for rule in self.op.dtype_rules for p in rule.params}
         for p, of, argument in zip(
-            c.params, self.op.arguments.params, documented.arguments, strict=True
+            c.params, self.op.arguments.params, arguments(self.op), strict=True
         ):
             name = free(p.label, names)
             names.add(name)
@@ -314,7 +312,7 @@ class RustFunction:
         self.enums = [p.enum for p in self.params if p.enum is not None]
         self.outputs = [
             Field(free(r.name, _KEYWORDS), _result(r.shape, r.text) or f"The result `{r.name}`.")
-            for r in documented.results
+            for r in results(self.op)
             if several
         ]
         self.is_list = self.op.outputs[0].type.kind is Kind.ARRAYS
@@ -448,19 +446,21 @@ class RustFunction:
     @property
     def documentation(self) -> str:
         """The documentation comment, with an example."""
-        found = self._documented
-        parts = [markdown((self.op.entry.doc or f"{self.op.python_name}.").strip())]
+        entry, checks = self.op.entry, self.op.checks
+        parts = [markdown((entry.doc or f"{self.op.python_name}.").strip())]
         if self.required:
             parts.append("# Arguments\n\n" + "\n".join(p.item for p in self.required))
-        of = found.returns
+        returns = entry.returns if isinstance(entry.returns, str) else ""
         if self.op.single:
-            first = found.results[0]
-            of = _result(first.shape, first.text if self.op.entry.returns else "")
-        parts += [f"# Returns\n\n{of}"] * bool(of)
-        rules = ["Every array has the documented shape."] * found.checks_shapes
-        if rules := [*rules, *found.errors]:
-            items = (f"- {markdown(rule)}" for rule in rules)
-            parts.append("# Errors\n\nA call breaks one of these rules:\n\n" + "\n".join(items))
+            (one,) = results(self.op)
+            returns = _result(one.shape, one.text if entry.returns else "")
+        if returns:
+            parts.append(f"# Returns\n\n{returns}")
+        rules = ["Every array has the documented shape."] * any(check.array for check in checks)
+        rules += [check.message for check in checks if not check.array]
+        if rules:
+            listed = "\n".join(f"- {markdown(rule)}" for rule in rules)
+            parts.append(f"# Errors\n\nA call breaks one of these rules:\n\n{listed}")
         comment = rust_comment("\n\n".join(map(_not_rust, parts)))
         return comment + "\n///\n" + "\n".join(f"/// {line}".rstrip() for line in self._example())
 
