@@ -32,14 +32,19 @@ def passed(done: subprocess.CompletedProcess[str]) -> list[int]:
     return [int(number) for number in found if number != "0"]
 
 
-def require_style(crate: Path, **variables: str) -> None:
-    """Check format and lints, with the tools that are installed."""
+def require_format(crate: Path) -> None:
+    """Check the layout, if rustfmt is installed."""
     if shutil.which("rustfmt"):
         style = ["rustfmt", "--check", "--edition=2024", "--config-path=rustfmt.toml"]
         done = subprocess.run(
             [*style, "src/lib.rs", "build.rs"], cwd=crate, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def require_style(crate: Path, **variables: str) -> None:
+    """Check the layout, the compiler's warnings and clippy's, if it is installed."""
+    require_format(crate)
     command = ["clippy"] if shutil.which("cargo-clippy") else ["check"]
     done = cargo(crate, *command, RUSTFLAGS="-D warnings", **variables)
     assert done.returncode == 0, done.stdout + done.stderr
