@@ -275,7 +275,7 @@ def _count(operators: int) -> str:
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     """Print the generated code of an operator and its overloads, without building.
 
-    PART is one of header, source, binding, stub, doc, metal, json. Default: header and source.
+    PART is one of header, source, binding, stub, doc, metal, json, c. Default: header and source.
     """
     from ..render import files
 
@@ -341,13 +341,6 @@ def explain(code: str) -> None:
 
 
 @command("project")
-@click.option(
-    "--language",
-    "languages",
-    type=click.Choice(LANGUAGES),
-    multiple=True,
-    help="Also write the interface for this language. Default: those of the project.",
-)
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
 def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
     """Write the reference of the operators and the JSON Schema."""

@@ -20,7 +20,7 @@ from ..model.cpp import CppType
 from ..model.kinds import KINDS, Kind
 from ..model.op import Op
 from ..model.signature import INT64_MIN, Default, Type
-from .cpp import View, cpp_comment, cpp_string
+from .cpp import View, cpp_string
 
 # The functions of every package that make and read arrays and report errors (c_header.h.j2).
 # An operator of such a name has the suffix `_op` in C.
@@ -85,11 +85,6 @@ _TAKEN = {
 def spelling(type: Type) -> Spelling:
     """Return the C types of an argument."""
     return _FLOAT32 if type.single else _INT64 if type.int64 else SPELLINGS[type.kind]
-
-
-def c_comment(text: str) -> str:
-    """Return a documentation comment; compilers warn about a comment inside of one."""
-    return cpp_comment(text.replace("/*", "/ *"))
 
 
 class CDefault(NamedTuple):

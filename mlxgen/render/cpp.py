@@ -67,7 +67,7 @@ def raw_string(text: str, mark: str) -> str:
 
 def cpp_comment(text: str) -> str:
     """Return a documentation comment with wrapped paragraphs."""
-    text = text.strip().replace("*/", "* /")
+    text = text.strip().replace("*/", "* /").replace("/*", "/ *")
     if len(text) <= 73 and text.isprintable():
         return f"/** {text} */"
     lines = wrapped(text, 77)
@@ -208,6 +208,15 @@ class View:
     def trailing(self) -> list[Parameter]:
         """The trailing parameters with a default."""
         return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.params)))
+
+    @property
+    def declared(self) -> list[str]:
+        """The declarations of all parameters in the header."""
+        found = []
+        for p in self.params:
+            default = f" = {p.arg.default.cpp}" if p.arg.default and p in self.trailing else ""
+            found.append(f"{p.type.cpp_param} {p.declared}{default}")
+        return [*found, "mx::StreamOrDevice s = {}"]
 
     def include_lines(self, package: str) -> list[str]:
         """Return the headers of the source file except the CPU kernel's, sorted."""

@@ -18,7 +18,7 @@ import jinja2
 
 from ..model.dtypes import CPP_TYPES, FLOATING
 from ..model.op import Form, Op, metal_stem
-from .c_api import c_comment, c_function
+from .c_api import c_function
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
@@ -69,7 +69,7 @@ def environment() -> jinja2.Environment:
         # Compiling the templates takes longer than generating a small package.
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    env.filters.update(FILTERS, markdown=markdown, c_comment=c_comment)
+    env.filters.update(FILTERS, markdown=markdown)
     env.filters.update(rust_comment=rust_comment, rust_string=rust_string)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # globals, because importing them in each template takes time
@@ -183,21 +183,24 @@ def pieces(op: Op, package: Package) -> Pieces:
     def stub(path: str, variant: InPlace | None = None) -> str:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
+    c_of = c_function(op, package.name, package.namespace)
     c: list[str] = []
     rust: dict[str, Any] = {}
+    shown = ""
     if "c" in package.languages and not op.entry.internal:
-        in_c = c_function(op, package.name, package.namespace)
-        c = _blocks("c.j2", package, f=in_c)
-        if "rust" in package.languages:
-            in_rust = RustFunction(in_c, package.name)
-            (text,) = _blocks("rust/operator.rs.j2", package, f=in_rust)
-            rust = {
-                "text": text.strip(),
-                "declaration": in_rust.declaration,
-                "uses": in_rust.uses,
-                "types": in_rust.types,
-            }
-    summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
+        c = _blocks("c.j2", package, f=c_of)
+    if "rust" in package.languages and not op.entry.internal:
+        rust_of = RustFunction(c_of, package.name)
+        (text,) = _blocks("rust/operator.rs.j2", package, f=rust_of)
+        rust = {
+            "text": text.strip(),
+            "declaration": rust_of.declaration,
+            "uses": rust_of.uses,
+            "types": rust_of.types,
+        }
+        shown = rust_of.shown
+    page = Reference(op, c_of, package.languages, shown)
+    summary, usage, details = _blocks("reference.md.j2", package, op=page)
     return Pieces(
         name=op.name,
         python_name=op.python_name,
@@ -255,6 +258,7 @@ PARTS: Mapping[str, str] = {
     "doc": "rst",
     "metal": "cpp",
     "json": "json",
+    "c": "c",
 }
 
 
@@ -272,6 +276,11 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
             return f"// {op.name} has no Metal kernel\n"
         text = metal_text(kernel.include, kernel.shared)
         return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
+    if name == "c" and op.entry.internal:
+        return f"/* {op.name} is internal: C cannot call it */\n"
+    if name == "c":
+        function = c_function(op, package.name, package.namespace)
+        return formatted("\n".join(_blocks("c.j2", package, f=function)))
     made = pieces(op, package)
     texts = {"header": made.header, "source": made.source}
     return formatted(texts.get(name) or bindings([made], 0, package))

@@ -381,15 +381,16 @@ class RustFunction:
     @property
     def shown(self) -> str:
         """The signature in the reference, with the options."""
-        text = split(f"fn {self.path}(", self._parameters(), f") -> Result<{self.result}>", 28)
+        text = f"use {self.crate}::{self.path};\n\n"
+        text += split(f"fn {self.name}(", self._parameters(), f") -> Result<{self.result}>", 12)
         fields = [f"{p.name}: {p.field}" for p in self.options]
         if fields:
-            text += "\n" + split(f"struct {self.options_generic} {{", fields, "}", 28)
+            text += "\n" + split(f"struct {self.options_generic} {{", fields, "}", 12)
         if self.outputs:
             fields = [f"{o.name}: Array" for o in self.outputs]
-            text += "\n" + split(f"struct {self.outputs_type} {{", fields, "}", 28)
+            text += "\n" + split(f"struct {self.outputs_type} {{", fields, "}", 12)
         for e in self.enums:
-            text += "\n" + split(f"enum {e.name} {{", list(e.variants), "}", 28)
+            text += "\n" + split(f"enum {e.name} {{", list(e.variants), "}", 12)
         return text
 
     @property

@@ -137,7 +137,7 @@ struct Call {
   }
 
   Arrays& arrays(mlx_vector_array v, const char* name) const {
-    require(v.ctx, name, "must not be a null list of arrays.");
+    require(v.ctx, name, "must not be a null list.");
     return *static_cast<Arrays*>(v.ctx);
   }
 

@@ -145,6 +145,11 @@ static inline mlx_array mlxgen_no_array(void) {
   return made;
 }
 
+static inline mlx_vector_array mlxgen_no_vector_array(void) {
+  mlx_vector_array made = {NULL};
+  return made;
+}
+
 static inline mlx_stream mlxgen_no_stream(void) {
   mlx_stream made = {NULL};
   return made;
