@@ -191,9 +191,8 @@ def pieces(op: Op, package: Package) -> Pieces:
         c = _blocks("c.j2", package, f=c_of)
     if "rust" in package.languages and not op.entry.internal:
         rust_of = RustFunction(c_of, package.name)
-        (text,) = _blocks("rust/operator.rs.j2", package, f=rust_of)
         rust = {
-            "text": text.strip(),
+            "text": _rust_text(rust_of, package),
             "declaration": rust_of.declaration,
             "uses": rust_of.uses,
             "types": rust_of.types,
@@ -234,6 +233,11 @@ def pieces(op: Op, package: Package) -> Pieces:
     )
 
 
+def _rust_text(function: RustFunction, package: Package) -> str:
+    """Render the types and the safe function of an operator."""
+    return "\n".join(_blocks("rust/operator.rs.j2", package, f=function)).strip()
+
+
 def _source_template(op: Op) -> str:
     return "kernels.cpp.j2" if op.forward.form is Form.KERNELS else "composite.cpp.j2"
 
@@ -259,6 +263,7 @@ PARTS: Mapping[str, str] = {
     "metal": "cpp",
     "json": "json",
     "c": "c",
+    "rust": "rust",
 }
 
 
@@ -276,11 +281,13 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
             return f"// {op.name} has no Metal kernel\n"
         text = metal_text(kernel.include, kernel.shared)
         return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
-    if name == "c" and op.entry.internal:
-        return f"/* {op.name} is internal: C cannot call it */\n"
+    if name in ("c", "rust") and op.entry.internal:
+        return f"/* {op.name} is internal: {name.capitalize()} cannot call it */\n"
+    function = c_function(op, package.name, package.namespace)
     if name == "c":
-        function = c_function(op, package.name, package.namespace)
         return formatted("\n".join(_blocks("c.j2", package, f=function)))
+    if name == "rust":
+        return _rust_text(RustFunction(function, package.name), package) + "\n"
     made = pieces(op, package)
     texts = {"header": made.header, "source": made.source}
     return formatted(texts.get(name) or bindings([made], 0, package))

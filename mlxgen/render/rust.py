@@ -145,7 +145,7 @@ class RustParam:
     def spelled(self, lifetime: str = "") -> str:
         """Return the type, whose references have a lifetime."""
         ref = f"&{lifetime} ".rstrip() + " " * bool(lifetime)
-        kind, of = self.type.kind, _VALUES.get(self.c.c, "")
+        kind, of = self.type.kind, self._value
         if kind is Kind.ARRAY:
             found = f"{ref}Array"
         elif kind is Kind.ARRAYS:
@@ -159,8 +159,13 @@ class RustParam:
         elif self.c.passed is Passed.LIST:
             found = f"[{of}; {self.type.length}]" if self.is_fixed else f"{ref}[{of}]"
         else:
-            found = _VALUES[spelling(self.type).name]
+            found = of
         return f"Option<{found}>" if self.type.optional else found
+
+    @property
+    def _value(self) -> str:
+        """The type of a number or dtype, or of the items of a list; empty for others."""
+        return _VALUES.get(spelling(self.type).name, "")
 
     @property
     def is_fixed(self) -> bool:
@@ -197,12 +202,12 @@ class RustParam:
         if self.type.kind is Kind.DTYPE:
             return f"Dtype::{dtype_name(value)}"
         if isinstance(value, list | tuple):
-            items = ", ".join(_number(item, _VALUES[self.c.c]) for item in value)
+            items = ", ".join(_number(item, self._value) for item in value)
             return f"[{items}]" if self.is_fixed else f"&[{items}]"
         if self.type.kind is Kind.NUMBER:
             name, of = _NUMBER_KINDS[value.__class__]
             return f"Number::{name}({_number(value, of)})"
-        return rust_string(value) if isinstance(value, str) else _number(value, _VALUES[self.c.c])
+        return rust_string(value) if isinstance(value, str) else _number(value, self._value)
 
     def passed(self, value: str) -> tuple[list[str], list[str]]:
         """Return the statements before the call, and the arguments of C, for an expression."""

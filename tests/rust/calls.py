@@ -110,7 +110,8 @@ class Program:
             assert value in DTYPES
             return f"{self.crate}::Dtype::{name.capitalize()}"
         if kind == "number":
-            return f"({number(value)}).into()"
+            suffix = "i64" if type(value) is int else ""
+            return f"({number(value)}{suffix}).into()"
         if kind == "float":
             return number(float(value))
         return number(value) if kind in ("int", "bool") else ""

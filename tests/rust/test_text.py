@@ -58,6 +58,12 @@ HOSTILE = r"""
     - An item
 
           let code = in an item;
+- signature: >-
+    defaults(x: array, a: float | None = 0.5, n: int | None = -2, b: bool | None = True,
+    c: int | float | None = 2, text: str | None = 'a"', mode: Literal['p'] | None = 'p',
+    dtype: Dtype | None = float16, list: Sequence[float] | None = [0.5, 1e300],
+    pair: int | tuple[int, int] | None = 3, shape: shape | None = (1, -1)) -> array
+  composite: x
 - signature: "both(x: array) -> (type: array, self: array)"
   composite: (x, x)
   deprecated: use "plain" \ or 'match'
