@@ -35,7 +35,7 @@ HELPERS = frozenset(
 
 
 class Passed(enum.Enum):
-    """How C passes an argument."""
+    """The form in which C passes an argument."""
 
     HANDLE = "handle"  # mlx_array or mlx_vector_array; a null handle is an absent array
     VALUE = "value"  # a number, a dtype, or a struct {value, has_value}

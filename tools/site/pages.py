@@ -22,6 +22,7 @@ CONTENTS = {
         "docs/gradcheck",
         "docs/train",
         "docs/cpp",
+        "docs/c",
         "docs/pytensor",
         "docs/aten-import",
         "docs/exported",
