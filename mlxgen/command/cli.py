@@ -275,7 +275,8 @@ def _count(operators: int) -> str:
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     """Print the generated code of an operator and its overloads, without building.
 
-    PART is one of header, source, binding, stub, doc, metal, json, c, rust. Default: header and source.
+    PART is one of header, source, binding, stub, doc, metal, json, c, rust. Default: header and
+    source.
     """
     from ..render import files
 
