@@ -142,7 +142,7 @@ class Pieces(NamedTuple):
     # Functions whose names end in an underscore: registration and stub by item of `paths`.
     inplace: Mapping[str, tuple[str, str]]
     c: Sequence[str]  # declaration and definition; empty unless the package has the language C
-    rust: Mapping[str, Any]  # texts and names in the crate; likewise
+    rust: Mapping[str, Any]  # code and names in the crate; likewise
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
