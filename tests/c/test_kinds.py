@@ -81,6 +81,7 @@ YAML = r"""
 - name: axes
   signature: "axes(x: array, axis: axes = None, shape: shape = (2, -1)) -> array"
   composite: sum(x, axis=axis, keepdims=True).reshape(shape)
+  samples: {shape: [1, 1]}
 - name: typed
   signature: "typed(x: array, dtype: Dtype = float32, maybe: Dtype | None = None) -> array"
   composite: x.astype(dtype) if maybe is None else x.astype(dtype).astype(maybe)
@@ -101,6 +102,7 @@ YAML = r"""
 - name: late
   signature: "late(x: array) -> array"
   composite: linalg.inv(x)
+  samples: {x: {values: [[2, 0], [0, 4]]}}
 - name: none
   signature: "none(n: int = 3) -> array"
   composite: arange(n)

@@ -69,7 +69,7 @@ class Program:
             lines += [f"        files.put(Ok(out.{output['name']}));" for output in op["outputs"]]
             lines += ["    }", "    Err(error) => files.put_error(error.message()),", "}"]
         body = "\n    ".join(lines)
-        head = f"// {call.label}\nfn call_{len(self.calls)}(files: &mut Files, cpu: &Stream) {{"
+        head = f"// {' '.join(call.label.split())}\nfn call_{len(self.calls)}(files: &mut Files, cpu: &Stream) {{"
         self.text.append(f"{head}\n    {body}\n}}\n")
         self.calls.append(call)
 
@@ -104,7 +104,7 @@ class Program:
             words = "".join(c if c.isalnum() else "_" for c in value)
             return f"{prefix}{camel(arg['name'])}::{camel(words)}"
         if kind == "string":
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=False)
         if kind == "dtype":
             name = str(value).rpartition(".")[2].rstrip("_")
             assert value in DTYPES

@@ -7,6 +7,7 @@ use crate::error::{Result, call};
 use crate::ffi;
 
 /// A stream of the thread that made it. `Stream::default()` is MLX's default stream.
+#[derive(Debug)]
 pub struct Stream(pub(crate) ffi::mlx_stream);
 
 impl Stream {
