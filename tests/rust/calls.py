@@ -69,8 +69,9 @@ class Program:
             lines += [f"        files.put(Ok(out.{output['name']}));" for output in op["outputs"]]
             lines += ["    }", "    Err(error) => files.put_error(error.message()),", "}"]
         body = "\n    ".join(lines)
-        head = f"// {' '.join(call.label.split())}\nfn call_{len(self.calls)}(files: &mut Files, cpu: &Stream) {{"
-        self.text.append(f"{head}\n    {body}\n}}\n")
+        label = " ".join(call.label.split())
+        head = f"fn call_{len(self.calls)}(files: &mut Files, cpu: &Stream) {{"
+        self.text.append(f"// {label}\n{head}\n    {body}\n}}\n")
         self.calls.append(call)
 
     def _argument(self, arg: Mapping[str, Any], value: Any, lines: list[str], prefix: str) -> str:

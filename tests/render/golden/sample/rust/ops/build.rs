@@ -13,7 +13,7 @@ use std::process::{Command, exit};
 
 const PACKAGE: &str = "ops";
 const FIND: &str = "import importlib.util as u, sys
-print(*u.find_spec(sys.argv[1]).submodule_search_locations)";
+print(*u.find_spec(sys.argv[1]).submodule_search_locations, sep='\\n')";
 
 fn main() {
     let library = format!("{PACKAGE}_c");
@@ -55,12 +55,14 @@ fn link(folder: &Path, file: &str, variable: &str) {
 
 fn find(dir: &str) -> PathBuf {
     let python = env::var("PYTHON").unwrap_or_else(|_| "python3".into());
-    match Command::new(&python).args(["-c", FIND, PACKAGE]).output() {
-        Ok(done) if done.status.success() => {
-            String::from_utf8_lossy(&done.stdout).trim_end().into()
-        }
-        _ => fail(&format!("{python} does not find {PACKAGE}: set PYTHON, or {dir} to its folder")),
-    }
+    let done = Command::new(&python).args(["-c", FIND, PACKAGE]).output();
+    let text = done.map_or_else(|_| Vec::new(), |done| done.stdout);
+    let text = String::from_utf8_lossy(&text);
+    // An editable installation has several folders.
+    let found = text.lines().map(PathBuf::from).find(|folder| folder.join("lib").is_dir());
+    found.unwrap_or_else(|| {
+        fail(&format!("{python} does not find {PACKAGE}: set PYTHON, or {dir} to its folder"))
+    })
 }
 
 fn fail(message: &str) -> ! {

@@ -8,28 +8,28 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::Dtype;
 
 /// A pointer to an `mlx::core::array`, or null.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct mlx_array {
     pub ctx: *mut c_void,
 }
 
 /// A pointer to a `std::vector<mlx::core::array>`, or null.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct mlx_vector_array {
     pub ctx: *mut c_void,
 }
 
 /// A pointer to an `mlx::core::Stream`; null is the default stream.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct mlx_stream {
     pub ctx: *mut c_void,
 }
 
 /// A number whose member is that of its kind: 0 and 1 for bools and integers, 2 for floats.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct mlxgen_number {
     pub kind: c_int,
@@ -40,7 +40,7 @@ pub struct mlxgen_number {
 macro_rules! optional {
     ($($name:ident: $value:ty),+ $(,)?) => {
         $(
-            #[derive(Clone, Copy)]
+            #[derive(Clone, Copy, Debug)]
             #[repr(C)]
             pub struct $name {
                 pub value: $value,
